@@ -1,0 +1,1 @@
+//! The kernel side of Hawser: all `unsafe` code lives in this crate.

@@ -1,0 +1,61 @@
+//! Time, rates, sizes and identifiers shared by every Hawser crate.
+//!
+//! Level 0 of the house: no dependencies, no clock. An [`Instant`] is handed in from outside, so the same code runs
+//! under the daemon's monotonic clock, the lab's and the simulator's virtual one.
+#![forbid(unsafe_code)]
+
+mod rate;
+mod time;
+
+pub use core::time::Duration;
+pub use rate::Rate;
+pub use time::Instant;
+
+/// A number of bytes.
+///
+/// Units: what is counted (payload, IP packet, Ethernet frame) is said where a value is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+/// One network of a session. Never reused within a key epoch, because nonces are built from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub u16);
+
+/// The position of a packet in its flow: wraps at 2^32 and compares by serial number arithmetic.
+///
+/// Source: RFC 1982 (serial number arithmetic), `SERIAL_BITS` = 32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sequence(pub u32);
+
+impl Sequence {
+    /// The sequence number `n` positions later.
+    #[must_use]
+    pub fn add(self, n: u32) -> Self {
+        Self(self.0.wrapping_add(n))
+    }
+
+    /// The signed distance from `earlier` to `self`; negative when `self` lies before it.
+    #[must_use]
+    pub fn distance_from(self, earlier: Self) -> i32 {
+        self.0.wrapping_sub(earlier.0).cast_signed()
+    }
+
+    /// Whether `self` lies before `other`.
+    #[must_use]
+    pub fn is_before(self, other: Self) -> bool {
+        self.distance_from(other) < 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_compares_across_the_wrap() {
+        let last = Sequence(u32::MAX);
+        assert!(last.is_before(last.add(1)));
+        assert_eq!(last.add(3).distance_from(last), 3);
+        assert!(!Sequence(5).is_before(Sequence(5)));
+    }
+}

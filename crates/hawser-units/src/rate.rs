@@ -1,0 +1,96 @@
+use core::fmt;
+use core::time::Duration;
+
+use crate::Bytes;
+
+/// A data rate in bit/s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// No data at all.
+    pub const ZERO: Self = Self(0);
+
+    /// A rate of `bps` bit/s.
+    #[must_use]
+    pub const fn from_bps(bps: u64) -> Self {
+        Self(bps)
+    }
+
+    /// A rate of `mbps` million bit/s.
+    #[must_use]
+    pub const fn from_mbps(mbps: u64) -> Self {
+        Self(mbps * 1_000_000)
+    }
+
+    /// The rate at which `bytes` pass in `time`; `None` when `time` is zero.
+    #[must_use]
+    pub fn of(bytes: Bytes, time: Duration) -> Option<Self> {
+        let nanos = time.as_nanos();
+        if nanos == 0 {
+            return None;
+        }
+        let bps = u128::from(bytes.0) * 8 * 1_000_000_000 / nanos;
+        Some(Self(u64::try_from(bps).unwrap_or(u64::MAX)))
+    }
+
+    /// The rate in bit/s.
+    #[must_use]
+    pub const fn as_bps(self) -> u64 {
+        self.0
+    }
+
+    /// How long `bytes` take at this rate; [`Duration::MAX`] at rate zero.
+    #[must_use]
+    pub fn time_for(self, bytes: Bytes) -> Duration {
+        if self.0 == 0 {
+            return Duration::MAX;
+        }
+        let nanos = u128::from(bytes.0) * 8 * 1_000_000_000 / u128::from(self.0);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// The bytes that pass in `time` at this rate, rounded down.
+    #[must_use]
+    pub fn bytes_in(self, time: Duration) -> Bytes {
+        let bytes = u128::from(self.0) * time.as_nanos() / 8_000_000_000;
+        Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+
+    /// This rate multiplied by `factor`, which must be finite and not negative (otherwise the result is zero).
+    #[must_use]
+    pub fn scale(self, factor: f64) -> Self {
+        Self((self.0 as f64 * factor) as u64)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bps = self.0 as f64;
+        match self.0 {
+            0..1_000 => write!(f, "{} bit/s", self.0),
+            1_000..1_000_000 => write!(f, "{:.1} kbit/s", bps / 1e3),
+            1_000_000..1_000_000_000 => write!(f, "{:.1} Mbit/s", bps / 1e6),
+            _ => write!(f, "{:.2} Gbit/s", bps / 1e9),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_time_are_inverse() {
+        let rate = Rate::from_mbps(20);
+        assert_eq!(rate.time_for(Bytes(2_500_000)), Duration::from_secs(1));
+        assert_eq!(rate.bytes_in(Duration::from_secs(1)), Bytes(2_500_000));
+        assert_eq!(Rate::of(Bytes(2_500_000), Duration::from_secs(1)), Some(rate));
+    }
+
+    #[test]
+    fn zero_is_no_trap() {
+        assert_eq!(Rate::ZERO.time_for(Bytes(1)), Duration::MAX);
+        assert_eq!(Rate::of(Bytes(1), Duration::ZERO), None);
+    }
+}

@@ -1,0 +1,2 @@
+//! TODO-first-slice
+#![forbid(unsafe_code)]
