@@ -1,0 +1,205 @@
+//! The data plane: what the control side asks of it and what it tells back.
+//!
+//! Two threads carry packets: `egress` (TUN to networks) and `ingress` (networks to TUN). Neither is async. The control side
+//! (QUIC, netlink, control socket) talks to them through a [`Command`] channel and hears [`Event`]s.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use hawser_units::{PathId, Rate};
+use hawser_wire::data::Class;
+
+/// Names a session within this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// Names a UDP socket within this process: one a network on a client, one in all on a hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SocketId(pub u32);
+
+/// The keys of one epoch and both directions, from the TLS exporter. Wiped when dropped.
+pub struct EpochKeys {
+    /// Protects what this side sends: 32 bytes of key, then 12 of IV.
+    pub send: [u8; 44],
+    /// Protects what this side receives.
+    pub receive: [u8; 44],
+}
+
+/// Which side of a session this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sends with a new key as soon as it is installed.
+    Client,
+    /// Sends with a new key once the client has used it.
+    Hub,
+}
+
+/// An order from the control side. Carried out in the order given.
+pub enum Command {
+    /// Adds a UDP socket; on a client it is bound to its network's device.
+    AddSocket { id: SocketId, socket: Arc<UdpSocket> },
+    /// Forgets a socket; its paths must have been closed.
+    RemoveSocket { id: SocketId },
+    /// Adds a session. `inner`: the far end's inner addresses (a hub routes to the session by them; a client leaves it empty: all goes to
+    /// its one session).
+    AddSession {
+        session: SessionId,
+        role: Role,
+        inner: Vec<IpAddr>,
+    },
+    /// Removes a session with its paths and keys.
+    RemoveSession { session: SessionId },
+    /// Adds the keys of an epoch; the previous epoch stays valid for receiving for a while.
+    InstallKeys {
+        session: SessionId,
+        epoch: u8,
+        keys: EpochKeys,
+    },
+    /// Opens a path. `remote`: the hub's address on a client; `None` on a hub, which learns it from the first authenticated packet.
+    OpenPath {
+        session: SessionId,
+        path: PathId,
+        socket: SocketId,
+        remote: Option<SocketAddr>,
+        /// The number the peer gave to the path: goes into what we send.
+        peer_index: u32,
+        /// The number we gave to the path: found in what we receive. Random, unique in the process.
+        local_index: u32,
+        /// The network's name, for status and logs.
+        name: String,
+        /// The network's own MTU (outer IP packet bytes).
+        mtu: u16,
+        /// The user's cap, if any.
+        cap: Option<Rate>,
+    },
+    /// Moves an open path to another socket (the network got a new address or device).
+    RebindPath {
+        session: SessionId,
+        path: PathId,
+        socket: SocketId,
+    },
+    /// Closes a path.
+    ClosePath { session: SessionId, path: PathId },
+    /// Chooses the scheduler of a class of a session by name.
+    SetScheduler {
+        session: SessionId,
+        class: Class,
+        scheduler: String,
+    },
+    /// Asks for everything there is to show. The reply comes through the closure, called on a data plane thread: it must not block.
+    Snapshot(Box<dyn FnOnce(Snapshot) + Send>),
+    /// Ends the data plane.
+    Stop,
+}
+
+/// What the data plane tells the control side.
+#[derive(Debug)]
+pub enum Event {
+    /// A path changed its state.
+    Path {
+        session: SessionId,
+        path: PathId,
+        state: PathState,
+    },
+    /// The session's sending key nears its end: rekey.
+    RekeyWanted { session: SessionId },
+    /// No path of the session is alive (or one is again).
+    Alive { session: SessionId, alive: bool },
+}
+
+/// A QUIC datagram that arrived on a data plane socket (hub only: on a client QUIC has sockets of its own).
+#[derive(Debug)]
+pub struct ControlDatagram {
+    /// Where it came from.
+    pub from: SocketAddr,
+    /// Its ECN bits.
+    pub ecn: u8,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// How a path stands. See `hawser_proto::path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathState {
+    /// Address not yet proven.
+    Validating,
+    /// Carries packets.
+    Active,
+    /// Overdue: carries nothing new until it answers.
+    Suspect,
+    /// Silent: probed only.
+    Dead,
+}
+
+/// All there is to show.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Snapshot {
+    /// By session.
+    pub sessions: Vec<SessionSnapshot>,
+    /// Every reason for which a packet was refused or dropped, with its count.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// One session.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct SessionSnapshot {
+    /// Which.
+    pub session: u64,
+    /// Scheduler by class name.
+    pub schedulers: Vec<(&'static str, &'static str)>,
+    /// Its paths.
+    pub paths: Vec<PathSnapshot>,
+    /// The busiest flows.
+    pub flows: Vec<FlowSnapshot>,
+}
+
+/// One path. Sending direction unless said otherwise.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PathSnapshot {
+    /// Which.
+    pub path: u16,
+    /// The network's name.
+    pub name: String,
+    /// The far address.
+    pub remote: Option<SocketAddr>,
+    /// How it stands.
+    pub state: PathState,
+    /// Smoothed round trip, ms.
+    pub rtt_ms: f64,
+    /// Smallest round trip, ms.
+    pub min_rtt_ms: f64,
+    /// Trend of the one-way delay, ms a second; positive while a queue grows.
+    pub delay_trend_ms_s: f64,
+    /// Share of packets lost, smoothed, 0 to 1.
+    pub loss: f64,
+    /// Estimated delivery rate, bit/s.
+    pub rate_bps: u64,
+    /// Sent in the last second, bit/s.
+    pub send_bps: u64,
+    /// Received in the last second, bit/s.
+    pub receive_bps: u64,
+    /// Sent in all, UDP payload bytes.
+    pub sent_bytes: u64,
+    /// Received in all, UDP payload bytes.
+    pub received_bytes: u64,
+    /// Largest outer IP packet known to pass, bytes.
+    pub pmtu: u16,
+}
+
+/// One flow.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct FlowSnapshot {
+    /// Five-tuple in words: `tcp 100.96.0.2:40000 -> 203.0.113.2:80`.
+    pub flow: String,
+    /// Its class.
+    pub class: &'static str,
+    /// Why it has that class.
+    pub why: &'static str,
+    /// Its scheduler.
+    pub scheduler: &'static str,
+    /// Sent in all, inner bytes.
+    pub sent_bytes: u64,
+    /// Bytes by path id.
+    pub by_path: Vec<(u16, u64)>,
+}
