@@ -3,11 +3,14 @@
 //! Two threads carry packets: `egress` (TUN to networks) and `ingress` (networks to TUN). Neither is async. The control side
 //! (QUIC, netlink, control socket) talks to them through a [`Command`] channel and hears [`Event`]s.
 
+pub mod stub;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use hawser_units::{PathId, Rate};
 use hawser_wire::data::Class;
+use zeroize::Zeroize;
 
 /// Names a session within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +26,13 @@ pub struct EpochKeys {
     pub send: [u8; 44],
     /// Protects what this side receives.
     pub receive: [u8; 44],
+}
+
+impl Drop for EpochKeys {
+    fn drop(&mut self) {
+        self.send.zeroize();
+        self.receive.zeroize();
+    }
 }
 
 /// Which side of a session this is.
@@ -78,6 +88,12 @@ pub enum Command {
         path: PathId,
         socket: SocketId,
     },
+    /// Caps what this side sends on a path, or lifts the cap.
+    SetCap {
+        session: SessionId,
+        path: PathId,
+        cap: Option<Rate>,
+    },
     /// Closes a path.
     ClosePath { session: SessionId, path: PathId },
     /// Chooses the scheduler of a class of a session by name.
@@ -91,6 +107,9 @@ pub enum Command {
     /// Ends the data plane.
     Stop,
 }
+
+/// Takes orders to the data plane, from any thread.
+pub type Orders = Arc<dyn Fn(Command) + Send + Sync>;
 
 /// What the data plane tells the control side.
 #[derive(Debug)]
