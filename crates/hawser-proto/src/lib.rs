@@ -4,4 +4,6 @@
 //! `handle_*(input, now)` and drained by `poll_*`.
 #![forbid(unsafe_code)]
 
+pub mod replay;
+pub mod resequencer;
 pub mod scheduler;
