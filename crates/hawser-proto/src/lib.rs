@@ -4,5 +4,7 @@
 //! `handle_*(input, now)` and drained by `poll_*`.
 #![forbid(unsafe_code)]
 
+pub mod replay;
+pub mod resequencer;
 pub mod scheduler;
 pub mod path;
