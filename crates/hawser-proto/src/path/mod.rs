@@ -227,10 +227,21 @@ impl Path {
         room.max(packet).min(self.pacer.credit(self.model.pacing(), packet, now))
     }
 
-    /// When pacing lets the next packet go; the window may forbid it all the same.
+    /// When a packet of `packet` bytes may go: by pacing, or by the next report if the window is full.
     #[must_use]
-    pub fn ready_at(&self) -> Instant {
-        self.pacer.ready_at()
+    pub fn ready_at(&self, packet: u64, now: Instant) -> Instant {
+        let room = self.model.window().saturating_sub(self.in_flight());
+        if room < packet && self.in_flight() > 0 {
+            let report = self.model.rate().time_for(Bytes(packet));
+            return now + report.clamp(Duration::from_millis(1), Duration::from_millis(20));
+        }
+        self.pacer.ready_at(self.model.pacing(), packet)
+    }
+
+    /// Changes the user's limit.
+    pub fn set_cap(&mut self, cap: Option<Rate>) {
+        self.cap = cap;
+        self.model.set_cap(cap);
     }
 
     fn mask(&self) -> u64 {

@@ -337,10 +337,11 @@ impl Pacer {
         }
     }
 
-    /// When the next packet may go.
+    /// When a packet of `packet` bytes may go.
     #[must_use]
-    pub fn ready_at(&self) -> Instant {
-        self.next
+    pub fn ready_at(&self, rate: Option<Rate>, packet: u64) -> Instant {
+        let Some(rate) = rate else { return Instant::ZERO };
+        self.next.min(self.next + rate.time_for(Bytes(packet)) - LEAD)
     }
 
     /// Takes note of `bytes` that went.
