@@ -71,7 +71,7 @@ impl Backpressure {
         let set = self.throttled.get(&path.id).copied().or(self.fixed);
         set.unwrap_or_else(|| {
             let Bytes(in_round_trip) = path.rate.bytes_in(path.round_trip);
-            let packets = 2 * in_round_trip / u64::from(demand.len.max(1));
+            let packets = in_round_trip.saturating_mul(2) / u64::from(demand.len.max(1));
             u32::try_from(packets).unwrap_or(u32::MAX).max(DEVICE_THRESHOLD)
         })
     }
