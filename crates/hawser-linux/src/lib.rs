@@ -1,1 +1,6 @@
 //! The kernel side of Hawser: all `unsafe` code lives in this crate.
+
+pub mod clock;
+pub mod lab_link;
+pub mod netns;
+pub mod shutdown;
