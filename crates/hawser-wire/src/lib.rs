@@ -5,3 +5,6 @@
 
 pub mod control;
 pub mod data;
+pub mod icmp;
+pub mod inner;
+pub mod offload;

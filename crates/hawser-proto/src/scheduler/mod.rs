@@ -4,7 +4,76 @@
 //! its discipline needs and nothing of the paths' own: those are measured elsewhere and handed in, so that one
 //! scheduler serves the daemon, the lab and the simulator.
 
-use hawser_units::{Duration, Instant, PathId, Rate};
+//!
+//! A path is *ready* when its window is open and its pacing lets a packet go. Every discipline but `earliest-delivery` is
+//! work conserving: while a path is ready, something is sent.
+
+mod backpressure;
+mod earliest_delivery;
+mod min_rtt;
+mod random;
+mod redundant;
+mod round_robin;
+mod surplus_round_robin;
+#[cfg(test)]
+mod tests;
+mod weighted_fair;
+
+use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+
+pub use backpressure::Backpressure;
+pub use earliest_delivery::EarliestDelivery;
+pub use min_rtt::MinRtt;
+pub use random::Random;
+pub use redundant::Redundant;
+pub use round_robin::RoundRobin;
+pub use surplus_round_robin::SurplusRoundRobin;
+pub use weighted_fair::WeightedFair;
+
+/// The names of all schedulers, as in configuration.
+pub const NAMES: [&str; 8] = [
+    "random",
+    "round-robin",
+    "surplus-round-robin",
+    "weighted-fair",
+    "min-rtt",
+    "earliest-delivery",
+    "backpressure",
+    "redundant",
+];
+
+/// The scheduler of a class for which nothing else is configured.
+pub const DEFAULT: &str = "earliest-delivery";
+
+/// A name that is no scheduler's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown scheduler {name:?}: expected one of {}", NAMES.join(", "))]
+pub struct UnknownScheduler {
+    /// The name that was asked for.
+    pub name: String,
+}
+
+/// Makes the scheduler called `name`; `seed` feeds those that draw lots.
+///
+/// # Errors
+/// [`UnknownScheduler`] when `name` is not in [`NAMES`]; its message lists them.
+pub fn by_name(name: &str, seed: u64) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
+    Ok(match name {
+        "random" => Box::new(Random::new(seed)),
+        "round-robin" => Box::new(RoundRobin::new()),
+        "surplus-round-robin" => Box::new(SurplusRoundRobin::new()),
+        "weighted-fair" => Box::new(WeightedFair::new()),
+        "min-rtt" => Box::new(MinRtt::new()),
+        "earliest-delivery" => Box::new(EarliestDelivery::new()),
+        "backpressure" => Box::new(Backpressure::new()),
+        "redundant" => Box::new(Redundant::new()),
+        _ => {
+            return Err(UnknownScheduler {
+                name: name.to_owned(),
+            });
+        }
+    })
+}
 
 /// What a scheduler sees of a usable path at the moment of decision.
 #[derive(Clone, Copy, Debug)]
@@ -67,4 +136,47 @@ pub trait Scheduler: Send {
     /// Chooses for the head of a queue. `paths` holds only usable paths (at most 64) whose `mtu` fits, in a stable
     /// order by id, and may be empty.
     fn choose(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice;
+}
+
+impl PathView {
+    /// Whether the path may take a packet now.
+    #[must_use]
+    pub fn is_ready(&self, now: Instant) -> bool {
+        self.window > 0 && self.ready_at <= now
+    }
+
+    /// How long `bytes` take at the measured rate; zero when no rate is known.
+    #[must_use]
+    pub fn transmission(&self, bytes: u64) -> Duration {
+        if self.rate == Rate::ZERO {
+            Duration::ZERO
+        } else {
+            self.rate.time_for(Bytes(bytes))
+        }
+    }
+
+    /// The longest run of the demand's packets that the window holds; at least 1.
+    #[must_use]
+    pub fn run(&self, demand: &Demand) -> u16 {
+        let fit = self.window / u64::from(demand.len.max(1));
+        u16::try_from(fit)
+            .unwrap_or(u16::MAX)
+            .clamp(1, demand.packets.max(1))
+    }
+}
+
+/// Waits until pacing lets a path go; for a path with a closed window there is no such time, its feedback wakes the
+/// caller.
+fn wait(paths: &[PathView], now: Instant) -> Choice {
+    let paced = paths.iter().map(|path| path.ready_at).filter(|&at| at > now);
+    Choice::Wait(paced.min().unwrap_or(Instant::FAR_FUTURE))
+}
+
+/// The lowest measured rate: what a path of unknown rate counts as in a weighted discipline.
+fn lowest_rate(paths: &[PathView]) -> Rate {
+    let known = paths
+        .iter()
+        .map(|path| path.rate)
+        .filter(|&rate| rate != Rate::ZERO);
+    known.min().unwrap_or(Rate::from_mbps(1))
 }
