@@ -11,8 +11,9 @@ mod snapshot;
 mod store;
 pub mod stub;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
@@ -22,7 +23,7 @@ use hawser_linux::wait::{Waker, monotonic_nanos};
 
 use hawser_units::{Instant, PathId, Rate};
 use hawser_wire::data::Class;
-use zeroize::Zeroize as _;
+use zeroize::Zeroize;
 
 /// Names a session within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,14 +105,14 @@ pub enum Command {
         path: PathId,
         socket: SocketId,
     },
-    /// Closes a path.
-    ClosePath { session: SessionId, path: PathId },
-    /// Changes the user's cap of a path.
+    /// Caps what this side sends on a path, or lifts the cap.
     SetCap {
         session: SessionId,
         path: PathId,
         cap: Option<Rate>,
     },
+    /// Closes a path.
+    ClosePath { session: SessionId, path: PathId },
     /// Chooses the scheduler of a class of a session by name.
     SetScheduler {
         session: SessionId,
@@ -261,18 +262,18 @@ pub struct DataPlane {
     pub events: tokio::sync::mpsc::UnboundedReceiver<Event>,
     /// QUIC datagrams that arrived on its sockets.
     pub control: tokio::sync::mpsc::Receiver<ControlDatagram>,
-    sender: DataPlaneSender,
+    /// Takes orders to it.
+    pub orders: Orders,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Gives orders to a data plane; cheap to clone.
-#[derive(Clone)]
-pub struct DataPlaneSender {
+/// The way of orders to both threads.
+struct Dispatch {
     egress: mpsc::Sender<egress::Order>,
     egress_waker: Arc<Waker>,
     ingress: mpsc::Sender<ingress::Order>,
     ingress_waker: Arc<Waker>,
-    roles: Arc<std::sync::Mutex<std::collections::BTreeMap<SessionId, Role>>>,
+    roles: Mutex<BTreeMap<SessionId, Role>>,
 }
 
 /// Starts the two threads.
@@ -300,19 +301,15 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         egress::Sender::new(tun, waker, from_egress_orders, event_sender, seed).run();
     })?;
     let receiving = spawn("hawser-ingress", move || ingress::Receiving::new(links).run())?;
-    let sender = DataPlaneSender {
+    let dispatch = Dispatch {
         egress: egress_orders,
         egress_waker,
         ingress: ingress_orders,
         ingress_waker,
-        roles: Arc::default(),
+        roles: Mutex::default(),
     };
-    Ok(DataPlane {
-        events,
-        control,
-        sender,
-        threads: vec![sending, receiving],
-    })
+    let orders: Orders = Arc::new(move |command| dispatch.send(command));
+    Ok(DataPlane { events, control, orders, threads: vec![sending, receiving] })
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
@@ -322,31 +319,18 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<Join
         .context("cannot start a thread")
 }
 
-impl DataPlane {
-    /// A handle to give orders with.
-    #[must_use]
-    pub fn sender(&self) -> DataPlaneSender {
-        self.sender.clone()
-    }
-
-    /// Gives an order.
-    pub fn send(&self, command: Command) {
-        self.sender.send(command);
-    }
-}
-
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        self.sender.send(Command::Stop);
+        (self.orders)(Command::Stop);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-impl DataPlaneSender {
+impl Dispatch {
     /// Gives an order. After the end of the data plane, orders go nowhere.
-    pub fn send(&self, command: Command) {
+    fn send(&self, command: Command) {
         let (egress, ingress) = self.split(command);
         // Receiving first: what the peer answers to our first packet must be understood.
         if let Some(order) = ingress {
