@@ -123,3 +123,6 @@ pub fn ticks_per_second() -> u64 {
     // SAFETY: no memory is involved.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
 }
+
+/// Opening it makes a TUN device.
+const CLONE_DEVICE: &str = "/dev/net/tun";

@@ -8,7 +8,7 @@ const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 940.0;
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = WIDTH - 60.0;
-const BARS_LEFT: f64 = 260.0;
+const BARS_LEFT: f64 = 284.0;
 const BARS_TOP: f64 = 168.0;
 const BAR: f64 = 40.0;
 const BAR_STEP: f64 = 58.0;
@@ -135,6 +135,7 @@ fn draw_chart(svg: &mut Svg, demo: &Demo, all: &Download) {
     );
     draw_legend(svg, demo);
     draw_grid(svg, &chart);
+    shade_outage(svg, all, &chart);
     let mut below = vec![0.0; layers.first().map_or(0, Vec::len)];
     for (n, layer) in layers.iter().enumerate() {
         let upper = layer.iter().enumerate().map(|(i, v)| chart.point(i, *v));
@@ -157,7 +158,7 @@ fn draw_chart(svg: &mut Svg, demo: &Demo, all: &Download) {
         "<polyline points=\"{}\" fill=\"none\" stroke=\"{INK}\" stroke-width=\"2\" stroke-linejoin=\"round\"/>",
         line.join(" ")
     ));
-    draw_outage(svg, demo, all, &chart);
+    mark_outage(svg, demo, all, &chart);
 }
 
 fn draw_legend(svg: &mut Svg, demo: &Demo) {
@@ -214,9 +215,20 @@ fn draw_grid(svg: &mut Svg, chart: &Chart) {
     );
 }
 
-fn draw_outage(svg: &mut Svg, demo: &Demo, all: &Download, chart: &Chart) {
+/// Below the layers, so that their colours stay.
+fn shade_outage(svg: &mut Svg, all: &Download, chart: &Chart) {
     let Some(outage) = all.outage else { return };
-    let (from, to) = (chart.x(outage.from), chart.x(outage.to.min(chart.seconds)));
+    let (from, to) = (chart.x(outage.from), chart.x(outage.to));
+    svg.rect(
+        (from, CHART_TOP - 8.0, to - from, CHART_BOTTOM - CHART_TOP + 8.0),
+        ALARM,
+        0.10,
+    );
+}
+
+fn mark_outage(svg: &mut Svg, demo: &Demo, all: &Download, chart: &Chart) {
+    let Some(outage) = all.outage else { return };
+    let (from, to) = (chart.x(outage.from), chart.x(outage.to));
     svg.rect(
         (from, CHART_TOP - 8.0, to - from, CHART_BOTTOM - CHART_TOP + 8.0),
         ALARM,
