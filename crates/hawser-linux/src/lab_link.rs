@@ -23,7 +23,8 @@ impl LabDevice {
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK)
-            .open("/dev/net/tun")?;
+            .open(CLONE_DEVICE)
+            .map_err(|error| io::Error::new(error.kind(), format!("{CLONE_DEVICE}: {error}")))?;
         // SAFETY: zero is a valid value of every field of this record.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.len() >= request.ifr_name.len() {
