@@ -1,2 +1,14 @@
-//! TODO-first-slice
+//! The sans-IO machines: flows, schedulers, paths, resequencer, session.
+//!
+//! Level 1 of the house: no clock, socket, thread, runtime or OS randomness. Every machine is driven by
+//! `handle_*(input, now)` and drained by `poll_*`.
 #![forbid(unsafe_code)]
+
+pub mod egress;
+pub mod flow;
+pub mod ingress;
+pub mod path;
+pub mod replay;
+pub mod resequencer;
+pub mod scheduler;
+pub mod session;

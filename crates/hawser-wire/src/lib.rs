@@ -1,2 +1,10 @@
-//! TODO-first-slice
+//! Byte formats: tunnel headers, inner IP packets, control messages.
+//!
+//! Everything here is a pure function over bytes. Untrusted input gives `None` or an error, never a panic.
 #![forbid(unsafe_code)]
+
+pub mod control;
+pub mod data;
+pub mod icmp;
+pub mod inner;
+pub mod offload;

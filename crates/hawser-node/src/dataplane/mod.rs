@@ -1,0 +1,469 @@
+//! The data plane: what the control side asks of it and what it tells back.
+//!
+//! Two threads carry packets: `egress` (TUN to networks) and `ingress` (networks to TUN). Neither is async. The control side
+//! (QUIC, netlink, control socket) talks to them through a [`Command`] channel and hears [`Event`]s.
+
+mod batch;
+mod crypto;
+mod egress;
+mod ingress;
+mod snapshot;
+mod store;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+
+use anyhow::Context as _;
+use hawser_linux::tun::Tun;
+use hawser_linux::udp::DataSocket;
+use hawser_linux::wait::{Waker, monotonic_nanos};
+
+use hawser_units::{Instant, PathId, Rate};
+use hawser_wire::data::Class;
+use zeroize::Zeroize;
+
+/// Names a session within this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// Names a UDP socket within this process: one a network on a client, one in all on a hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SocketId(pub u32);
+
+/// The keys of one epoch and both directions, from the TLS exporter. Wiped when dropped.
+pub struct EpochKeys {
+    /// Protects what this side sends: 32 bytes of key, then 12 of IV.
+    pub send: [u8; 44],
+    /// Protects what this side receives.
+    pub receive: [u8; 44],
+}
+
+impl Drop for EpochKeys {
+    fn drop(&mut self) {
+        self.send.zeroize();
+        self.receive.zeroize();
+    }
+}
+
+/// Which side of a session this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sends with a new key as soon as it is installed.
+    Client,
+    /// Sends with a new key once the client has used it.
+    Hub,
+}
+
+/// An order from the control side. Carried out in the order given.
+pub enum Command {
+    /// Adds a UDP socket; on a client it is bound to its network's device.
+    AddSocket { id: SocketId, socket: Arc<UdpSocket> },
+    /// Forgets a socket; its paths must have been closed.
+    RemoveSocket { id: SocketId },
+    /// Adds a session. `inner`: the far end's inner addresses (a hub routes to the session by them; a client leaves it empty: all goes to
+    /// its one session).
+    AddSession {
+        session: SessionId,
+        role: Role,
+        inner: Vec<IpAddr>,
+    },
+    /// Removes a session with its paths and keys.
+    RemoveSession { session: SessionId },
+    /// Adds the keys of an epoch; the previous epoch stays valid for receiving for a while.
+    InstallKeys {
+        session: SessionId,
+        epoch: u8,
+        keys: EpochKeys,
+    },
+    /// Opens a path. `remote`: the hub's address on a client; `None` on a hub, which learns it from the first authenticated packet.
+    OpenPath {
+        /// Of which session.
+        session: SessionId,
+        /// Its id, new in the epoch.
+        path: PathId,
+        /// The socket of its network.
+        socket: SocketId,
+        /// The hub's address, on a client.
+        remote: Option<SocketAddr>,
+        /// The number the peer gave to the path: goes into what we send.
+        peer_index: u32,
+        /// The number we gave to the path: found in what we receive. Random, unique in the process.
+        local_index: u32,
+        /// The network's name, for status and logs.
+        name: String,
+        /// The network's own MTU (outer IP packet bytes).
+        mtu: u16,
+        /// The user's cap, if any.
+        cap: Option<Rate>,
+    },
+    /// Moves an open path to another socket (the network got a new address or device).
+    RebindPath {
+        session: SessionId,
+        path: PathId,
+        socket: SocketId,
+    },
+    /// Caps what this side sends on a path, or lifts the cap.
+    SetCap {
+        session: SessionId,
+        path: PathId,
+        cap: Option<Rate>,
+    },
+    /// Closes a path.
+    ClosePath { session: SessionId, path: PathId },
+    /// Chooses the scheduler of a class of a session by name.
+    SetScheduler {
+        session: SessionId,
+        class: Class,
+        scheduler: String,
+    },
+    /// Asks for everything there is to show. The reply comes through the closure, called on a data plane thread: it must not block.
+    Snapshot(Box<dyn FnOnce(Snapshot) + Send>),
+    /// Ends the data plane.
+    Stop,
+}
+
+/// Takes orders to the data plane, from any thread.
+pub type Orders = Arc<dyn Fn(Command) + Send + Sync>;
+
+/// What the data plane tells the control side.
+#[derive(Debug)]
+pub enum Event {
+    /// A path changed its state.
+    Path {
+        session: SessionId,
+        path: PathId,
+        state: PathState,
+    },
+    /// The session's sending key nears its end: rekey.
+    RekeyWanted { session: SessionId },
+    /// No path of the session is alive (or one is again).
+    Alive { session: SessionId, alive: bool },
+}
+
+/// A QUIC datagram that arrived on a data plane socket (hub only: on a client QUIC has sockets of its own).
+#[derive(Debug)]
+pub struct ControlDatagram {
+    /// Where it came from.
+    pub from: SocketAddr,
+    /// Its ECN bits.
+    pub ecn: u8,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// How a path stands. See `hawser_proto::path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathState {
+    /// Address not yet proven.
+    Validating,
+    /// Carries packets.
+    Active,
+    /// Overdue: carries nothing new until it answers.
+    Suspect,
+    /// Silent: probed only.
+    Dead,
+}
+
+/// All there is to show.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Snapshot {
+    /// By session.
+    pub sessions: Vec<SessionSnapshot>,
+    /// Every reason for which a packet was refused or dropped, with its count.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// One session.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct SessionSnapshot {
+    /// Which.
+    pub session: u64,
+    /// Scheduler by class name.
+    pub schedulers: Vec<(&'static str, &'static str)>,
+    /// Its paths.
+    pub paths: Vec<PathSnapshot>,
+    /// The busiest flows.
+    pub flows: Vec<FlowSnapshot>,
+}
+
+/// One path. Sending direction unless said otherwise.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PathSnapshot {
+    /// Which.
+    pub path: u16,
+    /// The network's name.
+    pub name: String,
+    /// The far address.
+    pub remote: Option<SocketAddr>,
+    /// How it stands.
+    pub state: PathState,
+    /// Smoothed round trip, ms.
+    pub rtt_ms: f64,
+    /// Smallest round trip, ms.
+    pub min_rtt_ms: f64,
+    /// Trend of the one-way delay, ms a second; positive while a queue grows.
+    pub delay_trend_ms_s: f64,
+    /// Share of packets lost, smoothed, 0 to 1.
+    pub loss: f64,
+    /// Estimated delivery rate, bit/s.
+    pub rate_bps: u64,
+    /// Sent in the last second, bit/s.
+    pub send_bps: u64,
+    /// Received in the last second, bit/s.
+    pub receive_bps: u64,
+    /// Sent in all, UDP payload bytes.
+    pub sent_bytes: u64,
+    /// Received in all, UDP payload bytes.
+    pub received_bytes: u64,
+    /// Largest outer IP packet known to pass, bytes.
+    pub pmtu: u16,
+}
+
+/// One flow.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct FlowSnapshot {
+    /// Five-tuple in words: `tcp 100.96.0.2:40000 -> 203.0.113.2:80`.
+    pub flow: String,
+    /// Its class.
+    pub class: &'static str,
+    /// Why it has that class.
+    pub why: &'static str,
+    /// Its scheduler.
+    pub scheduler: &'static str,
+    /// Sent in all, inner bytes.
+    pub sent_bytes: u64,
+    /// Bytes by path id.
+    pub by_path: Vec<(u16, u64)>,
+}
+
+/// Datagrams of the control channel that may wait for the control side.
+const CONTROL_QUEUE: usize = 1024;
+
+/// The instant that the machines are driven with.
+fn now() -> Instant {
+    Instant::from_nanos(monotonic_nanos())
+}
+
+/// What the data plane needs to start.
+pub struct DataPlaneConfig {
+    /// The interface that applications see, already created.
+    pub tun: Tun,
+    /// From the operating system's randomness: seeds what must not be guessed but is no secret.
+    pub seed: u64,
+}
+
+/// A running data plane. Dropping it ends its threads.
+pub struct DataPlane {
+    /// What it tells.
+    pub events: tokio::sync::mpsc::UnboundedReceiver<Event>,
+    /// QUIC datagrams that arrived on its sockets.
+    pub control: tokio::sync::mpsc::Receiver<ControlDatagram>,
+    /// Takes orders to it.
+    pub orders: Orders,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The way of orders to both threads.
+struct Dispatch {
+    egress: mpsc::Sender<egress::Order>,
+    egress_waker: Arc<Waker>,
+    ingress: mpsc::Sender<ingress::Order>,
+    ingress_waker: Arc<Waker>,
+    roles: Mutex<BTreeMap<SessionId, Role>>,
+}
+
+/// Starts the two threads.
+///
+/// # Errors
+/// No descriptor or thread is left.
+pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
+    let (egress_orders, from_egress_orders) = mpsc::channel();
+    let (ingress_orders, from_ingress_orders) = mpsc::channel();
+    let (event_sender, events) = tokio::sync::mpsc::unbounded_channel();
+    let (control_sender, control) = tokio::sync::mpsc::channel(CONTROL_QUEUE);
+    let egress_waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
+    let ingress_waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
+    let links = ingress::Links {
+        tun: config.tun.try_clone().context("cannot share the TUN")?,
+        waker: Arc::clone(&ingress_waker),
+        orders: from_ingress_orders,
+        egress: egress_orders.clone(),
+        egress_waker: Arc::clone(&egress_waker),
+        control: control_sender,
+    };
+    let waker = Arc::clone(&egress_waker);
+    let (tun, seed) = (config.tun, config.seed);
+    let sending = spawn("hawser-egress", move || {
+        egress::Sender::new(tun, waker, from_egress_orders, event_sender, seed).run();
+    })?;
+    let receiving = spawn("hawser-ingress", move || ingress::Receiving::new(links).run())?;
+    let dispatch = Dispatch {
+        egress: egress_orders,
+        egress_waker,
+        ingress: ingress_orders,
+        ingress_waker,
+        roles: Mutex::default(),
+    };
+    let orders: Orders = Arc::new(move |command| dispatch.send(command));
+    Ok(DataPlane { events, control, orders, threads: vec![sending, receiving] })
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .context("cannot start a thread")
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        (self.orders)(Command::Stop);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Dispatch {
+    /// Gives an order. After the end of the data plane, orders go nowhere.
+    fn send(&self, command: Command) {
+        let (egress, ingress) = self.split(command);
+        // Receiving first: what the peer answers to our first packet must be understood.
+        if let Some(order) = ingress {
+            let _ = self.ingress.send(order);
+            self.ingress_waker.wake();
+        }
+        if let Some(order) = egress {
+            let _ = self.egress.send(order);
+            self.egress_waker.wake();
+        }
+    }
+
+    fn role(&self, session: SessionId) -> Role {
+        let roles = self.roles.lock().expect("no thread panics while it holds this");
+        roles.get(&session).copied().unwrap_or(Role::Client)
+    }
+
+    /// What each thread has to do for a command.
+    fn split(&self, command: Command) -> (Option<egress::Order>, Option<ingress::Order>) {
+        use {egress::Order as E, ingress::Order as I};
+        match command {
+            Command::AddSocket { id, socket } => match DataSocket::new(socket) {
+                Ok(socket) => {
+                    let socket = Arc::new(socket);
+                    (
+                        Some(E::AddSocket {
+                            id,
+                            socket: Arc::clone(&socket),
+                        }),
+                        Some(I::AddSocket { id, socket }),
+                    )
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a network's socket cannot be used");
+                    (None, None)
+                }
+            },
+            Command::RemoveSocket { id } => (Some(E::RemoveSocket { id }), Some(I::RemoveSocket { id })),
+            Command::AddSession { session, role, inner } => {
+                self.roles
+                    .lock()
+                    .expect("no thread panics while it holds this")
+                    .insert(session, role);
+                (
+                    Some(E::AddSession {
+                        session,
+                        role,
+                        inner: inner.clone(),
+                    }),
+                    Some(I::AddSession { session, role, inner }),
+                )
+            }
+            Command::RemoveSession { session } => {
+                self.roles
+                    .lock()
+                    .expect("no thread panics while it holds this")
+                    .remove(&session);
+                (
+                    Some(E::RemoveSession { session }),
+                    Some(I::RemoveSession { session }),
+                )
+            }
+            Command::InstallKeys { session, epoch, keys } => (
+                Some(E::Key {
+                    session,
+                    epoch,
+                    key: crypto::DataKey::new(&keys.send),
+                }),
+                Some(I::Key {
+                    session,
+                    epoch,
+                    key: crypto::DataKey::new(&keys.receive),
+                }),
+            ),
+            Command::OpenPath {
+                session,
+                path,
+                socket,
+                remote,
+                peer_index,
+                local_index,
+                name,
+                mtu,
+                cap,
+            } => {
+                let config = egress::path_config(path, self.role(session), mtu, cap, remote.as_ref());
+                (
+                    Some(E::OpenPath {
+                        session,
+                        socket,
+                        remote,
+                        peer_index,
+                        name,
+                        config,
+                    }),
+                    Some(I::OpenPath {
+                        session,
+                        path,
+                        local_index,
+                        remote,
+                    }),
+                )
+            }
+            Command::RebindPath {
+                session,
+                path,
+                socket,
+            } => (
+                Some(E::RebindPath {
+                    session,
+                    path,
+                    socket,
+                }),
+                None,
+            ),
+            Command::ClosePath { session, path } => (
+                Some(E::ClosePath { session, path }),
+                Some(I::ClosePath { session, path }),
+            ),
+            Command::SetCap { session, path, cap } => (Some(E::SetCap { session, path, cap }), None),
+            Command::SetScheduler {
+                session,
+                class,
+                scheduler,
+            } => (
+                Some(E::SetScheduler {
+                    session,
+                    class,
+                    scheduler,
+                }),
+                None,
+            ),
+            Command::Snapshot(reply) => (None, Some(I::Snapshot(reply))),
+            Command::Stop => (Some(E::Stop), Some(I::Stop)),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the receiver knows of one path's delay, from send times alone.
+
+use hawser_units::{Duration, Instant, PathId};
+
+/// Follows the one-way delay of one path.
+///
+/// The two ends' clocks are not synchronised, so a delay here has an unknown offset; the offset is the same for every path
+/// of a session, and differences between paths are real. All arithmetic wraps at 2^32 us (71 minutes).
+///
+/// Source: RFC 6298 section 2 (smoothed value and deviation). Deviates: the deviation rises by a half and falls by a 64th,
+/// because samples come a packet, not a round trip: it has to remember a delay spike over many packets, see
+/// `remembers_a_spike`.
+#[derive(Clone, Debug)]
+pub(super) struct PathDelay {
+    pub(super) id: PathId,
+    /// Smoothed local arrival time less send time, us, wrapping.
+    delay: u32,
+    /// Smoothed upper side of the deviation, us.
+    deviation: u32,
+    /// The latest send time that arrived.
+    frontier: u32,
+    /// How far behind the frontier packets of this path arrive, us; decays.
+    extent: u32,
+    heard: Instant,
+    decayed: Instant,
+}
+
+impl PathDelay {
+    pub(super) fn new(id: PathId, sent_us: u32, now: Instant) -> Self {
+        let delay = now.as_micros_wrapping().wrapping_sub(sent_us);
+        Self {
+            id,
+            delay,
+            deviation: INITIAL_DEVIATION_US,
+            frontier: sent_us,
+            extent: 0,
+            heard: now,
+            decayed: now,
+        }
+    }
+
+    /// Takes one packet's send time.
+    pub(super) fn on_arrival(&mut self, sent_us: u32, now: Instant) {
+        let sample = now.as_micros_wrapping().wrapping_sub(sent_us);
+        let error = sample.wrapping_sub(self.delay).cast_signed();
+        if !self.is_live(now) || error.unsigned_abs() > ABSURD_US {
+            *self = Self::new(self.id, sent_us, now);
+            return;
+        }
+        self.heard = now;
+        self.delay = self.delay.wrapping_add_signed(error / 8);
+        let error = error.unsigned_abs();
+        if error > self.deviation {
+            self.deviation += (error - self.deviation) / 2;
+        } else {
+            self.deviation -= (self.deviation - error) / 64;
+        }
+        let ahead = sent_us.wrapping_sub(self.frontier).cast_signed();
+        if ahead > 0 {
+            self.frontier = sent_us;
+        } else {
+            self.extent = self.extent.max(ahead.unsigned_abs());
+        }
+        if now.since(self.decayed) >= DECAY_EVERY {
+            self.decayed = now;
+            self.extent -= self.extent.div_ceil(8);
+        }
+    }
+
+    /// Whether the path may still bring something.
+    pub(super) fn is_live(&self, now: Instant) -> bool {
+        now.since(self.heard) < LIVE
+    }
+
+    /// Whether packets of this path arrive in the order sent.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.extent == 0
+    }
+
+    /// Whether a packet sent at `sent_us` or before would have arrived already, seen from later packets of the path.
+    pub(super) fn has_passed(&self, sent_us: u32) -> bool {
+        i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) > i64::from(self.extent)
+    }
+
+    /// How long from `now` a packet sent at `sent_us` may still take; zero when it is overdue.
+    pub(super) fn remaining(&self, sent_us: u32, margin: Duration, now: Instant) -> Duration {
+        let allowance = 4 * u64::from(self.deviation) + margin.as_micros() as u64;
+        let due = sent_us
+            .wrapping_add(self.delay)
+            .wrapping_sub(now.as_micros_wrapping())
+            .cast_signed();
+        let left = i64::from(due).saturating_add_unsigned(allowance);
+        Duration::from_micros(u64::try_from(left).unwrap_or(0))
+    }
+}
+
+/// A path is expected to bring packets for this long after its last one. Paths are probed more often than this, and a
+/// path that is silent longer is dead to its sender too; until then the deadline bounds what it can hold up.
+const LIVE: Duration = Duration::from_secs(1);
+
+/// A delay that changes by more is a clock that was set, not a queue: the estimate starts anew.
+const ABSURD_US: u32 = 10_000_000;
+
+/// Before the first deviation is known: a Wi-Fi frame's retries.
+const INITIAL_DEVIATION_US: u32 = 2_000;
+
+/// The reorder extent loses an eighth this often: half of it is gone after 0.5 s.
+const DECAY_EVERY: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1_000)
+    }
+
+    fn steady(delay_us: u64, offset: u32) -> (PathDelay, u64) {
+        let sent = |us: u64| (us as u32).wrapping_add(offset);
+        let mut path = PathDelay::new(PathId(1), sent(0), at(delay_us));
+        for n in 1..1_000 {
+            path.on_arrival(sent(n * 1_000), at(n * 1_000 + delay_us));
+        }
+        (path, 999_000 + delay_us)
+    }
+
+    #[test]
+    fn settles_on_the_delay_whatever_the_clock_offset() {
+        for offset in [0, 1 << 31, u32::MAX - 500_000] {
+            let (path, now) = steady(30_000, offset);
+            let next = (1_000_000u32).wrapping_add(offset);
+            let left = path.remaining(next, Duration::ZERO, at(now)).as_micros();
+            assert!((1_000..1_300).contains(&left), "{left}");
+        }
+    }
+
+    #[test]
+    fn remembers_a_spike() {
+        let (mut path, now) = steady(5_000, 0);
+        path.on_arrival((now - 45_000) as u32, at(now));
+        for n in 1..20 {
+            path.on_arrival((now + n * 100 - 5_000) as u32, at(now + n * 100));
+        }
+        assert!(path.deviation > 10_000, "{}", path.deviation);
+    }
+
+    #[test]
+    fn measures_reordering_within_the_path_and_forgets_it() {
+        let (mut path, now) = steady(5_000, 0);
+        assert!(path.is_in_order());
+        let frontier = path.frontier;
+        path.on_arrival(frontier - 3_000, at(now));
+        assert!(!path.has_passed(frontier - 2_500));
+        assert!(path.has_passed(frontier - 3_500));
+        for n in 1..5_000 {
+            path.on_arrival((now + n * 1_000 - 5_000) as u32, at(now + n * 1_000));
+        }
+        assert!(path.is_in_order());
+    }
+
+    #[test]
+    fn starts_anew_when_a_clock_jumps() {
+        let (mut path, now) = steady(5_000, 0);
+        path.on_arrival(3_000_000_000, at(now + 1_000));
+        let left = path
+            .remaining(3_000_001_000, Duration::ZERO, at(now + 1_000))
+            .as_micros();
+        assert_eq!(left, 1_000 + 4 * u128::from(INITIAL_DEVIATION_US));
+        assert!(path.has_passed(2_999_999_999));
+    }
+}

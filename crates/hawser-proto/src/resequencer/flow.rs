@@ -1,0 +1,305 @@
+//! One flow's place in its sequence: what was delivered, what is missing, what is held.
+
+use std::collections::VecDeque;
+
+use hawser_units::{Instant, Sequence};
+
+/// How far below the expected sequence a late packet is still told from a duplicate. 8192 packets are 90 ms at
+/// 1 Gbit/s.
+pub(super) const HISTORY: u32 = (WORDS * 64) as u32;
+
+const WORDS: usize = 128;
+
+/// A run of refused packets this long means that the sender numbers the flow anew.
+const STALE_RUN: u8 = 32;
+
+#[derive(Debug)]
+pub(super) struct Flow<T> {
+    pub(super) id: u16,
+    /// The next sequence to deliver in order.
+    pub(super) expected: Sequence,
+    history: History,
+    stale_run: u8,
+    pub(super) held: Option<Box<Held<T>>>,
+    /// Where the flow stands in the list of flows that hold packets; meaningless while `held` is absent.
+    pub(super) waiting_at: usize,
+    pub(super) used: Instant,
+    /// Neighbours in the order of use.
+    pub(super) newer: u16,
+    pub(super) older: u16,
+}
+
+/// What became of a sequence below the expected one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    /// Never delivered: deliver it now.
+    Missing,
+    /// Delivered before.
+    Duplicate,
+    /// Too old to know.
+    Stale,
+    /// The last of many too old ones: the sender numbers anew from here.
+    Restart,
+}
+
+impl<T> Flow<T> {
+    pub(super) fn new(id: u16, first: Sequence, now: Instant) -> Self {
+        Self {
+            id,
+            expected: first,
+            history: History::new(first),
+            stale_run: 0,
+            held: None,
+            waiting_at: 0,
+            used: now,
+            newer: u16::MAX,
+            older: u16::MAX,
+        }
+    }
+
+    /// Notes that the expected sequence is delivered.
+    pub(super) fn advance(&mut self) {
+        self.history.on_delivered(self.expected);
+        self.expected = self.expected.add(1);
+        self.stale_run = 0;
+        if self.expected.0.is_multiple_of(HISTORY / 2) {
+            self.history.tidy(self.expected);
+        }
+    }
+
+    /// Gives up all sequences before `to`, which lies ahead.
+    pub(super) fn skip_to(&mut self, to: Sequence) {
+        self.history.on_skipped(self.expected, to);
+        self.expected = to;
+        self.history.tidy(to);
+    }
+
+    /// Judges a sequence below the expected one; a missing one counts as delivered from now on.
+    pub(super) fn take_late(&mut self, sequence: Sequence) -> Late {
+        if self.expected.distance_from(sequence).unsigned_abs() > HISTORY {
+            self.stale_run += 1;
+            return if self.stale_run >= STALE_RUN {
+                Late::Restart
+            } else {
+                Late::Stale
+            };
+        }
+        self.stale_run = 0;
+        if self.history.take(sequence, self.expected) {
+            Late::Missing
+        } else {
+            Late::Duplicate
+        }
+    }
+
+    /// Numbers the flow anew.
+    pub(super) fn restart(&mut self, first: Sequence) {
+        self.expected = first;
+        self.history = History::new(first);
+        self.stale_run = 0;
+    }
+}
+
+/// Which sequences below the expected one were never delivered. Nothing is stored while none is missing.
+#[derive(Debug)]
+struct History {
+    /// Set bits are missing; covers the last [`HISTORY`] sequences.
+    bits: Option<Box<[u64; WORDS]>>,
+    /// While `bits` is absent: all before this one are missing, none after.
+    origin: Option<Sequence>,
+    /// No missing sequence lies at or after this one, when `bits` is present.
+    end: Sequence,
+}
+
+impl History {
+    fn new(origin: Sequence) -> Self {
+        Self {
+            bits: None,
+            origin: Some(origin),
+            end: origin,
+        }
+    }
+
+    fn on_delivered(&mut self, sequence: Sequence) {
+        if let Some(bits) = &mut self.bits {
+            let (word, bit) = place(sequence);
+            bits[word] &= !bit;
+        }
+    }
+
+    fn on_skipped(&mut self, from: Sequence, to: Sequence) {
+        let bits = Self::materialise(&mut self.bits, &mut self.origin, from);
+        let missing = to.distance_from(from).unsigned_abs();
+        if missing >= HISTORY {
+            bits.fill(u64::MAX);
+        } else {
+            for n in 0..missing {
+                let (word, bit) = place(from.add(n));
+                bits[word] |= bit;
+            }
+        }
+        self.end = to;
+    }
+
+    fn take(&mut self, sequence: Sequence, expected: Sequence) -> bool {
+        if self.bits.is_none() && !self.origin.is_some_and(|origin| sequence.is_before(origin)) {
+            return false;
+        }
+        let bits = Self::materialise(&mut self.bits, &mut self.origin, expected);
+        let (word, bit) = place(sequence);
+        let missing = bits[word] & bit != 0;
+        bits[word] &= !bit;
+        missing
+    }
+
+    /// Drops what has left the window: to be called at least once in [`HISTORY`] sequences.
+    fn tidy(&mut self, expected: Sequence) {
+        let left = |at: Sequence| expected.distance_from(at).unsigned_abs() >= HISTORY;
+        if self.origin.is_some_and(left) {
+            self.origin = None;
+        }
+        if self.bits.is_some() && left(self.end) {
+            self.bits = None;
+        }
+    }
+
+    fn materialise<'a>(
+        bits: &'a mut Option<Box<[u64; WORDS]>>,
+        origin: &mut Option<Sequence>,
+        expected: Sequence,
+    ) -> &'a mut [u64; WORDS] {
+        bits.get_or_insert_with(|| {
+            let mut bits = Box::new([0; WORDS]);
+            if let Some(origin) = origin.take() {
+                let delivered = expected.distance_from(origin).unsigned_abs().min(HISTORY);
+                bits.fill(u64::MAX);
+                for n in 1..=delivered {
+                    let (word, bit) = place(Sequence(expected.0.wrapping_sub(n)));
+                    bits[word] &= !bit;
+                }
+            }
+            bits
+        })
+    }
+}
+
+fn place(sequence: Sequence) -> (usize, u64) {
+    ((sequence.0 / 64) as usize % WORDS, 1 << (sequence.0 % 64))
+}
+
+/// Packets of one flow that wait for a gap before them.
+#[derive(Debug)]
+pub(super) struct Held<T> {
+    /// Indexed by the low bits of the sequence; a power of two long.
+    ring: Vec<Option<Packet<T>>>,
+    pub(super) len: usize,
+    /// The lowest sequence held.
+    pub(super) first: Sequence,
+    /// In order of arrival; those that have gone already are skipped when they reach the front.
+    arrivals: VecDeque<(Sequence, Instant)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Packet<T> {
+    pub(super) item: T,
+    pub(super) sent_us: u32,
+    pub(super) at: Instant,
+}
+
+impl<T> Held<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            ring: Vec::new(),
+            len: 0,
+            first: Sequence(0),
+            arrivals: VecDeque::new(),
+        }
+    }
+
+    /// Makes an emptied one ready for another flow, its memory kept.
+    pub(super) fn clear(&mut self) {
+        debug_assert_eq!(self.len, 0);
+        self.arrivals.clear();
+    }
+
+    /// Bytes are not counted here, slots are: the memory that an emptied one would keep.
+    pub(super) fn slots(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Holds a packet that lies `ahead` positions past the expected one; gives it back when it is held already.
+    pub(super) fn insert(&mut self, sequence: Sequence, ahead: u32, packet: Packet<T>) -> Result<(), T> {
+        self.grow(ahead as usize + 1);
+        let index = self.index(sequence);
+        if self.ring[index].is_some() {
+            return Err(packet.item);
+        }
+        if self.len == 0 || sequence.is_before(self.first) {
+            self.first = sequence;
+        }
+        self.arrivals.push_back((sequence, packet.at));
+        self.ring[index] = Some(packet);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Takes out the packet with this sequence, which lies at the front or is absent.
+    pub(super) fn take(&mut self, sequence: Sequence) -> Option<Packet<T>> {
+        if self.len == 0 {
+            return None;
+        }
+        let index = self.index(sequence);
+        let packet = self.ring[index].take()?;
+        self.len -= 1;
+        Some(packet)
+    }
+
+    /// Finds the lowest sequence held, at `from` or after.
+    pub(super) fn seek_first(&mut self, from: Sequence) {
+        if self.len > 0 && self.first.is_before(from) {
+            let found = (0..self.ring.len() as u32)
+                .map(|n| from.add(n))
+                .find(|&sequence| self.ring[self.index(sequence)].is_some());
+            self.first = found.unwrap_or(from);
+        }
+    }
+
+    /// When the lowest packet held was sent.
+    pub(super) fn first_sent_us(&self) -> Option<u32> {
+        self.ring
+            .get(self.index(self.first))?
+            .as_ref()
+            .map(|packet| packet.sent_us)
+    }
+
+    /// The packet that has been held longest; `expected` is what the flow waits for.
+    pub(super) fn oldest(&mut self, expected: Sequence) -> Option<(Sequence, Instant)> {
+        while self.arrivals.front()?.0.is_before(expected) {
+            self.arrivals.pop_front();
+        }
+        self.arrivals.front().copied()
+    }
+
+    fn index(&self, sequence: Sequence) -> usize {
+        sequence.0 as usize & self.ring.len().wrapping_sub(1)
+    }
+
+    fn grow(&mut self, span: usize) {
+        if span <= self.ring.len() {
+            return;
+        }
+        let len = span.next_power_of_two().max(64);
+        let mut ring: Vec<_> = (0..len).map(|_| None).collect();
+        let mut sequence = self.first;
+        let mut left = self.len;
+        while left > 0 {
+            let index = self.index(sequence);
+            if let Some(packet) = self.ring[index].take() {
+                ring[sequence.0 as usize & (len - 1)] = Some(packet);
+                left -= 1;
+            }
+            sequence = sequence.add(1);
+        }
+        self.ring = ring;
+    }
+}

@@ -1,0 +1,446 @@
+//! The resequencer: puts the flows of one session back in order at the receiving side.
+//!
+//! A flow starts with its first packet: that one and its successors are delivered as they come. When a packet is missing, those
+//! after it are held until it comes or is given up. Flows do not wait for one another. It steps aside
+//! wherever holding cannot help: a packet below the expected one is delivered at once, late, and exactly once.
+//!
+//! ```text
+//!                first packet                     a gap
+//!   (unknown) ----------------> in order --------------------> holding
+//!       ^                        |    ^                          |
+//!       |  idle, or the least    |    |  the gap fills, or is    |
+//!       +--- recently used <-----+    +---- given up <-----------+
+//! ```
+//!
+//! When is a gap given up? Let S be the time at which the first packet after the gap was sent; the missing ones were sent no later. They may
+//! still come over a path while neither of these holds:
+//! - a packet that the path carried *after* S has arrived (allowing for the path's own reordering): the path is past them, so they are lost;
+//! - S plus the path's delay, four deviations and a margin has passed: the path is silent.
+//!
+//! When no live path may bring them, waiting is useless. So a gap on a busy session lasts as long as the delays of its paths
+//! differ, and no configured timeout takes part, except that nothing is ever held longer than [`Config::max_hold`].
+//!
+//! It fails soft: a wrong estimate or a clock that jumps costs order, never a packet.
+
+mod delay;
+mod flow;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use hawser_units::{Duration, Instant, PathId, Sequence};
+
+use delay::PathDelay;
+use flow::{Held, Late, Packet};
+use table::Table;
+
+/// The bounds of a [`Resequencer`].
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Packets held in all; beyond it the flow that has waited longest gives up its gap.
+    pub capacity: usize,
+    /// How far past the expected packet of its flow a held packet may lie; beyond it the flow gives up its oldest gaps.
+    pub flow_capacity: u32,
+    /// Flows known at once, at most 65,534; beyond it the least recently used is forgotten.
+    pub max_flows: usize,
+    /// Added to every deadline: the receiver's own scheduling and batching.
+    pub margin: Duration,
+    /// No packet is held longer.
+    pub max_hold: Duration,
+    /// A flow silent for this long is forgotten.
+    pub idle: Duration,
+}
+
+impl Default for Config {
+    /// 16,384 packets are 180 ms at 1 Gbit/s; 400 ms is beyond what a TCP sender waits before it retransmits anyway
+    /// (RFC 6298 section 2.4 and Linux's 200 ms minimum).
+    fn default() -> Self {
+        Self {
+            capacity: 16_384,
+            flow_capacity: 8_192,
+            max_flows: 4_096,
+            margin: Duration::from_millis(2),
+            max_hold: Duration::from_millis(400),
+            idle: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a [`Resequencer`] has done since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets delivered without being held.
+    pub in_order: u64,
+    /// Packets that were held.
+    pub held: u64,
+    /// Packets delivered after a later one of their flow.
+    pub late: u64,
+    /// Packets refused because they had been delivered or were held already.
+    pub duplicates: u64,
+    /// Packets refused because they were too old to tell from duplicates.
+    pub stale: u64,
+    /// Gaps given up.
+    pub gaps_given_up: u64,
+    /// Flows whose sequence began anew.
+    pub restarts: u64,
+    /// The longest that a packet was held.
+    pub longest_hold: Duration,
+}
+
+/// A packet as it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived<T> {
+    /// The flow's number.
+    pub flow: u16,
+    /// Its place in the flow.
+    pub sequence: Sequence,
+    /// When it was sent: microseconds of the sender's clock, wrapping.
+    pub sent_us: u32,
+    /// The handle of its buffer.
+    pub item: T,
+}
+
+/// Puts the flows of one session back in order.
+///
+/// For every batch received: [`on_arrival`](Self::on_arrival) for each packet, of whatever kind; [`insert`](Self::insert) for each that
+/// belongs in order; then [`release`](Self::release) once. When [`poll_timeout`](Self::poll_timeout) comes:
+/// [`handle_timeout`](Self::handle_timeout). Packets come out through the `out` argument, those of one flow in order but for late ones.
+///
+/// `T` is a handle to a packet's buffer; nothing else is known of it.
+///
+/// Cost: O(1) an in-order packet; O(1) amortised a held one; `release` O(paths) for each flow that waits. Memory for held packets is
+/// taken when a flow has its first gap and given back when the flow is in order again.
+#[derive(Debug)]
+pub struct Resequencer<T> {
+    config: Config,
+    paths: Vec<PathDelay>,
+    flows: Table<T>,
+    /// Slots of the flows that hold packets.
+    waiting: Vec<usize>,
+    /// Emptied memory of flows that held packets.
+    spare: Vec<Box<Held<T>>>,
+    /// Packets held in all.
+    len: usize,
+    /// The earliest that a gap is to be given up; never too late, perhaps too early.
+    due: Option<Instant>,
+    counters: Counters,
+}
+
+impl<T> Resequencer<T> {
+    /// A resequencer that knows no flows and no paths.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            paths: Vec::new(),
+            flows: Table::new(),
+            waiting: Vec::new(),
+            spare: Vec::new(),
+            len: 0,
+            due: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Packets held now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no packet is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Flows known now.
+    #[must_use]
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Learns from an authenticated packet of any kind that `path` brought now and the sender stamped `sent_us`.
+    ///
+    /// Of a batch of one path it is enough to give the first and the last.
+    pub fn on_arrival(&mut self, path: PathId, sent_us: u32, now: Instant) {
+        match self.paths.iter_mut().find(|known| known.id == path) {
+            Some(known) => known.on_arrival(sent_us, now),
+            None => self.paths.push(PathDelay::new(path, sent_us, now)),
+        }
+    }
+
+    /// Forgets a path that was closed or declared dead: nothing is expected of it any more.
+    pub fn forget_path(&mut self, path: PathId) {
+        self.paths.retain(|known| known.id != path);
+    }
+
+    /// Takes a packet and puts into `out` what may now be delivered.
+    ///
+    /// Gives the item back when it is refused: a duplicate, or too old to be told from one.
+    #[must_use = "a refused item's buffer must be freed"]
+    pub fn insert(&mut self, packet: Arrived<T>, now: Instant, out: &mut Vec<T>) -> Option<T> {
+        let Arrived { flow, sequence, .. } = packet;
+        let slot = match self.flows.find(flow, now) {
+            Some(slot) => slot,
+            None => self.open(flow, sequence, now, out),
+        };
+        let state = &mut self.flows[slot];
+        let ahead = sequence.distance_from(state.expected);
+        if ahead == 0 {
+            state.advance();
+            self.counters.in_order += 1;
+            out.push(packet.item);
+            if self.flows[slot].held.is_some() {
+                self.drain_ready(slot, now, out);
+            }
+            return None;
+        }
+        if ahead < 0 {
+            self.late(slot, packet, now, out)
+        } else {
+            self.hold(slot, packet, now, out)
+        }
+    }
+
+    /// Gives up every gap that no path may fill any more: once after each batch.
+    pub fn release(&mut self, now: Instant, out: &mut Vec<T>) {
+        if self.waiting.is_empty() {
+            self.due = None;
+            return;
+        }
+        let mut due = Instant::FAR_FUTURE;
+        let mut at = 0;
+        while let Some(&slot) = self.waiting.get(at) {
+            match self.deadline(slot, now) {
+                Some(deadline) => {
+                    due = due.min(deadline);
+                    at += 1;
+                }
+                // The flow's next gap is looked at next; when there is none, another flow has taken its place in the list.
+                None => self.give_up(slot, now, out),
+            }
+        }
+        self.due = (!self.waiting.is_empty()).then_some(due);
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let idle = self
+            .flows
+            .oldest()
+            .map(|slot| self.flows[slot].used + self.config.idle);
+        match (self.due, idle) {
+            (Some(due), Some(idle)) => Some(due.min(idle)),
+            (due, idle) => due.or(idle),
+        }
+    }
+
+    /// Gives up overdue gaps and forgets idle flows.
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<T>) {
+        self.release(now, out);
+        while let Some(slot) = self.flows.oldest() {
+            if now < self.flows[slot].used + self.config.idle {
+                break;
+            }
+            self.close(slot, now, out);
+        }
+    }
+
+    /// Puts everything held into `out` and forgets all flows: the end of the session.
+    pub fn drain(&mut self, now: Instant, out: &mut Vec<T>) {
+        while let Some(slot) = self.flows.oldest() {
+            self.close(slot, now, out);
+        }
+    }
+
+    fn open(&mut self, flow: u16, first: Sequence, now: Instant, out: &mut Vec<T>) -> usize {
+        if self.flows.len() >= self.config.max_flows.clamp(1, usize::from(table::NONE)) {
+            if let Some(slot) = self.flows.oldest() {
+                self.close(slot, now, out);
+            }
+        }
+        self.flows.add(flow, first, now)
+    }
+
+    fn close(&mut self, slot: usize, now: Instant, out: &mut Vec<T>) {
+        self.flush(slot, now, out);
+        self.flows.remove(slot);
+    }
+
+    fn late(&mut self, slot: usize, packet: Arrived<T>, now: Instant, out: &mut Vec<T>) -> Option<T> {
+        let sequence = packet.sequence;
+        match self.flows[slot].take_late(sequence) {
+            Late::Missing => self.counters.late += 1,
+            Late::Duplicate => {
+                self.counters.duplicates += 1;
+                return Some(packet.item);
+            }
+            Late::Stale => {
+                self.counters.stale += 1;
+                return Some(packet.item);
+            }
+            Late::Restart => {
+                self.counters.restarts += 1;
+                self.flush(slot, now, out);
+                self.flows[slot].restart(sequence.add(1));
+            }
+        }
+        out.push(packet.item);
+        None
+    }
+
+    fn hold(&mut self, slot: usize, packet: Arrived<T>, now: Instant, out: &mut Vec<T>) -> Option<T> {
+        let sequence = packet.sequence;
+        let span = self.config.flow_capacity.max(1);
+        if sequence.distance_from(self.flows[slot].expected) >= span.cast_signed() {
+            self.slide(slot, Sequence(sequence.0.wrapping_sub(span - 1)), now, out);
+        }
+        let state = &mut self.flows[slot];
+        let ahead = sequence.distance_from(state.expected).unsigned_abs();
+        if ahead == 0 {
+            // Sliding ended right before it.
+            state.advance();
+            self.counters.in_order += 1;
+            out.push(packet.item);
+            return None;
+        }
+        let held = match &mut state.held {
+            Some(held) => held,
+            none => {
+                state.waiting_at = self.waiting.len();
+                self.waiting.push(slot);
+                none.insert(self.spare.pop().unwrap_or_else(|| Box::new(Held::new())))
+            }
+        };
+        let packet = Packet {
+            item: packet.item,
+            sent_us: packet.sent_us,
+            at: now,
+        };
+        if let Err(item) = held.insert(sequence, ahead, packet) {
+            self.counters.duplicates += 1;
+            return Some(item);
+        }
+        self.len += 1;
+        self.counters.held += 1;
+        if self.len > self.config.capacity {
+            self.relieve(now, out);
+        }
+        self.due = Some(now); // Settled by `release` at the end of the batch.
+        None
+    }
+
+    /// Gives up the gaps of a flow until it expects `to` or a later packet.
+    fn slide(&mut self, slot: usize, to: Sequence, now: Instant, out: &mut Vec<T>) {
+        while let Some(held) = &self.flows[slot].held {
+            if !held.first.is_before(to) {
+                break;
+            }
+            self.give_up(slot, now, out);
+        }
+        if self.flows[slot].expected.is_before(to) {
+            self.counters.gaps_given_up += 1;
+            self.flows[slot].skip_to(to);
+            self.drain_ready(slot, now, out);
+        }
+    }
+
+    /// Makes room: the flow whose packet has been held longest gives up its gap.
+    fn relieve(&mut self, now: Instant, out: &mut Vec<T>) {
+        let mut longest = None;
+        for &slot in &self.waiting {
+            let flow = &mut self.flows[slot];
+            let oldest = flow.held.as_mut().and_then(|held| held.oldest(flow.expected));
+            if let Some((_, at)) = oldest
+                && longest.is_none_or(|(since, _)| at < since)
+            {
+                longest = Some((at, slot));
+            }
+        }
+        if let Some((_, slot)) = longest {
+            self.give_up(slot, now, out);
+        }
+    }
+
+    /// Gives up all gaps of a flow.
+    fn flush(&mut self, slot: usize, now: Instant, out: &mut Vec<T>) {
+        while self.flows[slot].held.is_some() {
+            self.give_up(slot, now, out);
+        }
+    }
+
+    /// Gives up the first gap of a flow that holds packets, and delivers what follows it.
+    fn give_up(&mut self, slot: usize, now: Instant, out: &mut Vec<T>) {
+        let flow = &mut self.flows[slot];
+        if let Some(held) = &flow.held {
+            self.counters.gaps_given_up += 1;
+            let first = held.first;
+            flow.skip_to(first);
+        }
+        self.drain_ready(slot, now, out);
+    }
+
+    /// Delivers the held packets that have become in order.
+    fn drain_ready(&mut self, slot: usize, now: Instant, out: &mut Vec<T>) {
+        let flow = &mut self.flows[slot];
+        let Some(mut held) = flow.held.take() else { return };
+        while let Some(packet) = held.take(flow.expected) {
+            flow.advance();
+            self.len -= 1;
+            self.counters.longest_hold = self.counters.longest_hold.max(now.since(packet.at));
+            out.push(packet.item);
+        }
+        if held.len > 0 {
+            held.seek_first(flow.expected);
+            flow.held = Some(held);
+            return;
+        }
+        let place = flow.waiting_at;
+        self.waiting.swap_remove(place);
+        if let Some(&moved) = self.waiting.get(place) {
+            self.flows[moved].waiting_at = place;
+        }
+        if self.spare.len() < SPARE && held.slots() <= SPARE_SLOTS {
+            held.clear();
+            self.spare.push(held);
+        }
+    }
+
+    /// When the first gap of a waiting flow is to be given up; `None` when it is now.
+    fn deadline(&mut self, slot: usize, now: Instant) -> Option<Instant> {
+        let flow = &mut self.flows[slot];
+        let held = flow.held.as_mut()?;
+        let sent_us = held.first_sent_us()?;
+        let (_, since) = held.oldest(flow.expected)?;
+        let last = since + self.config.max_hold;
+        if last <= now {
+            return None;
+        }
+        let live = || self.paths.iter().filter(|path| path.is_live(now));
+        let mut alone = live();
+        if let (Some(only), None) = (alone.next(), alone.next())
+            && only.is_in_order()
+        {
+            return None;
+        }
+        let wait = live()
+            .filter(|path| !path.has_passed(sent_us))
+            .map(|path| path.remaining(sent_us, self.config.margin, now))
+            .max()?;
+        (!wait.is_zero()).then(|| (now + wait).min(last))
+    }
+}
+
+/// Emptied memory kept for the next gaps: flows rarely have gaps at once.
+const SPARE: usize = 8;
+
+/// Larger memory is not kept: 1024 slots of 32 bytes.
+const SPARE_SLOTS: usize = 1_024;

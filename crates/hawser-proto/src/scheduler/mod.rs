@@ -1,0 +1,182 @@
+//! Schedulers: which path carries the next packet.
+//!
+//! A scheduler sees the paths as [`PathView`]s and one [`Demand`], and answers with a [`Choice`]. It keeps whatever state
+//! its discipline needs and nothing of the paths' own: those are measured elsewhere and handed in, so that one
+//! scheduler serves the daemon, the lab and the simulator.
+
+//!
+//! A path is *ready* when its window is open and its pacing lets a packet go. Every discipline but `earliest-delivery` is
+//! work conserving: while a path is ready, something is sent.
+
+mod backpressure;
+mod earliest_delivery;
+mod min_rtt;
+mod random;
+mod redundant;
+mod round_robin;
+mod surplus_round_robin;
+#[cfg(test)]
+mod tests;
+mod weighted_fair;
+
+use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+
+pub use backpressure::Backpressure;
+pub use earliest_delivery::EarliestDelivery;
+pub use min_rtt::MinRtt;
+pub use random::Random;
+pub use redundant::Redundant;
+pub use round_robin::RoundRobin;
+pub use surplus_round_robin::SurplusRoundRobin;
+pub use weighted_fair::WeightedFair;
+
+/// The names of all schedulers, as in configuration.
+pub const NAMES: [&str; 8] = [
+    "random",
+    "round-robin",
+    "surplus-round-robin",
+    "weighted-fair",
+    "min-rtt",
+    "earliest-delivery",
+    "backpressure",
+    "redundant",
+];
+
+/// The scheduler of a class for which nothing else is configured.
+pub const DEFAULT: &str = "earliest-delivery";
+
+/// A name that is no scheduler's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown scheduler {name:?}: expected one of {}", NAMES.join(", "))]
+pub struct UnknownScheduler {
+    /// The name that was asked for.
+    pub name: String,
+}
+
+/// Makes the scheduler called `name`; `seed` feeds those that draw lots.
+///
+/// # Errors
+/// [`UnknownScheduler`] when `name` is not in [`NAMES`]; its message lists them.
+pub fn by_name(name: &str, seed: u64) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
+    Ok(match name {
+        "random" => Box::new(Random::new(seed)),
+        "round-robin" => Box::new(RoundRobin::new()),
+        "surplus-round-robin" => Box::new(SurplusRoundRobin::new()),
+        "weighted-fair" => Box::new(WeightedFair::new()),
+        "min-rtt" => Box::new(MinRtt::new()),
+        "earliest-delivery" => Box::new(EarliestDelivery::new()),
+        "backpressure" => Box::new(Backpressure::new()),
+        "redundant" => Box::new(Redundant::new()),
+        _ => {
+            return Err(UnknownScheduler {
+                name: name.to_owned(),
+            });
+        }
+    })
+}
+
+/// What a scheduler sees of a usable path at the moment of decision.
+#[derive(Clone, Copy, Debug)]
+pub struct PathView {
+    /// Which path.
+    pub id: PathId,
+    /// Inner packet bytes that the path may take now under its window and pacing; 0 when it must wait.
+    pub window: u64,
+    /// When pacing lets the next packet go; `now` or earlier when it may go at once.
+    pub ready_at: Instant,
+    /// The measured delivery rate (inner bytes); [`Rate::ZERO`] when nothing is known yet.
+    pub rate: Rate,
+    /// Bytes sent and not yet reported as received or lost.
+    pub in_flight: u64,
+    /// Packets sent and not yet reported as received or lost.
+    pub packets_in_flight: u32,
+    /// Time from sending now to arrival at the far end, its standing queue included (half the smoothed round trip where one-way delay
+    /// is not known).
+    pub delay: Duration,
+    /// The smoothed round trip.
+    pub round_trip: Duration,
+    /// The largest inner packet that fits, in bytes.
+    pub mtu: u16,
+}
+
+/// What waits to be sent: the head of one flow's queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// The flow's slot.
+    pub flow: u16,
+    /// Bytes of the head packet (inner IP packet).
+    pub len: u32,
+    /// Packets of that same size that stand ready behind each other, the head included; at least 1.
+    pub packets: u16,
+    /// Bytes waiting in the queue that this scheduler serves, the head included.
+    pub backlog: u64,
+}
+
+/// What to do with the head of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Send up to `packets` packets on `paths[path]`; the caller cuts the run to the path's window.
+    Send {
+        /// Index into the slice of views.
+        path: usize,
+        /// Longest run to send before asking again; at least 1.
+        packets: u16,
+    },
+    /// Send one packet on each path whose bit is set (bit i is `paths[i]`).
+    Duplicate(u64),
+    /// Send nothing until a path's state changes or the instant comes.
+    Wait(Instant),
+}
+
+/// A discipline for choosing paths.
+pub trait Scheduler: Send {
+    /// The name in configuration, status and logs.
+    fn name(&self) -> &'static str;
+
+    /// Chooses for the head of a queue. `paths` holds only usable paths (at most 64) whose `mtu` fits, in a stable
+    /// order by id, and may be empty.
+    fn choose(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice;
+}
+
+impl PathView {
+    /// Whether the path may take a packet now.
+    #[must_use]
+    pub fn is_ready(&self, now: Instant) -> bool {
+        self.window > 0 && self.ready_at <= now
+    }
+
+    /// How long `bytes` take at the measured rate; zero when no rate is known.
+    #[must_use]
+    pub fn transmission(&self, bytes: u64) -> Duration {
+        if self.rate == Rate::ZERO {
+            Duration::ZERO
+        } else {
+            self.rate.time_for(Bytes(bytes))
+        }
+    }
+
+    /// The longest run of the demand's packets that the window holds; at least 1.
+    #[must_use]
+    pub fn run(&self, demand: &Demand) -> u16 {
+        let fit = self.window / u64::from(demand.len.max(1));
+        u16::try_from(fit)
+            .unwrap_or(u16::MAX)
+            .clamp(1, demand.packets.max(1))
+    }
+}
+
+/// Waits until pacing lets a path go; for a path with a closed window there is no such time, its feedback wakes the
+/// caller.
+fn wait(paths: &[PathView], now: Instant) -> Choice {
+    let paced = paths.iter().map(|path| path.ready_at).filter(|&at| at > now);
+    Choice::Wait(paced.min().unwrap_or(Instant::FAR_FUTURE))
+}
+
+/// The lowest measured rate: what a path of unknown rate counts as in a weighted discipline.
+fn lowest_rate(paths: &[PathView]) -> Rate {
+    let known = paths
+        .iter()
+        .map(|path| path.rate)
+        .filter(|&rate| rate != Rate::ZERO);
+    known.min().unwrap_or(Rate::from_mbps(1))
+}

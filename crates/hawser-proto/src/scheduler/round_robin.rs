@@ -1,0 +1,69 @@
+use hawser_units::{Instant, PathId};
+
+use super::{Choice, Demand, PathView, Scheduler, wait};
+
+/// Gives every path one packet in turn; a path that is not ready misses its turn.
+///
+/// Source: Piconet section IV ("RR").
+/// Cost: O(paths) a packet.
+#[derive(Clone, Debug, Default)]
+pub struct RoundRobin {
+    last: Option<PathId>,
+}
+
+impl RoundRobin {
+    /// Begins with the first path.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next path in turn among those for which `eligible` holds.
+    pub(super) fn next(&mut self, paths: &[PathView], eligible: impl Fn(&PathView) -> bool) -> Option<usize> {
+        let after = self
+            .last
+            .map_or(0, |last| paths.partition_point(|path| path.id <= last));
+        let turn = (after..paths.len()).chain(0..after.min(paths.len()));
+        let path = turn.into_iter().find(|&path| eligible(&paths[path]))?;
+        self.last = Some(paths[path].id);
+        Some(path)
+    }
+}
+
+impl Scheduler for RoundRobin {
+    fn name(&self) -> &'static str {
+        "round-robin"
+    }
+
+    fn choose(&mut self, _demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
+        match self.next(paths, |path| path.is_ready(now)) {
+            Some(path) => Choice::Send { path, packets: 1 },
+            None => wait(paths, now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{demand, open};
+    use super::*;
+
+    #[test]
+    fn takes_turns_and_keeps_its_place_when_paths_change() {
+        let mut scheduler = RoundRobin::new();
+        let mut paths = vec![open(1, 1, 5), open(2, 100, 5), open(3, 10, 50)];
+        let mut turn = |paths: &[PathView]| match scheduler.choose(&demand(1000, 9), paths, Instant::ZERO) {
+            Choice::Send { path, packets: 1 } => paths[path].id.0,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            [turn(&paths), turn(&paths), turn(&paths), turn(&paths)],
+            [1, 2, 3, 1]
+        );
+        paths[1].window = 0;
+        assert_eq!([turn(&paths), turn(&paths)], [3, 1]);
+        paths.remove(0);
+        paths[0].window = 1;
+        assert_eq!([turn(&paths), turn(&paths), turn(&paths)], [2, 3, 2]);
+    }
+}

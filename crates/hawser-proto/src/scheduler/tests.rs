@@ -1,0 +1,239 @@
+use super::*;
+use proptest::prelude::*;
+
+/// A path that is always ready.
+pub(super) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
+    PathView {
+        id: PathId(id),
+        window: u64::MAX,
+        ready_at: Instant::ZERO,
+        rate: Rate::from_mbps(mbps),
+        in_flight: 0,
+        packets_in_flight: 0,
+        delay: Duration::from_millis(delay_ms),
+        round_trip: Duration::from_millis(2 * delay_ms),
+        mtu: 1400,
+    }
+}
+
+/// A queue of `packets` packets of one size.
+pub(super) fn demand(len: u32, packets: u16) -> Demand {
+    Demand {
+        flow: 0,
+        len,
+        packets,
+        backlog: u64::from(len) * u64::from(packets),
+    }
+}
+
+/// Each path's share of the bytes of `count` packets, whose sizes `len` gives, when nothing ever waits.
+pub(super) fn shares(
+    scheduler: &mut dyn Scheduler,
+    paths: &[PathView],
+    len: impl Fn(u32) -> u32,
+    count: u32,
+) -> Vec<f64> {
+    let mut bytes = vec![0.0; paths.len()];
+    for n in 0..count {
+        match scheduler.choose(&demand(len(n), 1), paths, Instant::ZERO) {
+            Choice::Send { path, .. } => bytes[path] += f64::from(len(n)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let total: f64 = bytes.iter().sum();
+    bytes.iter().map(|bytes| bytes / total).collect()
+}
+
+/// A path as a server of one rate: a window of twice the bandwidth-delay product, and reports after a round trip.
+#[derive(Clone)]
+pub(super) struct Server {
+    rate: Rate,
+    delay: Duration,
+    window: u64,
+    free_at: Instant,
+    /// When each packet in flight is reported.
+    reports: std::collections::VecDeque<Instant>,
+    sent: u64,
+}
+
+const LEN: u32 = 1380;
+
+impl Server {
+    pub(super) fn new(mbps: u64, delay_ms: u64) -> Self {
+        let (rate, delay) = (Rate::from_mbps(mbps), Duration::from_millis(delay_ms));
+        let window = 2 * rate.bytes_in(2 * delay).0 + 4 * u64::from(LEN);
+        Self {
+            rate,
+            delay,
+            window,
+            free_at: Instant::ZERO,
+            reports: Default::default(),
+            sent: 0,
+        }
+    }
+
+    fn view(&mut self, id: usize, now: Instant) -> PathView {
+        while self.reports.front().is_some_and(|&at| at <= now) {
+            self.reports.pop_front();
+        }
+        let in_flight = self.reports.len() as u64 * u64::from(LEN);
+        PathView {
+            id: PathId(id as u16),
+            window: self.window.saturating_sub(in_flight),
+            ready_at: now,
+            rate: self.rate,
+            in_flight,
+            packets_in_flight: self.reports.len() as u32,
+            delay: self.delay + self.free_at.since(now),
+            round_trip: 2 * self.delay + self.free_at.since(now),
+            mtu: 1400,
+        }
+    }
+
+    fn send(&mut self, now: Instant) {
+        self.free_at = self.free_at.max(now) + self.rate.time_for(Bytes(u64::from(LEN)));
+        self.reports.push_back(self.free_at + 2 * self.delay);
+        self.sent += u64::from(LEN);
+    }
+}
+
+/// Serves a queue that always holds `backlog` packets for 5 s; how much of each server's rate was used.
+pub(super) fn saturate(scheduler: &mut dyn Scheduler, mut servers: Vec<Server>, backlog: u16) -> Vec<f64> {
+    let end = Instant::from_nanos(5_000_000_000);
+    let mut now = Instant::ZERO;
+    while now < end {
+        let views: Vec<_> = servers
+            .iter_mut()
+            .enumerate()
+            .map(|(id, server)| server.view(id, now))
+            .collect();
+        match scheduler.choose(&demand(LEN, backlog), &views, now) {
+            Choice::Send { path, packets } => {
+                (0..packets.min(views[path].run(&demand(LEN, backlog))))
+                    .for_each(|_| servers[path].send(now));
+            }
+            Choice::Duplicate(mask) => {
+                let chosen = servers
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(id, _)| mask >> id & 1 == 1);
+                chosen.for_each(|(_, server)| server.send(now));
+            }
+            Choice::Wait(until) => {
+                let reports = servers
+                    .iter()
+                    .filter_map(|server| server.reports.front().copied());
+                now = reports.min().expect("waits for something").min(until);
+            }
+        }
+    }
+    let used = |server: &Server| server.sent as f64 / server.rate.bytes_in(end.since(Instant::ZERO)).0 as f64;
+    servers.iter().map(used).collect()
+}
+
+#[test]
+fn names_lead_to_their_schedulers() {
+    for name in NAMES {
+        assert_eq!(by_name(name, 1).expect("known").name(), name);
+    }
+    assert!(NAMES.contains(&DEFAULT));
+    let error = by_name("fastest", 1).err().expect("unknown").to_string();
+    assert!(
+        error.contains("\"fastest\"") && error.contains("earliest-delivery"),
+        "{error}"
+    );
+}
+
+#[test]
+fn every_discipline_fills_all_paths_of_a_saturated_session() {
+    for name in NAMES {
+        let servers = vec![Server::new(20, 5), Server::new(5, 30), Server::new(50, 10)];
+        let mut scheduler = by_name(name, 1).expect("known");
+        for used in saturate(scheduler.as_mut(), servers, 400) {
+            assert!(used > 0.97, "{name}: {used}");
+        }
+    }
+}
+
+fn view() -> impl Strategy<Value = PathView> {
+    let window = prop_oneof![Just(0), 1..3000u64, Just(u64::MAX)];
+    let rate = prop_oneof![Just(0), 1..10_000_000_000u64, Just(u64::MAX)];
+    let numbers = (window, rate, any::<u64>(), 0..5_000u64, 0..u32::MAX);
+    (
+        numbers,
+        0..10_000_000_000u64,
+        0..10_000_000_000u64,
+        0..10_000_000_000u64,
+        500..9000u16,
+    )
+        .prop_map(
+            |((window, rate, in_flight, ready, packets), delay, round_trip, _, mtu)| PathView {
+                id: PathId(0),
+                window,
+                ready_at: Instant::from_nanos(ready),
+                rate: Rate::from_bps(rate),
+                in_flight,
+                packets_in_flight: packets,
+                delay: Duration::from_nanos(delay),
+                round_trip: Duration::from_nanos(round_trip),
+                mtu,
+            },
+        )
+}
+
+fn step() -> impl Strategy<Value = (Demand, Vec<PathView>, Instant)> {
+    let demand =
+        (any::<u16>(), 1..9000u32, 1..=u16::MAX, 0..1u64 << 40).prop_map(|(flow, len, packets, more)| {
+            Demand {
+                flow,
+                len,
+                packets,
+                backlog: u64::from(len) + more,
+            }
+        });
+    (
+        demand,
+        prop::collection::vec((any::<u8>(), view()), 0..8),
+        0..5_000u64,
+    )
+        .prop_map(|(demand, views, now)| {
+            let ids: std::collections::BTreeMap<_, _> = views.into_iter().collect();
+            let views = ids
+                .into_iter()
+                .map(|(id, view)| PathView {
+                    id: PathId(id.into()),
+                    ..view
+                })
+                .collect();
+            (demand, views, Instant::from_nanos(now))
+        })
+}
+
+proptest! {
+    #[test]
+    fn every_choice_is_legal(seed: u64, steps in prop::collection::vec(step(), 1..40)) {
+        for name in NAMES {
+            let mut scheduler = by_name(name, seed).expect("known");
+            for (demand, views, now) in &steps {
+                let ready = views.iter().any(|view| view.is_ready(*now));
+                match scheduler.choose(demand, views, *now) {
+                    Choice::Send { path, packets } => {
+                        prop_assert!(path < views.len() && views[path].is_ready(*now), "{}", name);
+                        prop_assert!(packets >= 1 && packets <= demand.packets, "{}", name);
+                    }
+                    Choice::Duplicate(mask) => {
+                        prop_assert!(mask != 0 && mask >> views.len() == 0);
+                        for (index, view) in views.iter().enumerate() {
+                            prop_assert_eq!(mask >> index & 1 == 1, view.is_ready(*now));
+                        }
+                    }
+                    Choice::Wait(until) => {
+                        prop_assert!(until > *now);
+                        let may_wait = matches!(name, "earliest-delivery" | "backpressure");
+                        prop_assert!(!ready || may_wait, "{}: idle beside a ready path", name);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+use std::collections::BTreeMap;
+
+use hawser_units::{Bytes, Instant, PathId};
+
+use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
+
+/// Gives each packet to the path that would finish it first in virtual time, at the measured rates.
+///
+/// A path's virtual finish time grows by a packet's length over its rate; the packet goes where the result is least. Over any span a
+/// path's bytes are in proportion to its rate, and packets of different paths interleave as evenly as they can. A path that was not
+/// ready keeps a claim to at most [`PACKETS_KEPT`] packets of full size.
+///
+/// Source: Demers, Keshav, Shenker, SIGCOMM 1989 (finish times); Goyal, Vin, Cheng, SIGCOMM 1996 (virtual time is the start tag of
+/// the packet in service).
+/// Cost: O(paths) a packet. Units: virtual time in ns.
+#[derive(Clone, Debug, Default)]
+pub struct WeightedFair {
+    finish: BTreeMap<PathId, u64>,
+    virtual_time: u64,
+}
+
+impl WeightedFair {
+    /// All paths begin alike.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Scheduler for WeightedFair {
+    fn name(&self) -> &'static str {
+        "weighted-fair"
+    }
+
+    fn choose(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
+        let lowest = lowest_rate(paths);
+        let mut best: Option<(u64, u64, usize)> = None;
+        for (index, path) in paths.iter().enumerate().filter(|(_, path)| path.is_ready(now)) {
+            let rate = path.rate.max(lowest);
+            let cost = rate.time_for(Bytes(u64::from(demand.len))).as_nanos() as u64;
+            let kept = rate
+                .time_for(Bytes(PACKETS_KEPT * u64::from(path.mtu)))
+                .as_nanos() as u64;
+            // A path that is new starts level with the others.
+            let start = self.finish.entry(path.id).or_insert(self.virtual_time);
+            *start = (*start).max(self.virtual_time.saturating_sub(kept));
+            let start = *start;
+            let finish = start.saturating_add(cost);
+            if best.is_none_or(|(least, ..)| finish < least) {
+                best = Some((finish, start, index));
+            }
+        }
+        let Some((finish, start, path)) = best else {
+            return wait(paths, now);
+        };
+        self.virtual_time = self.virtual_time.max(start);
+        self.finish.insert(paths[path].id, finish);
+        if self.finish.len() > paths.len() {
+            self.finish
+                .retain(|id, _| paths.iter().any(|path| path.id == *id));
+        }
+        Choice::Send { path, packets: 1 }
+    }
+}
+
+/// Packets that a path may catch up after a wait: a few, as pacing lets go; more would be a burst.
+const PACKETS_KEPT: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{demand, open, shares};
+    use super::*;
+
+    #[test]
+    fn shares_follow_the_rates_in_bytes() {
+        let paths = [open(1, 10, 5), open(2, 50, 5), open(3, 20, 50)];
+        let got = shares(
+            &mut WeightedFair::new(),
+            &paths,
+            |n| if n % 2 == 0 { 1400 } else { 60 },
+            40_000,
+        );
+        for (share, expected) in got.iter().zip([0.125, 0.625, 0.25]) {
+            assert!((share - expected).abs() < 0.002, "{share} {expected}");
+        }
+    }
+
+    #[test]
+    fn interleaves_as_evenly_as_it_can() {
+        let paths = [open(1, 30, 5), open(2, 10, 5)];
+        let mut scheduler = WeightedFair::new();
+        let ids: Vec<_> = (0..12)
+            .map(
+                |_| match scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO) {
+                    Choice::Send { path, .. } => paths[path].id.0,
+                    other => panic!("{other:?}"),
+                },
+            )
+            .collect();
+        for four in ids.windows(4) {
+            assert_eq!(four.iter().filter(|&&id| id == 2).count(), 1, "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_waits_briefly_keeps_its_share_but_a_long_wait_is_forgotten() {
+        let mut paths = [open(1, 10, 5), open(2, 10, 5)];
+        let mut scheduler = WeightedFair::new();
+        let mut run = |paths: &[PathView], count: u32| {
+            (0..count).fold([0u32; 2], |mut sent, _| {
+                match scheduler.choose(&demand(1000, 1), paths, Instant::ZERO) {
+                    Choice::Send { path, .. } => sent[path] += 1,
+                    other => panic!("{other:?}"),
+                }
+                sent
+            })
+        };
+        run(&paths, 100);
+        paths[1].window = 0;
+        run(&paths, 4);
+        paths[1].window = u64::MAX;
+        let [a, b] = run(&paths, 20);
+        assert!(b >= a + 3, "{a} {b}");
+        paths[1].window = 0;
+        run(&paths, 1000);
+        paths[1].window = u64::MAX;
+        let [a, b] = run(&paths, 100);
+        assert!(b <= a + 12, "{a} {b}");
+    }
+}

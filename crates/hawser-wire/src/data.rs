@@ -1,0 +1,296 @@
+//! The data packet: an authenticated outer header, an encrypted inner header, an inner packet, an AEAD tag.
+//!
+//! ```text
+//!  0        1        2                 6                          12
+//!  +--------+--------+-----------------+--------------------------+
+//!  |00 kind | epoch  | receiver index  | counter (48 bits)        |   outer, authenticated
+//!  +--------+--------+-----------------+--------------------------+
+//!  12       13       14        16                20               24
+//!  +--------+--------+---------+-----------------+----------------+
+//!  | kind   |flags,  | flow    | flow sequence   | send time (us) |   inner, encrypted
+//!  |        | class  |         |                 |                |
+//!  +--------+--------+---------+-----------------+----------------+
+//!  | inner IP packet, or the body of a feedback or probe ...      | tag (16) |
+//! ```
+//!
+//! All integers are big-endian. The two first bits are zero, which no QUIC version 1 packet has (RFC 9000 section
+//! 17 sets the second bit), so both share a port.
+
+use hawser_units::Sequence;
+
+/// Bytes of the outer header.
+pub const OUTER_LEN: usize = 12;
+/// Bytes of the inner header.
+pub const INNER_LEN: usize = 12;
+/// Bytes of the AEAD tag.
+pub const TAG_LEN: usize = 16;
+/// Bytes that framing adds to an inner packet.
+pub const FRAMING: usize = OUTER_LEN + INNER_LEN + TAG_LEN;
+/// The largest counter; a key must be replaced long before it.
+pub const MAX_COUNTER: u64 = (1 << 48) - 1;
+
+/// Whether a datagram is a data packet, as opposed to QUIC.
+#[must_use]
+pub fn is_data(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| first & 0xc0 == 0)
+}
+
+/// The authenticated header that every data packet begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outer {
+    /// Which of the session's keys protects the packet.
+    pub epoch: u8,
+    /// The number the receiver gave to this path: random, so that it says nothing to an onlooker.
+    pub index: u32,
+    /// Counts the packets of one path, epoch and direction; at most [`MAX_COUNTER`].
+    pub counter: u64,
+}
+
+impl Outer {
+    /// Reads the header at the front of `datagram`; `None` when it is too short to hold a whole data packet or is
+    /// not of a kind this version knows.
+    #[must_use]
+    pub fn parse(datagram: &[u8]) -> Option<Self> {
+        if datagram.len() < FRAMING || datagram[0] != 0 {
+            return None;
+        }
+        let (head, _) = datagram.split_first_chunk::<OUTER_LEN>()?;
+        let [_, epoch, i0, i1, i2, i3, c0, c1, c2, c3, c4, c5] = *head;
+        Some(Self {
+            epoch,
+            index: u32::from_be_bytes([i0, i1, i2, i3]),
+            counter: u64::from_be_bytes([0, 0, c0, c1, c2, c3, c4, c5]),
+        })
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, out: &mut [u8; OUTER_LEN]) {
+        out[0] = 0;
+        out[1] = self.epoch;
+        out[2..6].copy_from_slice(&self.index.to_be_bytes());
+        out[6..12].copy_from_slice(&self.counter.to_be_bytes()[2..]);
+    }
+}
+
+/// What an encrypted body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An inner IP packet.
+    Packet,
+    /// What a receiver saw of a path: [`Feedback`].
+    Feedback,
+    /// Asks for a [`Kind::ProbeReply`] with the same body: path validation and packet size probing.
+    Probe,
+    /// Answers a probe.
+    ProbeReply,
+}
+
+/// How a flow wants to be carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// As much as possible; order matters, a few milliseconds do not.
+    #[default]
+    Bulk,
+    /// Little and soon: a person waits.
+    Interactive,
+    /// A steady stream that is useless when late.
+    Realtime,
+    /// Video layers with priorities.
+    Layered,
+}
+
+impl Class {
+    /// All classes, in wire order.
+    pub const ALL: [Self; 4] = [Self::Bulk, Self::Interactive, Self::Realtime, Self::Layered];
+
+    /// The name in configuration, status and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bulk => "bulk",
+            Self::Interactive => "interactive",
+            Self::Realtime => "realtime",
+            Self::Layered => "layered",
+        }
+    }
+}
+
+/// The encrypted header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inner {
+    /// What the body is.
+    pub kind: Kind,
+    /// The flow's class.
+    pub class: Class,
+    /// The transport checksum of the inner packet holds only its pseudo-header sum: the AEAD tag vouches for the bytes, and
+    /// the receiving kernel completes it where it has to leave the machine.
+    pub checksum_partial: bool,
+    /// Deliver at once: order does not matter to this flow.
+    pub unordered: bool,
+    /// The flow's slot in the sender's table.
+    pub flow: u16,
+    /// The packet's place in its flow slot.
+    pub sequence: Sequence,
+    /// When it was handed to the path: microseconds of the sender's clock, wrapping.
+    pub sent_us: u32,
+}
+
+const FLAG_CHECKSUM_PARTIAL: u8 = 0x80;
+const FLAG_UNORDERED: u8 = 0x40;
+const CLASS_MASK: u8 = 0x03;
+
+impl Inner {
+    /// Reads the header at the front of a decrypted body, and what follows it; `None` for a kind or flag that this
+    /// version does not know.
+    #[must_use]
+    pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, rest) = body.split_first_chunk::<INNER_LEN>()?;
+        let [kind, flags, f0, f1, s0, s1, s2, s3, t0, t1, t2, t3] = *head;
+        if flags & !(FLAG_CHECKSUM_PARTIAL | FLAG_UNORDERED | CLASS_MASK) != 0 {
+            return None;
+        }
+        let kind = match kind {
+            0 => Kind::Packet,
+            1 => Kind::Feedback,
+            2 => Kind::Probe,
+            3 => Kind::ProbeReply,
+            _ => return None,
+        };
+        let inner = Self {
+            kind,
+            class: Class::ALL[usize::from(flags & CLASS_MASK)],
+            checksum_partial: flags & FLAG_CHECKSUM_PARTIAL != 0,
+            unordered: flags & FLAG_UNORDERED != 0,
+            flow: u16::from_be_bytes([f0, f1]),
+            sequence: Sequence(u32::from_be_bytes([s0, s1, s2, s3])),
+            sent_us: u32::from_be_bytes([t0, t1, t2, t3]),
+        };
+        Some((inner, rest))
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, out: &mut [u8; INNER_LEN]) {
+        out[0] = match self.kind {
+            Kind::Packet => 0,
+            Kind::Feedback => 1,
+            Kind::Probe => 2,
+            Kind::ProbeReply => 3,
+        };
+        out[1] = self.class as u8;
+        if self.checksum_partial {
+            out[1] |= FLAG_CHECKSUM_PARTIAL;
+        }
+        if self.unordered {
+            out[1] |= FLAG_UNORDERED;
+        }
+        out[2..4].copy_from_slice(&self.flow.to_be_bytes());
+        out[4..8].copy_from_slice(&self.sequence.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.sent_us.to_be_bytes());
+    }
+}
+
+/// What a receiver reports of one path: cumulative, so a lost report costs nothing.
+///
+/// From two reports the sender knows loss (counters advanced against packets received), delivery rate (bytes against
+/// the receiver's own clock) and round trip (the highest counter's send time against now, less `hold_us`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Feedback {
+    /// The sender's path that the report is about, by the receiver index of the reporting side.
+    pub index: u32,
+    /// The key epoch of `highest`.
+    pub epoch: u8,
+    /// The highest counter received.
+    pub highest: u64,
+    /// Packets received on the path since the session began, modulo 2^32.
+    pub packets: u32,
+    /// Bytes of UDP payload received on the path since the session began, modulo 2^48.
+    pub bytes: u64,
+    /// Packets received with the ECN mark CE, modulo 2^32.
+    pub ce: u32,
+    /// When the highest counter arrived: microseconds of the receiver's clock, wrapping.
+    pub received_us: u32,
+    /// How long the report waited after that, in microseconds.
+    pub hold_us: u32,
+}
+
+/// Bytes of an emitted [`Feedback`].
+pub const FEEDBACK_LEN: usize = 36;
+
+impl Feedback {
+    /// Reads a report; `None` when it is too short. Later versions may append fields.
+    #[must_use]
+    pub fn parse(body: &[u8]) -> Option<Self> {
+        let (b, _) = body.split_first_chunk::<FEEDBACK_LEN>()?;
+        let u32_at = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        let u48_at = |at: usize| {
+            u64::from_be_bytes([0, 0, b[at], b[at + 1], b[at + 2], b[at + 3], b[at + 4], b[at + 5]])
+        };
+        Some(Self {
+            index: u32_at(0),
+            epoch: b[4],
+            highest: u48_at(6),
+            packets: u32_at(12),
+            bytes: u48_at(16),
+            ce: u32_at(22),
+            received_us: u32_at(26),
+            hold_us: u32_at(30),
+        })
+    }
+
+    /// Writes the report.
+    pub fn emit(&self, out: &mut [u8; FEEDBACK_LEN]) {
+        out.fill(0);
+        out[0..4].copy_from_slice(&self.index.to_be_bytes());
+        out[4] = self.epoch;
+        out[6..12].copy_from_slice(&self.highest.to_be_bytes()[2..]);
+        out[12..16].copy_from_slice(&self.packets.to_be_bytes());
+        out[16..22].copy_from_slice(&self.bytes.to_be_bytes()[2..]);
+        out[22..26].copy_from_slice(&self.ce.to_be_bytes());
+        out[26..30].copy_from_slice(&self.received_us.to_be_bytes());
+        out[30..34].copy_from_slice(&self.hold_us.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quic_is_not_data() {
+        assert!(!is_data(&[0xc0, 0, 0, 0, 1]));
+        assert!(!is_data(&[0x40; 40]));
+        assert!(!is_data(&[]));
+        assert!(is_data(&[0; 40]));
+    }
+
+    proptest! {
+        #[test]
+        fn outer_survives_the_wire(epoch: u8, index: u32, counter in 0..=MAX_COUNTER) {
+            let outer = Outer { epoch, index, counter };
+            let mut datagram = [0; FRAMING];
+            outer.emit(datagram.first_chunk_mut().expect("long enough"));
+            prop_assert_eq!(Outer::parse(&datagram), Some(outer));
+            prop_assert_eq!(Outer::parse(&datagram[..FRAMING - 1]), None);
+        }
+
+        #[test]
+        fn what_parses_emits_the_same_bytes(body: [u8; INNER_LEN]) {
+            if let Some((inner, rest)) = Inner::parse(&body) {
+                prop_assert!(rest.is_empty());
+                let mut out = [0; INNER_LEN];
+                inner.emit(&mut out);
+                prop_assert_eq!(out, body);
+            }
+        }
+
+        #[test]
+        fn feedback_survives_the_wire(index: u32, epoch: u8, highest in 0..=MAX_COUNTER, packets: u32,
+                                      bytes in 0..=MAX_COUNTER, ce: u32, received_us: u32, hold_us: u32) {
+            let report = Feedback { index, epoch, highest, packets, bytes, ce, received_us, hold_us };
+            let mut body = [0; FEEDBACK_LEN];
+            report.emit(&mut body);
+            prop_assert_eq!(Feedback::parse(&body), Some(report));
+        }
+    }
+}
