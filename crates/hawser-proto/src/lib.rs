@@ -4,6 +4,10 @@
 //! `handle_*(input, now)` and drained by `poll_*`.
 #![forbid(unsafe_code)]
 
+pub mod egress;
+pub mod flow;
+pub mod ingress;
+pub mod path;
 pub mod replay;
 pub mod resequencer;
 pub mod scheduler;

@@ -4,3 +4,5 @@
 #![forbid(unsafe_code)]
 
 pub mod data;
+pub mod inner;
+pub mod offload;

@@ -90,12 +90,7 @@ mod tests {
         let paths = [open(1, 30, 5), open(2, 10, 5)];
         let mut scheduler = WeightedFair::new();
         let ids: Vec<_> = (0..12)
-            .map(
-                |_| match scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO) {
-                    Choice::Send { path, .. } => paths[path].id.0,
-                    other => panic!("{other:?}"),
-                },
-            )
+            .map(|_| paths[chosen(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO))].id.0)
             .collect();
         for four in ids.windows(4) {
             assert_eq!(four.iter().filter(|&&id| id == 2).count(), 1, "{ids:?}");

@@ -1,0 +1,164 @@
+//! The TUN interface that applications see, with segmentation offload.
+//!
+//! One read or write carries up to 64 KB of one flow behind a virtio header, so that the kernel boundary is crossed once for some
+//! forty packets.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use libc::{c_int, c_short, c_uint};
+
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
+const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
+const TUN_F_CSUM: c_uint = 0x01;
+const TUN_F_TSO4: c_uint = 0x02;
+const TUN_F_TSO6: c_uint = 0x04;
+const TUN_F_TSO_ECN: c_uint = 0x08;
+const TUN_F_USO4: c_uint = 0x20;
+const TUN_F_USO6: c_uint = 0x40;
+const VIRTIO_LEN: c_int = 10;
+
+/// Bytes that a read may need: the virtio header and the largest packet.
+pub const READ_LEN: usize = 10 + 65_536;
+
+/// An open TUN interface; it disappears when the last handle is closed.
+#[derive(Debug)]
+pub struct Tun {
+    file: File,
+    name: String,
+}
+
+/// Why a TUN interface could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TunError {
+    /// The kernel offers no TUN devices, or not to this user.
+    #[error("cannot open /dev/net/tun (is the tun module loaded, and is this root?)")]
+    Open(#[source] io::Error),
+    /// The name is empty or longer than 15 bytes.
+    #[error("`{0}` is not an interface name: 1 to 15 bytes")]
+    Name(String),
+    /// The interface could not be created: the name is taken, or rights are missing.
+    #[error("cannot create interface `{0}`: is another hawser running, or are rights missing?")]
+    Create(String, #[source] io::Error),
+    /// The kernel refuses an option.
+    #[error("interface `{0}` does not take the option {1}")]
+    Option(String, &'static str, #[source] io::Error),
+}
+
+impl Tun {
+    /// Creates an interface named `name` (down, without addresses) with an MTU of `mtu` bytes of IP packet.
+    ///
+    /// # Errors
+    /// [`TunError`]: no interface is left behind.
+    pub fn create(name: &str, mtu: u16) -> Result<Self, TunError> {
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ {
+            return Err(TunError::Name(name.to_owned()));
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open("/dev/net/tun")
+            .map_err(TunError::Open)?;
+        let mut request = interface_request(name);
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as c_short;
+        // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel reads and writes only within it.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
+        check(result).map_err(|error| TunError::Create(name.to_owned(), error))?;
+        let tun = Self { file, name: name.to_owned() };
+        tun.set_offloads()?;
+        tun.set_mtu(mtu)?;
+        Ok(tun)
+    }
+
+    fn set_offloads(&self) -> Result<(), TunError> {
+        let option = |what, error| TunError::Option(self.name.clone(), what, error);
+        let len = VIRTIO_LEN;
+        // SAFETY: the argument points to an int that outlives the call.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) };
+        check(result).map_err(|error| option("virtio header size", error))?;
+        let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
+        // UDP segmentation needs Linux 6.2; without it such packets arrive one by one.
+        let with_udp = self.offload(tcp | TUN_F_USO4 | TUN_F_USO6);
+        with_udp.or_else(|_| self.offload(tcp)).map_err(|error| option("segmentation offload", error))
+    }
+
+    fn offload(&self, flags: c_uint) -> io::Result<()> {
+        // SAFETY: this request takes its argument by value.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(flags)) })
+    }
+
+    /// Changes the interface's MTU.
+    ///
+    /// # Errors
+    /// [`TunError::Option`]: the MTU is as before.
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), TunError> {
+        let error = |error| TunError::Option(self.name.clone(), "MTU", error);
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).map_err(error)?;
+        let mut request = interface_request(&self.name);
+        request.ifr_ifru.ifru_mtu = c_int::from(mtu);
+        // SAFETY: the request is a valid `ifreq` that outlives the call.
+        check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU, &raw mut request) }).map_err(error)
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Reads one packet behind its virtio header; `None` when none waits. `buffer` should hold [`READ_LEN`] bytes.
+    ///
+    /// # Errors
+    /// The interface is gone or down (`EIO`).
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        would_block((&self.file).read(buffer))
+    }
+
+    /// Writes one packet: virtio header, headers and payload pieces. `false` when the kernel's queue is full.
+    ///
+    /// # Errors
+    /// The interface is gone, or the kernel refuses the packet.
+    pub fn write(&self, pieces: &[IoSlice<'_>]) -> io::Result<bool> {
+        Ok(would_block((&self.file).write_vectored(pieces))?.is_some())
+    }
+
+    /// A second handle to the same interface and queue, for another thread.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { file: self.file.try_clone()?, name: self.name.clone() })
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn interface_request(name: &str) -> libc::ifreq {
+    // SAFETY: `ifreq` is plain data for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    request
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(len) => Ok(Some(len)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}

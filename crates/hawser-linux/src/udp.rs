@@ -1,0 +1,116 @@
+//! UDP sockets of the data plane: bound to a network's device, with large kernel buffers and segmentation offload.
+
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// Marks outer packets, so that routing rules keep them out of the tunnel.
+pub const OUTER_MARK: u32 = 0x4857_0001;
+/// Kernel buffer in each direction: 8 ms at 8 Gbit/s, or a second at 60 Mbit/s.
+const BUFFER: usize = 8 << 20;
+/// Datagrams of one size that a single call may send.
+pub const MAX_SEGMENTS: usize = 44;
+
+/// Opens the data socket of a network: bound to `device`, marked, on any port.
+///
+/// # Errors
+/// The device is gone, or rights (`CAP_NET_ADMIN`) are missing.
+pub fn open_bound(device: &str, ipv6: bool) -> io::Result<UdpSocket> {
+    let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.bind_device(Some(device.as_bytes()))?;
+    socket.set_mark(OUTER_MARK)?;
+    let any: SocketAddr = if ipv6 { ([0_u16; 8], 0).into() } else { ([0_u8; 4], 0).into() };
+    socket.bind(&any.into())?;
+    Ok(socket.into())
+}
+
+/// A socket of the data plane; shared by the thread that sends and the one that receives.
+#[derive(Debug)]
+pub struct DataSocket {
+    socket: Arc<UdpSocket>,
+    state: UdpSocketState,
+    ipv4_mapped: bool,
+}
+
+impl DataSocket {
+    /// Prepares a socket: non-blocking, large buffers (past the system's limit where rights allow), GSO, GRO, ECN, no fragmentation.
+    ///
+    /// # Errors
+    /// The socket is not a UDP socket, or is closed.
+    pub fn new(socket: Arc<UdpSocket>) -> io::Result<Self> {
+        let state = UdpSocketState::new((&*socket).into())?;
+        let reference = SockRef::from(&*socket);
+        grow(&reference);
+        let ipv4_mapped = socket.local_addr()?.is_ipv6() && !reference.only_v6().unwrap_or(true);
+        Ok(Self { socket, state, ipv4_mapped })
+    }
+
+    /// Sends datagrams of `segment` bytes each (the last may be shorter) to one address in one call.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the kernel's buffer is full; otherwise the network's trouble.
+    pub fn send(&self, to: SocketAddr, bytes: &[u8], segment: usize, ecn: u8) -> io::Result<()> {
+        let destination = match to {
+            SocketAddr::V4(v4) if self.ipv4_mapped => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
+            other => other,
+        };
+        let transmit = Transmit {
+            destination,
+            ecn: EcnCodepoint::from_bits(ecn),
+            contents: bytes,
+            segment_size: (segment < bytes.len()).then_some(segment),
+            src_ip: None,
+        };
+        self.state.try_send((&*self.socket).into(), &transmit)
+    }
+
+    /// Receives into `buffers`; returns how many of `meta` were filled, 0 when nothing waits.
+    ///
+    /// # Errors
+    /// The network's trouble, which a later call may be free of.
+    pub fn receive(&self, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
+        match self.state.recv((&*self.socket).into(), buffers, meta) {
+            Ok(count) => Ok(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How many equal datagrams one [`send`](Self::send) may carry on this kernel.
+    #[must_use]
+    pub fn max_segments(&self) -> usize {
+        self.state.max_gso_segments().min(MAX_SEGMENTS)
+    }
+}
+
+impl AsFd for DataSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The address without its IPv4-in-IPv6 dress.
+#[must_use]
+pub fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn grow(socket: &SockRef<'_>) {
+    for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
+        let size = BUFFER as libc::c_int;
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        let fd = std::os::fd::AsRawFd::as_raw_fd(socket);
+        // SAFETY: the option takes an int, which outlives the call.
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const size).cast(), len) };
+    }
+    // Without rights the limit of the system holds; asking again lets it give what it may.
+    if socket.recv_buffer_size().is_ok_and(|size| size < BUFFER) {
+        let _ = socket.set_recv_buffer_size(BUFFER);
+        let _ = socket.set_send_buffer_size(BUFFER);
+    }
+}

@@ -1,0 +1,120 @@
+//! Outgoing datagrams gathered into batches that the kernel cuts (UDP GSO).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hawser_linux::udp::DataSocket;
+
+/// Bytes of one batch: the largest UDP payload.
+const CAPACITY: usize = 65_507;
+/// Batches open at once: a few paths of the few sessions that are busy at one moment.
+const OPEN: usize = 8;
+
+/// Where datagrams go: batches never mix these.
+#[derive(Clone)]
+pub(super) struct Target {
+    /// By which socket.
+    pub(super) socket: Arc<DataSocket>,
+    /// To which address.
+    pub(super) to: SocketAddr,
+    /// With which ECN bits.
+    pub(super) ecn: u8,
+}
+
+impl Target {
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.socket, &other.socket) && self.to == other.to && self.ecn == other.ecn
+    }
+}
+
+struct Batch {
+    target: Option<Target>,
+    bytes: Box<[u8]>,
+    len: usize,
+    segment: usize,
+    count: usize,
+    full: bool,
+}
+
+/// All open batches of the sending thread.
+pub(super) struct Batches {
+    open: Vec<Batch>,
+    next: usize,
+    /// Datagrams that the kernel refused.
+    pub(super) refused: u64,
+    /// Datagrams sent, and calls made for them.
+    pub(super) sent: (u64, u64),
+}
+
+impl Batches {
+    pub(super) fn new() -> Self {
+        let batch = || Batch {
+            target: None,
+            bytes: vec![0; CAPACITY].into_boxed_slice(),
+            len: 0,
+            segment: 0,
+            count: 0,
+            full: false,
+        };
+        Self { open: (0..OPEN).map(|_| batch()).collect(), next: 0, refused: 0, sent: (0, 0) }
+    }
+
+    /// Room for one datagram of `len` bytes to `target`, to be filled by the caller.
+    pub(super) fn room(&mut self, target: &Target, len: usize) -> &mut [u8] {
+        let at = self.find(target);
+        if self.open[at].target.is_some() && !self.open[at].takes(len) {
+            self.flush_one(at);
+        }
+        let batch = &mut self.open[at];
+        if batch.target.is_none() {
+            batch.target = Some(target.clone());
+            batch.segment = len;
+        }
+        let from = batch.len;
+        batch.len += len;
+        batch.count += 1;
+        batch.full = len < batch.segment || batch.count >= target.socket.max_segments();
+        &mut batch.bytes[from..from + len]
+    }
+
+    fn find(&mut self, target: &Target) -> usize {
+        let same = |batch: &Batch| batch.target.as_ref().is_some_and(|open| open.is(target));
+        if let Some(at) = self.open.iter().position(same) {
+            return at;
+        }
+        if let Some(at) = self.open.iter().position(|batch| batch.target.is_none()) {
+            return at;
+        }
+        self.next = (self.next + 1) % self.open.len();
+        self.flush_one(self.next);
+        self.next
+    }
+
+    /// Sends everything.
+    pub(super) fn flush(&mut self) {
+        for at in 0..self.open.len() {
+            self.flush_one(at);
+        }
+    }
+
+    fn flush_one(&mut self, at: usize) {
+        let batch = &mut self.open[at];
+        let Some(target) = batch.target.take() else { return };
+        let result = target.socket.send(target.to, &batch.bytes[..batch.len], batch.segment, target.ecn);
+        if let Err(error) = result {
+            self.refused += batch.count as u64;
+            tracing::trace!(%error, to = %target.to, datagrams = batch.count, "datagrams refused");
+        }
+        self.sent.0 += batch.count as u64;
+        self.sent.1 += 1;
+        batch.len = 0;
+        batch.count = 0;
+        batch.full = false;
+    }
+}
+
+impl Batch {
+    fn takes(&self, len: usize) -> bool {
+        !self.full && len <= self.segment && self.len + len <= CAPACITY
+    }
+}

@@ -1,0 +1,590 @@
+//! The sending half of a session: from inner packets to numbered packets on paths.
+//!
+//! It joins the flow table, the schedulers and the paths. The driver offers packets with [`Egress::enqueue`], tells what the
+//! receiving half heard with the `handle_*` methods, and drains [`Egress::poll_transmit`]; headers and encryption are the driver's.
+//! The receiving half is [`crate::ingress`]: the two share nothing, so each may have its own thread.
+
+use std::collections::VecDeque;
+
+use hawser_units::{Duration, Instant, PathId, Rate, Sequence};
+use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback};
+use hawser_wire::inner::{self, Ecn};
+use hawser_wire::offload::{Offload, Segmenter};
+
+use crate::flow::{Flows, Refusal, Run};
+use crate::path::{self, Path, Probe, State};
+use crate::scheduler::{self, Choice, Demand, PathView, Scheduler, UnknownScheduler};
+
+/// Bytes of a probe's body: the token.
+pub const PROBE_LEN: usize = 8;
+/// A flow whose backlog is below this is sparse: the window does not hold its packets back.
+const SPARSE: u64 = 3_000;
+/// Bounds of one flow's queue, whatever the rate.
+const QUEUE_MIN: u64 = 512 * 1024;
+const QUEUE_MAX: u64 = 16 * 1024 * 1024;
+/// An unproven address gets no more than this many times what it sent.
+///
+/// Source: RFC 9000 section 8.
+const AMPLIFICATION: u64 = 3;
+
+/// Something to send. The driver adds headers, encrypts and sends it on the path.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit<B> {
+    /// On which path.
+    pub path: PathId,
+    /// The counter of its first packet; the others follow.
+    pub counter: u64,
+    /// What.
+    pub body: Body<B>,
+}
+
+/// What a [`Transmit`] carries.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<B> {
+    /// `count` segments of a run from `run.next` on.
+    Packets {
+        /// The buffer and how it is cut.
+        run: Run<B>,
+        /// How many segments.
+        count: u16,
+        /// The flow's slot.
+        flow: u16,
+        /// Its class.
+        class: Class,
+        /// Its order does not matter.
+        unordered: bool,
+        /// The place of the first segment in its flow.
+        sequence: Sequence,
+        /// The buffer is not needed any more after this.
+        last: bool,
+    },
+    /// A report on one of the peer's paths.
+    Report(Feedback),
+    /// A probe.
+    Probe(Probe),
+    /// The answer to a peer's probe.
+    Reply(u64),
+}
+
+/// Why a packet was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Neither IPv4 nor IPv6, or cut short.
+    Malformed,
+    /// Larger than any path takes; the largest inner packet that fits is given.
+    TooLarge(u16),
+    /// Its flow's queue is full.
+    QueueFull,
+    /// There are too many flows.
+    TableFull,
+}
+
+/// What happened in an [`Egress`], by count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Segments dropped by a flow's queue discipline, to tell its sender of congestion.
+    pub policed: u64,
+    /// Packets dropped because no path takes their size any more.
+    pub too_large: u64,
+}
+
+/// A state change of a path, for the driver to tell.
+pub type StateChange = (PathId, State);
+
+struct Lane {
+    path: Path,
+    /// The peer's address is known.
+    reachable: bool,
+    /// Bytes that may still go to an unproven address; `None` once it is proven.
+    budget: Option<u64>,
+    removed: bool,
+}
+
+/// The sending half of a session.
+///
+/// Cost: O(paths) a run of packets; no allocation once the tables have grown.
+pub struct Egress<B> {
+    lanes: Vec<Lane>,
+    flows: Flows<B>,
+    schedulers: [Box<dyn Scheduler>; 4],
+    views: Vec<PathView>,
+    view_lanes: Vec<usize>,
+    urgent: VecDeque<Transmit<B>>,
+    copies: VecDeque<Transmit<B>>,
+    freed: Vec<B>,
+    changes: VecDeque<StateChange>,
+    used: Instant,
+    wait: Instant,
+    counters: Counters,
+    seed: u64,
+}
+
+impl<B: Copy> Egress<B> {
+    /// An egress without paths, with the default scheduler for every class.
+    #[must_use]
+    pub fn new(seed: u64, now: Instant) -> Self {
+        Self {
+            lanes: Vec::new(),
+            flows: Flows::new(seed, now),
+            schedulers: Class::ALL.map(|_| default_scheduler(seed)),
+            views: Vec::new(),
+            view_lanes: Vec::new(),
+            urgent: VecDeque::new(),
+            copies: VecDeque::new(),
+            freed: Vec::new(),
+            changes: VecDeque::new(),
+            used: now,
+            wait: Instant::FAR_FUTURE,
+            counters: Counters::default(),
+            seed,
+        }
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The flows.
+    #[must_use]
+    pub fn flows(&self) -> &Flows<B> {
+        &self.flows
+    }
+
+    /// The paths, by id.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.lanes.iter().map(|lane| &lane.path)
+    }
+
+    /// The name of the scheduler of a class.
+    #[must_use]
+    pub fn scheduler(&self, class: Class) -> &'static str {
+        self.schedulers[class as usize].name()
+    }
+
+    /// Changes the scheduler of a class at once; queued packets are chosen for by the new one.
+    ///
+    /// # Errors
+    /// [`UnknownScheduler`]: nothing was changed.
+    pub fn set_scheduler(&mut self, class: Class, name: &str) -> Result<(), UnknownScheduler> {
+        self.schedulers[class as usize] = scheduler::by_name(name, self.seed)?;
+        Ok(())
+    }
+
+    /// Adds a path. `reachable`: the peer's address is known.
+    pub fn open_path(&mut self, config: path::Config, reachable: bool, now: Instant) {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let budget = (config.probing == path::Probing::OnHearing).then_some(0);
+        let lane = Lane { path: Path::new(config, self.seed, now), reachable, budget, removed: false };
+        let at = self.lanes.partition_point(|other| other.path.id < config.id);
+        self.lanes.insert(at, lane);
+    }
+
+    /// Removes a path. Packets already numbered for it are lost to the network, nothing queued is.
+    pub fn close_path(&mut self, id: PathId) {
+        self.lanes.retain(|lane| lane.path.id != id);
+        self.urgent.retain(|transmit| transmit.path != id);
+        // A copy may be the one that frees its buffer: the driver drains copies before it closes a path.
+        debug_assert!(self.copies.is_empty(), "drained before");
+    }
+
+    /// Changes the user's cap of a path.
+    pub fn set_cap(&mut self, id: PathId, cap: Option<Rate>) {
+        if let Some(lane) = self.lane(id) {
+            lane.path.set_cap(cap);
+        }
+    }
+
+    fn lane(&mut self, id: PathId) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|lane| lane.path.id == id)
+    }
+
+    fn note(&mut self, id: PathId, changed: bool) {
+        if let Some(lane) = self.lane(id).filter(|_| changed) {
+            let state = lane.path.state();
+            if state == State::Active {
+                lane.budget = None;
+            }
+            self.changes.push_back((id, state));
+        }
+    }
+
+    /// The largest inner packet that any usable path takes, and the largest that all of them take.
+    #[must_use]
+    pub fn mtu_range(&self) -> Option<(u16, u16)> {
+        let sizes = self
+            .lanes
+            .iter()
+            .filter(|lane| matches!(lane.path.state(), State::Active | State::Suspect))
+            .map(|lane| lane.path.mtu());
+        let (most, least) = (sizes.clone().max()?, sizes.min()?);
+        Some((most, least))
+    }
+
+    /// Queues an inner packet; `offload` says how it may be cut. The maximum segment size in a TCP SYN is lowered to what every
+    /// path takes.
+    ///
+    /// # Errors
+    /// [`Refused`]: nothing was queued, the buffer is the caller's.
+    pub fn enqueue(
+        &mut self,
+        packet: &mut [u8],
+        offload: Offload,
+        buffer: B,
+        now: Instant,
+    ) -> Result<(), Refused> {
+        let summary = inner::parse(packet).ok_or(Refused::Malformed)?;
+        let mut cut = Segmenter::new(packet, &summary, offload).ok_or(Refused::Malformed)?;
+        if let Some((most, least)) = self.mtu_range() {
+            inner::clamp_mss(packet, &summary, least, !offload.checksum_partial);
+            cut.fit(least);
+            if cut.packet_len() > u32::from(most) {
+                return Err(Refused::TooLarge(most));
+            }
+        }
+        let run = Run {
+            buffer,
+            cut,
+            next: 0,
+            checksum_partial: offload.checksum_partial,
+            ecn_capable: summary.ecn != Ecn::NotEct,
+            mark: false,
+            since: now,
+        };
+        self.used = now;
+        self.flows.enqueue(&summary, run, self.queue_limit(), now).map_err(|refusal| match refusal {
+            Refusal::QueueFull => Refused::QueueFull,
+            Refusal::TableFull => Refused::TableFull,
+        })
+    }
+
+    /// How long a packet may wait at the entrance before its flow is told to slow down: what lets one flow fill every path while its
+    /// window recovers, and reach across the difference of their delays.
+    fn target(&self) -> Duration {
+        let active = || self.lanes.iter().map(|lane| &lane.path).filter(|path| path.state() == State::Active);
+        let round_trip = active().map(|path| path.model().round_trip()).max().unwrap_or_default();
+        let delays = || active().filter_map(|path| path.relative_delay_us());
+        let spread = match (delays().max(), delays().min()) {
+            (Some(most), Some(least)) => Duration::from_micros(u64::from(most.wrapping_sub(least).unsigned_abs())),
+            _ => Duration::ZERO,
+        };
+        (round_trip * 2).clamp(Duration::from_millis(5), Duration::from_millis(100))
+            + spread.min(Duration::from_millis(200))
+    }
+
+    fn queue_limit(&self) -> u64 {
+        let rate = self.lanes.iter().map(|lane| lane.path.model().rate().as_bps()).sum();
+        let time = self.target() * 3 + Duration::from_millis(20);
+        Rate::from_bps(rate).bytes_in(time).0.clamp(QUEUE_MIN, QUEUE_MAX)
+    }
+
+    /// Takes in the peer's report on one of our paths.
+    pub fn handle_feedback(&mut self, id: PathId, report: &Feedback, now: Instant) {
+        let changed = self.lane(id).is_some_and(|lane| lane.path.handle_feedback(report, now));
+        self.note(id, changed);
+    }
+
+    /// Takes in the reply to a probe of ours.
+    pub fn handle_probe_reply(&mut self, id: PathId, token: u64, now: Instant) {
+        let changed = self.lane(id).is_some_and(|lane| lane.path.handle_probe_reply(token, now));
+        self.note(id, changed);
+    }
+
+    /// Answers a probe of the peer on the path it came by.
+    pub fn handle_probe(&mut self, id: PathId, token: u64) {
+        self.push_urgent(id, Body::Reply(token));
+    }
+
+    /// Sends a report of the receiving half on path `id`.
+    pub fn send_report(&mut self, id: PathId, report: Feedback) {
+        self.push_urgent(id, Body::Report(report));
+    }
+
+    fn push_urgent(&mut self, path: PathId, body: Body<B>) {
+        // A peer that floods us with probes gets no more than a burst of answers.
+        if self.urgent.len() < 1024 {
+            self.urgent.push_back(Transmit { path, counter: 0, body });
+        }
+    }
+
+    /// Takes note that an authenticated packet of `bytes` came in on the path.
+    pub fn handle_heard(&mut self, id: PathId, bytes: u64, now: Instant) {
+        let Some(lane) = self.lane(id) else { return };
+        if let Some(budget) = &mut lane.budget {
+            *budget = budget.saturating_add(bytes.saturating_mul(AMPLIFICATION));
+        }
+        let changed = lane.path.handle_heard(now);
+        self.note(id, changed);
+    }
+
+    /// The path's far address changed (or is known for the first time): it is to be proven, and nothing known of the old one holds.
+    pub fn handle_moved(&mut self, id: PathId, now: Instant) {
+        let Some(lane) = self.lane(id) else { return };
+        lane.reachable = true;
+        lane.budget = Some(0);
+        lane.path.handle_moved(now);
+        self.note(id, true);
+    }
+
+    /// The next thing to send, in this order: answers and reports, probes, packets by flow.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<B>> {
+        if let Some(copy) = self.copies.pop_front() {
+            return Some(copy);
+        }
+        while let Some(transmit) = self.urgent.pop_front() {
+            if let Some(transmit) = self.number(transmit, now) {
+                return Some(transmit);
+            }
+        }
+        self.poll_probe(now).or_else(|| self.poll_packets(now))
+    }
+
+    /// Gives an answer or report its counter; `None` when its path cannot take it.
+    fn number(&mut self, mut transmit: Transmit<B>, now: Instant) -> Option<Transmit<B>> {
+        let lane = self.lane(transmit.path).filter(|lane| lane.reachable)?;
+        let body = if matches!(transmit.body, Body::Report(_)) { FEEDBACK_LEN } else { PROBE_LEN };
+        let bytes = (body + FRAMING) as u64;
+        if !spend(lane, bytes) {
+            return None;
+        }
+        transmit.counter = lane.path.on_sent(bytes, false, true, now);
+        Some(transmit)
+    }
+
+    fn poll_probe(&mut self, now: Instant) -> Option<Transmit<B>> {
+        let used = self.used;
+        for lane in self.lanes.iter_mut().filter(|lane| lane.reachable) {
+            let Some(probe) = lane.path.poll_probe(used, now) else { continue };
+            let bytes = (FRAMING + PROBE_LEN).max(usize::from(probe.outer_len)) as u64;
+            if !spend(lane, bytes) {
+                continue;
+            }
+            // A large probe that is lost says nothing about the path's life: it elicits a reply, not a report that is waited for.
+            let counter = lane.path.on_sent(bytes, probe.outer_len == 0, true, now);
+            return Some(Transmit { path: lane.path.id, counter, body: Body::Probe(probe) });
+        }
+        None
+    }
+
+    fn poll_packets(&mut self, now: Instant) -> Option<Transmit<B>> {
+        self.wait = Instant::FAR_FUTURE;
+        if self.flows.waiting() == 0 {
+            return None;
+        }
+        let target = self.target();
+        let mut skip = 0;
+        while let Some(slot) = self.flows.turn(skip) {
+            let has_head = self.flows.get(slot).is_some_and(|flow| flow.head().is_some());
+            if !has_head {
+                self.flows.end_turn(skip);
+                continue;
+            }
+            match self.choose(slot, target, now) {
+                Decision::Again => {}
+                Decision::Wait(until) => {
+                    self.wait = self.wait.min(until);
+                    skip += 1;
+                    let bulk = self.flows.get(slot).is_some_and(|flow| flow.backlog() > SPARSE);
+                    if bulk && self.views.iter().all(|view| view.window == 0) && skip > 64 {
+                        break;
+                    }
+                }
+                Decision::Send { lane, count } => return Some(self.emit(skip, slot, lane, count, now)),
+                Decision::Duplicate(mask) => return self.emit_copies(skip, slot, mask, now),
+            }
+        }
+        None
+    }
+
+    fn choose(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
+        let Some(flow) = self.flows.get(slot) else { return Decision::Again };
+        let Some(run) = flow.head().copied() else { return Decision::Again };
+        let sparse = flow.backlog() < SPARSE;
+        let (class, backlog) = (flow.class, flow.backlog());
+        let len = run.cut.len_of(run.next) as u32;
+        let usable = self.build_views(len, sparse, now);
+        if self.views.is_empty() {
+            if usable {
+                // Its size was right when it came in, but the path that took it is gone.
+                self.counters.too_large += 1;
+                self.drop_head(slot, run.left());
+                return Decision::Again;
+            }
+            return Decision::Wait(Instant::FAR_FUTURE);
+        }
+        let (freed, dropped) = self.flows.police(slot, target, now);
+        self.freed.extend(freed);
+        if dropped {
+            self.counters.policed += 1;
+            return Decision::Again;
+        }
+        let demand = Demand { flow: slot, len, packets: run.left(), backlog };
+        match self.schedulers[class as usize].choose(&demand, &self.views, now) {
+            Choice::Wait(until) => Decision::Wait(until),
+            Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),
+            Choice::Duplicate(_) => Decision::Wait(Instant::FAR_FUTURE),
+            Choice::Send { path, packets } => {
+                let Some(view) = self.views.get(path) else { return Decision::Wait(Instant::FAR_FUTURE) };
+                let fits = (view.window / u64::from(len.max(1))).clamp(1, 64) as u16;
+                // The segments of one transmit are all of one size but for the run's last.
+                let count = packets.min(run.left()).min(fits).max(1);
+                Decision::Send { lane: self.view_lanes[path], count }
+            }
+        }
+    }
+
+    fn drop_head(&mut self, slot: u16, count: u16) {
+        let freed = self.flows.advance(slot, count);
+        self.freed.extend(freed);
+    }
+
+    /// Fills `views` with the paths that may carry a packet of `len` bytes. Returns whether any path is usable at all.
+    fn build_views(&mut self, len: u32, sparse: bool, now: Instant) -> bool {
+        self.views.clear();
+        self.view_lanes.clear();
+        let is = |state| move |lane: &&Lane| lane.reachable && lane.path.state() == state;
+        let state =
+            if self.lanes.iter().any(|lane| is(State::Active)(&lane)) { State::Active } else { State::Suspect };
+        let usable = || self.lanes.iter().enumerate().filter(move |(_, lane)| is(state)(lane));
+        let nearest = usable()
+            .filter_map(|(_, lane)| Some((lane.path.relative_delay_us()?, lane.path.model().round_trip() / 2)))
+            .min_by_key(|(delay, _)| *delay);
+        let udp = u64::from(len) + FRAMING as u64;
+        let mut any = false;
+        for (at, lane) in usable().take(64) {
+            any = true;
+            if u32::from(lane.path.mtu()) < len {
+                continue;
+            }
+            let path = &lane.path;
+            let half = path.model().round_trip() / 2;
+            let delay = match (nearest, path.relative_delay_us()) {
+                (Some((least, base)), Some(own)) => {
+                    base + Duration::from_micros(u64::from(own.wrapping_sub(least).unsigned_abs()))
+                }
+                _ => half,
+            };
+            let credit = path.credit(udp, now);
+            let window = if credit > 0 { credit - credit / udp * FRAMING as u64 } else { 0 };
+            self.views.push(PathView {
+                id: path.id,
+                window: if sparse { window.max(u64::from(len)) } else { window },
+                ready_at: if sparse { now } else { path.ready_at(udp, now) },
+                rate: path.model().rate(),
+                in_flight: path.in_flight(),
+                packets_in_flight: path.packets_in_flight(),
+                delay,
+                round_trip: path.model().round_trip(),
+                mtu: path.mtu(),
+            });
+            self.view_lanes.push(at);
+        }
+        any
+    }
+
+    fn emit(&mut self, skip: usize, slot: u16, lane: usize, count: u16, now: Instant) -> Transmit<B> {
+        let flow = self.flows.get(slot).expect("the flow was chosen");
+        let run = *flow.head().expect("its head was chosen");
+        let (class, unordered) = (flow.class, flow.unordered);
+        let app_limited = self.flows.backlog() <= u64::from(run.cut.packet_len()) * u64::from(count);
+        let path = &mut self.lanes[lane].path;
+        let mut counter = 0;
+        let mut bytes = 0;
+        for index in run.next..run.next + count {
+            let len = run.cut.len_of(index) as u64;
+            let number = path.on_sent(len + FRAMING as u64, true, app_limited, now);
+            if index == run.next {
+                counter = number;
+            }
+            bytes += len;
+        }
+        let id = path.id;
+        let sequence = self.flows.on_sent(slot, count, bytes, id.0, now);
+        let last = self.flows.advance(slot, count).is_some();
+        self.flows.end_turn(skip);
+        let body = Body::Packets { run, count, flow: slot, class, unordered, sequence, last };
+        Transmit { path: id, counter, body }
+    }
+
+    /// Sends one segment on several paths; the buffer is freed with the last copy.
+    fn emit_copies(&mut self, skip: usize, slot: u16, mask: u64, now: Instant) -> Option<Transmit<B>> {
+        let lanes: Vec<usize> =
+            (0..self.views.len()).filter(|bit| mask & (1 << bit) != 0).map(|bit| self.view_lanes[bit]).collect();
+        let (first, others) = lanes.split_first()?;
+        let mut transmit = self.emit(skip, slot, *first, 1, now);
+        let Body::Packets { run, last, .. } = &mut transmit.body else { return Some(transmit) };
+        let release = core::mem::take(last);
+        let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
+        for lane in others {
+            let path = &mut self.lanes[*lane].path;
+            let counter = path.on_sent(bytes, true, true, now);
+            self.copies.push_back(Transmit { path: path.id, counter, body: transmit.body });
+        }
+        let freeing = self.copies.back_mut().unwrap_or(&mut transmit);
+        if let Body::Packets { last, .. } = &mut freeing.body {
+            *last = release;
+        }
+        Some(transmit)
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for lane in &mut self.lanes {
+            if lane.path.handle_timeout(now) {
+                self.changes.push_back((lane.path.id, lane.path.state()));
+            }
+        }
+        self.flows.sweep(now);
+    }
+
+    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] again, if nothing else happens before.
+    #[must_use]
+    pub fn poll_timeout(&self, now: Instant) -> Instant {
+        self.lanes
+            .iter()
+            .filter(|lane| lane.reachable)
+            .map(|lane| lane.path.poll_timeout(self.used, now))
+            .min()
+            .unwrap_or(Instant::FAR_FUTURE)
+            .min(self.wait)
+    }
+
+    /// A state change to tell.
+    pub fn poll_change(&mut self) -> Option<StateChange> {
+        self.changes.pop_front()
+    }
+
+    /// A buffer that is not needed any more.
+    pub fn poll_freed(&mut self) -> Option<B> {
+        self.freed.pop()
+    }
+
+    /// Ends the session: gives all buffers back.
+    pub fn close(&mut self) -> Vec<B> {
+        let mut buffers = self.flows.drain();
+        buffers.append(&mut self.freed);
+        buffers
+    }
+}
+
+/// Takes `bytes` from what may go to an unproven address; false when there is not enough left.
+fn spend(lane: &mut Lane, bytes: u64) -> bool {
+    let Some(budget) = &mut lane.budget else { return true };
+    if *budget < bytes {
+        return false;
+    }
+    *budget -= bytes;
+    true
+}
+
+enum Decision {
+    Again,
+    Wait(Instant),
+    Send { lane: usize, count: u16 },
+    Duplicate(u64),
+}
+
+fn default_scheduler(seed: u64) -> Box<dyn Scheduler> {
+    scheduler::by_name(scheduler::DEFAULT, seed).expect("the default scheduler has a name")
+}

@@ -1,0 +1,460 @@
+//! Flows: the table of five-tuples, their classes, and the queue of each at the tunnel's entrance.
+//!
+//! Congestion is told to a flow here, at the entrance, by its own queue (CoDel: a drop, or a mark where the flow understands
+//! ECN), never by loss on a path. Queues are served by deficit round robin with new flows first, so that a sparse flow passes a
+//! download's queue.
+//!
+//! Source: RFC 8289 (CoDel), RFC 8290 (FQ-CoDel). Deviates: the target is tens of milliseconds, because the queue is the flow's own and must
+//! feed all paths across the difference of their delays.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
+
+use hawser_units::{Duration, Instant, Sequence};
+use hawser_wire::data::Class;
+use hawser_wire::inner::{FlowKey, Summary, protocol};
+use hawser_wire::offload::Segmenter;
+
+/// Slots in a table: what the wire format can name, less some.
+pub const MAX_FLOWS: usize = 60_000;
+/// A flow without packets for this long gives up its slot.
+const IDLE: Duration = Duration::from_secs(120);
+/// A TCP flow that has sent this much is bulk.
+const BULK_AFTER: u64 = 256 * 1024;
+/// Bytes a flow may send in its turn.
+const QUANTUM: i64 = 3_000;
+/// CoDel's interval beyond the round trip.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// A packet in the queue, possibly one that is cut into many.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<B> {
+    /// The driver's buffer.
+    pub buffer: B,
+    /// How it is cut.
+    pub cut: Segmenter,
+    /// The next segment to send.
+    pub next: u16,
+    /// Its transport checksum covers only the pseudo-header.
+    pub checksum_partial: bool,
+    /// The flow understands congestion marks.
+    pub ecn_capable: bool,
+    /// Mark the next segment sent.
+    pub mark: bool,
+    /// When it came in.
+    pub since: Instant,
+}
+
+impl<B> Run<B> {
+    /// Segments left.
+    #[must_use]
+    pub fn left(&self) -> u16 {
+        self.cut.count().saturating_sub(self.next)
+    }
+}
+
+/// One flow.
+#[derive(Debug)]
+pub struct Flow<B> {
+    /// Its five-tuple.
+    pub key: FlowKey,
+    /// Its class at present.
+    pub class: Class,
+    /// Why it has it.
+    pub why: &'static str,
+    /// Order does not matter to it.
+    pub unordered: bool,
+    /// The place of its next packet.
+    pub next: Sequence,
+    /// Inner bytes sent in all.
+    pub sent: u64,
+    /// Inner bytes by path.
+    pub by_path: Vec<(u16, u64)>,
+    queue: VecDeque<Run<B>>,
+    backlog: u64,
+    deficit: i64,
+    queued: bool,
+    codel: Codel,
+    used: Instant,
+}
+
+impl<B: Copy> Flow<B> {
+    /// The packet to send next.
+    #[must_use]
+    pub fn head(&self) -> Option<&Run<B>> {
+        self.queue.front()
+    }
+
+    /// Bytes waiting.
+    #[must_use]
+    pub fn backlog(&self) -> u64 {
+        self.backlog
+    }
+}
+
+/// CoDel's memory of one queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Codel {
+    above_since: Option<Instant>,
+    dropping: bool,
+    drop_next: Instant,
+    count: u32,
+}
+
+impl Codel {
+    /// Whether to drop or mark a packet that waited for `sojourn`.
+    fn on_dequeue(&mut self, sojourn: Duration, target: Duration, now: Instant) -> bool {
+        let interval = INTERVAL + target;
+        if sojourn < target {
+            self.above_since = None;
+            self.dropping = false;
+            return false;
+        }
+        let since = *self.above_since.get_or_insert(now);
+        if self.dropping {
+            if now < self.drop_next {
+                return false;
+            }
+            self.count += 1;
+            self.drop_next += interval.div_f64(f64::from(self.count).sqrt());
+            return true;
+        }
+        if now.since(since) < interval {
+            return false;
+        }
+        self.dropping = true;
+        // Coming back soon after: resume near the rate that was needed (RFC 8289 section 4.2).
+        let recent = now.since(self.drop_next) < interval * 8;
+        self.count = if recent && self.count > 2 { self.count - 2 } else { 1 };
+        self.drop_next = now + interval.div_f64(f64::from(self.count).sqrt());
+        true
+    }
+}
+
+/// Why a packet was not queued or was thrown away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its flow's queue is full.
+    QueueFull,
+    /// No slot is free.
+    TableFull,
+}
+
+/// All flows of a session in the sending direction.
+///
+/// Cost: O(1) a packet; memory is bounded by [`MAX_FLOWS`] slots and by the driver's buffers.
+#[derive(Debug)]
+pub struct Flows<B> {
+    slots: Vec<Option<Flow<B>>>,
+    free: Vec<u16>,
+    sequences: Vec<Sequence>,
+    index: HashMap<FlowKey, u16, Seeded>,
+    fresh: VecDeque<u16>,
+    rest: VecDeque<u16>,
+    backlog: u64,
+    swept: Instant,
+    last: Option<(FlowKey, u16)>,
+}
+
+impl<B: Copy> Flows<B> {
+    /// An empty table. `seed` keeps outsiders from choosing flows that collide.
+    #[must_use]
+    pub fn new(seed: u64, now: Instant) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            sequences: Vec::new(),
+            index: HashMap::with_hasher(Seeded(seed)),
+            fresh: VecDeque::new(),
+            rest: VecDeque::new(),
+            backlog: 0,
+            swept: now,
+            last: None,
+        }
+    }
+
+    /// Bytes waiting in all queues.
+    #[must_use]
+    pub fn backlog(&self) -> u64 {
+        self.backlog
+    }
+
+    /// The flow in a slot.
+    #[must_use]
+    pub fn get(&self, slot: u16) -> Option<&Flow<B>> {
+        self.slots.get(usize::from(slot))?.as_ref()
+    }
+
+    /// All flows, by slot.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Flow<B>)> {
+        self.slots.iter().enumerate().filter_map(|(slot, flow)| Some((slot as u16, flow.as_ref()?)))
+    }
+
+    fn slot_of(&mut self, summary: &Summary, now: Instant) -> Option<u16> {
+        if let Some((key, slot)) = self.last.filter(|(key, _)| *key == summary.key) {
+            debug_assert_eq!(self.index.get(&key), Some(&slot), "the last flow is in the table");
+            return Some(slot);
+        }
+        let slot = match self.index.get(&summary.key) {
+            Some(slot) => *slot,
+            None => self.open(summary, now)?,
+        };
+        self.last = Some((summary.key, slot));
+        Some(slot)
+    }
+
+    fn open(&mut self, summary: &Summary, now: Instant) -> Option<u16> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < MAX_FLOWS => {
+                self.slots.push(None);
+                self.sequences.push(Sequence(0));
+                (self.slots.len() - 1) as u16
+            }
+            None => return None,
+        };
+        let (class, why) = classify(summary);
+        self.slots[usize::from(slot)] = Some(Flow {
+            key: summary.key,
+            class,
+            why,
+            unordered: order_is_free(summary),
+            next: self.sequences[usize::from(slot)],
+            sent: 0,
+            by_path: Vec::new(),
+            queue: VecDeque::new(),
+            backlog: 0,
+            deficit: 0,
+            queued: false,
+            codel: Codel::default(),
+            used: now,
+        });
+        self.index.insert(summary.key, slot);
+        Some(slot)
+    }
+
+    /// Queues a packet behind its flow. `limit`: bytes that one flow may have waiting.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing was changed, the buffer is the caller's.
+    pub fn enqueue(
+        &mut self,
+        summary: &Summary,
+        run: Run<B>,
+        limit: u64,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let slot = self.slot_of(summary, now).ok_or(Refusal::TableFull)?;
+        let flow = self.slots[usize::from(slot)].as_mut().expect("an indexed slot is filled");
+        let bytes = run_bytes(&run);
+        if flow.backlog + bytes > limit && flow.backlog > 0 {
+            return Err(Refusal::QueueFull);
+        }
+        flow.used = now;
+        flow.backlog += bytes;
+        self.backlog += bytes;
+        flow.queue.push_back(run);
+        if !flow.queued {
+            flow.queued = true;
+            flow.deficit = QUANTUM;
+            self.fresh.push_back(slot);
+        }
+        Ok(())
+    }
+
+    /// How many flows wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.fresh.len() + self.rest.len()
+    }
+
+    /// The slot of the flow whose turn is `skip` places after the first; new flows come first.
+    #[must_use]
+    pub fn turn(&mut self, skip: usize) -> Option<u16> {
+        let (queue, at) = match skip.checked_sub(self.fresh.len()) {
+            None => (&self.fresh, skip),
+            Some(at) => (&self.rest, at),
+        };
+        queue.get(at).copied()
+    }
+
+    /// Throws away or marks the head of a flow if it has waited too long. Returns a buffer to free, if that was its last segment, and whether
+    /// anything was dropped.
+    pub fn police(&mut self, slot: u16, target: Duration, now: Instant) -> (Option<B>, bool) {
+        let Some(flow) = self.slots[usize::from(slot)].as_mut() else { return (None, false) };
+        let Some(run) = flow.queue.front_mut() else { return (None, false) };
+        // The last packet of a queue is never dropped: nothing behind it would tell the sender.
+        if flow.backlog <= u64::from(run.cut.packet_len()) {
+            flow.codel.above_since = None;
+            return (None, false);
+        }
+        if !flow.codel.on_dequeue(now.since(run.since), target, now) {
+            return (None, false);
+        }
+        if run.ecn_capable {
+            run.mark = true;
+            return (None, false);
+        }
+        let freed = self.advance(slot, 1);
+        (freed, true)
+    }
+
+    /// Takes `count` segments off the head of a flow. Returns its buffer once the last segment is gone.
+    pub fn advance(&mut self, slot: u16, count: u16) -> Option<B> {
+        let flow = self.slots[usize::from(slot)].as_mut()?;
+        let run = flow.queue.front_mut()?;
+        let before = run_bytes(run);
+        run.next += count;
+        run.mark = false;
+        let done = run.left() == 0;
+        let after = if done { 0 } else { run_bytes(run) };
+        flow.backlog -= before - after;
+        self.backlog -= before - after;
+        if !done {
+            return None;
+        }
+        flow.queue.pop_front().map(|run| run.buffer)
+    }
+
+    /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the sequence number of the first.
+    pub fn on_sent(&mut self, slot: u16, count: u16, bytes: u64, path: u16, now: Instant) -> Sequence {
+        let flow = self.slots[usize::from(slot)].as_mut().expect("a flow that sends is in its slot");
+        let first = flow.next;
+        flow.next = first.add(u32::from(count));
+        self.sequences[usize::from(slot)] = flow.next;
+        flow.sent += bytes;
+        flow.used = now;
+        flow.deficit -= bytes as i64;
+        match flow.by_path.iter_mut().find(|(id, _)| *id == path) {
+            Some((_, total)) => *total += bytes,
+            None => flow.by_path.push((path, bytes)),
+        }
+        if flow.class == Class::Interactive && flow.key.protocol == protocol::TCP && flow.sent > BULK_AFTER {
+            flow.class = Class::Bulk;
+            flow.why = "has sent more than 256 KB";
+        }
+        first
+    }
+
+    /// Ends the turn of the flow at `skip` if it has used up its share or has nothing left.
+    pub fn end_turn(&mut self, skip: usize) {
+        let fresh = skip < self.fresh.len();
+        let Some(slot) = self.turn(skip) else { return };
+        let Some(flow) = self.slots[usize::from(slot)].as_mut() else { return };
+        let empty = flow.queue.is_empty();
+        if !empty && flow.deficit > 0 {
+            return;
+        }
+        let (queue, at) =
+            if fresh { (&mut self.fresh, skip) } else { (&mut self.rest, skip - self.fresh.len()) };
+        queue.remove(at);
+        if empty && !fresh {
+            flow.queued = false;
+        } else if empty {
+            // A new flow that ran empty goes through the old list once, or it could starve the others (RFC 8290 section 4.2).
+            self.rest.push_back(slot);
+        } else {
+            flow.deficit += QUANTUM.max(-flow.deficit);
+            self.rest.push_back(slot);
+        }
+    }
+
+    /// Frees the slots of flows that have been idle; cheap enough to be called each second.
+    pub fn sweep(&mut self, now: Instant) {
+        if now.since(self.swept) < Duration::from_secs(1) {
+            return;
+        }
+        self.swept = now;
+        for (slot, entry) in self.slots.iter_mut().enumerate() {
+            let idle = entry.as_ref().is_some_and(|flow| !flow.queued && now.since(flow.used) > IDLE);
+            if idle && let Some(flow) = entry.take() {
+                self.index.remove(&flow.key);
+                self.free.push(slot as u16);
+                self.last = None;
+            }
+        }
+    }
+
+    /// Empties all queues and returns their buffers.
+    pub fn drain(&mut self) -> Vec<B> {
+        let mut buffers = Vec::new();
+        for flow in self.slots.iter_mut().flatten() {
+            buffers.extend(flow.queue.drain(..).map(|run| run.buffer));
+            flow.backlog = 0;
+            flow.queued = false;
+        }
+        self.fresh.clear();
+        self.rest.clear();
+        self.backlog = 0;
+        buffers
+    }
+}
+
+/// Bytes of the packets of a run that are left.
+fn run_bytes<B>(run: &Run<B>) -> u64 {
+    let left = u64::from(run.left());
+    let last = run.cut.len_of(run.cut.count() - 1) as u64;
+    (left - 1) * u64::from(run.cut.packet_len()) + last
+}
+
+/// A flow's class by its first packet: hints only, behaviour overrides them.
+///
+/// Source: RFC 4594 for the code points.
+fn classify(summary: &Summary) -> (Class, &'static str) {
+    let key = &summary.key;
+    let port = |port: u16| key.source_port == port || key.destination_port == port;
+    match (summary.dscp, key.protocol) {
+        (46 | 44, _) => (Class::Realtime, "marked as telephony (DSCP)"),
+        (32..=38, _) => (Class::Realtime, "marked as conferencing (DSCP)"),
+        (8 | 1, _) => (Class::Bulk, "marked as low priority (DSCP)"),
+        (_, protocol::TCP) => (Class::Interactive, "TCP that has sent little so far"),
+        (_, protocol::UDP) if port(443) => (Class::Bulk, "UDP on port 443 (QUIC)"),
+        (_, protocol::UDP) if port(53) => (Class::Interactive, "DNS"),
+        (_, protocol::UDP) => (Class::Realtime, "UDP"),
+        _ => (Class::Interactive, "neither TCP nor UDP"),
+    }
+}
+
+/// Whether reordering does the flow no harm: everything but TCP and QUIC.
+fn order_is_free(summary: &Summary) -> bool {
+    let key = &summary.key;
+    match key.protocol {
+        protocol::TCP => false,
+        protocol::UDP => key.source_port != 443 && key.destination_port != 443,
+        _ => true,
+    }
+}
+
+/// A keyed multiply-and-fold hasher: flows are chosen by outsiders, the seed is not known to them.
+#[derive(Clone, Copy, Debug)]
+struct Seeded(u64);
+
+impl BuildHasher for Seeded {
+    type Hasher = Fold;
+
+    fn build_hasher(&self) -> Fold {
+        Fold(self.0)
+    }
+}
+
+#[derive(Debug)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,548 @@
+//! A path: the sending side's knowledge of one network of a session.
+//!
+//! It decides whether the path may be used ([`State`]), how much may be sent ([`model`]), and how large packets may be
+//! ([`pmtu`]). It sends nothing itself: it asks for probes through [`Path::poll_probe`].
+//!
+//! ```text
+//!               three probe replies, the address is proven
+//!  Validating ------------------------------------------------> Active <---+
+//!      ^  |                                                       |        | a report or reply of
+//!      |  | silent for 3 s                     a report is overdue |        | something sent since
+//!      |  v                                                       v        |
+//!    Dead <-------------------------------------------------- Suspect -----+
+//!         a probe reply            silent for 400 ms or 4 patiences
+//! ```
+//!
+//! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained while nobody used it
+//! answers quickly whatever it can carry, so its old rate is forgotten and found again by slow start.
+
+pub mod model;
+pub mod pmtu;
+
+use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+use hawser_wire::data::Feedback;
+use model::{Model, Pacer, Sample};
+use pmtu::Pmtu;
+
+/// How a path stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Its address is not proven yet, or it has just come back.
+    Validating,
+    /// Carries packets.
+    Active,
+    /// A report is overdue: carries nothing new until it answers.
+    Suspect,
+    /// Silent: probed only.
+    Dead,
+}
+
+/// Which side drives the probing of silent paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probing {
+    /// Probes dead paths by itself: the client's side, which knows its networks.
+    Eager,
+    /// Probes a dead path only when it hears from it: the hub's side, which must not work for absent clients.
+    OnHearing,
+}
+
+/// Replies in a row that make a path active.
+const REPLIES_TO_ACTIVATE: u32 = 3;
+/// Between probes while something is to be found out.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+/// Between probes of a suspect path: whether it lives should be known within a few round trips.
+const SUSPECT_INTERVAL: Duration = Duration::from_millis(20);
+/// Between probes of a quiet active path while its session is in use.
+const KEEPALIVE_BUSY: Duration = Duration::from_secs(1);
+/// Between probes of a quiet active path otherwise: below the shortest common NAT binding time of 30 s (RFC 4787 REQ-5 asks for 120).
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
+/// How long after its last packet a session counts as in use.
+const BUSY_FOR: Duration = Duration::from_secs(10);
+/// A dead path is probed at [`PROBE_INTERVAL`] for this long, then ever less often up to [`DEAD_INTERVAL_MAX`].
+const DEAD_EAGER_FOR: Duration = Duration::from_secs(60);
+const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
+const SUSPECT_FOR: Duration = Duration::from_millis(400);
+const VALIDATE_FOR: Duration = Duration::from_secs(3);
+
+/// A probe to send now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Comes back in the reply.
+    pub token: u64,
+    /// The size the whole outer IP packet must have; 0: as small as may be.
+    pub outer_len: u16,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    at: Instant,
+    cumulative: u64,
+    delivered: u64,
+    delivered_us: u32,
+    acked_sent_at: Instant,
+    eliciting: bool,
+    app_limited: bool,
+}
+
+/// The sending side of one path.
+///
+/// Cost: O(1) a packet and a report; memory grows with what is in flight, from 4 KB up to 3 MB.
+#[derive(Debug)]
+pub struct Path {
+    /// Which.
+    pub id: PathId,
+    state: State,
+    since: Instant,
+    probing: Probing,
+    model: Model,
+    pacer: Pacer,
+    pmtu: Pmtu,
+    cap: Option<Rate>,
+    ring: Vec<Sent>,
+    next_counter: u64,
+    cumulative: u64,
+    eliciting_sent: u64,
+    reported: Option<u64>,
+    delivered: u64,
+    delivered_us: u32,
+    acked_sent_at: Instant,
+    packets_reported: u32,
+    loss: f64,
+    ce: u32,
+    owd_us: Option<i32>,
+    owd_trend: f64,
+    last_heard: Option<Instant>,
+    last_used: Instant,
+    replies: u32,
+    last_probe: Option<Instant>,
+    next_probe: Instant,
+    tokens: [(u64, Instant); 8],
+    next_token: u64,
+}
+
+impl Path {
+    /// A path that is to be validated. `seed`: makes its probe tokens differ from other paths'.
+    #[must_use]
+    pub fn new(config: Config, seed: u64, now: Instant) -> Self {
+        Self {
+            id: config.id,
+            state: State::Validating,
+            since: now,
+            probing: config.probing,
+            model: Model::new(config.cap, now),
+            pacer: Pacer::default(),
+            pmtu: Pmtu::new(config.mtu, config.overhead, now),
+            cap: config.cap,
+            ring: vec![Sent::default(); 64],
+            next_counter: 1,
+            cumulative: 0,
+            eliciting_sent: 0,
+            reported: None,
+            delivered: 0,
+            delivered_us: 0,
+            acked_sent_at: now,
+            packets_reported: 0,
+            loss: 0.0,
+            ce: 0,
+            owd_us: None,
+            owd_trend: 0.0,
+            last_heard: None,
+            last_used: now,
+            replies: 0,
+            last_probe: None,
+            next_probe: now,
+            tokens: [(0, now); 8],
+            next_token: seed | 1,
+        }
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Its rate and delay.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The largest inner packet that is known to pass, in bytes.
+    #[must_use]
+    pub fn mtu(&self) -> u16 {
+        self.pmtu.inner()
+    }
+
+    /// The largest outer IP packet that is known to pass, in bytes.
+    #[must_use]
+    pub fn outer_mtu(&self) -> u16 {
+        self.pmtu.outer()
+    }
+
+    /// Share of packets lost, smoothed over some hundred packets.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        self.loss
+    }
+
+    /// One-way delay of the newest packet in microseconds, up to a constant that all paths of a session share (the difference of
+    /// the two ends' clocks).
+    #[must_use]
+    pub fn relative_delay_us(&self) -> Option<i32> {
+        self.owd_us
+    }
+
+    /// How fast the one-way delay grows, in seconds per second.
+    #[must_use]
+    pub fn delay_trend(&self) -> f64 {
+        self.owd_trend
+    }
+
+    /// UDP payload bytes sent and reported received, in all.
+    #[must_use]
+    pub fn totals(&self) -> (u64, u64) {
+        (self.cumulative, self.delivered)
+    }
+
+    /// Bytes sent after the newest packet reported.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.reported.map_or(self.cumulative, |counter| self.cumulative - self.sent(counter).cumulative)
+    }
+
+    /// Packets sent after the newest one reported.
+    #[must_use]
+    pub fn packets_in_flight(&self) -> u32 {
+        (self.next_counter - 1 - self.reported.unwrap_or(0)).min(u64::from(u32::MAX)) as u32
+    }
+
+    /// UDP payload bytes that may be sent now; 0 or at least `packet`.
+    #[must_use]
+    pub fn credit(&self, packet: u64, now: Instant) -> u64 {
+        let room = self.model.window().saturating_sub(self.in_flight());
+        if room < packet && self.in_flight() > 0 {
+            return 0;
+        }
+        room.max(packet).min(self.pacer.credit(self.model.pacing(), packet, now))
+    }
+
+    /// When a packet of `packet` bytes may go: by pacing, or by the next report if the window is full.
+    #[must_use]
+    pub fn ready_at(&self, packet: u64, now: Instant) -> Instant {
+        let room = self.model.window().saturating_sub(self.in_flight());
+        if room < packet && self.in_flight() > 0 {
+            let report = self.model.rate().time_for(Bytes(packet));
+            return now + report.clamp(Duration::from_millis(1), Duration::from_millis(20));
+        }
+        self.pacer.ready_at(self.model.pacing(), packet)
+    }
+
+    /// Changes the user's limit.
+    pub fn set_cap(&mut self, cap: Option<Rate>) {
+        self.cap = cap;
+        self.model.set_cap(cap);
+    }
+
+    fn mask(&self) -> u64 {
+        self.ring.len() as u64 - 1
+    }
+
+    fn sent(&self, counter: u64) -> &Sent {
+        &self.ring[(counter & self.mask()) as usize]
+    }
+
+    /// Whether the ring still remembers `counter`.
+    fn remembers(&self, counter: u64) -> bool {
+        counter > 0 && counter < self.next_counter && self.next_counter - counter <= self.ring.len() as u64
+    }
+
+    /// Takes note of a packet handed to the network and returns its counter. `eliciting`: the peer will report it (all but reports
+    /// themselves); `app_limited`: nothing waits behind it.
+    pub fn on_sent(&mut self, udp_bytes: u64, eliciting: bool, app_limited: bool, now: Instant) -> u64 {
+        let counter = self.next_counter;
+        self.next_counter += 1;
+        self.grow_ring();
+        if eliciting {
+            if self.eliciting_sent <= self.reported.unwrap_or(0) {
+                // Idle until now: the rate sample starts here.
+                self.acked_sent_at = now;
+            }
+            self.eliciting_sent = counter;
+            self.pacer.on_sent(self.model.pacing(), udp_bytes, now);
+        }
+        self.cumulative += udp_bytes;
+        self.last_used = now;
+        let mask = self.mask();
+        self.ring[(counter & mask) as usize] = Sent {
+            at: now,
+            cumulative: self.cumulative,
+            delivered: self.delivered,
+            delivered_us: self.delivered_us,
+            acked_sent_at: self.acked_sent_at,
+            eliciting,
+            app_limited,
+        };
+        counter
+    }
+
+    /// Doubles the ring while what is in flight would overwrite itself.
+    fn grow_ring(&mut self) {
+        let needed = self.next_counter - self.reported.unwrap_or(0);
+        let len = self.ring.len() as u64;
+        if needed < len || len >= 1 << 16 {
+            return;
+        }
+        let mut ring = vec![Sent::default(); self.ring.len() * 2];
+        let mask = ring.len() as u64 - 1;
+        for counter in self.next_counter.saturating_sub(len)..self.next_counter {
+            ring[(counter & mask) as usize] = *self.sent(counter);
+        }
+        self.ring = ring;
+    }
+
+    /// Takes in a report on this path. Returns whether the state changed.
+    pub fn handle_feedback(&mut self, report: &Feedback, now: Instant) -> bool {
+        let newer = report.highest > self.reported.unwrap_or(0) && report.highest < self.next_counter;
+        if !newer {
+            return false;
+        }
+        self.last_heard = Some(now);
+        let record = self.remembers(report.highest).then(|| *self.sent(report.highest));
+        let previous = self.reported.replace(report.highest);
+        let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
+        self.on_loss(report, previous);
+        self.delivered += bytes;
+        self.delivered_us = report.received_us;
+        self.ce = report.ce;
+        let Some(record) = record else { return false };
+        self.acked_sent_at = record.at;
+        let hold = Duration::from_micros(u64::from(report.hold_us));
+        let round_trip = now.since(record.at).saturating_sub(hold);
+        self.on_delay(report.received_us.wrapping_sub(record.at.as_micros_wrapping()).cast_signed(), previous);
+        let receive_time = report.received_us.wrapping_sub(record.delivered_us);
+        let send_time = record.at.since(record.acked_sent_at);
+        let interval = Duration::from_micros(u64::from(receive_time)).max(send_time);
+        let known = previous.is_some() && record.delivered_us != 0 && receive_time < 10_000_000;
+        let rate = known
+            .then(|| Rate::of(Bytes(self.delivered - record.delivered), interval))
+            .flatten()
+            .filter(|_| interval >= Duration::from_micros(200));
+        let sample = Sample {
+            round_trip,
+            rate,
+            app_limited: record.app_limited,
+            highest: report.highest,
+            next_counter: self.next_counter,
+            in_flight: self.in_flight(),
+        };
+        self.model.on_sample(&sample, now);
+        self.state == State::Suspect && self.enter(State::Active, now)
+    }
+
+    fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) {
+        let Some(previous) = previous else {
+            self.packets_reported = report.packets;
+            return;
+        };
+        let sent = report.highest - previous;
+        let received = u64::from(report.packets.wrapping_sub(self.packets_reported));
+        self.packets_reported = report.packets;
+        let share = sent.saturating_sub(received) as f64 / sent as f64;
+        let weight = (sent as f64 / 256.0).min(1.0);
+        self.loss += (share - self.loss) * weight;
+    }
+
+    fn on_delay(&mut self, owd_us: i32, previous: Option<u64>) {
+        if let (Some(last), Some(previous)) = (self.owd_us, previous.filter(|p| self.remembers(*p))) {
+            let newest = self.reported.unwrap_or(previous);
+            let time = self.sent(newest).at.since(self.sent(previous).at).as_secs_f64();
+            if time > 0.0 {
+                let slope = f64::from(owd_us.wrapping_sub(last)) / 1e6 / time;
+                self.owd_trend += (slope - self.owd_trend) * time.min(0.5);
+            }
+        }
+        self.owd_us = Some(owd_us);
+    }
+
+    /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
+    fn overdue(&self, now: Instant) -> Option<Instant> {
+        let reported = self.reported.unwrap_or(0);
+        if self.eliciting_sent <= reported {
+            return None;
+        }
+        let first = (reported + 1..self.next_counter)
+            .take(64)
+            .find(|counter| self.sent(*counter).eliciting)
+            .unwrap_or(self.eliciting_sent);
+        let since = if self.remembers(first) { self.sent(first).at } else { now };
+        Some(since.max(self.last_heard.unwrap_or(since)) + self.model.patience())
+    }
+
+    /// Takes in the reply to a probe. Returns whether the state changed.
+    pub fn handle_probe_reply(&mut self, token: u64, now: Instant) -> bool {
+        let Some(&(_, sent_at)) = self.tokens.iter().find(|(t, at)| *t == token && *at <= now && token != 0) else {
+            return self.pmtu.handle_reply(token, now);
+        };
+        self.pmtu.handle_reply(token, now);
+        for slot in &mut self.tokens {
+            if slot.0 == token {
+                slot.0 = 0;
+            }
+        }
+        self.last_heard = Some(now);
+        self.model.on_round_trip(now.since(sent_at), now);
+        match self.state {
+            State::Active => false,
+            State::Suspect => sent_at >= self.since && self.enter(State::Active, now),
+            State::Dead => self.enter(State::Validating, now),
+            State::Validating => {
+                self.replies += 1;
+                self.next_probe = now;
+                self.replies >= REPLIES_TO_ACTIVATE && self.enter(State::Active, now)
+            }
+        }
+    }
+
+    /// Takes note that an authenticated packet came in on the path. Returns whether the state changed.
+    pub fn handle_heard(&mut self, now: Instant) -> bool {
+        self.probing == Probing::OnHearing && self.state == State::Dead && self.enter(State::Validating, now)
+    }
+
+    /// Starts anew on another address: nothing known of the old one holds.
+    pub fn handle_moved(&mut self, now: Instant) {
+        self.enter(State::Validating, now);
+    }
+
+    fn enter(&mut self, state: State, now: Instant) -> bool {
+        let was = self.state;
+        self.state = state;
+        self.since = now;
+        match state {
+            State::Validating => {
+                self.replies = 0;
+                self.next_probe = now;
+                self.model = Model::new(self.cap, now);
+                self.pmtu.restart(now);
+                self.forgive();
+            }
+            State::Active => {
+                self.next_probe = now + KEEPALIVE_BUSY;
+                if was == State::Validating {
+                    self.forgive();
+                }
+            }
+            State::Suspect => self.next_probe = now,
+            State::Dead => {
+                self.next_probe = now + PROBE_INTERVAL;
+                self.forgive();
+            }
+        }
+        was != state
+    }
+
+    /// Stops waiting for reports on what was sent before.
+    fn forgive(&mut self) {
+        self.eliciting_sent = 0;
+        if self.next_counter > 1 {
+            self.reported = Some(self.next_counter - 1);
+        }
+        self.delivered_us = 0;
+    }
+
+    /// Whether the session carries traffic at present: decides how often quiet paths are looked at.
+    fn keepalive(&self, session_used: Instant, now: Instant) -> Duration {
+        if now.since(session_used) < BUSY_FOR { KEEPALIVE_BUSY } else { KEEPALIVE_IDLE }
+    }
+
+    /// Lets time pass. `session_used`: when the session last carried a packet. Returns whether the state changed.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let silent = now.since(self.since);
+        match self.state {
+            State::Active => self.overdue(now).is_some_and(|at| at <= now) && self.enter(State::Suspect, now),
+            State::Suspect => {
+                silent >= SUSPECT_FOR.max(self.model.patience() * 2) && self.enter(State::Dead, now)
+            }
+            State::Validating => silent >= VALIDATE_FOR && self.enter(State::Dead, now),
+            State::Dead => false,
+        }
+    }
+
+    /// When [`Self::handle_timeout`] or [`Self::poll_probe`] has something to do next.
+    #[must_use]
+    pub fn poll_timeout(&self, session_used: Instant, now: Instant) -> Instant {
+        let state = match self.state {
+            State::Active => self.overdue(now).unwrap_or(Instant::FAR_FUTURE),
+            State::Suspect => self.since + SUSPECT_FOR.max(self.model.patience() * 2),
+            State::Validating => self.since + VALIDATE_FOR,
+            State::Dead => Instant::FAR_FUTURE,
+        };
+        state.min(self.probe_due(session_used, now)).min(self.pmtu_due())
+    }
+
+    fn pmtu_due(&self) -> Instant {
+        if self.state == State::Active { self.pmtu.due() } else { Instant::FAR_FUTURE }
+    }
+
+    fn probe_due(&self, session_used: Instant, now: Instant) -> Instant {
+        match self.state {
+            State::Active => {
+                let heard = self.last_heard.unwrap_or(self.since).max(self.last_probe.unwrap_or(self.since));
+                heard + self.keepalive(session_used, now)
+            }
+            State::Dead if self.probing == Probing::OnHearing => Instant::FAR_FUTURE,
+            State::Suspect | State::Validating | State::Dead => self.next_probe,
+        }
+    }
+
+    /// A probe that is due now.
+    pub fn poll_probe(&mut self, session_used: Instant, now: Instant) -> Option<Probe> {
+        if self.pmtu_due() <= now {
+            let token = self.issue_token(now, false);
+            return Some(Probe { token, outer_len: self.pmtu.poll(token, now) });
+        }
+        if self.probe_due(session_used, now) > now {
+            return None;
+        }
+        let interval = match self.state {
+            State::Active => Duration::ZERO,
+            State::Suspect => SUSPECT_INTERVAL.max(self.model.round_trip() / 4),
+            State::Validating => PROBE_INTERVAL,
+            State::Dead => {
+                let silent = now.since(self.since);
+                if silent < DEAD_EAGER_FOR { PROBE_INTERVAL } else { (silent / 60).min(DEAD_INTERVAL_MAX) }
+            }
+        };
+        self.next_probe = now + interval;
+        self.last_probe = Some(now);
+        Some(Probe { token: self.issue_token(now, true), outer_len: 0 })
+    }
+
+    fn issue_token(&mut self, now: Instant, remember: bool) -> u64 {
+        // splitmix64: tokens need not be secret (they travel encrypted), only distinct.
+        self.next_token = self.next_token.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.next_token;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let token = (z ^ (z >> 27)) | 1;
+        if remember {
+            self.tokens.rotate_right(1);
+            self.tokens[0] = (token, now);
+        }
+        token
+    }
+}
+
+/// What a path starts with.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Its id.
+    pub id: PathId,
+    /// Which side drives the probing of silent paths.
+    pub probing: Probing,
+    /// The user's limit.
+    pub cap: Option<Rate>,
+    /// The network's MTU: outer IP packet bytes.
+    pub mtu: u16,
+    /// Bytes between an inner packet and its outer IP packet.
+    pub overhead: u16,
+}

@@ -1,0 +1,442 @@
+//! What a path can carry: its rate, its delay, and how much to keep in flight.
+//!
+//! The model follows the delivery rate that the receiver reports and the smallest round trip, as BBR does, and adds what
+//! striping needs: the standing queue is watched every round and drained before it can hold up interactive packets, and a rate
+//! estimate that the queue contradicts is forgotten at once instead of after ten rounds, because links here swing tenfold
+//! within a second.
+//!
+//! ```text
+//!            rate stops growing, or a queue stands
+//!  Startup ------------------------------------------> Drain
+//!                                                        | in flight <= rate x min round trip
+//!                                                        v
+//!                          queue stands           +-> Cruise (probe 1.25, drain 0.75, 6 rounds at 1)
+//!                    Drain <----------------------+      |
+//!                      +---------------------------------+
+//! ```
+//!
+//! Source: delivery rate estimation after draft-cheng-iccrg-delivery-rate-estimation; gains after draft-cardwell-iccrg-bbr.
+//! Units: rates and windows count UDP payload bytes.
+
+use hawser_units::{Bytes, Duration, Instant, Rate};
+
+/// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
+const STARTUP_GAIN: f64 = 2.77;
+/// Gains of the cruise cycle, one each round: probe, give back, hold.
+const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Gain while a queue is drained.
+const DRAIN_GAIN: f64 = 0.7;
+/// How far the window exceeds the product of rate and round trip: room for jitter, small enough that a blackhole swallows little.
+const WINDOW_GAIN: f64 = 1.5;
+/// Packets that the window always holds: one on the wire, one behind it, one being reported.
+const MIN_WINDOW: u64 = 4 * 1472;
+/// The window before anything is known.
+///
+/// Source: RFC 6928.
+const INITIAL_WINDOW: u64 = 10 * 1472;
+/// Room for the time that reports wait at the receiver.
+const REPORT_DELAY: Duration = Duration::from_millis(6);
+/// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
+const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
+/// How long a smallest round trip is believed.
+const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
+/// Rate buckets: the estimate is the largest of the last eight.
+const BUCKETS: usize = 8;
+/// The shortest bucket: on a short path a round is too short to measure a rate in.
+const BUCKET: Duration = Duration::from_millis(40);
+/// The shortest round, for the same reason.
+const MIN_ROUND: Duration = Duration::from_millis(2);
+
+/// What one report says, worked out by the path.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Round trip of the newest packet reported, the report's waiting time taken off.
+    pub round_trip: Duration,
+    /// Delivery rate over about a round trip; `None` where there was no time between reports.
+    pub rate: Option<Rate>,
+    /// The sender had nothing to send in that time: the rate is a lower bound only.
+    pub app_limited: bool,
+    /// The newest counter reported.
+    pub highest: u64,
+    /// The counter that will be sent next.
+    pub next_counter: u64,
+    /// Bytes in flight after the report.
+    pub in_flight: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Startup,
+    Drain,
+    Cruise,
+}
+
+/// The model of one path in the sending direction.
+///
+/// Cost: O(1) a report, no allocation.
+#[derive(Debug)]
+pub struct Model {
+    phase: Phase,
+    cycle: usize,
+    buckets: [Rate; BUCKETS],
+    bucket_since: Instant,
+    min_rtt: Option<(Duration, Instant)>,
+    smoothed: Duration,
+    variation: Duration,
+    jitter: Duration,
+    last_rtt: Option<Duration>,
+    round_end: u64,
+    round_since: Instant,
+    round_min: Option<Duration>,
+    round_rate: Rate,
+    queued_rounds: u32,
+    full_rate: Rate,
+    full_rounds: u32,
+    cap: Option<Rate>,
+}
+
+impl Model {
+    /// A model that knows nothing yet. `cap`: the user's limit.
+    #[must_use]
+    pub fn new(cap: Option<Rate>, now: Instant) -> Self {
+        Self {
+            phase: Phase::Startup,
+            cycle: 2,
+            buckets: [Rate::ZERO; BUCKETS],
+            bucket_since: now,
+            min_rtt: None,
+            smoothed: Duration::ZERO,
+            variation: Duration::ZERO,
+            jitter: Duration::ZERO,
+            last_rtt: None,
+            round_end: 0,
+            round_since: now,
+            round_min: None,
+            round_rate: Rate::ZERO,
+            queued_rounds: 0,
+            full_rate: Rate::ZERO,
+            full_rounds: 0,
+            cap,
+        }
+    }
+
+    /// The delivery rate; zero when nothing is known.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        self.buckets.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Smoothed round trip (RFC 6298); zero when nothing is known.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        self.smoothed
+    }
+
+    /// Smallest round trip of the last ten seconds; zero when nothing is known.
+    #[must_use]
+    pub fn min_round_trip(&self) -> Duration {
+        self.min_rtt.map_or(Duration::ZERO, |(rtt, _)| rtt)
+    }
+
+    /// How long a report may take before the path is suspected: two round trips or four deviations, and what reports wait.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        if self.last_rtt.is_none() {
+            return Duration::from_millis(300);
+        }
+        self.smoothed + (self.variation * 4).max(self.smoothed / 2) + Duration::from_millis(30)
+    }
+
+    /// The rate to send at; `None` before the first sample.
+    #[must_use]
+    pub fn pacing(&self) -> Option<Rate> {
+        let rate = self.rate();
+        let gain = match self.phase {
+            Phase::Startup => STARTUP_GAIN,
+            Phase::Drain => DRAIN_GAIN,
+            Phase::Cruise => CYCLE[self.cycle],
+        };
+        let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(Rate::from_bps(64_000)));
+        match (paced, self.cap) {
+            (Some(paced), Some(cap)) => Some(paced.min(cap)),
+            (paced, cap) => paced.or(cap),
+        }
+    }
+
+    /// Bytes that may be in flight.
+    #[must_use]
+    pub fn window(&self) -> u64 {
+        let rate = self.rate();
+        if rate == Rate::ZERO {
+            return INITIAL_WINDOW;
+        }
+        let gain = if self.phase == Phase::Startup { STARTUP_GAIN } else { WINDOW_GAIN };
+        let product = rate.bytes_in(self.min_round_trip()).0;
+        let window = (product as f64 * gain) as u64 + rate.bytes_in(REPORT_DELAY).0;
+        let floor = if self.phase == Phase::Startup { INITIAL_WINDOW } else { MIN_WINDOW };
+        window.max(floor)
+    }
+
+    /// Changes the user's limit.
+    pub fn set_cap(&mut self, cap: Option<Rate>) {
+        self.cap = cap;
+    }
+
+    /// Takes in one report.
+    pub fn on_sample(&mut self, sample: &Sample, now: Instant) {
+        self.on_round_trip(sample.round_trip, now);
+        self.on_rate(sample, now);
+        let round_over = sample.highest >= self.round_end && now.since(self.round_since) >= MIN_ROUND;
+        if round_over {
+            self.on_round(sample);
+            self.round_end = sample.next_counter;
+            self.round_since = now;
+            self.round_min = None;
+            self.round_rate = Rate::ZERO;
+        }
+        if self.phase == Phase::Drain && sample.in_flight <= self.drained() {
+            self.enter(Phase::Cruise);
+        }
+    }
+
+    /// Takes in a round trip that came without a rate (a probe's).
+    pub fn on_round_trip(&mut self, rtt: Duration, now: Instant) {
+        if self.min_rtt.is_none_or(|(min, at)| rtt <= min || now.since(at) > MIN_RTT_WINDOW) {
+            self.min_rtt = Some((rtt, now));
+        }
+        self.round_min = Some(self.round_min.map_or(rtt, |min| min.min(rtt)));
+        match self.last_rtt.replace(rtt) {
+            None => {
+                self.smoothed = rtt;
+                self.variation = rtt / 2;
+            }
+            Some(last) => {
+                let error = self.smoothed.abs_diff(rtt);
+                self.variation = (self.variation * 3 + error) / 4;
+                self.smoothed = (self.smoothed * 7 + rtt) / 8;
+                self.jitter = (self.jitter * 15 + last.abs_diff(rtt)) / 16;
+            }
+        }
+    }
+
+    fn on_rate(&mut self, sample: &Sample, now: Instant) {
+        let Some(rate) = sample.rate else { return };
+        if now.since(self.bucket_since) >= BUCKET.max(self.smoothed) && !sample.app_limited {
+            self.buckets.rotate_right(1);
+            self.buckets[0] = Rate::ZERO;
+            self.bucket_since = now;
+        }
+        self.round_rate = self.round_rate.max(rate);
+        if !sample.app_limited || rate > self.rate() {
+            self.buckets[0] = self.buckets[0].max(rate);
+        }
+    }
+
+    fn queue_stands(&self) -> bool {
+        let Some(round_min) = self.round_min else { return false };
+        let min = self.min_round_trip();
+        round_min.saturating_sub(min) > QUEUE_ALLOWANCE + min / 8 + self.jitter
+    }
+
+    fn on_round(&mut self, sample: &Sample) {
+        let queued = self.queue_stands();
+        self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
+        match self.phase {
+            Phase::Startup => {
+                if queued || self.has_stopped_growing(sample) {
+                    self.enter(Phase::Drain);
+                }
+            }
+            Phase::Drain => {
+                if self.queued_rounds >= 2 {
+                    self.believe_the_queue();
+                } else if !queued {
+                    self.enter(Phase::Cruise);
+                }
+            }
+            Phase::Cruise => {
+                if queued {
+                    self.enter(Phase::Drain);
+                } else {
+                    self.advance_cycle(sample);
+                }
+            }
+        }
+    }
+
+    /// A queue that outlasts draining proves that the estimate is too high: the link got slower.
+    fn believe_the_queue(&mut self) {
+        let seen = self.round_rate.scale(0.95);
+        if seen != Rate::ZERO && seen < self.rate() {
+            self.buckets = [Rate::ZERO; BUCKETS];
+            self.buckets[0] = seen;
+        }
+        self.queued_rounds = 0;
+    }
+
+    fn has_stopped_growing(&mut self, sample: &Sample) -> bool {
+        if sample.app_limited {
+            return false;
+        }
+        let rate = self.rate();
+        if rate >= self.full_rate.scale(1.25) {
+            self.full_rate = rate;
+            self.full_rounds = 0;
+            return false;
+        }
+        self.full_rounds += 1;
+        self.full_rounds >= 3
+    }
+
+    /// A probe that found more is repeated at once: capacity is taken up within a few rounds.
+    fn advance_cycle(&mut self, sample: &Sample) {
+        let found = self.cycle == 0 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
+        if self.cycle == 0 {
+            self.full_rate = self.rate();
+        }
+        if !found {
+            self.cycle = (self.cycle + 1) % CYCLE.len();
+        }
+    }
+
+    fn drained(&self) -> u64 {
+        self.rate().bytes_in(self.min_round_trip() + REPORT_DELAY / 2).0.max(MIN_WINDOW)
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        if phase == Phase::Cruise {
+            self.full_rate = self.rate();
+            self.cycle = 2;
+        }
+        self.phase = phase;
+    }
+}
+
+/// Lets packets out at a rate, in small bursts.
+#[derive(Debug, Default)]
+pub struct Pacer {
+    next: Instant,
+}
+
+/// How far ahead of its time a packet may go: what batching needs at high rates, half a millisecond of queue at most.
+const LEAD: Duration = Duration::from_micros(500);
+/// How much lateness of the driver is made up for: a machine that sleeps longer has lost the link time.
+const CATCH_UP: Duration = Duration::from_millis(8);
+
+impl Pacer {
+    /// Bytes that may go now; at least `packet` when anything may go.
+    #[must_use]
+    pub fn credit(&self, rate: Option<Rate>, packet: u64, now: Instant) -> u64 {
+        let Some(rate) = rate else { return u64::MAX };
+        let from = self.next.max(now - CATCH_UP);
+        let bytes = rate.bytes_in((now + LEAD).since(from)).0;
+        match (bytes >= packet, from <= now) {
+            (true, _) => bytes,
+            (false, true) => packet,
+            (false, false) => 0,
+        }
+    }
+
+    /// When a packet of `packet` bytes may go.
+    #[must_use]
+    pub fn ready_at(&self, rate: Option<Rate>, packet: u64) -> Instant {
+        let Some(rate) = rate else { return Instant::ZERO };
+        self.next.min(self.next + rate.time_for(Bytes(packet)) - LEAD)
+    }
+
+    /// Takes note of `bytes` that went.
+    pub fn on_sent(&mut self, rate: Option<Rate>, bytes: u64, now: Instant) {
+        if let Some(rate) = rate {
+            self.next = self.next.max(now - CATCH_UP) + rate.time_for(Bytes(bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A first-in-first-out link in virtual time, reporting every packet.
+    fn run(model: &mut Model, rate_at: impl Fn(u64) -> Rate, delay: Duration, seconds: u64) -> (Rate, Duration) {
+        const PACKET: u64 = 1472;
+        let mut now = Instant::from_nanos(1);
+        let mut pacer = Pacer::default();
+        let mut link_free = now;
+        let mut sent = Vec::<(Instant, u64, Instant)>::new();
+        let mut delivered = 0u64;
+        let mut delivered_at = now;
+        let mut pending = std::collections::VecDeque::new();
+        let (mut bytes_last_second, mut worst_queue) = (0, Duration::ZERO);
+        let end = now + Duration::from_secs(seconds);
+        while now < end {
+            while let Some(&(at, counter)) = pending.front() {
+                if at > now {
+                    break;
+                }
+                pending.pop_front();
+                let (sent_at, delivered_then, delivered_at_then): (Instant, u64, Instant) = sent[counter as usize];
+                delivered += PACKET;
+                delivered_at = at;
+                let elapsed = at.since(delivered_at_then);
+                let sample = Sample {
+                    round_trip: at.since(sent_at),
+                    rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
+                    app_limited: false,
+                    highest: counter,
+                    next_counter: sent.len() as u64,
+                    in_flight: (sent.len() as u64 - counter) * PACKET,
+                };
+                model.on_sample(&sample, now);
+                if now + Duration::from_secs(1) > end {
+                    bytes_last_second += PACKET;
+                    worst_queue = worst_queue.max(at.since(sent_at).saturating_sub(delay));
+                }
+            }
+            let in_flight = pending.len() as u64 * PACKET;
+            let rate = model.pacing();
+            if in_flight + PACKET <= model.window() && pacer.credit(rate, PACKET, now) >= PACKET {
+                let link = rate_at(now.as_nanos() / 1_000_000_000);
+                link_free = link_free.max(now) + link.time_for(Bytes(PACKET));
+                pending.push_back((link_free + delay, sent.len() as u64));
+                sent.push((now, delivered, delivered_at));
+                pacer.on_sent(rate, PACKET, now);
+            } else {
+                now += Duration::from_micros(50);
+            }
+        }
+        (Rate::of(Bytes(bytes_last_second), Duration::from_secs(1)).expect("a second"), worst_queue)
+    }
+
+    #[test]
+    fn fills_a_link_and_keeps_its_queue_short() {
+        for (mbps, delay) in [(5, 10), (20, 20), (100, 40), (300, 16), (1, 2)] {
+            let mut model = Model::new(None, Instant::ZERO);
+            let (rate, queue) =
+                run(&mut model, |_| Rate::from_mbps(mbps), Duration::from_millis(delay), 6);
+            let share = rate.as_bps() as f64 / (mbps as f64 * 1e6);
+            assert!(share > 0.96, "{mbps} Mbit/s {delay} ms: share {share}");
+            let packet_time = 1472.0 * 8.0 / (mbps as f64 * 1e6);
+            let bound = 0.020 + 0.3 * delay as f64 / 1e3 + 3.0 * packet_time;
+            assert!(queue.as_secs_f64() < bound, "{mbps} Mbit/s {delay} ms: queue {queue:?}");
+        }
+    }
+
+    #[test]
+    fn follows_a_link_that_slows_down_and_recovers() {
+        for (first, second) in [(50, 5), (5, 50)] {
+            let mut model = Model::new(None, Instant::ZERO);
+            let rate_at = move |s| Rate::from_mbps(if s < 4 { first } else { second });
+            let (rate, queue) = run(&mut model, rate_at, Duration::from_millis(30), 8);
+            let share = rate.as_bps() as f64 / (second as f64 * 1e6);
+            assert!(share > 0.9, "{first} to {second}: share {share}");
+            assert!(queue < Duration::from_millis(60), "{first} to {second}: queue {queue:?}");
+        }
+    }
+
+    #[test]
+    fn obeys_a_cap() {
+        let mut model = Model::new(Some(Rate::from_mbps(3)), Instant::ZERO);
+        let (rate, _) = run(&mut model, |_| Rate::from_mbps(20), Duration::from_millis(20), 4);
+        assert!(rate <= Rate::from_bps(3_100_000), "{rate}");
+    }
+}

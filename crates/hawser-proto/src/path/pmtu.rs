@@ -1,0 +1,144 @@
+//! How large a packet may be on a path, found by sending padded probes: no ICMP needed.
+//!
+//! Source: RFC 8899 (datagram packetization layer path MTU discovery). The search starts at the network's own MTU, which is
+//! nearly always right, and halves the interval from there. Units: outer IP packet bytes.
+
+use hawser_units::{Duration, Instant};
+
+/// What is believed before a probe came back: the smallest MTU of IPv6 (RFC 8200 section 5) and of nearly every IPv4 link.
+const BASE: u16 = 1280;
+/// Tries of one size.
+///
+/// Source: RFC 8899 section 5.1.2, `MAX_PROBES`.
+const MAX_PROBES: u8 = 3;
+/// How long a probe may take.
+const PROBE_TIME: Duration = Duration::from_millis(500);
+/// When the search is done again upwards.
+///
+/// Source: RFC 8899 section 5.1.1, `PMTU_RAISE_TIMER`.
+const RAISE: Duration = Duration::from_secs(600);
+/// A gain below this is not worth another probe.
+const STEP: u16 = 8;
+
+/// The search for a path's packet size.
+#[derive(Debug)]
+pub struct Pmtu {
+    overhead: u16,
+    link: u16,
+    known: u16,
+    too_large: u16,
+    probing: Option<(u64, u16)>,
+    tries: u8,
+    due: Instant,
+}
+
+impl Pmtu {
+    /// Starts from the base size. `link`: the network's MTU; `overhead`: bytes around an inner packet.
+    #[must_use]
+    pub fn new(link: u16, overhead: u16, now: Instant) -> Self {
+        let known = BASE.min(link);
+        Self { overhead, link, known, too_large: link + 1, probing: None, tries: 0, due: now }
+    }
+
+    /// The largest inner packet that fits.
+    #[must_use]
+    pub fn inner(&self) -> u16 {
+        self.known.saturating_sub(self.overhead)
+    }
+
+    /// The largest outer packet known to pass.
+    #[must_use]
+    pub fn outer(&self) -> u16 {
+        self.known
+    }
+
+    /// Forgets what was found: the path has changed.
+    pub fn restart(&mut self, now: Instant) {
+        *self = Self::new(self.link, self.overhead, now);
+    }
+
+    /// When the next probe is due.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// The size of the probe to send now under `token`.
+    pub fn poll(&mut self, token: u64, now: Instant) -> u16 {
+        if self.probing.take().is_some() {
+            self.tries += 1;
+            if self.tries >= MAX_PROBES {
+                self.too_large = self.candidate();
+                self.tries = 0;
+            }
+        }
+        if self.finished() {
+            self.too_large = self.link + 1;
+        }
+        let size = self.candidate();
+        self.probing = Some((token, size));
+        self.due = now + PROBE_TIME;
+        size
+    }
+
+    fn finished(&self) -> bool {
+        self.known + STEP > self.too_large
+    }
+
+    /// First the link's own size, then the middle of what is open.
+    fn candidate(&self) -> u16 {
+        if self.too_large > self.link { self.link } else { self.known.midpoint(self.too_large) }
+    }
+
+    /// Takes in a probe reply; false in any case, as the path's state does not change by it.
+    pub fn handle_reply(&mut self, token: u64, now: Instant) -> bool {
+        if let Some((_, size)) = self.probing.take_if(|(expected, _)| *expected == token) {
+            self.known = self.known.max(size);
+            self.tries = 0;
+            self.due = if self.finished() || size == self.link { now + RAISE } else { now };
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the search over a path that carries at most `real` bytes.
+    fn search(link: u16, real: u16) -> u16 {
+        let mut pmtu = Pmtu::new(link, 68, Instant::ZERO);
+        let mut now = Instant::ZERO;
+        for token in 1..100 {
+            if pmtu.due() > now + Duration::from_secs(60) {
+                break;
+            }
+            now = now.max(pmtu.due());
+            if pmtu.poll(token, now) <= real {
+                pmtu.handle_reply(token, now);
+            }
+        }
+        pmtu.outer()
+    }
+
+    #[test]
+    fn finds_the_size_within_a_step() {
+        for real in [1280, 1300, 1400, 1420, 1472, 1492, 1499, 1500] {
+            let found = search(1500, real);
+            assert!(found <= real && found + STEP >= real, "real {real} found {found}");
+        }
+        assert_eq!(search(9000, 9000), 9000);
+        assert_eq!(search(1200, 1200), 1200);
+    }
+
+    #[test]
+    fn takes_the_link_size_after_one_reply() {
+        let mut pmtu = Pmtu::new(1500, 68, Instant::ZERO);
+        assert_eq!(pmtu.inner(), 1212);
+        assert_eq!(pmtu.poll(5, Instant::ZERO), 1500);
+        pmtu.handle_reply(6, Instant::ZERO);
+        assert_eq!(pmtu.outer(), 1280);
+        pmtu.handle_reply(5, Instant::ZERO);
+        assert_eq!(pmtu.inner(), 1432);
+    }
+}

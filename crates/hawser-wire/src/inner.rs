@@ -1,0 +1,414 @@
+//! Inner IP packets: what flow a packet belongs to, and the fields that the tunnel reads or rewrites.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// IP protocol numbers that the tunnel treats specially.
+pub mod protocol {
+    /// ICMP.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// ICMPv6.
+    pub const ICMPV6: u8 = 58;
+}
+
+/// The five-tuple. Ports are zero where the transport has none or the packet is a later fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// IP protocol (IPv6: the first next header).
+    pub protocol: u8,
+    /// Source port.
+    pub source_port: u16,
+    /// Destination port.
+    pub destination_port: u16,
+}
+
+/// Where things are in an inner packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The flow.
+    pub key: FlowKey,
+    /// Bytes of the IP header, options included.
+    pub ip_len: u16,
+    /// Bytes of IP and transport header together; `ip_len` where the transport is not TCP or UDP.
+    pub headers_len: u16,
+    /// The TCP flags; zero for others.
+    pub tcp_flags: u8,
+    /// Differentiated services code point.
+    pub dscp: u8,
+    /// The ECN field.
+    pub ecn: Ecn,
+}
+
+/// The two ECN bits.
+///
+/// Source: RFC 3168 section 5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ecn {
+    /// Not ECN-capable.
+    NotEct,
+    /// Capable (1).
+    Ect1,
+    /// Capable (0).
+    Ect0,
+    /// Congestion experienced.
+    Ce,
+}
+
+impl Ecn {
+    /// From the two low bits of a traffic class byte.
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+
+    /// The two bits.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// TCP flag bits.
+pub mod tcp_flag {
+    /// No more data.
+    pub const FIN: u8 = 0x01;
+    /// Synchronise.
+    pub const SYN: u8 = 0x02;
+    /// Reset.
+    pub const RST: u8 = 0x04;
+    /// Push.
+    pub const PSH: u8 = 0x08;
+    /// Congestion window reduced.
+    pub const CWR: u8 = 0x80;
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+/// Reads the headers of an IP packet; `None` when it is not IPv4 or IPv6, or is cut short.
+///
+/// Cost: O(1), no copy. Extension headers of IPv6 are not walked: such packets form a flow per address pair.
+#[must_use]
+pub fn parse(packet: &[u8]) -> Option<Summary> {
+    match packet.first()? >> 4 {
+        4 => parse_v4(packet),
+        6 => parse_v6(packet),
+        _ => None,
+    }
+}
+
+fn parse_v4(packet: &[u8]) -> Option<Summary> {
+    let head = packet.first_chunk::<20>()?;
+    let ip_len = usize::from(head[0] & 0x0f) * 4;
+    if ip_len < 20 || packet.len() < ip_len {
+        return None;
+    }
+    let source = IpAddr::V4(Ipv4Addr::new(head[12], head[13], head[14], head[15]));
+    let destination = IpAddr::V4(Ipv4Addr::new(head[16], head[17], head[18], head[19]));
+    let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3fff != 0;
+    finish(packet, ip_len, (source, destination), head[9], head[1], fragment)
+}
+
+fn parse_v6(packet: &[u8]) -> Option<Summary> {
+    let head = packet.first_chunk::<40>()?;
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&head[at..at + 16]);
+        IpAddr::V6(Ipv6Addr::from(octets))
+    };
+    let class = (head[0] << 4) | (head[1] >> 4);
+    finish(packet, 40, (address(8), address(24)), head[6], class, false)
+}
+
+fn finish(
+    packet: &[u8],
+    ip_len: usize,
+    (source, destination): (IpAddr, IpAddr),
+    protocol: u8,
+    class: u8,
+    fragment: bool,
+) -> Option<Summary> {
+    let mut headers_len = ip_len;
+    let (mut source_port, mut destination_port, mut tcp_flags) = (0, 0, 0);
+    if !fragment && matches!(protocol, protocol::TCP | protocol::UDP) {
+        source_port = u16_at(packet, ip_len)?;
+        destination_port = u16_at(packet, ip_len + 2)?;
+        if protocol == protocol::TCP {
+            let transport = usize::from(packet.get(ip_len + 12)? >> 4) * 4;
+            if transport < 20 || packet.len() < ip_len + transport {
+                return None;
+            }
+            tcp_flags = packet[ip_len + 13];
+            headers_len += transport;
+        } else {
+            if packet.len() < ip_len + 8 {
+                return None;
+            }
+            headers_len += 8;
+        }
+    }
+    Some(Summary {
+        key: FlowKey { source, destination, protocol, source_port, destination_port },
+        ip_len: ip_len as u16,
+        headers_len: headers_len as u16,
+        tcp_flags,
+        dscp: class >> 2,
+        ecn: Ecn::from_bits(class),
+    })
+}
+
+/// Sets the ECN field of an IP packet that [`parse`] accepted, and mends the IPv4 header checksum.
+pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
+    match packet[0] >> 4 {
+        4 => {
+            let old = u16::from_be_bytes([packet[0], packet[1]]);
+            packet[1] = (packet[1] & !3) | ecn.bits();
+            let new = u16::from_be_bytes([packet[0], packet[1]]);
+            let sum = u16::from_be_bytes([packet[10], packet[11]]);
+            packet[10..12].copy_from_slice(&checksum_update(sum, old, new).to_be_bytes());
+        }
+        _ => packet[1] = (packet[1] & !0x30) | (ecn.bits() << 4),
+    }
+}
+
+/// What a tunnel exit does with the ECN marks of the outer and the inner packet.
+///
+/// Source: RFC 6040 section 4.2, figure 4. `None`: the packet must be dropped.
+#[must_use]
+pub fn ecn_at_exit(inner: Ecn, outer: Ecn) -> Option<Ecn> {
+    match (inner, outer) {
+        (Ecn::NotEct, Ecn::Ce) => None,
+        (Ecn::Ect0 | Ecn::Ect1, Ecn::Ce) | (Ecn::Ce, _) => Some(Ecn::Ce),
+        (Ecn::Ect0, Ecn::Ect1) => Some(Ecn::Ect1),
+        (inner, _) => Some(inner),
+    }
+}
+
+/// The ones' complement sum over `bytes`, folded to 16 bits but not complemented.
+#[must_use]
+pub fn ones_sum(bytes: &[u8], initial: u32) -> u16 {
+    let mut sum = u64::from(initial);
+    let (words, rest) = bytes.as_chunks::<4>();
+    for word in words {
+        sum += u64::from(u32::from_be_bytes(*word));
+    }
+    let mut tail = [0; 4];
+    tail[..rest.len()].copy_from_slice(rest);
+    sum += u64::from(u32::from_be_bytes(tail));
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// Replaces a 16-bit word under a checksum.
+///
+/// Source: RFC 1624 equation 3.
+#[must_use]
+pub fn checksum_update(checksum: u16, old: u16, new: u16) -> u16 {
+    let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Writes the header checksum of an IPv4 packet.
+pub fn fill_ipv4_checksum(packet: &mut [u8], ip_len: usize) {
+    packet[10..12].fill(0);
+    let sum = !ones_sum(&packet[..ip_len], 0);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The pseudo-header sum of a packet whose transport part is `transport_len` bytes long: what a transport checksum field
+/// holds while its completion is left to later.
+#[must_use]
+pub fn pseudo_header_sum(packet: &[u8], protocol: u8, transport_len: usize) -> u16 {
+    let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..40] };
+    ones_sum(addresses, u32::from(protocol) + transport_len as u32)
+}
+
+/// Lowers the maximum segment size that a TCP SYN announces to what fits `mtu` bytes of inner packet. Returns whether it changed
+/// anything.
+///
+/// `complete`: the transport checksum is complete and is mended too; otherwise it covers only the pseudo-header.
+///
+/// Source: RFC 9293 section 3.7.1; the clamp is the usual one of tunnels and routers.
+pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool) -> bool {
+    if summary.tcp_flags & tcp_flag::SYN == 0 {
+        return false;
+    }
+    let ip_len = usize::from(summary.ip_len);
+    let most = mtu.saturating_sub(summary.ip_len + 20);
+    let mut at = ip_len + 20;
+    let end = usize::from(summary.headers_len);
+    while at < end {
+        match packet[at] {
+            0 => return false,
+            1 => at += 1,
+            kind => {
+                let Some(len) = packet.get(at + 1).map(|len| usize::from(*len)) else { return false };
+                if len < 2 || at + len > end {
+                    return false;
+                }
+                if kind == 2 && len == 4 {
+                    let old = u16::from_be_bytes([packet[at + 2], packet[at + 3]]);
+                    if old <= most {
+                        return false;
+                    }
+                    packet[at + 2..at + 4].copy_from_slice(&most.to_be_bytes());
+                    if complete {
+                        let field = ip_len + 16;
+                        let sum = u16::from_be_bytes([packet[field], packet[field + 1]]);
+                        // An option at an odd offset sits in the other half of the words.
+                        let (old, new) = if (at - ip_len) % 2 == 0 {
+                            (old, most)
+                        } else {
+                            (old.swap_bytes(), most.swap_bytes())
+                        };
+                        packet[field..field + 2]
+                            .copy_from_slice(&checksum_update(sum, old, new).to_be_bytes());
+                    }
+                    return true;
+                }
+                at += len;
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A TCP packet over IPv4 with timestamps, complete checksums.
+    pub(crate) fn tcp_packet(sequence: u32, payload: &[u8], flags: u8) -> Vec<u8> {
+        let total = 20 + 32 + payload.len();
+        let mut p = vec![0u8; total];
+        p[0] = 0x45;
+        p[1] = 2;
+        p[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+        p[6] = 0x40;
+        p[8] = 64;
+        p[9] = protocol::TCP;
+        p[12..16].copy_from_slice(&[10, 0, 0, 1]);
+        p[16..20].copy_from_slice(&[10, 0, 0, 2]);
+        p[20..22].copy_from_slice(&80u16.to_be_bytes());
+        p[22..24].copy_from_slice(&40000u16.to_be_bytes());
+        p[24..28].copy_from_slice(&sequence.to_be_bytes());
+        p[32] = 8 << 4;
+        p[33] = flags;
+        p[40..44].copy_from_slice(&[1, 1, 8, 10]);
+        p[52..].copy_from_slice(payload);
+        fill_ipv4_checksum(&mut p, 20);
+        complete_transport(&mut p);
+        p
+    }
+
+    /// Completes the transport checksum in software.
+    pub(crate) fn complete_transport(p: &mut [u8]) {
+        let s = parse(p).expect("valid");
+        let at = usize::from(s.ip_len);
+        let field = at + if s.key.protocol == protocol::TCP { 16 } else { 6 };
+        p[field..field + 2].fill(0);
+        let pseudo = pseudo_header_sum(p, s.key.protocol, p.len() - at);
+        let sum = !ones_sum(&p[at..], u32::from(pseudo));
+        p[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    fn checksums_hold(p: &[u8]) -> bool {
+        let s = parse(p).expect("valid");
+        let at = usize::from(s.ip_len);
+        let pseudo = pseudo_header_sum(p, s.key.protocol, p.len() - at);
+        ones_sum(&p[..at], 0) == 0xffff && ones_sum(&p[at..], u32::from(pseudo)) == 0xffff
+    }
+
+    #[test]
+    fn finds_the_five_tuple() {
+        let s = parse(&tcp_packet(7, b"hello", tcp_flag::PSH)).expect("valid");
+        assert_eq!((s.key.source_port, s.key.destination_port, s.headers_len), (80, 40000, 52));
+        assert_eq!(s.ecn, Ecn::Ect0);
+    }
+
+    #[test]
+    fn marking_keeps_the_header_checksum_right() {
+        let mut p = tcp_packet(7, b"hello", 0);
+        set_ecn(&mut p, Ecn::Ce);
+        assert!(checksums_hold(&p));
+        assert_eq!(parse(&p).expect("valid").ecn, Ecn::Ce);
+    }
+
+    #[test]
+    fn clamps_only_a_larger_segment_size() {
+        let mut p = tcp_packet(7, &[], tcp_flag::SYN);
+        p[40..44].copy_from_slice(&[2, 4, 0x05, 0xb4]);
+        complete_transport(&mut p);
+        let s = parse(&p).expect("valid");
+        assert!(!clamp_mss(&mut p, &s, 1500, true));
+        assert!(clamp_mss(&mut p, &s, 1432, true));
+        assert_eq!(&p[42..44], &1392u16.to_be_bytes());
+        assert!(checksums_hold(&p));
+    }
+
+    #[test]
+    fn clamps_at_an_odd_offset() {
+        let mut p = tcp_packet(7, &[], tcp_flag::SYN);
+        p[40..46].copy_from_slice(&[1, 2, 4, 0x05, 0xb4, 0]);
+        complete_transport(&mut p);
+        let s = parse(&p).expect("valid");
+        assert!(clamp_mss(&mut p, &s, 1300, true));
+        assert!(checksums_hold(&p));
+    }
+
+    #[test]
+    fn ecn_exit_follows_the_table() {
+        use Ecn::{Ce, Ect0, Ect1, NotEct};
+        let table = [
+            (NotEct, NotEct, Some(NotEct)),
+            (NotEct, Ect0, Some(NotEct)),
+            (NotEct, Ect1, Some(NotEct)),
+            (NotEct, Ce, None),
+            (Ect0, NotEct, Some(Ect0)),
+            (Ect0, Ect0, Some(Ect0)),
+            (Ect0, Ect1, Some(Ect1)),
+            (Ect0, Ce, Some(Ce)),
+            (Ect1, NotEct, Some(Ect1)),
+            (Ect1, Ect0, Some(Ect1)),
+            (Ect1, Ect1, Some(Ect1)),
+            (Ect1, Ce, Some(Ce)),
+            (Ce, NotEct, Some(Ce)),
+            (Ce, Ect0, Some(Ce)),
+            (Ce, Ect1, Some(Ce)),
+            (Ce, Ce, Some(Ce)),
+        ];
+        for (inner, outer, exit) in table {
+            assert_eq!(ecn_at_exit(inner, outer), exit, "inner {inner:?} outer {outer:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_not_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            if let Some(s) = parse(&bytes) {
+                prop_assert!(usize::from(s.headers_len) <= bytes.len());
+                let mut copy = bytes.clone();
+                clamp_mss(&mut copy, &s, 1000, true);
+            }
+        }
+    }
+}
