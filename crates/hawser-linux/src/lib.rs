@@ -3,3 +3,7 @@
 pub mod tun;
 pub mod udp;
 pub mod wait;
+pub mod clock;
+pub mod lab_link;
+pub mod netns;
+pub mod shutdown;

@@ -69,7 +69,10 @@ impl Tun {
         // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel reads and writes only within it.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
         check(result).map_err(|error| TunError::Create(name.to_owned(), error))?;
-        let tun = Self { file, name: name.to_owned() };
+        let tun = Self {
+            file,
+            name: name.to_owned(),
+        };
         tun.set_offloads()?;
         tun.set_mtu(mtu)?;
         Ok(tun)
@@ -84,7 +87,9 @@ impl Tun {
         let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
         // UDP segmentation needs Linux 6.2; without it such packets arrive one by one.
         let with_udp = self.offload(tcp | TUN_F_USO4 | TUN_F_USO6);
-        with_udp.or_else(|_| self.offload(tcp)).map_err(|error| option("segmentation offload", error))
+        with_udp
+            .or_else(|_| self.offload(tcp))
+            .map_err(|error| option("segmentation offload", error))
     }
 
     fn offload(&self, flags: c_uint) -> io::Result<()> {
@@ -98,7 +103,8 @@ impl Tun {
     /// [`TunError::Option`]: the MTU is as before.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), TunError> {
         let error = |error| TunError::Option(self.name.clone(), "MTU", error);
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).map_err(error)?;
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).map_err(error)?;
         let mut request = interface_request(&self.name);
         request.ifr_ifru.ifru_mtu = c_int::from(mtu);
         // SAFETY: the request is a valid `ifreq` that outlives the call.
@@ -132,7 +138,10 @@ impl Tun {
     /// # Errors
     /// No file descriptor is left.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { file: self.file.try_clone()?, name: self.name.clone() })
+        Ok(Self {
+            file: self.file.try_clone()?,
+            name: self.name.clone(),
+        })
     }
 }
 
@@ -152,7 +161,11 @@ fn interface_request(name: &str) -> libc::ifreq {
 }
 
 fn check(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
@@ -24,7 +24,11 @@ pub fn open_bound(device: &str, ipv6: bool) -> io::Result<UdpSocket> {
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     socket.bind_device(Some(device.as_bytes()))?;
     socket.set_mark(OUTER_MARK)?;
-    let any: SocketAddr = if ipv6 { ([0_u16; 8], 0).into() } else { ([0_u8; 4], 0).into() };
+    let any: SocketAddr = if ipv6 {
+        ([0_u16; 8], 0).into()
+    } else {
+        ([0_u8; 4], 0).into()
+    };
     socket.bind(&any.into())?;
     Ok(socket.into())
 }
@@ -45,9 +49,13 @@ impl DataSocket {
     pub fn new(socket: Arc<UdpSocket>) -> io::Result<Self> {
         let state = UdpSocketState::new((&*socket).into())?;
         let reference = SockRef::from(&*socket);
-        grow(&reference);
+        grow(&socket);
         let ipv4_mapped = socket.local_addr()?.is_ipv6() && !reference.only_v6().unwrap_or(true);
-        Ok(Self { socket, state, ipv4_mapped })
+        Ok(Self {
+            socket,
+            state,
+            ipv4_mapped,
+        })
     }
 
     /// Sends datagrams of `segment` bytes each (the last may be shorter) to one address in one call.
@@ -100,14 +108,15 @@ pub fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-fn grow(socket: &SockRef<'_>) {
+fn grow(socket: &UdpSocket) {
     for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
         let size = BUFFER as libc::c_int;
         let len = size_of::<libc::c_int>() as libc::socklen_t;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(socket);
+        let fd = socket.as_raw_fd();
         // SAFETY: the option takes an int, which outlives the call.
         unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const size).cast(), len) };
     }
+    let socket = SockRef::from(socket);
     // Without rights the limit of the system holds; asking again lets it give what it may.
     if socket.recv_buffer_size().is_ok_and(|size| size < BUFFER) {
         let _ = socket.set_recv_buffer_size(BUFFER);

@@ -7,7 +7,10 @@ use std::time::Duration;
 /// The monotonic clock, in nanoseconds: the instants that the machines are driven with.
 #[must_use]
 pub fn monotonic_nanos() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the pointer is to a valid timespec; this clock always exists on Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
@@ -37,7 +40,9 @@ impl Waker {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: as above.
-        Ok(Self { event: unsafe { OwnedFd::from_raw_fd(event) } })
+        Ok(Self {
+            event: unsafe { OwnedFd::from_raw_fd(event) },
+        })
     }
 
     /// Wakes the waiting thread, or keeps it from falling asleep.
@@ -73,10 +78,18 @@ pub fn wait_readable(
     timeout: Option<Duration>,
     ready: &mut [bool],
 ) -> io::Result<()> {
-    const NONE: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    const NONE: libc::pollfd = libc::pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    };
     let mut polled = [NONE; 64];
     for (entry, source) in polled[..sources.len()].iter_mut().zip(sources) {
-        *entry = libc::pollfd { fd: source.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        *entry = libc::pollfd {
+            fd: source.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
     }
     let spec = timeout.map(|time| libc::timespec {
         tv_sec: time.as_secs().min(3600).cast_signed(),
@@ -84,12 +97,22 @@ pub fn wait_readable(
     });
     let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the array holds at least `sources.len()` entries, and the timespec lives through the call.
-    let count =
-        unsafe { libc::ppoll(polled.as_mut_ptr(), sources.len() as libc::nfds_t, spec, std::ptr::null()) };
+    let count = unsafe {
+        libc::ppoll(
+            polled.as_mut_ptr(),
+            sources.len() as libc::nfds_t,
+            spec,
+            std::ptr::null(),
+        )
+    };
     ready[..sources.len()].fill(false);
     if count < 0 {
         let error = io::Error::last_os_error();
-        return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+        return if error.kind() == io::ErrorKind::Interrupted {
+            Ok(())
+        } else {
+            Err(error)
+        };
     }
     for (ready, entry) in ready.iter_mut().zip(&polled[..sources.len()]) {
         *ready = entry.revents != 0;

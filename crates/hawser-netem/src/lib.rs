@@ -1,2 +1,22 @@
-//! TODO-first-slice
+//! Emulated links without I/O, and the scenario format that configures them.
+//!
+//! Level 1 of the house: no clock, socket, thread or randomness of the operating system. The same [`Link`] carries real
+//! packets in the lab and modelled ones in a simulator; what it does depends on its configuration, its seed and the
+//! instants that are handed in, and on nothing else.
+//!
+//! Scope: one direction of one network, with a rate or a recorded trace, a drop-tail queue, delay, jitter, loss and
+//! outages. Limitations: no shared medium, no active queue management, no bit errors, no duplication.
 #![forbid(unsafe_code)]
+
+mod capacity;
+mod link;
+mod loss;
+mod random;
+pub mod scenario;
+mod trace;
+
+pub use capacity::{Capacity, FRAME_OVERHEAD};
+pub use link::{Change, Counters, Jitter, Link, LinkConfig, QueueBound, State};
+pub use loss::{Loss, LossProcess};
+pub use random::Random;
+pub use trace::{Trace, TraceError};

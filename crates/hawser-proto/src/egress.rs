@@ -97,7 +97,6 @@ struct Lane {
     reachable: bool,
     /// Bytes that may still go to an unproven address; `None` once it is proven.
     budget: Option<u64>,
-    removed: bool,
 }
 
 /// The sending half of a session.
@@ -176,7 +175,11 @@ impl<B: Copy> Egress<B> {
     pub fn open_path(&mut self, config: path::Config, reachable: bool, now: Instant) {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let budget = (config.probing == path::Probing::OnHearing).then_some(0);
-        let lane = Lane { path: Path::new(config, self.seed, now), reachable, budget, removed: false };
+        let lane = Lane {
+            path: Path::new(config, self.seed, now),
+            reachable,
+            budget,
+        };
         let at = self.lanes.partition_point(|other| other.path.id < config.id);
         self.lanes.insert(at, lane);
     }
@@ -253,20 +256,32 @@ impl<B: Copy> Egress<B> {
             since: now,
         };
         self.used = now;
-        self.flows.enqueue(&summary, run, self.queue_limit(), now).map_err(|refusal| match refusal {
-            Refusal::QueueFull => Refused::QueueFull,
-            Refusal::TableFull => Refused::TableFull,
-        })
+        self.flows
+            .enqueue(&summary, run, self.queue_limit(), now)
+            .map_err(|refusal| match refusal {
+                Refusal::QueueFull => Refused::QueueFull,
+                Refusal::TableFull => Refused::TableFull,
+            })
     }
 
     /// How long a packet may wait at the entrance before its flow is told to slow down: what lets one flow fill every path while its
     /// window recovers, and reach across the difference of their delays.
     fn target(&self) -> Duration {
-        let active = || self.lanes.iter().map(|lane| &lane.path).filter(|path| path.state() == State::Active);
-        let round_trip = active().map(|path| path.model().round_trip()).max().unwrap_or_default();
+        let active = || {
+            self.lanes
+                .iter()
+                .map(|lane| &lane.path)
+                .filter(|path| path.state() == State::Active)
+        };
+        let round_trip = active()
+            .map(|path| path.model().round_trip())
+            .max()
+            .unwrap_or_default();
         let delays = || active().filter_map(|path| path.relative_delay_us());
         let spread = match (delays().max(), delays().min()) {
-            (Some(most), Some(least)) => Duration::from_micros(u64::from(most.wrapping_sub(least).unsigned_abs())),
+            (Some(most), Some(least)) => {
+                Duration::from_micros(u64::from(most.wrapping_sub(least).unsigned_abs()))
+            }
             _ => Duration::ZERO,
         };
         (round_trip * 2).clamp(Duration::from_millis(5), Duration::from_millis(100))
@@ -274,20 +289,28 @@ impl<B: Copy> Egress<B> {
     }
 
     fn queue_limit(&self) -> u64 {
-        let rate = self.lanes.iter().map(|lane| lane.path.model().rate().as_bps()).sum();
+        let rate = self
+            .lanes
+            .iter()
+            .map(|lane| lane.path.model().rate().as_bps())
+            .sum();
         let time = self.target() * 3 + Duration::from_millis(20);
         Rate::from_bps(rate).bytes_in(time).0.clamp(QUEUE_MIN, QUEUE_MAX)
     }
 
     /// Takes in the peer's report on one of our paths.
     pub fn handle_feedback(&mut self, id: PathId, report: &Feedback, now: Instant) {
-        let changed = self.lane(id).is_some_and(|lane| lane.path.handle_feedback(report, now));
+        let changed = self
+            .lane(id)
+            .is_some_and(|lane| lane.path.handle_feedback(report, now));
         self.note(id, changed);
     }
 
     /// Takes in the reply to a probe of ours.
     pub fn handle_probe_reply(&mut self, id: PathId, token: u64, now: Instant) {
-        let changed = self.lane(id).is_some_and(|lane| lane.path.handle_probe_reply(token, now));
+        let changed = self
+            .lane(id)
+            .is_some_and(|lane| lane.path.handle_probe_reply(token, now));
         self.note(id, changed);
     }
 
@@ -304,7 +327,11 @@ impl<B: Copy> Egress<B> {
     fn push_urgent(&mut self, path: PathId, body: Body<B>) {
         // A peer that floods us with probes gets no more than a burst of answers.
         if self.urgent.len() < 1024 {
-            self.urgent.push_back(Transmit { path, counter: 0, body });
+            self.urgent.push_back(Transmit {
+                path,
+                counter: 0,
+                body,
+            });
         }
     }
 
@@ -319,11 +346,12 @@ impl<B: Copy> Egress<B> {
     }
 
     /// The path's far address changed (or is known for the first time): it is to be proven, and nothing known of the old one holds.
-    pub fn handle_moved(&mut self, id: PathId, now: Instant) {
+    /// `overhead`: bytes between an inner packet and the outer IP packet from now on.
+    pub fn handle_moved(&mut self, id: PathId, overhead: u16, now: Instant) {
         let Some(lane) = self.lane(id) else { return };
         lane.reachable = true;
         lane.budget = Some(0);
-        lane.path.handle_moved(now);
+        lane.path.handle_moved(overhead, now);
         self.note(id, true);
     }
 
@@ -343,7 +371,11 @@ impl<B: Copy> Egress<B> {
     /// Gives an answer or report its counter; `None` when its path cannot take it.
     fn number(&mut self, mut transmit: Transmit<B>, now: Instant) -> Option<Transmit<B>> {
         let lane = self.lane(transmit.path).filter(|lane| lane.reachable)?;
-        let body = if matches!(transmit.body, Body::Report(_)) { FEEDBACK_LEN } else { PROBE_LEN };
+        let body = if matches!(transmit.body, Body::Report(_)) {
+            FEEDBACK_LEN
+        } else {
+            PROBE_LEN
+        };
         let bytes = (body + FRAMING) as u64;
         if !spend(lane, bytes) {
             return None;
@@ -355,14 +387,20 @@ impl<B: Copy> Egress<B> {
     fn poll_probe(&mut self, now: Instant) -> Option<Transmit<B>> {
         let used = self.used;
         for lane in self.lanes.iter_mut().filter(|lane| lane.reachable) {
-            let Some(probe) = lane.path.poll_probe(used, now) else { continue };
+            let Some(probe) = lane.path.poll_probe(used, now) else {
+                continue;
+            };
             let bytes = (FRAMING + PROBE_LEN).max(usize::from(probe.outer_len)) as u64;
             if !spend(lane, bytes) {
                 continue;
             }
             // A large probe that is lost says nothing about the path's life: it elicits a reply, not a report that is waited for.
             let counter = lane.path.on_sent(bytes, probe.outer_len == 0, true, now);
-            return Some(Transmit { path: lane.path.id, counter, body: Body::Probe(probe) });
+            return Some(Transmit {
+                path: lane.path.id,
+                counter,
+                body: Body::Probe(probe),
+            });
         }
         None
     }
@@ -398,8 +436,12 @@ impl<B: Copy> Egress<B> {
     }
 
     fn choose(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
-        let Some(flow) = self.flows.get(slot) else { return Decision::Again };
-        let Some(run) = flow.head().copied() else { return Decision::Again };
+        let Some(flow) = self.flows.get(slot) else {
+            return Decision::Again;
+        };
+        let Some(run) = flow.head().copied() else {
+            return Decision::Again;
+        };
         let sparse = flow.backlog() < SPARSE;
         let (class, backlog) = (flow.class, flow.backlog());
         let len = run.cut.len_of(run.next) as u32;
@@ -419,17 +461,27 @@ impl<B: Copy> Egress<B> {
             self.counters.policed += 1;
             return Decision::Again;
         }
-        let demand = Demand { flow: slot, len, packets: run.left(), backlog };
+        let demand = Demand {
+            flow: slot,
+            len,
+            packets: run.left(),
+            backlog,
+        };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
             Choice::Wait(until) => Decision::Wait(until),
             Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),
             Choice::Duplicate(_) => Decision::Wait(Instant::FAR_FUTURE),
             Choice::Send { path, packets } => {
-                let Some(view) = self.views.get(path) else { return Decision::Wait(Instant::FAR_FUTURE) };
+                let Some(view) = self.views.get(path) else {
+                    return Decision::Wait(Instant::FAR_FUTURE);
+                };
                 let fits = (view.window / u64::from(len.max(1))).clamp(1, 64) as u16;
                 // The segments of one transmit are all of one size but for the run's last.
                 let count = packets.min(run.left()).min(fits).max(1);
-                Decision::Send { lane: self.view_lanes[path], count }
+                Decision::Send {
+                    lane: self.view_lanes[path],
+                    count,
+                }
             }
         }
     }
@@ -444,11 +496,21 @@ impl<B: Copy> Egress<B> {
         self.views.clear();
         self.view_lanes.clear();
         let is = |state| move |lane: &&Lane| lane.reachable && lane.path.state() == state;
-        let state =
-            if self.lanes.iter().any(|lane| is(State::Active)(&lane)) { State::Active } else { State::Suspect };
-        let usable = || self.lanes.iter().enumerate().filter(move |(_, lane)| is(state)(lane));
+        let state = if self.lanes.iter().any(|lane| is(State::Active)(&lane)) {
+            State::Active
+        } else {
+            State::Suspect
+        };
+        let usable = || {
+            self.lanes
+                .iter()
+                .enumerate()
+                .filter(move |(_, lane)| is(state)(lane))
+        };
         let nearest = usable()
-            .filter_map(|(_, lane)| Some((lane.path.relative_delay_us()?, lane.path.model().round_trip() / 2)))
+            .filter_map(|(_, lane)| {
+                Some((lane.path.relative_delay_us()?, lane.path.model().round_trip() / 2))
+            })
             .min_by_key(|(delay, _)| *delay);
         let udp = u64::from(len) + FRAMING as u64;
         let mut any = false;
@@ -466,10 +528,18 @@ impl<B: Copy> Egress<B> {
                 _ => half,
             };
             let credit = path.credit(udp, now);
-            let window = if credit > 0 { credit - credit / udp * FRAMING as u64 } else { 0 };
+            let window = if credit > 0 {
+                credit - credit / udp * FRAMING as u64
+            } else {
+                0
+            };
             self.views.push(PathView {
                 id: path.id,
-                window: if sparse { window.max(u64::from(len)) } else { window },
+                window: if sparse {
+                    window.max(u64::from(len))
+                } else {
+                    window
+                },
                 ready_at: if sparse { now } else { path.ready_at(udp, now) },
                 rate: path.model().rate(),
                 in_flight: path.in_flight(),
@@ -503,23 +573,43 @@ impl<B: Copy> Egress<B> {
         let sequence = self.flows.on_sent(slot, count, bytes, id.0, now);
         let last = self.flows.advance(slot, count).is_some();
         self.flows.end_turn(skip);
-        let body = Body::Packets { run, count, flow: slot, class, unordered, sequence, last };
-        Transmit { path: id, counter, body }
+        let body = Body::Packets {
+            run,
+            count,
+            flow: slot,
+            class,
+            unordered,
+            sequence,
+            last,
+        };
+        Transmit {
+            path: id,
+            counter,
+            body,
+        }
     }
 
     /// Sends one segment on several paths; the buffer is freed with the last copy.
     fn emit_copies(&mut self, skip: usize, slot: u16, mask: u64, now: Instant) -> Option<Transmit<B>> {
-        let lanes: Vec<usize> =
-            (0..self.views.len()).filter(|bit| mask & (1 << bit) != 0).map(|bit| self.view_lanes[bit]).collect();
+        let lanes: Vec<usize> = (0..self.views.len())
+            .filter(|bit| mask & (1 << bit) != 0)
+            .map(|bit| self.view_lanes[bit])
+            .collect();
         let (first, others) = lanes.split_first()?;
         let mut transmit = self.emit(skip, slot, *first, 1, now);
-        let Body::Packets { run, last, .. } = &mut transmit.body else { return Some(transmit) };
+        let Body::Packets { run, last, .. } = &mut transmit.body else {
+            return Some(transmit);
+        };
         let release = core::mem::take(last);
         let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
         for lane in others {
             let path = &mut self.lanes[*lane].path;
             let counter = path.on_sent(bytes, true, true, now);
-            self.copies.push_back(Transmit { path: path.id, counter, body: transmit.body });
+            self.copies.push_back(Transmit {
+                path: path.id,
+                counter,
+                body: transmit.body,
+            });
         }
         let freeing = self.copies.back_mut().unwrap_or(&mut transmit);
         if let Body::Packets { last, .. } = &mut freeing.body {
@@ -570,7 +660,9 @@ impl<B: Copy> Egress<B> {
 
 /// Takes `bytes` from what may go to an unproven address; false when there is not enough left.
 fn spend(lane: &mut Lane, bytes: u64) -> bool {
-    let Some(budget) = &mut lane.budget else { return true };
+    let Some(budget) = &mut lane.budget else {
+        return true;
+    };
     if *budget < bytes {
         return false;
     }

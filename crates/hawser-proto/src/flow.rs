@@ -125,7 +125,11 @@ impl Codel {
         self.dropping = true;
         // Coming back soon after: resume near the rate that was needed (RFC 8289 section 4.2).
         let recent = now.since(self.drop_next) < interval * 8;
-        self.count = if recent && self.count > 2 { self.count - 2 } else { 1 };
+        self.count = if recent && self.count > 2 {
+            self.count - 2
+        } else {
+            1
+        };
         self.drop_next = now + interval.div_f64(f64::from(self.count).sqrt());
         true
     }
@@ -187,7 +191,10 @@ impl<B: Copy> Flows<B> {
 
     /// All flows, by slot.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &Flow<B>)> {
-        self.slots.iter().enumerate().filter_map(|(slot, flow)| Some((slot as u16, flow.as_ref()?)))
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, flow)| Some((slot as u16, flow.as_ref()?)))
     }
 
     fn slot_of(&mut self, summary: &Summary, now: Instant) -> Option<u16> {
@@ -245,7 +252,9 @@ impl<B: Copy> Flows<B> {
         now: Instant,
     ) -> Result<(), Refusal> {
         let slot = self.slot_of(summary, now).ok_or(Refusal::TableFull)?;
-        let flow = self.slots[usize::from(slot)].as_mut().expect("an indexed slot is filled");
+        let flow = self.slots[usize::from(slot)]
+            .as_mut()
+            .expect("an indexed slot is filled");
         let bytes = run_bytes(&run);
         if flow.backlog + bytes > limit && flow.backlog > 0 {
             return Err(Refusal::QueueFull);
@@ -281,8 +290,12 @@ impl<B: Copy> Flows<B> {
     /// Throws away or marks the head of a flow if it has waited too long. Returns a buffer to free, if that was its last segment, and whether
     /// anything was dropped.
     pub fn police(&mut self, slot: u16, target: Duration, now: Instant) -> (Option<B>, bool) {
-        let Some(flow) = self.slots[usize::from(slot)].as_mut() else { return (None, false) };
-        let Some(run) = flow.queue.front_mut() else { return (None, false) };
+        let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
+            return (None, false);
+        };
+        let Some(run) = flow.queue.front_mut() else {
+            return (None, false);
+        };
         // The last packet of a queue is never dropped: nothing behind it would tell the sender.
         if flow.backlog <= u64::from(run.cut.packet_len()) {
             flow.codel.above_since = None;
@@ -318,7 +331,9 @@ impl<B: Copy> Flows<B> {
 
     /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the sequence number of the first.
     pub fn on_sent(&mut self, slot: u16, count: u16, bytes: u64, path: u16, now: Instant) -> Sequence {
-        let flow = self.slots[usize::from(slot)].as_mut().expect("a flow that sends is in its slot");
+        let flow = self.slots[usize::from(slot)]
+            .as_mut()
+            .expect("a flow that sends is in its slot");
         let first = flow.next;
         flow.next = first.add(u32::from(count));
         self.sequences[usize::from(slot)] = flow.next;
@@ -340,13 +355,18 @@ impl<B: Copy> Flows<B> {
     pub fn end_turn(&mut self, skip: usize) {
         let fresh = skip < self.fresh.len();
         let Some(slot) = self.turn(skip) else { return };
-        let Some(flow) = self.slots[usize::from(slot)].as_mut() else { return };
+        let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
+            return;
+        };
         let empty = flow.queue.is_empty();
         if !empty && flow.deficit > 0 {
             return;
         }
-        let (queue, at) =
-            if fresh { (&mut self.fresh, skip) } else { (&mut self.rest, skip - self.fresh.len()) };
+        let (queue, at) = if fresh {
+            (&mut self.fresh, skip)
+        } else {
+            (&mut self.rest, skip - self.fresh.len())
+        };
         queue.remove(at);
         if empty && !fresh {
             flow.queued = false;
@@ -366,7 +386,9 @@ impl<B: Copy> Flows<B> {
         }
         self.swept = now;
         for (slot, entry) in self.slots.iter_mut().enumerate() {
-            let idle = entry.as_ref().is_some_and(|flow| !flow.queued && now.since(flow.used) > IDLE);
+            let idle = entry
+                .as_ref()
+                .is_some_and(|flow| !flow.queued && now.since(flow.used) > IDLE);
             if idle && let Some(flow) = entry.take() {
                 self.index.remove(&flow.key);
                 self.free.push(slot as u16);

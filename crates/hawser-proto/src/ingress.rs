@@ -75,7 +75,11 @@ pub struct Ingress<T> {
 
 impl<T> Default for Ingress<T> {
     fn default() -> Self {
-        Self { receivers: Vec::new(), resequencer: Resequencer::new(Config::default()), events: VecDeque::new() }
+        Self {
+            receivers: Vec::new(),
+            resequencer: Resequencer::new(Config::default()),
+            events: VecDeque::new(),
+        }
     }
 }
 
@@ -120,7 +124,9 @@ impl<T> Ingress<T> {
     /// Whether a counter is new on its path: asked before the work of decryption.
     #[must_use]
     pub fn accepts(&self, id: PathId, counter: u64) -> bool {
-        self.receivers.iter().any(|receiver| receiver.id == id && receiver.replay.check(counter))
+        self.receivers
+            .iter()
+            .any(|receiver| receiver.id == id && receiver.replay.check(counter))
     }
 
     /// Takes in an authentic packet. `body` is what follows its inner header; `udp_len` the bytes of UDP payload; `ce` whether its outer
@@ -134,7 +140,14 @@ impl<T> Ingress<T> {
         now: Instant,
         out: &mut Vec<T>,
     ) -> (Freshness, Option<T>) {
-        let Authentic { outer, inner, body, udp_len, ce, item } = packet;
+        let Authentic {
+            outer,
+            inner,
+            body,
+            udp_len,
+            ce,
+            item,
+        } = packet;
         let Some(receiver) = self.receivers.iter_mut().find(|receiver| receiver.id == id) else {
             return (Freshness::Replayed, Some(item));
         };
@@ -144,7 +157,11 @@ impl<T> Ingress<T> {
         let newest = outer.counter > receiver.highest;
         receiver.take(&outer, udp_len, ce, newest, now);
         self.resequencer.on_arrival(id, inner.sent_us, now);
-        let freshness = if newest { Freshness::Newest } else { Freshness::Late };
+        let freshness = if newest {
+            Freshness::Newest
+        } else {
+            Freshness::Late
+        };
         let token = || body.first_chunk::<8>().map(|token| u64::from_be_bytes(*token));
         let event = match inner.kind {
             Kind::Packet => {
@@ -153,8 +170,12 @@ impl<T> Ingress<T> {
                     out.push(item);
                     return (freshness, None);
                 }
-                let arrived =
-                    Arrived { flow: inner.flow, sequence: inner.sequence, sent_us: inner.sent_us, item };
+                let arrived = Arrived {
+                    flow: inner.flow,
+                    sequence: inner.sequence,
+                    sent_us: inner.sent_us,
+                    item,
+                };
                 return (freshness, self.resequencer.insert(arrived, now, out));
             }
             Kind::Probe => {
@@ -173,9 +194,15 @@ impl<T> Ingress<T> {
         self.resequencer.handle_timeout(now, out);
         for receiver in &mut self.receivers {
             if receiver.report_due().is_some_and(|due| due <= now) {
-                self.events.push_back(Event::Report(receiver.id, receiver.report(now)));
+                self.events
+                    .push_back(Event::Report(receiver.id, receiver.report(now)));
             }
         }
+    }
+
+    /// Ends the session: puts everything held into `out`.
+    pub fn drain(&mut self, now: Instant, out: &mut Vec<T>) {
+        self.resequencer.drain(now, out);
     }
 
     /// Something for the sending half.

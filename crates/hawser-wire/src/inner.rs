@@ -161,7 +161,13 @@ fn finish(
         }
     }
     Some(Summary {
-        key: FlowKey { source, destination, protocol, source_port, destination_port },
+        key: FlowKey {
+            source,
+            destination,
+            protocol,
+            source_port,
+            destination_port,
+        },
         ip_len: ip_len as u16,
         headers_len: headers_len as u16,
         tcp_flags,
@@ -237,7 +243,11 @@ pub fn fill_ipv4_checksum(packet: &mut [u8], ip_len: usize) {
 /// holds while its completion is left to later.
 #[must_use]
 pub fn pseudo_header_sum(packet: &[u8], protocol: u8, transport_len: usize) -> u16 {
-    let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..40] };
+    let addresses = if packet[0] >> 4 == 4 {
+        &packet[12..20]
+    } else {
+        &packet[8..40]
+    };
     ones_sum(addresses, u32::from(protocol) + transport_len as u32)
 }
 
@@ -260,7 +270,9 @@ pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool)
             0 => return false,
             1 => at += 1,
             kind => {
-                let Some(len) = packet.get(at + 1).map(|len| usize::from(*len)) else { return false };
+                let Some(len) = packet.get(at + 1).map(|len| usize::from(*len)) else {
+                    return false;
+                };
                 if len < 2 || at + len > end {
                     return false;
                 }
@@ -341,7 +353,10 @@ pub(crate) mod tests {
     #[test]
     fn finds_the_five_tuple() {
         let s = parse(&tcp_packet(7, b"hello", tcp_flag::PSH)).expect("valid");
-        assert_eq!((s.key.source_port, s.key.destination_port, s.headers_len), (80, 40000, 52));
+        assert_eq!(
+            (s.key.source_port, s.key.destination_port, s.headers_len),
+            (80, 40000, 52)
+        );
         assert_eq!(s.ecn, Ecn::Ect0);
     }
 

@@ -4,5 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod data;
+pub mod icmp;
 pub mod inner;
 pub mod offload;

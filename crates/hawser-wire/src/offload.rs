@@ -38,7 +38,10 @@ impl Offload {
             GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4 => u16::from_ne_bytes([header[4], header[5]]),
             _ => return None,
         };
-        Some(Self { checksum_partial: header[0] & NEEDS_CSUM != 0, segment })
+        Some(Self {
+            checksum_partial: header[0] & NEEDS_CSUM != 0,
+            segment,
+        })
     }
 }
 
@@ -69,7 +72,11 @@ impl Segmenter {
             headers_len: summary.headers_len,
             protocol: summary.key.protocol,
             total: packet.len() as u32,
-            segment: if cuts { offload.segment } else { payload.min(usize::from(u16::MAX)) as u16 },
+            segment: if cuts {
+                offload.segment
+            } else {
+                payload.min(usize::from(u16::MAX)) as u16
+            },
         })
     }
 
@@ -86,6 +93,12 @@ impl Segmenter {
     pub fn count(&self) -> u16 {
         let payload = self.total - u32::from(self.headers_len);
         payload.div_ceil(u32::from(self.segment).max(1)).max(1) as u16
+    }
+
+    /// Bytes of the whole packet before it is cut.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.total as usize
     }
 
     /// Bytes of a full segment's packet, headers included.
@@ -191,7 +204,10 @@ struct Run {
 
 impl Default for Coalescer {
     fn default() -> Self {
-        Self { headers: [0; 128], open: None }
+        Self {
+            headers: [0; 128],
+            open: None,
+        }
     }
 }
 
@@ -202,14 +218,20 @@ impl Coalescer {
     pub fn push(&mut self, packet: &[u8], partial: bool) -> Join {
         let summary = inner::parse(packet);
         if let Some(run) = &mut self.open {
-            let Some(summary) = summary else { return Join::Flush };
+            let Some(summary) = summary else {
+                return Join::Flush;
+            };
             return match append(&mut self.headers, run, packet, &summary, partial) {
                 true => Join::Append(run.headers_len),
                 false => Join::Flush,
             };
         }
         let headers_len = summary.map_or(0, |s| usize::from(s.headers_len));
-        let headers_len = if headers_len > self.headers.len() { 0 } else { headers_len };
+        let headers_len = if headers_len > self.headers.len() {
+            0
+        } else {
+            headers_len
+        };
         self.headers[..headers_len].copy_from_slice(&packet[..headers_len]);
         let mut run = Run {
             ip_len: 0,
@@ -276,7 +298,12 @@ impl Coalescer {
 }
 
 fn sequence_of(packet: &[u8], ip_len: usize) -> u32 {
-    u32::from_be_bytes([packet[ip_len + 4], packet[ip_len + 5], packet[ip_len + 6], packet[ip_len + 7]])
+    u32::from_be_bytes([
+        packet[ip_len + 4],
+        packet[ip_len + 5],
+        packet[ip_len + 6],
+        packet[ip_len + 7],
+    ])
 }
 
 /// Whether nothing may follow a packet in its run.
@@ -355,7 +382,15 @@ mod tests {
 
     fn cut(packet: &[u8], segment: u16) -> Vec<Vec<u8>> {
         let summary = inner::parse(packet).expect("valid");
-        let s = Segmenter::new(packet, &summary, Offload { checksum_partial: true, segment }).expect("plan");
+        let s = Segmenter::new(
+            packet,
+            &summary,
+            Offload {
+                checksum_partial: true,
+                segment,
+            },
+        )
+        .expect("plan");
         (0..s.count())
             .map(|i| {
                 let mut out = vec![0; s.len_of(i)];
@@ -398,7 +433,10 @@ mod tests {
         let mut segments = cut(&packet, 1000);
         segments.remove(2);
         let joined = join(&segments, true);
-        assert_eq!(joined.iter().map(|(_, p)| p.len() - 52).collect::<Vec<_>>(), [2000, 2000]);
+        assert_eq!(
+            joined.iter().map(|(_, p)| p.len() - 52).collect::<Vec<_>>(),
+            [2000, 2000]
+        );
     }
 
     #[test]
@@ -418,8 +456,15 @@ mod tests {
     fn a_finer_cut_fits_a_narrow_path() {
         let packet = tcp_packet(1, &[1; 4000], 0x10);
         let summary = inner::parse(&packet).expect("valid");
-        let mut s = Segmenter::new(&packet, &summary, Offload { checksum_partial: true, segment: 1400 })
-            .expect("plan");
+        let mut s = Segmenter::new(
+            &packet,
+            &summary,
+            Offload {
+                checksum_partial: true,
+                segment: 1400,
+            },
+        )
+        .expect("plan");
         s.fit(1000);
         assert!((0..s.count()).all(|i| s.len_of(i) <= 1000));
         let bytes: usize = (0..s.count()).map(|i| s.len_of(i) - 52).sum();

@@ -1,2 +1,23 @@
 //! The `hawser` command.
-fn main() {}
+mod cli_lab;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[derive(clap::Parser)]
+#[command(version, about = "Use every network around at once")]
+enum Command {
+    /// Runs a scenario with real kernel sockets and emulated networks.
+    Lab(cli_lab::LabArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Command::parse() {
+        Command::Lab(args) => cli_lab::run(args),
+    };
+    result.unwrap_or_else(|error| {
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {error:#}\n"));
+        ExitCode::FAILURE
+    })
+}

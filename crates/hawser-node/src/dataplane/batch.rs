@@ -56,7 +56,12 @@ impl Batches {
             count: 0,
             full: false,
         };
-        Self { open: (0..OPEN).map(|_| batch()).collect(), next: 0, refused: 0, sent: (0, 0) }
+        Self {
+            open: (0..OPEN).map(|_| batch()).collect(),
+            next: 0,
+            refused: 0,
+            sent: (0, 0),
+        }
     }
 
     /// Room for one datagram of `len` bytes to `target`, to be filled by the caller.
@@ -100,7 +105,9 @@ impl Batches {
     fn flush_one(&mut self, at: usize) {
         let batch = &mut self.open[at];
         let Some(target) = batch.target.take() else { return };
-        let result = target.socket.send(target.to, &batch.bytes[..batch.len], batch.segment, target.ecn);
+        let result = target
+            .socket
+            .send(target.to, &batch.bytes[..batch.len], batch.segment, target.ecn);
         if let Err(error) = result {
             self.refused += batch.count as u64;
             tracing::trace!(%error, to = %target.to, datagrams = batch.count, "datagrams refused");

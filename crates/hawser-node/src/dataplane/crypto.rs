@@ -20,7 +20,10 @@ impl DataKey {
         let key = UnboundKey::new(&AES_256_GCM, key).expect("the key is 32 bytes long");
         let mut own = [0; 12];
         own.copy_from_slice(iv);
-        Self { key: LessSafeKey::new(key), iv: own }
+        Self {
+            key: LessSafeKey::new(key),
+            iv: own,
+        }
     }
 
     fn nonce(&self, path: PathId, counter: u64) -> Nonce {
@@ -46,9 +49,16 @@ impl DataKey {
     }
 
     /// Decrypts a datagram in place; gives the body without the tag, or `None` if it was tampered with.
-    pub(super) fn open<'a>(&self, path: PathId, counter: u64, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
+    pub(super) fn open<'a>(
+        &self,
+        path: PathId,
+        counter: u64,
+        datagram: &'a mut [u8],
+    ) -> Option<&'a mut [u8]> {
         let (outer, body) = datagram.split_at_mut(OUTER_LEN);
-        self.key.open_in_place(self.nonce(path, counter), Aad::from(&*outer), body).ok()
+        self.key
+            .open_in_place(self.nonce(path, counter), Aad::from(&*outer), body)
+            .ok()
     }
 }
 
@@ -65,10 +75,24 @@ mod tests {
     #[test]
     fn opens_only_what_was_sealed_for_this_place() {
         let key = DataKey::new(&[9; 44]);
-        assert_eq!(key.open(PathId(1), 5, &mut sealed(1, 5)).as_deref(), Some(&mut [7; 30][..]));
-        assert!(key.open(PathId(2), 5, &mut sealed(1, 5)).is_none(), "another path");
-        assert!(key.open(PathId(1), 6, &mut sealed(1, 5)).is_none(), "another counter");
-        assert!(DataKey::new(&[8; 44]).open(PathId(1), 5, &mut sealed(1, 5)).is_none(), "another key");
+        assert_eq!(
+            key.open(PathId(1), 5, &mut sealed(1, 5)).as_deref(),
+            Some(&mut [7; 30][..])
+        );
+        assert!(
+            key.open(PathId(2), 5, &mut sealed(1, 5)).is_none(),
+            "another path"
+        );
+        assert!(
+            key.open(PathId(1), 6, &mut sealed(1, 5)).is_none(),
+            "another counter"
+        );
+        assert!(
+            DataKey::new(&[8; 44])
+                .open(PathId(1), 5, &mut sealed(1, 5))
+                .is_none(),
+            "another key"
+        );
     }
 
     #[test]

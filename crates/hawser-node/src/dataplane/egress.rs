@@ -30,28 +30,79 @@ const REKEY_AT: u64 = 1 << 40;
 
 /// What the sending thread is told.
 pub(super) enum Order {
-    AddSocket { id: SocketId, socket: Arc<DataSocket> },
-    RemoveSocket { id: SocketId },
-    AddSession { session: SessionId, role: Role, inner: Vec<IpAddr> },
-    RemoveSession { session: SessionId },
-    Key { session: SessionId, epoch: u8, key: DataKey },
-    OpenPath { session: SessionId, socket: SocketId, remote: Option<SocketAddr>, peer_index: u32, name: String, config: path::Config },
-    RebindPath { session: SessionId, path: PathId, socket: SocketId },
-    ClosePath { session: SessionId, path: PathId },
-    SetScheduler { session: SessionId, class: Class, scheduler: String },
-    SetCap { session: SessionId, path: PathId, cap: Option<hawser_units::Rate> },
+    AddSocket {
+        id: SocketId,
+        socket: Arc<DataSocket>,
+    },
+    RemoveSocket {
+        id: SocketId,
+    },
+    AddSession {
+        session: SessionId,
+        role: Role,
+        inner: Vec<IpAddr>,
+    },
+    RemoveSession {
+        session: SessionId,
+    },
+    Key {
+        session: SessionId,
+        epoch: u8,
+        key: DataKey,
+    },
+    OpenPath {
+        session: SessionId,
+        socket: SocketId,
+        remote: Option<SocketAddr>,
+        peer_index: u32,
+        name: String,
+        config: path::Config,
+    },
+    RebindPath {
+        session: SessionId,
+        path: PathId,
+        socket: SocketId,
+    },
+    ClosePath {
+        session: SessionId,
+        path: PathId,
+    },
+    SetScheduler {
+        session: SessionId,
+        class: Class,
+        scheduler: String,
+    },
+    SetCap {
+        session: SessionId,
+        path: PathId,
+        cap: Option<hawser_units::Rate>,
+    },
     /// From the receiving thread.
-    Relay { session: SessionId, relay: Relay },
+    Relay {
+        session: SessionId,
+        relay: Relay,
+    },
     /// The receiving thread's part, to be completed.
-    Snapshot { received: BTreeMap<(u64, u16), (u32, u64)>, counters: Vec<(&'static str, u64)>, reply: Box<dyn FnOnce(super::Snapshot) + Send> },
+    Snapshot {
+        received: BTreeMap<(u64, u16), (u32, u64)>,
+        counters: Vec<(&'static str, u64)>,
+        reply: Box<dyn FnOnce(super::Snapshot) + Send>,
+    },
     Stop,
 }
 
 /// What the receiving thread noticed.
 pub(super) enum Relay {
     Machine(ingress::Event),
-    Heard { path: PathId, bytes: u64 },
-    Moved { path: PathId, socket: SocketId, from: SocketAddr },
+    Heard {
+        path: PathId,
+        bytes: u64,
+    },
+    Moved {
+        path: PathId,
+        socket: SocketId,
+        from: SocketAddr,
+    },
     Epoch(u8),
 }
 
@@ -141,7 +192,9 @@ impl Sender {
             if !full {
                 let timeout = self.due.first().map(|(due, _)| due.since(now()));
                 let mut ready = [false; 2];
-                if let Err(error) = wait_readable(&[self.tun.as_fd(), self.waker.as_fd()], timeout, &mut ready) {
+                if let Err(error) =
+                    wait_readable(&[self.tun.as_fd(), self.waker.as_fd()], timeout, &mut ready)
+                {
                     tracing::error!(%error, "waiting failed");
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -200,7 +253,8 @@ impl Sender {
 
     /// Queues a packet read into buffer `id`; false when it was not taken.
     fn accept(&mut self, id: u32, len: usize) -> bool {
-        let Some((virtio, packet)) = self.buffers[id as usize][..len].split_first_chunk_mut::<VIRTIO_LEN>() else {
+        let Some((virtio, packet)) = self.buffers[id as usize][..len].split_first_chunk_mut::<VIRTIO_LEN>()
+        else {
             self.dropped.malformed += 1;
             return false;
         };
@@ -208,7 +262,9 @@ impl Sender {
             self.dropped.malformed += 1;
             return false;
         };
-        let to = self.only.or_else(|| self.routes.get(&destination(packet)?).copied());
+        let to = self
+            .only
+            .or_else(|| destination(packet).and_then(|to| self.routes.get(&to).copied()));
         let Some((name, session)) = to.and_then(|name| Some((name, self.sessions.get_mut(&name)?))) else {
             self.dropped.no_session += 1;
             return false;
@@ -266,12 +322,22 @@ impl Sender {
     }
 
     fn service_one(&mut self, name: SessionId) {
-        let Some(session) = self.sessions.get_mut(&name) else { return };
+        let Some(session) = self.sessions.get_mut(&name) else {
+            return;
+        };
         session.egress.handle_timeout(now());
         loop {
             let at = now();
-            let Some(transmit) = session.egress.poll_transmit(at) else { break };
-            session.send(&transmit, &self.buffers, &mut self.batches, &mut self.dropped.no_key, at);
+            let Some(transmit) = session.egress.poll_transmit(at) else {
+                break;
+            };
+            session.send(
+                &transmit,
+                &self.buffers,
+                &mut self.batches,
+                &mut self.dropped.no_key,
+                at,
+            );
             if let Body::Packets { run, last: true, .. } = transmit.body {
                 self.free.push(run.buffer);
             }
@@ -285,7 +351,11 @@ impl Sender {
         }
         while let Some((path, state)) = session.egress.poll_change() {
             tracing::debug!(session = name.0, path = path.0, ?state, "path changed");
-            let _ = self.events.send(Event::Path { session: name, path, state: told(state) });
+            let _ = self.events.send(Event::Path {
+                session: name,
+                path,
+                state: told(state),
+            });
         }
         let alive = session.egress.paths().any(|path| path.state() == State::Active);
         if alive != session.alive {
@@ -314,7 +384,11 @@ impl Sender {
             Order::AddSession { session, role, inner } => self.add_session(session, role, &inner, at),
             Order::RemoveSession { session } => self.remove_session(session),
             Order::Stop => self.running = false,
-            Order::Snapshot { received, mut counters, reply } => {
+            Order::Snapshot {
+                received,
+                mut counters,
+                reply,
+            } => {
                 counters.extend(self.counters());
                 let sessions = self.snapshots(&received, at);
                 reply(super::Snapshot { sessions, counters });
@@ -325,20 +399,39 @@ impl Sender {
                 Role::Hub if state.key.is_none() => state.use_key(epoch, key),
                 Role::Hub => state.next_key = Some((epoch, key)),
             }),
-            Order::OpenPath { session, socket, remote, peer_index, name, config } => {
+            Order::OpenPath {
+                session,
+                socket,
+                remote,
+                peer_index,
+                name,
+                config,
+            } => {
                 let socket = self.sockets.get(&socket).cloned();
                 self.with(session, |state| {
-                    let lane = Lane { socket, remote, peer_index, name, meter: snapshot::Meter::default() };
+                    let lane = Lane {
+                        socket,
+                        remote,
+                        peer_index,
+                        name,
+                        meter: snapshot::Meter::default(),
+                    };
                     state.lanes.insert(config.id, lane);
                     state.egress.open_path(config, remote.is_some(), at);
                 });
             }
-            Order::RebindPath { session, path, socket } => {
+            Order::RebindPath {
+                session,
+                path,
+                socket,
+            } => {
                 let socket = self.sockets.get(&socket).cloned();
                 self.with(session, |state| {
                     if let Some(lane) = state.lanes.get_mut(&path) {
                         lane.socket = socket;
-                        state.egress.handle_moved(path, at);
+                        if let Some(remote) = &lane.remote {
+                            state.egress.handle_moved(path, overhead(remote), at);
+                        }
                     }
                 });
             }
@@ -346,18 +439,26 @@ impl Sender {
                 state.lanes.remove(&path);
                 state.egress.close_path(path);
             }),
-            Order::SetScheduler { session, class, scheduler } => self.with(session, |state| {
+            Order::SetScheduler {
+                session,
+                class,
+                scheduler,
+            } => self.with(session, |state| {
                 if let Err(error) = state.egress.set_scheduler(class, &scheduler) {
                     tracing::warn!(%error, "scheduler unchanged");
                 }
             }),
-            Order::SetCap { session, path, cap } => self.with(session, |state| state.egress.set_cap(path, cap)),
+            Order::SetCap { session, path, cap } => {
+                self.with(session, |state| state.egress.set_cap(path, cap))
+            }
         }
     }
 
     /// Changes a session and lets it act on the change.
     fn with(&mut self, name: SessionId, change: impl FnOnce(&mut Session)) {
-        let Some(session) = self.sessions.get_mut(&name) else { return };
+        let Some(session) = self.sessions.get_mut(&name) else {
+            return;
+        };
         change(session);
         if !self.busy.contains(&name) {
             self.busy.push(name);
@@ -387,7 +488,9 @@ impl Sender {
     }
 
     fn remove_session(&mut self, name: SessionId) {
-        let Some(mut session) = self.sessions.remove(&name) else { return };
+        let Some(mut session) = self.sessions.remove(&name) else {
+            return;
+        };
         self.free.extend(session.egress.close());
         self.due.remove(&(session.due, name));
         self.routes.retain(|_, to| *to != name);
@@ -417,7 +520,7 @@ impl Sender {
                     tracing::debug!(session = name.0, path = path.0, %from, "path has a new address");
                     lane.remote = Some(from);
                     lane.socket = moved.or_else(|| lane.socket.take());
-                    session.egress.handle_moved(path, at);
+                    session.egress.handle_moved(path, overhead(&from), at);
                 }
             }
             Relay::Epoch(epoch) => session.confirm_key(epoch),
@@ -478,11 +581,23 @@ impl Session {
             *no_key += 1;
             return;
         };
-        let Some(lane) = self.lanes.get(&transmit.path) else { return };
-        let (Some(socket), Some(to)) = (lane.socket.clone(), lane.remote) else { return };
+        let Some(lane) = self.lanes.get(&transmit.path) else {
+            return;
+        };
+        let (Some(socket), Some(to)) = (lane.socket.clone(), lane.remote) else {
+            return;
+        };
         let mut target = Target { socket, to, ecn: 0 };
-        let outer = Outer { epoch: *epoch, index: lane.peer_index, counter: transmit.counter };
-        let sealer = Sealer { key, path: transmit.path, outer };
+        let outer = Outer {
+            epoch: *epoch,
+            index: lane.peer_index,
+            counter: transmit.counter,
+        };
+        let sealer = Sealer {
+            key,
+            path: transmit.path,
+            outer,
+        };
         let mut inner = Inner {
             kind: Kind::Packet,
             class: Class::Bulk,
@@ -493,11 +608,25 @@ impl Session {
             sent_us: at.as_micros_wrapping(),
         };
         match transmit.body {
-            Body::Packets { run, count, flow, class, unordered, sequence, .. } => {
+            Body::Packets {
+                run,
+                count,
+                flow,
+                class,
+                unordered,
+                sequence,
+                ..
+            } => {
                 let packet = &buffers[run.buffer as usize][VIRTIO_LEN..];
                 let packet = &packet[..run.cut.total()];
                 target.ecn = ecn_of(packet).bits();
-                inner = Inner { class, checksum_partial: run.checksum_partial, unordered, flow, ..inner };
+                inner = Inner {
+                    class,
+                    checksum_partial: run.checksum_partial,
+                    unordered,
+                    flow,
+                    ..inner
+                };
                 for step in 0..count {
                     inner.sequence = sequence.add(u32::from(step));
                     let len = run.cut.len_of(run.next + step);
@@ -517,7 +646,7 @@ impl Session {
             }
             Body::Probe(probe) => {
                 inner.kind = Kind::Probe;
-                let udp = usize::from(probe.outer_len).saturating_sub(super::udp_overhead(&to));
+                let udp = usize::from(probe.outer_len).saturating_sub(udp_overhead(&to));
                 let room = batches.room(&target, udp.max(PROBE_LEN + FRAMING));
                 sealer.seal(room, 0, &inner, |body| emit_token(probe.token, body));
             }
@@ -550,7 +679,10 @@ impl Sealer<'_> {
     /// Fills and seals one datagram, `step` counters after the first.
     fn seal(&self, datagram: &mut [u8], step: u64, inner: &Inner, fill: impl FnOnce(&mut [u8])) {
         let counter = self.outer.counter + step;
-        let outer = Outer { counter, ..self.outer };
+        let outer = Outer {
+            counter,
+            ..self.outer
+        };
         outer.emit(datagram.first_chunk_mut().expect("a datagram holds its headers"));
         let end = datagram.len() - hawser_wire::data::TAG_LEN;
         let body = &mut datagram[OUTER_LEN..end];
@@ -574,7 +706,11 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
 }
 
 fn ecn_of(packet: &[u8]) -> Ecn {
-    if packet[0] >> 4 == 4 { Ecn::from_bits(packet[1]) } else { Ecn::from_bits(packet[1] >> 4) }
+    if packet[0] >> 4 == 4 {
+        Ecn::from_bits(packet[1])
+    } else {
+        Ecn::from_bits(packet[1] >> 4)
+    }
 }
 
 /// What a path machine starts with, from the control side's order.
@@ -590,6 +726,25 @@ pub(super) fn path_config(
         Role::Hub => Probing::OnHearing,
     };
     // A hub does not know yet whether the client comes by IPv4 or IPv6: the larger header is the safe guess.
-    let udp = remote.map_or(super::UDP_IPV6, super::udp_overhead);
-    path::Config { id: path, probing, cap, mtu, overhead: (udp + FRAMING) as u16 }
+    let overhead = remote.map_or((UDP_IPV6 + FRAMING) as u16, overhead);
+    path::Config {
+        id: path,
+        probing,
+        cap,
+        mtu,
+        overhead,
+    }
 }
+
+/// Bytes of IP and UDP header around a datagram to `remote`.
+fn udp_overhead(remote: &SocketAddr) -> usize {
+    if remote.is_ipv4() { UDP_IPV4 } else { UDP_IPV6 }
+}
+
+/// Bytes between an inner packet and the outer IP packet that carries it to `remote`.
+fn overhead(remote: &SocketAddr) -> u16 {
+    (udp_overhead(remote) + FRAMING) as u16
+}
+
+const UDP_IPV4: usize = 28;
+const UDP_IPV6: usize = 48;

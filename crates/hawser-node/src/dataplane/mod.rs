@@ -3,10 +3,23 @@
 //! Two threads carry packets: `egress` (TUN to networks) and `ingress` (networks to TUN). Neither is async. The control side
 //! (QUIC, netlink, control socket) talks to them through a [`Command`] channel and hears [`Event`]s.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+mod batch;
+mod crypto;
+mod egress;
+mod ingress;
+mod snapshot;
+mod store;
 
-use hawser_units::{PathId, Rate};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use anyhow::Context as _;
+use hawser_linux::tun::Tun;
+use hawser_linux::udp::DataSocket;
+use hawser_linux::wait::{Waker, monotonic_nanos};
+
+use hawser_units::{Instant, PathId, Rate};
 use hawser_wire::data::Class;
 
 /// Names a session within this process.
@@ -57,9 +70,13 @@ pub enum Command {
     },
     /// Opens a path. `remote`: the hub's address on a client; `None` on a hub, which learns it from the first authenticated packet.
     OpenPath {
+        /// Of which session.
         session: SessionId,
+        /// Its id, new in the epoch.
         path: PathId,
+        /// The socket of its network.
         socket: SocketId,
+        /// The hub's address, on a client.
         remote: Option<SocketAddr>,
         /// The number the peer gave to the path: goes into what we send.
         peer_index: u32,
@@ -80,6 +97,12 @@ pub enum Command {
     },
     /// Closes a path.
     ClosePath { session: SessionId, path: PathId },
+    /// Changes the user's cap of a path.
+    SetCap {
+        session: SessionId,
+        path: PathId,
+        cap: Option<Rate>,
+    },
     /// Chooses the scheduler of a class of a session by name.
     SetScheduler {
         session: SessionId,
@@ -202,4 +225,250 @@ pub struct FlowSnapshot {
     pub sent_bytes: u64,
     /// Bytes by path id.
     pub by_path: Vec<(u16, u64)>,
+}
+
+/// Datagrams of the control channel that may wait for the control side.
+const CONTROL_QUEUE: usize = 1024;
+
+/// The instant that the machines are driven with.
+fn now() -> Instant {
+    Instant::from_nanos(monotonic_nanos())
+}
+
+/// What the data plane needs to start.
+pub struct DataPlaneConfig {
+    /// The interface that applications see, already created.
+    pub tun: Tun,
+    /// From the operating system's randomness: seeds what must not be guessed but is no secret.
+    pub seed: u64,
+}
+
+/// A running data plane. Dropping it ends its threads.
+pub struct DataPlane {
+    /// What it tells.
+    pub events: tokio::sync::mpsc::UnboundedReceiver<Event>,
+    /// QUIC datagrams that arrived on its sockets.
+    pub control: tokio::sync::mpsc::Receiver<ControlDatagram>,
+    sender: DataPlaneSender,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Gives orders to a data plane; cheap to clone.
+#[derive(Clone)]
+pub struct DataPlaneSender {
+    egress: mpsc::Sender<egress::Order>,
+    egress_waker: Arc<Waker>,
+    ingress: mpsc::Sender<ingress::Order>,
+    ingress_waker: Arc<Waker>,
+    roles: Arc<std::sync::Mutex<std::collections::BTreeMap<SessionId, Role>>>,
+}
+
+/// Starts the two threads.
+///
+/// # Errors
+/// No descriptor or thread is left.
+pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
+    let (egress_orders, from_egress_orders) = mpsc::channel();
+    let (ingress_orders, from_ingress_orders) = mpsc::channel();
+    let (event_sender, events) = tokio::sync::mpsc::unbounded_channel();
+    let (control_sender, control) = tokio::sync::mpsc::channel(CONTROL_QUEUE);
+    let egress_waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
+    let ingress_waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
+    let links = ingress::Links {
+        tun: config.tun.try_clone().context("cannot share the TUN")?,
+        waker: Arc::clone(&ingress_waker),
+        orders: from_ingress_orders,
+        egress: egress_orders.clone(),
+        egress_waker: Arc::clone(&egress_waker),
+        control: control_sender,
+    };
+    let waker = Arc::clone(&egress_waker);
+    let (tun, seed) = (config.tun, config.seed);
+    let sending = spawn("hawser-egress", move || {
+        egress::Sender::new(tun, waker, from_egress_orders, event_sender, seed).run();
+    })?;
+    let receiving = spawn("hawser-ingress", move || ingress::Receiving::new(links).run())?;
+    let sender = DataPlaneSender {
+        egress: egress_orders,
+        egress_waker,
+        ingress: ingress_orders,
+        ingress_waker,
+        roles: Arc::default(),
+    };
+    Ok(DataPlane {
+        events,
+        control,
+        sender,
+        threads: vec![sending, receiving],
+    })
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .context("cannot start a thread")
+}
+
+impl DataPlane {
+    /// A handle to give orders with.
+    #[must_use]
+    pub fn sender(&self) -> DataPlaneSender {
+        self.sender.clone()
+    }
+
+    /// Gives an order.
+    pub fn send(&self, command: Command) {
+        self.sender.send(command);
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        self.sender.send(Command::Stop);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl DataPlaneSender {
+    /// Gives an order. After the end of the data plane, orders go nowhere.
+    pub fn send(&self, command: Command) {
+        let (egress, ingress) = self.split(command);
+        // Receiving first: what the peer answers to our first packet must be understood.
+        if let Some(order) = ingress {
+            let _ = self.ingress.send(order);
+            self.ingress_waker.wake();
+        }
+        if let Some(order) = egress {
+            let _ = self.egress.send(order);
+            self.egress_waker.wake();
+        }
+    }
+
+    fn role(&self, session: SessionId) -> Role {
+        let roles = self.roles.lock().expect("no thread panics while it holds this");
+        roles.get(&session).copied().unwrap_or(Role::Client)
+    }
+
+    /// What each thread has to do for a command.
+    fn split(&self, command: Command) -> (Option<egress::Order>, Option<ingress::Order>) {
+        use {egress::Order as E, ingress::Order as I};
+        match command {
+            Command::AddSocket { id, socket } => match DataSocket::new(socket) {
+                Ok(socket) => {
+                    let socket = Arc::new(socket);
+                    (
+                        Some(E::AddSocket {
+                            id,
+                            socket: Arc::clone(&socket),
+                        }),
+                        Some(I::AddSocket { id, socket }),
+                    )
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a network's socket cannot be used");
+                    (None, None)
+                }
+            },
+            Command::RemoveSocket { id } => (Some(E::RemoveSocket { id }), Some(I::RemoveSocket { id })),
+            Command::AddSession { session, role, inner } => {
+                self.roles
+                    .lock()
+                    .expect("no thread panics while it holds this")
+                    .insert(session, role);
+                (
+                    Some(E::AddSession {
+                        session,
+                        role,
+                        inner: inner.clone(),
+                    }),
+                    Some(I::AddSession { session, role, inner }),
+                )
+            }
+            Command::RemoveSession { session } => {
+                self.roles
+                    .lock()
+                    .expect("no thread panics while it holds this")
+                    .remove(&session);
+                (
+                    Some(E::RemoveSession { session }),
+                    Some(I::RemoveSession { session }),
+                )
+            }
+            Command::InstallKeys { session, epoch, keys } => (
+                Some(E::Key {
+                    session,
+                    epoch,
+                    key: crypto::DataKey::new(&keys.send),
+                }),
+                Some(I::Key {
+                    session,
+                    epoch,
+                    key: crypto::DataKey::new(&keys.receive),
+                }),
+            ),
+            Command::OpenPath {
+                session,
+                path,
+                socket,
+                remote,
+                peer_index,
+                local_index,
+                name,
+                mtu,
+                cap,
+            } => {
+                let config = egress::path_config(path, self.role(session), mtu, cap, remote.as_ref());
+                (
+                    Some(E::OpenPath {
+                        session,
+                        socket,
+                        remote,
+                        peer_index,
+                        name,
+                        config,
+                    }),
+                    Some(I::OpenPath {
+                        session,
+                        path,
+                        local_index,
+                        remote,
+                    }),
+                )
+            }
+            Command::RebindPath {
+                session,
+                path,
+                socket,
+            } => (
+                Some(E::RebindPath {
+                    session,
+                    path,
+                    socket,
+                }),
+                None,
+            ),
+            Command::ClosePath { session, path } => (
+                Some(E::ClosePath { session, path }),
+                Some(I::ClosePath { session, path }),
+            ),
+            Command::SetCap { session, path, cap } => (Some(E::SetCap { session, path, cap }), None),
+            Command::SetScheduler {
+                session,
+                class,
+                scheduler,
+            } => (
+                Some(E::SetScheduler {
+                    session,
+                    class,
+                    scheduler,
+                }),
+                None,
+            ),
+            Command::Snapshot(reply) => (None, Some(I::Snapshot(reply))),
+            Command::Stop => (Some(E::Stop), Some(I::Stop)),
+        }
+    }
 }

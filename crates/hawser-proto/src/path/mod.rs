@@ -208,7 +208,9 @@ impl Path {
     /// Bytes sent after the newest packet reported.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        self.reported.map_or(self.cumulative, |counter| self.cumulative - self.sent(counter).cumulative)
+        self.reported.map_or(self.cumulative, |counter| {
+            self.cumulative - self.sent(counter).cumulative
+        })
     }
 
     /// Packets sent after the newest one reported.
@@ -224,7 +226,8 @@ impl Path {
         if room < packet && self.in_flight() > 0 {
             return 0;
         }
-        room.max(packet).min(self.pacer.credit(self.model.pacing(), packet, now))
+        room.max(packet)
+            .min(self.pacer.credit(self.model.pacing(), packet, now))
     }
 
     /// When a packet of `packet` bytes may go: by pacing, or by the next report if the window is full.
@@ -319,7 +322,13 @@ impl Path {
         self.acked_sent_at = record.at;
         let hold = Duration::from_micros(u64::from(report.hold_us));
         let round_trip = now.since(record.at).saturating_sub(hold);
-        self.on_delay(report.received_us.wrapping_sub(record.at.as_micros_wrapping()).cast_signed(), previous);
+        self.on_delay(
+            report
+                .received_us
+                .wrapping_sub(record.at.as_micros_wrapping())
+                .cast_signed(),
+            previous,
+        );
         let receive_time = report.received_us.wrapping_sub(record.delivered_us);
         let send_time = record.at.since(record.acked_sent_at);
         let interval = Duration::from_micros(u64::from(receive_time)).max(send_time);
@@ -375,13 +384,21 @@ impl Path {
             .take(64)
             .find(|counter| self.sent(*counter).eliciting)
             .unwrap_or(self.eliciting_sent);
-        let since = if self.remembers(first) { self.sent(first).at } else { now };
+        let since = if self.remembers(first) {
+            self.sent(first).at
+        } else {
+            now
+        };
         Some(since.max(self.last_heard.unwrap_or(since)) + self.model.patience())
     }
 
     /// Takes in the reply to a probe. Returns whether the state changed.
     pub fn handle_probe_reply(&mut self, token: u64, now: Instant) -> bool {
-        let Some(&(_, sent_at)) = self.tokens.iter().find(|(t, at)| *t == token && *at <= now && token != 0) else {
+        let Some(&(_, sent_at)) = self
+            .tokens
+            .iter()
+            .find(|(t, at)| *t == token && *at <= now && token != 0)
+        else {
             return self.pmtu.handle_reply(token, now);
         };
         self.pmtu.handle_reply(token, now);
@@ -410,7 +427,8 @@ impl Path {
     }
 
     /// Starts anew on another address: nothing known of the old one holds.
-    pub fn handle_moved(&mut self, now: Instant) {
+    pub fn handle_moved(&mut self, overhead: u16, now: Instant) {
+        self.pmtu.set_overhead(overhead);
         self.enter(State::Validating, now);
     }
 
@@ -452,7 +470,11 @@ impl Path {
 
     /// Whether the session carries traffic at present: decides how often quiet paths are looked at.
     fn keepalive(&self, session_used: Instant, now: Instant) -> Duration {
-        if now.since(session_used) < BUSY_FOR { KEEPALIVE_BUSY } else { KEEPALIVE_IDLE }
+        if now.since(session_used) < BUSY_FOR {
+            KEEPALIVE_BUSY
+        } else {
+            KEEPALIVE_IDLE
+        }
     }
 
     /// Lets time pass. `session_used`: when the session last carried a packet. Returns whether the state changed.
@@ -481,13 +503,20 @@ impl Path {
     }
 
     fn pmtu_due(&self) -> Instant {
-        if self.state == State::Active { self.pmtu.due() } else { Instant::FAR_FUTURE }
+        if self.state == State::Active {
+            self.pmtu.due()
+        } else {
+            Instant::FAR_FUTURE
+        }
     }
 
     fn probe_due(&self, session_used: Instant, now: Instant) -> Instant {
         match self.state {
             State::Active => {
-                let heard = self.last_heard.unwrap_or(self.since).max(self.last_probe.unwrap_or(self.since));
+                let heard = self
+                    .last_heard
+                    .unwrap_or(self.since)
+                    .max(self.last_probe.unwrap_or(self.since));
                 heard + self.keepalive(session_used, now)
             }
             State::Dead if self.probing == Probing::OnHearing => Instant::FAR_FUTURE,
@@ -499,7 +528,10 @@ impl Path {
     pub fn poll_probe(&mut self, session_used: Instant, now: Instant) -> Option<Probe> {
         if self.pmtu_due() <= now {
             let token = self.issue_token(now, false);
-            return Some(Probe { token, outer_len: self.pmtu.poll(token, now) });
+            return Some(Probe {
+                token,
+                outer_len: self.pmtu.poll(token, now),
+            });
         }
         if self.probe_due(session_used, now) > now {
             return None;
@@ -510,12 +542,19 @@ impl Path {
             State::Validating => PROBE_INTERVAL,
             State::Dead => {
                 let silent = now.since(self.since);
-                if silent < DEAD_EAGER_FOR { PROBE_INTERVAL } else { (silent / 60).min(DEAD_INTERVAL_MAX) }
+                if silent < DEAD_EAGER_FOR {
+                    PROBE_INTERVAL
+                } else {
+                    (silent / 60).min(DEAD_INTERVAL_MAX)
+                }
             }
         };
         self.next_probe = now + interval;
         self.last_probe = Some(now);
-        Some(Probe { token: self.issue_token(now, true), outer_len: 0 })
+        Some(Probe {
+            token: self.issue_token(now, true),
+            outer_len: 0,
+        })
     }
 
     fn issue_token(&mut self, now: Instant, remember: bool) -> u64 {

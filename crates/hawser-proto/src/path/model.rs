@@ -170,10 +170,18 @@ impl Model {
         if rate == Rate::ZERO {
             return INITIAL_WINDOW;
         }
-        let gain = if self.phase == Phase::Startup { STARTUP_GAIN } else { WINDOW_GAIN };
+        let gain = if self.phase == Phase::Startup {
+            STARTUP_GAIN
+        } else {
+            WINDOW_GAIN
+        };
         let product = rate.bytes_in(self.min_round_trip()).0;
         let window = (product as f64 * gain) as u64 + rate.bytes_in(REPORT_DELAY).0;
-        let floor = if self.phase == Phase::Startup { INITIAL_WINDOW } else { MIN_WINDOW };
+        let floor = if self.phase == Phase::Startup {
+            INITIAL_WINDOW
+        } else {
+            MIN_WINDOW
+        };
         window.max(floor)
     }
 
@@ -201,7 +209,10 @@ impl Model {
 
     /// Takes in a round trip that came without a rate (a probe's).
     pub fn on_round_trip(&mut self, rtt: Duration, now: Instant) {
-        if self.min_rtt.is_none_or(|(min, at)| rtt <= min || now.since(at) > MIN_RTT_WINDOW) {
+        if self
+            .min_rtt
+            .is_none_or(|(min, at)| rtt <= min || now.since(at) > MIN_RTT_WINDOW)
+        {
             self.min_rtt = Some((rtt, now));
         }
         self.round_min = Some(self.round_min.map_or(rtt, |min| min.min(rtt)));
@@ -233,7 +244,9 @@ impl Model {
     }
 
     fn queue_stands(&self) -> bool {
-        let Some(round_min) = self.round_min else { return false };
+        let Some(round_min) = self.round_min else {
+            return false;
+        };
         let min = self.min_round_trip();
         round_min.saturating_sub(min) > QUEUE_ALLOWANCE + min / 8 + self.jitter
     }
@@ -300,7 +313,10 @@ impl Model {
     }
 
     fn drained(&self) -> u64 {
-        self.rate().bytes_in(self.min_round_trip() + REPORT_DELAY / 2).0.max(MIN_WINDOW)
+        self.rate()
+            .bytes_in(self.min_round_trip() + REPORT_DELAY / 2)
+            .0
+            .max(MIN_WINDOW)
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -357,7 +373,12 @@ mod tests {
     use super::*;
 
     /// A first-in-first-out link in virtual time, reporting every packet.
-    fn run(model: &mut Model, rate_at: impl Fn(u64) -> Rate, delay: Duration, seconds: u64) -> (Rate, Duration) {
+    fn run(
+        model: &mut Model,
+        rate_at: impl Fn(u64) -> Rate,
+        delay: Duration,
+        seconds: u64,
+    ) -> (Rate, Duration) {
         const PACKET: u64 = 1472;
         let mut now = Instant::from_nanos(1);
         let mut pacer = Pacer::default();
@@ -374,7 +395,8 @@ mod tests {
                     break;
                 }
                 pending.pop_front();
-                let (sent_at, delivered_then, delivered_at_then): (Instant, u64, Instant) = sent[counter as usize];
+                let (sent_at, delivered_then, delivered_at_then): (Instant, u64, Instant) =
+                    sent[counter as usize];
                 delivered += PACKET;
                 delivered_at = at;
                 let elapsed = at.since(delivered_at_then);
@@ -404,20 +426,30 @@ mod tests {
                 now += Duration::from_micros(50);
             }
         }
-        (Rate::of(Bytes(bytes_last_second), Duration::from_secs(1)).expect("a second"), worst_queue)
+        (
+            Rate::of(Bytes(bytes_last_second), Duration::from_secs(1)).expect("a second"),
+            worst_queue,
+        )
     }
 
     #[test]
     fn fills_a_link_and_keeps_its_queue_short() {
         for (mbps, delay) in [(5, 10), (20, 20), (100, 40), (300, 16), (1, 2)] {
             let mut model = Model::new(None, Instant::ZERO);
-            let (rate, queue) =
-                run(&mut model, |_| Rate::from_mbps(mbps), Duration::from_millis(delay), 6);
+            let (rate, queue) = run(
+                &mut model,
+                |_| Rate::from_mbps(mbps),
+                Duration::from_millis(delay),
+                6,
+            );
             let share = rate.as_bps() as f64 / (mbps as f64 * 1e6);
             assert!(share > 0.96, "{mbps} Mbit/s {delay} ms: share {share}");
             let packet_time = 1472.0 * 8.0 / (mbps as f64 * 1e6);
             let bound = 0.020 + 0.3 * delay as f64 / 1e3 + 3.0 * packet_time;
-            assert!(queue.as_secs_f64() < bound, "{mbps} Mbit/s {delay} ms: queue {queue:?}");
+            assert!(
+                queue.as_secs_f64() < bound,
+                "{mbps} Mbit/s {delay} ms: queue {queue:?}"
+            );
         }
     }
 
@@ -429,7 +461,10 @@ mod tests {
             let (rate, queue) = run(&mut model, rate_at, Duration::from_millis(30), 8);
             let share = rate.as_bps() as f64 / (second as f64 * 1e6);
             assert!(share > 0.9, "{first} to {second}: share {share}");
-            assert!(queue < Duration::from_millis(60), "{first} to {second}: queue {queue:?}");
+            assert!(
+                queue < Duration::from_millis(60),
+                "{first} to {second}: queue {queue:?}"
+            );
         }
     }
 

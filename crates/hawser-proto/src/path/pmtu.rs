@@ -37,7 +37,15 @@ impl Pmtu {
     #[must_use]
     pub fn new(link: u16, overhead: u16, now: Instant) -> Self {
         let known = BASE.min(link);
-        Self { overhead, link, known, too_large: link + 1, probing: None, tries: 0, due: now }
+        Self {
+            overhead,
+            link,
+            known,
+            too_large: link + 1,
+            probing: None,
+            tries: 0,
+            due: now,
+        }
     }
 
     /// The largest inner packet that fits.
@@ -50,6 +58,11 @@ impl Pmtu {
     #[must_use]
     pub fn outer(&self) -> u16 {
         self.known
+    }
+
+    /// Changes the bytes around an inner packet: the path's far address is of another family.
+    pub fn set_overhead(&mut self, overhead: u16) {
+        self.overhead = overhead;
     }
 
     /// Forgets what was found: the path has changed.
@@ -87,7 +100,11 @@ impl Pmtu {
 
     /// First the link's own size, then the middle of what is open.
     fn candidate(&self) -> u16 {
-        if self.too_large > self.link { self.link } else { self.known.midpoint(self.too_large) }
+        if self.too_large > self.link {
+            self.link
+        } else {
+            self.known.midpoint(self.too_large)
+        }
     }
 
     /// Takes in a probe reply; false in any case, as the path's state does not change by it.
@@ -95,7 +112,11 @@ impl Pmtu {
         if let Some((_, size)) = self.probing.take_if(|(expected, _)| *expected == token) {
             self.known = self.known.max(size);
             self.tries = 0;
-            self.due = if self.finished() || size == self.link { now + RAISE } else { now };
+            self.due = if self.finished() || size == self.link {
+                now + RAISE
+            } else {
+                now
+            };
         }
         false
     }

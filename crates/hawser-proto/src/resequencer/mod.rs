@@ -199,7 +199,7 @@ impl<T> Resequencer<T> {
             self.counters.in_order += 1;
             out.push(packet.item);
             if self.flows[slot].held.is_some() {
-                self.drain(slot, now, out);
+                self.drain_ready(slot, now, out);
             }
             return None;
         }
@@ -251,6 +251,13 @@ impl<T> Resequencer<T> {
             if now < self.flows[slot].used + self.config.idle {
                 break;
             }
+            self.close(slot, now, out);
+        }
+    }
+
+    /// Puts everything held into `out` and forgets all flows: the end of the session.
+    pub fn drain(&mut self, now: Instant, out: &mut Vec<T>) {
+        while let Some(slot) = self.flows.oldest() {
             self.close(slot, now, out);
         }
     }
@@ -342,7 +349,7 @@ impl<T> Resequencer<T> {
         if self.flows[slot].expected.is_before(to) {
             self.counters.gaps_given_up += 1;
             self.flows[slot].skip_to(to);
-            self.drain(slot, now, out);
+            self.drain_ready(slot, now, out);
         }
     }
 
@@ -378,11 +385,11 @@ impl<T> Resequencer<T> {
             let first = held.first;
             flow.skip_to(first);
         }
-        self.drain(slot, now, out);
+        self.drain_ready(slot, now, out);
     }
 
     /// Delivers the held packets that have become in order.
-    fn drain(&mut self, slot: usize, now: Instant, out: &mut Vec<T>) {
+    fn drain_ready(&mut self, slot: usize, now: Instant, out: &mut Vec<T>) {
         let flow = &mut self.flows[slot];
         let Some(mut held) = flow.held.take() else { return };
         while let Some(packet) = held.take(flow.expected) {

@@ -1,0 +1,341 @@
+//! One run of a scenario over one way of carrying it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use hawser_linux::{clock, shutdown};
+use hawser_netem::scenario::{Scenario, Via, Workload};
+use hawser_units::{Duration, Instant};
+
+use crate::daemons::Daemons;
+use crate::recorder::{BIN, Gap};
+use crate::report::{CpuSeconds, Goodput, IDEAL_SHARE, NetworkReport, Report, SAMPLE_MS, Series};
+use crate::run_dir::RunDir;
+use crate::sample::{self, Carried, TcpCounters};
+use crate::workload::{self, Finding, Period, Running};
+use crate::world::World;
+
+/// What a run needs beside its scenario.
+#[derive(Debug)]
+pub struct Options {
+    /// The program that is hub and client.
+    pub program: PathBuf,
+    /// Where files go.
+    pub run_dir: RunDir,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug)]
+pub struct Progress<'a> {
+    /// What carries the traffic.
+    pub via: &'a Via,
+    /// Time since the workloads started.
+    pub elapsed: Duration,
+    /// How long they run.
+    pub duration: Duration,
+    /// Payload delivered since the last report. Units: bit/s.
+    pub goodput_bps: f64,
+    /// What each network hands over, both directions. Units: bit/s of frames.
+    pub networks_bps: Vec<f64>,
+}
+
+/// Runs `scenario` over `via`, telling `on_progress` ten times a second.
+///
+/// Must be called on a thread that lives as long as the process, usually its main thread: the daemons of the run die with
+/// it.
+///
+/// # Errors
+/// When the lab cannot be built, a workload cannot run, a daemon ends, or a signal asked to stop.
+pub fn run(
+    scenario: &Scenario,
+    via: &Via,
+    options: &Options,
+    on_progress: &mut dyn FnMut(&Progress<'_>),
+) -> anyhow::Result<Report> {
+    match via {
+        Via::Hub | Via::Mptcp | Via::Single(_) => {}
+        Via::Direct | Via::Peer | Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
+    }
+    if scenario.workloads.is_empty() {
+        bail!("the scenario has no workload; write at least one [[workload]]");
+    }
+    let world = World::build(scenario, via)?;
+    let daemons = match via {
+        Via::Hub => {
+            let directory = options.run_dir.subdirectory("hub")?;
+            Some(Daemons::start(&world, &options.program, &directory)?)
+        }
+        Via::Direct | Via::Peer | Via::Repeater | Via::Mptcp | Via::Single(_) => None,
+    };
+    let before = Snapshot::take(&world, daemons.as_ref())?;
+    let period = Arc::new(Period::new(clock::now() + LEAD, scenario.duration));
+    let mut arm = Arm {
+        scenario,
+        via,
+        world,
+        daemons,
+        period,
+        samples: Vec::new(),
+    };
+    let running = arm.start_workloads()?;
+    let watched = arm.watch(&running, on_progress);
+    arm.period.stop();
+    let after = Snapshot::take(&arm.world, arm.daemons.as_ref())?;
+    let ended = clock::now().min(arm.period.end);
+    let finished: Vec<(Running, _)> = running
+        .into_iter()
+        .map(|r| {
+            let rec = Arc::clone(&r.recorder);
+            (r, rec)
+        })
+        .collect();
+    let mut recorders = Vec::new();
+    let mut findings = Vec::new();
+    for (running, recorder) in finished {
+        recorders.push(recorder);
+        findings.push(running.finish());
+    }
+    watched?;
+    let findings = findings.into_iter().collect::<anyhow::Result<Vec<Finding>>>()?;
+    Ok(arm.report(&recorders, findings, ended, (before, after)))
+}
+
+/// What is counted outside the workloads.
+struct Snapshot {
+    networks: Vec<Carried>,
+    client: TcpCounters,
+    server: TcpCounters,
+    cpu: (f64, f64),
+}
+
+impl Snapshot {
+    fn take(world: &World, daemons: Option<&Daemons>) -> anyhow::Result<Self> {
+        Ok(Self {
+            networks: world.carried()?,
+            client: world
+                .client
+                .run(sample::tcp_counters)
+                .context("cannot read TCP's counters")?,
+            server: world
+                .server
+                .run(sample::tcp_counters)
+                .context("cannot read TCP's counters")?,
+            cpu: daemons.map_or((0.0, 0.0), Daemons::cpu_seconds),
+        })
+    }
+}
+
+struct Arm<'a> {
+    scenario: &'a Scenario,
+    via: &'a Via,
+    world: World,
+    daemons: Option<Daemons>,
+    period: Arc<Period>,
+    samples: Vec<Vec<Carried>>,
+}
+
+impl Arm<'_> {
+    fn start_workloads(&self) -> anyhow::Result<Vec<Running>> {
+        let is_multipath = *self.via == Via::Mptcp;
+        let workloads = self.scenario.workloads.iter().enumerate();
+        workloads
+            .map(|(index, w)| workload::start(w, index, &self.world, is_multipath, &self.period))
+            .collect()
+    }
+
+    /// Applies events and reports progress until the time is over or nothing is left to do.
+    fn watch(
+        &mut self,
+        running: &[Running],
+        on_progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> anyhow::Result<()> {
+        let mut events = self.scenario.events.iter().peekable();
+        let mut next_sample = self.period.start;
+        let mut delivered = 0;
+        while !self.period.is_over() {
+            if shutdown::is_requested() {
+                bail!("interrupted");
+            }
+            let now = clock::now();
+            while let Some(event) = events.next_if(|event| self.period.start + event.at <= now) {
+                self.world.apply(event)?;
+            }
+            if now >= next_sample {
+                next_sample += Duration::from_millis(SAMPLE_MS);
+                self.samples.push(self.world.carried()?);
+                let total = running.iter().map(|running| running.recorder.total()).sum();
+                on_progress(&self.progress(now, total - delivered));
+                delivered = total;
+                if let Some(daemons) = &mut self.daemons {
+                    daemons.check()?;
+                }
+            }
+            if self.is_everything_done(running) {
+                return Ok(());
+            }
+            let next_event = events
+                .peek()
+                .map_or(Instant::FAR_FUTURE, |event| self.period.start + event.at);
+            let next = next_sample.min(next_event).min(self.period.end);
+            std::thread::sleep(next.since(clock::now()).min(Duration::from_millis(20)));
+        }
+        Ok(())
+    }
+
+    /// Downloads of a fixed size end a run early, once all of them are there; so does a client side that failed.
+    fn is_everything_done(&self, running: &[Running]) -> bool {
+        let is_finite = |w: &Workload| matches!(w, Workload::Http { .. });
+        let finite = self
+            .scenario
+            .workloads
+            .iter()
+            .zip(running)
+            .filter(|(w, _)| is_finite(w));
+        let has_failed = self
+            .scenario
+            .workloads
+            .iter()
+            .zip(running)
+            .any(|(w, r)| !is_finite(w) && r.is_done());
+        (self.scenario.workloads.iter().any(is_finite) && { finite }.all(|(_, r)| r.is_done())) || has_failed
+    }
+
+    fn progress(&self, now: Instant, bytes: u64) -> Progress<'_> {
+        let seconds = SAMPLE_MS as f64 / 1e3;
+        let networks_bps = match self.samples.as_slice() {
+            [.., before, last] => last
+                .iter()
+                .zip(before)
+                .map(|(last, before)| both(last, before) as f64 * 8.0 / seconds)
+                .collect(),
+            _ => vec![0.0; self.scenario.networks.len()],
+        };
+        Progress {
+            via: self.via,
+            elapsed: now.since(self.period.start),
+            duration: self.scenario.duration,
+            goodput_bps: bytes as f64 * 8.0 / seconds,
+            networks_bps,
+        }
+    }
+
+    fn report(
+        &self,
+        recorders: &[Arc<crate::recorder::Recorder>],
+        findings: Vec<Finding>,
+        ended: Instant,
+        (before, after): (Snapshot, Snapshot),
+    ) -> Report {
+        let scenario = self.scenario;
+        let per_workload: Vec<Vec<u64>> = recorders.iter().map(|recorder| recorder.bins()).collect();
+        let ran = ended.since(self.period.start);
+        let counted = ran
+            .saturating_sub(scenario.warmup)
+            .as_secs_f64()
+            .max(BIN.as_secs_f64());
+        let skipped = (scenario.warmup.as_nanos() / BIN.as_nanos()) as usize;
+        let rate = |bins: &Vec<u64>| bins.iter().skip(skipped).sum::<u64>() as f64 * 8.0 / counted;
+        let goodputs: Vec<f64> = per_workload.iter().map(rate).collect();
+        let total: f64 = goodputs.iter().sum();
+        let sum = scenario.sum_of_rates().map(|rate| rate.as_bps() as f64);
+        let gaps: Vec<Gap> = recorders.iter().flat_map(|recorder| recorder.gaps()).collect();
+        let overtaken = |finding: &Finding| match finding {
+            Finding::Udp { reordered, .. } => *reordered,
+            Finding::Tcp { .. } | Finding::Ping { .. } | Finding::Http { .. } => 0,
+        };
+        let reordered: u64 = findings.iter().map(overtaken).sum();
+        Report {
+            version: 1,
+            name: scenario.name.clone(),
+            via: self.via.label(),
+            seed: scenario.seed,
+            duration_s: ran.as_secs_f64(),
+            warmup_s: scenario.warmup.as_secs_f64(),
+            goodput_bps: Goodput {
+                total,
+                workloads: goodputs,
+            },
+            series: self.series(per_workload),
+            networks: self.networks(&before.networks, &after.networks),
+            longest_gap_ms: longest(gaps.iter()),
+            longest_gap_after_events_ms: self.longest_after_events(&gaps),
+            rtt_ms: findings.iter().find_map(|finding| match finding {
+                Finding::Ping { rtt_ms, .. } => *rtt_ms,
+                Finding::Tcp { .. } | Finding::Udp { .. } | Finding::Http { .. } => None,
+            }),
+            reordered: reordered + after.client.out_of_order - before.client.out_of_order
+                + after.server.out_of_order
+                - before.server.out_of_order,
+            retransmitted: after.client.retransmitted - before.client.retransmitted
+                + after.server.retransmitted
+                - before.server.retransmitted,
+            cpu_seconds: CpuSeconds {
+                client: after.cpu.0 - before.cpu.0,
+                hub: after.cpu.1 - before.cpu.1,
+            },
+            ideal_bps: sum.map(|sum| sum * IDEAL_SHARE),
+            share_of_ideal: sum.map(|sum| total / (sum * IDEAL_SHARE)),
+            share_of_sum: sum.map(|sum| total / sum),
+            workloads: findings,
+        }
+    }
+
+    fn series(&self, per_workload: Vec<Vec<u64>>) -> Series {
+        let length = per_workload.iter().map(Vec::len).max().unwrap_or(0);
+        let at = |bin: usize| per_workload.iter().filter_map(|bins| bins.get(bin)).sum();
+        let networks = self.scenario.networks.iter().enumerate().map(|(n, network)| {
+            let bytes = self
+                .samples
+                .windows(2)
+                .map(|w| both(&w[1][n], &w[0][n]))
+                .collect();
+            (network.name.clone(), bytes)
+        });
+        Series {
+            bin_ms: BIN.as_millis() as u64,
+            bytes: (0..length).map(at).collect(),
+            networks: networks.collect(),
+            networks_bin_ms: SAMPLE_MS,
+            workloads: per_workload,
+        }
+    }
+
+    fn networks(&self, before: &[Carried], after: &[Carried]) -> BTreeMap<String, NetworkReport> {
+        let report = |(n, network): (usize, &hawser_netem::scenario::Network)| {
+            let down = after[n].down.since(before[n].down);
+            let up = after[n].up.since(before[n].up);
+            (
+                network.name.clone(),
+                NetworkReport {
+                    both: down.plus(up),
+                    down,
+                    up,
+                },
+            )
+        };
+        self.scenario.networks.iter().enumerate().map(report).collect()
+    }
+
+    fn longest_after_events(&self, gaps: &[Gap]) -> Option<f64> {
+        let is_after_an_event = |gap: &&Gap| {
+            self.scenario.events.iter().any(|event| {
+                let at = self.period.start + event.at;
+                gap.from + gap.length > at && gap.from < at + Duration::from_secs(1)
+            })
+        };
+        (!self.scenario.events.is_empty()).then(|| longest(gaps.iter().filter(is_after_an_event)))
+    }
+}
+
+fn both(last: &Carried, before: &Carried) -> u64 {
+    last.down.since(before.down).bytes + last.up.since(before.up).bytes
+}
+
+fn longest<'a>(gaps: impl Iterator<Item = &'a Gap>) -> f64 {
+    gaps.map(|gap| gap.length.as_secs_f64() * 1e3).fold(0.0, f64::max)
+}
+
+/// Between the start of the threads and the first packet, so that every server listens.
+const LEAD: Duration = Duration::from_millis(20);

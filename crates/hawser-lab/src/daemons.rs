@@ -1,0 +1,209 @@
+//! The real daemons of a run: a hub and a client, as a user would start them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, bail};
+use hawser_linux::netns::Namespace;
+use hawser_linux::{clock, shutdown};
+use hawser_units::Duration;
+
+use crate::sample;
+use crate::world::{HUB, World};
+
+/// A hub and a client that are connected.
+#[derive(Debug)]
+pub(crate) struct Daemons {
+    hub: Daemon,
+    client: Daemon,
+    client_status: StatusQuery,
+}
+
+#[derive(Debug)]
+struct Daemon {
+    what: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+#[derive(Debug)]
+struct StatusQuery {
+    program: PathBuf,
+    namespace: Namespace,
+    run_dir: PathBuf,
+}
+
+impl Daemons {
+    /// Enrols a client at a new hub and starts both; returns when the client is up. Their files are in `directory`.
+    ///
+    /// Must be called on a thread that lives as long as the daemons: they die with it.
+    ///
+    /// # Errors
+    /// When a command fails, or the client is not up in time; the end of the log is quoted.
+    pub(crate) fn start(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
+        let place = |name: &str| -> anyhow::Result<Place> {
+            let place = Place {
+                dir: directory.join(name),
+                run_dir: directory.join(format!("{name}-run")),
+            };
+            std::fs::create_dir_all(&place.dir)?;
+            std::fs::create_dir_all(&place.run_dir)?;
+            Ok(place)
+        };
+        let (hub_place, client_place) = (place("hub")?, place("client")?);
+        let hub_command = |arguments: &[&str]| {
+            let mut command = world.hub.command(program);
+            command.arg("hub").args(arguments);
+            hub_place.add_to(&mut command);
+            command
+        };
+        output(hub_command(&["init", "--endpoint", &format!("{HUB}:443")]))
+            .context("`hawser hub init` failed")?;
+        let invitation = output(hub_command(&["invite", "lab"])).context("`hawser hub invite` failed")?;
+        let invitation = invitation
+            .lines()
+            .map(str::trim)
+            .find(|line| line.starts_with("hawser://"))
+            .with_context(|| format!("`hawser hub invite` printed no invitation but {invitation:?}"))?;
+        let hub = Daemon::start("hub", hub_command(&["run"]), directory)?;
+        let mut up = world.client.command(program);
+        up.args(["up", invitation, "--foreground"]);
+        client_place.add_to(&mut up);
+        let client = Daemon::start("client", up, directory)?;
+        let client_status = StatusQuery {
+            program: program.to_owned(),
+            namespace: world.client.clone(),
+            run_dir: client_place.run_dir,
+        };
+        let mut daemons = Self {
+            hub,
+            client,
+            client_status,
+        };
+        daemons.wait_until_up()?;
+        Ok(daemons)
+    }
+
+    /// Fails when a daemon has ended, with the end of its log.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        self.hub.check()?;
+        self.client.check()
+    }
+
+    /// Processor time so far in seconds: client, hub.
+    #[must_use]
+    pub(crate) fn cpu_seconds(&self) -> (f64, f64) {
+        (
+            sample::cpu_seconds(self.client.child.id()),
+            sample::cpu_seconds(self.hub.child.id()),
+        )
+    }
+
+    fn wait_until_up(&mut self) -> anyhow::Result<()> {
+        let deadline = clock::now() + UP_PATIENCE;
+        let mut last = String::new();
+        while clock::now() < deadline {
+            if shutdown::is_requested() {
+                bail!("interrupted");
+            }
+            self.check()?;
+            match self.client_status.ask() {
+                Ok(status) if status.get("state").and_then(|state| state.as_str()) == Some("up") => {
+                    return Ok(());
+                }
+                Ok(status) => last = format!("its state is {}", status["state"]),
+                Err(error) => last = format!("{error:#}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!(
+            "the client was not up within {} s ({last}); {}; {}",
+            UP_PATIENCE.as_secs(),
+            self.client.log_tail(),
+            self.hub.log_tail()
+        )
+    }
+}
+
+struct Place {
+    dir: PathBuf,
+    run_dir: PathBuf,
+}
+
+impl Place {
+    fn add_to(&self, command: &mut Command) {
+        command
+            .arg("--dir")
+            .arg(&self.dir)
+            .arg("--run-dir")
+            .arg(&self.run_dir);
+    }
+}
+
+impl StatusQuery {
+    fn ask(&self) -> anyhow::Result<serde_json::Value> {
+        let mut command = self.namespace.command(&self.program);
+        command.args(["status", "--json", "--run-dir"]).arg(&self.run_dir);
+        let text = output(command)?;
+        serde_json::from_str(&text).context("`hawser status --json` printed no JSON")
+    }
+}
+
+impl Daemon {
+    fn start(what: &'static str, mut command: Command, directory: &Path) -> anyhow::Result<Self> {
+        let log = directory.join(format!("{what}.log"));
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start the {what}"))?;
+        Ok(Self { what, child, log })
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("the {} ended ({status}); {}", self.what, self.log_tail()),
+            None => Ok(()),
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(LOG_TAIL)..].join(" | ");
+        if tail.is_empty() {
+            format!("the {}'s log is empty", self.what)
+        } else {
+            format!("the {}'s log ends: {tail}", self.what)
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Its namespace goes with it, so there is nothing that it would have to put in order.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn output(mut command: Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output().context("cannot run it")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{} ({})",
+            said.split_whitespace().collect::<Vec<_>>().join(" "),
+            output.status
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Enrolment takes a few round trips; on the slowest network of interest a round trip takes a second.
+const UP_PATIENCE: Duration = Duration::from_secs(10);
+/// Lines of a log that an error quotes.
+const LOG_TAIL: usize = 5;

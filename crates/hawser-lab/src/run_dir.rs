@@ -1,0 +1,83 @@
+//! Where one process keeps its files: removed at the end, or by the next start if this one was killed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// A directory for the files of this process (configurations, sockets, logs).
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl RunDir {
+    /// Makes the directory; at `keep`, where it stays, or at a place of its own that vanishes with this value.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(keep: Option<&Path>) -> anyhow::Result<Self> {
+        remove_stale();
+        let path = match keep {
+            Some(path) => path.to_owned(),
+            None => std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id())),
+        };
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let path = path.canonicalize()?;
+        Ok(Self {
+            path,
+            is_kept: keep.is_some(),
+        })
+    }
+
+    /// Its absolute path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A new subdirectory whose name starts with `name`.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn subdirectory(&self, name: &str) -> io::Result<PathBuf> {
+        for n in 0.. {
+            let path = self.path.join(format!("{name}-{n}"));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(path),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // A leftover is removed by the next start.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Removes the directories of processes that no longer exist.
+fn remove_stale() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        let is_pid = !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+        if is_pid && !Path::new("/proc").join(pid).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+const PREFIX: &str = "hawser-lab-";

@@ -1,0 +1,151 @@
+//! Bulk TCP: as much as the networks carry, until the run is over.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use hawser_linux::{clock, lab_link};
+use hawser_netem::scenario::Direction;
+use hawser_units::Duration;
+use socket2::Socket;
+
+use super::{
+    Context, Finding, Threads, any_address, is_timeout, server_address, spawn, stream_socket, wait_for,
+};
+
+/// Starts `streams` connections and who accepts them.
+pub(super) fn start(
+    context: Context,
+    direction: Direction,
+    streams: u32,
+    congestion: &str,
+) -> anyhow::Result<Threads> {
+    let listener = context
+        .server
+        .run(|| listen(&context, streams, congestion).map_err(std::io::Error::other))?;
+    let namespace = context.server.clone();
+    let at_server = context.clone();
+    let server = spawn(&namespace, "tcp-server", move || {
+        accept(&at_server, &listener, direction, streams)
+    })?;
+    let namespace = context.client.clone();
+    let congestion = congestion.to_owned();
+    let client = spawn(&namespace, "tcp-client", move || {
+        connect_all(&context, direction, streams, &congestion)
+    })?;
+    Ok((client, server))
+}
+
+fn listen(context: &Context, streams: u32, congestion: &str) -> anyhow::Result<Socket> {
+    let listener = stream_socket(context.is_multipath)?;
+    set_congestion(&listener, congestion)?;
+    listener.bind(&any_address(context.port).into())?;
+    listener.listen(i32::try_from(streams).unwrap_or(i32::MAX))?;
+    Ok(listener)
+}
+
+fn accept(context: &Context, listener: &Socket, direction: Direction, streams: u32) -> anyhow::Result<u64> {
+    std::thread::scope(|scope| {
+        let mut accepted = 0;
+        while accepted < streams && !context.period.is_over() {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    accepted += 1;
+                    scope.spawn(move || match direction {
+                        Direction::Down => send(context, &stream),
+                        Direction::Up => receive(context, &stream),
+                    });
+                }
+                Err(error) if is_timeout(&error) => {}
+                Err(error) => return Err(error).context("cannot accept"),
+            }
+        }
+        Ok(0)
+    })
+}
+
+fn connect_all(
+    context: &Context,
+    direction: Direction,
+    streams: u32,
+    congestion: &str,
+) -> anyhow::Result<Finding> {
+    wait_for(context.period.start);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..streams)
+            .map(|_| {
+                scope.spawn(|| -> anyhow::Result<()> {
+                    let stream = connect(context, congestion)?;
+                    match direction {
+                        Direction::Down => receive(context, &stream),
+                        Direction::Up => send(context, &stream),
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread
+                .join()
+                .map_err(|_| anyhow::anyhow!("a stream panicked"))??;
+        }
+        Ok(Finding::Tcp { streams })
+    })
+}
+
+fn connect(context: &Context, congestion: &str) -> anyhow::Result<Socket> {
+    let stream = stream_socket(context.is_multipath)?;
+    set_congestion(&stream, congestion)?;
+    let address = server_address(context.port);
+    let patience = context
+        .period
+        .end
+        .since(clock::now())
+        .min(CONNECT_PATIENCE)
+        .max(Duration::from_millis(1));
+    // `connect` keeps to the timeout for writes.
+    stream.set_write_timeout(Some(patience))?;
+    stream
+        .connect(&address.into())
+        .with_context(|| format!("cannot connect to {address}"))?;
+    stream.set_write_timeout(Some(super::PATIENCE))?;
+    Ok(stream)
+}
+
+fn send(context: &Context, stream: &Socket) {
+    let block: Arc<[u8]> = vec![0; BLOCK].into();
+    while !context.period.is_over() {
+        match stream.send(&block) {
+            Ok(_) => {}
+            Err(error) if is_timeout(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn receive(context: &Context, stream: &Socket) {
+    while !context.period.is_over() {
+        match lab_link::discard(stream.as_fd(), BLOCK) {
+            Ok(0) => return,
+            Ok(bytes) => context.recorder.record(clock::now(), bytes as u64),
+            Err(error) if is_timeout(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn set_congestion(socket: &Socket, name: &str) -> anyhow::Result<()> {
+    if let Err(error) = socket.set_tcp_congestion(name.as_bytes()) {
+        let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        bail!(
+            "congestion control {name:?} is refused ({error}); this kernel has {}",
+            known.unwrap_or_default().trim()
+        );
+    }
+    Ok(())
+}
+
+/// One system call moves at most this much.
+const BLOCK: usize = 256 * 1024;
+/// After this a connection that is not there will not come.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);

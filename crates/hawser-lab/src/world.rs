@@ -1,0 +1,372 @@
+//! The namespaces of a run, their devices, addresses and routes.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use hawser_linux::lab_link::LabDevice;
+use hawser_linux::netns::Namespace;
+use hawser_netem::scenario::{Direction, Event, Links, Scenario, Via};
+use hawser_netem::{Change, State};
+
+use crate::pump::Pump;
+use crate::sample::{self, Carried};
+
+/// Where the hub is.
+pub const HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+/// Where the server is.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
+
+/// Four namespaces and the networks between them; everything ends with this value.
+#[derive(Debug)]
+pub struct World {
+    /// Where the applications run.
+    pub client: Namespace,
+    /// The internet: the gateway of every network, and the router between them.
+    pub net: Namespace,
+    /// Where the far end runs.
+    pub hub: Namespace,
+    /// Whom the applications talk to.
+    pub server: Namespace,
+    networks: Vec<BuiltNetwork>,
+    via: Via,
+}
+
+#[derive(Debug)]
+struct BuiltNetwork {
+    name: String,
+    number: usize,
+    /// `None` for a plain veth pair.
+    pumps: Option<Pumps>,
+}
+
+#[derive(Debug)]
+struct Pumps {
+    down: Pump,
+    up: Pump,
+}
+
+impl World {
+    /// Builds the networks of `scenario`, with routes for `via`.
+    ///
+    /// # Errors
+    /// When namespaces or devices are not permitted, or `ip` is missing or refuses.
+    pub fn build(scenario: &Scenario, via: &Via) -> anyhow::Result<Self> {
+        let namespace = || Namespace::new().context("cannot make a network namespace");
+        let mut world = Self {
+            client: namespace()?,
+            net: namespace()?,
+            hub: namespace()?,
+            server: namespace()?,
+            networks: Vec::new(),
+            via: via.clone(),
+        };
+        for namespace in [&world.client, &world.net, &world.hub, &world.server] {
+            namespace
+                .run(|| prepare_kernel(SETTINGS))
+                .context("cannot prepare a namespace")?;
+        }
+        for namespace in [&world.net, &world.hub] {
+            namespace
+                .run(|| prepare_kernel(ROUTER_SETTINGS))
+                .context("cannot enable forwarding")?;
+        }
+        world.join_far_ends()?;
+        for (index, network) in scenario.networks.iter().enumerate() {
+            let number = index + 1;
+            let pumps = match &network.links {
+                Some(links) => {
+                    let seed = scenario.seed.wrapping_mul(1000).wrapping_add(number as u64 * 2);
+                    Some(world.emulate(&network.name, number, links, seed)?)
+                }
+                None => {
+                    world.plug(&network.name, number)?;
+                    None
+                }
+            };
+            world.networks.push(BuiltNetwork {
+                name: network.name.clone(),
+                number,
+                pumps,
+            });
+        }
+        world.configure_networks()?;
+        Ok(world)
+    }
+
+    /// Applies an event of the scenario.
+    ///
+    /// # Errors
+    /// When the kernel refuses to change a device.
+    pub fn apply(&self, event: &Event) -> anyhow::Result<()> {
+        let network = &self.networks[event.network];
+        if let Some(pumps) = &network.pumps {
+            if event.direction != Some(Direction::Up) {
+                pumps.down.change(event.change.clone());
+            }
+            if event.direction != Some(Direction::Down) {
+                pumps.up.change(event.change.clone());
+            }
+        }
+        match event.change {
+            Change {
+                state: Some(state), ..
+            } => self.show_state(network, state),
+            _ => Ok(()),
+        }
+    }
+
+    /// What every network has carried since it was built.
+    ///
+    /// # Errors
+    /// When the kernel's counters cannot be read.
+    pub(crate) fn carried(&self) -> anyhow::Result<Vec<Carried>> {
+        let is_any_plain = self.networks.iter().any(|network| network.pumps.is_none());
+        let devices = if is_any_plain {
+            self.net.run(sample::device_counters)?
+        } else {
+            Vec::new()
+        };
+        let carried = |network: &BuiltNetwork| match &network.pumps {
+            Some(pumps) => Carried {
+                down: pumps.down.counters().into(),
+                up: pumps.up.counters().into(),
+            },
+            None => {
+                let name = gateway_device(network.number);
+                devices
+                    .iter()
+                    .find(|(device, _)| *device == name)
+                    .map(|(_, c)| *c)
+                    .unwrap_or_default()
+            }
+        };
+        Ok(self.networks.iter().map(carried).collect())
+    }
+
+    /// The namespaces of hub and server hang on the router by cables without limits.
+    fn join_far_ends(&self) -> anyhow::Result<()> {
+        let commands = |peer: &Namespace, device: &str, net: &str, net6: &str| {
+            let path = peer.path();
+            format!(
+                "link add {device} type veth peer name eth0 netns {path}\n\
+                 link set {device} up\n\
+                 addr add {net}.1/24 dev {device}\n\
+                 addr add {net6}::1/64 dev {device} nodad\n"
+            )
+        };
+        let mut router = String::from("link set lo up\n");
+        router += &commands(&self.hub, "hub", "198.51.100", "2001:db8:100");
+        router += &commands(&self.server, "server", "203.0.113", "2001:db8:113");
+        router += &format!("route add {HUB_POOL} via {HUB}\n");
+        ip(&self.net, &[], &router)?;
+        for (namespace, net, net6) in [
+            (&self.hub, "198.51.100", "2001:db8:100"),
+            (&self.server, "203.0.113", "2001:db8:113"),
+        ] {
+            let commands = format!(
+                "link set lo up\n\
+                 link set eth0 up\n\
+                 addr add {net}.2/24 dev eth0\n\
+                 addr add {net6}::2/64 dev eth0 nodad\n\
+                 route add default via {net}.1\n\
+                 route add ::/0 via {net6}::1\n"
+            );
+            ip(namespace, &[], &commands)?;
+        }
+        Ok(())
+    }
+
+    fn emulate(&self, name: &str, number: usize, links: &Links, seed: u64) -> anyhow::Result<Pumps> {
+        let open = |namespace: &Namespace, device: &str| {
+            namespace
+                .run(|| LabDevice::open(device))
+                .map(Arc::new)
+                .with_context(|| format!("cannot make the TUN device {device}"))
+        };
+        let near = open(&self.client, name)?;
+        let far = open(&self.net, &gateway_device(number))?;
+        let down = Pump::start(
+            &format!("{number}-down"),
+            (Arc::clone(&far), Arc::clone(&near)),
+            links.down.clone(),
+            seed,
+        )?;
+        let up = Pump::start(&format!("{number}-up"), (near, far), links.up.clone(), seed + 1)?;
+        Ok(Pumps { down, up })
+    }
+
+    fn plug(&self, name: &str, number: usize) -> anyhow::Result<()> {
+        let (far, path) = (gateway_device(number), self.net.path());
+        ip(
+            &self.client,
+            &[],
+            &format!("link add {name} type veth peer name {far} netns {path}\n"),
+        )
+    }
+
+    fn configure_networks(&self) -> anyhow::Result<()> {
+        let (mut client, mut router) = (String::from("link set lo up\n"), String::new());
+        for BuiltNetwork { name, number, .. } in &self.networks {
+            let device = gateway_device(*number);
+            client += &format!("link set {name} mtu 1500 txqueuelen 10000\n");
+            client += &format!("addr add 10.77.{number}.2/24 dev {name}\n");
+            client += &self.bring_up(name, *number);
+            router += &format!(
+                "link set {device} mtu 1500 txqueuelen 10000 up\n\
+                 addr add 10.77.{number}.1/24 dev {device}\n\
+                 addr add fd77:{number:x}::1/64 dev {device} nodad\n"
+            );
+        }
+        ip(&self.client, &[], &client)?;
+        ip(&self.net, &[], &router)?;
+        if self.via == Via::Mptcp {
+            self.configure_mptcp()?;
+        }
+        Ok(())
+    }
+
+    /// What a network manager does when a device gets its carrier.
+    fn bring_up(&self, name: &str, number: usize) -> String {
+        let mut commands =
+            format!("link set {name} up\naddr replace fd77:{number:x}::2/64 dev {name} nodad\n");
+        let has_default = match &self.via {
+            Via::Single(only) => only == name,
+            Via::Hub | Via::Direct | Via::Peer | Via::Repeater | Via::Mptcp => true,
+        };
+        if has_default {
+            let metric = 100 + number;
+            commands += &format!(
+                "route replace default via 10.77.{number}.1 dev {name} metric {metric}\n\
+                 route replace ::/0 via fd77:{number:x}::1 dev {name} metric {metric}\n"
+            );
+        }
+        if self.via == Via::Mptcp {
+            let table = 100 + number;
+            commands += &format!("route replace default via 10.77.{number}.1 dev {name} table {table}\n");
+        }
+        commands
+    }
+
+    /// What a user of MPTCP configures: every address an end point, and a table for each source.
+    fn configure_mptcp(&self) -> anyhow::Result<()> {
+        let (mut rules, mut endpoints) = (
+            String::new(),
+            String::from("limits set subflow 8 add_addr_accepted 8\n"),
+        );
+        for BuiltNetwork { name, number, .. } in &self.networks {
+            rules += &format!("rule add from 10.77.{number}.2 table {}\n", 100 + number);
+            endpoints += &format!("endpoint add 10.77.{number}.2 dev {name} subflow\n");
+        }
+        ip(&self.client, &[], &rules)?;
+        for line in endpoints.lines() {
+            ip(&self.client, &["mptcp"], line)?;
+        }
+        ip(
+            &self.server,
+            &["mptcp"],
+            "limits set subflow 8 add_addr_accepted 8",
+        )
+    }
+
+    fn show_state(&self, network: &BuiltNetwork, state: State) -> anyhow::Result<()> {
+        let BuiltNetwork { name, number, pumps } = network;
+        match state {
+            State::Down => ip(&self.client, &[], &format!("link set {name} down\n")),
+            State::Up => {
+                if pumps.is_none() {
+                    swallow(&self.net, &gateway_device(*number), false)?;
+                }
+                ip(&self.client, &[], &self.bring_up(name, *number))
+            }
+            State::Blackhole if pumps.is_none() => swallow(&self.net, &gateway_device(*number), true),
+            State::Blackhole => Ok(()),
+        }
+    }
+}
+
+fn gateway_device(number: usize) -> String {
+    format!("gw{number}")
+}
+
+/// Runs `ip`: `commands` in a batch, or, with `object`, as one command line.
+fn ip(namespace: &Namespace, object: &[&str], commands: &str) -> anyhow::Result<()> {
+    let mut command = namespace.command("ip");
+    if object.is_empty() {
+        command.args(["-batch", "-"]).stdin(Stdio::piped());
+    } else {
+        command
+            .args(object)
+            .args(commands.split_whitespace())
+            .stdin(Stdio::null());
+    }
+    let input = if object.is_empty() { commands } else { "" };
+    run(command, input).with_context(|| format!("`ip {}` failed", object.join(" ")))
+}
+
+/// Makes a cable without emulation silent at its far end, or lets it speak again.
+fn swallow(net: &Namespace, device: &str, is_on: bool) -> anyhow::Result<()> {
+    let mut rules = format!("table netdev lab-{device}\ndelete table netdev lab-{device}\n");
+    if is_on {
+        for hook in ["ingress", "egress"] {
+            rules += &format!(
+                "add table netdev lab-{device}\n\
+                 add chain netdev lab-{device} {hook} {{ type filter hook {hook} device {device} priority 0; policy drop; }}\n"
+            );
+        }
+    }
+    let mut command = net.command("nft");
+    command.args(["-f", "-"]).stdin(Stdio::piped());
+    run(command, &rules).context("`nft` failed")
+}
+
+fn run(mut command: std::process::Command, input: &str) -> anyhow::Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {program}; is it installed?"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{}", said.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
+    Ok(())
+}
+
+fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
+    for (name, value) in settings {
+        let path = format!("/proc/sys/net/{name}");
+        match std::fs::write(&path, value) {
+            // A kernel without IPv6 has none of its settings.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && name.starts_with("ipv6") => {}
+            Err(error) => return Err(std::io::Error::other(format!("{path}: {error}"))),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The addresses that a hub gives to its clients.
+const HUB_POOL: &str = "100.96.0.0/16";
+
+/// Buffers that never limit TCP here (1 Gbit/s for half a second), no memory of earlier runs, and addresses that can be
+/// used at once.
+const SETTINGS: &[(&str, &str)] = &[
+    ("ipv4/tcp_rmem", "4096 131072 67108864"),
+    ("ipv4/tcp_wmem", "4096 65536 67108864"),
+    ("ipv4/tcp_no_metrics_save", "1"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv6/conf/all/disable_ipv6", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+];
+
+const ROUTER_SETTINGS: &[(&str, &str)] = &[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];

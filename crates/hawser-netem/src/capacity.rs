@@ -1,0 +1,62 @@
+use std::sync::Arc;
+
+use hawser_units::{Bytes, Instant, Rate};
+
+use crate::Trace;
+use crate::trace::Position;
+
+/// What an Ethernet frame without its check sequence adds to an IP packet; rates count it, as HTB and netem do.
+///
+/// Units: bytes.
+pub const FRAME_OVERHEAD: u64 = 14;
+
+/// The frame of an IP packet of 1500 bytes.
+pub(crate) const FULL_FRAME: u64 = 1500 + FRAME_OVERHEAD;
+
+/// How fast a link sends.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub enum Capacity {
+    /// Serialisation takes no time.
+    #[default]
+    Unlimited,
+    /// A fixed rate.
+    Rate(Rate),
+    /// A recorded one.
+    Trace(Arc<Trace>),
+}
+
+impl Capacity {
+    /// The mean rate; `None` when unlimited.
+    #[must_use]
+    pub fn mean(&self) -> Option<Rate> {
+        match self {
+            Self::Unlimited => None,
+            Self::Rate(rate) => Some(*rate),
+            Self::Trace(trace) => Some(trace.mean()),
+        }
+    }
+
+    /// The rate at `now` of a link made at `epoch`; `None` when unlimited.
+    #[must_use]
+    pub fn rate_at(&self, epoch: Instant, now: Instant) -> Option<Rate> {
+        match self {
+            Self::Unlimited => None,
+            Self::Rate(rate) => Some(*rate),
+            Self::Trace(trace) => Some(trace.rate_at(epoch, now)),
+        }
+    }
+
+    pub(crate) fn finish(
+        &self,
+        epoch: Instant,
+        start: Instant,
+        bytes: u64,
+        position: &mut Position,
+    ) -> Instant {
+        match self {
+            Self::Unlimited => start,
+            Self::Rate(rate) => start + rate.time_for(Bytes(bytes)),
+            Self::Trace(trace) => trace.finish(epoch, start, bytes, position),
+        }
+    }
+}

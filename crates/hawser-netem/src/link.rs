@@ -1,0 +1,427 @@
+//! One direction of an emulated network.
+//!
+//! It starts empty and up. Steady state: a packet waits in the queue, is serialised at the link's capacity, may be lost
+//! on the way, and comes out after delay and jitter. It fails as told: `down` and `blackhole` swallow what is inside and
+//! what comes in.
+//!
+//! ```text
+//!   handle_packet -> [ queue, bounded ] -> serialise -> lost? -> [ in flight: delay, jitter ] -> poll_transmit
+//!                        | full: lost                     | lost
+//!   up <-> blackhole <-> down   (set; leaving `up` empties both boxes)
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use hawser_units::{Bytes, Duration, Instant};
+
+use crate::trace::Position;
+use crate::{Capacity, FRAME_OVERHEAD, Loss, LossProcess, Random};
+
+/// What a link is like.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct LinkConfig {
+    /// How fast it sends.
+    pub capacity: Capacity,
+    /// How much it holds before the sender.
+    pub queue: QueueBound,
+    /// One way, after serialisation.
+    pub delay: Duration,
+    /// How the delay varies.
+    pub jitter: Jitter,
+    /// Random loss after serialisation: a lost packet has used the link, as on the air.
+    pub loss: Loss,
+}
+
+/// The bound of a drop-tail queue. A packet that finds the queue empty is always taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueBound {
+    /// In bytes of Ethernet frames, the one in transmission included.
+    Bytes(Bytes),
+    /// As many bytes as pass in this time at the present rate (of a trace: at its mean rate).
+    Time(Duration),
+}
+
+impl Default for QueueBound {
+    fn default() -> Self {
+        Self::Time(Duration::from_millis(100))
+    }
+}
+
+/// The variation of the delay: a normal distribution, cut where the delay would be negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Jitter {
+    /// Standard deviation.
+    pub sd: Duration,
+    /// Whether a packet may overtake another (as in netem); otherwise it waits for the one before it.
+    pub reorder: bool,
+}
+
+/// Whether a link works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum State {
+    /// It carries packets.
+    #[default]
+    Up,
+    /// It carries nothing, and its driver makes the device show it.
+    Down,
+    /// It swallows everything and shows nothing.
+    Blackhole,
+}
+
+/// A change to a running link; a field that is `None` stays as it is.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Change {
+    /// A new capacity; a packet in transmission continues at it.
+    pub capacity: Option<Capacity>,
+    /// A new delay, for packets that are serialised from now on.
+    pub delay: Option<Duration>,
+    /// A new jitter, likewise.
+    pub jitter: Option<Jitter>,
+    /// A new loss model, in its good state.
+    pub loss: Option<Loss>,
+    /// A new bound; packets already waiting stay.
+    pub queue: Option<QueueBound>,
+    /// Another state.
+    pub state: Option<State>,
+}
+
+/// What a link has carried and lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Ethernet frame bytes handed out.
+    pub bytes: u64,
+    /// Packets handed out.
+    pub packets: u64,
+    /// Packets that found the queue full.
+    pub lost_queue: u64,
+    /// Packets lost at random.
+    pub lost_random: u64,
+    /// Packets swallowed while down or blackholed.
+    pub lost_outage: u64,
+}
+
+impl Counters {
+    /// All losses together.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost_queue + self.lost_random + self.lost_outage
+    }
+}
+
+/// One direction of an emulated network that carries items of type `T`.
+///
+/// Drive it as every machine of this level: one mutation, then drain [`Self::poll_transmit`], then sleep until
+/// [`Self::poll_timeout`]. Calling late is harmless: serialisation is reckoned from when packets were ready, not from
+/// when the driver looked.
+///
+/// Units: lengths are IP packets; capacity and queue count Ethernet frames ([`FRAME_OVERHEAD`] more).
+/// Cost: O(1) a packet (O(log n) with reordering jitter); nothing is allocated once the queues have grown.
+#[derive(Debug)]
+pub struct Link<T> {
+    config: LinkConfig,
+    state: State,
+    epoch: Instant,
+    queue: VecDeque<Waiting<T>>,
+    queued_bytes: u64,
+    in_service: Option<Service>,
+    free_at: Instant,
+    position: Position,
+    in_order: VecDeque<InFlight<T>>,
+    last_delivery: Instant,
+    overtaking: BinaryHeap<Reverse<InFlight<T>>>,
+    next_order: u64,
+    jitter_random: Random,
+    loss: LossProcess,
+    counters: Counters,
+    /// Items swallowed by an outage, for the driver to take back.
+    swallowed: Vec<T>,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    item: T,
+    frame: u64,
+    arrived: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Service {
+    start: Instant,
+    end: Instant,
+}
+
+#[derive(Debug)]
+struct InFlight<T> {
+    at: Instant,
+    order: u64,
+    frame: u64,
+    item: T,
+}
+
+impl<T> Link<T> {
+    /// An empty link that is up. A trace starts at `now`.
+    #[must_use]
+    pub fn new(config: LinkConfig, seed: u64, now: Instant) -> Self {
+        Self {
+            state: State::Up,
+            epoch: now,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            in_service: None,
+            free_at: now,
+            position: Position::default(),
+            in_order: VecDeque::new(),
+            last_delivery: now,
+            overtaking: BinaryHeap::new(),
+            next_order: 0,
+            jitter_random: Random::new(seed, "jitter"),
+            loss: LossProcess::new(config.loss, Random::new(seed, "loss")),
+            counters: Counters::default(),
+            swallowed: Vec::new(),
+            config,
+        }
+    }
+
+    /// What it has carried and lost.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Its present state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Bytes of frames waiting, the one in transmission included, when the link was last driven.
+    #[must_use]
+    pub fn queued(&self) -> Bytes {
+        Bytes(self.queued_bytes)
+    }
+
+    /// Takes a packet in; gives the item back when it is lost here, so that its buffer can serve again.
+    #[must_use = "a lost item's buffer can be used again"]
+    pub fn handle_packet(&mut self, item: T, ip_len: u64, now: Instant) -> Option<T> {
+        if self.state != State::Up {
+            self.counters.lost_outage += 1;
+            return Some(item);
+        }
+        self.advance(now);
+        let frame = ip_len + FRAME_OVERHEAD;
+        if self.queued_bytes > 0 && self.queued_bytes + frame > self.bound() {
+            self.counters.lost_queue += 1;
+            return Some(item);
+        }
+        self.queued_bytes += frame;
+        self.queue.push_back(Waiting {
+            item,
+            frame,
+            arrived: now,
+        });
+        None
+    }
+
+    /// The next packet whose time has come.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<T> {
+        self.advance(now);
+        let due = if self
+            .overtaking
+            .peek()
+            .is_some_and(|Reverse(first)| first.at <= now)
+        {
+            self.overtaking.pop().map(|Reverse(first)| first)
+        } else if self.in_order.front().is_some_and(|first| first.at <= now) {
+            self.in_order.pop_front()
+        } else {
+            None
+        }?;
+        self.counters.bytes += due.frame;
+        self.counters.packets += 1;
+        Some(due.item)
+    }
+
+    /// A packet that was lost at random or by an outage after it had been taken in; its buffer can serve again.
+    pub fn poll_lost(&mut self) -> Option<T> {
+        self.swallowed.pop()
+    }
+
+    /// When [`Self::poll_transmit`] may next have something; `None` while the link is empty.
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        let overtaking = self.overtaking.peek().map(|Reverse(first)| first.at);
+        let in_order = self.in_order.front().map(|first| first.at);
+        let flying = [overtaking, in_order].into_iter().flatten().min();
+        // Whoever is in service comes out later than everyone before it, unless it may overtake.
+        if flying.is_some() && !self.config.jitter.reorder {
+            return flying;
+        }
+        self.start_service();
+        let least_delay = if self.config.jitter.sd.is_zero() {
+            self.config.delay
+        } else {
+            Duration::ZERO
+        };
+        let served = self.in_service.map(|service| service.end + least_delay);
+        [flying, served].into_iter().flatten().min()
+    }
+
+    /// Changes a running link.
+    pub fn set(&mut self, change: Change, now: Instant) {
+        self.advance(now);
+        if let Some(capacity) = change.capacity {
+            self.change_capacity(capacity, now);
+        }
+        if let Some(delay) = change.delay {
+            self.config.delay = delay;
+        }
+        if let Some(jitter) = change.jitter {
+            self.config.jitter = jitter;
+        }
+        if let Some(loss) = change.loss {
+            self.config.loss = loss;
+            self.loss.set(loss);
+        }
+        if let Some(queue) = change.queue {
+            self.config.queue = queue;
+        }
+        if let Some(state) = change.state {
+            self.state = state;
+            if state != State::Up {
+                self.swallow_everything(now);
+            }
+        }
+    }
+
+    fn change_capacity(&mut self, capacity: Capacity, now: Instant) {
+        self.config.capacity = capacity;
+        self.position = Position::default();
+        let (Some(service), Some(head)) = (self.in_service, self.queue.front()) else {
+            return;
+        };
+        let whole = service.end.since(service.start).as_nanos().max(1);
+        let left = service.end.since(now.max(service.start)).as_nanos();
+        let bytes = (u128::from(head.frame) * left).div_ceil(whole) as u64;
+        let end = self
+            .config
+            .capacity
+            .finish(self.epoch, now, bytes, &mut self.position);
+        self.in_service = Some(Service { start: now, end });
+    }
+
+    fn swallow_everything(&mut self, now: Instant) {
+        let before = self.swallowed.len();
+        self.swallowed
+            .extend(self.queue.drain(..).map(|waiting| waiting.item));
+        self.swallowed
+            .extend(self.in_order.drain(..).map(|flying| flying.item));
+        self.swallowed
+            .extend(self.overtaking.drain().map(|Reverse(flying)| flying.item));
+        self.counters.lost_outage += (self.swallowed.len() - before) as u64;
+        self.queued_bytes = 0;
+        self.in_service = None;
+        self.free_at = now;
+    }
+
+    /// Moves every packet whose serialisation ended by `now` on its way.
+    fn advance(&mut self, now: Instant) {
+        loop {
+            self.start_service();
+            let Some(service) = self.in_service.filter(|service| service.end <= now) else {
+                return;
+            };
+            let Some(done) = self.queue.pop_front() else {
+                return;
+            };
+            self.in_service = None;
+            self.free_at = service.end;
+            self.queued_bytes -= done.frame;
+            if self.loss.is_lost() {
+                self.counters.lost_random += 1;
+                self.swallowed.push(done.item);
+            } else {
+                self.fly(done, service.end);
+            }
+        }
+    }
+
+    fn start_service(&mut self) {
+        if self.in_service.is_some() {
+            return;
+        }
+        let Some(head) = self.queue.front() else { return };
+        let start = self.free_at.max(head.arrived);
+        let end = self
+            .config
+            .capacity
+            .finish(self.epoch, start, head.frame, &mut self.position);
+        self.in_service = Some(Service { start, end });
+    }
+
+    fn fly(&mut self, done: Waiting<T>, departed: Instant) {
+        let jitter = self.config.jitter;
+        let mut at = departed + self.config.delay;
+        if !jitter.sd.is_zero() {
+            let shift = self.jitter_random.normal() * jitter.sd.as_secs_f64();
+            let by = Duration::from_secs_f64(shift.abs());
+            at = if shift < 0.0 {
+                (at - by).max(departed)
+            } else {
+                at + by
+            };
+        }
+        let order = self.next_order;
+        self.next_order += 1;
+        if jitter.reorder {
+            self.overtaking.push(Reverse(InFlight {
+                at,
+                order,
+                frame: done.frame,
+                item: done.item,
+            }));
+        } else {
+            at = at.max(self.last_delivery);
+            self.last_delivery = at;
+            self.in_order.push_back(InFlight {
+                at,
+                order,
+                frame: done.frame,
+                item: done.item,
+            });
+        }
+    }
+
+    fn bound(&self) -> u64 {
+        match self.config.queue {
+            QueueBound::Bytes(bytes) => bytes.0,
+            QueueBound::Time(time) => self
+                .config
+                .capacity
+                .mean()
+                .map_or(u64::MAX, |rate| rate.bytes_in(time).0),
+        }
+    }
+}
+
+impl<T> PartialEq for InFlight<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl<T> Eq for InFlight<T> {}
+
+impl<T> PartialOrd for InFlight<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for InFlight<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+#[cfg(test)]
+mod tests;

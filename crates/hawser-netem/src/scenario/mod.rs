@@ -1,0 +1,223 @@
+//! The scenario format: networks, workloads and events of one experiment, as TOML.
+//!
+//! A scenario says everything that an experiment depends on, so that a claim, a benchmark and a bug report can each be
+//! one file. Rates, times and sizes carry their unit; unknown fields are errors; an error names file, line and remedy.
+//! Reading files is the caller's: [`Scenario::parse`] gets a function that does it.
+
+mod overrides;
+mod parse;
+mod values;
+
+use std::path::PathBuf;
+
+use hawser_units::{Bytes, Duration, Rate};
+
+use crate::{Change, LinkConfig};
+
+/// One experiment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// What it is called in results.
+    pub name: String,
+    /// Where every random number comes from.
+    pub seed: u64,
+    /// How long the workloads run.
+    pub duration: Duration,
+    /// How much of the beginning does not count towards goodput.
+    pub warmup: Duration,
+    /// What carries the traffic.
+    pub via: Via,
+    /// The networks of the client, in the order of preference that its routing table shows.
+    pub networks: Vec<Network>,
+    /// What runs at the same time.
+    pub workloads: Vec<Workload>,
+    /// What happens meanwhile, in order of time.
+    pub events: Vec<Event>,
+}
+
+/// What carries the traffic of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Hawser, with a hub.
+    Hub,
+    /// Hawser, without a far end.
+    Direct,
+    /// Hawser, to another host that runs it.
+    Peer,
+    /// Hawser, through a repeater.
+    Repeater,
+    /// The kernel's MPTCP, without Hawser.
+    Mptcp,
+    /// The kernel, over the network of this name only.
+    Single(String),
+}
+
+/// One way out of the client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// Its name, and that of its device: 1 to 15 letters, digits, `-` or `_`.
+    pub name: String,
+    /// Both directions; `None` for a plain cable without emulation.
+    pub links: Option<Links>,
+}
+
+/// Both directions of an emulated network.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Links {
+    /// Towards the client.
+    pub down: LinkConfig,
+    /// From the client.
+    pub up: LinkConfig,
+}
+
+/// Which way the bytes of a workload go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// Towards the client.
+    #[default]
+    Down,
+    /// From the client.
+    Up,
+}
+
+/// Something that uses the network for the whole duration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Bulk TCP connections.
+    Tcp {
+        /// Which way the bytes go.
+        direction: Direction,
+        /// How many connections at once.
+        streams: u32,
+        /// The kernel's name of the congestion control.
+        congestion: String,
+    },
+    /// Datagrams at a constant rate.
+    Udp {
+        /// Which way they go.
+        direction: Direction,
+        /// Of UDP payload.
+        rate: Rate,
+        /// UDP payload of each.
+        size: Bytes,
+    },
+    /// A request and its echo, again and again.
+    Ping {
+        /// Between requests.
+        interval: Duration,
+    },
+    /// One HTTP download of a fixed size.
+    Http {
+        /// Of the body.
+        size: Bytes,
+    },
+}
+
+/// A change at a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Since the start of the workloads.
+    pub at: Duration,
+    /// Index into [`Scenario::networks`].
+    pub network: usize,
+    /// The direction it changes; both when `None`.
+    pub direction: Option<Direction>,
+    /// What changes.
+    pub change: Change,
+}
+
+/// Why a scenario cannot be run. Says where and what to do, in one line.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ScenarioError {
+    /// The file, or one it names, cannot be read.
+    #[error("{}: cannot be read: {reason}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// Something in the file is wrong.
+    #[error("{}:{line}: {problem}", path.display())]
+    Invalid {
+        /// Which file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong and what to write instead.
+        problem: String,
+    },
+    /// A `--set` does not fit the scenario.
+    #[error("--set {setting}: {problem}")]
+    Override {
+        /// As given.
+        setting: String,
+        /// What is wrong and what to write instead.
+        problem: String,
+    },
+}
+
+impl Via {
+    /// As it is written in a scenario.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self {
+            Self::Hub => "hub".into(),
+            Self::Direct => "direct".into(),
+            Self::Peer => "peer".into(),
+            Self::Repeater => "repeater".into(),
+            Self::Mptcp => "mptcp".into(),
+            Self::Single(network) => format!("single:{network}"),
+        }
+    }
+
+    /// The way that `label` names; `None` when there is none.
+    #[must_use]
+    pub fn from_label(label: &str) -> Option<Self> {
+        match label {
+            "hub" => Some(Self::Hub),
+            "direct" => Some(Self::Direct),
+            "peer" => Some(Self::Peer),
+            "repeater" => Some(Self::Repeater),
+            "mptcp" => Some(Self::Mptcp),
+            _ => label
+                .strip_prefix("single:")
+                .map(|network| Self::Single(network.to_owned())),
+        }
+    }
+}
+
+impl Scenario {
+    /// The sum of the networks' mean rates in the direction of the first bulk workload; `None` when one is unlimited.
+    ///
+    /// Units: Ethernet frames without check sequence, as everywhere in a scenario.
+    #[must_use]
+    pub fn sum_of_rates(&self) -> Option<Rate> {
+        let direction = self.bulk_direction();
+        let rate = |network: &Network| {
+            let links = network.links.as_ref()?;
+            let link = match direction {
+                Direction::Down => &links.down,
+                Direction::Up => &links.up,
+            };
+            link.capacity.mean()
+        };
+        let rates: Option<Vec<Rate>> = self.networks.iter().map(rate).collect();
+        rates.map(|rates| Rate::from_bps(rates.iter().map(|rate| rate.as_bps()).sum()))
+    }
+
+    /// The direction of the first workload that moves bulk data; down when there is none.
+    #[must_use]
+    pub fn bulk_direction(&self) -> Direction {
+        let direction = |workload: &Workload| match workload {
+            Workload::Tcp { direction, .. } | Workload::Udp { direction, .. } => Some(*direction),
+            Workload::Http { .. } => Some(Direction::Down),
+            Workload::Ping { .. } => None,
+        };
+        self.workloads.iter().find_map(direction).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

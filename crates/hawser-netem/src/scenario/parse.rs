@@ -1,0 +1,463 @@
+//! From text to a [`Scenario`].
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hawser_units::{Bytes, Duration, Rate};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::values::{JitterValue, LossValue, SetValue, WithUnit};
+use super::{Direction, Event, Links, Network, Scenario, ScenarioError, Via, Workload, overrides};
+use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawScenario {
+    name: String,
+    #[serde(default = "first_seed")]
+    seed: u64,
+    duration: Spanned<WithUnit<Duration>>,
+    warmup: Option<Spanned<WithUnit<Duration>>>,
+    via: Spanned<String>,
+    #[serde(rename = "network", default)]
+    networks: Vec<RawNetwork>,
+    #[serde(rename = "workload", default)]
+    workloads: Vec<RawWorkload>,
+    #[serde(rename = "event", default)]
+    events: Vec<RawEvent>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawNetwork {
+    name: Spanned<String>,
+    down: Option<Spanned<RawLink>>,
+    up: Option<Spanned<RawLink>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLink {
+    rate: Option<WithUnit<Rate>>,
+    trace: Option<PathBuf>,
+    delay: Option<WithUnit<Duration>>,
+    jitter: Option<JitterValue>,
+    loss: Option<LossValue>,
+    queue: Option<WithUnit<QueueBound>>,
+    aqm: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawWorkload {
+    kind: Spanned<String>,
+    direction: Option<Spanned<String>>,
+    streams: Option<u32>,
+    congestion: Option<String>,
+    rate: Option<WithUnit<Rate>>,
+    size: Option<WithUnit<Bytes>>,
+    interval: Option<WithUnit<Duration>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEvent {
+    at: Spanned<WithUnit<Duration>>,
+    network: Spanned<String>,
+    direction: Option<Spanned<String>>,
+    set: Spanned<SetValue<RawLink>>,
+}
+
+fn first_seed() -> u64 {
+    1
+}
+
+impl Scenario {
+    /// Understands the text of a scenario.
+    ///
+    /// `path` is where the text came from: it is named in errors, and traces are looked for beside it. `settings` are
+    /// `field=value` replacements. `read` reads a trace.
+    ///
+    /// # Errors
+    /// [`ScenarioError`], at the first thing that is wrong.
+    pub fn parse(
+        text: &str,
+        path: &Path,
+        settings: &[String],
+        read: &mut dyn FnMut(&Path) -> io::Result<String>,
+    ) -> Result<Self, ScenarioError> {
+        let scenario = Reader { text, path, read }.scenario()?;
+        let Some(last) = settings.last() else {
+            return Ok(scenario);
+        };
+        let invalid = |setting: &String, problem: String| ScenarioError::Override {
+            setting: setting.clone(),
+            problem,
+        };
+        let mut table: toml::Table = text
+            .parse()
+            .map_err(|e: toml::de::Error| invalid(last, e.to_string()))?;
+        for setting in settings {
+            overrides::apply(&mut table, setting).map_err(|problem| invalid(setting, problem))?;
+            let text = toml::to_string(&table).map_err(|e| invalid(setting, e.to_string()))?;
+            if let Err(ScenarioError::Invalid { problem, .. }) = (Reader {
+                text: &text,
+                path,
+                read,
+            })
+            .scenario()
+            {
+                return Err(invalid(setting, problem));
+            }
+        }
+        let text = toml::to_string(&table).map_err(|e| invalid(last, e.to_string()))?;
+        Reader {
+            text: &text,
+            path,
+            read,
+        }
+        .scenario()
+    }
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    path: &'a Path,
+    read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
+}
+
+impl Reader<'_> {
+    fn scenario(&mut self) -> Result<Scenario, ScenarioError> {
+        let raw: RawScenario = toml::from_str(self.text)
+            .map_err(|error| self.invalid(error.span(), one_line(error.message())))?;
+        let networks = self.networks(raw.networks)?;
+        let duration = raw.duration.get_ref().0;
+        if duration.is_zero() {
+            return Err(self.invalid(
+                Some(raw.duration.span()),
+                "duration is zero; write at least \"1s\"",
+            ));
+        }
+        let warmup = raw
+            .warmup
+            .as_ref()
+            .map_or(Duration::ZERO, |warmup| warmup.get_ref().0);
+        if warmup >= duration {
+            let span = raw.warmup.map(|warmup| warmup.span());
+            return Err(self.invalid(span, "warmup must be shorter than duration"));
+        }
+        Ok(Scenario {
+            name: raw.name,
+            seed: raw.seed,
+            duration,
+            warmup,
+            via: self.via(&raw.via, &networks)?,
+            workloads: raw
+                .workloads
+                .into_iter()
+                .map(|raw| self.workload(raw))
+                .collect::<Result<_, _>>()?,
+            events: self.events(raw.events, &networks)?,
+            networks,
+        })
+    }
+
+    fn via(&self, raw: &Spanned<String>, networks: &[Network]) -> Result<Via, ScenarioError> {
+        let via = Via::from_label(raw.get_ref()).ok_or_else(|| {
+            let problem = format!(
+                "unknown via {:?}; write hub, direct, peer, repeater, mptcp or single:<network>",
+                raw.get_ref()
+            );
+            self.invalid(Some(raw.span()), problem)
+        })?;
+        if let Via::Single(name) = &via {
+            self.network_index(name, raw.span(), networks)?;
+        }
+        Ok(via)
+    }
+
+    fn networks(&mut self, raw: Vec<RawNetwork>) -> Result<Vec<Network>, ScenarioError> {
+        if raw.is_empty() {
+            return Err(self.invalid(None, "there is no network; write at least one [[network]]"));
+        }
+        if raw.len() > MAX_NETWORKS {
+            return Err(self.invalid(None, format!("{} networks; at most {MAX_NETWORKS}", raw.len())));
+        }
+        let mut names = BTreeSet::new();
+        let mut networks = Vec::new();
+        for network in raw {
+            let name = network.name.get_ref().clone();
+            self.check_name(&name, network.name.span())?;
+            if !names.insert(name.clone()) {
+                let problem = format!("two networks are called {name:?}; give each its own name");
+                return Err(self.invalid(Some(network.name.span()), problem));
+            }
+            let is_emulated = network.down.is_some() || network.up.is_some();
+            let down = network
+                .down
+                .map(|link| self.link(link))
+                .transpose()?
+                .unwrap_or_default();
+            let up = network
+                .up
+                .map(|link| self.link(link))
+                .transpose()?
+                .unwrap_or_default();
+            networks.push(Network {
+                name,
+                links: is_emulated.then_some(Links { down, up }),
+            });
+        }
+        Ok(networks)
+    }
+
+    fn check_name(&self, name: &str, span: Range<usize>) -> Result<(), ScenarioError> {
+        let is_plain = name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        if !is_plain || name.is_empty() || name.len() > 15 {
+            let problem = format!("{name:?} cannot be a device; write 1 to 15 letters, digits, - or _");
+            return Err(self.invalid(Some(span), problem));
+        }
+        if name == "lo" || name.starts_with("hawser") {
+            let problem = format!("{name:?} is taken by another device; choose another name");
+            return Err(self.invalid(Some(span), problem));
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, raw: Spanned<RawLink>) -> Result<LinkConfig, ScenarioError> {
+        let span = raw.span();
+        let link = raw.into_inner();
+        let change = self.change(link, span)?;
+        Ok(LinkConfig {
+            capacity: change.capacity.unwrap_or_default(),
+            queue: change.queue.unwrap_or_default(),
+            delay: change.delay.unwrap_or_default(),
+            jitter: change.jitter.unwrap_or_default(),
+            loss: change.loss.unwrap_or_default(),
+        })
+    }
+
+    fn change(&mut self, link: RawLink, span: Range<usize>) -> Result<Change, ScenarioError> {
+        if link.aqm.as_deref().is_some_and(|aqm| aqm != "drop-tail") {
+            return Err(self.invalid(Some(span), "the only aqm so far is \"drop-tail\""));
+        }
+        let capacity = match (link.rate, link.trace) {
+            (Some(_), Some(_)) => {
+                return Err(self.invalid(Some(span), "a link has a rate or a trace, not both; remove one"));
+            }
+            (Some(rate), None) => Some(Capacity::Rate(rate.0)),
+            (None, Some(trace)) => Some(Capacity::Trace(Arc::new(self.trace(&trace, span)?))),
+            (None, None) => None,
+        };
+        Ok(Change {
+            capacity,
+            delay: link.delay.map(|delay| delay.0),
+            jitter: link.jitter.map(|jitter| jitter.0),
+            loss: link.loss.map(|loss| loss.0),
+            queue: link.queue.map(|queue| queue.0),
+            state: None,
+        })
+    }
+
+    fn trace(&mut self, name: &Path, span: Range<usize>) -> Result<Trace, ScenarioError> {
+        let path = self.path.parent().unwrap_or(Path::new("")).join(name);
+        let text = (self.read)(&path).map_err(|error| {
+            let problem = format!(
+                "trace {}: {error}; it is looked for beside the scenario",
+                path.display()
+            );
+            self.invalid(Some(span.clone()), problem)
+        })?;
+        Trace::parse(&text)
+            .map_err(|error| self.invalid(Some(span), format!("trace {}: {error}", path.display())))
+    }
+
+    fn workload(&self, raw: RawWorkload) -> Result<Workload, ScenarioError> {
+        let span = raw.kind.span();
+        let kind = raw.kind.get_ref().as_str();
+        let direction = raw
+            .direction
+            .as_ref()
+            .map(|d| self.direction(d))
+            .transpose()?
+            .unwrap_or_default();
+        let given = [
+            ("direction", raw.direction.is_some()),
+            ("streams", raw.streams.is_some()),
+            ("congestion", raw.congestion.is_some()),
+            ("rate", raw.rate.is_some()),
+            ("size", raw.size.is_some()),
+            ("interval", raw.interval.is_some()),
+        ];
+        let only = |allowed: &[&str]| match given
+            .iter()
+            .find(|(f, is_given)| *is_given && !allowed.contains(f))
+        {
+            Some((field, _)) => {
+                let problem = format!("{field} means nothing to a {kind} workload; remove it");
+                Err(self.invalid(Some(span.clone()), problem))
+            }
+            None => Ok(()),
+        };
+        match kind {
+            "tcp" => {
+                only(&["direction", "streams", "congestion"])?;
+                let streams = raw.streams.unwrap_or(1);
+                if !(1..=MAX_STREAMS).contains(&streams) {
+                    return Err(self.invalid(Some(span), format!("streams must be 1 to {MAX_STREAMS}")));
+                }
+                Ok(Workload::Tcp {
+                    direction,
+                    streams,
+                    congestion: raw.congestion.unwrap_or("cubic".into()),
+                })
+            }
+            "udp" => {
+                only(&["direction", "rate", "size"])?;
+                let rate = raw.rate.map(|rate| rate.0).filter(|rate| *rate > Rate::ZERO);
+                let rate = rate.ok_or_else(|| {
+                    self.invalid(
+                        Some(span.clone()),
+                        "a udp workload needs a rate, like rate = \"5mbit\"",
+                    )
+                })?;
+                let size = raw.size.map_or(Bytes(1200), |size| size.0);
+                if !(MIN_DATAGRAM..=MAX_DATAGRAM).contains(&size.0) {
+                    let problem = format!("size must be {MIN_DATAGRAM}B to {MAX_DATAGRAM}B");
+                    return Err(self.invalid(Some(span), problem));
+                }
+                Ok(Workload::Udp {
+                    direction,
+                    rate,
+                    size,
+                })
+            }
+            "ping" => {
+                only(&["interval"])?;
+                let interval = raw
+                    .interval
+                    .map_or(Duration::from_millis(100), |interval| interval.0);
+                if interval < Duration::from_millis(1) {
+                    return Err(self.invalid(Some(span), "interval must be at least \"1ms\""));
+                }
+                Ok(Workload::Ping { interval })
+            }
+            "http" => {
+                only(&["size"])?;
+                let size = raw.size.map(|size| size.0).filter(|size| size.0 > 0);
+                let size = size.ok_or_else(|| {
+                    self.invalid(
+                        Some(span.clone()),
+                        "an http workload needs a size, like size = \"10MB\"",
+                    )
+                })?;
+                Ok(Workload::Http { size })
+            }
+            "video" | "torrent" => Err(self.invalid(
+                Some(span),
+                format!("{kind} workloads do not exist yet; use tcp, udp, ping or http"),
+            )),
+            _ => Err(self.invalid(
+                Some(span),
+                format!("unknown workload {kind:?}; write tcp, udp, ping or http"),
+            )),
+        }
+    }
+
+    fn events(&mut self, raw: Vec<RawEvent>, networks: &[Network]) -> Result<Vec<Event>, ScenarioError> {
+        let mut events = Vec::new();
+        for event in raw {
+            let network = self.network_index(event.network.get_ref(), event.network.span(), networks)?;
+            let direction = event.direction.as_ref().map(|d| self.direction(d)).transpose()?;
+            let span = event.set.span();
+            let change = match event.set.into_inner() {
+                SetValue::State(state) => Change {
+                    state: Some(state),
+                    ..Change::default()
+                },
+                SetValue::Link(link) => self.change(*link, span.clone())?,
+            };
+            if networks[network].links.is_none() && (change.state.is_none() || direction.is_some()) {
+                let problem = "this network is not emulated: it can only go down, blackhole and up; \
+                               give it down = { .. } and up = { .. } for more";
+                return Err(self.invalid(Some(span), problem));
+            }
+            if direction.is_some() && change.state == Some(State::Down) {
+                return Err(self.invalid(
+                    Some(span),
+                    "a device is down in both directions; use \"blackhole\"",
+                ));
+            }
+            events.push(Event {
+                at: event.at.get_ref().0,
+                network,
+                direction,
+                change,
+            });
+        }
+        events.sort_by_key(|event| event.at);
+        Ok(events)
+    }
+
+    fn network_index(
+        &self,
+        name: &str,
+        span: Range<usize>,
+        networks: &[Network],
+    ) -> Result<usize, ScenarioError> {
+        networks
+            .iter()
+            .position(|network| network.name == name)
+            .ok_or_else(|| {
+                let names: Vec<&str> = networks.iter().map(|network| network.name.as_str()).collect();
+                self.invalid(
+                    Some(span),
+                    format!("no network is called {name:?}; there are {}", names.join(", ")),
+                )
+            })
+    }
+
+    fn direction(&self, raw: &Spanned<String>) -> Result<Direction, ScenarioError> {
+        match raw.get_ref().as_str() {
+            "down" => Ok(Direction::Down),
+            "up" => Ok(Direction::Up),
+            other => Err(self.invalid(
+                Some(raw.span()),
+                format!("unknown direction {other:?}; write down or up"),
+            )),
+        }
+    }
+
+    fn invalid(&self, span: Option<Range<usize>>, problem: impl Into<String>) -> ScenarioError {
+        let start = span.map_or(0, |span| span.start).min(self.text.len());
+        let line = self.text.as_bytes()[..start]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
+            + 1;
+        ScenarioError::Invalid {
+            path: self.path.to_owned(),
+            line,
+            problem: problem.into(),
+        }
+    }
+}
+
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The addresses of the lab number networks with one byte.
+const MAX_NETWORKS: usize = 64;
+/// More connections than this measure the machine, not the network.
+const MAX_STREAMS: u32 = 1000;
+/// A sequence number and a time stamp.
+const MIN_DATAGRAM: u64 = 16;
+/// What fits into an IPv4 packet of 1500 bytes.
+const MAX_DATAGRAM: u64 = 1472;

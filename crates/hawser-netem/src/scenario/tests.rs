@@ -1,0 +1,147 @@
+use std::path::Path;
+
+use hawser_units::{Bytes, Duration, Rate};
+
+use super::*;
+use crate::{Capacity, Jitter, Loss, QueueBound, State};
+
+const FULL: &str = r#"
+name = "fiber and lte"
+seed = 7
+duration = "20s"
+via = "hub"
+
+[[network]]
+name = "fiber"
+down = { rate = "300mbit", delay = "8ms", jitter = "0ms", loss = 0.0, queue = "100ms" }
+up   = { rate = "300mbit", delay = "8ms" }
+
+[[network]]
+name = "lte"
+down = { trace = "cell.mahimahi", delay = "40ms", jitter = { sd = "8ms", reorder = true }, loss = { good = 0.0, bad = 0.5, to_bad = 0.01, to_good = 0.2 } }
+up   = { rate = "10mbit", delay = "40ms", queue = "64KiB" }
+
+[[workload]]
+kind = "tcp"
+direction = "down"
+streams = 1
+congestion = "cubic"
+
+[[event]]
+at = "10s"
+network = "fiber"
+set = "blackhole"
+
+[[event]]
+at = "5s"
+network = "lte"
+direction = "up"
+set = { rate = "1mbit", loss = 0.1 }
+"#;
+
+fn parse_with(text: &str, settings: &[&str]) -> Result<Scenario, ScenarioError> {
+    let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+    Scenario::parse(text, Path::new("dir/a.toml"), &settings, &mut |path| {
+        assert_eq!(path, Path::new("dir/cell.mahimahi"));
+        Ok("1\n2\n3\n".into())
+    })
+}
+
+fn problem(text: &str) -> String {
+    parse_with(text, &[]).expect_err("must be refused").to_string()
+}
+
+#[test]
+fn reads_every_field_of_the_format() {
+    let scenario = parse_with(FULL, &[]).expect("a scenario");
+    assert_eq!((scenario.name.as_str(), scenario.seed), ("fiber and lte", 7));
+    assert_eq!(scenario.duration, Duration::from_secs(20));
+    let fiber = scenario.networks[0].links.as_ref().expect("emulated");
+    assert_eq!(fiber.down.capacity, Capacity::Rate(Rate::from_mbps(300)));
+    assert_eq!(fiber.up.delay, Duration::from_millis(8));
+    let lte = scenario.networks[1].links.as_ref().expect("emulated");
+    assert!(matches!(lte.down.capacity, Capacity::Trace(_)));
+    assert_eq!(
+        lte.down.jitter,
+        Jitter {
+            sd: Duration::from_millis(8),
+            reorder: true
+        }
+    );
+    assert!(matches!(lte.down.loss, Loss::GilbertElliott { .. }));
+    assert_eq!(lte.up.queue, QueueBound::Bytes(Bytes(65536)));
+    assert_eq!(scenario.events[0].network, 1, "events are in order of time");
+    assert_eq!(scenario.events[0].direction, Some(Direction::Up));
+    assert_eq!(scenario.events[1].change.state, Some(State::Blackhole));
+}
+
+#[test]
+fn replaces_fields_from_the_command_line() {
+    let settings = [
+        "workload.0.streams=16",
+        "network.0.down.rate=50mbit",
+        "via=single:lte",
+        "duration=\"3s\"",
+    ];
+    let scenario = parse_with(FULL, &settings).expect("a scenario");
+    assert!(matches!(scenario.workloads[0], Workload::Tcp { streams: 16, .. }));
+    assert_eq!(scenario.via, Via::Single("lte".into()));
+    assert_eq!(scenario.duration, Duration::from_secs(3));
+    let fiber = scenario.networks[0].links.as_ref().expect("emulated");
+    assert_eq!(fiber.down.capacity, Capacity::Rate(Rate::from_mbps(50)));
+
+    let refused = |setting| {
+        parse_with(FULL, &[setting])
+            .expect_err("must be refused")
+            .to_string()
+    };
+    assert_eq!(refused("seed"), "--set seed: has no `=`; write field=value");
+    assert!(refused("workload.3.streams=1").contains("index 3 is out of range; there are 1"));
+    assert!(refused("workload.0.color=1").contains("unknown field `color`"));
+    assert!(refused("network.0.down.rate=50").contains("50 has no unit"));
+}
+
+#[test]
+fn names_file_line_and_remedy() {
+    let replaced = |from: &str, to: &str| {
+        assert!(FULL.contains(from), "{from}");
+        problem(&FULL.replace(from, to))
+    };
+    assert_eq!(
+        replaced("delay = \"8ms\" }", "delay = 8 }"),
+        "dir/a.toml:10: 8 has no unit; write a string like \"20ms\""
+    );
+    assert_eq!(
+        replaced(
+            "\"300mbit\", delay = \"8ms\", jitter",
+            "\"fast\", delay = \"8ms\", jitter"
+        ),
+        "dir/a.toml:9: \"fast\" is not a rate; write a number with its unit, like \"20mbit\""
+    );
+    assert_eq!(
+        replaced("network = \"fiber\"", "network = \"fibre\""),
+        "dir/a.toml:25: no network is called \"fibre\"; there are fiber, lte"
+    );
+    assert!(replaced("loss = 0.0,", "loss = 1.5,").starts_with("dir/a.toml:9: 1.5 is not a probability"));
+    assert!(replaced("\"blackhole\"", "\"dead\"").contains("unknown state \"dead\""));
+    assert!(replaced("kind = \"tcp\"", "kind = \"video\"").contains("do not exist yet"));
+    assert!(replaced("via = \"hub\"", "via = \"hob\"").contains("unknown via"));
+    assert!(replaced("name = \"lte\"", "name = \"fiber\"").contains("two networks"));
+    assert!(
+        replaced("streams = 1", "interval = \"1s\"").contains("interval means nothing to a tcp workload")
+    );
+    assert!(replaced("seed = 7", "sead = 7").starts_with("dir/a.toml:3: unknown field `sead`"));
+    assert!(replaced("seed = 7", "seed = ").starts_with("dir/a.toml:3:"));
+}
+
+#[test]
+fn units_mean_what_they_say() {
+    assert_eq!(values::rate("1.5gbit"), Ok(Rate::from_bps(1_500_000_000)));
+    assert_eq!(values::duration("250us"), Ok(Duration::from_micros(250)));
+    assert_eq!(values::duration("2min"), Ok(Duration::from_secs(120)));
+    assert_eq!(values::bytes("1KiB"), Ok(Bytes(1024)));
+    assert_eq!(values::bytes("10MB"), Ok(Bytes(10_000_000)));
+    for wrong in ["", "ms", "-1ms", "1e3ms", "5", "infs"] {
+        assert!(values::duration(wrong).is_err(), "{wrong:?}");
+    }
+}

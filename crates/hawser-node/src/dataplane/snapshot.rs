@@ -1,0 +1,121 @@
+//! What the sending thread shows of its sessions.
+
+use std::collections::BTreeMap;
+
+use hawser_proto::path::State;
+use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_wire::data::Class;
+use hawser_wire::inner::{FlowKey, protocol};
+
+use super::egress::{Lane, Session};
+use super::{FlowSnapshot, PathSnapshot, PathState, SessionId, SessionSnapshot};
+
+/// Flows shown of a session.
+const FLOWS: usize = 32;
+/// The shortest time that a rate is measured over.
+const METER: Duration = Duration::from_millis(500);
+
+/// Turns two byte totals into rates, between one look and the next.
+#[derive(Default)]
+pub(super) struct Meter {
+    since: Option<Instant>,
+    sent: u64,
+    received: u64,
+    rates: (Rate, Rate),
+}
+
+impl Meter {
+    fn read(&mut self, sent: u64, received: u64, at: Instant) -> (Rate, Rate) {
+        let elapsed = self.since.map(|since| at.since(since));
+        if elapsed.is_some_and(|elapsed| elapsed < METER) {
+            return self.rates;
+        }
+        if let Some(elapsed) = elapsed {
+            let rate = |now: u64, then: u64| Rate::of(Bytes(now - then), elapsed).unwrap_or_default();
+            self.rates = (rate(sent, self.sent), rate(received, self.received));
+        }
+        (self.since, self.sent, self.received) = (Some(at), sent, received);
+        self.rates
+    }
+}
+
+pub(super) fn of_session(
+    name: SessionId,
+    session: &mut Session,
+    received: &BTreeMap<(u64, u16), (u32, u64)>,
+    at: Instant,
+) -> SessionSnapshot {
+    let schedulers = Class::ALL
+        .map(|class| (class.name(), session.egress.scheduler(class)))
+        .to_vec();
+    let mut flows: Vec<FlowSnapshot> = session
+        .egress
+        .flows()
+        .iter()
+        .map(|(_, flow)| FlowSnapshot {
+            flow: words(&flow.key),
+            class: flow.class.name(),
+            why: flow.why,
+            scheduler: session.egress.scheduler(flow.class),
+            sent_bytes: flow.sent,
+            by_path: flow.by_path.clone(),
+        })
+        .collect();
+    flows.sort_by_key(|flow| std::cmp::Reverse(flow.sent_bytes));
+    flows.truncate(FLOWS);
+    let mut paths = Vec::new();
+    for path in session.egress.paths() {
+        let Some(lane) = session.lanes.get_mut(&path.id) else {
+            continue;
+        };
+        let received_bytes = received.get(&(name.0, path.id.0)).map_or(0, |(_, bytes)| *bytes);
+        let (sent_bytes, _) = path.totals();
+        let Lane {
+            name, remote, meter, ..
+        } = lane;
+        let (send, receive) = meter.read(sent_bytes, received_bytes, at);
+        let model = path.model();
+        paths.push(PathSnapshot {
+            path: path.id.0,
+            name: name.clone(),
+            remote: *remote,
+            state: match path.state() {
+                State::Validating => PathState::Validating,
+                State::Active => PathState::Active,
+                State::Suspect => PathState::Suspect,
+                State::Dead => PathState::Dead,
+            },
+            rtt_ms: model.round_trip().as_secs_f64() * 1e3,
+            min_rtt_ms: model.min_round_trip().as_secs_f64() * 1e3,
+            delay_trend_ms_s: path.delay_trend() * 1e3,
+            loss: path.loss(),
+            rate_bps: model.rate().as_bps(),
+            send_bps: send.as_bps(),
+            receive_bps: receive.as_bps(),
+            sent_bytes,
+            received_bytes,
+            pmtu: path.outer_mtu(),
+        });
+    }
+    SessionSnapshot {
+        session: name.0,
+        schedulers,
+        paths,
+        flows,
+    }
+}
+
+fn words(key: &FlowKey) -> String {
+    let name = match key.protocol {
+        protocol::TCP => "tcp".to_owned(),
+        protocol::UDP => "udp".to_owned(),
+        protocol::ICMP | protocol::ICMPV6 => "icmp".to_owned(),
+        other => format!("protocol {other}"),
+    };
+    if key.source_port == 0 && key.destination_port == 0 {
+        return format!("{name} {} -> {}", key.source, key.destination);
+    }
+    let source = std::net::SocketAddr::new(key.source, key.source_port);
+    let destination = std::net::SocketAddr::new(key.destination, key.destination_port);
+    format!("{name} {source} -> {destination}")
+}

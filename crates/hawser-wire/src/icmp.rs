@@ -1,0 +1,100 @@
+//! The one ICMP message that the tunnel originates: a packet was too large for every path.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::inner::{self, protocol};
+
+/// Bytes of the refused packet that an IPv4 answer quotes.
+///
+/// Source: RFC 1812 section 4.3.2.3 (as much as fits 576 bytes).
+const QUOTE_V4: usize = 576 - 28;
+/// Bytes that an IPv6 answer quotes.
+///
+/// Source: RFC 4443 section 3.2 (as much as fits the minimum MTU).
+const QUOTE_V6: usize = 1280 - 48;
+
+/// The answer to a packet that is larger than `mtu` bytes: "fragmentation needed" (RFC 1191) or "packet too big" (RFC 4443). `None`
+/// where none may be sent: for packets that cannot be parsed, ICMP itself, and multicast.
+#[must_use]
+pub fn too_large(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
+    let summary = inner::parse(packet)?;
+    let key = &summary.key;
+    let silent = matches!(key.protocol, protocol::ICMP | protocol::ICMPV6)
+        || key.destination.is_multicast()
+        || key.source.is_unspecified();
+    if silent {
+        return None;
+    }
+    Some(match (key.source, key.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => v4(packet, mtu, destination, source),
+        _ => v6(packet, mtu),
+    })
+}
+
+fn v4(packet: &[u8], mtu: u16, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+    let quote = &packet[..packet.len().min(QUOTE_V4)];
+    let mut out = vec![0; 28];
+    out[0] = 0x45;
+    out[2..4].copy_from_slice(&((28 + quote.len()) as u16).to_be_bytes());
+    out[8] = 64;
+    out[9] = protocol::ICMP;
+    // The destination answers for the path: the tunnel has no address that every sender could reach.
+    out[12..16].copy_from_slice(&from.octets());
+    out[16..20].copy_from_slice(&to.octets());
+    out[20] = 3;
+    out[21] = 4;
+    out[26..28].copy_from_slice(&mtu.to_be_bytes());
+    out.extend_from_slice(quote);
+    inner::fill_ipv4_checksum(&mut out, 20);
+    let sum = !inner::ones_sum(&out[20..], 0);
+    out[22..24].copy_from_slice(&sum.to_be_bytes());
+    out
+}
+
+fn v6(packet: &[u8], mtu: u16) -> Vec<u8> {
+    let quote = &packet[..packet.len().min(QUOTE_V6)];
+    let mut out = vec![0; 48];
+    out[0] = 0x60;
+    out[4..6].copy_from_slice(&((8 + quote.len()) as u16).to_be_bytes());
+    out[6] = protocol::ICMPV6;
+    out[7] = 64;
+    out[8..24].copy_from_slice(&packet[24..40]);
+    out[24..40].copy_from_slice(&packet[8..24]);
+    out[40] = 2;
+    out[44..48].copy_from_slice(&u32::from(mtu).to_be_bytes());
+    out.extend_from_slice(quote);
+    let pseudo = inner::pseudo_header_sum(&out, protocol::ICMPV6, out.len() - 40);
+    let sum = !inner::ones_sum(&out[40..], u32::from(pseudo));
+    out[42..44].copy_from_slice(&sum.to_be_bytes());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_ipv4_with_a_valid_message() {
+        let packet = inner::tests::tcp_packet(1, &[0; 1400], 0x10);
+        let answer = too_large(&packet, 1280).expect("an answer");
+        assert_eq!(inner::ones_sum(&answer[..20], 0), 0xffff);
+        assert_eq!(inner::ones_sum(&answer[20..], 0), 0xffff);
+        assert_eq!(&answer[16..20], &packet[12..16]);
+        assert_eq!(u16::from_be_bytes([answer[26], answer[27]]), 1280);
+        assert!(too_large(&answer, 1280).is_none(), "never an answer to an answer");
+    }
+
+    #[test]
+    fn answers_ipv6_with_a_valid_message() {
+        let mut packet = vec![0; 1400];
+        packet[0] = 0x60;
+        packet[6] = protocol::UDP;
+        packet[8] = 0x20;
+        packet[24] = 0x20;
+        packet[39] = 1;
+        let answer = too_large(&packet, 1280).expect("an answer");
+        let pseudo = inner::pseudo_header_sum(&answer, protocol::ICMPV6, answer.len() - 40);
+        assert_eq!(inner::ones_sum(&answer[40..], u32::from(pseudo)), 0xffff);
+        assert!(answer.len() <= 1280);
+    }
+}

@@ -1,0 +1,173 @@
+//! `hawser lab`: a scenario on real packets.
+#![expect(clippy::print_stdout, reason = "results are this command's output")]
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hawser_lab::{Options, Progress, RunDir, prepare_process, read_scenario};
+use hawser_netem::scenario::{Scenario, Via};
+
+/// Runs a scenario with real kernel sockets and emulated networks.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LabArgs {
+    /// The scenario, a TOML file.
+    scenario: PathBuf,
+    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    settings: Vec<String>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also runs every network alone, interleaved.
+    #[arg(long)]
+    compare: bool,
+    /// Also runs this way (mptcp, hub, single:NETWORK), interleaved.
+    #[arg(long = "vs", value_name = "VIA")]
+    versus: Vec<String>,
+    /// Runs every way N times, each round with the next seed, and prints medians.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Keeps configurations and logs of the daemons there.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+/// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.
+///
+/// # Errors
+/// When the lab cannot be built or a run fails.
+pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
+    let scenario = match read_scenario(&args.scenario, &args.settings) {
+        Ok(scenario) => scenario,
+        Err(error) => return Ok(refuse(&error.to_string())),
+    };
+    let ways = match ways(&args, &scenario) {
+        Ok(ways) => ways,
+        Err(problem) => return Ok(refuse(&problem)),
+    };
+    prepare_process()?;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let options = Options {
+        program,
+        run_dir: RunDir::new(args.keep.as_deref())?,
+    };
+    let mut progress = ProgressLine::new(&scenario);
+    let mut on_progress = |now: &Progress<'_>| progress.show(now);
+    if ways.len() == 1 && args.runs == 1 {
+        let report = hawser_lab::run(&scenario, &ways[0], &options, &mut on_progress)?;
+        progress.clear();
+        print(args.json, || serde_json::to_string(&report), &report.to_text())?;
+    } else {
+        let comparison = hawser_lab::compare(&scenario, &ways, args.runs, &options, &mut on_progress)?;
+        progress.clear();
+        print(
+            args.json,
+            || serde_json::to_string(&comparison),
+            &comparison.to_text(),
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ways(args: &LabArgs, scenario: &Scenario) -> Result<Vec<Via>, String> {
+    let mut ways = vec![scenario.via.clone()];
+    let singles = scenario
+        .networks
+        .iter()
+        .map(|network| Via::Single(network.name.clone()));
+    let mut asked: Vec<Via> = if args.compare {
+        singles.clone().collect()
+    } else {
+        Vec::new()
+    };
+    for label in &args.versus {
+        let via = Via::from_label(label)
+            .filter(|via| !matches!(via, Via::Single(_)) || singles.clone().any(|s| s == *via));
+        asked.push(via.ok_or(format!(
+            "--vs {label}: no such way; write hub, mptcp or single:<network>"
+        ))?);
+    }
+    for via in asked {
+        if !ways.contains(&via) {
+            ways.push(via);
+        }
+    }
+    match ways
+        .iter()
+        .find(|via| matches!(via, Via::Direct | Via::Peer | Via::Repeater))
+    {
+        Some(via) => Err(format!(
+            "via {:?} does not exist yet; use hub, mptcp or single:<network>",
+            via.label()
+        )),
+        None if scenario.workloads.is_empty() => Err(format!(
+            "{}: there is no workload; write at least one [[workload]]",
+            args.scenario.display()
+        )),
+        None => Ok(ways),
+    }
+}
+
+fn refuse(problem: &str) -> ExitCode {
+    // Standard error may be closed; the exit code says it too.
+    let _ = writeln!(std::io::stderr(), "hawser: {problem}");
+    ExitCode::from(64)
+}
+
+fn print(as_json: bool, json: impl FnOnce() -> serde_json::Result<String>, text: &str) -> anyhow::Result<()> {
+    if as_json {
+        println!("{}", json()?);
+    } else {
+        print!("{text}");
+    }
+    Ok(())
+}
+
+/// One line that is written again and again, where somebody can see it.
+struct ProgressLine {
+    names: Vec<String>,
+    is_shown: bool,
+}
+
+impl ProgressLine {
+    fn new(scenario: &Scenario) -> Self {
+        let names = scenario
+            .networks
+            .iter()
+            .map(|network| network.name.clone())
+            .collect();
+        Self {
+            names,
+            is_shown: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn show(&mut self, now: &Progress<'_>) {
+        if !self.is_shown {
+            return;
+        }
+        let networks: Vec<String> = self
+            .names
+            .iter()
+            .zip(&now.networks_bps)
+            .map(|(name, bps)| format!("{name} {:.1}", bps / 1e6))
+            .collect();
+        let _ = write!(
+            std::io::stderr(),
+            "\r\x1b[K{} {:.1}/{:.0} s: {:.1} Mbit/s ({})",
+            now.via.label(),
+            now.elapsed.as_secs_f64(),
+            now.duration.as_secs_f64(),
+            now.goodput_bps / 1e6,
+            networks.join(", ")
+        );
+    }
+
+    fn clear(&mut self) {
+        if self.is_shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
