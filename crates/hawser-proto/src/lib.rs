@@ -11,3 +11,4 @@ pub mod path;
 pub mod replay;
 pub mod resequencer;
 pub mod scheduler;
+pub mod session;

@@ -10,8 +10,9 @@ mod ingress;
 mod snapshot;
 mod store;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
@@ -21,6 +22,7 @@ use hawser_linux::wait::{Waker, monotonic_nanos};
 
 use hawser_units::{Instant, PathId, Rate};
 use hawser_wire::data::Class;
+use zeroize::Zeroize;
 
 /// Names a session within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +38,13 @@ pub struct EpochKeys {
     pub send: [u8; 44],
     /// Protects what this side receives.
     pub receive: [u8; 44],
+}
+
+impl Drop for EpochKeys {
+    fn drop(&mut self) {
+        self.send.zeroize();
+        self.receive.zeroize();
+    }
 }
 
 /// Which side of a session this is.
@@ -95,14 +104,14 @@ pub enum Command {
         path: PathId,
         socket: SocketId,
     },
-    /// Closes a path.
-    ClosePath { session: SessionId, path: PathId },
-    /// Changes the user's cap of a path.
+    /// Caps what this side sends on a path, or lifts the cap.
     SetCap {
         session: SessionId,
         path: PathId,
         cap: Option<Rate>,
     },
+    /// Closes a path.
+    ClosePath { session: SessionId, path: PathId },
     /// Chooses the scheduler of a class of a session by name.
     SetScheduler {
         session: SessionId,
@@ -114,6 +123,9 @@ pub enum Command {
     /// Ends the data plane.
     Stop,
 }
+
+/// Takes orders to the data plane, from any thread.
+pub type Orders = Arc<dyn Fn(Command) + Send + Sync>;
 
 /// What the data plane tells the control side.
 #[derive(Debug)]
@@ -249,18 +261,18 @@ pub struct DataPlane {
     pub events: tokio::sync::mpsc::UnboundedReceiver<Event>,
     /// QUIC datagrams that arrived on its sockets.
     pub control: tokio::sync::mpsc::Receiver<ControlDatagram>,
-    sender: DataPlaneSender,
+    /// Takes orders to it.
+    pub orders: Orders,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Gives orders to a data plane; cheap to clone.
-#[derive(Clone)]
-pub struct DataPlaneSender {
+/// The way of orders to both threads.
+struct Dispatch {
     egress: mpsc::Sender<egress::Order>,
     egress_waker: Arc<Waker>,
     ingress: mpsc::Sender<ingress::Order>,
     ingress_waker: Arc<Waker>,
-    roles: Arc<std::sync::Mutex<std::collections::BTreeMap<SessionId, Role>>>,
+    roles: Mutex<BTreeMap<SessionId, Role>>,
 }
 
 /// Starts the two threads.
@@ -288,19 +300,15 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         egress::Sender::new(tun, waker, from_egress_orders, event_sender, seed).run();
     })?;
     let receiving = spawn("hawser-ingress", move || ingress::Receiving::new(links).run())?;
-    let sender = DataPlaneSender {
+    let dispatch = Dispatch {
         egress: egress_orders,
         egress_waker,
         ingress: ingress_orders,
         ingress_waker,
-        roles: Arc::default(),
+        roles: Mutex::default(),
     };
-    Ok(DataPlane {
-        events,
-        control,
-        sender,
-        threads: vec![sending, receiving],
-    })
+    let orders: Orders = Arc::new(move |command| dispatch.send(command));
+    Ok(DataPlane { events, control, orders, threads: vec![sending, receiving] })
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
@@ -310,31 +318,18 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<Join
         .context("cannot start a thread")
 }
 
-impl DataPlane {
-    /// A handle to give orders with.
-    #[must_use]
-    pub fn sender(&self) -> DataPlaneSender {
-        self.sender.clone()
-    }
-
-    /// Gives an order.
-    pub fn send(&self, command: Command) {
-        self.sender.send(command);
-    }
-}
-
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        self.sender.send(Command::Stop);
+        (self.orders)(Command::Stop);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-impl DataPlaneSender {
+impl Dispatch {
     /// Gives an order. After the end of the data plane, orders go nowhere.
-    pub fn send(&self, command: Command) {
+    fn send(&self, command: Command) {
         let (egress, ingress) = self.split(command);
         // Receiving first: what the peer answers to our first packet must be understood.
         if let Some(order) = ingress {

@@ -1,0 +1,104 @@
+//! The client's end of the control channel: one attempt to reach the hub.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hawser_wire::control::{Hello, Message, Refusal, Welcome};
+use quinn::{ConnectionError, Endpoint};
+use quinn_proto_codes::ACCESS_DENIED;
+use thiserror::Error;
+
+use super::stream::{ControlStream, StreamError};
+use super::tls;
+use crate::dataplane::{EpochKeys, Role};
+
+/// A hub that has let the client in.
+pub struct Established {
+    /// The QUIC connection.
+    pub connection: quinn::Connection,
+    /// Its one stream.
+    pub stream: ControlStream,
+    /// What the client got.
+    pub welcome: Welcome,
+    /// The keys that belong to `welcome.epoch`.
+    pub keys: EpochKeys,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The hub said no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// Another machine, or the hub with a new key, answers at the hub's address.
+    #[error("the hub at {0} has another key than the invitation says: ask for a new invitation (or somebody is in between)")]
+    HubKey(SocketAddr),
+    /// Nobody answers.
+    #[error("no answer from the hub at {0}: is its UDP port open?")]
+    NoAnswer(SocketAddr),
+    /// The connection could not be made or broke.
+    #[error("cannot reach the hub at {0}: {1}")]
+    Failed(SocketAddr, String),
+}
+
+/// Connects to the hub at `remote` through `endpoint`, presents the client and waits for the hub's decision.
+///
+/// # Errors
+/// [`ConnectError`]; nothing stays behind.
+pub async fn connect(
+    endpoint: &Endpoint,
+    config: quinn::ClientConfig,
+    remote: SocketAddr,
+    hello: Hello,
+) -> Result<Established, ConnectError> {
+    match tokio::time::timeout(PATIENCE, handshake(endpoint, config, remote, hello)).await {
+        Ok(result) => result,
+        Err(_) => Err(ConnectError::NoAnswer(remote)),
+    }
+}
+
+async fn handshake(
+    endpoint: &Endpoint,
+    config: quinn::ClientConfig,
+    remote: SocketAddr,
+    hello: Hello,
+) -> Result<Established, ConnectError> {
+    let failed = |error: &dyn std::fmt::Display| ConnectError::Failed(remote, error.to_string());
+    let connecting =
+        endpoint.connect_with(config, remote, tls::SERVER_NAME).map_err(|error| failed(&error))?;
+    let connection = connecting.await.map_err(|error| describe(&error, remote))?;
+    let (send, receive) = connection.open_bi().await.map_err(|error| describe(&error, remote))?;
+    let mut stream = ControlStream::new(send, receive);
+    stream.send(&Message::Hello(hello)).await.map_err(|error| failed(&error))?;
+    match stream.next().await {
+        Ok(Message::Welcome(welcome)) => {
+            let keys = tls::epoch_keys(&connection, welcome.session, welcome.epoch, Role::Client)
+                .map_err(|error| failed(&error))?;
+            Ok(Established { connection, stream, welcome, keys })
+        }
+        Ok(Message::Refused(reason)) => Err(ConnectError::Refused(reason)),
+        Ok(_) => Err(ConnectError::Failed(remote, "the hub broke the protocol".to_owned())),
+        Err(StreamError::Read(quinn::ReadError::ConnectionLost(error))) => Err(describe(&error, remote)),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+fn describe(error: &ConnectionError, remote: SocketAddr) -> ConnectError {
+    match error {
+        ConnectionError::TransportError(error) if u64::from(error.code) == ACCESS_DENIED => {
+            ConnectError::HubKey(remote)
+        }
+        ConnectionError::TimedOut => ConnectError::NoAnswer(remote),
+        other => ConnectError::Failed(remote, other.to_string()),
+    }
+}
+
+mod quinn_proto_codes {
+    /// TLS alert `access_denied` (49) as a QUIC error code (RFC 9001 section 4.8): what our own verifier answers to a key that is not
+    /// the pinned one.
+    pub(super) const ACCESS_DENIED: u64 = 0x100 + 49;
+}
+
+/// A hub that is there answers within a few round trips; the slowest networks that are of any use have 2 s of them.
+const PATIENCE: Duration = Duration::from_secs(8);

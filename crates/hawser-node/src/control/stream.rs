@@ -1,0 +1,79 @@
+//! Messages over the control stream.
+
+use hawser_wire::control::{MAX_FRAME, Message, ParseError};
+use quinn::{ReadError, RecvStream, SendStream, WriteError};
+use thiserror::Error;
+
+/// Why the stream cannot go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The peer sent something that is no message.
+    #[error("the peer broke the protocol")]
+    Parse(#[from] ParseError),
+    /// The connection broke while reading.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The connection broke while writing.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The peer ended the stream.
+    #[error("the peer ended the stream")]
+    Ended,
+}
+
+/// The one stream of a control connection.
+pub struct ControlStream {
+    send: SendStream,
+    receive: RecvStream,
+    /// What has arrived of the next frame.
+    pending: Vec<u8>,
+}
+
+impl ControlStream {
+    /// Speaks over a stream that has just been opened or accepted.
+    #[must_use]
+    pub fn new(send: SendStream, receive: RecvStream) -> Self {
+        Self { send, receive, pending: Vec::with_capacity(MAX_FRAME) }
+    }
+
+    /// The next message. May be dropped while it waits: nothing is lost.
+    ///
+    /// # Errors
+    /// [`StreamError`]: the connection is of no more use.
+    pub async fn next(&mut self) -> Result<Message, StreamError> {
+        loop {
+            if let Some((message, used)) = Message::parse(&self.pending)? {
+                self.pending.drain(..used);
+                return Ok(message);
+            }
+            // A frame is never longer than the buffer, so there is room for at least one byte.
+            let mut chunk = [0; MAX_FRAME];
+            let room = MAX_FRAME - self.pending.len();
+            match self.receive.read(&mut chunk[..room]).await? {
+                Some(len) => self.pending.extend_from_slice(&chunk[..len]),
+                None => return Err(StreamError::Ended),
+            }
+        }
+    }
+
+    /// Hands a message to the connection.
+    ///
+    /// # Errors
+    /// [`StreamError::Write`]: the connection is of no more use.
+    pub async fn send(&mut self, message: &Message) -> Result<(), StreamError> {
+        let mut frame = Vec::with_capacity(64);
+        message.emit(&mut frame);
+        Ok(self.send.write_all(&frame).await?)
+    }
+
+    /// Sends a last message and waits a moment until the peer has it.
+    pub async fn finish(mut self, message: &Message) {
+        if self.send(message).await.is_ok() && self.send.finish().is_ok() {
+            let _ = tokio::time::timeout(LINGER, self.send.stopped()).await;
+        }
+    }
+}
+
+/// How long a last message may take to arrive.
+const LINGER: std::time::Duration = std::time::Duration::from_millis(500);

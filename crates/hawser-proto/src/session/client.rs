@@ -1,0 +1,392 @@
+use std::collections::{BTreeMap, VecDeque};
+
+use hawser_units::{Duration, Instant};
+use hawser_wire::control::{CloseReason, Message};
+
+use super::Violation;
+
+/// Names a network of the client; the driver chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetworkId(pub u32);
+
+/// The times that a client's session keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionConfig {
+    /// From one ping to the next on a quiet connection.
+    pub ping_every: Duration,
+    /// How long an answer may take before the connection counts as dead.
+    pub answer_within: Duration,
+    /// Age at which keys are replaced.
+    pub rekey_after: Duration,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            ping_every: Duration::from_secs(5),
+            answer_within: Duration::from_secs(2),
+            rekey_after: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// What the driver of a client's session has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAction {
+    /// A new session began.
+    Start {
+        /// The session.
+        session: u64,
+    },
+    /// The session is over; its paths and keys with it.
+    End {
+        /// The session.
+        session: u64,
+    },
+    /// Both sides know the path: packets may flow.
+    OpenPath {
+        /// On which network.
+        network: NetworkId,
+        /// The path.
+        path: u16,
+        /// The number that arriving packets carry.
+        local_index: u32,
+        /// The number that departing packets carry.
+        peer_index: u32,
+    },
+    /// The path is gone.
+    ClosePath {
+        /// It was on this network.
+        network: NetworkId,
+        /// The path.
+        path: u16,
+    },
+    /// The control connection is dead: make another, over another network if there is one.
+    Reconnect,
+    /// The keys are old: make a second control connection and move to it.
+    Rekey,
+    /// Path ids have run out: make a connection that does not resume.
+    Renew,
+    /// The hub ended the connection.
+    Closed(CloseReason),
+}
+
+/// What a deadline is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// Time to ask whether the hub is there.
+    Ping,
+    /// The hub should have answered.
+    Answer,
+    /// Time for fresh keys.
+    Rekey,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    id: u16,
+    local_index: u32,
+    /// Known once the hub has answered.
+    peer_index: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Control {
+    ping_at: Instant,
+    /// The ping that waits for its answer, and until when.
+    awaiting: Option<(u32, Instant)>,
+    rekey_at: Option<Instant>,
+}
+
+/// The client's half of a session.
+///
+/// Feed it with `handle_*`, then drain [`poll_action`](Self::poll_action) and
+/// [`poll_transmit`](Self::poll_transmit). Invariants: a path id is used once in a session; a path is open only after
+/// both sides have named their index; every network has at most one path.
+/// Cost: O(log n) a call in the number of networks.
+#[derive(Debug)]
+pub struct ClientSession {
+    config: SessionConfig,
+    session: Option<u64>,
+    control: Option<Control>,
+    /// Every known network, with its path while it has one.
+    networks: BTreeMap<NetworkId, Option<Path>>,
+    /// The next path id; beyond `u16` when they have run out.
+    next_path: u32,
+    /// Closed since the last connection came up: the hub may not have heard.
+    closed: Vec<u16>,
+    next_ping: u32,
+    transmits: VecDeque<Message>,
+    actions: VecDeque<ClientAction>,
+}
+
+impl ClientSession {
+    /// A machine without session and networks.
+    #[must_use]
+    pub fn new(config: SessionConfig) -> Self {
+        Self {
+            config,
+            session: None,
+            control: None,
+            networks: BTreeMap::new(),
+            next_path: 0,
+            closed: Vec::new(),
+            next_ping: 0,
+            transmits: VecDeque::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The session, if there is one.
+    #[must_use]
+    pub fn session(&self) -> Option<u64> {
+        self.session
+    }
+
+    /// Whether a control connection is up.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// The path of a network, once both sides know it.
+    #[must_use]
+    pub fn path(&self, network: NetworkId) -> Option<u16> {
+        self.networks.get(&network)?.as_ref().filter(|path| path.peer_index.is_some()).map(|path| path.id)
+    }
+
+    /// The network of a path.
+    #[must_use]
+    pub fn network(&self, path: u16) -> Option<NetworkId> {
+        self.networks
+            .iter()
+            .find(|(_, p)| p.as_ref().is_some_and(|p| p.id == path))
+            .map(|(network, _)| *network)
+    }
+
+    /// A network appeared. `index` is the number its path's arriving packets shall carry.
+    pub fn handle_network_added(&mut self, network: NetworkId, index: u32) {
+        if self.networks.contains_key(&network) {
+            return;
+        }
+        self.networks.insert(network, None);
+        if self.control.is_some() {
+            self.announce(network, index);
+        }
+    }
+
+    /// A network went away.
+    pub fn handle_network_removed(&mut self, network: NetworkId) {
+        let Some(Some(path)) = self.networks.remove(&network) else {
+            return;
+        };
+        if path.peer_index.is_some() {
+            self.actions.push_back(ClientAction::ClosePath { network, path: path.id });
+        }
+        self.closed.push(path.id);
+        if self.control.is_some() {
+            self.transmits.push_back(Message::PathClose { path: path.id });
+        }
+    }
+
+    /// A control connection carries `session`: a new one, or the present one with new keys. `fresh_index` draws a number for
+    /// a path.
+    pub fn handle_control_up(&mut self, session: u64, now: Instant, mut fresh_index: impl FnMut() -> u32) {
+        self.transmits.clear();
+        if self.session != Some(session) {
+            self.on_session_changed(session);
+        }
+        self.control = Some(Control {
+            ping_at: now + self.config.ping_every,
+            awaiting: None,
+            rekey_at: Some(now + self.config.rekey_after),
+        });
+        // The hub takes ids only in rising order, so what it may have missed goes first, then what it may still hold.
+        let mut known: Vec<_> = self.networks.values().flatten().copied().collect();
+        known.sort_unstable_by_key(|path| path.id);
+        for Path { id, local_index, .. } in known {
+            self.transmits.push_back(Message::PathOpen { path: id, receive_index: local_index });
+        }
+        for path in self.closed.drain(..) {
+            self.transmits.push_back(Message::PathClose { path });
+        }
+        let without: Vec<_> =
+            self.networks.iter().filter(|(_, path)| path.is_none()).map(|(network, _)| *network).collect();
+        for network in without {
+            self.announce(network, fresh_index());
+        }
+    }
+
+    /// The control connection is gone. The session and its paths stay.
+    pub fn handle_control_down(&mut self) {
+        self.control = None;
+        self.transmits.clear();
+    }
+
+    /// The hub ended the session, or the user did: nothing of it stays.
+    pub fn handle_session_over(&mut self) {
+        self.handle_control_down();
+        if let Some(session) = self.session.take() {
+            self.forget_paths();
+            self.actions.push_back(ClientAction::End { session });
+        }
+    }
+
+    /// The data plane doubts the path that the control connection uses: asks the hub at once.
+    pub fn handle_doubt(&mut self, now: Instant) {
+        if let Some(control) = &mut self.control
+            && control.awaiting.is_none()
+        {
+            // Half the usual patience: there is a reason to doubt.
+            self.ping(now, self.config.answer_within / 2);
+        }
+    }
+
+    /// Takes a message from the hub.
+    ///
+    /// # Errors
+    /// [`Violation`]: the connection must be closed; the state is unchanged.
+    pub fn handle_message(&mut self, message: &Message) -> Result<(), Violation> {
+        match *message {
+            Message::PathOpened { path, receive_index } => self.on_path_opened(path, receive_index),
+            Message::PathClose { path } => {
+                self.on_path_refused(path);
+                Ok(())
+            }
+            Message::Ping(number) => {
+                self.transmits.push_back(Message::Pong(number));
+                Ok(())
+            }
+            Message::Pong(number) => {
+                if let Some(control) = &mut self.control
+                    && control.awaiting.is_some_and(|(awaited, _)| awaited == number)
+                {
+                    control.awaiting = None;
+                }
+                Ok(())
+            }
+            Message::RekeyWanted => {
+                self.actions.push_back(ClientAction::Rekey);
+                Ok(())
+            }
+            Message::Close(reason) => {
+                self.actions.push_back(ClientAction::Closed(reason));
+                Ok(())
+            }
+            Message::Hello(_) => Err(Violation::Unexpected("hello")),
+            Message::Welcome(_) => Err(Violation::Unexpected("welcome")),
+            Message::Refused(_) => Err(Violation::Unexpected("refused")),
+            Message::PathOpen { .. } => Err(Violation::Unexpected("path open")),
+            Message::SetScheduler { .. } => Err(Violation::Unexpected("set scheduler")),
+            Message::Cap { .. } => Err(Violation::Unexpected("cap")),
+        }
+    }
+
+    /// The next message for the hub.
+    pub fn poll_transmit(&mut self) -> Option<Message> {
+        self.transmits.pop_front()
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<ClientAction> {
+        self.actions.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called, and what for.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
+        let control = self.control.as_ref()?;
+        let first = match control.awaiting {
+            Some((_, deadline)) => (deadline, Timer::Answer),
+            None => (control.ping_at, Timer::Ping),
+        };
+        match control.rekey_at {
+            Some(at) if at < first.0 => Some((at, Timer::Rekey)),
+            _ => Some(first),
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let Some((at, timer)) = self.poll_timeout() else { return };
+        if now < at {
+            return;
+        }
+        match timer {
+            Timer::Ping => self.ping(now, self.config.answer_within),
+            Timer::Answer => {
+                self.handle_control_down();
+                self.actions.push_back(ClientAction::Reconnect);
+            }
+            Timer::Rekey => {
+                if let Some(control) = &mut self.control {
+                    control.rekey_at = None;
+                }
+                self.actions.push_back(ClientAction::Rekey);
+            }
+        }
+    }
+
+    fn ping(&mut self, now: Instant, patience: Duration) {
+        let Some(control) = &mut self.control else { return };
+        let number = self.next_ping;
+        self.next_ping = number.wrapping_add(1);
+        control.awaiting = Some((number, now + patience));
+        control.ping_at = now + self.config.ping_every;
+        self.transmits.push_back(Message::Ping(number));
+    }
+
+    fn announce(&mut self, network: NetworkId, local_index: u32) {
+        let Ok(id) = u16::try_from(self.next_path) else {
+            self.actions.push_back(ClientAction::Renew);
+            return;
+        };
+        self.next_path += 1;
+        self.networks.insert(network, Some(Path { id, local_index, peer_index: None }));
+        self.transmits.push_back(Message::PathOpen { path: id, receive_index: local_index });
+    }
+
+    fn on_session_changed(&mut self, session: u64) {
+        if let Some(old) = self.session.replace(session) {
+            self.forget_paths();
+            self.actions.push_back(ClientAction::End { session: old });
+        }
+        self.next_path = 0;
+        self.actions.push_back(ClientAction::Start { session });
+    }
+
+    /// Paths end with their session, so nobody needs to hear of each.
+    fn forget_paths(&mut self) {
+        self.networks.values_mut().for_each(|path| *path = None);
+        self.closed.clear();
+    }
+
+    fn on_path_opened(&mut self, id: u16, peer_index: u32) -> Result<(), Violation> {
+        let entry = self.networks.iter_mut().find_map(|(network, path)| match path {
+            Some(path) if path.id == id => Some((*network, path)),
+            _ => None,
+        });
+        let Some((network, path)) = entry else {
+            // Closed on our side while the answer was under way.
+            return if u32::from(id) < self.next_path { Ok(()) } else { Err(Violation::PathUnknown(id)) };
+        };
+        match path.peer_index {
+            None => {
+                path.peer_index = Some(peer_index);
+                let local_index = path.local_index;
+                self.actions.push_back(ClientAction::OpenPath { network, path: id, local_index, peer_index });
+                Ok(())
+            }
+            Some(known) if known == peer_index => Ok(()),
+            Some(_) => Err(Violation::PathReused(id)),
+        }
+    }
+
+    fn on_path_refused(&mut self, id: u16) {
+        let Some(network) = self.network(id) else { return };
+        let path = self.networks.insert(network, None).flatten();
+        if path.is_some_and(|path| path.peer_index.is_some()) {
+            self.actions.push_back(ClientAction::ClosePath { network, path: id });
+        }
+    }
+}

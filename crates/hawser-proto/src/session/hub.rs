@@ -1,0 +1,172 @@
+use std::collections::{BTreeMap, VecDeque};
+
+use hawser_units::Rate;
+use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::data::Class;
+
+use super::Violation;
+
+/// Most paths of a session. A scheduler sees at most 64 at a time.
+pub const MAX_PATHS: usize = 64;
+
+/// What the driver of a hub's session has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HubAction {
+    /// Both sides know the path: packets may flow.
+    OpenPath {
+        /// The path.
+        path: u16,
+        /// The number that arriving packets carry.
+        local_index: u32,
+        /// The number that departing packets carry.
+        peer_index: u32,
+    },
+    /// The path is gone.
+    ClosePath {
+        /// The path.
+        path: u16,
+    },
+    /// The client wants this scheduler.
+    SetScheduler {
+        /// For these flows.
+        class: Class,
+        /// Its name, not yet checked.
+        scheduler: String,
+    },
+    /// The client caps a path; `None` lifts the cap.
+    SetCap {
+        /// The path.
+        path: u16,
+        /// At most this, UDP payload.
+        cap: Option<Rate>,
+    },
+    /// The client ended the connection.
+    Closed(CloseReason),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    local_index: u32,
+    peer_index: u32,
+}
+
+/// The hub's half of a session.
+///
+/// Invariants: path ids rise, so none is used twice; at most [`MAX_PATHS`] are open. Repeated announcements of an open
+/// path get the same answer, so a client may repeat what it is unsure of.
+/// Cost: O(log n) a message in the number of paths; memory bounded by [`MAX_PATHS`].
+#[derive(Debug, Default)]
+pub struct HubSession {
+    paths: BTreeMap<u16, Path>,
+    /// The lowest id that was never used; beyond `u16` when all were.
+    next_path: u32,
+    transmits: VecDeque<Message>,
+    actions: VecDeque<HubAction>,
+}
+
+impl HubSession {
+    /// A session without paths.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number of open paths.
+    #[must_use]
+    pub fn paths(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// A new control connection carries the session: what was meant for the old one is moot.
+    pub fn handle_control_up(&mut self) {
+        self.transmits.clear();
+    }
+
+    /// Takes a message from the client; `fresh_index` draws a number for a path, unique in the process.
+    ///
+    /// # Errors
+    /// [`Violation`]: the connection must be closed; the state is unchanged.
+    pub fn handle_message(
+        &mut self,
+        message: &Message,
+        fresh_index: impl FnOnce() -> u32,
+    ) -> Result<(), Violation> {
+        match message {
+            Message::PathOpen { path, receive_index } => {
+                return self.on_path_open(*path, *receive_index, fresh_index);
+            }
+            Message::PathClose { path } => return self.on_path_close(*path),
+            Message::Cap { path, rate_bps } => return self.on_cap(*path, *rate_bps),
+            Message::SetScheduler { class, scheduler } => {
+                let (class, scheduler) = (*class, scheduler.clone());
+                self.actions.push_back(HubAction::SetScheduler { class, scheduler });
+            }
+            Message::Ping(number) => self.transmits.push_back(Message::Pong(*number)),
+            Message::Pong(_) => {}
+            Message::Close(reason) => self.actions.push_back(HubAction::Closed(*reason)),
+            Message::Hello(_) => return Err(Violation::Unexpected("hello")),
+            Message::Welcome(_) => return Err(Violation::Unexpected("welcome")),
+            Message::Refused(_) => return Err(Violation::Unexpected("refused")),
+            Message::PathOpened { .. } => return Err(Violation::Unexpected("path opened")),
+            Message::RekeyWanted => return Err(Violation::Unexpected("rekey wanted")),
+        }
+        Ok(())
+    }
+
+    /// The next message for the client.
+    pub fn poll_transmit(&mut self) -> Option<Message> {
+        self.transmits.pop_front()
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<HubAction> {
+        self.actions.pop_front()
+    }
+
+    fn on_path_open(
+        &mut self,
+        id: u16,
+        peer_index: u32,
+        fresh_index: impl FnOnce() -> u32,
+    ) -> Result<(), Violation> {
+        if let Some(path) = self.paths.get(&id) {
+            if path.peer_index != peer_index {
+                return Err(Violation::PathReused(id));
+            }
+            self.transmits.push_back(Message::PathOpened { path: id, receive_index: path.local_index });
+            return Ok(());
+        }
+        if u32::from(id) < self.next_path {
+            return Err(Violation::PathReused(id));
+        }
+        self.next_path = u32::from(id) + 1;
+        if self.paths.len() >= MAX_PATHS {
+            self.transmits.push_back(Message::PathClose { path: id });
+            return Ok(());
+        }
+        let local_index = fresh_index();
+        self.paths.insert(id, Path { local_index, peer_index });
+        self.actions.push_back(HubAction::OpenPath { path: id, local_index, peer_index });
+        self.transmits.push_back(Message::PathOpened { path: id, receive_index: local_index });
+        Ok(())
+    }
+
+    /// A path that is closed twice, or was never heard of because its announcement died with a connection, is no
+    /// violation.
+    fn on_path_close(&mut self, id: u16) -> Result<(), Violation> {
+        if self.paths.remove(&id).is_some() {
+            self.actions.push_back(HubAction::ClosePath { path: id });
+        }
+        self.next_path = self.next_path.max(u32::from(id) + 1);
+        Ok(())
+    }
+
+    fn on_cap(&mut self, id: u16, rate_bps: u64) -> Result<(), Violation> {
+        if !self.paths.contains_key(&id) {
+            return if u32::from(id) < self.next_path { Ok(()) } else { Err(Violation::PathUnknown(id)) };
+        }
+        let cap = (rate_bps > 0).then(|| Rate::from_bps(rate_bps));
+        self.actions.push_back(HubAction::SetCap { path: id, cap });
+        Ok(())
+    }
+}

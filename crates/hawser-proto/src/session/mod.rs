@@ -1,0 +1,50 @@
+//! The session machine: which paths a session has, agreed between client and hub over the control channel.
+//!
+//! A session outlives its control connections. It starts with the first [`Welcome`](hawser_wire::control::Welcome),
+//! keeps its paths while connections come and go, gets fresh keys with each of them, and ends when the hub no longer
+//! knows it (the client then starts another and opens its paths anew) or one side closes it.
+//!
+//! ```text
+//!                  welcome                      dead, closed, replaced
+//!   +---------+ -------------> +---------+ ------------------------> +----------+
+//!   |  Idle   |                |   Up    |                           | Detached |
+//!   +---------+                +---------+ <------------------------ +----------+
+//!                               |       ^    welcome, same session: paths announced again
+//!                 welcome, other session: paths of the old one gone
+//!
+//!   a path (client's view):
+//!
+//!    network added, up       PathOpened            network removed
+//!   o -------------> Opening ----------> Open ----------------------> closed (its id is never used again)
+//!                       |                 |
+//!                       +-- PathClose ----+--> closed; tried again on the next connection
+//! ```
+//!
+//! Failure: a [`Violation`] ends the connection, not the session; silence (no answer to a ping) does the same. Neither
+//! half knows sockets, clocks or randomness: indices come from the driver, which sees to it that they are unique in
+//! its process.
+
+mod client;
+mod hub;
+#[cfg(test)]
+mod tests;
+
+use thiserror::Error;
+
+pub use client::{ClientAction, ClientSession, NetworkId, SessionConfig, Timer};
+pub use hub::{HubAction, HubSession, MAX_PATHS};
+
+/// How a peer broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A message that this side never receives, or not now.
+    #[error("unexpected message {0}")]
+    Unexpected(&'static str),
+    /// A path id that was used before, with other keys in view: a nonce would repeat.
+    #[error("path {0} was used before")]
+    PathReused(u16),
+    /// A message about a path that never was.
+    #[error("path {0} is unknown")]
+    PathUnknown(u16),
+}

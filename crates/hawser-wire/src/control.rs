@@ -1,0 +1,614 @@
+//! Control messages: what client and hub say to each other over the reliable stream of the control channel.
+//!
+//! ```text
+//!  0        2        3
+//!  +--------+--------+------------------ ... -+
+//!  | length | type   | fields of the type     |   `length` counts the type and the fields
+//!  +--------+--------+------------------ ... -+
+//! ```
+//!
+//! All integers are big-endian; text is UTF-8 behind a length byte; a list stands behind a count byte. Every message has
+//! an upper bound ([`MAX_FRAME`]), so a reader needs a fixed buffer. The channel is TLS 1.3: bytes come from an
+//! authenticated peer, which may still be mistaken or hostile, so parsing is total.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use thiserror::Error;
+
+use crate::data::Class;
+
+/// The version of the control protocol that this code speaks.
+pub const VERSION: u16 = 1;
+/// Bytes of the length prefix.
+pub const PREFIX: usize = 2;
+/// The longest frame, its length prefix included.
+pub const MAX_FRAME: usize = PREFIX + MAX_BODY;
+/// Bytes of an enrolment token.
+pub const TOKEN_LEN: usize = 16;
+/// Longest text field, bytes of UTF-8.
+pub const MAX_TEXT: usize = 200;
+/// Most resolver addresses in a [`Welcome`].
+pub const MAX_DNS: usize = 8;
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Client: the first message of a connection.
+    Hello(Hello),
+    /// Hub: the client is in.
+    Welcome(Welcome),
+    /// Hub: the client is not in, and why. The connection ends.
+    Refused(Refusal),
+    /// Client: opens a path, or repeats that it is open.
+    PathOpen {
+        /// The path; never reused within a session.
+        path: u16,
+        /// The number the client wants to find in packets of this path.
+        receive_index: u32,
+    },
+    /// Hub: the path is open.
+    PathOpened {
+        /// The path.
+        path: u16,
+        /// The number the hub wants to find in packets of this path.
+        receive_index: u32,
+    },
+    /// Either: the path is gone.
+    PathClose {
+        /// The path.
+        path: u16,
+    },
+    /// Client: wants this scheduler for what the hub sends.
+    SetScheduler {
+        /// Of which flows.
+        class: Class,
+        /// Its name; see `hawser_proto::scheduler`.
+        scheduler: String,
+    },
+    /// Client: the hub shall send at most this on the path; 0 lifts the cap.
+    Cap {
+        /// The path.
+        path: u16,
+        /// Bit/s of UDP payload.
+        rate_bps: u64,
+    },
+    /// Either: asks for a [`Message::Pong`] with the same number.
+    Ping(u32),
+    /// Answers a ping.
+    Pong(u32),
+    /// Hub: wants fresh keys; the client opens a new control connection.
+    RekeyWanted,
+    /// Either: the connection ends, and why.
+    Close(CloseReason),
+}
+
+/// How a client presents itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The highest protocol version the client speaks.
+    pub version: u16,
+    /// The token of an invitation, while the client is not enrolled.
+    pub enrol_token: Option<[u8; TOKEN_LEN]>,
+    /// The session that the client wants to continue.
+    pub resume: Option<u64>,
+    /// What the machine calls itself: for the hub's log only.
+    pub name_hint: String,
+}
+
+impl core::fmt::Debug for Hello {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Hello")
+            .field("version", &self.version)
+            .field("enrol_token", &self.enrol_token.map(|_| "redacted"))
+            .field("resume", &self.resume)
+            .field("name_hint", &self.name_hint)
+            .finish()
+    }
+}
+
+/// What a client gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The session: a new one, or the one that `resume` named.
+    pub session: u64,
+    /// The epoch of the keys that this connection exports.
+    pub epoch: u8,
+    /// The client's inner IPv4 address and the length of the pool's prefix.
+    pub inner_v4: (Ipv4Addr, u8),
+    /// The client's inner IPv6 address and the length of the pool's prefix.
+    pub inner_v6: Option<(Ipv6Addr, u8)>,
+    /// Resolvers that are reachable through the tunnel.
+    pub dns: Vec<IpAddr>,
+    /// The MTU of the hub's inner interface, bytes.
+    pub hub_mtu: u16,
+}
+
+/// Why a hub refuses a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The client's key is not enrolled and it has no token.
+    NotEnrolled,
+    /// No invitation has this token.
+    UnknownToken,
+    /// The invitation has been used by another key.
+    UsedToken,
+    /// The invitation is too old.
+    ExpiredToken,
+    /// The hub does not speak the client's version.
+    Version,
+    /// Several machines use this identity in turns.
+    Flapping,
+    /// The hub cannot serve the client now: storage or limits.
+    Busy,
+    /// A reason this version does not know.
+    Other(u8),
+}
+
+impl Refusal {
+    const KNOWN: [Self; 7] = [
+        Self::NotEnrolled,
+        Self::UnknownToken,
+        Self::UsedToken,
+        Self::ExpiredToken,
+        Self::Version,
+        Self::Flapping,
+        Self::Busy,
+    ];
+
+    fn code(self) -> u8 {
+        match self {
+            Self::NotEnrolled => 1,
+            Self::UnknownToken => 2,
+            Self::UsedToken => 3,
+            Self::ExpiredToken => 4,
+            Self::Version => 5,
+            Self::Flapping => 6,
+            Self::Busy => 7,
+            Self::Other(code) => code,
+        }
+    }
+
+    fn from_code(code: u8) -> Self {
+        Self::KNOWN.into_iter().find(|r| r.code() == code).unwrap_or(Self::Other(code))
+    }
+
+    /// Whether trying again without a change can help.
+    #[must_use]
+    pub fn is_temporary(self) -> bool {
+        matches!(self, Self::Flapping | Self::Busy)
+    }
+}
+
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::NotEnrolled => {
+                "this machine is not enrolled (any more): ask the hub's owner for an invitation, then `hawser up INVITATION`"
+            }
+            Self::UnknownToken => {
+                "the hub does not know this invitation (revoked, or from another hub): ask for a new one"
+            }
+            Self::UsedToken => "the invitation has already been used by another machine: ask for a new one",
+            Self::ExpiredToken => "the invitation has expired: ask for a new one",
+            Self::Version => "the hub speaks another protocol version: update the older side",
+            Self::Flapping => {
+                "two machines use the same identity in turns: enrol one of them with an invitation of its own"
+            }
+            Self::Busy => "the hub cannot serve this machine now: see the hub's log",
+            Self::Other(code) => return write!(f, "the hub refused (code {code}): update this side"),
+        })
+    }
+}
+
+/// Why a side ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The side stops.
+    Shutdown,
+    /// The same identity came up elsewhere.
+    Replaced,
+    /// The client's enrolment was taken back.
+    Revoked,
+    /// The other side broke the protocol.
+    Protocol,
+    /// A newer connection of the same session carries on.
+    Superseded,
+    /// A reason this version does not know.
+    Other(u8),
+}
+
+impl CloseReason {
+    const KNOWN: [Self; 5] =
+        [Self::Shutdown, Self::Replaced, Self::Revoked, Self::Protocol, Self::Superseded];
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Shutdown => 1,
+            Self::Replaced => 2,
+            Self::Revoked => 3,
+            Self::Protocol => 4,
+            Self::Superseded => 5,
+            Self::Other(code) => code,
+        }
+    }
+
+    fn from_code(code: u8) -> Self {
+        Self::KNOWN.into_iter().find(|r| r.code() == code).unwrap_or(Self::Other(code))
+    }
+}
+
+impl core::fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Shutdown => "the other side stopped",
+            Self::Replaced => "another machine with the same identity took over: enrol it with an invitation of its own",
+            Self::Revoked => "the hub revoked this machine: ask its owner for a new invitation",
+            Self::Protocol => "protocol violation",
+            Self::Superseded => "a newer connection carries on",
+            Self::Other(code) => return write!(f, "closed with code {code}"),
+        })
+    }
+}
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// The length prefix says zero, or more than [`MAX_FRAME`] allows.
+    #[error("frame length {0} is out of range")]
+    Length(usize),
+    /// The message ends inside a field.
+    #[error("message is cut short")]
+    Truncated,
+    /// Bytes follow the last field.
+    #[error("{0} bytes too many")]
+    Trailing(usize),
+    /// No message has this type.
+    #[error("unknown message type {0}")]
+    Type(u8),
+    /// A field holds a value that it may not have.
+    #[error("field {0} is out of range")]
+    Field(&'static str),
+}
+
+impl Message {
+    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)` when more bytes are needed.
+    ///
+    /// # Errors
+    /// Any [`ParseError`]: the stream cannot be continued.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
+        let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let len = usize::from(u16::from_be_bytes(*prefix));
+        if len == 0 || len > MAX_BODY {
+            return Err(ParseError::Length(len));
+        }
+        let Some(body) = rest.get(..len) else {
+            return Ok(None);
+        };
+        Self::parse_body(body).map(|message| Some((message, PREFIX + len)))
+    }
+
+    fn parse_body(body: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader(body);
+        let message = match r.u8()? {
+            1 => Self::Hello(Hello::parse(&mut r)?),
+            2 => Self::Welcome(Welcome::parse(&mut r)?),
+            3 => Self::Refused(Refusal::from_code(r.u8()?)),
+            4 => Self::PathOpen { path: r.u16()?, receive_index: r.u32()? },
+            5 => Self::PathOpened { path: r.u16()?, receive_index: r.u32()? },
+            6 => Self::PathClose { path: r.u16()? },
+            7 => Self::SetScheduler {
+                class: *Class::ALL.get(usize::from(r.u8()?)).ok_or(ParseError::Field("class"))?,
+                scheduler: r.text("scheduler")?,
+            },
+            8 => Self::Cap { path: r.u16()?, rate_bps: r.u64()? },
+            9 => Self::Close(CloseReason::from_code(r.u8()?)),
+            10 => Self::Ping(r.u32()?),
+            11 => Self::Pong(r.u32()?),
+            12 => Self::RekeyWanted,
+            other => return Err(ParseError::Type(other)),
+        };
+        match r.0.len() {
+            0 => Ok(message),
+            extra => Err(ParseError::Trailing(extra)),
+        }
+    }
+
+    /// Appends the frame to `out`. Text and lists that are too long are cut to their bounds.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0, 0]);
+        match self {
+            Self::Hello(hello) => hello.emit(out),
+            Self::Welcome(welcome) => welcome.emit(out),
+            Self::Refused(reason) => out.extend_from_slice(&[3, reason.code()]),
+            Self::PathOpen { path, receive_index } => put_path(out, 4, *path, &receive_index.to_be_bytes()),
+            Self::PathOpened { path, receive_index } => put_path(out, 5, *path, &receive_index.to_be_bytes()),
+            Self::PathClose { path } => put_path(out, 6, *path, &[]),
+            Self::SetScheduler { class, scheduler } => {
+                out.extend_from_slice(&[7, *class as u8]);
+                put_text(out, scheduler);
+            }
+            Self::Cap { path, rate_bps } => put_path(out, 8, *path, &rate_bps.to_be_bytes()),
+            Self::Close(reason) => out.extend_from_slice(&[9, reason.code()]),
+            Self::Ping(number) => {
+                out.push(10);
+                out.extend_from_slice(&number.to_be_bytes());
+            }
+            Self::Pong(number) => {
+                out.push(11);
+                out.extend_from_slice(&number.to_be_bytes());
+            }
+            Self::RekeyWanted => out.push(12),
+        }
+        let len = u16::try_from(out.len() - start - PREFIX).expect("every message is within MAX_BODY");
+        out[start..start + PREFIX].copy_from_slice(&len.to_be_bytes());
+    }
+}
+
+impl Hello {
+    fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let version = r.u16()?;
+        let flags = r.u8()?;
+        if flags & !(HAS_TOKEN | HAS_RESUME) != 0 {
+            return Err(ParseError::Field("flags"));
+        }
+        Ok(Self {
+            version,
+            enrol_token: if flags & HAS_TOKEN != 0 { Some(r.array()?) } else { None },
+            resume: if flags & HAS_RESUME != 0 { Some(r.u64()?) } else { None },
+            name_hint: r.text("name hint")?,
+        })
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.push(1);
+        out.extend_from_slice(&self.version.to_be_bytes());
+        let token = if self.enrol_token.is_some() { HAS_TOKEN } else { 0 };
+        let resume = if self.resume.is_some() { HAS_RESUME } else { 0 };
+        out.push(token | resume);
+        if let Some(token) = &self.enrol_token {
+            out.extend_from_slice(token);
+        }
+        if let Some(session) = self.resume {
+            out.extend_from_slice(&session.to_be_bytes());
+        }
+        put_text(out, &self.name_hint);
+    }
+}
+
+impl Welcome {
+    fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let session = r.u64()?;
+        let epoch = r.u8()?;
+        let inner_v4 = (Ipv4Addr::from(r.array()?), r.prefix(32)?);
+        let inner_v6 = match r.u8()? {
+            0 => None,
+            1 => Some((Ipv6Addr::from(r.array::<16>()?), r.prefix(128)?)),
+            _ => return Err(ParseError::Field("has IPv6")),
+        };
+        let count = usize::from(r.u8()?);
+        if count > MAX_DNS {
+            return Err(ParseError::Field("dns"));
+        }
+        let dns = (0..count).map(|_| r.address()).collect::<Result<_, _>>()?;
+        Ok(Self { session, epoch, inner_v4, inner_v6, dns, hub_mtu: r.u16()? })
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.push(2);
+        out.extend_from_slice(&self.session.to_be_bytes());
+        out.push(self.epoch);
+        out.extend_from_slice(&self.inner_v4.0.octets());
+        out.push(self.inner_v4.1);
+        out.push(u8::from(self.inner_v6.is_some()));
+        if let Some((address, prefix)) = self.inner_v6 {
+            out.extend_from_slice(&address.octets());
+            out.push(prefix);
+        }
+        let dns = &self.dns[..self.dns.len().min(MAX_DNS)];
+        out.push(dns.len() as u8);
+        for address in dns {
+            match address {
+                IpAddr::V4(v4) => {
+                    out.push(4);
+                    out.extend_from_slice(&v4.octets());
+                }
+                IpAddr::V6(v6) => {
+                    out.push(6);
+                    out.extend_from_slice(&v6.octets());
+                }
+            }
+        }
+        out.extend_from_slice(&self.hub_mtu.to_be_bytes());
+    }
+}
+
+fn put_path(out: &mut Vec<u8>, kind: u8, path: u16, rest: &[u8]) {
+    out.push(kind);
+    out.extend_from_slice(&path.to_be_bytes());
+    out.extend_from_slice(rest);
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    let end = text.floor_char_boundary(MAX_TEXT);
+    out.push(end as u8);
+    out.extend_from_slice(&text.as_bytes()[..end]);
+}
+
+/// Takes fields off the front of a message body.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], ParseError> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(ParseError::Truncated)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(ParseError::Truncated)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u8(&mut self) -> Result<u8, ParseError> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Result<u16, ParseError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, ParseError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, ParseError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn prefix(&mut self, most: u8) -> Result<u8, ParseError> {
+        self.u8().and_then(|len| if len <= most { Ok(len) } else { Err(ParseError::Field("prefix length")) })
+    }
+
+    fn address(&mut self) -> Result<IpAddr, ParseError> {
+        match self.u8()? {
+            4 => Ok(Ipv4Addr::from(self.array()?).into()),
+            6 => Ok(Ipv6Addr::from(self.array::<16>()?).into()),
+            _ => Err(ParseError::Field("address family")),
+        }
+    }
+
+    fn text(&mut self, field: &'static str) -> Result<String, ParseError> {
+        let len = usize::from(self.u8()?);
+        if len > MAX_TEXT {
+            return Err(ParseError::Field(field));
+        }
+        let text = std::str::from_utf8(self.take(len)?).map_err(|_| ParseError::Field(field))?;
+        // Text of a peer reaches logs and terminals.
+        if text.chars().any(char::is_control) {
+            return Err(ParseError::Field(field));
+        }
+        Ok(text.to_owned())
+    }
+}
+
+const HAS_TOKEN: u8 = 1;
+const HAS_RESUME: u8 = 2;
+/// Type and fields of the longest message: the largest text and the largest list fit with room to spare.
+const MAX_BODY: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text() -> impl Strategy<Value = String> {
+        "[a-z0-9 .-]{0,40}"
+    }
+
+    fn address() -> impl Strategy<Value = IpAddr> {
+        prop_oneof![
+            any::<u32>().prop_map(|a| Ipv4Addr::from(a).into()),
+            any::<u128>().prop_map(|a| Ipv6Addr::from(a).into()),
+        ]
+    }
+
+    fn welcome() -> impl Strategy<Value = Message> {
+        (
+            any::<u64>(),
+            any::<u8>(),
+            (any::<u32>().prop_map(Ipv4Addr::from), 0..=32_u8),
+            proptest::option::of((any::<u128>().prop_map(Ipv6Addr::from), 0..=128_u8)),
+            proptest::collection::vec(address(), 0..=MAX_DNS),
+            any::<u16>(),
+        )
+            .prop_map(|(session, epoch, inner_v4, inner_v6, dns, hub_mtu)| {
+                Message::Welcome(Welcome { session, epoch, inner_v4, inner_v6, dns, hub_mtu })
+            })
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let hello = (any::<u16>(), any::<Option<[u8; 16]>>(), any::<Option<u64>>(), text()).prop_map(
+            |(version, enrol_token, resume, name_hint)| {
+                Message::Hello(Hello { version, enrol_token, resume, name_hint })
+            },
+        );
+        prop_oneof![
+            hello,
+            welcome(),
+            any::<u8>().prop_map(|code| Message::Refused(Refusal::from_code(code))),
+            any::<u8>().prop_map(|code| Message::Close(CloseReason::from_code(code))),
+            any::<(u16, u32)>()
+                .prop_map(|(path, receive_index)| Message::PathOpen { path, receive_index }),
+            any::<(u16, u32)>()
+                .prop_map(|(path, receive_index)| Message::PathOpened { path, receive_index }),
+            any::<u16>().prop_map(|path| Message::PathClose { path }),
+            (0..4_usize, text()).prop_map(|(class, scheduler)| Message::SetScheduler {
+                class: Class::ALL[class],
+                scheduler
+            }),
+            any::<(u16, u64)>().prop_map(|(path, rate_bps)| Message::Cap { path, rate_bps }),
+            any::<u32>().prop_map(Message::Ping),
+            any::<u32>().prop_map(Message::Pong),
+            Just(Message::RekeyWanted),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_survives_the_wire(message in message()) {
+            let mut frame = Vec::new();
+            message.emit(&mut frame);
+            prop_assert!(frame.len() <= MAX_FRAME);
+            let len = frame.len();
+            frame.push(0xaa);
+            prop_assert_eq!(Message::parse(&frame), Ok(Some((message, len))));
+            for cut in 0..len {
+                prop_assert_eq!(Message::parse(&frame[..cut]), Ok(None));
+            }
+        }
+
+        #[test]
+        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..80), kind in 1..=13_u8) {
+            let mut frame = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
+            frame.extend_from_slice(&body);
+            frame[2] = kind;
+            if let Ok(Some((message, used))) = Message::parse(&frame) {
+                let mut out = Vec::new();
+                message.emit(&mut out);
+                prop_assert_eq!(&out, &frame[..used]);
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_out_of_bounds() {
+        assert_eq!(Message::parse(&[0, 0]), Err(ParseError::Length(0)));
+        assert_eq!(Message::parse(&[0xff, 0xff, 1]), Err(ParseError::Length(0xffff)));
+        assert_eq!(Message::parse(&[0, 1, 99]), Err(ParseError::Type(99)));
+        assert_eq!(Message::parse(&[0, 2, 6, 0]), Err(ParseError::Truncated));
+        assert_eq!(Message::parse(&[0, 4, 6, 0, 1, 7]), Err(ParseError::Trailing(1)));
+        assert_eq!(Message::parse(&[0, 3, 7, 9, 0]), Err(ParseError::Field("class")));
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let hello = Hello {
+            version: VERSION,
+            enrol_token: Some([0x5a; 16]),
+            resume: None,
+            name_hint: String::new(),
+        };
+        assert!(!format!("{hello:?}").contains("90"));
+    }
+
+    #[test]
+    fn text_from_a_peer_cannot_steer_a_terminal() {
+        let frame = [0, 7, 7, 0, 4, 0x1b, b'[', b'2', b'J'];
+        assert_eq!(Message::parse(&frame), Err(ParseError::Field("scheduler")));
+    }
+}
