@@ -1,6 +1,7 @@
 //! Client and hub over QUIC on the loopback interface: who gets in, who does not, and what a restart changes.
 #![allow(clippy::unwrap_used)]
 
+use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,6 +14,7 @@ use hawser_node::control::tls;
 use hawser_node::dataplane::{Command, ControlDatagram, Orders};
 use hawser_node::enrolment::{ClientStore, Pool};
 use hawser_node::identity::{Identity, KeyHash};
+use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::sync::mpsc;
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
 
@@ -69,13 +71,15 @@ fn read_control(socket: &Arc<UdpSocket>) -> mpsc::Receiver<ControlDatagram> {
     let (sender, receiver) = mpsc::channel(1024);
     let socket = Arc::downgrade(socket);
     std::thread::spawn(move || {
+        let state = UdpSocketState::new((&*socket.upgrade().unwrap()).into()).unwrap();
         let mut buffer = [0; 65_536];
         while let Some(socket) = socket.upgrade() {
-            match socket.recv_from(&mut buffer) {
-                // The socket has GRO: what came as one may be several.
-                Ok((len, from)) => {
-                    for bytes in buffer[..len].chunks(1200) {
-                        let _ = sender.try_send(ControlDatagram { from, ecn: 0, bytes: bytes.to_vec() });
+            let mut meta = [RecvMeta::default()];
+            match state.recv((&*socket).into(), &mut [IoSliceMut::new(&mut buffer)], &mut meta) {
+                Ok(_) => {
+                    for bytes in buffer[..meta[0].len].chunks(meta[0].stride) {
+                        let (from, bytes) = (meta[0].addr, bytes.to_vec());
+                        let _ = sender.try_send(ControlDatagram { from, ecn: 0, bytes });
                     }
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),

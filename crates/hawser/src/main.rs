@@ -4,6 +4,7 @@
 
 mod cli_check;
 mod cli_client;
+mod cli_demo;
 mod cli_hub;
 mod cli_lab;
 mod cli_status;
@@ -45,6 +46,8 @@ enum Command {
     Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
+    /// Shows what Hawser does: one download over three networks, with a picture.
+    Demo(cli_demo::DemoArgs),
 }
 
 /// Where a daemon keeps its files.
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Reload(args) => cli_client::reload(&args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
+        Command::Demo(args) => cli_demo::run(args),
     };
     result.unwrap_or_else(|error| {
         // Standard error may be closed; the exit code says it too.

@@ -14,7 +14,6 @@ pub(crate) mod report;
 mod tunnel;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Context, anyhow, bail};
