@@ -53,7 +53,7 @@ pub enum Message {
         /// The number the hub wants to find in packets of this path.
         receive_index: u32,
     },
-    /// Either: the path is gone.
+    /// Client: the path is gone. Hub: it has heard so, or does not want the path.
     PathClose {
         /// The path.
         path: u16,
