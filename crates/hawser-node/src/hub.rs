@@ -351,7 +351,7 @@ async fn prepare(system: &mut System, config: &HubConfig) -> anyhow::Result<()> 
     if let (Some(v6), Some(pool6)) = (v6, &config.pool6) {
         match system.add_address(interface, v6.into(), pool6.1).await {
             Ok(()) => {
-                system.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+                system.forward_ipv6()?;
                 net6 = Some((pool6.0, pool6.1));
             }
             Err(error) => tracing::warn!(%error, "no IPv6 for clients: this machine has it switched off"),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use hawser_node::control::client::{ConnectError, Established, connect};
-use hawser_node::control::hub::{HUB_SOCKET, HubControl, HubSettings};
+use hawser_node::control::hub::{HubControl, HubSettings};
 use hawser_node::control::quic_socket::SharedSocket;
 use hawser_node::control::tls;
 use hawser_node::dataplane::{Command, ControlDatagram, Orders};
@@ -26,7 +26,7 @@ fn pool() -> Pool {
 
 struct Hub {
     control: HubControl,
-    endpoint: quinn::Endpoint,
+    _endpoint: quinn::Endpoint,
     address: SocketAddr,
     key: KeyHash,
     /// What the data plane was told.
@@ -58,7 +58,7 @@ impl Hub {
             let (hub, endpoint) = (hub.clone(), endpoint.clone());
             async move { hub.serve(&endpoint).await }
         });
-        Self { control: hub, endpoint, address, key: identity.hash(), log }
+        Self { control: hub, _endpoint: endpoint, address, key: identity.hash(), log }
     }
 
     fn saw(&self, order: &str) -> bool {
