@@ -142,8 +142,7 @@ impl Client {
         tunnel: Tunnel,
         plane: &DataPlane,
     ) -> anyhow::Result<Self> {
-        let sender = plane.sender();
-        let orders: Orders = Arc::new(move |command| sender.send(command));
+        let orders = Arc::clone(&plane.orders);
         let (news, incoming) = mpsc::unbounded_channel();
         let session = SessionConfig { rekey_after: config.rekey_after.0, ..SessionConfig::default() };
         Ok(Self {

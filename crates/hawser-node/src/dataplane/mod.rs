@@ -9,7 +9,6 @@ mod egress;
 mod ingress;
 mod snapshot;
 mod store;
-pub mod stub;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
