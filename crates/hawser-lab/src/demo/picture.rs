@@ -223,11 +223,6 @@ fn shade_outage(svg: &mut Svg, all: &Download, chart: &Chart) {
 fn mark_outage(svg: &mut Svg, demo: &Demo, all: &Download, chart: &Chart) {
     let Some(outage) = all.outage else { return };
     let (from, to) = (chart.x(outage.from), chart.x(outage.to));
-    svg.rect(
-        (from, CHART_TOP - 8.0, to - from, CHART_BOTTOM - CHART_TOP + 8.0),
-        ALARM,
-        0.09,
-    );
     for x in [from, to] {
         svg.add(format!(
             "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{CHART_BOTTOM}\" stroke=\"{ALARM}\" \
