@@ -73,7 +73,7 @@ pub struct Counters {
     pub in_order: u64,
     /// Packets that were held.
     pub held: u64,
-    /// Packets delivered after a later one of their flow.
+    /// Packets that came after their gap was given up, or before the first of their flow, and were delivered at once.
     pub late: u64,
     /// Packets refused because they had been delivered or were held already.
     pub duplicates: u64,
@@ -118,6 +118,7 @@ pub struct Resequencer<T> {
     /// Slots of the flows that hold packets.
     waiting: Vec<usize>,
     /// Emptied memory of flows that held packets.
+    #[expect(clippy::vec_box, reason = "the boxes move to the flows as they are")]
     spare: Vec<Box<Held<T>>>,
     /// Packets held in all.
     len: usize,
@@ -262,10 +263,9 @@ impl<T> Resequencer<T> {
     }
 
     fn open(&mut self, flow: u16, first: Sequence, now: Instant, out: &mut Vec<T>) -> usize {
-        if self.flows.len() >= self.config.max_flows.clamp(1, usize::from(table::NONE)) {
-            if let Some(slot) = self.flows.oldest() {
-                self.close(slot, now, out);
-            }
+        let full = self.flows.len() >= self.config.max_flows.clamp(1, usize::from(table::NONE));
+        if let (true, Some(slot)) = (full, self.flows.oldest()) {
+            self.close(slot, now, out);
         }
         self.flows.add(flow, first, now)
     }

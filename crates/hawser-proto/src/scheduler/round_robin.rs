@@ -45,16 +45,17 @@ impl Scheduler for RoundRobin {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{demand, open};
+    use super::super::tests::{chosen, demand, open};
     use super::*;
 
     #[test]
     fn takes_turns_and_keeps_its_place_when_paths_change() {
         let mut scheduler = RoundRobin::new();
         let mut paths = vec![open(1, 1, 5), open(2, 100, 5), open(3, 10, 50)];
-        let mut turn = |paths: &[PathView]| match scheduler.choose(&demand(1000, 9), paths, Instant::ZERO) {
-            Choice::Send { path, packets: 1 } => paths[path].id.0,
-            other => panic!("{other:?}"),
+        let mut turn = |paths: &[PathView]| {
+            paths[chosen(scheduler.choose(&demand(1000, 9), paths, Instant::ZERO))]
+                .id
+                .0
         };
         assert_eq!(
             [turn(&paths), turn(&paths), turn(&paths), turn(&paths)],

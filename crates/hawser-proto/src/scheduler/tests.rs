@@ -26,6 +26,14 @@ pub(super) fn demand(len: u32, packets: u16) -> Demand {
     }
 }
 
+/// The path that was chosen for a packet.
+pub(super) fn chosen(choice: Choice) -> usize {
+    let Choice::Send { path, .. } = choice else {
+        panic!("{choice:?}")
+    };
+    path
+}
+
 /// Each path's share of the bytes of `count` packets, whose sizes `len` gives, when nothing ever waits.
 pub(super) fn shares(
     scheduler: &mut dyn Scheduler,
@@ -35,10 +43,7 @@ pub(super) fn shares(
 ) -> Vec<f64> {
     let mut bytes = vec![0.0; paths.len()];
     for n in 0..count {
-        match scheduler.choose(&demand(len(n), 1), paths, Instant::ZERO) {
-            Choice::Send { path, .. } => bytes[path] += f64::from(len(n)),
-            other => panic!("{other:?}"),
-        }
+        bytes[chosen(scheduler.choose(&demand(len(n), 1), paths, Instant::ZERO))] += f64::from(len(n));
     }
     let total: f64 = bytes.iter().sum();
     bytes.iter().map(|bytes| bytes / total).collect()

@@ -68,7 +68,7 @@ const PACKETS_KEPT: u64 = 8;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{demand, open, shares};
+    use super::super::tests::{chosen, demand, open, shares};
     use super::*;
 
     #[test]
@@ -90,12 +90,7 @@ mod tests {
         let paths = [open(1, 30, 5), open(2, 10, 5)];
         let mut scheduler = WeightedFair::new();
         let ids: Vec<_> = (0..12)
-            .map(
-                |_| match scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO) {
-                    Choice::Send { path, .. } => paths[path].id.0,
-                    other => panic!("{other:?}"),
-                },
-            )
+            .map(|_| paths[chosen(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO))].id.0)
             .collect();
         for four in ids.windows(4) {
             assert_eq!(four.iter().filter(|&&id| id == 2).count(), 1, "{ids:?}");
@@ -108,10 +103,7 @@ mod tests {
         let mut scheduler = WeightedFair::new();
         let mut run = |paths: &[PathView], count: u32| {
             (0..count).fold([0u32; 2], |mut sent, _| {
-                match scheduler.choose(&demand(1000, 1), paths, Instant::ZERO) {
-                    Choice::Send { path, .. } => sent[path] += 1,
-                    other => panic!("{other:?}"),
-                }
+                sent[chosen(scheduler.choose(&demand(1000, 1), paths, Instant::ZERO))] += 1;
                 sent
             })
         };

@@ -1,0 +1,139 @@
+//! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system, and dependencies point
+//! down only. The wasm32 build in `scripts/test` checks the same from another side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Every crate with its level.
+const LEVELS: [(&str, u8); 9] = [
+    ("hawser-units", 0),
+    ("hawser-wire", 0),
+    ("hawser-proto", 1),
+    ("hawser-netem", 1),
+    ("hawser-linux", 2),
+    ("hawser-node", 3),
+    ("hawser-lab", 3),
+    ("hawser-fuzz", 4),
+    ("hawser", 4),
+];
+
+/// What levels 0 and 1 may depend on besides each other: derive macros, and parsers of text.
+const PURE: [&str; 3] = ["serde", "thiserror", "toml"];
+
+/// What may not be named in the sources of levels 0 and 1.
+const IMPURE: [&str; 12] = [
+    "std::time",
+    "std::thread",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "std::os",
+    "std::net::Udp",
+    "std::net::Tcp",
+    "std::net::ToSocketAddrs",
+    "SystemTime",
+    "RandomState",
+    "unsafe ",
+];
+
+fn metadata() -> Value {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path", manifest])
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo prints JSON")
+}
+
+/// By crate: its directory, and what it depends on at run time.
+fn crates() -> BTreeMap<String, (PathBuf, BTreeSet<String>)> {
+    let metadata = metadata();
+    let text = |value: &Value| value.as_str().expect("a string").to_owned();
+    let list = |value: &Value| value.as_array().expect("an array").clone();
+    list(&metadata["packages"])
+        .iter()
+        .map(|package| {
+            let normal = list(&package["dependencies"]).into_iter().filter(|dep| dep["kind"].is_null());
+            let manifest = PathBuf::from(text(&package["manifest_path"]));
+            let directory = manifest.parent().expect("a manifest lies in a directory").to_owned();
+            (text(&package["name"]), (directory, normal.map(|dep| text(&dep["name"])).collect()))
+        })
+        .collect()
+}
+
+fn level(name: &str) -> Option<u8> {
+    LEVELS.iter().find(|(known, _)| *known == name).map(|(_, level)| *level)
+}
+
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).expect("a source directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The text of a source without comments and without what follows the first `#[cfg(test)]`.
+fn code(text: &str) -> String {
+    let code = text.lines().take_while(|line| line.trim() != "#[cfg(test)]" || line.starts_with(' '));
+    code.map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn every_crate_has_a_level() {
+    for name in crates().keys() {
+        assert!(level(name).is_some(), "{name}: give it a level in tests/purity.rs and ARCHITECTURE.md");
+    }
+}
+
+#[test]
+fn dependencies_point_down() {
+    for (name, (_, dependencies)) in crates() {
+        for dependency in dependencies.iter().filter(|dependency| dependency.starts_with("hawser")) {
+            assert!(
+                level(dependency) < level(&name) || (level(&name) == Some(0) && dependency == "hawser-units"),
+                "{name} may not depend on {dependency}"
+            );
+        }
+    }
+}
+
+#[test]
+fn pure_crates_have_pure_dependencies() {
+    for (name, (_, dependencies)) in crates().into_iter().filter(|(name, _)| level(name) <= Some(1)) {
+        for dependency in dependencies.iter().filter(|dependency| !dependency.starts_with("hawser")) {
+            assert!(PURE.contains(&dependency.as_str()), "{name} may not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn pure_crates_name_nothing_impure() {
+    let mut problems = Vec::new();
+    for (_, (directory, _)) in crates().into_iter().filter(|(name, _)| level(name) <= Some(1)) {
+        let mut files = Vec::new();
+        sources(&directory.join("src"), &mut files);
+        assert!(!files.is_empty());
+        for file in files.iter().filter(|file| !file.ends_with("tests.rs")) {
+            let code = code(&std::fs::read_to_string(file).expect("a source file"));
+            let named = IMPURE.iter().filter(|word| code.contains(**word));
+            problems.extend(named.map(|word| format!("{}: {word}", file.display())));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn pure_crates_forbid_unsafe_code() {
+    for (name, (directory, _)) in crates().into_iter().filter(|(name, _)| level(name) <= Some(1)) {
+        let root = std::fs::read_to_string(directory.join("src/lib.rs")).expect("a crate root");
+        assert!(root.contains("#![forbid(unsafe_code)]"), "{name}");
+    }
+}
