@@ -254,13 +254,13 @@ fn config() -> Seeds {
         ("empty", Vec::new()),
         ("client", CLIENT.into()),
         ("hub", HUB.into()),
-        ("unit", b"[networks.lte]\ncap = 10\n".to_vec()),
+        ("unit", b"[networks.lte]\ncap_down = 10\n".to_vec()),
         ("unknown", b"incldue = [\"wl*\"]\n".to_vec()),
         ("syntax", b"listen = \"[::]:443\nmtu =".to_vec()),
     ]
 }
 
-const CLIENT: &str = "include = [\"wl*\", \"eth?\"]\nexclude = [\"docker*\"]\n\n[networks.wwan0]\ncap = \"10mbit\"\n\n\
+const CLIENT: &str = "include = [\"wl*\", \"eth?\"]\nexclude = [\"docker*\"]\n\n[networks.wwan0]\ncap_down = \"10mbit\"\n\n\
                       [schedulers]\nbulk = \"earliest-delivery\"\ninteractive = \"redundant\"\n";
 
 const HUB: &str = "listen = \"[::]:443\"\nendpoints = [\"hub.example.org:443\"]\npool = \"100.96.0.0/16\"\n\
@@ -280,7 +280,7 @@ fn tcp(flags: u8, options: &[u8], payload: usize) -> Vec<u8> {
     let mut segment = vec![
         0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0, flags, 0xff, 0xff, 0, 0, 0, 0,
     ];
-    segment[12] = ((20 + options.len()) / 4 << 4) as u8;
+    segment[12] = (((20 + options.len()) / 4) << 4) as u8;
     segment.extend_from_slice(options);
     segment.extend((0..payload).map(|n| n as u8));
     segment
