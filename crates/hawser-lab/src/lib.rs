@@ -17,6 +17,7 @@
 mod arm;
 mod compare;
 mod daemons;
+pub mod demo;
 mod pump;
 mod recorder;
 pub mod report;

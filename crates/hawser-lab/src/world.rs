@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use hawser_linux::lab_link::LabDevice;
 use hawser_linux::netns::Namespace;
+use hawser_linux::tun::Tun;
 use hawser_netem::scenario::{Direction, Event, Links, Scenario, Via};
 use hawser_netem::{Change, State};
 
@@ -182,9 +182,9 @@ impl World {
     fn emulate(&self, name: &str, number: usize, links: &Links, seed: u64) -> anyhow::Result<Pumps> {
         let open = |namespace: &Namespace, device: &str| {
             namespace
-                .run(|| LabDevice::open(device))
+                .run(|| Tun::create(device, 1500).map_err(std::io::Error::other))
                 .map(Arc::new)
-                .with_context(|| format!("cannot make the TUN device {device}"))
+                .with_context(|| format!("cannot make the device {device}"))
         };
         let near = open(&self.client, name)?;
         let far = open(&self.net, &gateway_device(number))?;

@@ -1,70 +1,8 @@
-//! The TUN devices between which the lab carries packets, and the socket call its workloads need.
+//! What the lab needs of the kernel beside namespaces and TUN devices.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-
-/// A layer-3 TUN device, without packet information and without offloads: one read or write is one IP packet.
-///
-/// The device exists as long as this value.
-#[derive(Debug)]
-pub struct LabDevice {
-    file: File,
-}
-
-impl LabDevice {
-    /// Makes the device `name` in the namespace of the calling thread.
-    ///
-    /// # Errors
-    /// What the system says, e.g. `PermissionDenied`, or `NotFound` without `/dev/net/tun`.
-    pub fn open(name: &str) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open("/dev/net/tun")?;
-        // SAFETY: zero is a valid value of every field of this record.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        if name.len() >= request.ifr_name.len() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "device name too long",
-            ));
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = from.cast_signed();
-        }
-        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-        // SAFETY: the descriptor is open and `request` is a valid record that outlives the call.
-        if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self { file })
-    }
-
-    /// Reads one packet that the kernel sent into the device; `WouldBlock` when there is none.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&self.file).read(buffer)
-    }
-
-    /// Gives the kernel one packet as received by the device.
-    ///
-    /// # Errors
-    /// What the system says, e.g. while the device is down.
-    pub fn write(&self, packet: &[u8]) -> io::Result<usize> {
-        (&self.file).write(packet)
-    }
-}
-
-impl AsFd for LabDevice {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
 
 /// A counter in the kernel on which a thread can wait while others wake it.
 #[derive(Debug)]

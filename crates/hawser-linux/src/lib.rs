@@ -1,9 +1,13 @@
 //! The kernel side of Hawser: all `unsafe` code lives in this crate.
 
+pub mod clock;
+pub mod journal;
+pub mod lab_link;
+pub mod netlink;
+pub mod netns;
+pub mod process;
+pub mod shutdown;
+pub mod system;
 pub mod tun;
 pub mod udp;
 pub mod wait;
-pub mod clock;
-pub mod lab_link;
-pub mod netns;
-pub mod shutdown;

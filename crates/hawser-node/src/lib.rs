@@ -1,9 +1,15 @@
 //! The daemon: event loops that join the machines to the kernel, configuration, control channel, metrics.
 
 pub mod atomic_file;
+pub mod client;
 pub mod config;
 pub mod control;
+pub mod control_socket;
 pub mod dataplane;
 pub mod enrolment;
+pub mod hub;
 pub mod identity;
 pub mod invitation;
+pub mod logging;
+pub mod metrics;
+pub mod run_dir;

@@ -135,7 +135,9 @@ fn receive(context: &Context, stream: &Socket) {
 }
 
 fn set_congestion(socket: &Socket, name: &str) -> anyhow::Result<()> {
-    if let Err(error) = socket.set_tcp_congestion(name.as_bytes()) {
+    // A socket of MPTCP takes any name, so a plain one is asked first.
+    let is_known = stream_socket(false)?.set_tcp_congestion(name.as_bytes());
+    if let Err(error) = is_known.and_then(|()| socket.set_tcp_congestion(name.as_bytes())) {
         let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
         bail!(
             "congestion control {name:?} is refused ({error}); this kernel has {}",

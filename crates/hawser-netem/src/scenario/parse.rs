@@ -91,36 +91,40 @@ impl Scenario {
         read: &mut dyn FnMut(&Path) -> io::Result<String>,
     ) -> Result<Self, ScenarioError> {
         let scenario = Reader { text, path, read }.scenario()?;
-        let Some(last) = settings.last() else {
+        if settings.is_empty() {
             return Ok(scenario);
-        };
-        let invalid = |setting: &String, problem: String| ScenarioError::Override {
-            setting: setting.clone(),
-            problem,
-        };
-        let mut table: toml::Table = text
-            .parse()
-            .map_err(|e: toml::de::Error| invalid(last, e.to_string()))?;
-        for setting in settings {
-            overrides::apply(&mut table, setting).map_err(|problem| invalid(setting, problem))?;
-            let text = toml::to_string(&table).map_err(|e| invalid(setting, e.to_string()))?;
-            if let Err(ScenarioError::Invalid { problem, .. }) = (Reader {
-                text: &text,
-                path,
-                read,
-            })
-            .scenario()
-            {
-                return Err(invalid(setting, problem));
+        }
+        let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            let setting = settings.join(" ");
+            ScenarioError::Override {
+                setting,
+                problem: one_line(error.message()),
             }
+        })?;
+        let mut result = Ok(scenario);
+        for setting in settings {
+            let invalid = |problem| ScenarioError::Override {
+                setting: setting.clone(),
+                problem,
+            };
+            overrides::apply(&mut table, setting).map_err(invalid)?;
+            let text = toml::to_string(&table).map_err(|error| invalid(error.to_string()))?;
+            // Only the last state must hold: two settings may need each other. An error is the first one's that made it.
+            result = match (
+                (Reader {
+                    text: &text,
+                    path,
+                    read,
+                })
+                .scenario(),
+                result,
+            ) {
+                (Err(ScenarioError::Invalid { problem, .. }), Ok(_)) => Err(invalid(problem)),
+                (Err(_), Err(before)) => Err(before),
+                (now, _) => now,
+            };
         }
-        let text = toml::to_string(&table).map_err(|e| invalid(last, e.to_string()))?;
-        Reader {
-            text: &text,
-            path,
-            read,
-        }
-        .scenario()
+        result
     }
 }
 

@@ -166,11 +166,14 @@ impl Store {
             return;
         }
         let here = |packet: &Packet| packet.held && packet.buffer == *buffer;
-        let held: Vec<u32> = fresh
+        let mut held: Vec<u32> = fresh
             .iter()
             .copied()
             .filter(|id| here(&self.packets[*id as usize]))
             .collect();
+        // A number that was freed and given out again within the batch stands there twice.
+        held.sort_unstable();
+        held.dedup();
         let bytes: usize = held
             .iter()
             .map(|id| self.packets[*id as usize].len as usize)

@@ -1,0 +1,355 @@
+//! One download by an ordinary client, watched from outside.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use hawser_linux::{clock, shutdown};
+use hawser_netem::scenario::{Event, Scenario, Via};
+use hawser_netem::{Change, State};
+use hawser_units::{Duration, Instant};
+
+use super::{DemoProgress, SAMPLE_MS, VICTIM};
+use crate::arm::Options;
+use crate::daemons::Daemons;
+use crate::recorder::Recorder;
+use crate::sample::Carried;
+use crate::workload::http;
+use crate::world::{SERVER, World};
+
+/// What one download did.
+#[derive(Clone, Debug)]
+pub struct Download {
+    /// What carried it, for people.
+    pub title: String,
+    /// From the start of the client to the last byte.
+    pub seconds: f64,
+    /// Body bytes that reached the client, in bins of 100 ms.
+    pub delivered: Vec<u64>,
+    /// For each network, the frame bytes it carried towards the client, in bins of 100 ms.
+    pub networks: Vec<Vec<u64>>,
+    /// The longest time without a delivered byte after the first.
+    pub longest_gap_ms: f64,
+    /// The network that died meanwhile.
+    pub outage: Option<Outage>,
+}
+
+/// A network that swallowed everything for a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Outage {
+    /// Which one.
+    pub network: usize,
+    /// Seconds since the start of the download.
+    pub from: f64,
+    /// Seconds since the start of the download.
+    pub to: f64,
+    /// The longest pause of the download that touches the outage or the second after it.
+    pub gap_ms: f64,
+}
+
+impl Download {
+    /// Body bits per second over the whole time.
+    #[must_use]
+    pub fn mean_bps(&self, size: u64) -> f64 {
+        size as f64 * 8.0 / self.seconds.max(0.001)
+    }
+}
+
+/// What to download, and through what.
+pub(super) struct Job<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) via: &'a Via,
+    pub(super) title: &'a str,
+    pub(super) size: u64,
+    pub(super) networks: &'a [&'static str],
+}
+
+pub(super) fn run(
+    job: &Job<'_>,
+    options: &Options,
+    on_progress: &mut dyn FnMut(DemoProgress<'_>),
+) -> anyhow::Result<Download> {
+    let world = World::build(job.scenario, job.via)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let listener = world.server.run(|| TcpListener::bind((SERVER, PORT)))?;
+    let server = {
+        let is_over = Arc::clone(&is_over);
+        std::thread::spawn(move || http::serve(&listener, &|| is_over.load(Ordering::Relaxed)))
+    };
+    let mut daemons = match job.via {
+        Via::Hub => {
+            let directory = options.run_dir.subdirectory("demo")?;
+            Some(Daemons::start(&world, &options.program, &directory)?)
+        }
+        Via::Direct | Via::Peer | Via::Repeater | Via::Mptcp | Via::Single(_) => None,
+    };
+    let result = Watch::start(job, &world)?.until_complete(daemons.as_mut(), on_progress);
+    is_over.store(true, Ordering::Relaxed);
+    let _ = server.join();
+    result
+}
+
+/// A client that runs, and what is seen of it.
+struct Watch<'a> {
+    job: &'a Job<'a>,
+    world: &'a World,
+    client: Client,
+    start: Instant,
+    recorder: Arc<Recorder>,
+    samples: Vec<Vec<Carried>>,
+    outage: Option<(Instant, Option<Instant>)>,
+}
+
+impl<'a> Watch<'a> {
+    fn start(job: &'a Job<'a>, world: &'a World) -> anyhow::Result<Self> {
+        let start = clock::now();
+        let recorder = Arc::new(Recorder::new(start, PATIENCE));
+        let client = Client::start(world, job.size, Arc::clone(&recorder))?;
+        Ok(Self {
+            job,
+            world,
+            client,
+            start,
+            recorder,
+            samples: Vec::new(),
+            outage: None,
+        })
+    }
+
+    fn until_complete(
+        mut self,
+        mut daemons: Option<&mut Daemons>,
+        on_progress: &mut dyn FnMut(DemoProgress<'_>),
+    ) -> anyhow::Result<Download> {
+        let mut next_sample = self.start;
+        let mut before = 0;
+        while !self.client.is_done() {
+            if shutdown::is_requested() {
+                bail!("interrupted");
+            }
+            let now = clock::now();
+            if now >= self.start + PATIENCE {
+                bail!(
+                    "{}: the download was not complete after {} s",
+                    self.job.title,
+                    PATIENCE.as_secs()
+                );
+            }
+            let delivered = self.recorder.total();
+            self.drive_outage(delivered, now)?;
+            if now >= next_sample {
+                next_sample += Duration::from_millis(SAMPLE_MS);
+                self.samples.push(self.world.carried()?);
+                on_progress(self.progress(now, delivered, delivered - before));
+                before = delivered;
+                if let Some(daemons) = &mut daemons {
+                    daemons.check()?;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.samples.push(self.world.carried()?);
+        let end = self.client.finish().with_context(|| self.job.title.to_owned())?;
+        Ok(self.download(end))
+    }
+
+    /// Only the download through all networks meets an outage: alone, it would simply stop.
+    fn drive_outage(&mut self, delivered: u64, now: Instant) -> anyhow::Result<()> {
+        if *self.job.via != Via::Hub {
+            return Ok(());
+        }
+        match self.outage {
+            None if delivered as f64 >= self.job.size as f64 * OUTAGE_AT => {
+                self.outage = Some((now, None));
+                self.set(State::Blackhole)
+            }
+            Some((from, None)) if now >= from + OUTAGE => {
+                self.outage = Some((from, Some(now)));
+                self.set(State::Up)
+            }
+            None | Some(_) => Ok(()),
+        }
+    }
+
+    fn set(&self, state: State) -> anyhow::Result<()> {
+        let change = Change {
+            state: Some(state),
+            ..Change::default()
+        };
+        self.world.apply(&Event {
+            at: Duration::ZERO,
+            network: VICTIM,
+            direction: None,
+            change,
+        })
+    }
+
+    fn progress(&self, now: Instant, delivered: u64, fresh: u64) -> DemoProgress<'a> {
+        let bps = |bytes: u64| bytes as f64 * 8e3 / SAMPLE_MS as f64;
+        let rate = |n: usize| match self.samples.as_slice() {
+            [.., before, last] => bps(last[n].down.since(before[n].down).bytes),
+            _ => 0.0,
+        };
+        DemoProgress {
+            title: self.job.title,
+            step: (0, 1),
+            elapsed: now.since(self.start),
+            share: delivered as f64 / self.job.size as f64,
+            goodput_bps: bps(fresh),
+            networks: self
+                .job
+                .networks
+                .iter()
+                .enumerate()
+                .map(|(n, name)| (*name, rate(n)))
+                .collect(),
+            dead: matches!(self.outage, Some((_, None))).then(|| self.job.networks[VICTIM]),
+        }
+    }
+
+    fn download(&self, end: Instant) -> Download {
+        self.recorder.finish();
+        let seconds = end.since(self.start).as_secs_f64();
+        let gaps = self.recorder.gaps();
+        let longest = |from: Instant, to: Instant| {
+            let touching = gaps
+                .iter()
+                .filter(|gap| gap.from <= to && gap.from + gap.length >= from);
+            touching
+                .map(|gap| gap.length.as_secs_f64() * 1e3)
+                .fold(0.0, f64::max)
+        };
+        let outage = self.outage.map(|(from, to)| {
+            let to = to.unwrap_or(end);
+            Outage {
+                network: VICTIM,
+                from: from.since(self.start).as_secs_f64(),
+                to: to.since(self.start).as_secs_f64(),
+                gap_ms: longest(from, to + Duration::from_secs(1)),
+            }
+        });
+        let networks = (0..self.job.networks.len()).map(|n| {
+            self.samples
+                .windows(2)
+                .map(|w| w[1][n].down.since(w[0][n].down).bytes)
+                .collect()
+        });
+        let bins = (seconds * 1e3 / SAMPLE_MS as f64).ceil() as usize;
+        let delivered = self.recorder.bins();
+        let per_bin = SAMPLE_MS as usize / crate::recorder::BIN.as_millis() as usize;
+        Download {
+            title: self.job.title.to_owned(),
+            seconds,
+            delivered: delivered
+                .chunks(per_bin)
+                .take(bins)
+                .map(|bins| bins.iter().sum())
+                .collect(),
+            networks: networks.collect(),
+            longest_gap_ms: longest(self.start, end),
+            outage,
+        }
+    }
+}
+
+/// `curl`, writing to a pipe that is counted.
+struct Client {
+    child: Child,
+    reader: Option<std::thread::JoinHandle<std::io::Result<(u64, Instant)>>>,
+    size: u64,
+}
+
+impl Client {
+    fn start(world: &World, size: u64, recorder: Arc<Recorder>) -> anyhow::Result<Self> {
+        let url = format!("http://{SERVER}:{PORT}/{size}");
+        let mut child = world
+            .client
+            .command("curl")
+            .args([
+                "-q",
+                "--silent",
+                "--show-error",
+                "--fail",
+                "--noproxy",
+                "*",
+                "--output",
+                "-",
+                &url,
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run curl; is it installed?")?;
+        let Some(stdout) = child.stdout.take() else {
+            bail!("curl has no output")
+        };
+        let reader = std::thread::Builder::new()
+            .name("curl".into())
+            .spawn(|| count(stdout, recorder))?;
+        Ok(Self {
+            child,
+            reader: Some(reader),
+            size,
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.reader
+            .as_ref()
+            .is_none_or(std::thread::JoinHandle::is_finished)
+    }
+
+    /// When the last byte came.
+    fn finish(&mut self) -> anyhow::Result<Instant> {
+        let status = self.child.wait()?;
+        let counted = self.reader.take().map(|reader| reader.join());
+        let Some(Ok(Ok((bytes, last)))) = counted else {
+            bail!("curl's output could not be read")
+        };
+        if !status.success() || bytes != self.size {
+            let mut said = String::new();
+            if let Some(stderr) = &mut self.child.stderr {
+                let _ = stderr.read_to_string(&mut said);
+            }
+            bail!(
+                "curl got {bytes} of {} bytes ({status}) {}",
+                self.size,
+                said.trim()
+            );
+        }
+        Ok(last)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn count(mut stdout: ChildStdout, recorder: Arc<Recorder>) -> std::io::Result<(u64, Instant)> {
+    let mut buffer = vec![0; 256 * 1024];
+    let (mut total, mut last) = (0, clock::now());
+    loop {
+        let length = stdout.read(&mut buffer)?;
+        if length == 0 {
+            return Ok((total, last));
+        }
+        last = clock::now();
+        total += length as u64;
+        recorder.record(last, length as u64);
+    }
+}
+
+/// Longer than any of the downloads should take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(150);
+const PORT: u16 = 80;
+/// The share of the file after which a network dies.
+const OUTAGE_AT: f64 = 0.4;
+/// How long it stays dead.
+const OUTAGE: Duration = Duration::from_secs(3);

@@ -1,0 +1,210 @@
+//! The demonstration: one file, downloaded with a common HTTP client through each of three networks alone, then through all
+//! of them together while the best one dies and returns.
+//!
+//! Scope: real kernel TCP, a real client program, real daemons; the networks are emulated. The LTE-like capacity is made
+//! here by a seeded random walk, so that nothing recorded by others is needed and every run meets the same network.
+
+mod download;
+mod lte;
+mod page;
+mod picture;
+
+use std::sync::Arc;
+
+use hawser_netem::scenario::{Links, Network, Scenario, Via};
+use hawser_netem::{Capacity, Jitter, LinkConfig, Trace};
+use hawser_units::{Duration, Rate};
+
+pub use download::{Download, Outage};
+
+use crate::arm::Options;
+use crate::report::SAMPLE_MS;
+
+/// Everything that the demonstration measured.
+#[derive(Clone, Debug)]
+pub struct Demo {
+    /// Names for people, in the order of the networks.
+    pub networks: Vec<&'static str>,
+    /// What one download fetches. Units: bytes of the body.
+    pub size: u64,
+    /// One per network alone, then the one through all of them.
+    pub downloads: Vec<Download>,
+}
+
+/// How far the demonstration is, ten times a second.
+#[derive(Clone, Debug)]
+pub struct DemoProgress<'a> {
+    /// What the present download is called.
+    pub title: &'a str,
+    /// Which download it is, from 0, and of how many.
+    pub step: (usize, usize),
+    /// Time since it started.
+    pub elapsed: Duration,
+    /// The share of the file that has arrived.
+    pub share: f64,
+    /// What arrives. Units: bit/s of the body.
+    pub goodput_bps: f64,
+    /// Name and rate of every network towards the client. Units: bit/s of frames.
+    pub networks: Vec<(&'static str, f64)>,
+    /// The network that is dead at the moment.
+    pub dead: Option<&'static str>,
+}
+
+/// Runs all downloads of `size` bytes.
+///
+/// Must be called on a thread that lives as long as the process: clients and daemons die with it.
+///
+/// # Errors
+/// When the lab cannot be built, the HTTP client is missing or fails, or a signal asked to stop.
+pub fn run(
+    size: u64,
+    options: &Options,
+    on_progress: &mut dyn FnMut(&DemoProgress<'_>),
+) -> anyhow::Result<Demo> {
+    let scenario = scenario()?;
+    let networks: Vec<&'static str> = TITLES.iter().map(|(_, title)| *title).collect();
+    let ways = TITLES
+        .iter()
+        .map(|(name, title)| (Via::Single((*name).to_owned()), format!("{title} alone")));
+    let ways: Vec<(Via, String)> = ways.chain([(Via::Hub, ALL.to_owned())]).collect();
+    let mut downloads = Vec::new();
+    for (step, (via, title)) in ways.iter().enumerate() {
+        let job = download::Job {
+            scenario: &scenario,
+            via,
+            title,
+            size,
+            networks: &networks,
+        };
+        let mut report = |mut progress: DemoProgress<'_>| {
+            progress.step = (step, ways.len());
+            on_progress(&progress);
+        };
+        downloads.push(download::run(&job, options, &mut report)?);
+    }
+    Ok(Demo {
+        networks,
+        size,
+        downloads,
+    })
+}
+
+impl Demo {
+    /// The download through all networks.
+    fn together(&self) -> Option<&Download> {
+        self.downloads.last()
+    }
+
+    /// The shortest download through one network.
+    fn best_alone(&self) -> Option<&Download> {
+        let alone = &self.downloads[..self.downloads.len().saturating_sub(1)];
+        alone.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
+    /// The one sentence that says it.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        match (self.together(), self.best_alone()) {
+            (Some(all), Some(best)) => format!(
+                "{:.0} MB in {:.1} s instead of {:.1} s",
+                self.size as f64 / 1e6,
+                all.seconds,
+                best.seconds
+            ),
+            _ => String::from("nothing was measured"),
+        }
+    }
+
+    /// A table for a terminal.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut lines = vec![format!(
+            "  {:<22} {:>9} {:>14} {:>14}",
+            "", "time", "mean rate", "longest pause"
+        )];
+        for download in &self.downloads {
+            lines.push(format!(
+                "  {:<22} {:>7.1} s {:>7.1} Mbit/s {:>11.0} ms",
+                download.title,
+                download.seconds,
+                download.mean_bps(self.size) / 1e6,
+                download.longest_gap_ms
+            ));
+        }
+        if let Some(outage) = self.together().and_then(|all| all.outage) {
+            lines.push(format!(
+                "  {} was dead from {:.1} s to {:.1} s of the last one; the download paused for {:.0} ms.",
+                self.networks[outage.network], outage.from, outage.to, outage.gap_ms
+            ));
+        }
+        lines.join("\n") + "\n"
+    }
+
+    /// The picture, as SVG.
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        picture::draw(self)
+    }
+
+    /// The report: one HTML page that needs nothing else.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        page::write(self)
+    }
+}
+
+/// The capacity of the LTE-like network, as a trace file of `seconds,bytes_per_second`.
+#[must_use]
+pub fn lte_trace() -> String {
+    lte::walk(SEED)
+}
+
+fn scenario() -> anyhow::Result<Scenario> {
+    let lte = Capacity::Trace(Arc::new(Trace::parse(&lte_trace())?));
+    let rate = |mbps| Capacity::Rate(Rate::from_mbps(mbps));
+    let network = |name: &str, (down, up): (Capacity, Capacity), delay_ms, jitter_ms| {
+        let link = |capacity| LinkConfig {
+            capacity,
+            delay: Duration::from_millis(delay_ms),
+            jitter: Jitter {
+                sd: Duration::from_millis(jitter_ms),
+                reorder: false,
+            },
+            ..LinkConfig::default()
+        };
+        Network {
+            name: name.to_owned(),
+            links: Some(Links {
+                down: link(down),
+                up: link(up),
+            }),
+        }
+    };
+    Ok(Scenario {
+        name: "demo".to_owned(),
+        seed: SEED,
+        duration: download::PATIENCE,
+        warmup: Duration::ZERO,
+        via: Via::Hub,
+        networks: vec![
+            network("wifi", (rate(30), rate(30)), 8, 1),
+            network("lte", (lte, rate(10)), 35, 3),
+            network("dsl", (rate(12), rate(4)), 15, 0),
+        ],
+        workloads: Vec::new(),
+        events: Vec::new(),
+    })
+}
+
+/// What a download takes by default: about half a minute for the middle network, under three minutes in all.
+pub const SIZE: u64 = 75_000_000;
+
+const TITLES: [(&str, &str); 3] = [("wifi", "Wi-Fi"), ("lte", "LTE"), ("dsl", "DSL")];
+const ALL: &str = "All, with Hawser";
+const SEED: u64 = 4;
+
+/// Which network dies: the best one.
+const VICTIM: usize = 0;
+
+#[cfg(test)]
+mod tests;

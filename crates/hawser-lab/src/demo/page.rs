@@ -1,0 +1,90 @@
+//! The report: one HTML page.
+
+use super::picture::{self, escape};
+use super::{Demo, Download};
+
+/// Writes the page; it loads nothing.
+pub(super) fn write(demo: &Demo) -> String {
+    let rows: String = demo
+        .downloads
+        .iter()
+        .map(|download| row(demo, download))
+        .collect();
+    PAGE.replace("{headline}", &escape(&demo.headline()))
+        .replace("{picture}", &picture::draw(demo))
+        .replace("{rows}", &rows)
+        .replace("{outage}", &escape(&outage(demo)))
+}
+
+fn row(demo: &Demo, download: &Download) -> String {
+    let is_all = demo
+        .downloads
+        .last()
+        .is_some_and(|last| last.title == download.title);
+    format!(
+        "<tr{}><td>{}</td><td>{:.1} s</td><td>{:.1} Mbit/s</td><td>{:.0} ms</td></tr>\n",
+        if is_all { " class=\"all\"" } else { "" },
+        escape(&download.title),
+        download.seconds,
+        download.mean_bps(demo.size) / 1e6,
+        download.longest_gap_ms
+    )
+}
+
+fn outage(demo: &Demo) -> String {
+    match demo.downloads.last().and_then(|all| all.outage) {
+        Some(outage) => format!(
+            "{:.1} seconds into the last download {} stopped carrying anything, without telling anybody, and came back \
+             {:.1} seconds later. The connection that curl had open went on: nothing arrived for {:.0} milliseconds.",
+            outage.from,
+            demo.networks[outage.network],
+            outage.to - outage.from,
+            outage.gap_ms
+        ),
+        None => String::new(),
+    }
+}
+
+const PAGE: &str = r#"<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Hawser: {headline}</title>
+<style>
+body { margin: 0; background: #f3f5f8; color: #17202c; font: 17px/1.55 Inter, "Segoe UI", "Helvetica Neue", Arial, "DejaVu Sans", sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 64px; }
+.card { background: #fff; border-radius: 14px; box-shadow: 0 1px 3px rgba(20, 32, 44, .14); padding: 12px; }
+svg { display: block; width: 100%; height: auto; }
+h2 { margin: 40px 0 8px; font-size: 21px; }
+p { max-width: 72ch; margin: 8px 0; }
+table { border-collapse: collapse; width: 100%; background: #fff; border-radius: 14px; overflow: hidden; box-shadow: 0 1px 3px rgba(20, 32, 44, .14); }
+th, td { padding: 10px 18px; text-align: right; font-variant-numeric: tabular-nums; }
+th { color: #5d6b7c; font-weight: 500; }
+th:first-child, td:first-child { text-align: left; }
+tr + tr td { border-top: 1px solid #e3e8ee; }
+tr.all td { font-weight: 700; }
+</style>
+</head>
+<body>
+<main>
+<div class="card">
+{picture}</div>
+<h2>The numbers</h2>
+<table>
+<tr><th></th><th>time</th><th>mean rate</th><th>longest pause</th></tr>
+{rows}</table>
+<h2>What happened</h2>
+<p>Hawser makes one network out of all that a machine can reach. A program sees one interface that never changes; its packets
+travel over every network at once to a hub, which puts them back in order and passes them on.</p>
+<p>{outage}</p>
+<h2>How it was measured</h2>
+<p>Client, hub and server ran on this machine, each in a network namespace of its own, with the kernel's own TCP, the real
+Hawser programs and curl. The networks between them were emulated: Wi-Fi with 30 Mbit/s and 8 ms, an LTE-like network that
+wanders between 5 and 40 Mbit/s with 35 ms, DSL with 12 Mbit/s and 15 ms, each delay one way and each queue 100 ms long.
+The bar of all networks is coloured by what each of them carried; the networks' rates include the headers of every layer,
+which is why they stand above what curl received.</p>
+</main>
+</body>
+</html>
+"#;

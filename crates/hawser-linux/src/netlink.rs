@@ -1,0 +1,310 @@
+//! Networks: which ways out the machine has, and when that changes.
+//!
+//! A network is an interface that is up, has carrier, a global address and a default route of that address's family. The kernel
+//! announces every change of links, addresses and routes; each burst of announcements leads to one full look, so nothing
+//! depends on their order, and a lost one (the kernel's queue is bounded) costs nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, State};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHopFlags, RouteType, RouteVia,
+};
+use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
+use thiserror::Error;
+
+/// One way out of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The interface's name.
+    pub name: String,
+    /// The interface's index.
+    pub index: u32,
+    /// The interface's MTU, bytes of IP packet.
+    pub mtu: u32,
+    /// Its global addresses with their prefix lengths, in the kernel's order.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Its IPv4 default route, if it has one.
+    pub v4: Option<NextHop>,
+    /// Its IPv6 default route, if it has one.
+    pub v6: Option<NextHop>,
+}
+
+impl Network {
+    /// Whether packets of that family can leave here.
+    #[must_use]
+    pub fn carries(&self, ipv6: bool) -> bool {
+        if ipv6 { self.v6.is_some() } else { self.v4.is_some() }
+    }
+}
+
+/// Where a default route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextHop {
+    /// Through a router.
+    Gateway(IpAddr),
+    /// Straight out of the device.
+    Device,
+}
+
+/// What became of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is new.
+    Added(Network),
+    /// It has another address, gateway, index or MTU.
+    Changed(Network),
+    /// It is gone.
+    Removed(String),
+}
+
+/// What leads from one set of networks to the next, removals first.
+#[must_use]
+pub fn changes(before: &[Network], after: &[Network]) -> Vec<Change> {
+    let find = |list: &[Network], name: &str| list.iter().find(|n| n.name == name).cloned();
+    let gone = before.iter().filter(|n| find(after, &n.name).is_none());
+    let mut changes: Vec<_> = gone.map(|n| Change::Removed(n.name.clone())).collect();
+    for network in after {
+        match find(before, &network.name) {
+            None => changes.push(Change::Added(network.clone())),
+            Some(old) if old != *network => changes.push(Change::Changed(network.clone())),
+            Some(_) => {}
+        }
+    }
+    changes
+}
+
+/// Why the networks cannot be watched.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// No netlink socket is to be had.
+    #[error("cannot open a netlink socket")]
+    Socket(#[from] io::Error),
+    /// The kernel does not answer.
+    #[error("the kernel does not list its networks")]
+    List(#[from] rtnetlink::Error),
+    /// The netlink socket broke.
+    #[error("the netlink socket broke")]
+    Ended,
+}
+
+/// Watches the networks.
+pub struct Watch {
+    handle: Handle,
+    announcements: Box<dyn Stream<Item = ()> + Send + Unpin>,
+    last: Option<Vec<Network>>,
+}
+
+impl Watch {
+    /// Starts to watch; must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`WatchError::Socket`].
+    pub fn start() -> Result<Self, WatchError> {
+        let (connection, handle, messages) = rtnetlink::new_multicast_connection(&[
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+        ])?;
+        tokio::spawn(connection);
+        Ok(Self { handle, announcements: Box::new(messages.map(|_| ())), last: None })
+    }
+
+    /// The networks: at once the first time, then whenever they have changed. May be dropped while it waits.
+    ///
+    /// # Errors
+    /// [`WatchError`]: the watch is of no more use.
+    pub async fn next(&mut self) -> Result<Vec<Network>, WatchError> {
+        loop {
+            if self.last.is_some() {
+                self.announcements.next().await.ok_or(WatchError::Ended)?;
+                tokio::time::sleep(SETTLE).await;
+                while let Some(Some(())) = futures_util::FutureExt::now_or_never(self.announcements.next()) {}
+            }
+            let now = list(&self.handle).await?;
+            if self.last.as_ref() != Some(&now) {
+                self.last = Some(now.clone());
+                return Ok(now);
+            }
+        }
+    }
+}
+
+/// Lists the networks as they are now.
+///
+/// # Errors
+/// The kernel does not answer.
+pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
+    let mut found = BTreeMap::new();
+    let mut links = handle.link().get().execute();
+    while let Some(link) = links.try_next().await? {
+        if let Some(network) = usable(&link) {
+            found.insert(network.index, network);
+        }
+    }
+    let mut addresses = handle.address().get().execute();
+    while let Some(address) = addresses.try_next().await? {
+        if let (Some(network), Some(global)) = (found.get_mut(&address.header.index), global(&address)) {
+            network.addresses.push(global);
+        }
+    }
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    for query in [v4, v6] {
+        let mut routes = handle.route().get(query).execute();
+        while let Some(route) = routes.try_next().await? {
+            for (index, hop) in default_routes(&route) {
+                let Some(network) = found.get_mut(&index) else { continue };
+                let is_v6 = route.header.address_family == AddressFamily::Inet6;
+                let slot = if is_v6 { &mut network.v6 } else { &mut network.v4 };
+                // The kernel lists the preferred route first.
+                slot.get_or_insert(hop);
+            }
+        }
+    }
+    for network in found.values_mut() {
+        let has = |ipv6: bool| network.addresses.iter().any(|(address, _)| address.is_ipv6() == ipv6);
+        let (v4, v6) = (has(false), has(true));
+        network.v4 = network.v4.filter(|_| v4);
+        network.v6 = network.v6.filter(|_| v6);
+    }
+    Ok(found.into_values().filter(|n| n.v4.is_some() || n.v6.is_some()).collect())
+}
+
+/// The interface of a link that is up and has carrier.
+fn usable(link: &LinkMessage) -> Option<Network> {
+    let flags = link.header.flags;
+    if !flags.contains(LinkFlags::Up | LinkFlags::LowerUp) || flags.contains(LinkFlags::Loopback) {
+        return None;
+    }
+    let mut network = Network {
+        name: String::new(),
+        index: link.header.index,
+        mtu: 1500,
+        addresses: Vec::new(),
+        v4: None,
+        v6: None,
+    };
+    for attribute in &link.attributes {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "dozens of attributes play no part")]
+        match attribute {
+            LinkAttribute::IfName(name) => network.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => network.mtu = *mtu,
+            LinkAttribute::OperState(State::Up | State::Unknown) => {}
+            LinkAttribute::OperState(_) => return None,
+            _ => {}
+        }
+    }
+    (!network.name.is_empty()).then_some(network)
+}
+
+/// The address, if packets can leave with it.
+fn global(message: &AddressMessage) -> Option<(IpAddr, u8)> {
+    let unfit = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed | AddressHeaderFlags::Deprecated;
+    if message.header.flags.intersects(unfit) {
+        return None;
+    }
+    let mut address = None;
+    for attribute in &message.attributes {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
+        match attribute {
+            // On a point-to-point link `Address` is the far side's.
+            AddressAttribute::Local(local) => {
+                address = Some(*local);
+                break;
+            }
+            AddressAttribute::Address(either) => address = Some(*either),
+            _ => {}
+        }
+    }
+    let address = address?;
+    let is_global = match address {
+        IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_loopback(),
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && !v6.is_loopback(),
+    };
+    is_global.then_some((address, message.header.prefix_len))
+}
+
+/// The interfaces to which a default route of the main table leads.
+fn default_routes(route: &RouteMessage) -> Vec<(u32, NextHop)> {
+    let header = &route.header;
+    if header.destination_prefix_length != 0 || header.kind != RouteType::Unicast {
+        return Vec::new();
+    }
+    let mut table = u32::from(header.table);
+    let (mut index, mut hop, mut several) = (None, NextHop::Device, Vec::new());
+    for attribute in &route.attributes {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Oif(number) => index = Some(*number),
+            RouteAttribute::MultiPath(hops) => {
+                let live = hops.iter().filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
+                several = live.map(|hop| (hop.interface_index, next_hop(&hop.attributes))).collect();
+            }
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => hop = next_hop(std::slice::from_ref(attribute)),
+            _ => {}
+        }
+    }
+    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        return Vec::new();
+    }
+    several.extend(index.map(|index| (index, hop)));
+    several
+}
+
+fn next_hop(attributes: &[RouteAttribute]) -> NextHop {
+    let gateway = attributes.iter().find_map(|attribute| {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
+        match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(v4)) => Some(IpAddr::from(*v4)),
+            RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => Some(IpAddr::from(*v6)),
+            RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::from(*v4)),
+            RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::from(*v6)),
+            _ => None,
+        }
+    });
+    gateway.map_or(NextHop::Device, NextHop::Gateway)
+}
+
+/// One change of a network comes as a burst of announcements, which is over within this time.
+const SETTLE: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(name: &str, mtu: u32) -> Network {
+        Network { name: name.to_owned(), index: 1, mtu, addresses: vec![], v4: Some(NextHop::Device), v6: None }
+    }
+
+    #[test]
+    fn names_what_changed() {
+        let before = [network("a", 1500), network("b", 1500), network("c", 1500)];
+        let after = [network("b", 1400), network("c", 1500), network("d", 1500)];
+        assert_eq!(
+            changes(&before, &after),
+            [
+                Change::Removed("a".to_owned()),
+                Change::Changed(network("b", 1400)),
+                Change::Added(network("d", 1500)),
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn the_first_look_is_immediate() {
+        let mut watch = Watch::start().unwrap();
+        let networks = watch.next().await.unwrap();
+        assert!(networks.iter().all(|n| n.name != "lo" && (n.v4.is_some() || n.v6.is_some())));
+    }
+}

@@ -1,0 +1,25 @@
+//! What a process does to itself.
+
+use std::io;
+
+/// Leaves the terminal's session: the terminal's end no longer ends this process.
+///
+/// # Errors
+/// The process leads a process group already.
+pub fn new_session() -> io::Result<()> {
+    // SAFETY: `setsid` takes and changes no memory.
+    if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Whether this process has the rights of the superuser.
+#[must_use]
+pub fn is_root() -> bool {
+    // SAFETY: `geteuid` takes no memory and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The machine's name, for the other side's log.
+#[must_use]
+pub fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| String::new(), |s| s.trim().to_owned())
+}

@@ -1,0 +1,399 @@
+//! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
+
+use std::ffi::CString;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use futures_util::TryStreamExt;
+use rtnetlink::packet_route::route::RouteScope;
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use rtnetlink::packet_route::{AddressFamily, route::RouteHeader};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
+use thiserror::Error;
+
+use crate::journal::{Entry, Journal, Rule};
+use crate::udp::OUTER_MARK;
+
+/// Why the system cannot be changed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SystemError {
+    /// The journal cannot be written, so nothing was changed.
+    #[error("cannot note a change in {path}")]
+    Journal {
+        /// The journal.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No netlink socket is to be had.
+    #[error("cannot open a netlink socket")]
+    Socket(#[from] io::Error),
+    /// The kernel refuses.
+    #[error("cannot {what}")]
+    Netlink {
+        /// What was tried.
+        what: String,
+        /// Why.
+        source: rtnetlink::Error,
+    },
+    /// The interface does not exist.
+    #[error("there is no interface {0}")]
+    NoInterface(String),
+    /// A kernel setting cannot be read or written.
+    #[error("cannot set {key}")]
+    Sysctl {
+        /// Its path below `/proc/sys`.
+        key: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A program is missing or fails.
+    #[error("{program} failed: {message}")]
+    Program {
+        /// Which one.
+        program: &'static str,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// The system and what was changed in it.
+pub struct System {
+    handle: Handle,
+    journal: Journal,
+    journal_path: String,
+}
+
+impl System {
+    /// Opens the journal and undoes what a crash left. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// No netlink socket, or the journal cannot be read.
+    pub async fn open(journal: &Path) -> Result<Self, SystemError> {
+        let journal_path = journal.display().to_string();
+        let opened = Journal::open(journal)
+            .map_err(|source| SystemError::Journal { path: journal_path.clone(), source })?;
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        let mut system = Self { handle, journal: opened, journal_path };
+        let left = system.undo().await;
+        if left > 0 {
+            tracing::info!(changes = left, "undid what an earlier run had left behind");
+        }
+        Ok(system)
+    }
+
+    /// Undoes everything, the latest first; returns how much there was. What cannot be undone is logged and stays in the journal.
+    pub async fn undo(&mut self) -> usize {
+        let entries: Vec<_> = self.journal.entries().iter().rev().cloned().collect();
+        for entry in &entries {
+            match self.undo_one(entry).await {
+                Ok(()) => {
+                    if let Err(error) = self.journal.strike(entry) {
+                        tracing::warn!(%error, journal = self.journal_path, "cannot update the journal");
+                    }
+                }
+                Err(error) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(error, ?entry, "cannot undo a change");
+                }
+            }
+        }
+        entries.len()
+    }
+
+    /// Brings an interface up.
+    ///
+    /// # Errors
+    /// It does not exist or the kernel refuses.
+    pub async fn link_up(&self, interface: &str) -> Result<(), SystemError> {
+        let index = self.index(interface)?;
+        let up = LinkMessageBuilder::<LinkUnspec>::new().index(index).up().build();
+        self.handle.link().set(up).execute().await.map_err(|source| refused(format!("bring {interface} up"), source))
+    }
+
+    /// Adds an address to an interface; one that is there already is as good.
+    ///
+    /// # Errors
+    /// The interface does not exist or the kernel refuses.
+    pub async fn add_address(&self, interface: &str, address: IpAddr, prefix: u8) -> Result<(), SystemError> {
+        let index = self.index(interface)?;
+        let result = self.handle.address().add(index, address, prefix).replace().execute().await;
+        result.map_err(|source| refused(format!("give {interface} the address {address}/{prefix}"), source))
+    }
+
+    /// Removes all addresses of an interface.
+    ///
+    /// # Errors
+    /// The interface does not exist or the kernel refuses.
+    pub async fn flush_addresses(&self, interface: &str) -> Result<(), SystemError> {
+        let index = self.index(interface)?;
+        let failed = |source| refused(format!("take the addresses of {interface}"), source);
+        let mut addresses = self.handle.address().get().set_link_index_filter(index).execute();
+        while let Some(address) = addresses.try_next().await.map_err(failed)? {
+            self.handle.address().del(address).execute().await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what the tunnel's routing table sees into `interface`.
+    ///
+    /// # Errors
+    /// The interface does not exist or the kernel refuses.
+    pub async fn tunnel_route(&self, interface: &str, ipv6: bool) -> Result<(), SystemError> {
+        let index = self.index(interface)?;
+        let route = if ipv6 {
+            RouteMessageBuilder::<Ipv6Addr>::new().output_interface(index).table_id(TABLE).build()
+        } else {
+            RouteMessageBuilder::<Ipv4Addr>::new()
+                .output_interface(index)
+                .table_id(TABLE)
+                .scope(RouteScope::Link)
+                .build()
+        };
+        let result = self.handle.route().add(route).replace().execute().await;
+        result.map_err(|source| refused(format!("route into {interface}"), source))
+    }
+
+    /// Adds the rules that lead everything but outer packets and near destinations into the tunnel.
+    ///
+    /// # Errors
+    /// The kernel refuses; what was added stays in the journal.
+    pub async fn tunnel_rules(&mut self, ipv6: bool) -> Result<(), SystemError> {
+        // The rule that catches comes last.
+        for rule in [Rule::Near, Rule::Tunnel] {
+            let entry = Entry::Rule { rule, ipv6 };
+            if self.journal.entries().contains(&entry) {
+                continue;
+            }
+            self.enter(entry)?;
+            let mut request = self.handle.rule().add();
+            *request.message_mut() = rule_message(rule, ipv6);
+            request.execute().await.map_err(|source| refused("add a routing rule".to_owned(), source))?;
+        }
+        Ok(())
+    }
+
+    /// Sets a kernel setting (`key`: its path below `/proc/sys`), remembering the old value.
+    ///
+    /// # Errors
+    /// There is no such setting or no right to change it.
+    pub fn sysctl(&mut self, key: &str, new: &str) -> Result<(), SystemError> {
+        let failed = |source| SystemError::Sysctl { key: key.to_owned(), source };
+        let old = read_sysctl(key).map_err(failed)?;
+        if old == new {
+            return Ok(());
+        }
+        self.enter(Entry::Sysctl { key: key.to_owned(), old, new: new.to_owned() })?;
+        std::fs::write(sysctl_path(key), new).map_err(failed)
+    }
+
+    /// Lets answers of the hub come back through an interface that is not the routing table's first choice: strict reverse path
+    /// filtering (RFC 3704) would drop them, so it becomes loose.
+    ///
+    /// # Errors
+    /// The setting cannot be changed.
+    pub fn loosen_reverse_path(&mut self, interface: &str) -> Result<(), SystemError> {
+        let own = format!("net/ipv4/conf/{interface}/rp_filter");
+        let effective = [own.as_str(), "net/ipv4/conf/all/rp_filter"]
+            .iter()
+            .filter_map(|key| read_sysctl(key).ok()?.parse::<u8>().ok())
+            .max();
+        if effective == Some(1) { self.sysctl(&own, "2") } else { Ok(()) }
+    }
+
+    /// Installs a table of the `inet` family; `body` is what stands between its braces. A table of that name is replaced at once.
+    ///
+    /// # Errors
+    /// `nft` is missing or refuses; the table is as before.
+    pub fn nft_table(&mut self, table: &str, body: &str) -> Result<(), SystemError> {
+        self.enter(Entry::NftTable { table: table.to_owned() })?;
+        nft(&format!("table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"))
+    }
+
+    /// Removes a table that [`nft_table`](Self::nft_table) installed.
+    ///
+    /// # Errors
+    /// `nft` refuses.
+    pub fn drop_nft_table(&mut self, table: &str) -> Result<(), SystemError> {
+        let entry = Entry::NftTable { table: table.to_owned() };
+        if !self.journal.entries().contains(&entry) {
+            return Ok(());
+        }
+        drop_table(table)?;
+        self.strike(&entry)
+    }
+
+    /// Sets the resolvers for everything, through systemd-resolved or resolvconf.
+    ///
+    /// # Errors
+    /// Neither program does it.
+    pub fn resolvers(&mut self, interface: &str, addresses: &[IpAddr]) -> Result<(), SystemError> {
+        self.enter(Entry::Resolvers { interface: interface.to_owned() })?;
+        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        let mut dns = vec!["dns", interface];
+        dns.extend(addresses.iter().map(String::as_str));
+        let by_resolved = run("resolvectl", &dns, "").and_then(|()| run("resolvectl", &["domain", interface, "~."], ""));
+        by_resolved.or_else(|_| {
+            let lines: String = addresses.iter().map(|a| format!("nameserver {a}\n")).collect();
+            run("resolvconf", &["-a", interface, "-m", "0", "-x"], &lines)
+        })
+    }
+
+    async fn undo_one(&self, entry: &Entry) -> Result<(), SystemError> {
+        match entry {
+            Entry::Rule { rule, ipv6 } => {
+                let result = self.handle.rule().del(rule_message(*rule, *ipv6)).execute().await;
+                match result {
+                    Err(error) if is_absent(&error) => Ok(()),
+                    other => other.map_err(|source| refused("remove a routing rule".to_owned(), source)),
+                }
+            }
+            Entry::NftTable { table } => drop_table(table),
+            Entry::Sysctl { key, old, new } => match read_sysctl(key) {
+                // Somebody else has set it since: theirs to keep.
+                Ok(now) if now != *new => Ok(()),
+                Ok(_) => std::fs::write(sysctl_path(key), old)
+                    .map_err(|source| SystemError::Sysctl { key: key.clone(), source }),
+                // The interface is gone, and its settings with it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(source) => Err(SystemError::Sysctl { key: key.clone(), source }),
+            },
+            Entry::Resolvers { interface } => {
+                // Either program may be the one, and the interface may be gone with its resolvers.
+                let _ = run("resolvectl", &["revert", interface], "");
+                let _ = run("resolvconf", &["-f", "-d", interface], "");
+                Ok(())
+            }
+        }
+    }
+
+    fn enter(&mut self, entry: Entry) -> Result<(), SystemError> {
+        self.journal
+            .enter(entry)
+            .map_err(|source| SystemError::Journal { path: self.journal_path.clone(), source })
+    }
+
+    fn strike(&mut self, entry: &Entry) -> Result<(), SystemError> {
+        self.journal
+            .strike(entry)
+            .map_err(|source| SystemError::Journal { path: self.journal_path.clone(), source })
+    }
+
+    fn index(&self, interface: &str) -> Result<u32, SystemError> {
+        let missing = || SystemError::NoInterface(interface.to_owned());
+        let name = CString::new(interface).map_err(|_| missing())?;
+        // SAFETY: the name is a terminated string that outlives the call.
+        match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+            0 => Err(missing()),
+            index => Ok(index),
+        }
+    }
+}
+
+/// The table that keeps everything inside: only loopback, the tunnel, marked outer packets, and what an interface needs to
+/// get and keep an address (DHCP, neighbour discovery).
+#[must_use]
+pub fn kill_switch(interface: &str) -> String {
+    format!(
+        "chain output {{
+  type filter hook output priority filter; policy drop;
+  oifname {{ \"lo\", \"{interface}\" }} accept
+  meta mark {OUTER_MARK:#x} accept
+  udp sport 68 udp dport 67 accept
+  udp sport 546 udp dport 547 accept
+  icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert, mld-listener-report, mld2-listener-report }} accept
+}}
+chain forward {{
+  type filter hook forward priority filter; policy accept;
+  iifname != \"{interface}\" oifname != \"{interface}\" drop
+}}"
+    )
+}
+
+/// The table with which a hub lends its address to its clients.
+#[must_use]
+pub fn masquerade(interface: &str, v4: Option<(Ipv4Addr, u8)>, v6: Option<(Ipv6Addr, u8)>) -> String {
+    let rule = |family: &str, net: String| format!("  {family} saddr {net} oifname != \"{interface}\" masquerade\n");
+    let v4 = v4.map(|(net, prefix)| rule("ip", format!("{net}/{prefix}"))).unwrap_or_default();
+    let v6 = v6.map(|(net, prefix)| rule("ip6", format!("{net}/{prefix}"))).unwrap_or_default();
+    format!("chain postrouting {{\n  type nat hook postrouting priority srcnat; policy accept;\n{v4}{v6}}}")
+}
+
+fn rule_message(rule: Rule, ipv6: bool) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = if ipv6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    message.header.action = RuleAction::ToTable;
+    match rule {
+        Rule::Near => {
+            message.header.table = RouteHeader::RT_TABLE_MAIN;
+            message.attributes =
+                vec![RuleAttribute::Priority(PRIORITY), RuleAttribute::SuppressPrefixLen(0)];
+        }
+        Rule::Tunnel => {
+            message.header.flags = RuleFlags::Invert;
+            message.attributes = vec![
+                RuleAttribute::Priority(PRIORITY + 1),
+                RuleAttribute::FwMark(OUTER_MARK),
+                RuleAttribute::Table(TABLE),
+            ];
+        }
+    }
+    message
+}
+
+fn refused(what: String, source: rtnetlink::Error) -> SystemError {
+    SystemError::Netlink { what, source }
+}
+
+/// Whether the kernel says that there is nothing to remove: no such rule, or no such family.
+fn is_absent(error: &rtnetlink::Error) -> bool {
+    let rtnetlink::Error::NetlinkError(message) = error else { return false };
+    message.code.is_some_and(|code| [libc::ENOENT, libc::EAFNOSUPPORT].contains(&-code.get()))
+}
+
+fn sysctl_path(key: &str) -> std::path::PathBuf {
+    Path::new("/proc/sys").join(key)
+}
+
+fn read_sysctl(key: &str) -> io::Result<String> {
+    std::fs::read_to_string(sysctl_path(key)).map(|text| text.trim().to_owned())
+}
+
+/// Deletes a table whether or not it is there.
+fn drop_table(table: &str) -> Result<(), SystemError> {
+    nft(&format!("table inet {table} {{}}\ndelete table inet {table}\n"))
+}
+
+fn nft(script: &str) -> Result<(), SystemError> {
+    run("nft", &["-f", "-"], script)
+}
+
+fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<(), SystemError> {
+    let failed = |message: String| SystemError::Program { program, message };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(format!("cannot start it ({error}): is it installed?")))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that fails at once does not read: its own words say more than the broken pipe.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failed(said.split_whitespace().collect::<Vec<_>>().join(" ")))
+}
+
+/// The routing table of the tunnel, and the priority of the first rule: "HW" as a number.
+const TABLE: u32 = 18_519;
+const PRIORITY: u32 = 18_518;
+

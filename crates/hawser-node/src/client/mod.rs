@@ -1,0 +1,686 @@
+//! The client: joins networks, control channel, session machine, data plane and system.
+//!
+//! One task owns everything and waits for whatever happens next: a network comes or goes, an attempt to reach the hub ends, the
+//! hub says something, the data plane reports, a deadline passes, somebody asks over the control socket, a signal arrives.
+//!
+//! It starts without a session and tries the hub over all networks at once. The first answer brings the session; every
+//! network then gets a path. When the control connection dies, packets flow on, and the hub is sought again with the
+//! session's id. It fails for good only when the hub refuses for good; everything changed in the system is undone at the end.
+
+mod joined;
+mod networks;
+mod reach;
+pub(crate) mod report;
+mod tunnel;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::{Context, anyhow, bail};
+use hawser_linux::netlink::{Change, Network, Watch, changes};
+use hawser_linux::system::System;
+use hawser_linux::tun::Tun;
+use hawser_proto::session::{ClientAction, ClientSession, NetworkId, SessionConfig};
+use hawser_units::{Instant, PathId};
+use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config::{self, ClientConfig};
+use crate::control::client::{ConnectError, Established};
+use crate::control::tls;
+use crate::control_socket::{Asked, ControlSocket, Request};
+use crate::dataplane::{self, Command, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId};
+use crate::identity::{Identity, random};
+use crate::invitation::{Invitation, Token};
+use crate::logging::LogLevel;
+use crate::metrics;
+use crate::run_dir::RunDir;
+use joined::Joined;
+use networks::Networks;
+use reach::{Line, News, Reach};
+use tunnel::Tunnel;
+
+/// How to run a client.
+pub struct ClientOptions {
+    /// Where key and configuration are.
+    pub dir: PathBuf,
+    /// Where lock, socket and journal are.
+    pub run_dir: PathBuf,
+    /// The invitation, the first time.
+    pub invitation: Option<Invitation>,
+    /// Patterns that take the place of the configuration's.
+    pub include: Vec<config::Pattern>,
+    /// Patterns beside the configuration's.
+    pub exclude: Vec<config::Pattern>,
+    /// Changes the log filter while running.
+    pub log: LogLevel,
+}
+
+impl ClientOptions {
+    fn load_config(&self) -> anyhow::Result<ClientConfig> {
+        let mut config: ClientConfig = config::load_or_default(&self.dir.join("client.toml"))?;
+        if !self.include.is_empty() {
+            config.include.clone_from(&self.include);
+        }
+        config.exclude.extend(self.exclude.iter().cloned());
+        Ok(config)
+    }
+}
+
+/// Runs a client until it is asked to end.
+///
+/// # Errors
+/// What keeps it from working, in one line; the system is as it was before.
+pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
+    let config = options.load_config()?;
+    crate::atomic_file::private_directory(&options.dir)?;
+    let run_dir = RunDir::take(&options.run_dir)?;
+    let identity = Identity::load_or_create(&options.dir.join("identity.key"))?;
+    let mut joined = match &options.invitation {
+        Some(invitation) => Joined::from_invitation(invitation),
+        None => Joined::load(&options.dir)?
+            .context("this machine has not joined a hub yet: `hawser up INVITATION` (from `hawser hub invite NAME` on the hub)")?,
+    };
+    let system = System::open(&run_dir.journal()).await.context("cannot prepare the system (are you root?)")?;
+    joined.resolve().await;
+    if joined.addresses.is_empty() {
+        bail!("the hub's name does not resolve: check the network, or the name in the invitation");
+    }
+    let tun = Tun::create(&config.interface.0, config.mtu.0)?;
+    let tunnel = Tunnel::new(system, tun.try_clone().context("cannot share the interface")?);
+    let plane = dataplane::start(DataPlaneConfig { tun, seed: u64::from_be_bytes(random()) })?;
+    let socket = ControlSocket::listen(run_dir.socket())?;
+    if let Some(address) = config.metrics {
+        metrics::serve(address, run_dir.socket()).await?;
+    }
+    let mut client = Client::new(options, config, identity, joined, tunnel, &plane)?;
+    let result = client.run(plane, socket).await;
+    client.end().await;
+    result
+}
+
+struct Client {
+    options: ClientOptions,
+    config: ClientConfig,
+    tls: quinn::ClientConfig,
+    joined: Joined,
+    token: Option<Token>,
+    orders: Orders,
+    tunnel: Tunnel,
+    machine: ClientSession,
+    networks: Networks,
+    /// What the kernel shows, used or not.
+    seen: Vec<Network>,
+    reach: Reach,
+    line: Option<Line>,
+    news: mpsc::UnboundedSender<(u64, News)>,
+    incoming: mpsc::UnboundedReceiver<(u64, News)>,
+    lines: u64,
+    epoch: u8,
+    started: Clock,
+    retry_at: Option<tokio::time::Instant>,
+    /// What a user should know; shown by `status`.
+    notice: Option<String>,
+    /// The machine asked for a session of its own.
+    renew: bool,
+}
+
+/// How the event loop goes on.
+enum Next {
+    Continue,
+    End,
+}
+
+impl Client {
+    fn new(
+        options: ClientOptions,
+        config: ClientConfig,
+        identity: Identity,
+        joined: Joined,
+        tunnel: Tunnel,
+        plane: &DataPlane,
+    ) -> anyhow::Result<Self> {
+        let orders = Arc::clone(&plane.orders);
+        let (news, incoming) = mpsc::unbounded_channel();
+        let session = SessionConfig { rekey_after: config.rekey_after.0, ..SessionConfig::default() };
+        Ok(Self {
+            token: options.invitation.as_ref().map(|invitation| invitation.token.clone()),
+            tls: tls::client_config(&identity, joined.hub_key)?,
+            networks: Networks::new(orders.clone()),
+            options,
+            config,
+            joined,
+            orders,
+            tunnel,
+            machine: ClientSession::new(session),
+            seen: Vec::new(),
+            reach: Reach::new(),
+            line: None,
+            news,
+            incoming,
+            lines: 0,
+            epoch: 0,
+            started: Clock::now(),
+            retry_at: None,
+            notice: None,
+            renew: false,
+        })
+    }
+
+    async fn run(&mut self, mut plane: DataPlane, mut socket: ControlSocket) -> anyhow::Result<()> {
+        self.tunnel.kill_switch(self.config.kill_switch)?;
+        let mut watch = Watch::start()?;
+        let mut signals = Signals::new()?;
+        loop {
+            let deadline = self.deadline();
+            let next = tokio::select! {
+                networks = watch.next() => self.on_networks(networks?),
+                outcome = self.reach.next() => self.on_outcome(outcome).await?,
+                Some((line, news)) = self.incoming.recv() => self.on_news(line, news)?,
+                Some(event) = plane.events.recv() => self.on_event(&event),
+                Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
+                () = tokio::time::sleep_until(deadline) => self.on_deadline(),
+                reload = signals.next() => if reload { self.reload_and_log() } else { Next::End },
+            };
+            self.carry_out();
+            if matches!(next, Next::End) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says goodbye and puts the system back.
+    async fn end(&mut self) {
+        if let Some(line) = self.line.take() {
+            let _ = tokio::time::timeout(GOODBYE, line.close(CloseReason::Shutdown)).await;
+        }
+        self.tunnel.undo().await;
+        tracing::info!("down");
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn deadline(&self) -> tokio::time::Instant {
+        let machine = self.machine.poll_timeout().map(|(at, _)| {
+            tokio::time::Instant::from_std(self.started + Duration::from_nanos(at.as_nanos()))
+        });
+        let far = tokio::time::Instant::now() + Duration::from_secs(60);
+        [machine, self.retry_at].into_iter().flatten().fold(far, std::cmp::Ord::min)
+    }
+
+    fn on_deadline(&mut self) -> Next {
+        let now = self.now();
+        self.machine.handle_timeout(now);
+        if self.retry_at.is_some_and(|at| at <= tokio::time::Instant::now()) {
+            self.seek(None);
+        }
+        Next::Continue
+    }
+
+    fn on_networks(&mut self, now: Vec<Network>) -> Next {
+        let before = std::mem::replace(&mut self.seen, now);
+        let now = self.seen.clone();
+        self.apply_networks(&before, &now);
+        Next::Continue
+    }
+
+    fn apply_networks(&mut self, before: &[Network], now: &[Network]) {
+        let used = |list: &[Network]| -> Vec<Network> {
+            list.iter().filter(|n| self.config.uses(&n.name)).cloned().collect()
+        };
+        for change in changes(&used(before), &used(now)) {
+            let name = match &change {
+                Change::Added(network) | Change::Changed(network) => network.name.clone(),
+                Change::Removed(name) => name.clone(),
+            };
+            if let Err(error) = self.on_change(change) {
+                tracing::warn!(network = name, error = format!("{error:#}"), "network not usable");
+            }
+        }
+    }
+
+    fn on_change(&mut self, change: Change) -> anyhow::Result<()> {
+        match change {
+            Change::Added(network) => self.add_network(network),
+            Change::Removed(name) => {
+                if let Some(id) = self.networks.by_name(&name) {
+                    tracing::info!(network = name, "network gone");
+                    self.remove_network(id);
+                }
+                Ok(())
+            }
+            Change::Changed(network) => match self.networks.by_name(&network.name) {
+                Some(id) if network.carries(self.networks.attached[&id].remote.is_ipv6()) => {
+                    self.refresh_network(id, network)
+                }
+                Some(id) => {
+                    self.remove_network(id);
+                    self.add_network(network)
+                }
+                None => self.add_network(network),
+            },
+        }
+    }
+
+    fn add_network(&mut self, network: Network) -> anyhow::Result<()> {
+        let name = network.name.clone();
+        self.tunnel.meet(&network);
+        let Some(id) = self.networks.attach(network, &self.joined.addresses)? else {
+            tracing::info!(network = name, "not used: the hub has no address of its family");
+            return Ok(());
+        };
+        tracing::info!(network = name, hub = %self.networks.attached[&id].remote, "network found");
+        self.machine.handle_network_added(id, fresh_index());
+        if self.line.is_none() {
+            self.seek(None);
+        }
+        Ok(())
+    }
+
+    fn remove_network(&mut self, id: NetworkId) {
+        self.machine.handle_network_removed(id);
+        self.carry_out();
+        self.networks.detach(id);
+        if self.line.as_ref().is_some_and(|line| line.network == id) {
+            self.lose_line("its network is gone");
+        }
+    }
+
+    fn refresh_network(&mut self, id: NetworkId, network: Network) -> anyhow::Result<()> {
+        let name = network.name.clone();
+        self.tunnel.warn_of_overlap(&network);
+        let Some(old) = self.networks.refresh(id, network)? else { return Ok(()) };
+        tracing::info!(network = name, "network changed: moved to new sockets");
+        if let (Some(session), Some(path)) = (self.machine.session(), self.machine.path(id)) {
+            let socket = self.networks.attached[&id].socket;
+            (self.orders)(Command::RebindPath { session: SessionId(session), path: PathId(path), socket });
+        }
+        (self.orders)(Command::RemoveSocket { id: old });
+        if self.line.as_ref().is_some_and(|line| line.network == id) {
+            let now = self.now();
+            self.machine.handle_doubt(now);
+        }
+        Ok(())
+    }
+
+    /// Starts to look for the hub; `last`: the network to try last.
+    fn seek(&mut self, last: Option<NetworkId>) {
+        self.retry_at = None;
+        if self.networks.attached.is_empty() {
+            self.notice = Some("no network is usable".to_owned());
+            return;
+        }
+        let hello = Hello {
+            version: VERSION,
+            enrol_token: self.token.as_ref().map(|token| token.0),
+            resume: self.machine.session().filter(|_| !self.renew),
+            name_hint: hawser_linux::process::host_name(),
+        };
+        self.reach.start(&self.networks, last, &self.tls, &hello);
+    }
+
+    async fn on_outcome(&mut self, (network, outcome): reach::Outcome) -> anyhow::Result<Next> {
+        match outcome {
+            Ok(established) => self.on_reached(network, established).await?,
+            Err(error) => {
+                let name = self.networks.attached.get(&network).map(|a| a.network.name.clone());
+                tracing::debug!(network = name, %error, "attempt failed");
+                self.on_attempt_failed(&error)?;
+            }
+        }
+        Ok(Next::Continue)
+    }
+
+    fn on_attempt_failed(&mut self, error: &ConnectError) -> anyhow::Result<()> {
+        self.notice = Some(error.to_string());
+        let fatal = match error {
+            ConnectError::Refused(refusal) => !refusal.is_temporary(),
+            // One bad network (a captive portal) must not keep the others from working.
+            ConnectError::HubKey(_) => self.machine.session().is_none() && !self.reach.is_busy(),
+            ConnectError::NoAnswer(_) | ConnectError::Failed(..) => false,
+        };
+        if fatal && !self.config.kill_switch {
+            bail!("{error}");
+        }
+        if self.reach.is_busy() {
+            return Ok(());
+        }
+        if self.line.is_none() {
+            let pause = match error {
+                ConnectError::Refused(refusal) if *refusal == Refusal::Flapping || fatal => LONG_PAUSE,
+                _ => self.reach.pause(),
+            };
+            tracing::warn!(%error, retry_in_s = pause.as_secs_f64(), "the hub is out of reach");
+            self.retry_at = Some(tokio::time::Instant::now() + pause);
+        }
+        Ok(())
+    }
+
+    async fn on_reached(&mut self, network: NetworkId, established: Established) -> anyhow::Result<()> {
+        let Established { connection, stream, welcome, keys } = established;
+        self.reach.stop();
+        if !self.networks.attached.contains_key(&network) {
+            connection.close(0_u8.into(), b"");
+            return Ok(());
+        }
+        (self.retry_at, self.notice, self.renew) = (None, None, false);
+        self.epoch = welcome.epoch;
+        let now = self.now();
+        self.machine.handle_control_up(welcome.session, now, fresh_index);
+        self.carry_out();
+        let session = SessionId(welcome.session);
+        (self.orders)(Command::InstallKeys { session, epoch: welcome.epoch, keys });
+        self.lines += 1;
+        let line = Line::serve(self.lines, network, connection, stream, self.news.clone());
+        if let Some(old) = self.line.replace(line) {
+            old.close(CloseReason::Superseded);
+        }
+        self.remember_hub(network)?;
+        for (class, scheduler) in self.config.schedulers.chosen() {
+            self.tell(Message::SetScheduler { class, scheduler });
+        }
+        self.tunnel.apply(&welcome, &self.config).await?;
+        for attached in self.networks.attached.values() {
+            self.tunnel.warn_of_overlap(&attached.network);
+        }
+        let name = &self.networks.attached[&network].network.name;
+        tracing::info!(network = name, session = welcome.session, epoch = welcome.epoch, "hub reached");
+        Ok(())
+    }
+
+    /// From now on no invitation is needed.
+    fn remember_hub(&mut self, network: NetworkId) -> anyhow::Result<()> {
+        let first_time = self.token.take().is_some();
+        let address = self.networks.attached[&network].remote;
+        if first_time || self.joined.addresses.first() != Some(&address) {
+            self.joined.addresses.retain(|known| *known != address);
+            self.joined.addresses.insert(0, address);
+            self.joined.save(&self.options.dir)?;
+        }
+        Ok(())
+    }
+
+    fn on_news(&mut self, line: u64, news: News) -> anyhow::Result<Next> {
+        if self.line.as_ref().is_none_or(|present| present.number != line) {
+            return Ok(Next::Continue);
+        }
+        match news {
+            News::Message(message) => {
+                if let Err(violation) = self.machine.handle_message(&message) {
+                    tracing::warn!(%violation, "the hub broke the protocol");
+                    self.lose_line("protocol violation");
+                }
+            }
+            News::Lost(why) => self.lose_line(&why),
+        }
+        Ok(Next::Continue)
+    }
+
+    fn lose_line(&mut self, why: &str) {
+        let Some(line) = self.line.take() else { return };
+        tracing::info!(why, "control connection lost; packets flow on");
+        let network = line.network;
+        line.abandon();
+        self.machine.handle_control_down();
+        self.seek(Some(network));
+    }
+
+    fn on_event(&mut self, event: &Event) -> Next {
+        let now = self.now();
+        match *event {
+            Event::Path { session, path, state } if self.machine.session() == Some(session.0) => {
+                if let Some(id) = self.machine.network(path.0) {
+                    self.on_path_state(id, state, now);
+                }
+            }
+            Event::Alive { session, alive: false } if self.machine.session() == Some(session.0) => {
+                self.machine.handle_doubt(now);
+            }
+            Event::RekeyWanted { session } if self.machine.session() == Some(session.0) => self.rekey(),
+            Event::Path { .. } | Event::Alive { .. } | Event::RekeyWanted { .. } => {}
+        }
+        Next::Continue
+    }
+
+    fn on_path_state(&mut self, id: NetworkId, state: PathState, now: Instant) {
+        if let Some(attached) = self.networks.attached.get_mut(&id) {
+            attached.state = Some(state);
+            tracing::debug!(network = attached.network.name, ?state, "path");
+        }
+        let doubtful = matches!(state, PathState::Suspect | PathState::Dead);
+        if doubtful && self.line.as_ref().is_some_and(|line| line.network == id) {
+            self.machine.handle_doubt(now);
+        }
+    }
+
+    fn rekey(&mut self) {
+        if !self.reach.is_busy() && self.line.is_some() {
+            self.seek(None);
+        }
+    }
+
+    async fn on_asked(&mut self, asked: Asked) -> Next {
+        let mut next = Next::Continue;
+        match asked.request {
+            Request::Status => self.report(asked.answer),
+            Request::Explain { flow } => self.explain(flow, asked.answer),
+            Request::Reload => {
+                let result = self.reload().map(|needs_restart| serde_json::json!({ "needs_restart": needs_restart }));
+                let _ = asked.answer.send(result);
+            }
+            Request::Down => {
+                let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
+                next = Next::End;
+            }
+            Request::Revoke { .. } => {
+                let _ = asked.answer.send(Err(anyhow!("this is a client: revoke on the hub")));
+            }
+        }
+        next
+    }
+
+    fn reload_and_log(&mut self) -> Next {
+        match self.reload() {
+            Ok(restart) if restart.is_empty() => tracing::info!("configuration applied"),
+            Ok(restart) => tracing::warn!(needs_restart = ?restart, "configuration applied, but for these"),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "configuration not applied"),
+        }
+        Next::Continue
+    }
+
+    /// Applies the configuration file without dropping flows; returns what waits for a restart.
+    fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let fresh = self.options.load_config()?;
+        let old = std::mem::replace(&mut self.config, fresh);
+        let mut restart = Vec::new();
+        let fixed = [
+            ("interface", old.interface != self.config.interface),
+            ("mtu", old.mtu != self.config.mtu),
+            ("dns", old.dns != self.config.dns),
+            ("metrics", old.metrics != self.config.metrics),
+            ("rekey_after", old.rekey_after != self.config.rekey_after),
+        ];
+        restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key));
+        self.config.interface = old.interface.clone();
+        self.options.log.set(self.config.log.as_ref())?;
+        if old.kill_switch != self.config.kill_switch {
+            self.tunnel.kill_switch(self.config.kill_switch)?;
+        }
+        let seen = self.seen.clone();
+        let before: Vec<_> = seen.iter().filter(|n| old.uses(&n.name)).cloned().collect();
+        let now: Vec<_> = seen.iter().filter(|n| self.config.uses(&n.name)).cloned().collect();
+        for change in changes(&before, &now) {
+            self.on_change(change)?;
+        }
+        self.apply_caps();
+        self.apply_schedulers();
+        Ok(restart)
+    }
+
+    fn apply_caps(&mut self) {
+        let Some(session) = self.machine.session() else { return };
+        let open: Vec<_> = self
+            .networks
+            .attached
+            .iter()
+            .filter_map(|(id, a)| Some((self.machine.path(*id)?, self.config.network(&a.network.name))))
+            .collect();
+        for (path, caps) in open {
+            let (session, cap) = (SessionId(session), caps.cap_up.map(|speed| speed.0));
+            (self.orders)(Command::SetCap { session, path: PathId(path), cap });
+            let rate_bps = caps.cap_down.map_or(0, |speed| speed.0.as_bps());
+            self.tell(Message::Cap { path, rate_bps });
+        }
+    }
+
+    fn apply_schedulers(&self) {
+        let Some(session) = self.machine.session() else { return };
+        for (class, scheduler) in self.config.schedulers.chosen() {
+            let session = SessionId(session);
+            (self.orders)(Command::SetScheduler { session, class, scheduler: scheduler.clone() });
+            self.tell(Message::SetScheduler { class, scheduler });
+        }
+    }
+
+    fn tell(&self, message: Message) {
+        if let Some(line) = &self.line {
+            line.send(message);
+        }
+    }
+
+    /// Carries out what the machine wants.
+    fn carry_out(&mut self) {
+        while let Some(action) = self.machine.poll_action() {
+            self.act(action);
+        }
+        while let Some(message) = self.machine.poll_transmit() {
+            self.tell(message);
+        }
+    }
+
+    fn act(&mut self, action: ClientAction) {
+        match action {
+            ClientAction::Start { session } => {
+                (self.orders)(Command::AddSession {
+                    session: SessionId(session),
+                    role: Role::Client,
+                    inner: Vec::new(),
+                });
+                for (class, scheduler) in self.config.schedulers.chosen() {
+                    (self.orders)(Command::SetScheduler { session: SessionId(session), class, scheduler });
+                }
+            }
+            ClientAction::End { session } => {
+                (self.orders)(Command::RemoveSession { session: SessionId(session) });
+                self.networks.attached.values_mut().for_each(|attached| attached.state = None);
+            }
+            ClientAction::OpenPath { network, path, local_index, peer_index } => {
+                self.open_path(network, path, local_index, peer_index);
+            }
+            ClientAction::ClosePath { network, path } => {
+                if let Some(session) = self.machine.session() {
+                    (self.orders)(Command::ClosePath { session: SessionId(session), path: PathId(path) });
+                }
+                if let Some(attached) = self.networks.attached.get_mut(&network) {
+                    attached.state = None;
+                }
+            }
+            ClientAction::Reconnect => self.lose_line("no answer from the hub"),
+            ClientAction::Rekey => self.rekey(),
+            ClientAction::Renew => {
+                self.renew = true;
+                self.seek(None);
+            }
+            ClientAction::Closed(reason) => self.on_closed(reason),
+        }
+    }
+
+    fn open_path(&mut self, network: NetworkId, path: u16, local_index: u32, peer_index: u32) {
+        let (Some(session), Some(attached)) = (self.machine.session(), self.networks.attached.get(&network))
+        else {
+            return;
+        };
+        let name = attached.network.name.clone();
+        let caps = self.config.network(&name);
+        (self.orders)(Command::OpenPath {
+            session: SessionId(session),
+            path: PathId(path),
+            socket: attached.socket,
+            remote: Some(attached.remote),
+            peer_index,
+            local_index,
+            name,
+            mtu: u16::try_from(attached.network.mtu).unwrap_or(u16::MAX),
+            cap: caps.cap_up.map(|speed| speed.0),
+        });
+        if let Some(speed) = caps.cap_down {
+            self.tell(Message::Cap { path, rate_bps: speed.0.as_bps() });
+        }
+    }
+
+    fn on_closed(&mut self, reason: CloseReason) {
+        let Some(line) = self.line.take() else { return };
+        tracing::warn!(%reason, "the hub ended the connection");
+        line.abandon();
+        self.notice = Some(reason.to_string());
+        match reason {
+            CloseReason::Replaced => {
+                // The other machine works now: coming back at once would only start a fight.
+                self.machine.handle_session_over();
+                self.retry_at = Some(tokio::time::Instant::now() + LONG_PAUSE);
+            }
+            CloseReason::Revoked => {
+                self.machine.handle_session_over();
+                self.seek(None);
+            }
+            CloseReason::Shutdown
+            | CloseReason::Protocol
+            | CloseReason::Superseded
+            | CloseReason::Other(_) => {
+                self.machine.handle_control_down();
+                self.seek(None);
+            }
+        }
+        while let Some(action) = self.machine.poll_action() {
+            self.act(action);
+        }
+    }
+}
+
+fn fresh_index() -> u32 {
+    u32::from_be_bytes(random())
+}
+
+/// The signals that end or reload a daemon.
+pub(crate) struct Signals {
+    end: [Signal; 2],
+    reload: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            end: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+            reload: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for a signal; true: reload, false: end.
+    pub(crate) async fn next(&mut self) -> bool {
+        let [terminate, interrupt] = &mut self.end;
+        tokio::select! {
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+            _ = self.reload.recv() => true,
+        }
+    }
+}
+
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// When coming back soon would do harm.
+const LONG_PAUSE: Duration = Duration::from_secs(60);

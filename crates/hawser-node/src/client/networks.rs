@@ -1,0 +1,105 @@
+//! The client's networks: a data socket and a QUIC endpoint each.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use hawser_linux::netlink::Network;
+use hawser_linux::udp::open_bound;
+use hawser_proto::session::NetworkId;
+
+use crate::control::tls;
+use crate::dataplane::{Command, Orders, PathState, SocketId};
+
+/// A network in use.
+pub(super) struct Attached {
+    pub(super) network: Network,
+    /// Where the hub is reached over it.
+    pub(super) remote: SocketAddr,
+    pub(super) socket: SocketId,
+    pub(super) endpoint: quinn::Endpoint,
+    /// What the data plane says of its path.
+    pub(super) state: Option<PathState>,
+}
+
+/// All networks in use.
+pub(super) struct Networks {
+    orders: Orders,
+    next: u32,
+    pub(super) attached: BTreeMap<NetworkId, Attached>,
+}
+
+impl Networks {
+    pub(super) fn new(orders: Orders) -> Self {
+        Self { orders, next: 0, attached: BTreeMap::new() }
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Option<NetworkId> {
+        self.attached.iter().find(|(_, a)| a.network.name == name).map(|(id, _)| *id)
+    }
+
+    /// Takes a network into use; `None` when the hub has no address of a family that it carries.
+    pub(super) fn attach(&mut self, network: Network, hub: &[SocketAddr]) -> anyhow::Result<Option<NetworkId>> {
+        let Some(remote) = hub.iter().find(|address| network.carries(address.is_ipv6())).copied() else {
+            return Ok(None);
+        };
+        let socket = self.add_socket(&network, remote)?;
+        let endpoint = quic_endpoint(&network, remote)?;
+        let id = NetworkId(self.next);
+        self.next += 1;
+        self.attached.insert(id, Attached { network, remote, socket, endpoint, state: None });
+        Ok(Some(id))
+    }
+
+    /// Gives a changed network new sockets where the old ones hang on what is gone. True: its path has to move to the new socket, and
+    /// the old one, named, may go then.
+    pub(super) fn refresh(&mut self, id: NetworkId, network: Network) -> anyhow::Result<Option<SocketId>> {
+        let Some(attached) = self.attached.get_mut(&id) else { return Ok(None) };
+        let before = std::mem::replace(&mut attached.network, network.clone());
+        if !needs_new_sockets(&before, &network) {
+            return Ok(None);
+        }
+        let (remote, old) = (attached.remote, attached.socket);
+        attached.endpoint.rebind(open(&network, remote)?).context("cannot move the control connection")?;
+        let fresh = self.add_socket(&network, remote)?;
+        if let Some(attached) = self.attached.get_mut(&id) {
+            attached.socket = fresh;
+        }
+        Ok(Some(old))
+    }
+
+    /// Forgets a network. Its path must have been closed.
+    pub(super) fn detach(&mut self, id: NetworkId) {
+        if let Some(attached) = self.attached.remove(&id) {
+            (self.orders)(Command::RemoveSocket { id: attached.socket });
+        }
+    }
+
+    fn add_socket(&mut self, network: &Network, remote: SocketAddr) -> anyhow::Result<SocketId> {
+        let socket = Arc::new(open(network, remote)?);
+        let id = SocketId(self.next);
+        self.next += 1;
+        (self.orders)(Command::AddSocket { id, socket });
+        Ok(id)
+    }
+}
+
+/// Whether sockets that were opened before still work: they hang on the device, and packets under way on the address.
+fn needs_new_sockets(before: &Network, now: &Network) -> bool {
+    before.index != now.index
+        || before.v4 != now.v4
+        || before.v6 != now.v6
+        || before.addresses.iter().any(|address| !now.addresses.contains(address))
+}
+
+fn open(network: &Network, remote: SocketAddr) -> anyhow::Result<std::net::UdpSocket> {
+    open_bound(&network.name, remote.is_ipv6())
+        .with_context(|| format!("cannot open a socket on the network {}", network.name))
+}
+
+fn quic_endpoint(network: &Network, remote: SocketAddr) -> anyhow::Result<quinn::Endpoint> {
+    let socket = open(network, remote)?;
+    quinn::Endpoint::new(tls::client_endpoint_config(), None, socket, Arc::new(quinn::TokioRuntime))
+        .with_context(|| format!("cannot speak QUIC on the network {}", network.name))
+}

@@ -1,0 +1,175 @@
+//! Reaching the hub: attempts over all networks at once, and the connection that won.
+
+use std::time::Duration;
+
+use hawser_proto::session::NetworkId;
+use hawser_wire::control::{CloseReason, Hello, Message};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::networks::Networks;
+use crate::control::client::{ConnectError, Established, connect};
+use crate::control::stream::ControlStream;
+
+/// What an attempt came to.
+pub(super) type Outcome = (NetworkId, Result<Established, ConnectError>);
+
+/// Attempts under way.
+pub(super) struct Reach {
+    attempts: JoinSet<Outcome>,
+    pauses: u32,
+}
+
+impl Reach {
+    pub(super) fn new() -> Self {
+        Self { attempts: JoinSet::new(), pauses: 0 }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        !self.attempts.is_empty()
+    }
+
+    /// Tries every network, those in `last` at the end, each a moment after the one before.
+    pub(super) fn start(
+        &mut self,
+        networks: &Networks,
+        last: Option<NetworkId>,
+        config: &quinn::ClientConfig,
+        hello: &Hello,
+    ) {
+        self.attempts.abort_all();
+        self.attempts = JoinSet::new();
+        let mut order: Vec<_> = networks.attached.iter().collect();
+        // Networks whose path works first; those known to be dead after those nobody knows.
+        order.sort_by_key(|(id, attached)| {
+            use crate::dataplane::PathState as P;
+            let rank = match attached.state {
+                Some(P::Active) => 0,
+                Some(P::Validating) | None => 1,
+                Some(P::Suspect) => 2,
+                Some(P::Dead) => 3,
+            };
+            (Some(**id) == last, rank)
+        });
+        for (turn, (id, attached)) in (0_u32..).zip(order) {
+            let (id, endpoint, remote) = (*id, attached.endpoint.clone(), attached.remote);
+            let (config, hello) = (config.clone(), hello.clone());
+            self.attempts.spawn(async move {
+                tokio::time::sleep(STAGGER * turn).await;
+                (id, connect(&endpoint, config, remote, hello).await)
+            });
+        }
+    }
+
+    /// The next outcome; waits for ever while no attempt runs. May be dropped while it waits.
+    pub(super) async fn next(&mut self) -> Outcome {
+        loop {
+            match self.attempts.join_next().await {
+                Some(Ok(outcome)) => return outcome,
+                // Aborted.
+                Some(Err(_)) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The hub is reached: the other attempts are moot.
+    pub(super) fn stop(&mut self) {
+        self.attempts.abort_all();
+        self.attempts = JoinSet::new();
+        self.pauses = 0;
+    }
+
+    /// How long to wait after all attempts have failed.
+    pub(super) fn pause(&mut self) -> Duration {
+        let pause = FIRST_PAUSE * 2_u32.pow(self.pauses.min(4));
+        self.pauses += 1;
+        pause.min(LAST_PAUSE)
+    }
+}
+
+/// What a control connection reports.
+pub(super) enum News {
+    /// The hub said something.
+    Message(Message),
+    /// The connection is gone.
+    Lost(String),
+}
+
+/// The connection that carries the session.
+pub(super) struct Line {
+    pub(super) number: u64,
+    pub(super) network: NetworkId,
+    connection: quinn::Connection,
+    outbox: mpsc::UnboundedSender<Message>,
+    pub(super) task: tokio::task::JoinHandle<()>,
+}
+
+impl Line {
+    /// Serves a connection in the background; what it hears goes to `news`, under its number.
+    pub(super) fn serve(
+        number: u64,
+        network: NetworkId,
+        connection: quinn::Connection,
+        stream: ControlStream,
+        news: mpsc::UnboundedSender<(u64, News)>,
+    ) -> Self {
+        let (outbox, messages) = mpsc::unbounded_channel();
+        let kept = connection.clone();
+        let task = tokio::spawn(async move {
+            let why = converse(stream, messages, |message| {
+                let _ = news.send((number, News::Message(message)));
+            })
+            .await;
+            kept.close(0_u8.into(), b"");
+            let _ = news.send((number, News::Lost(why)));
+        });
+        Self { number, network, connection, outbox, task }
+    }
+
+    pub(super) fn send(&self, message: Message) {
+        let _ = self.outbox.send(message);
+    }
+
+    /// Ends the connection with a word to the hub.
+    pub(super) fn close(self, reason: CloseReason) -> tokio::task::JoinHandle<()> {
+        self.send(Message::Close(reason));
+        self.task
+    }
+
+    /// Ends a connection that is of no more use: the other side would not hear.
+    pub(super) fn abandon(self) {
+        self.connection.close(0_u8.into(), b"");
+        self.task.abort();
+    }
+}
+
+async fn converse(
+    mut stream: ControlStream,
+    mut messages: mpsc::UnboundedReceiver<Message>,
+    heard: impl Fn(Message),
+) -> String {
+    loop {
+        tokio::select! {
+            message = stream.next() => match message {
+                Ok(message) => heard(message),
+                Err(error) => return error.to_string(),
+            },
+            message = messages.recv() => match message {
+                Some(message @ Message::Close(_)) => {
+                    stream.finish(&message).await;
+                    return "closed".to_owned();
+                }
+                Some(message) => if let Err(error) = stream.send(&message).await {
+                    return error.to_string();
+                },
+                None => return "given up".to_owned(),
+            },
+        }
+    }
+}
+
+/// Between the starts of two attempts: a healthy network answers within it, so the rest need not be troubled.
+const STAGGER: Duration = Duration::from_millis(250);
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LAST_PAUSE: Duration = Duration::from_secs(5);

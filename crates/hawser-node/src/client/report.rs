@@ -1,0 +1,142 @@
+//! What the client says of itself.
+
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::Client;
+use crate::dataplane::{Command, Orders, PathState, Snapshot};
+
+/// Where the answer to a question goes.
+type Answer = oneshot::Sender<anyhow::Result<Value>>;
+
+impl Client {
+    /// `up`: packets can flow. `connecting`: the hub is being looked for, or no path is open yet.
+    fn state(&self) -> &'static str {
+        let carries = |state: &Option<PathState>| {
+            matches!(state, Some(PathState::Active | PathState::Validating | PathState::Suspect))
+        };
+        let open = self
+            .networks
+            .attached
+            .iter()
+            .any(|(id, attached)| self.machine.path(*id).is_some() && carries(&attached.state.or(Some(PathState::Validating))));
+        if self.machine.session().is_some() && open { "up" } else { "connecting" }
+    }
+
+    pub(super) fn report(&self, answer: Answer) {
+        let networks: Vec<_> = self.seen.iter().map(|network| {
+            let id = self.networks.by_name(&network.name);
+            let attached = id.and_then(|id| self.networks.attached.get(&id));
+            let addresses: Vec<_> = network.addresses.iter().map(|(a, p)| format!("{a}/{p}")).collect();
+            json!({
+                "name": network.name,
+                "index": network.index,
+                "mtu": network.mtu,
+                "addresses": addresses,
+                "used": attached.is_some(),
+                "hub": attached.map(|a| a.remote),
+                "path": id.and_then(|id| self.machine.path(id)),
+                "state": attached.and_then(|a| a.state),
+                "control": self.line.as_ref().is_some_and(|line| Some(line.network) == id),
+            })
+        }).collect();
+        let mut status = json!({
+            "role": "client",
+            "state": self.state(),
+            "name": self.joined.name,
+            "hub": self.joined.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "interface": self.tunnel.interface(),
+            "inner": self.tunnel.addresses(),
+            "session": self.machine.session(),
+            "epoch": self.epoch,
+            "control": self.line.is_some(),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "notice": self.notice,
+            "networks": networks,
+        });
+        with_snapshot(&self.orders, answer, move |snapshot| {
+            add_snapshot(&mut status, snapshot);
+            status
+        });
+    }
+
+    pub(super) fn explain(&self, flow: String, answer: Answer) {
+        with_snapshot(&self.orders, answer, move |snapshot| explain(&snapshot, &flow));
+    }
+}
+
+/// Asks the data plane for a snapshot and answers with what `render` makes of it.
+pub(crate) fn with_snapshot(
+    orders: &Orders,
+    answer: Answer,
+    render: impl FnOnce(Snapshot) -> Value + Send + 'static,
+) {
+    let (sender, receiver) = oneshot::channel();
+    Arc::clone(orders)(Command::Snapshot(Box::new(move |snapshot| {
+        let _ = sender.send(snapshot);
+    })));
+    tokio::spawn(async move {
+        let snapshot = tokio::time::timeout(PATIENCE, receiver).await;
+        let result = match snapshot {
+            Ok(Ok(snapshot)) => Ok(render(snapshot)),
+            Ok(Err(_)) | Err(_) => Err(anyhow!("the data plane does not answer: see the log")),
+        };
+        let _ = answer.send(result);
+    });
+}
+
+/// Puts a snapshot into a status.
+pub(crate) fn add_snapshot(status: &mut Value, snapshot: Snapshot) {
+    let counters: serde_json::Map<_, _> =
+        snapshot.counters.iter().map(|(reason, count)| ((*reason).to_owned(), json!(count))).collect();
+    let sessions: Vec<_> = snapshot.sessions.iter().map(session).collect();
+    status["sessions"] = Value::Array(sessions);
+    match status["counters"].as_object_mut() {
+        Some(present) => present.extend(counters),
+        None => status["counters"] = Value::Object(counters),
+    }
+}
+
+fn session(session: &crate::dataplane::SessionSnapshot) -> Value {
+    let mut value = serde_json::to_value(session).unwrap_or_default();
+    // Pairs read better as an object.
+    let pairs = session.schedulers.iter().map(|(class, name)| ((*class).to_owned(), json!(name)));
+    value["schedulers"] = Value::Object(pairs.collect());
+    value
+}
+
+/// The flows whose description contains the text, with their class, scheduler and share by network.
+pub(crate) fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
+    let mut flows = Vec::new();
+    for session in &snapshot.sessions {
+        for flow in session.flows.iter().filter(|flow| flow.flow.contains(wanted)) {
+            let total: u64 = flow.by_path.iter().map(|(_, bytes)| bytes).sum();
+            let shares: Vec<_> = flow.by_path.iter().map(|(id, bytes)| {
+                let path = session.paths.iter().find(|path| path.path == *id);
+                json!({
+                    "path": id,
+                    "network": path.map(|path| path.name.clone()),
+                    "state": path.map(|path| path.state),
+                    "bytes": bytes,
+                    "share": if total == 0 { 0.0 } else { *bytes as f64 / total as f64 },
+                })
+            }).collect();
+            flows.push(json!({
+                "flow": flow.flow,
+                "class": flow.class,
+                "why": flow.why,
+                "scheduler": flow.scheduler,
+                "sent_bytes": flow.sent_bytes,
+                "paths": shares,
+                "session": session.session,
+            }));
+        }
+    }
+    json!({ "flows": flows })
+}
+
+/// The data plane looks at its orders thousands of times in this time.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);

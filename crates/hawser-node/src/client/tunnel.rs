@@ -1,0 +1,170 @@
+//! The client's system: the inner interface with its addresses, and the rules that lead traffic into it.
+
+use std::net::IpAddr;
+
+use anyhow::Context;
+use hawser_linux::netlink::Network;
+use hawser_linux::system::{System, kill_switch};
+use hawser_linux::tun::Tun;
+use hawser_wire::control::Welcome;
+
+use crate::config::{ClientConfig, DnsMode};
+
+/// What has been set up.
+pub(super) struct Tunnel {
+    system: System,
+    tun: Tun,
+    interface: String,
+    /// The addresses and resolvers in force.
+    inner: Option<Inner>,
+    warned: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inner {
+    addresses: Vec<(IpAddr, u8)>,
+    dns: Vec<IpAddr>,
+    mtu: u16,
+}
+
+impl Tunnel {
+    /// `tun`: a second handle to the interface that the data plane serves.
+    pub(super) fn new(system: System, tun: Tun) -> Self {
+        let interface = tun.name().to_owned();
+        Self { system, tun, interface, inner: None, warned: Vec::new() }
+    }
+
+    pub(super) fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// The inner addresses.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        self.inner.iter().flat_map(|inner| inner.addresses.iter().map(|(address, _)| *address)).collect()
+    }
+
+    /// Sets up what the hub assigned; nothing happens when it is in force already, so that connections live on.
+    pub(super) async fn apply(&mut self, welcome: &Welcome, config: &ClientConfig) -> anyhow::Result<()> {
+        let mut addresses = vec![(IpAddr::from(welcome.inner_v4.0), welcome.inner_v4.1)];
+        addresses.extend(welcome.inner_v6.map(|(address, prefix)| (IpAddr::from(address), prefix)));
+        let mtu = config.mtu.0.min(welcome.hub_mtu.max(1280));
+        let inner = Inner { addresses, dns: welcome.dns.clone(), mtu };
+        if self.inner.as_ref() == Some(&inner) {
+            return Ok(());
+        }
+        self.set_up(&inner, config).await.with_context(|| format!("cannot set up {}", self.interface))?;
+        self.inner = Some(inner);
+        Ok(())
+    }
+
+    async fn set_up(&mut self, inner: &Inner, config: &ClientConfig) -> anyhow::Result<()> {
+        let interface = self.interface.clone();
+        if self.inner.is_some() {
+            self.system.flush_addresses(&interface).await?;
+        }
+        self.tun.set_mtu(inner.mtu)?;
+        self.system.link_up(&interface).await?;
+        for (address, _) in &inner.addresses {
+            let ipv6 = address.is_ipv6();
+            let whole = if ipv6 { 128 } else { 32 };
+            let mut steps = self.system.add_address(&interface, *address, whole).await;
+            if steps.is_ok() {
+                steps = self.system.tunnel_route(&interface, ipv6).await;
+            }
+            if steps.is_ok() {
+                steps = self.system.tunnel_rules(ipv6).await;
+            }
+            match steps {
+                Err(error) if ipv6 => {
+                    tracing::warn!(error = describe(&error), "no IPv6 through the tunnel: this machine has it switched off");
+                }
+                other => other?,
+            }
+        }
+        if config.dns == DnsMode::Hub
+            && !inner.dns.is_empty()
+            && let Err(error) = self.system.resolvers(&interface, &inner.dns)
+        {
+            tracing::warn!(error = describe(&error), "resolvers are as before: set them by hand, or dns = \"keep\"");
+        }
+        Ok(())
+    }
+
+    /// Switches the kill switch.
+    pub(super) fn kill_switch(&mut self, on: bool) -> anyhow::Result<()> {
+        if on {
+            let interface = self.interface.clone();
+            self.system.nft_table(KILL_TABLE, &kill_switch(&interface)).context("cannot switch the kill switch on")
+        } else {
+            self.system.drop_nft_table(KILL_TABLE).context("cannot switch the kill switch off")
+        }
+    }
+
+    /// Prepares the system for a network: answers may come in there, and a clash of addresses is named once.
+    pub(super) fn meet(&mut self, network: &Network) {
+        if let Err(error) = self.system.loosen_reverse_path(&network.name) {
+            tracing::warn!(network = network.name, error = describe(&error), "answers may be filtered here");
+        }
+        self.warn_of_overlap(network);
+    }
+
+    /// Names a subnet that lies over the inner addresses: the subnet wins, because a connected route does.
+    pub(super) fn warn_of_overlap(&mut self, network: &Network) {
+        let Some(inner) = &self.inner else { return };
+        let clash = network
+            .addresses
+            .iter()
+            .find(|outer| inner.addresses.iter().any(|inner| overlap(**outer, *inner)));
+        let Some((address, prefix)) = clash else { return };
+        if self.warned.iter().any(|name| *name == network.name) {
+            return;
+        }
+        self.warned.push(network.name.clone());
+        tracing::warn!(network = network.name, subnet = %format_args!("{address}/{prefix}"),
+            "this network's addresses overlap the tunnel's: its neighbours are reached directly, other clients of the hub are not");
+    }
+
+    /// Undoes everything.
+    pub(super) async fn undo(&mut self) {
+        self.system.undo().await;
+    }
+}
+
+/// Whether two subnets have an address in common.
+fn overlap(a: (IpAddr, u8), b: (IpAddr, u8)) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, false),
+        IpAddr::V6(v6) => (v6.to_bits(), true),
+    };
+    let ((a_bits, a_v6), (b_bits, b_v6)) = (bits(a.0), bits(b.0));
+    let shared = u32::from(a.1.min(b.1));
+    a_v6 == b_v6 && (a_bits ^ b_bits).checked_shr(128 - shared).unwrap_or(0) == 0
+}
+
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+const KILL_TABLE: &str = "hawser_kill";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_overlapping_subnets() {
+        let net = |text: &str, prefix| (text.parse().unwrap(), prefix);
+        assert!(overlap(net("100.96.0.2", 16), net("100.96.3.7", 24)));
+        assert!(overlap(net("10.0.0.1", 8), net("10.200.0.1", 24)));
+        assert!(!overlap(net("100.96.0.2", 16), net("100.97.0.1", 24)));
+        assert!(!overlap(net("100.96.0.2", 16), net("fd00::1", 64)));
+        assert!(overlap(net("fd00::1", 64), net("fd00::ffff", 64)));
+        assert!(overlap(net("0.0.0.0", 0), net("10.0.0.1", 8)));
+    }
+}

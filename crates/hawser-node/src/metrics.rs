@@ -1,0 +1,181 @@
+//! Figures for Prometheus: its text format over a minimal HTTP/1.0 responder.
+//!
+//! The figures are those of `status`, asked over the control socket like anybody does, so there is one source of truth.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::control_socket::{self, Request};
+
+/// Serves the figures of the daemon behind `socket` at `address`, until the runtime ends.
+///
+/// # Errors
+/// The address is not to be had.
+pub async fn serve(address: SocketAddr, socket: PathBuf) -> anyhow::Result<()> {
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("cannot serve metrics at {address}"))?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let socket = socket.clone();
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(PATIENCE, answer(stream, &socket)).await;
+            });
+        }
+    });
+    Ok(())
+}
+
+async fn answer(mut stream: TcpStream, socket: &Path) -> std::io::Result<()> {
+    let mut request = [0; 1024];
+    let mut len = 0;
+    while len < request.len() && !request[..len].windows(4).any(|w| w == b"\r\n\r\n") {
+        match stream.read(&mut request[len..]).await? {
+            0 => break,
+            more => len += more,
+        }
+    }
+    let response = if request[..len].starts_with(b"GET /metrics") {
+        let socket = socket.to_owned();
+        let status = tokio::task::spawn_blocking(move || control_socket::ask(&socket, &Request::Status)).await;
+        match status {
+            Ok(Ok(status)) => http("200 OK", &render(&status)),
+            Ok(Err(_)) | Err(_) => http("503 Service Unavailable", "the daemon does not answer\n"),
+        }
+    } else {
+        http("404 Not Found", "GET /metrics is all there is\n")
+    };
+    stream.write_all(response.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+fn http(status: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.0 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The text format of a status (Prometheus exposition format 0.0.4).
+#[must_use]
+pub fn render(status: &Value) -> String {
+    let mut families = Families::default();
+    let up = f64::from(u8::from(status["state"] == "up"));
+    families.add("hawser_up", "gauge", "Whether traffic can flow.", &[], up);
+    for session in array(&status["sessions"]) {
+        let client = text(&session["client"]);
+        for path in array(&session["paths"]) {
+            let labels = [("client", client), ("network", text(&path["name"])), ("path", &number(&path["path"]))];
+            for (name, kind, field, scale, help) in PATH_FIGURES {
+                if let Some(value) = path[field].as_f64() {
+                    families.add(name, kind, help, &labels, value * scale);
+                }
+            }
+            let active = f64::from(u8::from(path["state"] == "active"));
+            families.add("hawser_path_active", "gauge", "Whether the path carries packets.", &labels, active);
+        }
+    }
+    if let Some(counters) = status["counters"].as_object() {
+        for (reason, count) in counters {
+            let labels = [("reason", reason.as_str())];
+            let count = count.as_f64().unwrap_or(0.0);
+            families.add("hawser_events_total", "counter", "Packets dropped and connections refused.", &labels, count);
+        }
+    }
+    let connected = array(&status["clients"]).iter().filter(|client| client["connected"] == true).count();
+    if !status["clients"].is_null() {
+        families.add("hawser_clients_connected", "gauge", "Clients with a control connection.", &[], connected as f64);
+    }
+    families.text()
+}
+
+#[derive(Default)]
+struct Families(BTreeMap<&'static str, (&'static str, &'static str, String)>);
+
+impl Families {
+    fn add(
+        &mut self,
+        name: &'static str,
+        kind: &'static str,
+        help: &'static str,
+        labels: &[(&str, &str)],
+        value: f64,
+    ) {
+        let (_, _, lines) = self.0.entry(name).or_insert_with(|| (kind, help, String::new()));
+        lines.push_str(name);
+        let labels: Vec<_> = labels
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(key, value)| format!("{key}=\"{}\"", escape(value)))
+            .collect();
+        if !labels.is_empty() {
+            let _ = write!(lines, "{{{}}}", labels.join(","));
+        }
+        let _ = writeln!(lines, " {value}");
+    }
+
+    fn text(self) -> String {
+        let mut out = String::new();
+        for (name, (kind, help, lines)) in self.0 {
+            let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+        }
+        out
+    }
+}
+
+fn escape(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("")
+}
+
+fn number(value: &Value) -> String {
+    value.as_u64().map(|n| n.to_string()).unwrap_or_default()
+}
+
+/// Name, type, field of a path in `status`, factor to Prometheus' base units, help.
+const PATH_FIGURES: [(&str, &str, &str, f64, &str); 6] = [
+    ("hawser_path_sent_bytes_total", "counter", "sent_bytes", 1.0, "UDP payload sent."),
+    ("hawser_path_received_bytes_total", "counter", "received_bytes", 1.0, "UDP payload received."),
+    ("hawser_path_rtt_seconds", "gauge", "rtt_ms", 1e-3, "Smoothed round trip."),
+    ("hawser_path_loss_ratio", "gauge", "loss", 1.0, "Share of packets lost."),
+    ("hawser_path_rate_bits_per_second", "gauge", "rate_bps", 1.0, "Estimated delivery rate."),
+    ("hawser_path_pmtu_bytes", "gauge", "pmtu", 1.0, "Largest outer packet known to pass."),
+];
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renders_families_with_escaped_labels() {
+        let status = serde_json::json!({
+            "state": "up",
+            "sessions": [{ "paths": [
+                { "path": 0, "name": "a\"b", "state": "active", "rtt_ms": 20.0, "sent_bytes": 7 },
+                { "path": 1, "name": "c", "state": "dead", "rtt_ms": 1.0, "sent_bytes": 8 },
+            ]}],
+            "counters": { "replayed": 3 },
+        });
+        let text = render(&status);
+        assert!(text.contains("hawser_up 1\n"), "{text}");
+        assert!(text.contains("hawser_path_rtt_seconds{network=\"a\\\"b\",path=\"0\"} 0.02\n"), "{text}");
+        assert!(text.contains("hawser_path_active{network=\"c\",path=\"1\"} 0\n"), "{text}");
+        assert!(text.contains("hawser_events_total{reason=\"replayed\"} 3\n"), "{text}");
+        assert_eq!(text.matches("# TYPE hawser_path_sent_bytes_total counter").count(), 1);
+    }
+}

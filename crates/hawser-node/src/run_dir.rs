@@ -1,0 +1,58 @@
+//! The run directory: lock, control socket, journal.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::atomic_file;
+
+/// The run directory of a daemon that runs; one daemon at a time.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunDir {
+    /// Makes the directory if need be and takes it.
+    ///
+    /// # Errors
+    /// Another daemon has it, or the directory cannot be made.
+    pub fn take(path: &Path) -> anyhow::Result<Self> {
+        atomic_file::private_directory(path)?;
+        let file = path.join("hawser.lock");
+        let lock = File::options()
+            .create(true)
+            .append(true)
+            .open(&file)
+            .with_context(|| format!("cannot open {}", file.display()))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                bail!("hawser already runs in {}: `hawser down` first, or use another --run-dir", path.display())
+            }
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("cannot lock {}", file.display()))
+            }
+        }
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        socket(&self.path)
+    }
+
+    /// The journal of system changes.
+    #[must_use]
+    pub fn journal(&self) -> PathBuf {
+        self.path.join("undo.json")
+    }
+}
+
+/// The control socket of the daemon whose run directory is `path`.
+#[must_use]
+pub fn socket(path: &Path) -> PathBuf {
+    path.join("hawser.sock")
+}

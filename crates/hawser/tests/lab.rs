@@ -1,0 +1,96 @@
+//! The lab as a user runs it: real namespaces, real TCP, and nothing left behind.
+
+use std::process::{Command, Output};
+
+const SCENARIO: &str = r#"
+name = "two networks"
+duration = "2s"
+warmup = "500ms"
+via = "single:left"
+
+[[network]]
+name = "left"
+down = { rate = "20mbit", delay = "5ms" }
+up = { rate = "20mbit", delay = "5ms" }
+
+[[network]]
+name = "right"
+down = { rate = "20mbit", delay = "5ms" }
+up = { rate = "20mbit", delay = "5ms" }
+
+[[workload]]
+kind = "tcp"
+
+[[workload]]
+kind = "ping"
+interval = "20ms"
+"#;
+
+/// The output of the lab, and its process id; `None` where namespaces are not permitted.
+fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
+    let file = std::env::temp_dir().join(format!("hawser-test-{}-{name}.toml", std::process::id()));
+    std::fs::write(&file, SCENARIO).expect("a temporary file can be written");
+    let child = Command::new(env!("CARGO_BIN_EXE_hawser"))
+        .arg("lab")
+        .arg(&file)
+        .args(arguments)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("the binary ends");
+    std::fs::remove_file(&file).expect("the temporary file is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_forbidden = ["needs root", "not permitted", "Permission denied", "/dev/net/tun"];
+    if output.status.code() == Some(1) && is_forbidden.iter().any(|word| said.contains(word)) {
+        eprintln!("skipped: the lab cannot run here: {said}");
+        return None;
+    }
+    Some((output, pid))
+}
+
+#[test]
+fn carries_a_download_at_the_rate_of_its_network_and_leaves_nothing() {
+    let devices_before = std::fs::read_to_string("/proc/net/dev")
+        .expect("readable")
+        .lines()
+        .count();
+    let Some((output, pid)) = lab("single", &["--json"]) else {
+        return;
+    };
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let goodput = result["goodput_bps"]["workloads"][0].as_f64().expect("a number");
+    assert!((12e6..20e6).contains(&goodput), "{goodput}");
+    let idle = result["networks"]["right"]["packets"].as_u64().expect("a number");
+    assert!(idle < 20, "{idle} packets are more than IPv6's own");
+    assert!(result["networks"]["left"]["bytes"].as_u64().expect("a number") > 2_000_000);
+    assert!(result["rtt_ms"]["min"].as_f64().expect("a number") >= 10.0);
+    assert_eq!(result["series"]["bytes"].as_array().map(Vec::len), Some(200));
+
+    let run_dir = std::env::temp_dir().join(format!("hawser-lab-{pid}"));
+    assert!(!run_dir.exists(), "{} is left", run_dir.display());
+    let devices_after = std::fs::read_to_string("/proc/net/dev")
+        .expect("readable")
+        .lines()
+        .count();
+    assert_eq!(devices_before, devices_after, "a device is left");
+}
+
+#[test]
+fn refuses_a_wrong_scenario_before_it_touches_anything() {
+    let Some((output, _)) = lab("wrong", &["--set", "network.0.down.rate=5"]) else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said.trim(),
+        "hawser: --set network.0.down.rate=5: 5 has no unit; write a string like \"20mbit\""
+    );
+}
