@@ -1,6 +1,7 @@
 //! Client and hub over QUIC on the loopback interface: who gets in, who does not, and what a restart changes.
 #![allow(clippy::unwrap_used)]
 
+use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -10,9 +11,11 @@ use hawser_node::control::client::{ConnectError, Established, connect};
 use hawser_node::control::hub::{HUB_SOCKET, HubControl, HubSettings};
 use hawser_node::control::quic_socket::SharedSocket;
 use hawser_node::control::tls;
-use hawser_node::dataplane::{Command, Orders, Role, stub};
+use hawser_node::dataplane::{Command, ControlDatagram, Orders};
 use hawser_node::enrolment::{ClientStore, Pool};
 use hawser_node::identity::{Identity, KeyHash};
+use quinn_udp::{RecvMeta, UdpSocketState};
+use tokio::sync::mpsc;
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -24,12 +27,10 @@ fn pool() -> Pool {
 struct Hub {
     control: HubControl,
     endpoint: quinn::Endpoint,
-    orders: Orders,
     address: SocketAddr,
     key: KeyHash,
     /// What the data plane was told.
     log: Arc<Mutex<Vec<String>>>,
-    serving: tokio::task::JoinHandle<()>,
 }
 
 impl Hub {
@@ -37,37 +38,55 @@ impl Hub {
         let identity = Identity::load_or_create(&dir.join("hub.key")).unwrap();
         let socket = Arc::new(UdpSocket::bind(("127.0.0.1", port)).unwrap());
         let address = socket.local_addr().unwrap();
-        let plane = stub::start(Role::Hub);
+        let control = read_control(&socket);
         let log = Arc::new(Mutex::new(Vec::new()));
         let orders: Orders = {
-            let (log, below) = (log.clone(), plane.orders);
-            Arc::new(move |command| {
-                log.lock().unwrap().push(name(&command).to_owned());
-                below(command);
-            })
+            let log = log.clone();
+            Arc::new(move |command| log.lock().unwrap().push(name(&command).to_owned()))
         };
-        orders(Command::AddSocket { id: HUB_SOCKET, socket: socket.clone() });
         let store = ClientStore::open(&dir.join("clients"), pool()).unwrap();
         let settings = HubSettings { pool: pool(), dns: vec![], mtu: 1432, schedulers: vec![] };
-        let control = HubControl::new(store, settings, orders.clone());
+        let hub = HubControl::new(store, settings, orders);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(
             tls::hub_endpoint_config(&identity),
             Some(tls::server_config(&identity).unwrap()),
-            Arc::new(SharedSocket::new(socket, plane.control).unwrap()),
+            Arc::new(SharedSocket::new(socket, control).unwrap()),
             Arc::new(quinn::TokioRuntime),
         )
         .unwrap();
-        let serving = tokio::spawn({
-            let (control, endpoint) = (control.clone(), endpoint.clone());
-            async move { control.serve(&endpoint).await }
+        tokio::spawn({
+            let (hub, endpoint) = (hub.clone(), endpoint.clone());
+            async move { hub.serve(&endpoint).await }
         });
-        Self { control, endpoint, orders, address, key: identity.hash(), log, serving }
+        Self { control: hub, endpoint, address, key: identity.hash(), log }
     }
-
 
     fn saw(&self, order: &str) -> bool {
         self.log.lock().unwrap().iter().any(|seen| seen == order)
     }
+}
+
+/// Does what the data plane does for the control channel: takes QUIC datagrams off the socket.
+fn read_control(socket: &Arc<UdpSocket>) -> mpsc::Receiver<ControlDatagram> {
+    let (sender, receiver) = mpsc::channel(1024);
+    let socket = Arc::downgrade(socket);
+    std::thread::spawn(move || {
+        let state = UdpSocketState::new((&*socket.upgrade().unwrap()).into()).unwrap();
+        let mut buffer = [0; 65_536];
+        while let Some(socket) = socket.upgrade() {
+            let mut meta = [RecvMeta::default()];
+            match state.recv((&*socket).into(), &mut [IoSliceMut::new(&mut buffer)], &mut meta) {
+                Ok(_) => {
+                    for bytes in buffer[..meta[0].len].chunks(meta[0].stride) {
+                        let (from, bytes) = (meta[0].addr, bytes.to_vec());
+                        let _ = sender.try_send(ControlDatagram { from, ecn: 0, bytes });
+                    }
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    });
+    receiver
 }
 
 fn name(command: &Command) -> &'static str {

@@ -1,27 +1,88 @@
-//! The `hawser` command.
-mod cli_demo;
-mod cli_lab;
+//! The `hawser` command: one binary for client, hub and lab.
+//!
+//! Exit codes: 0 done, 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
 
+mod cli_check;
+mod cli_client;
+mod cli_demo;
+mod cli_hub;
+mod cli_lab;
+mod cli_status;
+mod logs;
+
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use hawser_node::config::ConfigError;
 
-#[derive(clap::Parser)]
-#[command(version, about = "Use every network around at once")]
+/// Uses every network around at once.
+///
+/// Applications see one interface (hawser0); their packets travel over all networks to a hub of yours and surface there. On a server:
+/// `hawser hub init --endpoint HOST:PORT`, `hawser hub run`, `hawser hub invite NAME`. On the laptop: `sudo hawser up INVITATION`.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Brings the tunnel up: joins a hub with an invitation, or the known one without.
+    Up(cli_client::UpArgs),
+    /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a crash.
+    Down(cli_client::DownArgs),
+    /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
+    Status(cli_status::StatusArgs),
+    /// Says of flows which class they have and why, and which networks carry them.
+    Explain(cli_status::ExplainArgs),
+    /// Tests a configuration or scenario file, and touches nothing.
+    Check(cli_check::CheckArgs),
+    /// Applies the changed configuration file to the running daemon; flows go on.
+    Reload(cli_client::ReloadArgs),
+    /// Sets up and runs a hub, invites and revokes clients.
+    Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
     /// Shows what Hawser does: one download over three networks, with a picture.
     Demo(cli_demo::DemoArgs),
 }
 
+/// Where a daemon keeps its files.
+#[derive(Clone, Debug, clap::Args)]
+struct Places {
+    /// Key, configuration, clients.
+    #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
+    dir: PathBuf,
+    /// Lock, control socket, undo journal.
+    #[arg(long, value_name = "DIR", default_value = "/run/hawser")]
+    run_dir: PathBuf,
+}
+
 fn main() -> ExitCode {
-    let result = match Command::parse() {
+    let result = match Cli::parse().command {
+        Command::Up(args) => cli_client::up(args),
+        Command::Down(args) => cli_client::down(&args),
+        Command::Status(args) => cli_status::status(&args),
+        Command::Explain(args) => cli_status::explain(&args),
+        Command::Check(args) => cli_check::check(&args),
+        Command::Reload(args) => cli_client::reload(&args),
+        Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
         Command::Demo(args) => cli_demo::run(args),
     };
     result.unwrap_or_else(|error| {
-        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {error:#}\n"));
-        ExitCode::FAILURE
+        // Standard error may be closed; the exit code says it too.
+        let _ = writeln!(std::io::stderr(), "hawser: {error:#}");
+        if error.chain().any(|cause| cause.is::<ConfigError>()) {
+            ExitCode::from(BAD_CONFIGURATION)
+        } else {
+            ExitCode::FAILURE
+        }
     })
 }
+
+/// A file that cannot be used, as opposed to a failure while running.
+const BAD_CONFIGURATION: u8 = 64;

@@ -1,0 +1,74 @@
+//! `hawser check`.
+#![expect(clippy::print_stdout, reason = "results are this command's output")]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use hawser_node::config::{self, ClientConfig, ConfigError, HubConfig};
+use serde_json::json;
+
+/// Tests a configuration or scenario file, and touches nothing.
+///
+/// Says file, line and remedy of the first error, and exits with 64 then.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// client.toml, hub.toml or a scenario.
+    file: PathBuf,
+    /// What the file is; by default told from its name and contents.
+    #[arg(long, value_enum)]
+    kind: Option<Kind>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    /// A client's configuration.
+    Client,
+    /// A hub's configuration.
+    Hub,
+    /// A scenario for `hawser lab`.
+    Scenario,
+}
+
+pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let kind = match args.kind {
+        Some(kind) => kind,
+        None => guess(&args.file)?,
+    };
+    let problem = match kind {
+        Kind::Client => config::load::<ClientConfig>(&args.file).err().map(|error| error.to_string()),
+        Kind::Hub => config::load::<HubConfig>(&args.file).err().map(|error| error.to_string()),
+        Kind::Scenario => {
+            hawser_lab::read_scenario(&args.file, &[]).err().map(|error| error.to_string())
+        }
+    };
+    let name = match kind {
+        Kind::Client => "client configuration",
+        Kind::Hub => "hub configuration",
+        Kind::Scenario => "scenario",
+    };
+    match (&problem, args.json) {
+        (_, true) => println!("{}", json!({ "version": 1, "kind": name, "ok": problem.is_none(), "problem": problem })),
+        (None, false) => println!("{}: a good {name}", args.file.display()),
+        (Some(problem), false) => {
+            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {problem}\n"));
+        }
+    }
+    Ok(problem.map_or(ExitCode::SUCCESS, |_| ExitCode::from(crate::BAD_CONFIGURATION)))
+}
+
+fn guess(file: &Path) -> Result<Kind, ConfigError> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|source| ConfigError::Read { path: file.to_owned(), source })?;
+    let has = |start: &str| text.lines().any(|line| line.trim_start().starts_with(start));
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Ok(if has("[[network]]") || has("[[workload]]") || has("via ") {
+        Kind::Scenario
+    } else if name.contains("hub") || has("endpoints") || has("pool") {
+        Kind::Hub
+    } else {
+        Kind::Client
+    })
+}

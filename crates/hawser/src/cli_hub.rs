@@ -1,0 +1,193 @@
+//! `hawser hub ...`.
+#![expect(clippy::print_stdout, reason = "results are these commands' output")]
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use hawser_node::config::{self, HubConfig, Net4, Net6, Span};
+use hawser_node::hub::{self, HubInit, HubOptions};
+use hawser_node::invitation::HubAddress;
+use serde_json::{Value, json};
+
+use crate::Places;
+use crate::cli_client::runtime;
+use crate::logs::LogArgs;
+
+/// Sets up and runs a hub, invites and revokes clients.
+///
+/// A hub is a machine with a public address: clients' traffic surfaces there. First `init`, then `run` (or the systemd unit
+/// hawser-hub), then `invite` each client.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HubArgs {
+    #[command(subcommand)]
+    command: HubCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum HubCommand {
+    /// Makes the hub's key and configuration, and says what to open in a firewall.
+    Init(InitArgs),
+    /// Prints an invitation: one line to give to one client. It works once.
+    Invite(InviteArgs),
+    /// Takes a client's enrolment or invitation back; its session ends at once.
+    Revoke(RevokeArgs),
+    /// Lists the clients.
+    List(ListArgs),
+    /// Runs the hub in the foreground.
+    Run(RunArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct InitArgs {
+    /// Where clients reach this hub: public name or address, and UDP port. May be repeated, the likeliest first.
+    #[arg(long, value_name = "HOST:PORT", required = true, value_parser = address)]
+    endpoint: Vec<HubAddress>,
+    /// Inner IPv4 addresses: one for the hub and each client.
+    #[arg(long, value_name = "NET", default_value = "100.96.0.0/16", value_parser = net4)]
+    pool: Net4,
+    /// Inner IPv6 addresses; a random private prefix unless given.
+    #[arg(long, value_name = "NET", value_parser = net6)]
+    pool6: Option<Net6>,
+    /// Does not hide clients behind the hub's address: the network around it has routes back to the pools.
+    #[arg(long)]
+    no_nat: bool,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
+struct InviteArgs {
+    /// The client's name: 1 to 32 of a-z, 0-9, - and _.
+    name: String,
+    /// How long the invitation may be used.
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = span)]
+    expires: Span,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
+struct RevokeArgs {
+    /// The client's name.
+    name: String,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    #[command(flatten)]
+    places: Places,
+    #[command(flatten)]
+    logs: LogArgs,
+}
+
+fn address(text: &str) -> Result<HubAddress, String> {
+    text.parse().map_err(|_| "HOST:PORT, such as hub.example.org:443".to_owned())
+}
+
+fn net4(text: &str) -> Result<Net4, String> {
+    text.parse().map_err(|()| "an IPv4 network of prefix length 8 to 29 without host bits, such as 100.96.0.0/16".to_owned())
+}
+
+fn net6(text: &str) -> Result<Net6, String> {
+    text.parse().map_err(|()| "an IPv6 network of prefix length 16 to 96 without host bits, such as fd12:3456:789a::/64".to_owned())
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    text.parse().map_err(|()| "a time with its unit (s, min, h, d), such as 7d".to_owned())
+}
+
+pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        HubCommand::Init(args) => init(args)?,
+        HubCommand::Invite(args) => {
+            let invitation = hub::invite(&args.places.dir, &args.name, args.expires.0)?.to_string();
+            print(args.json, || json!({ "version": 1, "name": args.name, "invitation": invitation }), &invitation);
+        }
+        HubCommand::Revoke(args) => {
+            hub::revoke(&args.places.dir, &args.places.run_dir, &args.name)?;
+            print(args.json, || json!({ "version": 1, "revoked": args.name }), &format!("{} is revoked", args.name));
+        }
+        HubCommand::List(args) => {
+            let list = hub::list(&args.places.dir, &args.places.run_dir)?;
+            print(args.json, || list.clone(), &table(&list));
+        }
+        HubCommand::Run(args) => {
+            let config: HubConfig = load(&args.places)?;
+            if !hawser_linux::process::is_root() {
+                bail!("needs root to make an interface and routes: sudo hawser hub run");
+            }
+            let log = args.logs.start_with(config.log.as_ref())?;
+            let options = HubOptions { dir: args.places.dir, run_dir: args.places.run_dir, log };
+            runtime()?.block_on(hub::run(options))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(places: &Places) -> anyhow::Result<HubConfig> {
+    let path = places.dir.join("hub.toml");
+    if !path.exists() {
+        bail!("there is no hub in {}: `hawser hub init --endpoint HOST:PORT` makes one", places.dir.display());
+    }
+    Ok(config::load(&path)?)
+}
+
+fn init(args: InitArgs) -> anyhow::Result<()> {
+    let port = args.endpoint[0].port;
+    let init = HubInit { endpoints: args.endpoint, pool: args.pool, pool6: args.pool6, nat: !args.no_nat };
+    let path = hub::init(&args.places.dir, &init)?;
+    let text = format!(
+        "wrote {path}\n\
+         firewall: let UDP port {port} in from everywhere, and let this machine forward packets to and from hawserhub0\n\
+         next: hawser hub run, then hawser hub invite NAME",
+        path = path.display(),
+    );
+    print(args.json, || json!({ "version": 1, "config": path, "udp_port": port }), &text);
+    Ok(())
+}
+
+fn print(as_json: bool, json: impl FnOnce() -> Value, text: &str) {
+    if as_json {
+        println!("{}", json());
+    } else {
+        println!("{text}");
+    }
+}
+
+fn table(list: &Value) -> String {
+    let rows: Vec<_> = list["clients"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|client| {
+            let inner: Vec<_> =
+                client["inner"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let state = if client["connected"] == true { "connected" } else { client["state"].as_str().unwrap_or("?") };
+            vec![client["name"].as_str().unwrap_or("?").to_owned(), state.to_owned(), inner.join(" ")]
+        })
+        .collect();
+    if rows.is_empty() {
+        return "no clients yet: `hawser hub invite NAME` prints an invitation".to_owned();
+    }
+    crate::cli_status::columns(&["client", "state", "inner addresses"], &rows, "")
+}

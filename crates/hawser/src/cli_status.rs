@@ -1,0 +1,267 @@
+//! `hawser status` and `explain`.
+#![expect(clippy::print_stdout, reason = "results are these commands' output")]
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hawser_node::control_socket::{Request, ask, is_alive};
+use hawser_node::run_dir;
+use serde_json::{Value, json};
+
+use crate::Places;
+
+/// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
+///
+/// Rates are those of the last second: "up" towards the hub, "down" from it (on a hub: to and from the client).
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatusArgs {
+    /// Prints everything as JSON (with --watch: one object a line).
+    #[arg(long)]
+    json: bool,
+    /// Shows it again every half second, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// Says of flows which class they have and why, and which networks carry them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExplainArgs {
+    /// Part of a flow's description, such as 203.0.113.2:443 or tcp; the empty text shows all.
+    flow: String,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let socket = run_dir::socket(&args.places.run_dir);
+    loop {
+        if !is_alive(&socket) {
+            if args.json {
+                println!("{}", json!({ "version": 1, "state": "down" }));
+            } else {
+                println!("down (nothing answers at {}): `sudo hawser up` brings it up", socket.display());
+            }
+            return Ok(ExitCode::FAILURE);
+        }
+        let status = ask(&socket, &Request::Status)?;
+        match (args.json, args.watch) {
+            (true, _) => println!("{status}"),
+            (false, true) => println!("\x1b[H\x1b[2J{}", render(&status)),
+            (false, false) => println!("{}", render(&status)),
+        }
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(REFRESH);
+    }
+}
+
+pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let socket = run_dir::socket(&args.places.run_dir);
+    let answer = ask(&socket, &Request::Explain { flow: args.flow.clone() })?;
+    if args.json {
+        println!("{answer}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let flows = list(&answer["flows"]);
+    if flows.is_empty() {
+        println!("no flow that this side sends contains {:?}; `hawser explain ''` shows the busiest", args.flow);
+    }
+    for flow in flows {
+        println!("{}", text(&flow["flow"]));
+        println!("  class {} because {}", text(&flow["class"]), text(&flow["why"]));
+        println!("  scheduler {}, {} sent", text(&flow["scheduler"]), bytes(number(&flow["sent_bytes"])));
+        for path in list(&flow["paths"]) {
+            let share = path["share"].as_f64().unwrap_or(0.0) * 100.0;
+            println!("  {share:5.1} % over {} ({})", text(&path["network"]), text(&path["state"]));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn render(status: &Value) -> String {
+    if status["role"] == "hub" { render_hub(status) } else { render_client(status) }
+}
+
+fn render_client(status: &Value) -> String {
+    let mut out = format!(
+        "{}: {} ({}) to {}, {}\n",
+        text(&status["state"]),
+        text(&status["interface"]),
+        joined(&status["inner"]),
+        joined(&status["hub"]),
+        since(number(&status["uptime_s"])),
+    );
+    if let Some(notice) = status["notice"].as_str() {
+        let _ = writeln!(out, "note: {notice}");
+    }
+    let paths: Vec<_> = list(&status["sessions"]).iter().flat_map(|session| list(&session["paths"])).collect();
+    let rows: Vec<_> = list(&status["networks"])
+        .iter()
+        .map(|network| {
+            let path = paths.iter().find(|path| !network["path"].is_null() && path["path"] == network["path"]);
+            let state = match (path, network["used"] == true) {
+                (Some(path), _) => text(&path["state"]),
+                (None, true) => "waiting",
+                (None, false) => "not used",
+            };
+            let control = if network["control"] == true { " *" } else { "" };
+            row(format!("{}{control}", text(&network["name"])), state, path.copied())
+        })
+        .collect();
+    out.push_str(&columns(&PATH_HEADS, &rows, "\n"));
+    out.push_str(&flows(status));
+    out.trim_end().to_owned()
+}
+
+fn render_hub(status: &Value) -> String {
+    let clients = list(&status["clients"]);
+    let connected = clients.iter().filter(|client| client["connected"] == true).count();
+    let mut out = format!(
+        "up: hub at {} on {}, {connected} of {} clients connected, {}\n",
+        joined(&status["endpoints"]),
+        text(&status["interface"]),
+        clients.len(),
+        since(number(&status["uptime_s"])),
+    );
+    let rows: Vec<_> = list(&status["sessions"])
+        .iter()
+        .flat_map(|session| list(&session["paths"]))
+        .map(|path| row(text(&path["name"]).to_owned(), text(&path["state"]), Some(path)))
+        .collect();
+    out.push_str(&columns(&PATH_HEADS, &rows, "\n"));
+    out.push_str(&flows(status));
+    out.trim_end().to_owned()
+}
+
+const PATH_HEADS: [&str; 9] = ["network", "state", "up", "down", "rtt", "loss", "rate", "sent", "received"];
+
+fn row(name: String, state: &str, path: Option<&Value>) -> Vec<String> {
+    let mut row = vec![name, state.to_owned()];
+    if let Some(path) = path {
+        row.extend([
+            rate(number(&path["send_bps"])),
+            rate(number(&path["receive_bps"])),
+            format!("{:.1} ms", path["rtt_ms"].as_f64().unwrap_or(0.0)),
+            format!("{:.1} %", path["loss"].as_f64().unwrap_or(0.0) * 100.0),
+            rate(number(&path["rate_bps"])),
+            bytes(number(&path["sent_bytes"])),
+            bytes(number(&path["received_bytes"])),
+        ]);
+    }
+    row
+}
+
+/// The busiest flows of all sessions.
+fn flows(status: &Value) -> String {
+    let mut all: Vec<_> = list(&status["sessions"]).iter().flat_map(|session| list(&session["flows"])).collect();
+    all.sort_by_key(|flow| std::cmp::Reverse(number(&flow["sent_bytes"])));
+    if all.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<_> = all
+        .iter()
+        .take(MOST_FLOWS)
+        .map(|flow| {
+            vec![
+                text(&flow["flow"]).to_owned(),
+                text(&flow["class"]).to_owned(),
+                text(&flow["scheduler"]).to_owned(),
+                bytes(number(&flow["sent_bytes"])),
+            ]
+        })
+        .collect();
+    format!("\n{}", columns(&["flow", "class", "scheduler", "sent"], &rows, "\n"))
+}
+
+/// Lays out rows in columns, each as wide as its widest entry.
+pub(crate) fn columns(heads: &[&str], rows: &[Vec<String>], end: &str) -> String {
+    let heads: Vec<_> = heads.iter().map(|head| (*head).to_owned()).collect();
+    let all: Vec<_> = std::iter::once(&heads).chain(rows).collect();
+    let width = |column: usize| all.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<_> = (0..heads.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    format!("{}{end}", all.iter().map(|row| line(row)).collect::<Vec<_>>().join("\n"))
+}
+
+fn rate(bps: u64) -> String {
+    let value = bps as f64;
+    match bps {
+        0..1_000 => format!("{bps} bit/s"),
+        1_000..1_000_000 => format!("{:.0} kbit/s", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} Mbit/s", value / 1e6),
+        _ => format!("{:.2} Gbit/s", value / 1e9),
+    }
+}
+
+fn bytes(count: u64) -> String {
+    let value = count as f64;
+    match count {
+        0..1_000 => format!("{count} B"),
+        1_000..1_000_000 => format!("{:.1} kB", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
+        _ => format!("{:.2} GB", value / 1e9),
+    }
+}
+
+fn since(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("for {seconds} s"),
+        60..3_600 => format!("for {} min", seconds / 60),
+        3_600..86_400 => format!("for {} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("for {} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn joined(value: &Value) -> String {
+    let parts: Vec<_> = list(value).iter().filter_map(Value::as_str).collect();
+    if parts.is_empty() { "no address yet".to_owned() } else { parts.join(", ") }
+}
+
+const REFRESH: Duration = Duration::from_millis(500);
+const MOST_FLOWS: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_reads_as_a_table() {
+        let status = json!({
+            "role": "client", "state": "up", "interface": "hawser0", "inner": ["100.96.0.2"],
+            "hub": ["hub:443"], "uptime_s": 61, "notice": null,
+            "networks": [
+                { "name": "fiber", "used": true, "path": 0, "control": true },
+                { "name": "docker0", "used": false, "path": null, "control": false },
+            ],
+            "sessions": [{ "paths": [{ "path": 0, "name": "fiber", "state": "active", "rtt_ms": 8.25,
+                "loss": 0.01, "rate_bps": 20_000_000, "send_bps": 1_500, "receive_bps": 0,
+                "sent_bytes": 1_000, "received_bytes": 5 }], "flows": [] }],
+        });
+        let shown = render(&status);
+        assert!(shown.starts_with("up: hawser0 (100.96.0.2) to hub:443, for 1 min\n"), "{shown}");
+        assert!(shown.contains("fiber *  active    2 kbit/s"), "{shown}");
+        assert!(shown.contains("docker0  not used"), "{shown}");
+    }
+}

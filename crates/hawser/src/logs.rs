@@ -1,0 +1,74 @@
+//! Logs of a daemon: to standard error, as text or JSON.
+
+use std::io::IsTerminal;
+
+use anyhow::Context;
+use hawser_node::config::LogFilter;
+use hawser_node::logging::LogLevel;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, reload};
+
+/// How a daemon logs.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct LogArgs {
+    /// What is logged: error, warn, info, debug, trace, or a filter such as info,hawser_node=debug.
+    /// Takes the place of the configuration's `log`.
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+    /// How it is written, to standard error.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    log_format: Format,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogArgs {
+    /// The same choice as arguments for another process.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if let Some(filter) = &self.log {
+            arguments.extend(["--log".to_owned(), filter.clone()]);
+        }
+        if matches!(self.log_format, Format::Json) {
+            arguments.extend(["--log-format".to_owned(), "json".to_owned()]);
+        }
+        arguments
+    }
+
+    /// Starts logging; the result lets a daemon follow its configuration, unless the command line has decided.
+    pub(crate) fn start(&self) -> anyhow::Result<LogLevel> {
+        let (filter, handle) = reload::Layer::new(parse(self.log.as_deref().unwrap_or("info"))?);
+        let registry = tracing_subscriber::registry().with(filter);
+        let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        match self.log_format {
+            Format::Text => registry
+                .with(layer.with_target(false).with_ansi(std::io::stderr().is_terminal()))
+                .try_init()?,
+            Format::Json => registry.with(layer.json()).try_init()?,
+        }
+        if self.log.is_some() {
+            return Ok(LogLevel::default());
+        }
+        Ok(LogLevel::new(move |filter| Ok(handle.reload(parse(filter)?)?)))
+    }
+
+    /// Starts logging with what a configuration says.
+    pub(crate) fn start_with(&self, configured: Option<&LogFilter>) -> anyhow::Result<LogLevel> {
+        let level = self.start()?;
+        level.set(configured)?;
+        Ok(level)
+    }
+}
+
+fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
+    // Libraries speak up only when something is wrong.
+    let quiet = "quinn=warn,quinn_proto=warn,quinn_udp=error,rustls=warn,netlink_proto=warn,netlink_packet_route=error";
+    EnvFilter::try_new(format!("{quiet},{filter}")).with_context(|| format!("{filter:?} is no log filter"))
+}
