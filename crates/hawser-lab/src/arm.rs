@@ -10,7 +10,7 @@ use hawser_netem::scenario::{Scenario, Via, Workload};
 use hawser_units::{Duration, Instant};
 
 use crate::daemons::Daemons;
-use crate::recorder::{BIN, Gap};
+use crate::recorder::{BIN, Gap, Recorder};
 use crate::report::{CpuSeconds, Goodput, IDEAL_SHARE, NetworkReport, Report, SAMPLE_MS, Series};
 use crate::run_dir::RunDir;
 use crate::sample::{self, Carried, TcpCounters};
@@ -84,19 +84,11 @@ pub fn run(
     arm.period.stop();
     let after = Snapshot::take(&arm.world, arm.daemons.as_ref())?;
     let ended = clock::now().min(arm.period.end);
-    let finished: Vec<(Running, _)> = running
-        .into_iter()
-        .map(|r| {
-            let rec = Arc::clone(&r.recorder);
-            (r, rec)
-        })
+    let recorders: Vec<Arc<Recorder>> = running
+        .iter()
+        .map(|running| Arc::clone(&running.recorder))
         .collect();
-    let mut recorders = Vec::new();
-    let mut findings = Vec::new();
-    for (running, recorder) in finished {
-        recorders.push(recorder);
-        findings.push(running.finish());
-    }
+    let findings: Vec<_> = running.into_iter().map(Running::finish).collect();
     watched?;
     let findings = findings.into_iter().collect::<anyhow::Result<Vec<Finding>>>()?;
     Ok(arm.report(&recorders, findings, ended, (before, after)))
@@ -223,7 +215,7 @@ impl Arm<'_> {
 
     fn report(
         &self,
-        recorders: &[Arc<crate::recorder::Recorder>],
+        recorders: &[Arc<Recorder>],
         findings: Vec<Finding>,
         ended: Instant,
         (before, after): (Snapshot, Snapshot),

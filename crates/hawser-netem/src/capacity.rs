@@ -36,16 +36,6 @@ impl Capacity {
         }
     }
 
-    /// The rate at `now` of a link made at `epoch`; `None` when unlimited.
-    #[must_use]
-    pub fn rate_at(&self, epoch: Instant, now: Instant) -> Option<Rate> {
-        match self {
-            Self::Unlimited => None,
-            Self::Rate(rate) => Some(*rate),
-            Self::Trace(trace) => Some(trace.rate_at(epoch, now)),
-        }
-    }
-
     pub(crate) fn finish(
         &self,
         epoch: Instant,

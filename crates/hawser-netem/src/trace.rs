@@ -147,26 +147,6 @@ impl Trace {
         Rate::of(Bytes(bytes), core::time::Duration::from_nanos(self.period_ns)).unwrap_or(Rate::ZERO)
     }
 
-    /// The rate around `now`, with the trace starting at `epoch`: the step, or the opportunities of one second.
-    #[must_use]
-    pub fn rate_at(&self, epoch: Instant, now: Instant) -> Rate {
-        let offset = u64::try_from(now.since(epoch).as_nanos()).unwrap_or(u64::MAX) % self.period_ns;
-        match &self.form {
-            Form::Steps(steps) => steps[step_of(steps, offset)].1,
-            Form::Opportunities(at) => {
-                let window = self.period_ns.min(1_000_000_000);
-                let start = offset.saturating_sub(window / 2).min(self.period_ns - window);
-                let count =
-                    at.partition_point(|t| *t <= start + window) - at.partition_point(|t| *t <= start);
-                Rate::of(
-                    Bytes(count as u64 * FULL_FRAME),
-                    core::time::Duration::from_nanos(window),
-                )
-                .unwrap_or(Rate::ZERO)
-            }
-        }
-    }
-
     /// When a frame of `bytes` that starts at `start` has passed. A packet that arrived after the opportunity used last
     /// cannot use what is left of it.
     pub(crate) fn finish(

@@ -225,7 +225,11 @@ pub fn load_or_default<T: DeserializeOwned + Default>(path: &Path) -> Result<T, 
     }
 }
 
-fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
+/// Reads the text of a file; `path` is named in errors.
+///
+/// # Errors
+/// [`ConfigError`] with the line.
+pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();

@@ -168,7 +168,7 @@ async fn serve(
     let listen = listen_address(&config);
     let udp = Arc::new(open(listen).with_context(|| format!("cannot listen on UDP {listen}"))?);
     let mut plane = dataplane::start(DataPlaneConfig { tun, seed: u64::from_be_bytes(random()) })?;
-    let orders = plane.orders.clone();
+    let orders = Arc::clone(&plane.orders);
     orders(Command::AddSocket { id: HUB_SOCKET, socket: udp.clone() });
     let (_, nothing) = tokio::sync::mpsc::channel(1);
     let datagrams = std::mem::replace(&mut plane.control, nothing);

@@ -17,6 +17,8 @@ use crate::scheduler::{self, Choice, Demand, PathView, Scheduler, UnknownSchedul
 
 /// Bytes of a probe's body: the token.
 pub const PROBE_LEN: usize = 8;
+/// UDP payload of a full packet on an Ethernet-sized path.
+const FULL_PACKET: u64 = 1_472;
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
 /// Bounds of one flow's queue, whatever the rate.
@@ -380,7 +382,7 @@ impl<B: Copy> Egress<B> {
         if !spend(lane, bytes) {
             return None;
         }
-        transmit.counter = lane.path.on_sent(bytes, false, true, now);
+        transmit.counter = lane.path.on_sent(bytes, false, now);
         Some(transmit)
     }
 
@@ -395,7 +397,7 @@ impl<B: Copy> Egress<B> {
                 continue;
             }
             // A large probe that is lost says nothing about the path's life: it elicits a reply, not a report that is waited for.
-            let counter = lane.path.on_sent(bytes, probe.outer_len == 0, true, now);
+            let counter = lane.path.on_sent(bytes, probe.outer_len == 0, now);
             return Some(Transmit {
                 path: lane.path.id,
                 counter,
@@ -408,6 +410,7 @@ impl<B: Copy> Egress<B> {
     fn poll_packets(&mut self, now: Instant) -> Option<Transmit<B>> {
         self.wait = Instant::FAR_FUTURE;
         if self.flows.waiting() == 0 {
+            self.note_idle(now);
             return None;
         }
         let target = self.target();
@@ -432,7 +435,17 @@ impl<B: Copy> Egress<B> {
                 Decision::Duplicate(mask) => return self.emit_copies(skip, slot, mask, now),
             }
         }
+        self.note_idle(now);
         None
+    }
+
+    /// Everything that may go has gone: paths that could take more are not what limits the flows.
+    fn note_idle(&mut self, now: Instant) {
+        for lane in &mut self.lanes {
+            if lane.path.credit(FULL_PACKET, now) > 0 {
+                lane.path.on_idle();
+            }
+        }
     }
 
     fn choose(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
@@ -557,13 +570,12 @@ impl<B: Copy> Egress<B> {
         let flow = self.flows.get(slot).expect("the flow was chosen");
         let run = *flow.head().expect("its head was chosen");
         let (class, unordered) = (flow.class, flow.unordered);
-        let app_limited = self.flows.backlog() <= u64::from(run.cut.packet_len()) * u64::from(count);
         let path = &mut self.lanes[lane].path;
         let mut counter = 0;
         let mut bytes = 0;
         for index in run.next..run.next + count {
             let len = run.cut.len_of(index) as u64;
-            let number = path.on_sent(len + FRAMING as u64, true, app_limited, now);
+            let number = path.on_sent(len + FRAMING as u64, true, now);
             if index == run.next {
                 counter = number;
             }
@@ -604,7 +616,7 @@ impl<B: Copy> Egress<B> {
         let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
         for lane in others {
             let path = &mut self.lanes[*lane].path;
-            let counter = path.on_sent(bytes, true, true, now);
+            let counter = path.on_sent(bytes, true, now);
             self.copies.push_back(Transmit {
                 path: path.id,
                 counter,

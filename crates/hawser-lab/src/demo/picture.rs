@@ -31,8 +31,7 @@ pub(super) fn draw(demo: &Demo) -> String {
         escape(&demo.headline())
     ));
     svg.text(
-        LEFT,
-        70.0,
+        (LEFT, 70.0),
         36.0,
         INK,
         "start",
@@ -47,7 +46,7 @@ pub(super) fn draw(demo: &Demo) -> String {
             "The same file with curl: over each network alone, then over all of them with Hawser.".to_owned()
         }
     };
-    svg.text(LEFT, 106.0, 18.0, SOFT, "start", &escape(&subtitle));
+    svg.text((LEFT, 106.0), 18.0, SOFT, "start", &escape(&subtitle));
     draw_bars(&mut svg, demo);
     if let Some(all) = demo.downloads.last() {
         draw_chart(&mut svg, demo, all);
@@ -57,7 +56,7 @@ pub(super) fn draw(demo: &Demo) -> String {
 }
 
 fn draw_bars(svg: &mut Svg, demo: &Demo) {
-    svg.text(LEFT, BARS_TOP - 18.0, 15.0, SOFT, "start", "DOWNLOAD TIME");
+    svg.text((LEFT, BARS_TOP - 18.0), 15.0, SOFT, "start", "DOWNLOAD TIME");
     let longest = demo
         .downloads
         .iter()
@@ -71,8 +70,7 @@ fn draw_bars(svg: &mut Svg, demo: &Demo) {
         let weight = if is_all { 700 } else { 400 };
         let middle = y + BAR / 2.0 + 7.0;
         svg.text(
-            BARS_LEFT - 18.0,
-            middle,
+            (BARS_LEFT - 18.0, middle),
             20.0,
             INK,
             "end",
@@ -87,8 +85,7 @@ fn draw_bars(svg: &mut Svg, demo: &Demo) {
             svg.rect((BARS_LEFT, y, width, BAR), COLOURS[row % COLOURS.len()], 1.0);
         }
         svg.text(
-            BARS_LEFT + width + 12.0,
-            middle,
+            (BARS_LEFT + width + 12.0, middle),
             20.0,
             INK,
             "start",
@@ -126,8 +123,7 @@ fn draw_chart(svg: &mut Svg, demo: &Demo, all: &Download) {
         most: nice_ceiling(top * 1.04),
     };
     svg.text(
-        LEFT,
-        CHART_TOP - 74.0,
+        (LEFT, CHART_TOP - 74.0),
         15.0,
         SOFT,
         "start",
@@ -166,7 +162,7 @@ fn draw_legend(svg: &mut Svg, demo: &Demo) {
     let mut x = LEFT;
     for (n, name) in demo.networks.iter().enumerate() {
         svg.rect((x, y - 12.0, 14.0, 14.0), COLOURS[n % COLOURS.len()], 1.0);
-        svg.text(x + 21.0, y, 16.0, INK, "start", &escape(name));
+        svg.text((x + 21.0, y), 16.0, INK, "start", &escape(name));
         x += 46.0 + name.len() as f64 * 10.0;
     }
     svg.add(format!(
@@ -175,7 +171,7 @@ fn draw_legend(svg: &mut Svg, demo: &Demo) {
         y - 5.0,
         y - 5.0
     ));
-    svg.text(x + 30.0, y, 16.0, INK, "start", "what curl received");
+    svg.text((x + 30.0, y), 16.0, INK, "start", "what curl received");
 }
 
 fn draw_grid(svg: &mut Svg, chart: &Chart) {
@@ -186,7 +182,7 @@ fn draw_grid(svg: &mut Svg, chart: &Chart) {
         svg.add(format!(
             "<line x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"{GRID}\"/>"
         ));
-        svg.text(LEFT - 12.0, y + 5.0, 15.0, SOFT, "end", &format!("{value:.0}"));
+        svg.text((LEFT - 12.0, y + 5.0), 15.0, SOFT, "end", &format!("{value:.0}"));
     }
     let every = [1.0, 2.0, 5.0, 10.0, 20.0]
         .into_iter()
@@ -196,8 +192,7 @@ fn draw_grid(svg: &mut Svg, chart: &Chart) {
     while second <= chart.seconds {
         let x = chart.x(second);
         svg.text(
-            x,
-            CHART_BOTTOM + 26.0,
+            (x, CHART_BOTTOM + 26.0),
             15.0,
             SOFT,
             "middle",
@@ -206,8 +201,7 @@ fn draw_grid(svg: &mut Svg, chart: &Chart) {
         second += every;
     }
     svg.text(
-        RIGHT,
-        CHART_BOTTOM + 54.0,
+        (RIGHT, CHART_BOTTOM + 54.0),
         15.0,
         SOFT,
         "end",
@@ -229,11 +223,6 @@ fn shade_outage(svg: &mut Svg, all: &Download, chart: &Chart) {
 fn mark_outage(svg: &mut Svg, demo: &Demo, all: &Download, chart: &Chart) {
     let Some(outage) = all.outage else { return };
     let (from, to) = (chart.x(outage.from), chart.x(outage.to));
-    svg.rect(
-        (from, CHART_TOP - 8.0, to - from, CHART_BOTTOM - CHART_TOP + 8.0),
-        ALARM,
-        0.09,
-    );
     for x in [from, to] {
         svg.add(format!(
             "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{CHART_BOTTOM}\" stroke=\"{ALARM}\" \
@@ -243,8 +232,7 @@ fn mark_outage(svg: &mut Svg, demo: &Demo, all: &Download, chart: &Chart) {
     }
     let name = demo.networks[outage.network];
     svg.text(
-        (from + to) / 2.0,
-        CHART_TOP - 16.0,
+        ((from + to) / 2.0, CHART_TOP - 16.0),
         16.0,
         ALARM,
         "middle",
@@ -331,7 +319,7 @@ impl Svg {
     }
 
     /// `content` is markup.
-    fn text(&mut self, x: f64, y: f64, size: f64, fill: &str, anchor: &str, content: &str) {
+    fn text(&mut self, (x, y): (f64, f64), size: f64, fill: &str, anchor: &str, content: &str) {
         let _ = writeln!(
             self.text,
             "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{fill}\" text-anchor=\"{anchor}\">{content}</text>"

@@ -14,6 +14,7 @@ pub(crate) mod report;
 mod tunnel;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Context, anyhow, bail};
@@ -141,7 +142,7 @@ impl Client {
         tunnel: Tunnel,
         plane: &DataPlane,
     ) -> anyhow::Result<Self> {
-        let orders = plane.orders.clone();
+        let orders = Arc::clone(&plane.orders);
         let (news, incoming) = mpsc::unbounded_channel();
         let session = SessionConfig { rekey_after: config.rekey_after.0, ..SessionConfig::default() };
         Ok(Self {

@@ -187,9 +187,9 @@ impl Sender {
     /// Runs until told to stop.
     pub(super) fn run(mut self) {
         exact_timers();
-        let mut full = false;
+        let mut readable = true;
         while self.running {
-            if !full {
+            if !readable {
                 let timeout = self.due.first().map(|(due, _)| due.since(now()));
                 let mut ready = [false; 2];
                 if let Err(error) =
@@ -201,11 +201,14 @@ impl Sender {
                 if ready[1] {
                     self.waker.clear();
                 }
+                readable = ready[0];
             }
             while let Ok(order) = self.orders.try_recv() {
                 self.obey(order);
             }
-            full = self.read_tun();
+            if readable {
+                readable = self.read_tun();
+            }
             self.service();
             self.batches.flush();
         }

@@ -102,6 +102,7 @@ pub struct Path {
     next_counter: u64,
     cumulative: u64,
     eliciting_sent: u64,
+    idle_until: u64,
     reported: Option<u64>,
     delivered: u64,
     delivered_us: u32,
@@ -137,6 +138,7 @@ impl Path {
             next_counter: 1,
             cumulative: 0,
             eliciting_sent: 0,
+            idle_until: 0,
             reported: None,
             delivered: 0,
             delivered_us: 0,
@@ -261,8 +263,8 @@ impl Path {
     }
 
     /// Takes note of a packet handed to the network and returns its counter. `eliciting`: the peer will report it (all but reports
-    /// themselves); `app_limited`: nothing waits behind it.
-    pub fn on_sent(&mut self, udp_bytes: u64, eliciting: bool, app_limited: bool, now: Instant) -> u64 {
+    /// and answers).
+    pub fn on_sent(&mut self, udp_bytes: u64, eliciting: bool, now: Instant) -> u64 {
         let counter = self.next_counter;
         self.next_counter += 1;
         self.grow_ring();
@@ -284,9 +286,17 @@ impl Path {
             delivered_us: self.delivered_us,
             acked_sent_at: self.acked_sent_at,
             eliciting,
-            app_limited,
+            app_limited: self.reported.unwrap_or(0) < self.idle_until,
         };
         counter
+    }
+
+    /// Takes note that the path could carry more than there is for it: rates measured until everything now in flight is reported are lower
+    /// bounds.
+    ///
+    /// Source: draft-cheng-iccrg-delivery-rate-estimation section 3.1.2 (application-limited).
+    pub fn on_idle(&mut self) {
+        self.idle_until = self.next_counter;
     }
 
     /// Doubles the ring while what is in flight would overwrite itself.

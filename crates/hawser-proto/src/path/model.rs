@@ -238,9 +238,14 @@ impl Model {
             self.bucket_since = now;
         }
         self.round_rate = self.round_rate.max(rate);
-        if !sample.app_limited || rate > self.rate() {
+        if !sample.app_limited || rate > self.rate().max(self.initial_rate()) {
             self.buckets[0] = self.buckets[0].max(rate);
         }
+    }
+
+    /// What the initial window amounts to: a path that was never filled is not known to be slower.
+    fn initial_rate(&self) -> Rate {
+        Rate::of(Bytes(INITIAL_WINDOW), self.smoothed.max(MIN_ROUND)).unwrap_or_default()
     }
 
     fn queue_stands(&self) -> bool {

@@ -1,0 +1,312 @@
+//! Writes the hand-made seeds of the fuzz corpus: `make corpus`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use hawser_node::identity::KeyHash;
+use hawser_node::invitation::{HubAddress, Invitation, Token};
+use hawser_units::Sequence;
+use hawser_wire::control::{CloseReason, Hello, Message, Refusal, Welcome};
+use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer};
+use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
+
+fn main() -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let seeds = [
+        ("data", data()),
+        ("control", control()),
+        ("inner", inner()),
+        ("segment", segment()),
+        ("coalesce", coalesce()),
+        ("invitation", invitation()),
+        ("scenario", scenario()),
+        ("config", config()),
+    ];
+    for (target, inputs) in seeds {
+        let directory = root.join(target);
+        std::fs::create_dir_all(&directory)?;
+        for (name, input) in inputs {
+            std::fs::write(directory.join(name), input)?;
+        }
+    }
+    Ok(())
+}
+
+type Seeds = Vec<(&'static str, Vec<u8>)>;
+
+fn data() -> Seeds {
+    let mut datagram = vec![0; 64];
+    let mut outer = [0; OUTER_LEN];
+    Outer {
+        epoch: 3,
+        index: 0x1234_5678,
+        counter: 99,
+    }
+    .emit(&mut outer);
+    datagram[..OUTER_LEN].copy_from_slice(&outer);
+    let mut header = [0; INNER_LEN];
+    let inner = Inner {
+        kind: Kind::Packet,
+        class: Class::Interactive,
+        checksum_partial: true,
+        unordered: false,
+        flow: 7,
+        sequence: Sequence(u32::MAX),
+        sent_us: 123_456,
+    };
+    inner.emit(&mut header);
+    let mut report = [0; FEEDBACK_LEN];
+    Feedback {
+        index: 1,
+        epoch: 3,
+        highest: 1 << 40,
+        packets: 9,
+        bytes: 1 << 33,
+        ..Feedback::default()
+    }
+    .emit(&mut report);
+    let feedback = Inner {
+        kind: Kind::Feedback,
+        ..inner
+    };
+    let mut feedback_header = [0; INNER_LEN];
+    feedback.emit(&mut feedback_header);
+    vec![
+        ("datagram", datagram),
+        ("packet", [&header[..], &tcp_v4(tcp_flag::PSH, &[], 20)].concat()),
+        ("feedback", [&feedback_header[..], &report].concat()),
+        ("report", report.to_vec()),
+        ("quic", vec![0xc0; 40]),
+    ]
+}
+
+fn control() -> Seeds {
+    let messages = [
+        Message::Hello(Hello {
+            version: 1,
+            enrol_token: Some([7; 16]),
+            resume: Some(9),
+            name_hint: "laptop".to_owned(),
+        }),
+        Message::Welcome(Welcome {
+            session: 9,
+            epoch: 1,
+            inner_v4: (Ipv4Addr::new(100, 96, 0, 2), 16),
+            inner_v6: Some((Ipv6Addr::LOCALHOST, 64)),
+            dns: vec![
+                IpAddr::V4(Ipv4Addr::new(192, 0, 2, 53)),
+                IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ],
+            hub_mtu: 1432,
+        }),
+        Message::Refused(Refusal::NotEnrolled),
+        Message::PathOpen {
+            path: 1,
+            receive_index: 2,
+        },
+        Message::PathOpened {
+            path: 1,
+            receive_index: 3,
+        },
+        Message::SetScheduler {
+            class: Class::Bulk,
+            scheduler: "redundant".to_owned(),
+        },
+        Message::Cap {
+            path: 1,
+            rate_bps: 10_000_000,
+        },
+        Message::Ping(5),
+        Message::Pong(5),
+        Message::RekeyWanted,
+        Message::PathClose { path: 1 },
+        Message::Close(CloseReason::Shutdown),
+    ];
+    let mut stream = Vec::new();
+    messages.iter().for_each(|message| message.emit(&mut stream));
+    let mut hello = Vec::new();
+    messages[0].emit(&mut hello);
+    let mut welcome = Vec::new();
+    messages[1].emit(&mut welcome);
+    vec![
+        ("stream", stream),
+        ("hello", hello),
+        ("welcome", welcome),
+        ("length", vec![0xff; 8]),
+    ]
+}
+
+fn inner() -> Seeds {
+    let mss = [2, 4, 0x05, 0xb4, 1, 1, 4, 2, 1, 1, 1, 0];
+    let mut fragment = udp_v4(100);
+    fragment[6] = 0x20;
+    fragment[7] = 9;
+    let mut options = tcp_v4(tcp_flag::SYN, &mss, 0);
+    options[20 + 12 + 8] = 0;
+    vec![
+        ("tcp-syn", tcp_v4(tcp_flag::SYN, &mss, 0)),
+        ("tcp-bad-option", options),
+        ("tcp-v6", tcp_v6(tcp_flag::SYN, &mss, 0)),
+        ("udp", udp_v4(40)),
+        ("fragment", fragment),
+        (
+            "icmp",
+            [&ipv4(protocol::ICMP, 8)[..], &[8, 0, 0, 0, 0, 1, 0, 1]].concat(),
+        ),
+    ]
+}
+
+fn segment() -> Seeds {
+    let seed = |header: [u8; 2], segment: u16, packet: Vec<u8>| {
+        let mut input = vec![0x02, 0x58, header[0], header[1], 0, 0];
+        input.extend(segment.to_ne_bytes());
+        input.extend([0; 4]);
+        input.extend(packet);
+        input
+    };
+    vec![
+        (
+            "tcp-v4",
+            seed(
+                [1, 1],
+                1380,
+                tcp_v4(tcp_flag::PSH | tcp_flag::FIN, &[1; 12], 3000),
+            ),
+        ),
+        ("tcp-v6", seed([1, 4], 100, tcp_v6(tcp_flag::CWR, &[1; 12], 1000))),
+        ("udp", seed([1, 5], 200, udp_v4(1000))),
+        ("whole", seed([0, 0], 0, udp_v4(1000))),
+        ("contradiction", seed([1, 1], 1, ipv4(protocol::ICMP, 0))),
+    ]
+}
+
+fn coalesce() -> Seeds {
+    let frame = |packets: &[Vec<u8>]| {
+        let mut input = Vec::new();
+        for packet in packets {
+            input.extend((0x8000 | packet.len() as u16).to_be_bytes());
+            input.extend(packet);
+        }
+        input
+    };
+    let follow = |mut packet: Vec<u8>, at: usize, n: u32| {
+        let sequence = 1000 + n * 200;
+        packet[at + 4..at + 8].copy_from_slice(&sequence.to_be_bytes());
+        packet
+    };
+    let v4: Vec<_> = (0..4).map(|n| follow(tcp_v4(0, &[1; 12], 200), 20, n)).collect();
+    let v6: Vec<_> = (0..4).map(|n| follow(tcp_v6(0, &[1; 12], 200), 40, n)).collect();
+    let mixed = [
+        v4[0].clone(),
+        v4[1].clone(),
+        v6[0].clone(),
+        udp_v4(50),
+        udp_v4(50),
+        udp_v4(20),
+        udp_v4(50),
+    ];
+    vec![
+        ("tcp-v4", frame(&v4)),
+        ("tcp-v6", frame(&v6)),
+        ("mixed", frame(&mixed)),
+    ]
+}
+
+fn invitation() -> Seeds {
+    let address = |host: &str| HubAddress {
+        host: host.to_owned(),
+        port: 443,
+    };
+    let invitation = Invitation {
+        endpoints: vec![
+            address("hub.example.org"),
+            address("192.0.2.1"),
+            address("2001:db8::1"),
+        ],
+        name: "alice".to_owned(),
+        hub_key: KeyHash([0x5a; 32]),
+        token: Token([0xa5; 16]),
+    };
+    let line = invitation.to_string();
+    vec![
+        ("short", line[..line.len() - 20].into()),
+        ("mistyped", line.replace("alice", "alise").into()),
+        ("good", line.into()),
+        ("umlaut", "hawser://h\u{fc}b:443/alice/AQ\u{fc}".into()),
+    ]
+}
+
+fn scenario() -> Seeds {
+    let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/");
+    let read = |name: &str| std::fs::read(format!("{scenarios}{name}")).expect("a scenario of the project");
+    vec![
+        ("blackhole", read("blackhole.toml")),
+        ("unshaped", read("unshaped-two-veth.toml")),
+        ("four", read("sum-8-4-2-1.toml")),
+        ("mahimahi", b"1\n3\n3\n7\n".to_vec()),
+        ("csv", b"0.0,125000\n0.1,250000\n".to_vec()),
+    ]
+}
+
+fn config() -> Seeds {
+    vec![
+        ("empty", Vec::new()),
+        ("client", CLIENT.into()),
+        ("hub", HUB.into()),
+        ("unit", b"[networks.lte]\ncap_down = 10\n".to_vec()),
+        ("unknown", b"incldue = [\"wl*\"]\n".to_vec()),
+        ("syntax", b"listen = \"[::]:443\nmtu =".to_vec()),
+    ]
+}
+
+const CLIENT: &str = "include = [\"wl*\", \"eth?\"]\nexclude = [\"docker*\"]\n\n[networks.wwan0]\ncap_down = \"10mbit\"\n\n\
+                      [schedulers]\nbulk = \"earliest-delivery\"\ninteractive = \"redundant\"\n";
+
+const HUB: &str = "listen = \"[::]:443\"\nendpoints = [\"hub.example.org:443\"]\npool = \"100.96.0.0/16\"\n\
+                   pool6 = \"fd00:1::/64\"\nnat = true\n";
+
+fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
+    let len = (20 + payload) as u16;
+    let mut packet = vec![
+        0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, protocol, 0, 0, 100, 96, 0, 2, 203, 0, 113, 2,
+    ];
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    fill_ipv4_checksum(&mut packet, 20);
+    packet
+}
+
+fn tcp(flags: u8, options: &[u8], payload: usize) -> Vec<u8> {
+    let mut segment = vec![
+        0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0, flags, 0xff, 0xff, 0, 0, 0, 0,
+    ];
+    segment[12] = (((20 + options.len()) / 4) << 4) as u8;
+    segment.extend_from_slice(options);
+    segment.extend((0..payload).map(|n| n as u8));
+    segment
+}
+
+fn tcp_v4(flags: u8, options: &[u8], payload: usize) -> Vec<u8> {
+    let segment = tcp(flags, options, payload);
+    [ipv4(protocol::TCP, segment.len()), segment].concat()
+}
+
+fn tcp_v6(flags: u8, options: &[u8], payload: usize) -> Vec<u8> {
+    let segment = tcp(flags, options, payload);
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend((segment.len() as u16).to_be_bytes());
+    packet.extend([protocol::TCP, 64]);
+    packet.extend(Ipv6Addr::LOCALHOST.octets());
+    packet.extend(Ipv6Addr::LOCALHOST.octets());
+    [packet, segment].concat()
+}
+
+fn udp_v4(payload: usize) -> Vec<u8> {
+    let len = (8 + payload) as u16;
+    let mut packet = ipv4(protocol::UDP, usize::from(len));
+    packet.extend([0x9c, 0x40, 0, 53]);
+    packet.extend(len.to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend((0..payload).map(|n| n as u8));
+    packet
+}

@@ -1,0 +1,32 @@
+//! What the fuzz targets do, as plain functions: a fuzzer runs them on inputs that it invents, the tests on the committed corpus.
+//!
+//! Each takes any bytes, gives them to one parser, and asserts what must hold whatever they are: no panic, and what was
+//! understood means the same when it is written and read again.
+#![forbid(unsafe_code)]
+
+mod packets;
+mod texts;
+
+/// A target: its name, which is also its directory under `fuzz/corpus`, and what it does with an input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 8] = [
+    ("data", packets::data),
+    ("control", packets::control),
+    ("inner", packets::inner),
+    ("segment", packets::segment),
+    ("coalesce", packets::coalesce),
+    ("invitation", texts::invitation),
+    ("scenario", texts::scenario),
+    ("config", texts::config),
+];
+
+/// Runs the target called `name` on `input`.
+///
+/// # Panics
+/// When there is no such target, or when the input shows a fault.
+pub fn run(name: &str, input: &[u8]) {
+    let target = TARGETS.iter().find(|(known, _)| *known == name);
+    target.expect("a target has this name").1(input);
+}

@@ -1,0 +1,136 @@
+//! Parsers of bytes.
+
+use hawser_wire::control::Message;
+use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer, is_data};
+use hawser_wire::inner::{self, Ecn};
+use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
+
+/// A datagram as it comes from the network, and its parts as they come out of decryption.
+pub(crate) fn data(input: &[u8]) {
+    if let Some(outer) = Outer::parse(input) {
+        assert!(is_data(input));
+        let mut out = [0; OUTER_LEN];
+        outer.emit(&mut out);
+        assert_eq!(out, input[..OUTER_LEN]);
+    }
+    if let Some((inner, rest)) = Inner::parse(input) {
+        let mut out = [0; INNER_LEN];
+        inner.emit(&mut out);
+        assert_eq!([&out[..], rest].concat(), input);
+    }
+    if let Some(report) = Feedback::parse(input) {
+        let mut out = [0; FEEDBACK_LEN];
+        report.emit(&mut out);
+        assert_eq!(Feedback::parse(&out), Some(report));
+    }
+}
+
+/// A stream of control messages.
+pub(crate) fn control(input: &[u8]) {
+    let mut rest = input;
+    while let Ok(Some((message, taken))) = Message::parse(rest) {
+        let mut out = Vec::new();
+        message.emit(&mut out);
+        assert_eq!(Message::parse(&out), Ok(Some((message, out.len()))));
+        rest = &rest[taken..];
+    }
+}
+
+/// An inner packet, and all that is done to it in place.
+pub(crate) fn inner(input: &[u8]) {
+    let Some(summary) = inner::parse(input) else {
+        return;
+    };
+    let (ip_len, headers_len) = (usize::from(summary.ip_len), usize::from(summary.headers_len));
+    assert!(ip_len <= headers_len && headers_len <= input.len());
+    for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
+        let mut packet = input.to_vec();
+        inner::set_ecn(&mut packet, ecn);
+        let marked = inner::parse(&packet).expect("stays a packet");
+        assert_eq!(marked, inner::Summary { ecn, ..summary });
+    }
+    for mtu in [0, 576, 1280, u16::MAX] {
+        for complete in [false, true] {
+            let mut packet = input.to_vec();
+            inner::clamp_mss(&mut packet, &summary, mtu, complete);
+            assert_eq!(inner::parse(&packet), Some(summary));
+        }
+        if let Some(answer) = hawser_wire::icmp::too_large(input, mtu) {
+            assert!(inner::parse(&answer).is_some());
+        }
+    }
+}
+
+/// A large packet from the TUN device: two bytes of MTU, a virtio header, the packet.
+pub(crate) fn segment(input: &[u8]) {
+    let Some((mtu, rest)) = input.split_first_chunk::<2>() else {
+        return;
+    };
+    let Some((header, packet)) = rest.split_first_chunk::<VIRTIO_LEN>() else {
+        return;
+    };
+    if packet.len() > 65_535 {
+        return;
+    }
+    let (Some(offload), Some(summary)) = (Offload::parse(header), inner::parse(packet)) else {
+        return;
+    };
+    let Some(mut segmenter) = Segmenter::new(packet, &summary, offload) else {
+        return;
+    };
+    segmenter.fit(u16::from_be_bytes(*mtu));
+    let headers_len = usize::from(summary.headers_len);
+    let mut total = headers_len;
+    for index in 0..segmenter.count() {
+        let mut out = vec![0; segmenter.len_of(index)];
+        segmenter.emit(packet, index, &mut out);
+        total += out.len() - headers_len;
+    }
+    assert_eq!(total, segmenter.total());
+}
+
+/// Packets to be joined for the TUN device: each behind two bytes, a flag and twelve bits of length.
+pub(crate) fn coalesce(input: &[u8]) {
+    let mut coalescer = Coalescer::default();
+    let (mut rest, mut pieces, mut written) = (input, 0, 0);
+    let mut taken = 0;
+    while let Some((head, tail)) = rest.split_first_chunk::<2>() {
+        let head = u16::from_be_bytes(*head);
+        let (packet, next) = tail.split_at(usize::from(head & 0xfff).min(tail.len()));
+        rest = next;
+        // The data plane refuses what is not an inner packet before it comes here.
+        let Some(summary) = inner::parse(packet) else {
+            continue;
+        };
+        let mut join = coalescer.push(packet, head & 0x8000 != 0);
+        if join == Join::Flush {
+            written += flush(&mut coalescer, &mut pieces);
+            join = coalescer.push(packet, head & 0x8000 != 0);
+        }
+        match join {
+            Join::Append(offset) => {
+                pieces += packet.len() - offset;
+                taken += packet.len() - usize::from(summary.headers_len);
+            }
+            Join::Open(offset) => {
+                pieces += packet.len() - offset;
+                taken += packet.len();
+            }
+            Join::Flush => unreachable!("nothing is open"),
+        }
+    }
+    written += flush(&mut coalescer, &mut pieces);
+    assert_eq!(written, taken);
+}
+
+/// Bytes written, when what is open is closed.
+fn flush(coalescer: &mut Coalescer, pieces: &mut usize) -> usize {
+    let payload = core::mem::take(pieces);
+    match coalescer.finish() {
+        Some((_, headers)) => {
+            assert!(headers.len() + payload <= 65_535);
+            headers.len() + payload
+        }
+        None => 0,
+    }
+}

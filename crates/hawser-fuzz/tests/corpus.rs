@@ -1,0 +1,67 @@
+//! Replays the committed corpus, and small damages of it.
+
+use std::path::{Path, PathBuf};
+
+fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(target);
+    let entries = std::fs::read_dir(&directory).expect("every target has a corpus");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    files
+        .into_iter()
+        .map(|path| (path.clone(), std::fs::read(path).expect("readable")))
+        .collect()
+}
+
+#[test]
+fn every_target_stands_its_corpus() {
+    for (name, target) in hawser_fuzz::TARGETS {
+        let inputs = corpus(name);
+        assert!(!inputs.is_empty(), "{name}");
+        inputs.iter().for_each(|(_, input)| target(input));
+    }
+}
+
+#[test]
+fn every_target_stands_inputs_cut_short() {
+    for (name, target) in hawser_fuzz::TARGETS {
+        for (_, input) in corpus(name) {
+            (0..input.len().min(300)).for_each(|len| target(&input[..len]));
+        }
+    }
+}
+
+/// What a fuzzer would try first: one to four bytes overwritten, a stretch repeated or left out.
+#[test]
+fn every_target_stands_damaged_inputs() {
+    let mut state = 1u64;
+    let mut draw = move |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below.max(1)
+    };
+    for (name, target) in hawser_fuzz::TARGETS {
+        for (path, input) in corpus(name) {
+            for _ in 0..2_000 {
+                let mut damaged = input.clone();
+                let at = draw(damaged.len());
+                match draw(4) {
+                    0 => drop(damaged.drain(at..(at + draw(20)).min(input.len()))),
+                    1 => damaged.extend_from_slice(&input[at..]),
+                    _ => (0..=draw(4)).for_each(|_| {
+                        let at = draw(damaged.len());
+                        if let Some(byte) = damaged.get_mut(at) {
+                            *byte = [0, 1, 0x7f, 0x80, 0xff, b'0', b'"', draw(256) as u8][draw(8)];
+                        }
+                    }),
+                }
+                if std::panic::catch_unwind(|| target(&damaged)).is_err() {
+                    panic!("{name}, from {}: {damaged:?}", path.display());
+                }
+            }
+        }
+    }
+}
