@@ -79,7 +79,7 @@ fn read_control(socket: &Arc<UdpSocket>) -> mpsc::Receiver<ControlDatagram> {
                 Ok(_) => {
                     for bytes in buffer[..meta[0].len].chunks(meta[0].stride) {
                         let (from, bytes) = (meta[0].addr, bytes.to_vec());
-                        let _ = sender.try_send(ControlDatagram { from, ecn: 0, bytes });
+                        let _ = sender.try_send(ControlDatagram { from, to: None, ecn: 0, bytes });
                     }
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
