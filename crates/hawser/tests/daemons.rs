@@ -22,7 +22,10 @@ impl World {
             return None;
         }
         let id = format!("hwt-{name}-{}", std::process::id());
-        let world = Self { id, dir: tempfile::tempdir().unwrap() };
+        let world = Self {
+            id,
+            dir: tempfile::tempdir().unwrap(),
+        };
         let (client, hub) = (world.namespace("c"), world.namespace("h"));
         for namespace in [&client, &hub] {
             run("ip", &["netns", "add", namespace]);
@@ -31,14 +34,26 @@ impl World {
         world.ip(&hub, "addr add 198.51.100.1/32 dev lo");
         for (number, cable) in ["fiber", "lte"].iter().enumerate() {
             let net = 10 + number;
-            run("ip", &["link", "add", cable, "netns", &client, "type", "veth", "peer", "name", cable, "netns", &hub]);
+            run(
+                "ip",
+                &[
+                    "link", "add", cable, "netns", &client, "type", "veth", "peer", "name", cable, "netns",
+                    &hub,
+                ],
+            );
             world.ip(&client, &format!("addr add 10.0.{net}.2/24 dev {cable}"));
             world.ip(&hub, &format!("addr add 10.0.{net}.1/24 dev {cable}"));
             world.ip(&client, &format!("link set {cable} up"));
             world.ip(&hub, &format!("link set {cable} up"));
-            world.ip(&hub, &format!("route replace 10.0.{net}.0/24 dev {cable} src 198.51.100.1"));
+            world.ip(
+                &hub,
+                &format!("route replace 10.0.{net}.0/24 dev {cable} src 198.51.100.1"),
+            );
             let metric = 100 + number;
-            world.ip(&client, &format!("route add default via 10.0.{net}.1 metric {metric}"));
+            world.ip(
+                &client,
+                &format!("route add default via 10.0.{net}.1 metric {metric}"),
+            );
         }
         Some(world)
     }
@@ -61,7 +76,12 @@ impl World {
 
     fn hawser(&self, side: &str, arguments: &[&str]) -> Command {
         let mut command = self.inside(side, env!("CARGO_BIN_EXE_hawser"));
-        command.args(arguments).arg("--dir").arg(self.place(side)).arg("--run-dir").arg(self.run_dir(side));
+        command
+            .args(arguments)
+            .arg("--dir")
+            .arg(self.place(side))
+            .arg("--run-dir")
+            .arg(self.run_dir(side));
         command
     }
 
@@ -76,7 +96,14 @@ impl World {
     fn start(&self, side: &str, arguments: &[&str]) -> Daemon {
         let log = std::fs::File::create(self.dir.path().join(format!("{side}.log"))).unwrap();
         let mut command = self.hawser(side, arguments);
-        Daemon(command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
+        Daemon(
+            command
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().unwrap())
+                .stderr(log)
+                .spawn()
+                .unwrap(),
+        )
     }
 
     fn init(&self) {
@@ -108,7 +135,9 @@ impl World {
 
     fn ping_hub(&self) -> bool {
         let mut ping = self.inside("c", "ping");
-        ping.args(["-c", "1", "-W", "1", "100.96.0.1"]).stdout(Stdio::null()).stderr(Stdio::null());
+        ping.args(["-c", "1", "-W", "1", "100.96.0.1"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         ping.status().unwrap().success()
     }
 
@@ -131,7 +160,10 @@ impl World {
                 command.args(words);
                 command
             });
-            answers.push_str(&format!("{question}: {}\n", String::from_utf8_lossy(&output.stdout)));
+            answers.push_str(&format!(
+                "{question}: {}\n",
+                String::from_utf8_lossy(&output.stdout)
+            ));
         }
         answers
     }
@@ -140,7 +172,9 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for side in ["c", "h"] {
-            let _ = Command::new("ip").args(["netns", "del", &self.namespace(side)]).status();
+            let _ = Command::new("ip")
+                .args(["netns", "del", &self.namespace(side)])
+                .status();
         }
     }
 }
@@ -171,7 +205,11 @@ fn run(program: &str, arguments: &[&str]) {
 
 fn good(mut command: Command) -> Output {
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     output
 }
 
@@ -191,7 +229,9 @@ fn packets_pass_and_nothing_stays_behind() {
     world.wait("through", World::ping_hub);
     world.wait("on both networks", |world| {
         let paths = world.status("c")["sessions"][0]["paths"].clone();
-        paths.as_array().is_some_and(|paths| paths.len() == 2 && paths.iter().all(|p| p["state"] == "active"))
+        paths
+            .as_array()
+            .is_some_and(|paths| paths.len() == 2 && paths.iter().all(|p| p["state"] == "active"))
     });
     assert_ne!(world.system("c"), client_before);
     client.signal("-TERM");
@@ -219,7 +259,9 @@ fn a_hub_restart_is_survived_and_revocation_is_immediate() {
     let invitation = world.invite();
     // The whole way of a user: the command returns when packets flow.
     let up = good(world.hawser("c", &["up", &invitation]));
-    assert!(String::from_utf8_lossy(&up.stdout).starts_with("up: hawser0 to 198.51.100.1:4430 over fiber, lte"));
+    assert!(
+        String::from_utf8_lossy(&up.stdout).starts_with("up: hawser0 to 198.51.100.1:4430 over fiber, lte")
+    );
     world.wait("through", World::ping_hub);
     let first = world.status("c");
     hub.signal("-KILL");
@@ -236,7 +278,10 @@ fn a_hub_restart_is_survived_and_revocation_is_immediate() {
     let refused = world.hawser("c", &["up"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("not enrolled") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.contains("not enrolled") && said.lines().count() == 1,
+        "{said}"
+    );
 }
 
 #[test]

@@ -38,9 +38,15 @@ fn a_full_client_file_is_read() {
     .unwrap();
     assert!(config.uses("wlan0") && config.uses("eth1"));
     assert!(!config.uses("eth9") && !config.uses("eth10") && !config.uses("usb0") && !config.uses("hawser1"));
-    assert_eq!(config.network("lte").cap_up, Some(Speed(Rate::from_bps(2_500_000))));
+    assert_eq!(
+        config.network("lte").cap_up,
+        Some(Speed(Rate::from_bps(2_500_000)))
+    );
     assert_eq!(config.network("wlan0"), NetworkConfig::default());
-    assert_eq!(config.schedulers.chosen(), [(Class::Bulk, "backpressure".to_owned())]);
+    assert_eq!(
+        config.schedulers.chosen(),
+        [(Class::Bulk, "backpressure".to_owned())]
+    );
     assert_eq!(config.rekey_after.0, Duration::from_secs(1800));
 }
 
@@ -48,16 +54,46 @@ fn a_full_client_file_is_read() {
 fn errors_name_file_line_and_remedy() {
     let cases = [
         ("\nfoo = 1", "client.toml:2: unknown field `foo`, expected one of"),
-        ("mtu = 100", "client.toml:1: mtu 100 is out of range: 1280 to 9000 bytes"),
-        ("dns = \"mine\"", "client.toml:1: unknown variant `mine`, expected `keep` or `hub`"),
-        ("rekey_after = 3600", "client.toml:1: 3600 is not enough: expected a time with its unit"),
-        ("rekey_after = \"1 week\"", "client.toml:1: \"1 week\" is wrong: expected a time with its unit"),
-        ("include = [\n\"a/b\"]", "client.toml:2: \"a/b\" is wrong: expected an interface name"),
-        ("[networks.lte]\ncap_up = \"10mb\"", "client.toml:2: \"10mb\" is wrong: expected a rate with its unit"),
-        ("[networks.lte]\ncap = \"10mbit\"", "client.toml:2: unknown field `cap`, expected `cap_up` or `cap_down`"),
-        ("[schedulers]\nbulk = \"fastest\"", "client.toml:2: \"fastest\" is wrong: expected one of random,"),
-        ("interface = \"a name that is too long\"", "client.toml:1: \"a name that is too long\" is wrong"),
-        ("log = \"loud\"", "client.toml:1: \"loud\" is wrong: expected error, warn"),
+        (
+            "mtu = 100",
+            "client.toml:1: mtu 100 is out of range: 1280 to 9000 bytes",
+        ),
+        (
+            "dns = \"mine\"",
+            "client.toml:1: unknown variant `mine`, expected `keep` or `hub`",
+        ),
+        (
+            "rekey_after = 3600",
+            "client.toml:1: 3600 is not enough: expected a time with its unit",
+        ),
+        (
+            "rekey_after = \"1 week\"",
+            "client.toml:1: \"1 week\" is wrong: expected a time with its unit",
+        ),
+        (
+            "include = [\n\"a/b\"]",
+            "client.toml:2: \"a/b\" is wrong: expected an interface name",
+        ),
+        (
+            "[networks.lte]\ncap_up = \"10mb\"",
+            "client.toml:2: \"10mb\" is wrong: expected a rate with its unit",
+        ),
+        (
+            "[networks.lte]\ncap = \"10mbit\"",
+            "client.toml:2: unknown field `cap`, expected `cap_up` or `cap_down`",
+        ),
+        (
+            "[schedulers]\nbulk = \"fastest\"",
+            "client.toml:2: \"fastest\" is wrong: expected one of random,",
+        ),
+        (
+            "interface = \"a name that is too long\"",
+            "client.toml:1: \"a name that is too long\" is wrong",
+        ),
+        (
+            "log = \"loud\"",
+            "client.toml:1: \"loud\" is wrong: expected error, warn",
+        ),
         ("metrics = \"9469\"", "client.toml:1: "),
         ("mtu = ", "client.toml:1: "),
         ("a = 1\nb = [", "client.toml:2: "),
@@ -79,17 +115,32 @@ fn a_hub_file_needs_endpoint_and_pool() {
     assert_eq!(config.pools().hub().0, Ipv4Addr::new(100, 96, 0, 1));
     let cases = [
         ("", "hub.toml:1: missing field `endpoints`"),
-        ("endpoints = [\"hub\"]", "hub.toml:1: \"hub\" is wrong: expected HOST:PORT"),
-        ("endpoints = []\npool = \"100.96.0.1/16\"", "hub.toml:2: \"100.96.0.1/16\" is wrong: expected an IPv4 network"),
+        (
+            "endpoints = [\"hub\"]",
+            "hub.toml:1: \"hub\" is wrong: expected HOST:PORT",
+        ),
+        (
+            "endpoints = []\npool = \"100.96.0.1/16\"",
+            "hub.toml:2: \"100.96.0.1/16\" is wrong: expected an IPv4 network",
+        ),
     ];
     for (text, expected) in cases {
         let error = hub(text).unwrap_err();
         assert!(error.starts_with(expected), "{text:?}: {error}");
     }
     for (line, expected) in [
-        ("nat = \"yes\"", "hub.toml:3: \"yes\" is wrong: expected \"auto\", true or false"),
-        ("pool6 = \"fd00::/8\"", "hub.toml:3: \"fd00::/8\" is wrong: expected an IPv6 network"),
-        ("nat = 1", "hub.toml:3: invalid type: integer `1`, expected \"auto\", true or false"),
+        (
+            "nat = \"yes\"",
+            "hub.toml:3: \"yes\" is wrong: expected \"auto\", true or false",
+        ),
+        (
+            "pool6 = \"fd00::/8\"",
+            "hub.toml:3: \"fd00::/8\" is wrong: expected an IPv6 network",
+        ),
+        (
+            "nat = 1",
+            "hub.toml:3: invalid type: integer `1`, expected \"auto\", true or false",
+        ),
     ] {
         let error = hub(&format!("{HUB}{line}")).unwrap_err();
         assert!(error.starts_with(expected), "{line:?}: {error}");
@@ -111,13 +162,25 @@ fn patterns_match_like_a_shell() {
         ("a", "b", false),
     ];
     for (pattern, name, expected) in cases {
-        assert_eq!(Pattern(pattern.to_owned()).matches(name), expected, "{pattern} {name}");
+        assert_eq!(
+            Pattern(pattern.to_owned()).matches(name),
+            expected,
+            "{pattern} {name}"
+        );
     }
 }
 
 #[test]
 fn a_missing_file_is_named() {
-    let error = load::<HubConfig>(Path::new("/nonexistent/hub.toml")).unwrap_err().to_string();
-    assert!(error.starts_with("/nonexistent/hub.toml: cannot read it"), "{error}");
-    assert_eq!(load_or_default::<ClientConfig>(Path::new("/nonexistent/x")).unwrap(), ClientConfig::default());
+    let error = load::<HubConfig>(Path::new("/nonexistent/hub.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("/nonexistent/hub.toml: cannot read it"),
+        "{error}"
+    );
+    assert_eq!(
+        load_or_default::<ClientConfig>(Path::new("/nonexistent/x")).unwrap(),
+        ClientConfig::default()
+    );
 }

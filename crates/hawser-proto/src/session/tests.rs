@@ -33,7 +33,12 @@ fn with_path() -> ClientSession {
     let mut client = client();
     client.handle_network_added(NetworkId(1), 99);
     client.handle_control_up(7, at(0), || 10);
-    client.handle_message(&Message::PathOpened { path: 0, receive_index: 20 }).unwrap();
+    client
+        .handle_message(&Message::PathOpened {
+            path: 0,
+            receive_index: 20,
+        })
+        .unwrap();
     sent(&mut client);
     done(&mut client);
     client
@@ -46,14 +51,36 @@ fn a_path_opens_when_both_sides_have_named_their_index() {
     assert_eq!(sent(&mut client), []);
     client.handle_control_up(7, at(0), || 10);
     assert_eq!(done(&mut client), [ClientAction::Start { session: 7 }]);
-    assert_eq!(sent(&mut client), [Message::PathOpen { path: 0, receive_index: 10 }]);
+    assert_eq!(
+        sent(&mut client),
+        [Message::PathOpen {
+            path: 0,
+            receive_index: 10
+        }]
+    );
     assert_eq!(client.path(NetworkId(1)), None);
-    client.handle_message(&Message::PathOpened { path: 0, receive_index: 20 }).unwrap();
-    let open = ClientAction::OpenPath { network: NetworkId(1), path: 0, local_index: 10, peer_index: 20 };
+    client
+        .handle_message(&Message::PathOpened {
+            path: 0,
+            receive_index: 20,
+        })
+        .unwrap();
+    let open = ClientAction::OpenPath {
+        network: NetworkId(1),
+        path: 0,
+        local_index: 10,
+        peer_index: 20,
+    };
     assert_eq!(done(&mut client), [open]);
     assert_eq!(client.path(NetworkId(1)), Some(0));
     client.handle_network_added(NetworkId(2), 11);
-    assert_eq!(sent(&mut client), [Message::PathOpen { path: 1, receive_index: 11 }]);
+    assert_eq!(
+        sent(&mut client),
+        [Message::PathOpen {
+            path: 1,
+            receive_index: 11
+        }]
+    );
 }
 
 #[test]
@@ -63,14 +90,26 @@ fn paths_outlive_their_connection_and_changes_catch_up() {
     client.handle_control_down();
     client.handle_network_added(NetworkId(3), 12);
     client.handle_network_removed(NetworkId(1));
-    assert_eq!(done(&mut client), [ClientAction::ClosePath { network: NetworkId(1), path: 0 }]);
+    assert_eq!(
+        done(&mut client),
+        [ClientAction::ClosePath {
+            network: NetworkId(1),
+            path: 0
+        }]
+    );
     assert_eq!(sent(&mut client), []);
     client.handle_control_up(7, at(9), || 13);
     assert_eq!(done(&mut client), []);
     let expected = [
-        Message::PathOpen { path: 1, receive_index: 11 },
+        Message::PathOpen {
+            path: 1,
+            receive_index: 11,
+        },
         Message::PathClose { path: 0 },
-        Message::PathOpen { path: 2, receive_index: 13 },
+        Message::PathOpen {
+            path: 2,
+            receive_index: 13,
+        },
     ];
     assert_eq!(sent(&mut client), expected);
 }
@@ -79,8 +118,20 @@ fn paths_outlive_their_connection_and_changes_catch_up() {
 fn another_session_begins_with_fresh_paths() {
     let mut client = with_path();
     client.handle_control_up(8, at(9), || 30);
-    assert_eq!(done(&mut client), [ClientAction::End { session: 7 }, ClientAction::Start { session: 8 }]);
-    assert_eq!(sent(&mut client), [Message::PathOpen { path: 0, receive_index: 30 }]);
+    assert_eq!(
+        done(&mut client),
+        [
+            ClientAction::End { session: 7 },
+            ClientAction::Start { session: 8 }
+        ]
+    );
+    assert_eq!(
+        sent(&mut client),
+        [Message::PathOpen {
+            path: 0,
+            receive_index: 30
+        }]
+    );
 }
 
 #[test]
@@ -112,7 +163,10 @@ fn doubt_asks_at_once_and_waits_less() {
 
 #[test]
 fn old_keys_are_replaced_once() {
-    let config = SessionConfig { rekey_after: Duration::from_secs(3), ..SessionConfig::default() };
+    let config = SessionConfig {
+        rekey_after: Duration::from_secs(3),
+        ..SessionConfig::default()
+    };
     let mut client = ClientSession::new(config);
     client.handle_control_up(7, at(0), || 1);
     done(&mut client);
@@ -139,13 +193,28 @@ fn path_ids_run_out_into_a_new_session() {
 #[test]
 fn client_transition_table() {
     let fine = [
-        (Message::PathOpened { path: 0, receive_index: 20 }, vec![]),
-        (Message::PathClose { path: 0 }, vec![ClientAction::ClosePath { network: NetworkId(1), path: 0 }]),
+        (
+            Message::PathOpened {
+                path: 0,
+                receive_index: 20,
+            },
+            vec![],
+        ),
+        (
+            Message::PathClose { path: 0 },
+            vec![ClientAction::ClosePath {
+                network: NetworkId(1),
+                path: 0,
+            }],
+        ),
         (Message::PathClose { path: 9 }, vec![]),
         (Message::Ping(3), vec![]),
         (Message::Pong(3), vec![]),
         (Message::RekeyWanted, vec![ClientAction::Rekey]),
-        (Message::Close(CloseReason::Revoked), vec![ClientAction::Closed(CloseReason::Revoked)]),
+        (
+            Message::Close(CloseReason::Revoked),
+            vec![ClientAction::Closed(CloseReason::Revoked)],
+        ),
     ];
     for (message, actions) in fine {
         let mut client = with_path();
@@ -153,17 +222,45 @@ fn client_transition_table() {
         assert_eq!(done(&mut client), actions, "{message:?}");
     }
     let wrong = [
-        (Message::PathOpened { path: 0, receive_index: 21 }, Violation::PathReused(0)),
-        (Message::PathOpened { path: 5, receive_index: 1 }, Violation::PathUnknown(5)),
-        (Message::PathOpen { path: 0, receive_index: 1 }, Violation::Unexpected("path open")),
-        (Message::Cap { path: 0, rate_bps: 1 }, Violation::Unexpected("cap")),
         (
-            Message::SetScheduler { class: Class::Bulk, scheduler: "random".into() },
+            Message::PathOpened {
+                path: 0,
+                receive_index: 21,
+            },
+            Violation::PathReused(0),
+        ),
+        (
+            Message::PathOpened {
+                path: 5,
+                receive_index: 1,
+            },
+            Violation::PathUnknown(5),
+        ),
+        (
+            Message::PathOpen {
+                path: 0,
+                receive_index: 1,
+            },
+            Violation::Unexpected("path open"),
+        ),
+        (
+            Message::Cap { path: 0, rate_bps: 1 },
+            Violation::Unexpected("cap"),
+        ),
+        (
+            Message::SetScheduler {
+                class: Class::Bulk,
+                scheduler: "random".into(),
+            },
             Violation::Unexpected("set scheduler"),
         ),
     ];
     for (message, violation) in wrong {
-        assert_eq!(with_path().handle_message(&message), Err(violation), "{message:?}");
+        assert_eq!(
+            with_path().handle_message(&message),
+            Err(violation),
+            "{message:?}"
+        );
     }
 }
 
@@ -172,7 +269,14 @@ fn client_transition_table() {
 fn hub_transition_table() {
     let open = || {
         let mut hub = HubSession::new();
-        hub.handle_message(&Message::PathOpen { path: 3, receive_index: 1 }, || 2).unwrap();
+        hub.handle_message(
+            &Message::PathOpen {
+                path: 3,
+                receive_index: 1,
+            },
+            || 2,
+        )
+        .unwrap();
         while hub.poll_action().is_some() || hub.poll_transmit().is_some() {}
         hub
     };
@@ -180,14 +284,36 @@ fn hub_transition_table() {
     let closed = |path| Some(Message::PathClose { path });
     let fine = [
         (
-            Message::PathOpen { path: 4, receive_index: 5 },
-            Some(HubAction::OpenPath { path: 4, local_index: 9, peer_index: 5 }),
+            Message::PathOpen {
+                path: 4,
+                receive_index: 5,
+            },
+            Some(HubAction::OpenPath {
+                path: 4,
+                local_index: 9,
+                peer_index: 5,
+            }),
             opened(4, 9),
         ),
-        (Message::PathOpen { path: 3, receive_index: 1 }, None, opened(3, 2)),
-        (Message::PathClose { path: 3 }, Some(HubAction::ClosePath { path: 3 }), closed(3)),
+        (
+            Message::PathOpen {
+                path: 3,
+                receive_index: 1,
+            },
+            None,
+            opened(3, 2),
+        ),
+        (
+            Message::PathClose { path: 3 },
+            Some(HubAction::ClosePath { path: 3 }),
+            closed(3),
+        ),
         (Message::PathClose { path: 0 }, None, closed(0)),
-        (Message::Cap { path: 3, rate_bps: 0 }, Some(HubAction::SetCap { path: 3, cap: None }), None),
+        (
+            Message::Cap { path: 3, rate_bps: 0 },
+            Some(HubAction::SetCap { path: 3, cap: None }),
+            None,
+        ),
         (Message::Cap { path: 0, rate_bps: 1 }, None, None),
         (Message::Ping(8), None, Some(Message::Pong(8))),
         (Message::Pong(8), None, None),
@@ -195,17 +321,43 @@ fn hub_transition_table() {
     for (message, action, answer) in fine {
         let mut hub = open();
         assert_eq!(hub.handle_message(&message, || 9), Ok(()), "{message:?}");
-        assert_eq!((hub.poll_action(), hub.poll_transmit()), (action, answer), "{message:?}");
+        assert_eq!(
+            (hub.poll_action(), hub.poll_transmit()),
+            (action, answer),
+            "{message:?}"
+        );
     }
     let wrong = [
-        (Message::PathOpen { path: 3, receive_index: 7 }, Violation::PathReused(3)),
-        (Message::PathOpen { path: 2, receive_index: 7 }, Violation::PathReused(2)),
+        (
+            Message::PathOpen {
+                path: 3,
+                receive_index: 7,
+            },
+            Violation::PathReused(3),
+        ),
+        (
+            Message::PathOpen {
+                path: 2,
+                receive_index: 7,
+            },
+            Violation::PathReused(2),
+        ),
         (Message::Cap { path: 4, rate_bps: 1 }, Violation::PathUnknown(4)),
-        (Message::PathOpened { path: 3, receive_index: 1 }, Violation::Unexpected("path opened")),
+        (
+            Message::PathOpened {
+                path: 3,
+                receive_index: 1,
+            },
+            Violation::Unexpected("path opened"),
+        ),
         (Message::RekeyWanted, Violation::Unexpected("rekey wanted")),
     ];
     for (message, violation) in wrong {
-        assert_eq!(open().handle_message(&message, || 9), Err(violation), "{message:?}");
+        assert_eq!(
+            open().handle_message(&message, || 9),
+            Err(violation),
+            "{message:?}"
+        );
     }
 }
 
@@ -213,11 +365,23 @@ fn hub_transition_table() {
 fn a_hub_opens_a_bounded_number_of_paths() {
     let mut hub = HubSession::new();
     for path in 0..=MAX_PATHS as u16 {
-        hub.handle_message(&Message::PathOpen { path, receive_index: 1 }, || 1).unwrap();
+        hub.handle_message(
+            &Message::PathOpen {
+                path,
+                receive_index: 1,
+            },
+            || 1,
+        )
+        .unwrap();
     }
     assert_eq!(hub.paths(), MAX_PATHS);
     let last = std::iter::from_fn(|| hub.poll_transmit()).last();
-    assert_eq!(last, Some(Message::PathClose { path: MAX_PATHS as u16 }));
+    assert_eq!(
+        last,
+        Some(Message::PathClose {
+            path: MAX_PATHS as u16
+        })
+    );
 }
 
 /// One thing that happens to a pair of sides joined by a connection that may break and lose what is on its way.
@@ -314,7 +478,8 @@ impl Pair {
         self.is_up = true;
         self.hub.handle_control_up();
         let next = &mut self.next_index;
-        self.client.handle_control_up(self.session, self.now, || counter(next));
+        self.client
+            .handle_control_up(self.session, self.now, || counter(next));
     }
 
     fn disconnect(&mut self) {
@@ -327,7 +492,9 @@ impl Pair {
     fn deliver(&mut self) {
         if let Some(message) = self.to_hub.pop_front() {
             let next = &mut self.next_index;
-            self.hub.handle_message(&message, || counter(next)).expect("an honest client");
+            self.hub
+                .handle_message(&message, || counter(next))
+                .expect("an honest client");
         }
         if let Some(message) = self.to_client.pop_front() {
             self.client.handle_message(&message).expect("an honest hub");
@@ -338,12 +505,20 @@ impl Pair {
     fn drain(&mut self) {
         while let Some(action) = self.client.poll_action() {
             match action {
-                ClientAction::OpenPath { path, local_index, peer_index, .. } => {
+                ClientAction::OpenPath {
+                    path,
+                    local_index,
+                    peer_index,
+                    ..
+                } => {
                     assert!(self.used.insert((self.session, path)), "path {path} used twice");
                     self.client_paths.insert(path, (local_index, peer_index));
                 }
                 ClientAction::ClosePath { path, .. } => {
-                    assert!(self.client_paths.remove(&path).is_some(), "path {path} was not open");
+                    assert!(
+                        self.client_paths.remove(&path).is_some(),
+                        "path {path} was not open"
+                    );
                 }
                 ClientAction::End { .. } => self.client_paths.clear(),
                 ClientAction::Reconnect => self.disconnect(),
@@ -353,19 +528,26 @@ impl Pair {
         }
         while let Some(action) = self.hub.poll_action() {
             match action {
-                HubAction::OpenPath { path, local_index, peer_index } => {
+                HubAction::OpenPath {
+                    path,
+                    local_index,
+                    peer_index,
+                } => {
                     assert!(self.hub_paths.insert(path, (peer_index, local_index)).is_none());
                 }
                 HubAction::ClosePath { path } => {
                     assert!(self.hub_paths.remove(&path).is_some(), "path {path} was not open");
                 }
-                other @ (HubAction::SetScheduler { .. } | HubAction::SetCap { .. } | HubAction::Closed(_)) => {
+                other
+                @ (HubAction::SetScheduler { .. } | HubAction::SetCap { .. } | HubAction::Closed(_)) => {
                     panic!("{other:?}")
                 }
             }
         }
-        self.to_hub.extend(std::iter::from_fn(|| self.client.poll_transmit()).filter(|_| self.is_up));
-        self.to_client.extend(std::iter::from_fn(|| self.hub.poll_transmit()).filter(|_| self.is_up));
+        self.to_hub
+            .extend(std::iter::from_fn(|| self.client.poll_transmit()).filter(|_| self.is_up));
+        self.to_client
+            .extend(std::iter::from_fn(|| self.hub.poll_transmit()).filter(|_| self.is_up));
     }
 }
 
