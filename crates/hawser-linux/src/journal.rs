@@ -72,7 +72,10 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        Ok(Self { path: path.to_owned(), entries })
+        Ok(Self {
+            path: path.to_owned(),
+            entries,
+        })
     }
 
     /// The entries, oldest first.
@@ -114,7 +117,12 @@ impl Journal {
 
     fn save(&self) -> io::Result<()> {
         let fresh = self.path.with_extension("new");
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        let mut file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&fresh)?;
         file.write_all(&serde_json::to_vec_pretty(&self.entries)?)?;
         file.sync_all()?;
         fs::rename(&fresh, &self.path)
@@ -129,8 +137,15 @@ mod tests {
     fn survives_a_crash_and_ends_empty() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("undo.json");
-        let rule = Entry::Rule { rule: Rule::Near, ipv6: true };
-        let sysctl = Entry::Sysctl { key: "net/x".into(), old: "0".into(), new: "1".into() };
+        let rule = Entry::Rule {
+            rule: Rule::Near,
+            ipv6: true,
+        };
+        let sysctl = Entry::Sysctl {
+            key: "net/x".into(),
+            old: "0".into(),
+            new: "1".into(),
+        };
         let mut journal = Journal::open(&path).unwrap();
         journal.enter(rule.clone()).unwrap();
         journal.enter(sysctl.clone()).unwrap();

@@ -40,7 +40,11 @@ impl Network {
     /// Whether packets of that family can leave here.
     #[must_use]
     pub fn carries(&self, ipv6: bool) -> bool {
-        if ipv6 { self.v6.is_some() } else { self.v4.is_some() }
+        if ipv6 {
+            self.v6.is_some()
+        } else {
+            self.v4.is_some()
+        }
     }
 }
 
@@ -116,7 +120,11 @@ impl Watch {
             MulticastGroup::Ipv6Route,
         ])?;
         tokio::spawn(connection);
-        Ok(Self { handle, announcements: Box::new(messages.map(|_| ())), last: None })
+        Ok(Self {
+            handle,
+            announcements: Box::new(messages.map(|_| ())),
+            last: None,
+        })
     }
 
     /// The networks: at once the first time, then whenever they have changed. May be dropped while it waits.
@@ -163,7 +171,9 @@ pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
         let mut routes = handle.route().get(query).execute();
         while let Some(route) = routes.try_next().await? {
             for (index, hop) in default_routes(&route) {
-                let Some(network) = found.get_mut(&index) else { continue };
+                let Some(network) = found.get_mut(&index) else {
+                    continue;
+                };
                 let is_v6 = route.header.address_family == AddressFamily::Inet6;
                 let slot = if is_v6 { &mut network.v6 } else { &mut network.v4 };
                 // The kernel lists the preferred route first.
@@ -172,12 +182,20 @@ pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
         }
     }
     for network in found.values_mut() {
-        let has = |ipv6: bool| network.addresses.iter().any(|(address, _)| address.is_ipv6() == ipv6);
+        let has = |ipv6: bool| {
+            network
+                .addresses
+                .iter()
+                .any(|(address, _)| address.is_ipv6() == ipv6)
+        };
         let (v4, v6) = (has(false), has(true));
         network.v4 = network.v4.filter(|_| v4);
         network.v6 = network.v6.filter(|_| v6);
     }
-    Ok(found.into_values().filter(|n| n.v4.is_some() || n.v6.is_some()).collect())
+    Ok(found
+        .into_values()
+        .filter(|n| n.v4.is_some() || n.v6.is_some())
+        .collect())
 }
 
 /// The interface of a link that is up and has carrier.
@@ -209,7 +227,8 @@ fn usable(link: &LinkMessage) -> Option<Network> {
 
 /// The address, if packets can leave with it.
 fn global(message: &AddressMessage) -> Option<(IpAddr, u8)> {
-    let unfit = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed | AddressHeaderFlags::Deprecated;
+    let unfit =
+        AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed | AddressHeaderFlags::Deprecated;
     if message.header.flags.intersects(unfit) {
         return None;
     }
@@ -248,10 +267,16 @@ fn default_routes(route: &RouteMessage) -> Vec<(u32, NextHop)> {
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Oif(number) => index = Some(*number),
             RouteAttribute::MultiPath(hops) => {
-                let live = hops.iter().filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
-                several = live.map(|hop| (hop.interface_index, next_hop(&hop.attributes))).collect();
+                let live = hops
+                    .iter()
+                    .filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
+                several = live
+                    .map(|hop| (hop.interface_index, next_hop(&hop.attributes)))
+                    .collect();
             }
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => hop = next_hop(std::slice::from_ref(attribute)),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => {
+                hop = next_hop(std::slice::from_ref(attribute))
+            }
             _ => {}
         }
     }
@@ -284,7 +309,14 @@ mod tests {
     use super::*;
 
     fn network(name: &str, mtu: u32) -> Network {
-        Network { name: name.to_owned(), index: 1, mtu, addresses: vec![], v4: Some(NextHop::Device), v6: None }
+        Network {
+            name: name.to_owned(),
+            index: 1,
+            mtu,
+            addresses: vec![],
+            v4: Some(NextHop::Device),
+            v6: None,
+        }
     }
 
     #[test]
@@ -305,6 +337,10 @@ mod tests {
     async fn the_first_look_is_immediate() {
         let mut watch = Watch::start().unwrap();
         let networks = watch.next().await.unwrap();
-        assert!(networks.iter().all(|n| n.name != "lo" && (n.v4.is_some() || n.v6.is_some())));
+        assert!(
+            networks
+                .iter()
+                .all(|n| n.name != "lo" && (n.v4.is_some() || n.v6.is_some()))
+        );
     }
 }

@@ -8,7 +8,11 @@ use std::io;
 /// The process leads a process group already.
 pub fn new_session() -> io::Result<()> {
     // SAFETY: `setsid` takes and changes no memory.
-    if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if unsafe { libc::setsid() } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether this process has the rights of the superuser.
@@ -21,5 +25,6 @@ pub fn is_root() -> bool {
 /// The machine's name, for the other side's log.
 #[must_use]
 pub fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| String::new(), |s| s.trim().to_owned())
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| String::new(), |s| s.trim().to_owned())
 }

@@ -74,11 +74,17 @@ impl System {
     /// No netlink socket, or the journal cannot be read.
     pub async fn open(journal: &Path) -> Result<Self, SystemError> {
         let journal_path = journal.display().to_string();
-        let opened = Journal::open(journal)
-            .map_err(|source| SystemError::Journal { path: journal_path.clone(), source })?;
+        let opened = Journal::open(journal).map_err(|source| SystemError::Journal {
+            path: journal_path.clone(),
+            source,
+        })?;
         let (connection, handle, _) = rtnetlink::new_connection()?;
         tokio::spawn(connection);
-        let mut system = Self { handle, journal: opened, journal_path };
+        let mut system = Self {
+            handle,
+            journal: opened,
+            journal_path,
+        };
         let left = system.undo().await;
         if left > 0 {
             tracing::info!(changes = left, "undid what an earlier run had left behind");
@@ -112,7 +118,12 @@ impl System {
     pub async fn link_up(&self, interface: &str) -> Result<(), SystemError> {
         let index = self.index(interface)?;
         let up = LinkMessageBuilder::<LinkUnspec>::new().index(index).up().build();
-        self.handle.link().set(up).execute().await.map_err(|source| refused(format!("bring {interface} up"), source))
+        self.handle
+            .link()
+            .set(up)
+            .execute()
+            .await
+            .map_err(|source| refused(format!("bring {interface} up"), source))
     }
 
     /// Adds an address to an interface; one that is there already is as good.
@@ -121,7 +132,13 @@ impl System {
     /// The interface does not exist or the kernel refuses.
     pub async fn add_address(&self, interface: &str, address: IpAddr, prefix: u8) -> Result<(), SystemError> {
         let index = self.index(interface)?;
-        let result = self.handle.address().add(index, address, prefix).replace().execute().await;
+        let result = self
+            .handle
+            .address()
+            .add(index, address, prefix)
+            .replace()
+            .execute()
+            .await;
         result.map_err(|source| refused(format!("give {interface} the address {address}/{prefix}"), source))
     }
 
@@ -134,7 +151,12 @@ impl System {
         let failed = |source| refused(format!("take the addresses of {interface}"), source);
         let mut addresses = self.handle.address().get().set_link_index_filter(index).execute();
         while let Some(address) = addresses.try_next().await.map_err(failed)? {
-            self.handle.address().del(address).execute().await.map_err(failed)?;
+            self.handle
+                .address()
+                .del(address)
+                .execute()
+                .await
+                .map_err(failed)?;
         }
         Ok(())
     }
@@ -146,7 +168,10 @@ impl System {
     pub async fn tunnel_route(&self, interface: &str, ipv6: bool) -> Result<(), SystemError> {
         let index = self.index(interface)?;
         let route = if ipv6 {
-            RouteMessageBuilder::<Ipv6Addr>::new().output_interface(index).table_id(TABLE).build()
+            RouteMessageBuilder::<Ipv6Addr>::new()
+                .output_interface(index)
+                .table_id(TABLE)
+                .build()
         } else {
             RouteMessageBuilder::<Ipv4Addr>::new()
                 .output_interface(index)
@@ -172,7 +197,10 @@ impl System {
             self.enter(entry)?;
             let mut request = self.handle.rule().add();
             *request.message_mut() = rule_message(rule, ipv6);
-            request.execute().await.map_err(|source| refused("add a routing rule".to_owned(), source))?;
+            request
+                .execute()
+                .await
+                .map_err(|source| refused("add a routing rule".to_owned(), source))?;
         }
         Ok(())
     }
@@ -182,12 +210,19 @@ impl System {
     /// # Errors
     /// There is no such setting or no right to change it.
     pub fn sysctl(&mut self, key: &str, new: &str) -> Result<(), SystemError> {
-        let failed = |source| SystemError::Sysctl { key: key.to_owned(), source };
+        let failed = |source| SystemError::Sysctl {
+            key: key.to_owned(),
+            source,
+        };
         let old = read_sysctl(key).map_err(failed)?;
         if old == new {
             return Ok(());
         }
-        self.enter(Entry::Sysctl { key: key.to_owned(), old, new: new.to_owned() })?;
+        self.enter(Entry::Sysctl {
+            key: key.to_owned(),
+            old,
+            new: new.to_owned(),
+        })?;
         std::fs::write(sysctl_path(key), new).map_err(failed)
     }
 
@@ -202,7 +237,11 @@ impl System {
             .iter()
             .filter_map(|key| read_sysctl(key).ok()?.parse::<u8>().ok())
             .max();
-        if effective == Some(1) { self.sysctl(&own, "2") } else { Ok(()) }
+        if effective == Some(1) {
+            self.sysctl(&own, "2")
+        } else {
+            Ok(())
+        }
     }
 
     /// Installs a table of the `inet` family; `body` is what stands between its braces. A table of that name is replaced at once.
@@ -210,8 +249,12 @@ impl System {
     /// # Errors
     /// `nft` is missing or refuses; the table is as before.
     pub fn nft_table(&mut self, table: &str, body: &str) -> Result<(), SystemError> {
-        self.enter(Entry::NftTable { table: table.to_owned() })?;
-        nft(&format!("table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"))
+        self.enter(Entry::NftTable {
+            table: table.to_owned(),
+        })?;
+        nft(&format!(
+            "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
+        ))
     }
 
     /// Removes a table that [`nft_table`](Self::nft_table) installed.
@@ -219,7 +262,9 @@ impl System {
     /// # Errors
     /// `nft` refuses.
     pub fn drop_nft_table(&mut self, table: &str) -> Result<(), SystemError> {
-        let entry = Entry::NftTable { table: table.to_owned() };
+        let entry = Entry::NftTable {
+            table: table.to_owned(),
+        };
         if !self.journal.entries().contains(&entry) {
             return Ok(());
         }
@@ -232,11 +277,14 @@ impl System {
     /// # Errors
     /// Neither program does it.
     pub fn resolvers(&mut self, interface: &str, addresses: &[IpAddr]) -> Result<(), SystemError> {
-        self.enter(Entry::Resolvers { interface: interface.to_owned() })?;
+        self.enter(Entry::Resolvers {
+            interface: interface.to_owned(),
+        })?;
         let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         let mut dns = vec!["dns", interface];
         dns.extend(addresses.iter().map(String::as_str));
-        let by_resolved = run("resolvectl", &dns, "").and_then(|()| run("resolvectl", &["domain", interface, "~."], ""));
+        let by_resolved =
+            run("resolvectl", &dns, "").and_then(|()| run("resolvectl", &["domain", interface, "~."], ""));
         by_resolved.or_else(|_| {
             let lines: String = addresses.iter().map(|a| format!("nameserver {a}\n")).collect();
             run("resolvconf", &["-a", interface, "-m", "0", "-x"], &lines)
@@ -256,11 +304,16 @@ impl System {
             Entry::Sysctl { key, old, new } => match read_sysctl(key) {
                 // Somebody else has set it since: theirs to keep.
                 Ok(now) if now != *new => Ok(()),
-                Ok(_) => std::fs::write(sysctl_path(key), old)
-                    .map_err(|source| SystemError::Sysctl { key: key.clone(), source }),
+                Ok(_) => std::fs::write(sysctl_path(key), old).map_err(|source| SystemError::Sysctl {
+                    key: key.clone(),
+                    source,
+                }),
                 // The interface is gone, and its settings with it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(source) => Err(SystemError::Sysctl { key: key.clone(), source }),
+                Err(source) => Err(SystemError::Sysctl {
+                    key: key.clone(),
+                    source,
+                }),
             },
             Entry::Resolvers { interface } => {
                 // Either program may be the one, and the interface may be gone with its resolvers.
@@ -272,15 +325,17 @@ impl System {
     }
 
     fn enter(&mut self, entry: Entry) -> Result<(), SystemError> {
-        self.journal
-            .enter(entry)
-            .map_err(|source| SystemError::Journal { path: self.journal_path.clone(), source })
+        self.journal.enter(entry).map_err(|source| SystemError::Journal {
+            path: self.journal_path.clone(),
+            source,
+        })
     }
 
     fn strike(&mut self, entry: &Entry) -> Result<(), SystemError> {
-        self.journal
-            .strike(entry)
-            .map_err(|source| SystemError::Journal { path: self.journal_path.clone(), source })
+        self.journal.strike(entry).map_err(|source| SystemError::Journal {
+            path: self.journal_path.clone(),
+            source,
+        })
     }
 
     fn index(&self, interface: &str) -> Result<u32, SystemError> {
@@ -317,21 +372,32 @@ chain forward {{
 /// The table with which a hub lends its address to its clients.
 #[must_use]
 pub fn masquerade(interface: &str, v4: Option<(Ipv4Addr, u8)>, v6: Option<(Ipv6Addr, u8)>) -> String {
-    let rule = |family: &str, net: String| format!("  {family} saddr {net} oifname != \"{interface}\" masquerade\n");
-    let v4 = v4.map(|(net, prefix)| rule("ip", format!("{net}/{prefix}"))).unwrap_or_default();
-    let v6 = v6.map(|(net, prefix)| rule("ip6", format!("{net}/{prefix}"))).unwrap_or_default();
+    let rule =
+        |family: &str, net: String| format!("  {family} saddr {net} oifname != \"{interface}\" masquerade\n");
+    let v4 = v4
+        .map(|(net, prefix)| rule("ip", format!("{net}/{prefix}")))
+        .unwrap_or_default();
+    let v6 = v6
+        .map(|(net, prefix)| rule("ip6", format!("{net}/{prefix}")))
+        .unwrap_or_default();
     format!("chain postrouting {{\n  type nat hook postrouting priority srcnat; policy accept;\n{v4}{v6}}}")
 }
 
 fn rule_message(rule: Rule, ipv6: bool) -> RuleMessage {
     let mut message = RuleMessage::default();
-    message.header.family = if ipv6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    message.header.family = if ipv6 {
+        AddressFamily::Inet6
+    } else {
+        AddressFamily::Inet
+    };
     message.header.action = RuleAction::ToTable;
     match rule {
         Rule::Near => {
             message.header.table = RouteHeader::RT_TABLE_MAIN;
-            message.attributes =
-                vec![RuleAttribute::Priority(PRIORITY), RuleAttribute::SuppressPrefixLen(0)];
+            message.attributes = vec![
+                RuleAttribute::Priority(PRIORITY),
+                RuleAttribute::SuppressPrefixLen(0),
+            ];
         }
         Rule::Tunnel => {
             message.header.flags = RuleFlags::Invert;
@@ -351,8 +417,12 @@ fn refused(what: String, source: rtnetlink::Error) -> SystemError {
 
 /// Whether the kernel says that there is nothing to remove: no such rule, or no such family.
 fn is_absent(error: &rtnetlink::Error) -> bool {
-    let rtnetlink::Error::NetlinkError(message) = error else { return false };
-    message.code.is_some_and(|code| [libc::ENOENT, libc::EAFNOSUPPORT].contains(&-code.get()))
+    let rtnetlink::Error::NetlinkError(message) = error else {
+        return false;
+    };
+    message
+        .code
+        .is_some_and(|code| [libc::ENOENT, libc::EAFNOSUPPORT].contains(&-code.get()))
 }
 
 fn sysctl_path(key: &str) -> std::path::PathBuf {
@@ -385,7 +455,9 @@ fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<(), Sys
         // A program that fails at once does not read: its own words say more than the broken pipe.
         let _ = stdin.write_all(input.as_bytes());
     }
-    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    let output = child
+        .wait_with_output()
+        .map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
         return Ok(());
     }
@@ -396,4 +468,3 @@ fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<(), Sys
 /// The routing table of the tunnel, and the priority of the first rule: "HW" as a number.
 const TABLE: u32 = 18_519;
 const PRIORITY: u32 = 18_518;
-

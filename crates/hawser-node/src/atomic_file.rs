@@ -27,12 +27,21 @@ fn write_and_rename(path: &Path, fresh: &Path, contents: &[u8], mode: u32) -> io
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(fresh)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(fresh)?;
     file.write_all(contents)?;
     file.sync_all()?;
     fs::rename(fresh, path)?;
     if let Some(directory) = path.parent() {
-        File::open(if directory.as_os_str().is_empty() { Path::new(".") } else { directory })?.sync_all()?;
+        File::open(if directory.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            directory
+        })?
+        .sync_all()?;
     }
     Ok(())
 }

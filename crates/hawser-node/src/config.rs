@@ -193,7 +193,10 @@ impl HubConfig {
     /// The address pools.
     #[must_use]
     pub fn pools(&self) -> Pool {
-        Pool { v4: (self.pool.0, self.pool.1), v6: self.pool6.as_ref().map(|net| (net.0, net.1)) }
+        Pool {
+            v4: (self.pool.0, self.pool.1),
+            v6: self.pool6.as_ref().map(|net| (net.0, net.1)),
+        }
     }
 
     /// The addresses for invitations.
@@ -208,8 +211,10 @@ impl HubConfig {
 /// # Errors
 /// [`ConfigError`] with the line.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     parse(path, &text)
 }
 
@@ -221,7 +226,10 @@ pub fn load_or_default<T: DeserializeOwned + Default>(path: &Path) -> Result<T, 
     match std::fs::read_to_string(path) {
         Ok(text) => parse(path, &text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(T::default()),
-        Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+        Err(source) => Err(ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -232,9 +240,16 @@ pub fn load_or_default<T: DeserializeOwned + Default>(path: &Path) -> Result<T, 
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start.min(text.len()));
-        let line = 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+        let line = 1 + text.as_bytes()[..at]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
-        ConfigError::Content { path: path.to_owned(), line, message }
+        ConfigError::Content {
+            path: path.to_owned(),
+            line,
+            message,
+        }
     })
 }
 
@@ -269,7 +284,10 @@ macro_rules! from_text {
                     }
 
                     fn visit_i64<E: de::Error>(self, number: i64) -> Result<$type, E> {
-                        Err(E::custom(format_args!("{number} is not enough: expected {}", $expected)))
+                        Err(E::custom(format_args!(
+                            "{number} is not enough: expected {}",
+                            $expected
+                        )))
                     }
                 }
                 deserializer.deserialize_any(Text)
@@ -295,11 +313,18 @@ impl FromStr for Speed {
             _ => return Err(()),
         };
         let bps = number * factor;
-        if (1.0..=1e12).contains(&bps) { Ok(Self(Rate::from_bps(bps as u64))) } else { Err(()) }
+        if (1.0..=1e12).contains(&bps) {
+            Ok(Self(Rate::from_bps(bps as u64)))
+        } else {
+            Err(())
+        }
     }
 }
 
-from_text!(Speed, "a rate with its unit (bit, kbit, mbit, gbit), such as \"10mbit\"");
+from_text!(
+    Speed,
+    "a rate with its unit (bit, kbit, mbit, gbit), such as \"10mbit\""
+);
 
 /// A span of time: `"1h"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,7 +343,11 @@ impl FromStr for Span {
             "d" => number * 86_400.0,
             _ => return Err(()),
         };
-        if (0.001..=1e9).contains(&seconds) { Ok(Self(Duration::from_secs_f64(seconds))) } else { Err(()) }
+        if (0.001..=1e9).contains(&seconds) {
+            Ok(Self(Duration::from_secs_f64(seconds)))
+        } else {
+            Err(())
+        }
     }
 }
 
@@ -353,7 +382,9 @@ impl Pattern {
                     n += 1;
                 }
                 Some(_) | None => {
-                    let Some((after_star, taken)) = retry else { return false };
+                    let Some((after_star, taken)) = retry else {
+                        return false;
+                    };
                     retry = Some((after_star, taken + 1));
                     p = after_star;
                     n = taken + 1;
@@ -373,7 +404,10 @@ impl FromStr for Pattern {
     }
 }
 
-from_text!(Pattern, "an interface name, in which * and ? are wild, such as \"wlan*\"");
+from_text!(
+    Pattern,
+    "an interface name, in which * and ? are wild, such as \"wlan*\""
+);
 
 /// The name of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -386,12 +420,17 @@ impl FromStr for InterfaceName {
         let fits = (1..=15).contains(&text.len())
             && text != "."
             && text != ".."
-            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
         if fits { Ok(Self(text.to_owned())) } else { Err(()) }
     }
 }
 
-from_text!(InterfaceName, "an interface name of 1 to 15 letters, digits, - _ and ., such as \"hawser0\"");
+from_text!(
+    InterfaceName,
+    "an interface name of 1 to 15 letters, digits, - _ and ., such as \"hawser0\""
+);
 
 /// One of [`SCHEDULERS`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -401,7 +440,11 @@ impl FromStr for SchedulerName {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        if SCHEDULERS.contains(&text) { Ok(Self(text.to_owned())) } else { Err(()) }
+        if SCHEDULERS.contains(&text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(())
+        }
     }
 }
 
@@ -427,7 +470,10 @@ impl FromStr for LogFilter {
     }
 }
 
-from_text!(LogFilter, "error, warn, info, debug or trace, or a filter such as \"info,hawser_node=debug\"");
+from_text!(
+    LogFilter,
+    "error, warn, info, debug or trace, or a filter such as \"info,hawser_node=debug\""
+);
 
 /// A hub address in `hub.toml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -452,13 +498,23 @@ impl FromStr for Net4 {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (address, len) = text.split_once('/').ok_or(())?;
-        let (address, len) = (address.parse::<Ipv4Addr>().map_err(|_| ())?, len.parse::<u8>().map_err(|_| ())?);
+        let (address, len) = (
+            address.parse::<Ipv4Addr>().map_err(|_| ())?,
+            len.parse::<u8>().map_err(|_| ())?,
+        );
         let is_network = (8..=29).contains(&len) && address.to_bits() << len == 0;
-        if is_network { Ok(Self(address, len)) } else { Err(()) }
+        if is_network {
+            Ok(Self(address, len))
+        } else {
+            Err(())
+        }
     }
 }
 
-from_text!(Net4, "an IPv4 network of prefix length 8 to 29 without host bits, such as \"100.96.0.0/16\"");
+from_text!(
+    Net4,
+    "an IPv4 network of prefix length 8 to 29 without host bits, such as \"100.96.0.0/16\""
+);
 
 /// An IPv6 network: address and prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -469,13 +525,23 @@ impl FromStr for Net6 {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (address, len) = text.split_once('/').ok_or(())?;
-        let (address, len) = (address.parse::<Ipv6Addr>().map_err(|_| ())?, len.parse::<u8>().map_err(|_| ())?);
+        let (address, len) = (
+            address.parse::<Ipv6Addr>().map_err(|_| ())?,
+            len.parse::<u8>().map_err(|_| ())?,
+        );
         let is_network = (16..=96).contains(&len) && address.to_bits() << len == 0;
-        if is_network { Ok(Self(address, len)) } else { Err(()) }
+        if is_network {
+            Ok(Self(address, len))
+        } else {
+            Err(())
+        }
     }
 }
 
-from_text!(Net6, "an IPv6 network of prefix length 16 to 96 without host bits, such as \"fd12:3456:789a::/64\"");
+from_text!(
+    Net6,
+    "an IPv6 network of prefix length 16 to 96 without host bits, such as \"fd12:3456:789a::/64\""
+);
 
 /// An MTU in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -488,7 +554,9 @@ impl<'de> Deserialize<'de> for Mtu {
         if (1280..=9000).contains(&mtu) {
             Ok(Self(mtu))
         } else {
-            Err(de::Error::custom(format_args!("mtu {mtu} is out of range: 1280 to 9000 bytes")))
+            Err(de::Error::custom(format_args!(
+                "mtu {mtu} is out of range: 1280 to 9000 bytes"
+            )))
         }
     }
 }
@@ -532,7 +600,9 @@ impl<'de> Deserialize<'de> for Nat {
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Nat, E> {
                 match text {
                     "auto" => Ok(Nat::Auto),
-                    other => Err(E::custom(format_args!("{other:?} is wrong: expected \"auto\", true or false"))),
+                    other => Err(E::custom(format_args!(
+                        "{other:?} is wrong: expected \"auto\", true or false"
+                    ))),
                 }
             }
         }

@@ -116,7 +116,13 @@ async fn answer(line: &str, requests: &mpsc::Sender<Asked>) -> anyhow::Result<Va
     let request = serde_json::from_value(value).context("unknown request")?;
     let (sender, receiver) = oneshot::channel();
     let gone = || anyhow!("the daemon is about to end");
-    requests.send(Asked { request, answer: sender }).await.map_err(|_| gone())?;
+    requests
+        .send(Asked {
+            request,
+            answer: sender,
+        })
+        .await
+        .map_err(|_| gone())?;
     receiver.await.map_err(|_| gone())?
 }
 
@@ -132,7 +138,9 @@ pub fn ask(path: &Path, request: &Request) -> anyhow::Result<Value> {
     value["version"] = VERSION.into();
     (&stream).write_all(format!("{value}\n").as_bytes())?;
     let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line).context("the daemon does not answer")?;
+    BufReader::new(&stream)
+        .read_line(&mut line)
+        .context("the daemon does not answer")?;
     let answer: Value = serde_json::from_str(&line).context("the daemon ended without an answer")?;
     match answer.get("error").and_then(Value::as_str) {
         Some(error) => Err(anyhow!("{error}")),
@@ -160,7 +168,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let mut socket = ControlSocket::listen(path.clone()).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         let asking = tokio::task::spawn_blocking({
             let path = path.clone();
             move || (ask(&path, &Request::Status), ask(&path, &Request::Down))
@@ -175,13 +186,23 @@ mod tests {
         assert_eq!(down.unwrap_err().to_string(), "no");
         drop(socket);
         assert!(!path.exists());
-        assert!(ask(&path, &Request::Status).unwrap_err().to_string().contains("does not run here"));
+        assert!(
+            ask(&path, &Request::Status)
+                .unwrap_err()
+                .to_string()
+                .contains("does not run here")
+        );
     }
 
     #[tokio::test]
     async fn other_versions_and_nonsense_get_an_error() {
         let (sender, _receiver) = mpsc::channel(1);
-        for line in ["", "{}", r#"{"version":2,"request":"status"}"#, r#"{"version":1,"request":"fly"}"#] {
+        for line in [
+            "",
+            "{}",
+            r#"{"version":2,"request":"status"}"#,
+            r#"{"version":1,"request":"fly"}"#,
+        ] {
             assert!(answer(line, &sender).await.is_err(), "{line}");
         }
     }

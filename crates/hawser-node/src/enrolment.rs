@@ -37,7 +37,9 @@ impl Pool {
 
     fn host(&self, number: u32) -> (Ipv4Addr, Option<Ipv6Addr>) {
         let v4 = Ipv4Addr::from_bits(self.v4.0.to_bits() | number);
-        let v6 = self.v6.map(|(net, _)| Ipv6Addr::from_bits(net.to_bits() | u128::from(number)));
+        let v6 = self
+            .v6
+            .map(|(net, _)| Ipv6Addr::from_bits(net.to_bits() | u128::from(number)));
         (v4, v6)
     }
 
@@ -68,7 +70,9 @@ impl Client {
     /// Its inner addresses.
     #[must_use]
     pub fn inner(&self) -> Vec<IpAddr> {
-        std::iter::once(self.inner_v4.into()).chain(self.inner_v6.map(IpAddr::from)).collect()
+        std::iter::once(self.inner_v4.into())
+            .chain(self.inner_v6.map(IpAddr::from))
+            .collect()
     }
 
     /// `enrolled`, `invited` or `expired`.
@@ -114,7 +118,11 @@ impl ClientStore {
     /// The directory or a file in it cannot be read; the message names it.
     pub fn open(directory: &Path, pool: Pool) -> anyhow::Result<Self> {
         atomic_file::private_directory(directory)?;
-        let mut store = Self { directory: directory.to_owned(), pool, clients: BTreeMap::new() };
+        let mut store = Self {
+            directory: directory.to_owned(),
+            pool,
+            clients: BTreeMap::new(),
+        };
         store.reload()?;
         Ok(store)
     }
@@ -129,7 +137,10 @@ impl ClientStore {
             .with_context(|| format!("cannot read the directory {}", self.directory.display()))?;
         for entry in entries {
             let path = entry?.path();
-            let Some(name) = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".toml"))
+            let Some(name) = path
+                .file_name()
+                .and_then(|n| n.to_str())
+                .and_then(|n| n.strip_suffix(".toml"))
             else {
                 continue;
             };
@@ -191,12 +202,7 @@ impl ClientStore {
     ///
     /// # Errors
     /// The refusal to send; [`Refusal::Busy`] when the disk refuses, and then nothing changes.
-    pub fn enrol(
-        &mut self,
-        token: &[u8; 16],
-        key: KeyHash,
-        now: SystemTime,
-    ) -> Result<Client, Refusal> {
+    pub fn enrol(&mut self, token: &[u8; 16], key: KeyHash, now: SystemTime) -> Result<Client, Refusal> {
         let token = sha256(token);
         let busy = |error: anyhow::Error| {
             tracing::error!(error = format!("{error:#}"), "cannot enrol a client");
@@ -220,7 +226,10 @@ impl ClientStore {
         if let Some(old) = self.by_key(key).map(|old| old.name.clone()) {
             self.remove_file(&old).map_err(busy)?;
         }
-        let client = Client { key: Some(key), ..client };
+        let client = Client {
+            key: Some(key),
+            ..client
+        };
         self.save(client.clone()).map_err(busy)?;
         Ok(client)
     }
@@ -260,9 +269,16 @@ impl ClientStore {
             inner_v6: client.inner_v6,
             key: client.key.map(|key| key.to_string()),
             token: client.token.map(|token| HEXLOWER.encode(&token)),
-            expires_unix_s: client.expires.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            expires_unix_s: client
+                .expires
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
         };
-        atomic_file::write(&self.file(&client.name), toml::to_string(&file)?.as_bytes(), 0o600)?;
+        atomic_file::write(
+            &self.file(&client.name),
+            toml::to_string(&file)?.as_bytes(),
+            0o600,
+        )?;
         self.clients.insert(client.name.clone(), client);
         Ok(())
     }
@@ -290,9 +306,19 @@ impl ClientStore {
 }
 
 fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
-    let place = || format!("{} is damaged: restore it, or remove it and invite {name} again", path.display());
-    let file: ClientFile = toml::from_str(&fs::read_to_string(path).with_context(place)?).with_context(place)?;
-    let token = file.token.map(|token| token.parse::<KeyHash>()).transpose().with_context(place)?;
+    let place = || {
+        format!(
+            "{} is damaged: restore it, or remove it and invite {name} again",
+            path.display()
+        )
+    };
+    let file: ClientFile =
+        toml::from_str(&fs::read_to_string(path).with_context(place)?).with_context(place)?;
+    let token = file
+        .token
+        .map(|token| token.parse::<KeyHash>())
+        .transpose()
+        .with_context(place)?;
     Ok(Client {
         name: name.to_owned(),
         inner_v4: file.inner_v4,
@@ -331,7 +357,11 @@ mod tests {
         let client = store.enrol(&token.0, alice, now).unwrap();
         assert_eq!(client.inner_v4, Ipv4Addr::new(100, 96, 0, 2));
         assert_eq!(client.inner_v6, Some("fd00::2".parse().unwrap()));
-        assert_eq!(store.enrol(&token.0, alice, now + WEEK), Ok(client), "the same key may repeat it");
+        assert_eq!(
+            store.enrol(&token.0, alice, now + WEEK),
+            Ok(client),
+            "the same key may repeat it"
+        );
         assert_eq!(store.enrol(&token.0, mallory, now), Err(Refusal::UsedToken));
         assert_eq!(store.enrol(&[0; 16], mallory, now), Err(Refusal::UnknownToken));
         assert!(store.by_key(alice).is_some() && store.by_key(mallory).is_none());
@@ -342,9 +372,15 @@ mod tests {
         let (_dir, mut store) = store(16);
         let now = SystemTime::now();
         let token = store.invite("alice", WEEK, now).unwrap();
-        assert_eq!(store.enrol(&token.0, KeyHash([1; 32]), now + WEEK), Err(Refusal::ExpiredToken));
+        assert_eq!(
+            store.enrol(&token.0, KeyHash([1; 32]), now + WEEK),
+            Err(Refusal::ExpiredToken)
+        );
         let again = store.invite("alice", WEEK, now + WEEK).unwrap();
-        assert_eq!(store.enrol(&token.0, KeyHash([1; 32]), now), Err(Refusal::UnknownToken));
+        assert_eq!(
+            store.enrol(&token.0, KeyHash([1; 32]), now),
+            Err(Refusal::UnknownToken)
+        );
         assert!(store.enrol(&again.0, KeyHash([1; 32]), now + WEEK).is_ok());
     }
 
@@ -355,7 +391,13 @@ mod tests {
         for name in ["a", "b", "c", "d", "e"] {
             store.invite(name, WEEK, now).unwrap();
         }
-        assert!(store.invite("f", WEEK, now).unwrap_err().to_string().contains("used up"));
+        assert!(
+            store
+                .invite("f", WEEK, now)
+                .unwrap_err()
+                .to_string()
+                .contains("used up")
+        );
         let b = store.revoke("b").unwrap();
         let mut reopened = ClientStore::open(&dir.path().join("clients"), pool(29)).unwrap();
         reopened.invite("f", WEEK, now).unwrap();
@@ -385,7 +427,13 @@ mod tests {
         let now = SystemTime::now();
         let token = store.invite("alice", WEEK, now).unwrap();
         store.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
-        assert!(store.invite("alice", WEEK, now).unwrap_err().to_string().contains("revoke alice"));
+        assert!(
+            store
+                .invite("alice", WEEK, now)
+                .unwrap_err()
+                .to_string()
+                .contains("revoke alice")
+        );
         assert!(store.invite("../alice", WEEK, now).is_err());
     }
 }

@@ -61,11 +61,18 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
     atomic_file::private_directory(dir)?;
     let path = dir.join(CONFIG);
     if path.exists() {
-        bail!("{} exists: edit it, or remove it to begin anew (clients stay enrolled while hub.key stays)", path.display());
+        bail!(
+            "{} exists: edit it, or remove it to begin anew (clients stay enrolled while hub.key stays)",
+            path.display()
+        );
     }
     Identity::load_or_create(&dir.join(KEY))?;
     let pool6 = init.pool6.unwrap_or_else(random_ula);
-    let endpoints: Vec<_> = init.endpoints.iter().map(|endpoint| format!("\"{endpoint}\"")).collect();
+    let endpoints: Vec<_> = init
+        .endpoints
+        .iter()
+        .map(|endpoint| format!("\"{endpoint}\""))
+        .collect();
     let nat = if init.nat { "\"auto\"" } else { "false" };
     let text = format!(
         "# The hub's configuration. `hawser check {path}` tests a change, `hawser reload` applies it.\n\
@@ -99,7 +106,12 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     let identity = Identity::load_or_create(&dir.join(KEY))?;
     let mut store = ClientStore::open(&dir.join(CLIENTS), config.pools())?;
     let token = store.invite(name, lifetime, std::time::SystemTime::now())?;
-    Ok(Invitation { endpoints: config.addresses(), name: name.to_owned(), hub_key: identity.hash(), token })
+    Ok(Invitation {
+        endpoints: config.addresses(),
+        name: name.to_owned(),
+        hub_key: identity.hash(),
+        token,
+    })
 }
 
 /// Takes a client's enrolment back: through the hub when it runs, so that it takes effect at once.
@@ -109,10 +121,18 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
 pub fn revoke(dir: &Path, run_dir: &Path, name: &str) -> anyhow::Result<()> {
     let socket = run_dir::socket(run_dir);
     if is_alive(&socket) {
-        return ask(&socket, &Request::Revoke { name: name.to_owned() }).map(|_| ());
+        return ask(
+            &socket,
+            &Request::Revoke {
+                name: name.to_owned(),
+            },
+        )
+        .map(|_| ());
     }
     let config = load(dir)?;
-    ClientStore::open(&dir.join(CLIENTS), config.pools())?.revoke(name).map(|_| ())
+    ClientStore::open(&dir.join(CLIENTS), config.pools())?
+        .revoke(name)
+        .map(|_| ())
 }
 
 /// The clients of a hub: with what the hub knows of them when it runs.
@@ -146,7 +166,9 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join(KEY))?;
     let store = ClientStore::open(&options.dir.join(CLIENTS), config.pools())?;
-    let mut system = System::open(&run_dir.journal()).await.context("cannot prepare the system (are you root?)")?;
+    let mut system = System::open(&run_dir.journal())
+        .await
+        .context("cannot prepare the system (are you root?)")?;
     let tun = Tun::create(&config.interface.0, config.mtu.0)?;
     let result = match prepare(&mut system, &config).await {
         Ok(()) => serve(options, config, &identity, store, tun, &run_dir).await,
@@ -167,9 +189,15 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let listen = listen_address(&config);
     let udp = Arc::new(open(listen).with_context(|| format!("cannot listen on UDP {listen}"))?);
-    let mut plane = dataplane::start(DataPlaneConfig { tun, seed: u64::from_be_bytes(random()) })?;
+    let mut plane = dataplane::start(DataPlaneConfig {
+        tun,
+        seed: u64::from_be_bytes(random()),
+    })?;
     let orders = Arc::clone(&plane.orders);
-    orders(Command::AddSocket { id: HUB_SOCKET, socket: udp.clone() });
+    orders(Command::AddSocket {
+        id: HUB_SOCKET,
+        socket: udp.clone(),
+    });
     let (_, nothing) = tokio::sync::mpsc::channel(1);
     let datagrams = std::mem::replace(&mut plane.control, nothing);
     let endpoint = quinn::Endpoint::new_with_abstract_socket(
@@ -184,7 +212,13 @@ async fn serve(
         metrics::serve(address, run_dir.socket()).await?;
     }
     tracing::info!(%listen, interface = config.interface.0, "hub is up");
-    let hub = Hub { options, config, control, orders, started: Instant::now() };
+    let hub = Hub {
+        options,
+        config,
+        control,
+        orders,
+        started: Instant::now(),
+    };
     hub.run(plane, socket, endpoint).await
 }
 
@@ -259,7 +293,9 @@ impl Hub {
                 return false;
             }
             Request::Explain { flow } => {
-                report::with_snapshot(&self.orders, answer, move |snapshot| report::explain(&snapshot, &flow));
+                report::with_snapshot(&self.orders, answer, move |snapshot| {
+                    report::explain(&snapshot, &flow)
+                });
                 return false;
             }
             Request::Reload => self.reload().map(|restart| json!({ "needs_restart": restart })),
@@ -275,8 +311,10 @@ impl Hub {
 
     fn status(&self) -> Value {
         let refusals = self.control.refusals();
-        let counters: serde_json::Map<_, _> =
-            refusals.iter().map(|(reason, count)| ((*reason).to_owned(), json!(count))).collect();
+        let counters: serde_json::Map<_, _> = refusals
+            .iter()
+            .map(|(reason, count)| ((*reason).to_owned(), json!(count)))
+            .collect();
         json!({
             "role": "hub",
             "state": "up",
@@ -293,7 +331,10 @@ impl Hub {
         let old = std::mem::replace(&mut self.config, fresh);
         let new = &self.config;
         let fixed = [
-            ("endpoints (for new invitations: at once; port: after a restart)", listen_address(&old) != listen_address(new)),
+            (
+                "endpoints (for new invitations: at once; port: after a restart)",
+                listen_address(&old) != listen_address(new),
+            ),
             ("pool", old.pool != new.pool),
             ("pool6", old.pool6 != new.pool6),
             ("interface", old.interface != new.interface),
@@ -301,7 +342,11 @@ impl Hub {
             ("nat", old.nat != new.nat),
             ("metrics", old.metrics != new.metrics),
         ];
-        let restart = fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect();
+        let restart = fixed
+            .iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(key, _)| *key)
+            .collect();
         self.options.log.set(new.log.as_ref())?;
         let mut settings = settings(new);
         (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);
@@ -313,9 +358,13 @@ impl Hub {
 /// Says which client a session of the snapshot belongs to.
 fn name_sessions(status: &mut Value) {
     let clients = status["clients"].as_array().cloned().unwrap_or_default();
-    let Some(sessions) = status["sessions"].as_array_mut() else { return };
+    let Some(sessions) = status["sessions"].as_array_mut() else {
+        return;
+    };
     for session in sessions {
-        let owner = clients.iter().find(|client| client["session"] == session["session"]);
+        let owner = clients
+            .iter()
+            .find(|client| client["session"] == session["session"]);
         session["client"] = owner.map_or(Value::Null, |client| client["name"].clone());
     }
 }
@@ -357,11 +406,16 @@ async fn prepare(system: &mut System, config: &HubConfig) -> anyhow::Result<()> 
             Err(error) => tracing::warn!(%error, "no IPv6 for clients: this machine has it switched off"),
         }
     }
-    let (nat4, nat6) = (masks(config.nat, is_private_v4(config.pool.0)), masks(config.nat, config.pool6.is_some_and(|p| is_ula(p.0))));
+    let (nat4, nat6) = (
+        masks(config.nat, is_private_v4(config.pool.0)),
+        masks(config.nat, config.pool6.is_some_and(|p| is_ula(p.0))),
+    );
     if nat4 || nat6 {
         let v4 = nat4.then_some((config.pool.0, config.pool.1));
         let body = masquerade(interface, v4, net6.filter(|_| nat6));
-        system.nft_table("hawser_hub", &body).context("cannot set up NAT (or set nat = false in hub.toml)")?;
+        system
+            .nft_table("hawser_hub", &body)
+            .context("cannot set up NAT (or set nat = false in hub.toml)")?;
     }
     Ok(())
 }
@@ -392,8 +446,13 @@ fn random_ula() -> Net6 {
 }
 
 fn listen_address(config: &HubConfig) -> SocketAddr {
-    let port = config.endpoints.first().map_or(DEFAULT_PORT, |endpoint| endpoint.0.port);
-    config.listen.unwrap_or_else(|| (Ipv6Addr::UNSPECIFIED, port).into())
+    let port = config
+        .endpoints
+        .first()
+        .map_or(DEFAULT_PORT, |endpoint| endpoint.0.port);
+    config
+        .listen
+        .unwrap_or_else(|| (Ipv6Addr::UNSPECIFIED, port).into())
 }
 
 /// Opens the hub's socket: for both families at once, or for IPv4 alone where there is no IPv6.
@@ -407,7 +466,9 @@ fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
         Ok(socket.into())
     };
     match bind(address) {
-        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != std::io::ErrorKind::AddrInUse => {
+        Err(error)
+            if address.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != std::io::ErrorKind::AddrInUse =>
+        {
             bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
         }
         other => other,
@@ -442,16 +503,28 @@ mod tests {
         assert_eq!(config.addresses(), example().endpoints);
         assert_eq!(config.nat, Nat::Auto);
         assert!(is_ula(config.pool6.unwrap().0));
-        assert!(init(dir.path(), &example()).unwrap_err().to_string().contains("exists"));
+        assert!(
+            init(dir.path(), &example())
+                .unwrap_err()
+                .to_string()
+                .contains("exists")
+        );
         assert_eq!(path, dir.path().join("hub.toml"));
     }
 
     #[test]
     fn invites_lists_and_revokes_without_a_daemon() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(invite(dir.path(), "alice", Duration::from_secs(60)).unwrap_err().to_string().contains("hub init"));
+        assert!(
+            invite(dir.path(), "alice", Duration::from_secs(60))
+                .unwrap_err()
+                .to_string()
+                .contains("hub init")
+        );
         init(dir.path(), &example()).unwrap();
-        let line = invite(dir.path(), "alice", Duration::from_secs(60)).unwrap().to_string();
+        let line = invite(dir.path(), "alice", Duration::from_secs(60))
+            .unwrap()
+            .to_string();
         assert!(line.parse::<Invitation>().is_ok());
         let clients = list(dir.path(), dir.path()).unwrap();
         assert_eq!(clients["clients"][0]["state"], "invited");

@@ -50,8 +50,14 @@ impl FromStr for KeyHash {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        let bytes = HEXLOWER.decode(text.as_bytes()).context("a key hash is hexadecimal")?;
-        Ok(Self(bytes.try_into().map_err(|_| anyhow!("a key hash has 64 digits"))?))
+        let bytes = HEXLOWER
+            .decode(text.as_bytes())
+            .context("a key hash is hexadecimal")?;
+        Ok(Self(
+            bytes
+                .try_into()
+                .map_err(|_| anyhow!("a key hash has 64 digits"))?,
+        ))
     }
 }
 
@@ -85,7 +91,9 @@ pub struct Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("hash", &self.hash).finish_non_exhaustive()
+        f.debug_struct("Identity")
+            .field("hash", &self.hash)
+            .finish_non_exhaustive()
     }
 }
 
@@ -107,7 +115,10 @@ impl Identity {
     pub fn load_or_create(path: &Path) -> anyhow::Result<Self> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::from_pem(&Zeroizing::new(text)).with_context(|| {
-                format!("{} holds no key: restore it, or remove it and enrol again", path.display())
+                format!(
+                    "{} holds no key: restore it, or remove it and enrol again",
+                    path.display()
+                )
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let identity = Self::generate()?;
@@ -138,7 +149,11 @@ impl Identity {
         let spki = key.public_key().context("the key has no public half")?.to_vec();
         let hash = KeyHash::of(&spki);
         let certified = Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], key));
-        Ok(Self { certified, hash, secret: Arc::new(secret) })
+        Ok(Self {
+            certified,
+            hash,
+            secret: Arc::new(secret),
+        })
     }
 
     fn from_pem(text: &str) -> anyhow::Result<Self> {

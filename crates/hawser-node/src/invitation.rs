@@ -53,13 +53,18 @@ impl FromStr for HubAddress {
         let host = match host.strip_prefix('[') {
             Some(inner) => {
                 let inner = inner.strip_suffix(']').ok_or_else(bad)?;
-                inner.parse::<std::net::Ipv6Addr>().map_err(|_| bad())?.to_string()
+                inner
+                    .parse::<std::net::Ipv6Addr>()
+                    .map_err(|_| bad())?
+                    .to_string()
             }
             None => host.to_owned(),
         };
         let is_name = !host.is_empty()
             && host.len() <= 253
-            && host.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-');
+            && host
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-');
         if !is_name && host.parse::<IpAddr>().is_err() {
             return Err(bad());
         }
@@ -116,7 +121,11 @@ pub fn check_name(name: &str) -> Result<(), InvitationError> {
         && name
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_');
-    if fits { Ok(()) } else { Err(InvitationError::Name(name.to_owned())) }
+    if fits {
+        Ok(())
+    } else {
+        Err(InvitationError::Name(name.to_owned()))
+    }
 }
 
 impl fmt::Display for Invitation {
@@ -143,7 +152,10 @@ impl FromStr for Invitation {
         let (Some(endpoints), Some(name), Some(blob)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(InvitationError::Short);
         };
-        let endpoints = endpoints.split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
+        let endpoints = endpoints
+            .split(',')
+            .map(str::parse)
+            .collect::<Result<Vec<_>, _>>()?;
         check_name(name)?;
         let head = &text[..text.len() - blob.len()];
         let mut bytes = decode(blob)?;
@@ -171,8 +183,12 @@ impl Invitation {
         if sum != checksum(head, body) {
             return Err(InvitationError::Checksum);
         }
-        let mut invitation =
-            Self { endpoints, name: name.to_owned(), hub_key: KeyHash([0; 32]), token: Token([0; 16]) };
+        let mut invitation = Self {
+            endpoints,
+            name: name.to_owned(),
+            hub_key: KeyHash([0; 32]),
+            token: Token([0; 16]),
+        };
         invitation.hub_key.0.copy_from_slice(&body[1..33]);
         invitation.token.0.copy_from_slice(&body[33..]);
         Ok(invitation)
@@ -180,15 +196,19 @@ impl Invitation {
 }
 
 fn decode(blob: &str) -> Result<Vec<u8>, InvitationError> {
-    BASE64URL_NOPAD.decode(blob.as_bytes()).map_err(|error| match error.kind {
-        data_encoding::DecodeKind::Symbol => {
-            let from = blob.floor_char_boundary(error.position.saturating_sub(4));
-            let to = blob.floor_char_boundary(error.position + 4);
-            InvitationError::Letter(blob[from..to].to_owned())
-        }
-        data_encoding::DecodeKind::Length => InvitationError::Short,
-        data_encoding::DecodeKind::Trailing | data_encoding::DecodeKind::Padding => InvitationError::Checksum,
-    })
+    BASE64URL_NOPAD
+        .decode(blob.as_bytes())
+        .map_err(|error| match error.kind {
+            data_encoding::DecodeKind::Symbol => {
+                let from = blob.floor_char_boundary(error.position.saturating_sub(4));
+                let to = blob.floor_char_boundary(error.position + 4);
+                InvitationError::Letter(blob[from..to].to_owned())
+            }
+            data_encoding::DecodeKind::Length => InvitationError::Short,
+            data_encoding::DecodeKind::Trailing | data_encoding::DecodeKind::Padding => {
+                InvitationError::Checksum
+            }
+        })
 }
 
 fn checksum(head: &str, blob: &[u8]) -> [u8; CHECKSUM_LEN] {
@@ -211,7 +231,10 @@ mod tests {
 
     fn example() -> Invitation {
         Invitation {
-            endpoints: vec!["hub.example.org:443".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()],
+            endpoints: vec![
+                "hub.example.org:443".parse().unwrap(),
+                "[2001:db8::1]:443".parse().unwrap(),
+            ],
             name: "alice".to_owned(),
             hub_key: KeyHash([3; 32]),
             token: Token([9; 16]),

@@ -20,8 +20,9 @@ use crate::control_socket::{self, Request};
 /// # Errors
 /// The address is not to be had.
 pub async fn serve(address: SocketAddr, socket: PathBuf) -> anyhow::Result<()> {
-    let listener =
-        TcpListener::bind(address).await.with_context(|| format!("cannot serve metrics at {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot serve metrics at {address}"))?;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let socket = socket.clone();
@@ -44,7 +45,8 @@ async fn answer(mut stream: TcpStream, socket: &Path) -> std::io::Result<()> {
     }
     let response = if request[..len].starts_with(b"GET /metrics") {
         let socket = socket.to_owned();
-        let status = tokio::task::spawn_blocking(move || control_socket::ask(&socket, &Request::Status)).await;
+        let status =
+            tokio::task::spawn_blocking(move || control_socket::ask(&socket, &Request::Status)).await;
         match status {
             Ok(Ok(status)) => http("200 OK", &render(&status)),
             Ok(Err(_)) | Err(_) => http("503 Service Unavailable", "the daemon does not answer\n"),
@@ -72,26 +74,51 @@ pub fn render(status: &Value) -> String {
     for session in array(&status["sessions"]) {
         let client = text(&session["client"]);
         for path in array(&session["paths"]) {
-            let labels = [("client", client), ("network", text(&path["name"])), ("path", &number(&path["path"]))];
+            let labels = [
+                ("client", client),
+                ("network", text(&path["name"])),
+                ("path", &number(&path["path"])),
+            ];
             for (name, kind, field, scale, help) in PATH_FIGURES {
                 if let Some(value) = path[field].as_f64() {
                     families.add(name, kind, help, &labels, value * scale);
                 }
             }
             let active = f64::from(u8::from(path["state"] == "active"));
-            families.add("hawser_path_active", "gauge", "Whether the path carries packets.", &labels, active);
+            families.add(
+                "hawser_path_active",
+                "gauge",
+                "Whether the path carries packets.",
+                &labels,
+                active,
+            );
         }
     }
     if let Some(counters) = status["counters"].as_object() {
         for (reason, count) in counters {
             let labels = [("reason", reason.as_str())];
             let count = count.as_f64().unwrap_or(0.0);
-            families.add("hawser_events_total", "counter", "Packets dropped and connections refused.", &labels, count);
+            families.add(
+                "hawser_events_total",
+                "counter",
+                "Packets dropped and connections refused.",
+                &labels,
+                count,
+            );
         }
     }
-    let connected = array(&status["clients"]).iter().filter(|client| client["connected"] == true).count();
+    let connected = array(&status["clients"])
+        .iter()
+        .filter(|client| client["connected"] == true)
+        .count();
     if !status["clients"].is_null() {
-        families.add("hawser_clients_connected", "gauge", "Clients with a control connection.", &[], connected as f64);
+        families.add(
+            "hawser_clients_connected",
+            "gauge",
+            "Clients with a control connection.",
+            &[],
+            connected as f64,
+        );
     }
     families.text()
 }
@@ -131,7 +158,10 @@ impl Families {
 }
 
 fn escape(label: &str) -> String {
-    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    label
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 fn array(value: &Value) -> &[Value] {
@@ -148,12 +178,48 @@ fn number(value: &Value) -> String {
 
 /// Name, type, field of a path in `status`, factor to Prometheus' base units, help.
 const PATH_FIGURES: [(&str, &str, &str, f64, &str); 6] = [
-    ("hawser_path_sent_bytes_total", "counter", "sent_bytes", 1.0, "UDP payload sent."),
-    ("hawser_path_received_bytes_total", "counter", "received_bytes", 1.0, "UDP payload received."),
-    ("hawser_path_rtt_seconds", "gauge", "rtt_ms", 1e-3, "Smoothed round trip."),
-    ("hawser_path_loss_ratio", "gauge", "loss", 1.0, "Share of packets lost."),
-    ("hawser_path_rate_bits_per_second", "gauge", "rate_bps", 1.0, "Estimated delivery rate."),
-    ("hawser_path_pmtu_bytes", "gauge", "pmtu", 1.0, "Largest outer packet known to pass."),
+    (
+        "hawser_path_sent_bytes_total",
+        "counter",
+        "sent_bytes",
+        1.0,
+        "UDP payload sent.",
+    ),
+    (
+        "hawser_path_received_bytes_total",
+        "counter",
+        "received_bytes",
+        1.0,
+        "UDP payload received.",
+    ),
+    (
+        "hawser_path_rtt_seconds",
+        "gauge",
+        "rtt_ms",
+        1e-3,
+        "Smoothed round trip.",
+    ),
+    (
+        "hawser_path_loss_ratio",
+        "gauge",
+        "loss",
+        1.0,
+        "Share of packets lost.",
+    ),
+    (
+        "hawser_path_rate_bits_per_second",
+        "gauge",
+        "rate_bps",
+        1.0,
+        "Estimated delivery rate.",
+    ),
+    (
+        "hawser_path_pmtu_bytes",
+        "gauge",
+        "pmtu",
+        1.0,
+        "Largest outer packet known to pass.",
+    ),
 ];
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -173,9 +239,22 @@ mod tests {
         });
         let text = render(&status);
         assert!(text.contains("hawser_up 1\n"), "{text}");
-        assert!(text.contains("hawser_path_rtt_seconds{network=\"a\\\"b\",path=\"0\"} 0.02\n"), "{text}");
-        assert!(text.contains("hawser_path_active{network=\"c\",path=\"1\"} 0\n"), "{text}");
-        assert!(text.contains("hawser_events_total{reason=\"replayed\"} 3\n"), "{text}");
-        assert_eq!(text.matches("# TYPE hawser_path_sent_bytes_total counter").count(), 1);
+        assert!(
+            text.contains("hawser_path_rtt_seconds{network=\"a\\\"b\",path=\"0\"} 0.02\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("hawser_path_active{network=\"c\",path=\"1\"} 0\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("hawser_events_total{reason=\"replayed\"} 3\n"),
+            "{text}"
+        );
+        assert_eq!(
+            text.matches("# TYPE hawser_path_sent_bytes_total counter")
+                .count(),
+            1
+        );
     }
 }

@@ -28,9 +28,15 @@ impl RunDir {
             .open(&file)
             .with_context(|| format!("cannot open {}", file.display()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                _lock: lock,
+            }),
             Err(TryLockError::WouldBlock) => {
-                bail!("hawser already runs in {}: `hawser down` first, or use another --run-dir", path.display())
+                bail!(
+                    "hawser already runs in {}: `hawser down` first, or use another --run-dir",
+                    path.display()
+                )
             }
             Err(TryLockError::Error(error)) => {
                 Err(error).with_context(|| format!("cannot lock {}", file.display()))

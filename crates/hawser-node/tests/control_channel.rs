@@ -14,14 +14,17 @@ use hawser_node::control::tls;
 use hawser_node::dataplane::{Command, ControlDatagram, Orders};
 use hawser_node::enrolment::{ClientStore, Pool};
 use hawser_node::identity::{Identity, KeyHash};
+use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
 use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::sync::mpsc;
-use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn pool() -> Pool {
-    Pool { v4: ("100.96.0.0".parse().unwrap(), 16), v6: Some(("fd00::".parse().unwrap(), 64)) }
+    Pool {
+        v4: ("100.96.0.0".parse().unwrap(), 16),
+        v6: Some(("fd00::".parse().unwrap(), 64)),
+    }
 }
 
 struct Hub {
@@ -45,7 +48,12 @@ impl Hub {
             Arc::new(move |command| log.lock().unwrap().push(name(&command).to_owned()))
         };
         let store = ClientStore::open(&dir.join("clients"), pool()).unwrap();
-        let settings = HubSettings { pool: pool(), dns: vec![], mtu: 1432, schedulers: vec![] };
+        let settings = HubSettings {
+            pool: pool(),
+            dns: vec![],
+            mtu: 1432,
+            schedulers: vec![],
+        };
         let hub = HubControl::new(store, settings, orders);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(
             tls::hub_endpoint_config(&identity),
@@ -58,7 +66,13 @@ impl Hub {
             let (hub, endpoint) = (hub.clone(), endpoint.clone());
             async move { hub.serve(&endpoint).await }
         });
-        Self { control: hub, endpoint, address, key: identity.hash(), log }
+        Self {
+            control: hub,
+            endpoint,
+            address,
+            key: identity.hash(),
+            log,
+        }
     }
 
     fn saw(&self, order: &str) -> bool {
@@ -112,7 +126,12 @@ fn invite(dir: &Path, who: &str, lifetime: Duration) -> [u8; 16] {
 }
 
 fn hello(token: Option<[u8; 16]>, resume: Option<u64>) -> Hello {
-    Hello { version: VERSION, enrol_token: token, resume, name_hint: "test".to_owned() }
+    Hello {
+        version: VERSION,
+        enrol_token: token,
+        resume,
+        name_hint: "test".to_owned(),
+    }
 }
 
 async fn up(hub: &Hub, key: KeyHash, who: &Identity, hello: Hello) -> Result<Established, ConnectError> {
@@ -124,7 +143,13 @@ async fn up(hub: &Hub, key: KeyHash, who: &Identity, hello: Hello) -> Result<Est
         Arc::new(quinn::TokioRuntime),
     )
     .unwrap();
-    connect(&endpoint, tls::client_config(who, key).unwrap(), hub.address, hello).await
+    connect(
+        &endpoint,
+        tls::client_config(who, key).unwrap(),
+        hub.address,
+        hello,
+    )
+    .await
 }
 
 async fn refusal(hub: &Hub, who: &Identity, hello: Hello) -> Refusal {
@@ -145,22 +170,45 @@ async fn a_client_enrols_opens_a_path_and_resumes() {
     assert_eq!(first.welcome.inner_v4, ("100.96.0.2".parse().unwrap(), 16));
     assert_eq!(first.welcome.epoch, 0);
     assert_ne!(first.keys.send, first.keys.receive);
-    first.stream.send(&Message::PathOpen { path: 0, receive_index: 7 }).await.unwrap();
-    let Message::PathOpened { path: 0, receive_index } = first.stream.next().await.unwrap() else {
+    first
+        .stream
+        .send(&Message::PathOpen {
+            path: 0,
+            receive_index: 7,
+        })
+        .await
+        .unwrap();
+    let Message::PathOpened {
+        path: 0,
+        receive_index,
+    } = first.stream.next().await.unwrap()
+    else {
         panic!("no answer");
     };
     assert_ne!(receive_index, 7);
     assert!(hub.saw("open path") && hub.saw("install keys"));
 
     // A second connection carries the session on with new keys; the path stays.
-    let mut second = up(&hub, hub.key, &who, hello(None, Some(first.welcome.session))).await.unwrap();
+    let mut second = up(&hub, hub.key, &who, hello(None, Some(first.welcome.session)))
+        .await
+        .unwrap();
     assert_eq!(second.welcome.session, first.welcome.session);
     assert_eq!(second.welcome.epoch, 1);
     assert_ne!(second.keys.send, first.keys.send);
-    second.stream.send(&Message::PathOpen { path: 0, receive_index: 7 }).await.unwrap();
+    second
+        .stream
+        .send(&Message::PathOpen {
+            path: 0,
+            receive_index: 7,
+        })
+        .await
+        .unwrap();
     assert_eq!(
         second.stream.next().await.unwrap(),
-        Message::PathOpened { path: 0, receive_index }
+        Message::PathOpened {
+            path: 0,
+            receive_index
+        }
     );
     assert!(!hub.saw("remove session"));
 }
@@ -173,12 +221,27 @@ async fn strangers_stay_out() {
     let token = invite(dir.path(), "alice", DAY);
     up(&hub, hub.key, &alice, hello(Some(token), None)).await.unwrap();
 
-    assert_eq!(refusal(&hub, &mallory, hello(None, None)).await, Refusal::NotEnrolled);
-    assert_eq!(refusal(&hub, &mallory, hello(Some([0; 16]), None)).await, Refusal::UnknownToken);
-    assert_eq!(refusal(&hub, &mallory, hello(Some(token), None)).await, Refusal::UsedToken);
+    assert_eq!(
+        refusal(&hub, &mallory, hello(None, None)).await,
+        Refusal::NotEnrolled
+    );
+    assert_eq!(
+        refusal(&hub, &mallory, hello(Some([0; 16]), None)).await,
+        Refusal::UnknownToken
+    );
+    assert_eq!(
+        refusal(&hub, &mallory, hello(Some(token), None)).await,
+        Refusal::UsedToken
+    );
     let stale = invite(dir.path(), "bob", Duration::ZERO);
-    assert_eq!(refusal(&hub, &mallory, hello(Some(stale), None)).await, Refusal::ExpiredToken);
-    let other = Hello { version: 99, ..hello(None, None) };
+    assert_eq!(
+        refusal(&hub, &mallory, hello(Some(stale), None)).await,
+        Refusal::ExpiredToken
+    );
+    let other = Hello {
+        version: 99,
+        ..hello(None, None)
+    };
     assert_eq!(refusal(&hub, &alice, other).await, Refusal::Version);
 
     let wrong = up(&hub, KeyHash([1; 32]), &alice, hello(None, None)).await;
@@ -194,9 +257,15 @@ async fn revocation_ends_a_session_at_once() {
     let mut alice = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
     hub.control.revoke("alice").unwrap();
     assert!(hub.saw("remove session"));
-    assert_eq!(alice.stream.next().await.unwrap(), Message::Close(CloseReason::Revoked));
+    assert_eq!(
+        alice.stream.next().await.unwrap(),
+        Message::Close(CloseReason::Revoked)
+    );
     assert_eq!(refusal(&hub, &who, hello(None, None)).await, Refusal::NotEnrolled);
-    assert_eq!(refusal(&hub, &who, hello(Some(token), None)).await, Refusal::UnknownToken);
+    assert_eq!(
+        refusal(&hub, &who, hello(Some(token), None)).await,
+        Refusal::UnknownToken
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,7 +277,10 @@ async fn the_newest_of_two_machines_with_one_identity_wins() {
     let mut held = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
     for _ in 0..5 {
         let next = up(&hub, hub.key, &who, hello(None, None)).await.unwrap();
-        assert_eq!(held.stream.next().await.unwrap(), Message::Close(CloseReason::Replaced));
+        assert_eq!(
+            held.stream.next().await.unwrap(),
+            Message::Close(CloseReason::Replaced)
+        );
         assert_eq!(next.welcome.inner_v4, held.welcome.inner_v4);
         held = next;
     }
@@ -223,6 +295,16 @@ async fn a_broken_peer_is_shown_the_door() {
     let who = Identity::generate().unwrap();
     let token = invite(dir.path(), "alice", DAY);
     let mut alice = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
-    alice.stream.send(&Message::PathOpened { path: 1, receive_index: 1 }).await.unwrap();
-    assert_eq!(alice.stream.next().await.unwrap(), Message::Close(CloseReason::Protocol));
+    alice
+        .stream
+        .send(&Message::PathOpened {
+            path: 1,
+            receive_index: 1,
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        alice.stream.next().await.unwrap(),
+        Message::Close(CloseReason::Protocol)
+    );
 }

@@ -30,7 +30,10 @@ pub struct Sequence(pub u32);
 impl Sequence {
     /// The sequence number `n` positions later.
     #[must_use]
-    #[expect(clippy::should_implement_trait, reason = "serial numbers are not a group: only a count can be added")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "serial numbers are not a group: only a count can be added"
+    )]
     pub fn add(self, n: u32) -> Self {
         Self(self.0.wrapping_add(n))
     }

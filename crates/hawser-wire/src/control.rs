@@ -169,7 +169,10 @@ impl Refusal {
     }
 
     fn from_code(code: u8) -> Self {
-        Self::KNOWN.into_iter().find(|r| r.code() == code).unwrap_or(Self::Other(code))
+        Self::KNOWN
+            .into_iter()
+            .find(|r| r.code() == code)
+            .unwrap_or(Self::Other(code))
     }
 
     /// Whether trying again without a change can help.
@@ -218,8 +221,13 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    const KNOWN: [Self; 5] =
-        [Self::Shutdown, Self::Replaced, Self::Revoked, Self::Protocol, Self::Superseded];
+    const KNOWN: [Self; 5] = [
+        Self::Shutdown,
+        Self::Replaced,
+        Self::Revoked,
+        Self::Protocol,
+        Self::Superseded,
+    ];
 
     fn code(self) -> u8 {
         match self {
@@ -233,7 +241,10 @@ impl CloseReason {
     }
 
     fn from_code(code: u8) -> Self {
-        Self::KNOWN.into_iter().find(|r| r.code() == code).unwrap_or(Self::Other(code))
+        Self::KNOWN
+            .into_iter()
+            .find(|r| r.code() == code)
+            .unwrap_or(Self::Other(code))
     }
 }
 
@@ -241,7 +252,9 @@ impl core::fmt::Display for CloseReason {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Shutdown => "the other side stopped",
-            Self::Replaced => "another machine with the same identity took over: enrol it with an invitation of its own",
+            Self::Replaced => {
+                "another machine with the same identity took over: enrol it with an invitation of its own"
+            }
             Self::Revoked => "the hub revoked this machine: ask its owner for a new invitation",
             Self::Protocol => "protocol violation",
             Self::Superseded => "a newer connection carries on",
@@ -296,14 +309,25 @@ impl Message {
             1 => Self::Hello(Hello::parse(&mut r)?),
             2 => Self::Welcome(Welcome::parse(&mut r)?),
             3 => Self::Refused(Refusal::from_code(r.u8()?)),
-            4 => Self::PathOpen { path: r.u16()?, receive_index: r.u32()? },
-            5 => Self::PathOpened { path: r.u16()?, receive_index: r.u32()? },
+            4 => Self::PathOpen {
+                path: r.u16()?,
+                receive_index: r.u32()?,
+            },
+            5 => Self::PathOpened {
+                path: r.u16()?,
+                receive_index: r.u32()?,
+            },
             6 => Self::PathClose { path: r.u16()? },
             7 => Self::SetScheduler {
-                class: *Class::ALL.get(usize::from(r.u8()?)).ok_or(ParseError::Field("class"))?,
+                class: *Class::ALL
+                    .get(usize::from(r.u8()?))
+                    .ok_or(ParseError::Field("class"))?,
                 scheduler: r.text("scheduler")?,
             },
-            8 => Self::Cap { path: r.u16()?, rate_bps: r.u64()? },
+            8 => Self::Cap {
+                path: r.u16()?,
+                rate_bps: r.u64()?,
+            },
             9 => Self::Close(CloseReason::from_code(r.u8()?)),
             10 => Self::Ping(r.u32()?),
             11 => Self::Pong(r.u32()?),
@@ -357,8 +381,16 @@ impl Hello {
         }
         Ok(Self {
             version,
-            enrol_token: if flags & HAS_TOKEN != 0 { Some(r.array()?) } else { None },
-            resume: if flags & HAS_RESUME != 0 { Some(r.u64()?) } else { None },
+            enrol_token: if flags & HAS_TOKEN != 0 {
+                Some(r.array()?)
+            } else {
+                None
+            },
+            resume: if flags & HAS_RESUME != 0 {
+                Some(r.u64()?)
+            } else {
+                None
+            },
             name_hint: r.text("name hint")?,
         })
     }
@@ -394,7 +426,14 @@ impl Welcome {
             return Err(ParseError::Field("dns"));
         }
         let dns = (0..count).map(|_| r.address()).collect::<Result<_, _>>()?;
-        Ok(Self { session, epoch, inner_v4, inner_v6, dns, hub_mtu: r.u16()? })
+        Ok(Self {
+            session,
+            epoch,
+            inner_v4,
+            inner_v6,
+            dns,
+            hub_mtu: r.u16()?,
+        })
     }
 
     fn emit(&self, out: &mut Vec<u8>) {
@@ -471,7 +510,13 @@ impl<'a> Reader<'a> {
     }
 
     fn prefix(&mut self, most: u8) -> Result<u8, ParseError> {
-        self.u8().and_then(|len| if len <= most { Ok(len) } else { Err(ParseError::Field("prefix length")) })
+        self.u8().and_then(|len| {
+            if len <= most {
+                Ok(len)
+            } else {
+                Err(ParseError::Field("prefix length"))
+            }
+        })
     }
 
     fn address(&mut self) -> Result<IpAddr, ParseError> {
@@ -527,25 +572,39 @@ mod tests {
             any::<u16>(),
         )
             .prop_map(|(session, epoch, inner_v4, inner_v6, dns, hub_mtu)| {
-                Message::Welcome(Welcome { session, epoch, inner_v4, inner_v6, dns, hub_mtu })
+                Message::Welcome(Welcome {
+                    session,
+                    epoch,
+                    inner_v4,
+                    inner_v6,
+                    dns,
+                    hub_mtu,
+                })
             })
     }
 
     fn message() -> impl Strategy<Value = Message> {
-        let hello = (any::<u16>(), any::<Option<[u8; 16]>>(), any::<Option<u64>>(), text()).prop_map(
-            |(version, enrol_token, resume, name_hint)| {
-                Message::Hello(Hello { version, enrol_token, resume, name_hint })
-            },
-        );
+        let hello = (
+            any::<u16>(),
+            any::<Option<[u8; 16]>>(),
+            any::<Option<u64>>(),
+            text(),
+        )
+            .prop_map(|(version, enrol_token, resume, name_hint)| {
+                Message::Hello(Hello {
+                    version,
+                    enrol_token,
+                    resume,
+                    name_hint,
+                })
+            });
         prop_oneof![
             hello,
             welcome(),
             any::<u8>().prop_map(|code| Message::Refused(Refusal::from_code(code))),
             any::<u8>().prop_map(|code| Message::Close(CloseReason::from_code(code))),
-            any::<(u16, u32)>()
-                .prop_map(|(path, receive_index)| Message::PathOpen { path, receive_index }),
-            any::<(u16, u32)>()
-                .prop_map(|(path, receive_index)| Message::PathOpened { path, receive_index }),
+            any::<(u16, u32)>().prop_map(|(path, receive_index)| Message::PathOpen { path, receive_index }),
+            any::<(u16, u32)>().prop_map(|(path, receive_index)| Message::PathOpened { path, receive_index }),
             any::<u16>().prop_map(|path| Message::PathClose { path }),
             (0..4_usize, text()).prop_map(|(class, scheduler)| Message::SetScheduler {
                 class: Class::ALL[class],

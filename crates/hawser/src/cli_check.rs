@@ -38,11 +38,15 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         None => guess(&args.file)?,
     };
     let problem = match kind {
-        Kind::Client => config::load::<ClientConfig>(&args.file).err().map(|error| error.to_string()),
-        Kind::Hub => config::load::<HubConfig>(&args.file).err().map(|error| error.to_string()),
-        Kind::Scenario => {
-            hawser_lab::read_scenario(&args.file, &[]).err().map(|error| error.to_string())
-        }
+        Kind::Client => config::load::<ClientConfig>(&args.file)
+            .err()
+            .map(|error| error.to_string()),
+        Kind::Hub => config::load::<HubConfig>(&args.file)
+            .err()
+            .map(|error| error.to_string()),
+        Kind::Scenario => hawser_lab::read_scenario(&args.file, &[])
+            .err()
+            .map(|error| error.to_string()),
     };
     let name = match kind {
         Kind::Client => "client configuration",
@@ -50,7 +54,10 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         Kind::Scenario => "scenario",
     };
     match (&problem, args.json) {
-        (_, true) => println!("{}", json!({ "version": 1, "kind": name, "ok": problem.is_none(), "problem": problem })),
+        (_, true) => println!(
+            "{}",
+            json!({ "version": 1, "kind": name, "ok": problem.is_none(), "problem": problem })
+        ),
         (None, false) => println!("{}: a good {name}", args.file.display()),
         (Some(problem), false) => {
             let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {problem}\n"));
@@ -60,10 +67,15 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn guess(file: &Path) -> Result<Kind, ConfigError> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|source| ConfigError::Read { path: file.to_owned(), source })?;
+    let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
+        path: file.to_owned(),
+        source,
+    })?;
     let has = |start: &str| text.lines().any(|line| line.trim_start().starts_with(start));
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = file
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     Ok(if has("[[network]]") || has("[[workload]]") || has("via ") {
         Kind::Scenario
     } else if name.contains("hub") || has("endpoints") || has("pool") {

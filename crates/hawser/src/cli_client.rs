@@ -70,7 +70,8 @@ pub(crate) struct ReloadArgs {
 }
 
 fn pattern(text: &str) -> Result<Pattern, String> {
-    text.parse().map_err(|()| "an interface name, in which * and ? are wild, such as wlan*".to_owned())
+    text.parse()
+        .map_err(|()| "an interface name, in which * and ? are wild, such as wlan*".to_owned())
 }
 
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
@@ -114,7 +115,10 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
 
 /// One thread: packets have threads of their own.
 pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the event loop")
 }
 
 /// Starts the daemon and waits until packets flow.
@@ -130,7 +134,10 @@ fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<Exit
     let mut last = Value::Null;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait()? {
-            bail!("{}", last_words(&log).unwrap_or_else(|| format!("the daemon ended ({status})")));
+            bail!(
+                "{}",
+                last_words(&log).unwrap_or_else(|| format!("the daemon ended ({status})"))
+            );
         }
         if is_alive(&socket)
             && let Ok(status) = ask(&socket, &Request::Status)
@@ -151,7 +158,11 @@ fn spawn(args: &UpArgs, invitation: Option<&Invitation>, log: &Path) -> anyhow::
     let file = std::fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.args(["up", "--foreground", "--detached"]);
-    command.arg("--dir").arg(&args.places.dir).arg("--run-dir").arg(&args.places.run_dir);
+    command
+        .arg("--dir")
+        .arg(&args.places.dir)
+        .arg("--run-dir")
+        .arg(&args.places.run_dir);
     for pattern in &args.include {
         command.args(["--include", &pattern.0]);
     }
@@ -163,11 +174,20 @@ fn spawn(args: &UpArgs, invitation: Option<&Invitation>, log: &Path) -> anyhow::
         // Not as an argument: everybody can read those.
         command.arg("-");
     }
-    command.stdin(if invitation.is_some() { Stdio::piped() } else { Stdio::null() });
-    let mut child =
-        command.stdout(file.try_clone()?).stderr(file).spawn().context("cannot start the daemon")?;
+    command.stdin(if invitation.is_some() {
+        Stdio::piped()
+    } else {
+        Stdio::null()
+    });
+    let mut child = command
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()
+        .context("cannot start the daemon")?;
     if let (Some(invitation), Some(mut stdin)) = (invitation, child.stdin.take()) {
-        stdin.write_all(invitation.to_string().as_bytes()).context("cannot hand over the invitation")?;
+        stdin
+            .write_all(invitation.to_string().as_bytes())
+            .context("cannot hand over the invitation")?;
     }
     Ok(child)
 }
@@ -185,7 +205,11 @@ fn report_up(status: &Value, as_json: bool) {
         .filter_map(|network| network["name"].as_str())
         .collect();
     let hub = status["hub"][0].as_str().unwrap_or("the hub");
-    println!("up: {} to {hub} over {}", status["interface"].as_str().unwrap_or("hawser0"), used.join(", "));
+    println!(
+        "up: {} to {hub} over {}",
+        status["interface"].as_str().unwrap_or("hawser0"),
+        used.join(", ")
+    );
 }
 
 /// The reason in the daemon's log: the line that the command prints when it fails.
@@ -236,8 +260,12 @@ pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<ExitCode> {
         println!("{answer}");
         return Ok(ExitCode::SUCCESS);
     }
-    let waiting: Vec<_> =
-        answer["needs_restart"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let waiting: Vec<_> = answer["needs_restart"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     if waiting.is_empty() {
         println!("applied");
     } else {

@@ -101,19 +101,25 @@ struct RunArgs {
 }
 
 fn address(text: &str) -> Result<HubAddress, String> {
-    text.parse().map_err(|_| "HOST:PORT, such as hub.example.org:443".to_owned())
+    text.parse()
+        .map_err(|_| "HOST:PORT, such as hub.example.org:443".to_owned())
 }
 
 fn net4(text: &str) -> Result<Net4, String> {
-    text.parse().map_err(|()| "an IPv4 network of prefix length 8 to 29 without host bits, such as 100.96.0.0/16".to_owned())
+    text.parse().map_err(|()| {
+        "an IPv4 network of prefix length 8 to 29 without host bits, such as 100.96.0.0/16".to_owned()
+    })
 }
 
 fn net6(text: &str) -> Result<Net6, String> {
-    text.parse().map_err(|()| "an IPv6 network of prefix length 16 to 96 without host bits, such as fd12:3456:789a::/64".to_owned())
+    text.parse().map_err(|()| {
+        "an IPv6 network of prefix length 16 to 96 without host bits, such as fd12:3456:789a::/64".to_owned()
+    })
 }
 
 fn span(text: &str) -> Result<Span, String> {
-    text.parse().map_err(|()| "a time with its unit (s, min, h, d), such as 7d".to_owned())
+    text.parse()
+        .map_err(|()| "a time with its unit (s, min, h, d), such as 7d".to_owned())
 }
 
 pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
@@ -121,11 +127,19 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         HubCommand::Init(args) => init(args)?,
         HubCommand::Invite(args) => {
             let invitation = hub::invite(&args.places.dir, &args.name, args.expires.0)?.to_string();
-            print(args.json, || json!({ "version": 1, "name": args.name, "invitation": invitation }), &invitation);
+            print(
+                args.json,
+                || json!({ "version": 1, "name": args.name, "invitation": invitation }),
+                &invitation,
+            );
         }
         HubCommand::Revoke(args) => {
             hub::revoke(&args.places.dir, &args.places.run_dir, &args.name)?;
-            print(args.json, || json!({ "version": 1, "revoked": args.name }), &format!("{} is revoked", args.name));
+            print(
+                args.json,
+                || json!({ "version": 1, "revoked": args.name }),
+                &format!("{} is revoked", args.name),
+            );
         }
         HubCommand::List(args) => {
             let list = hub::list(&args.places.dir, &args.places.run_dir)?;
@@ -137,7 +151,11 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
                 bail!("needs root to make an interface and routes: sudo hawser hub run");
             }
             let log = args.logs.start_with(config.log.as_ref())?;
-            let options = HubOptions { dir: args.places.dir, run_dir: args.places.run_dir, log };
+            let options = HubOptions {
+                dir: args.places.dir,
+                run_dir: args.places.run_dir,
+                log,
+            };
             runtime()?.block_on(hub::run(options))?;
         }
     }
@@ -147,14 +165,22 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
 fn load(places: &Places) -> anyhow::Result<HubConfig> {
     let path = places.dir.join("hub.toml");
     if !path.exists() {
-        bail!("there is no hub in {}: `hawser hub init --endpoint HOST:PORT` makes one", places.dir.display());
+        bail!(
+            "there is no hub in {}: `hawser hub init --endpoint HOST:PORT` makes one",
+            places.dir.display()
+        );
     }
     Ok(config::load(&path)?)
 }
 
 fn init(args: InitArgs) -> anyhow::Result<()> {
     let port = args.endpoint[0].port;
-    let init = HubInit { endpoints: args.endpoint, pool: args.pool, pool6: args.pool6, nat: !args.no_nat };
+    let init = HubInit {
+        endpoints: args.endpoint,
+        pool: args.pool,
+        pool6: args.pool6,
+        nat: !args.no_nat,
+    };
     let path = hub::init(&args.places.dir, &init)?;
     let text = format!(
         "wrote {path}\n\
@@ -162,7 +188,11 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
          next: hawser hub run, then hawser hub invite NAME",
         path = path.display(),
     );
-    print(args.json, || json!({ "version": 1, "config": path, "udp_port": port }), &text);
+    print(
+        args.json,
+        || json!({ "version": 1, "config": path, "udp_port": port }),
+        &text,
+    );
     Ok(())
 }
 
@@ -180,10 +210,22 @@ fn table(list: &Value) -> String {
         .into_iter()
         .flatten()
         .map(|client| {
-            let inner: Vec<_> =
-                client["inner"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            let state = if client["connected"] == true { "connected" } else { client["state"].as_str().unwrap_or("?") };
-            vec![client["name"].as_str().unwrap_or("?").to_owned(), state.to_owned(), inner.join(" ")]
+            let inner: Vec<_> = client["inner"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            let state = if client["connected"] == true {
+                "connected"
+            } else {
+                client["state"].as_str().unwrap_or("?")
+            };
+            vec![
+                client["name"].as_str().unwrap_or("?").to_owned(),
+                state.to_owned(),
+                inner.join(" "),
+            ]
         })
         .collect();
     if rows.is_empty() {

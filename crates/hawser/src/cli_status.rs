@@ -45,7 +45,10 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             if args.json {
                 println!("{}", json!({ "version": 1, "state": "down" }));
             } else {
-                println!("down (nothing answers at {}): `sudo hawser up` brings it up", socket.display());
+                println!(
+                    "down (nothing answers at {}): `sudo hawser up` brings it up",
+                    socket.display()
+                );
             }
             return Ok(ExitCode::FAILURE);
         }
@@ -64,29 +67,49 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let socket = run_dir::socket(&args.places.run_dir);
-    let answer = ask(&socket, &Request::Explain { flow: args.flow.clone() })?;
+    let answer = ask(
+        &socket,
+        &Request::Explain {
+            flow: args.flow.clone(),
+        },
+    )?;
     if args.json {
         println!("{answer}");
         return Ok(ExitCode::SUCCESS);
     }
     let flows = list(&answer["flows"]);
     if flows.is_empty() {
-        println!("no flow that this side sends contains {:?}; `hawser explain ''` shows the busiest", args.flow);
+        println!(
+            "no flow that this side sends contains {:?}; `hawser explain ''` shows the busiest",
+            args.flow
+        );
     }
     for flow in flows {
         println!("{}", text(&flow["flow"]));
         println!("  class {} because {}", text(&flow["class"]), text(&flow["why"]));
-        println!("  scheduler {}, {} sent", text(&flow["scheduler"]), bytes(number(&flow["sent_bytes"])));
+        println!(
+            "  scheduler {}, {} sent",
+            text(&flow["scheduler"]),
+            bytes(number(&flow["sent_bytes"]))
+        );
         for path in list(&flow["paths"]) {
             let share = path["share"].as_f64().unwrap_or(0.0) * 100.0;
-            println!("  {share:5.1} % over {} ({})", text(&path["network"]), text(&path["state"]));
+            println!(
+                "  {share:5.1} % over {} ({})",
+                text(&path["network"]),
+                text(&path["state"])
+            );
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn render(status: &Value) -> String {
-    if status["role"] == "hub" { render_hub(status) } else { render_client(status) }
+    if status["role"] == "hub" {
+        render_hub(status)
+    } else {
+        render_client(status)
+    }
 }
 
 fn render_client(status: &Value) -> String {
@@ -101,18 +124,27 @@ fn render_client(status: &Value) -> String {
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
-    let paths: Vec<_> = list(&status["sessions"]).iter().flat_map(|session| list(&session["paths"])).collect();
+    let paths: Vec<_> = list(&status["sessions"])
+        .iter()
+        .flat_map(|session| list(&session["paths"]))
+        .collect();
     let rows: Vec<_> = list(&status["networks"])
         .iter()
         .map(|network| {
-            let path = paths.iter().find(|path| !network["path"].is_null() && path["path"] == network["path"]);
+            let path = paths
+                .iter()
+                .find(|path| !network["path"].is_null() && path["path"] == network["path"]);
             let state = match (path, network["used"] == true) {
                 (Some(path), _) => text(&path["state"]),
                 (None, true) => "waiting",
                 (None, false) => "not used",
             };
             let control = if network["control"] == true { " *" } else { "" };
-            row(format!("{}{control}", text(&network["name"])), state, path.copied())
+            row(
+                format!("{}{control}", text(&network["name"])),
+                state,
+                path.copied(),
+            )
         })
         .collect();
     out.push_str(&columns(&PATH_HEADS, &rows, "\n"));
@@ -122,7 +154,10 @@ fn render_client(status: &Value) -> String {
 
 fn render_hub(status: &Value) -> String {
     let clients = list(&status["clients"]);
-    let connected = clients.iter().filter(|client| client["connected"] == true).count();
+    let connected = clients
+        .iter()
+        .filter(|client| client["connected"] == true)
+        .count();
     let mut out = format!(
         "up: hub at {} on {}, {connected} of {} clients connected, {}\n",
         joined(&status["endpoints"]),
@@ -140,7 +175,9 @@ fn render_hub(status: &Value) -> String {
     out.trim_end().to_owned()
 }
 
-const PATH_HEADS: [&str; 9] = ["network", "state", "up", "down", "rtt", "loss", "rate", "sent", "received"];
+const PATH_HEADS: [&str; 9] = [
+    "network", "state", "up", "down", "rtt", "loss", "rate", "sent", "received",
+];
 
 fn row(name: String, state: &str, path: Option<&Value>) -> Vec<String> {
     let mut row = vec![name, state.to_owned()];
@@ -160,7 +197,10 @@ fn row(name: String, state: &str, path: Option<&Value>) -> Vec<String> {
 
 /// The busiest flows of all sessions.
 fn flows(status: &Value) -> String {
-    let mut all: Vec<_> = list(&status["sessions"]).iter().flat_map(|session| list(&session["flows"])).collect();
+    let mut all: Vec<_> = list(&status["sessions"])
+        .iter()
+        .flat_map(|session| list(&session["flows"]))
+        .collect();
     all.sort_by_key(|flow| std::cmp::Reverse(number(&flow["sent_bytes"])));
     if all.is_empty() {
         return String::new();
@@ -177,20 +217,37 @@ fn flows(status: &Value) -> String {
             ]
         })
         .collect();
-    format!("\n{}", columns(&["flow", "class", "scheduler", "sent"], &rows, "\n"))
+    format!(
+        "\n{}",
+        columns(&["flow", "class", "scheduler", "sent"], &rows, "\n")
+    )
 }
 
 /// Lays out rows in columns, each as wide as its widest entry.
 pub(crate) fn columns(heads: &[&str], rows: &[Vec<String>], end: &str) -> String {
     let heads: Vec<_> = heads.iter().map(|head| (*head).to_owned()).collect();
     let all: Vec<_> = std::iter::once(&heads).chain(rows).collect();
-    let width = |column: usize| all.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<_> = (0..heads.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let width = |column: usize| {
+        all.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<_> = (0..heads.len())
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
     let line = |row: &Vec<String>| {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let cells: Vec<_> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
         cells.join("  ").trim_end().to_owned()
     };
-    format!("{}{end}", all.iter().map(|row| line(row)).collect::<Vec<_>>().join("\n"))
+    format!(
+        "{}{end}",
+        all.iter().map(|row| line(row)).collect::<Vec<_>>().join("\n")
+    )
 }
 
 fn rate(bps: u64) -> String {
@@ -236,7 +293,11 @@ fn number(value: &Value) -> u64 {
 
 fn joined(value: &Value) -> String {
     let parts: Vec<_> = list(value).iter().filter_map(Value::as_str).collect();
-    if parts.is_empty() { "no address yet".to_owned() } else { parts.join(", ") }
+    if parts.is_empty() {
+        "no address yet".to_owned()
+    } else {
+        parts.join(", ")
+    }
 }
 
 const REFRESH: Duration = Duration::from_millis(500);
@@ -260,7 +321,10 @@ mod tests {
                 "sent_bytes": 1_000, "received_bytes": 5 }], "flows": [] }],
         });
         let shown = render(&status);
-        assert!(shown.starts_with("up: hawser0 (100.96.0.2) to hub:443, for 1 min\n"), "{shown}");
+        assert!(
+            shown.starts_with("up: hawser0 (100.96.0.2) to hub:443, for 1 min\n"),
+            "{shown}"
+        );
         assert!(shown.contains("fiber *  active    2 kbit/s"), "{shown}");
         assert!(shown.contains("docker0  not used"), "{shown}");
     }

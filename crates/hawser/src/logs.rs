@@ -49,7 +49,11 @@ impl LogArgs {
         let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         match self.log_format {
             Format::Text => registry
-                .with(layer.with_target(false).with_ansi(std::io::stderr().is_terminal()))
+                .with(
+                    layer
+                        .with_target(false)
+                        .with_ansi(std::io::stderr().is_terminal()),
+                )
                 .try_init()?,
             Format::Json => registry.with(layer.json()).try_init()?,
         }

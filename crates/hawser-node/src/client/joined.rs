@@ -56,9 +56,19 @@ impl Joined {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        let damaged = || format!("{} is damaged: remove it and use a new invitation", path.display());
+        let damaged = || {
+            format!(
+                "{} is damaged: remove it and use a new invitation",
+                path.display()
+            )
+        };
         let file: JoinedFile = toml::from_str(&text).with_context(damaged)?;
-        let endpoints = file.endpoints.iter().map(|e| e.parse()).collect::<Result<_, _>>().with_context(damaged)?;
+        let endpoints = file
+            .endpoints
+            .iter()
+            .map(|e| e.parse())
+            .collect::<Result<_, _>>()
+            .with_context(damaged)?;
         Ok(Some(Self {
             name: file.name,
             endpoints,
@@ -88,7 +98,9 @@ impl Joined {
             let lookup = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));
             match tokio::time::timeout(LOOKUP, lookup).await {
                 Ok(Ok(addresses)) => found.extend(addresses),
-                Ok(Err(error)) => tracing::warn!(hub = endpoint.host, %error, "cannot look the hub's name up"),
+                Ok(Err(error)) => {
+                    tracing::warn!(hub = endpoint.host, %error, "cannot look the hub's name up")
+                }
                 Err(_) => tracing::warn!(hub = endpoint.host, "no answer to the look-up of the hub's name"),
             }
         }
@@ -119,7 +131,10 @@ mod tests {
             addresses: vec![],
         };
         joined.resolve().await;
-        assert_eq!(joined.addresses, ["127.0.0.1:443".parse().unwrap(), "[::1]:443".parse().unwrap()]);
+        assert_eq!(
+            joined.addresses,
+            ["127.0.0.1:443".parse().unwrap(), "[::1]:443".parse().unwrap()]
+        );
         joined.save(dir.path()).unwrap();
         assert_eq!(Joined::load(dir.path()).unwrap(), Some(joined));
     }

@@ -31,7 +31,9 @@ use crate::config::{self, ClientConfig};
 use crate::control::client::{ConnectError, Established};
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Request};
-use crate::dataplane::{self, Command, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId};
+use crate::dataplane::{
+    self, Command, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId,
+};
 use crate::identity::{Identity, random};
 use crate::invitation::{Invitation, Token};
 use crate::logging::LogLevel;
@@ -83,14 +85,19 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         None => Joined::load(&options.dir)?
             .context("this machine has not joined a hub yet: `hawser up INVITATION` (from `hawser hub invite NAME` on the hub)")?,
     };
-    let system = System::open(&run_dir.journal()).await.context("cannot prepare the system (are you root?)")?;
+    let system = System::open(&run_dir.journal())
+        .await
+        .context("cannot prepare the system (are you root?)")?;
     joined.resolve().await;
     if joined.addresses.is_empty() {
         bail!("the hub's name does not resolve: check the network, or the name in the invitation");
     }
     let tun = Tun::create(&config.interface.0, config.mtu.0)?;
     let tunnel = Tunnel::new(system, tun.try_clone().context("cannot share the interface")?);
-    let plane = dataplane::start(DataPlaneConfig { tun, seed: u64::from_be_bytes(random()) })?;
+    let plane = dataplane::start(DataPlaneConfig {
+        tun,
+        seed: u64::from_be_bytes(random()),
+    })?;
     let socket = ControlSocket::listen(run_dir.socket())?;
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
@@ -144,9 +151,15 @@ impl Client {
     ) -> anyhow::Result<Self> {
         let orders = Arc::clone(&plane.orders);
         let (news, incoming) = mpsc::unbounded_channel();
-        let session = SessionConfig { rekey_after: config.rekey_after.0, ..SessionConfig::default() };
+        let session = SessionConfig {
+            rekey_after: config.rekey_after.0,
+            ..SessionConfig::default()
+        };
         Ok(Self {
-            token: options.invitation.as_ref().map(|invitation| invitation.token.clone()),
+            token: options
+                .invitation
+                .as_ref()
+                .map(|invitation| invitation.token.clone()),
             tls: tls::client_config(&identity, joined.hub_key)?,
             networks: Networks::new(orders.clone()),
             options,
@@ -209,7 +222,10 @@ impl Client {
             tokio::time::Instant::from_std(self.started + Duration::from_nanos(at.as_nanos()))
         });
         let far = tokio::time::Instant::now() + Duration::from_secs(60);
-        [machine, self.retry_at].into_iter().flatten().fold(far, std::cmp::Ord::min)
+        [machine, self.retry_at]
+            .into_iter()
+            .flatten()
+            .fold(far, std::cmp::Ord::min)
     }
 
     fn on_deadline(&mut self) -> Next {
@@ -230,7 +246,10 @@ impl Client {
 
     fn apply_networks(&mut self, before: &[Network], now: &[Network]) {
         let used = |list: &[Network]| -> Vec<Network> {
-            list.iter().filter(|n| self.config.uses(&n.name)).cloned().collect()
+            list.iter()
+                .filter(|n| self.config.uses(&n.name))
+                .cloned()
+                .collect()
         };
         for change in changes(&used(before), &used(now)) {
             let name = match &change {
@@ -293,11 +312,17 @@ impl Client {
     fn refresh_network(&mut self, id: NetworkId, network: Network) -> anyhow::Result<()> {
         let name = network.name.clone();
         self.tunnel.warn_of_overlap(&network);
-        let Some(old) = self.networks.refresh(id, network)? else { return Ok(()) };
+        let Some(old) = self.networks.refresh(id, network)? else {
+            return Ok(());
+        };
         tracing::info!(network = name, "network changed: moved to new sockets");
         if let (Some(session), Some(path)) = (self.machine.session(), self.machine.path(id)) {
             let socket = self.networks.attached[&id].socket;
-            (self.orders)(Command::RebindPath { session: SessionId(session), path: PathId(path), socket });
+            (self.orders)(Command::RebindPath {
+                session: SessionId(session),
+                path: PathId(path),
+                socket,
+            });
         }
         (self.orders)(Command::RemoveSocket { id: old });
         if self.line.as_ref().is_some_and(|line| line.network == id) {
@@ -327,7 +352,11 @@ impl Client {
         match outcome {
             Ok(established) => self.on_reached(network, established).await?,
             Err(error) => {
-                let name = self.networks.attached.get(&network).map(|a| a.network.name.clone());
+                let name = self
+                    .networks
+                    .attached
+                    .get(&network)
+                    .map(|a| a.network.name.clone());
                 tracing::debug!(network = name, %error, "attempt failed");
                 self.on_attempt_failed(&error)?;
             }
@@ -361,7 +390,12 @@ impl Client {
     }
 
     async fn on_reached(&mut self, network: NetworkId, established: Established) -> anyhow::Result<()> {
-        let Established { connection, stream, welcome, keys } = established;
+        let Established {
+            connection,
+            stream,
+            welcome,
+            keys,
+        } = established;
         self.reach.stop();
         if !self.networks.attached.contains_key(&network) {
             connection.close(0_u8.into(), b"");
@@ -379,7 +413,11 @@ impl Client {
         self.carry_out();
         // The session exists now; its paths open when the hub has answered.
         let session = SessionId(welcome.session);
-        (self.orders)(Command::InstallKeys { session, epoch: welcome.epoch, keys });
+        (self.orders)(Command::InstallKeys {
+            session,
+            epoch: welcome.epoch,
+            keys,
+        });
         self.remember_hub(network)?;
         for (class, scheduler) in self.config.schedulers.chosen() {
             self.tell(Message::SetScheduler { class, scheduler });
@@ -389,7 +427,12 @@ impl Client {
             self.tunnel.warn_of_overlap(&attached.network);
         }
         let name = &self.networks.attached[&network].network.name;
-        tracing::info!(network = name, session = welcome.session, epoch = welcome.epoch, "hub reached");
+        tracing::info!(
+            network = name,
+            session = welcome.session,
+            epoch = welcome.epoch,
+            "hub reached"
+        );
         Ok(())
     }
 
@@ -438,7 +481,10 @@ impl Client {
                     self.on_path_state(id, state, now);
                 }
             }
-            Event::Alive { session, alive: false } if self.machine.session() == Some(session.0) => {
+            Event::Alive {
+                session,
+                alive: false,
+            } if self.machine.session() == Some(session.0) => {
                 self.machine.handle_doubt(now);
             }
             Event::RekeyWanted { session } if self.machine.session() == Some(session.0) => self.rekey(),
@@ -470,7 +516,9 @@ impl Client {
             Request::Status => self.report(asked.answer),
             Request::Explain { flow } => self.explain(flow, asked.answer),
             Request::Reload => {
-                let result = self.reload().map(|needs_restart| serde_json::json!({ "needs_restart": needs_restart }));
+                let result = self
+                    .reload()
+                    .map(|needs_restart| serde_json::json!({ "needs_restart": needs_restart }));
                 let _ = asked.answer.send(result);
             }
             Request::Down => {
@@ -478,7 +526,9 @@ impl Client {
                 next = Next::End;
             }
             Request::Revoke { .. } => {
-                let _ = asked.answer.send(Err(anyhow!("this is a client: revoke on the hub")));
+                let _ = asked
+                    .answer
+                    .send(Err(anyhow!("this is a client: revoke on the hub")));
             }
         }
         next
@@ -513,7 +563,11 @@ impl Client {
         }
         let seen = self.seen.clone();
         let before: Vec<_> = seen.iter().filter(|n| old.uses(&n.name)).cloned().collect();
-        let now: Vec<_> = seen.iter().filter(|n| self.config.uses(&n.name)).cloned().collect();
+        let now: Vec<_> = seen
+            .iter()
+            .filter(|n| self.config.uses(&n.name))
+            .cloned()
+            .collect();
         for change in changes(&before, &now) {
             self.on_change(change)?;
         }
@@ -523,7 +577,9 @@ impl Client {
     }
 
     fn apply_caps(&mut self) {
-        let Some(session) = self.machine.session() else { return };
+        let Some(session) = self.machine.session() else {
+            return;
+        };
         let open: Vec<_> = self
             .networks
             .attached
@@ -532,17 +588,27 @@ impl Client {
             .collect();
         for (path, caps) in open {
             let (session, cap) = (SessionId(session), caps.cap_up.map(|speed| speed.0));
-            (self.orders)(Command::SetCap { session, path: PathId(path), cap });
+            (self.orders)(Command::SetCap {
+                session,
+                path: PathId(path),
+                cap,
+            });
             let rate_bps = caps.cap_down.map_or(0, |speed| speed.0.as_bps());
             self.tell(Message::Cap { path, rate_bps });
         }
     }
 
     fn apply_schedulers(&self) {
-        let Some(session) = self.machine.session() else { return };
+        let Some(session) = self.machine.session() else {
+            return;
+        };
         for (class, scheduler) in self.config.schedulers.chosen() {
             let session = SessionId(session);
-            (self.orders)(Command::SetScheduler { session, class, scheduler: scheduler.clone() });
+            (self.orders)(Command::SetScheduler {
+                session,
+                class,
+                scheduler: scheduler.clone(),
+            });
             self.tell(Message::SetScheduler { class, scheduler });
         }
     }
@@ -572,19 +638,36 @@ impl Client {
                     inner: Vec::new(),
                 });
                 for (class, scheduler) in self.config.schedulers.chosen() {
-                    (self.orders)(Command::SetScheduler { session: SessionId(session), class, scheduler });
+                    (self.orders)(Command::SetScheduler {
+                        session: SessionId(session),
+                        class,
+                        scheduler,
+                    });
                 }
             }
             ClientAction::End { session } => {
-                (self.orders)(Command::RemoveSession { session: SessionId(session) });
-                self.networks.attached.values_mut().for_each(|attached| attached.state = None);
+                (self.orders)(Command::RemoveSession {
+                    session: SessionId(session),
+                });
+                self.networks
+                    .attached
+                    .values_mut()
+                    .for_each(|attached| attached.state = None);
             }
-            ClientAction::OpenPath { network, path, local_index, peer_index } => {
+            ClientAction::OpenPath {
+                network,
+                path,
+                local_index,
+                peer_index,
+            } => {
                 self.open_path(network, path, local_index, peer_index);
             }
             ClientAction::ClosePath { network, path } => {
                 if let Some(session) = self.machine.session() {
-                    (self.orders)(Command::ClosePath { session: SessionId(session), path: PathId(path) });
+                    (self.orders)(Command::ClosePath {
+                        session: SessionId(session),
+                        path: PathId(path),
+                    });
                 }
                 if let Some(attached) = self.networks.attached.get_mut(&network) {
                     attached.state = None;
@@ -619,7 +702,10 @@ impl Client {
             cap: caps.cap_up.map(|speed| speed.0),
         });
         if let Some(speed) = caps.cap_down {
-            self.tell(Message::Cap { path, rate_bps: speed.0.as_bps() });
+            self.tell(Message::Cap {
+                path,
+                rate_bps: speed.0.as_bps(),
+            });
         }
     }
 

@@ -32,36 +32,65 @@ pub(super) struct Networks {
 
 impl Networks {
     pub(super) fn new(orders: Orders) -> Self {
-        Self { orders, next: 0, attached: BTreeMap::new() }
+        Self {
+            orders,
+            next: 0,
+            attached: BTreeMap::new(),
+        }
     }
 
     pub(super) fn by_name(&self, name: &str) -> Option<NetworkId> {
-        self.attached.iter().find(|(_, a)| a.network.name == name).map(|(id, _)| *id)
+        self.attached
+            .iter()
+            .find(|(_, a)| a.network.name == name)
+            .map(|(id, _)| *id)
     }
 
     /// Takes a network into use; `None` when the hub has no address of a family that it carries.
-    pub(super) fn attach(&mut self, network: Network, hub: &[SocketAddr]) -> anyhow::Result<Option<NetworkId>> {
-        let Some(remote) = hub.iter().find(|address| network.carries(address.is_ipv6())).copied() else {
+    pub(super) fn attach(
+        &mut self,
+        network: Network,
+        hub: &[SocketAddr],
+    ) -> anyhow::Result<Option<NetworkId>> {
+        let Some(remote) = hub
+            .iter()
+            .find(|address| network.carries(address.is_ipv6()))
+            .copied()
+        else {
             return Ok(None);
         };
         let socket = self.add_socket(&network, remote)?;
         let endpoint = quic_endpoint(&network, remote)?;
         let id = NetworkId(self.next);
         self.next += 1;
-        self.attached.insert(id, Attached { network, remote, socket, endpoint, state: None });
+        self.attached.insert(
+            id,
+            Attached {
+                network,
+                remote,
+                socket,
+                endpoint,
+                state: None,
+            },
+        );
         Ok(Some(id))
     }
 
     /// Gives a changed network new sockets where the old ones hang on what is gone. True: its path has to move to the new socket, and
     /// the old one, named, may go then.
     pub(super) fn refresh(&mut self, id: NetworkId, network: Network) -> anyhow::Result<Option<SocketId>> {
-        let Some(attached) = self.attached.get_mut(&id) else { return Ok(None) };
+        let Some(attached) = self.attached.get_mut(&id) else {
+            return Ok(None);
+        };
         let before = std::mem::replace(&mut attached.network, network.clone());
         if !needs_new_sockets(&before, &network) {
             return Ok(None);
         }
         let (remote, old) = (attached.remote, attached.socket);
-        attached.endpoint.rebind(open(&network, remote)?).context("cannot move the control connection")?;
+        attached
+            .endpoint
+            .rebind(open(&network, remote)?)
+            .context("cannot move the control connection")?;
         let fresh = self.add_socket(&network, remote)?;
         if let Some(attached) = self.attached.get_mut(&id) {
             attached.socket = fresh;
@@ -90,7 +119,10 @@ fn needs_new_sockets(before: &Network, now: &Network) -> bool {
     before.index != now.index
         || before.v4 != now.v4
         || before.v6 != now.v6
-        || before.addresses.iter().any(|address| !now.addresses.contains(address))
+        || before
+            .addresses
+            .iter()
+            .any(|address| !now.addresses.contains(address))
 }
 
 fn open(network: &Network, remote: SocketAddr) -> anyhow::Result<std::net::UdpSocket> {
@@ -100,6 +132,11 @@ fn open(network: &Network, remote: SocketAddr) -> anyhow::Result<std::net::UdpSo
 
 fn quic_endpoint(network: &Network, remote: SocketAddr) -> anyhow::Result<quinn::Endpoint> {
     let socket = open(network, remote)?;
-    quinn::Endpoint::new(tls::client_endpoint_config(), None, socket, Arc::new(quinn::TokioRuntime))
-        .with_context(|| format!("cannot speak QUIC on the network {}", network.name))
+    quinn::Endpoint::new(
+        tls::client_endpoint_config(),
+        None,
+        socket,
+        Arc::new(quinn::TokioRuntime),
+    )
+    .with_context(|| format!("cannot speak QUIC on the network {}", network.name))
 }

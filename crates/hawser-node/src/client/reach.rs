@@ -22,7 +22,10 @@ pub(super) struct Reach {
 
 impl Reach {
     pub(super) fn new() -> Self {
-        Self { attempts: JoinSet::new(), pauses: 0 }
+        Self {
+            attempts: JoinSet::new(),
+            pauses: 0,
+        }
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -124,7 +127,13 @@ impl Line {
             kept.close(0_u8.into(), b"");
             let _ = news.send((number, News::Lost(why)));
         });
-        Self { number, network, connection, outbox, task }
+        Self {
+            number,
+            network,
+            connection,
+            outbox,
+            task,
+        }
     }
 
     pub(super) fn send(&self, message: Message) {

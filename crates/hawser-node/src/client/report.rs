@@ -16,33 +16,46 @@ impl Client {
     /// `up`: packets can flow. `connecting`: the hub is being looked for, or no path is open yet.
     fn state(&self) -> &'static str {
         let carries = |state: &Option<PathState>| {
-            matches!(state, Some(PathState::Active | PathState::Validating | PathState::Suspect))
+            matches!(
+                state,
+                Some(PathState::Active | PathState::Validating | PathState::Suspect)
+            )
         };
-        let open = self
-            .networks
-            .attached
-            .iter()
-            .any(|(id, attached)| self.machine.path(*id).is_some() && carries(&attached.state.or(Some(PathState::Validating))));
-        if self.machine.session().is_some() && open { "up" } else { "connecting" }
+        let open = self.networks.attached.iter().any(|(id, attached)| {
+            self.machine.path(*id).is_some() && carries(&attached.state.or(Some(PathState::Validating)))
+        });
+        if self.machine.session().is_some() && open {
+            "up"
+        } else {
+            "connecting"
+        }
     }
 
     pub(super) fn report(&self, answer: Answer) {
-        let networks: Vec<_> = self.seen.iter().map(|network| {
-            let id = self.networks.by_name(&network.name);
-            let attached = id.and_then(|id| self.networks.attached.get(&id));
-            let addresses: Vec<_> = network.addresses.iter().map(|(a, p)| format!("{a}/{p}")).collect();
-            json!({
-                "name": network.name,
-                "index": network.index,
-                "mtu": network.mtu,
-                "addresses": addresses,
-                "used": attached.is_some(),
-                "hub": attached.map(|a| a.remote),
-                "path": id.and_then(|id| self.machine.path(id)),
-                "state": attached.and_then(|a| a.state),
-                "control": self.line.as_ref().is_some_and(|line| Some(line.network) == id),
+        let networks: Vec<_> = self
+            .seen
+            .iter()
+            .map(|network| {
+                let id = self.networks.by_name(&network.name);
+                let attached = id.and_then(|id| self.networks.attached.get(&id));
+                let addresses: Vec<_> = network
+                    .addresses
+                    .iter()
+                    .map(|(a, p)| format!("{a}/{p}"))
+                    .collect();
+                json!({
+                    "name": network.name,
+                    "index": network.index,
+                    "mtu": network.mtu,
+                    "addresses": addresses,
+                    "used": attached.is_some(),
+                    "hub": attached.map(|a| a.remote),
+                    "path": id.and_then(|id| self.machine.path(id)),
+                    "state": attached.and_then(|a| a.state),
+                    "control": self.line.as_ref().is_some_and(|line| Some(line.network) == id),
+                })
             })
-        }).collect();
+            .collect();
         let mut status = json!({
             "role": "client",
             "state": self.state(),
@@ -90,8 +103,11 @@ pub(crate) fn with_snapshot(
 
 /// Puts a snapshot into a status.
 pub(crate) fn add_snapshot(status: &mut Value, snapshot: Snapshot) {
-    let counters: serde_json::Map<_, _> =
-        snapshot.counters.iter().map(|(reason, count)| ((*reason).to_owned(), json!(count))).collect();
+    let counters: serde_json::Map<_, _> = snapshot
+        .counters
+        .iter()
+        .map(|(reason, count)| ((*reason).to_owned(), json!(count)))
+        .collect();
     let sessions: Vec<_> = snapshot.sessions.iter().map(session).collect();
     status["sessions"] = Value::Array(sessions);
     match status["counters"].as_object_mut() {
@@ -103,7 +119,10 @@ pub(crate) fn add_snapshot(status: &mut Value, snapshot: Snapshot) {
 fn session(session: &crate::dataplane::SessionSnapshot) -> Value {
     let mut value = serde_json::to_value(session).unwrap_or_default();
     // Pairs read better as an object.
-    let pairs = session.schedulers.iter().map(|(class, name)| ((*class).to_owned(), json!(name)));
+    let pairs = session
+        .schedulers
+        .iter()
+        .map(|(class, name)| ((*class).to_owned(), json!(name)));
     value["schedulers"] = Value::Object(pairs.collect());
     value
 }
@@ -114,16 +133,20 @@ pub(crate) fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
     for session in &snapshot.sessions {
         for flow in session.flows.iter().filter(|flow| flow.flow.contains(wanted)) {
             let total: u64 = flow.by_path.iter().map(|(_, bytes)| bytes).sum();
-            let shares: Vec<_> = flow.by_path.iter().map(|(id, bytes)| {
-                let path = session.paths.iter().find(|path| path.path == *id);
-                json!({
-                    "path": id,
-                    "network": path.map(|path| path.name.clone()),
-                    "state": path.map(|path| path.state),
-                    "bytes": bytes,
-                    "share": if total == 0 { 0.0 } else { *bytes as f64 / total as f64 },
+            let shares: Vec<_> = flow
+                .by_path
+                .iter()
+                .map(|(id, bytes)| {
+                    let path = session.paths.iter().find(|path| path.path == *id);
+                    json!({
+                        "path": id,
+                        "network": path.map(|path| path.name.clone()),
+                        "state": path.map(|path| path.state),
+                        "bytes": bytes,
+                        "share": if total == 0 { 0.0 } else { *bytes as f64 / total as f64 },
+                    })
                 })
-            }).collect();
+                .collect();
             flows.push(json!({
                 "flow": flow.flow,
                 "class": flow.class,

@@ -31,7 +31,13 @@ impl Tunnel {
     /// `tun`: a second handle to the interface that the data plane serves.
     pub(super) fn new(system: System, tun: Tun) -> Self {
         let interface = tun.name().to_owned();
-        Self { system, tun, interface, inner: None, warned: Vec::new() }
+        Self {
+            system,
+            tun,
+            interface,
+            inner: None,
+            warned: Vec::new(),
+        }
     }
 
     pub(super) fn interface(&self) -> &str {
@@ -40,19 +46,32 @@ impl Tunnel {
 
     /// The inner addresses.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
-        self.inner.iter().flat_map(|inner| inner.addresses.iter().map(|(address, _)| *address)).collect()
+        self.inner
+            .iter()
+            .flat_map(|inner| inner.addresses.iter().map(|(address, _)| *address))
+            .collect()
     }
 
     /// Sets up what the hub assigned; nothing happens when it is in force already, so that connections live on.
     pub(super) async fn apply(&mut self, welcome: &Welcome, config: &ClientConfig) -> anyhow::Result<()> {
         let mut addresses = vec![(IpAddr::from(welcome.inner_v4.0), welcome.inner_v4.1)];
-        addresses.extend(welcome.inner_v6.map(|(address, prefix)| (IpAddr::from(address), prefix)));
+        addresses.extend(
+            welcome
+                .inner_v6
+                .map(|(address, prefix)| (IpAddr::from(address), prefix)),
+        );
         let mtu = config.mtu.0.min(welcome.hub_mtu.max(1280));
-        let inner = Inner { addresses, dns: welcome.dns.clone(), mtu };
+        let inner = Inner {
+            addresses,
+            dns: welcome.dns.clone(),
+            mtu,
+        };
         if self.inner.as_ref() == Some(&inner) {
             return Ok(());
         }
-        self.set_up(&inner, config).await.with_context(|| format!("cannot set up {}", self.interface))?;
+        self.set_up(&inner, config)
+            .await
+            .with_context(|| format!("cannot set up {}", self.interface))?;
         self.inner = Some(inner);
         Ok(())
     }
@@ -76,7 +95,10 @@ impl Tunnel {
             }
             match steps {
                 Err(error) if ipv6 => {
-                    tracing::warn!(error = describe(&error), "no IPv6 through the tunnel: this machine has it switched off");
+                    tracing::warn!(
+                        error = describe(&error),
+                        "no IPv6 through the tunnel: this machine has it switched off"
+                    );
                 }
                 other => other?,
             }
@@ -85,7 +107,10 @@ impl Tunnel {
             && !inner.dns.is_empty()
             && let Err(error) = self.system.resolvers(&interface, &inner.dns)
         {
-            tracing::warn!(error = describe(&error), "resolvers are as before: set them by hand, or dns = \"keep\"");
+            tracing::warn!(
+                error = describe(&error),
+                "resolvers are as before: set them by hand, or dns = \"keep\""
+            );
         }
         Ok(())
     }
@@ -94,16 +119,24 @@ impl Tunnel {
     pub(super) fn kill_switch(&mut self, on: bool) -> anyhow::Result<()> {
         if on {
             let interface = self.interface.clone();
-            self.system.nft_table(KILL_TABLE, &kill_switch(&interface)).context("cannot switch the kill switch on")
+            self.system
+                .nft_table(KILL_TABLE, &kill_switch(&interface))
+                .context("cannot switch the kill switch on")
         } else {
-            self.system.drop_nft_table(KILL_TABLE).context("cannot switch the kill switch off")
+            self.system
+                .drop_nft_table(KILL_TABLE)
+                .context("cannot switch the kill switch off")
         }
     }
 
     /// Prepares the system for a network: answers may come in there, and a clash of addresses is named once.
     pub(super) fn meet(&mut self, network: &Network) {
         if let Err(error) = self.system.loosen_reverse_path(&network.name) {
-            tracing::warn!(network = network.name, error = describe(&error), "answers may be filtered here");
+            tracing::warn!(
+                network = network.name,
+                error = describe(&error),
+                "answers may be filtered here"
+            );
         }
         self.warn_of_overlap(network);
     }

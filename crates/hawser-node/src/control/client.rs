@@ -32,7 +32,9 @@ pub enum ConnectError {
     #[error("{0}")]
     Refused(Refusal),
     /// Another machine, or the hub with a new key, answers at the hub's address.
-    #[error("the hub at {0} has another key than the invitation says: ask for a new invitation (or somebody is in between)")]
+    #[error(
+        "the hub at {0} has another key than the invitation says: ask for a new invitation (or somebody is in between)"
+    )]
     HubKey(SocketAddr),
     /// Nobody answers.
     #[error("no answer from the hub at {0}: is its UDP port open?")]
@@ -65,20 +67,35 @@ async fn handshake(
     hello: Hello,
 ) -> Result<Established, ConnectError> {
     let failed = |error: &dyn std::fmt::Display| ConnectError::Failed(remote, error.to_string());
-    let connecting =
-        endpoint.connect_with(config, remote, tls::SERVER_NAME).map_err(|error| failed(&error))?;
+    let connecting = endpoint
+        .connect_with(config, remote, tls::SERVER_NAME)
+        .map_err(|error| failed(&error))?;
     let connection = connecting.await.map_err(|error| describe(&error, remote))?;
-    let (send, receive) = connection.open_bi().await.map_err(|error| describe(&error, remote))?;
+    let (send, receive) = connection
+        .open_bi()
+        .await
+        .map_err(|error| describe(&error, remote))?;
     let mut stream = ControlStream::new(send, receive);
-    stream.send(&Message::Hello(hello)).await.map_err(|error| failed(&error))?;
+    stream
+        .send(&Message::Hello(hello))
+        .await
+        .map_err(|error| failed(&error))?;
     match stream.next().await {
         Ok(Message::Welcome(welcome)) => {
             let keys = tls::epoch_keys(&connection, welcome.session, welcome.epoch, Role::Client)
                 .map_err(|error| failed(&error))?;
-            Ok(Established { connection, stream, welcome, keys })
+            Ok(Established {
+                connection,
+                stream,
+                welcome,
+                keys,
+            })
         }
         Ok(Message::Refused(reason)) => Err(ConnectError::Refused(reason)),
-        Ok(_) => Err(ConnectError::Failed(remote, "the hub broke the protocol".to_owned())),
+        Ok(_) => Err(ConnectError::Failed(
+            remote,
+            "the hub broke the protocol".to_owned(),
+        )),
         Err(StreamError::Read(quinn::ReadError::ConnectionLost(error))) => Err(describe(&error, remote)),
         Err(error) => Err(failed(&error)),
     }

@@ -108,14 +108,18 @@ impl HubControl {
             refused: BTreeMap::new(),
             next_link: 0,
         };
-        Self { core: Arc::new(Mutex::new(core)) }
+        Self {
+            core: Arc::new(Mutex::new(core)),
+        }
     }
 
     /// Serves connections until the endpoint closes.
     pub async fn serve(&self, endpoint: &Endpoint) {
         while let Some(incoming) = endpoint.accept().await {
             // Under load, strangers prove their address before they cost a key exchange.
-            if endpoint.open_connections() > CROWD && incoming.may_retry() && !incoming.remote_address_validated()
+            if endpoint.open_connections() > CROWD
+                && incoming.may_retry()
+                && !incoming.remote_address_validated()
             {
                 let _ = incoming.retry();
                 continue;
@@ -150,7 +154,11 @@ impl HubControl {
         let sessions: Vec<_> = core.sessions.keys().copied().collect();
         for session in sessions {
             for (class, scheduler) in settings.schedulers.clone() {
-                (core.orders)(Command::SetScheduler { session: SessionId(session), class, scheduler });
+                (core.orders)(Command::SetScheduler {
+                    session: SessionId(session),
+                    class,
+                    scheduler,
+                });
             }
         }
         core.settings = settings;
@@ -204,7 +212,11 @@ impl HubControl {
     /// How many connections were refused, by reason.
     #[must_use]
     pub fn refusals(&self) -> Vec<(&'static str, u64)> {
-        self.lock().refused.iter().map(|(reason, count)| (*reason, *count)).collect()
+        self.lock()
+            .refused
+            .iter()
+            .map(|(reason, count)| (*reason, *count))
+            .collect()
     }
 
     async fn serve_one(&self, incoming: Incoming) {
@@ -222,10 +234,7 @@ impl HubControl {
         }
     }
 
-    async fn open(
-        &self,
-        incoming: Incoming,
-    ) -> anyhow::Result<(quinn::Connection, ControlStream, Admitted)> {
+    async fn open(&self, incoming: Incoming) -> anyhow::Result<(quinn::Connection, ControlStream, Admitted)> {
         let connection = incoming.await?;
         let key = tls::peer_key(&connection)?;
         let (send, receive) = connection.accept_bi().await?;
@@ -307,7 +316,9 @@ impl Core {
         hello: &Hello,
         export: impl FnOnce(u64, u8) -> anyhow::Result<EpochKeys>,
     ) -> Result<Admitted, Refusal> {
-        let result = self.authorise(key, hello).and_then(|client| self.attach(&client, hello, export));
+        let result = self
+            .authorise(key, hello)
+            .and_then(|client| self.attach(&client, hello, export));
         if let Err(refusal) = &result {
             *self.refused.entry(counter(*refusal)).or_default() += 1;
         }
@@ -335,9 +346,11 @@ impl Core {
         hello: &Hello,
         export: impl FnOnce(u64, u8) -> anyhow::Result<EpochKeys>,
     ) -> Result<Admitted, Refusal> {
-        let resumed = hello
-            .resume
-            .filter(|id| self.sessions.get(id).is_some_and(|session| session.name == client.name));
+        let resumed = hello.resume.filter(|id| {
+            self.sessions
+                .get(id)
+                .is_some_and(|session| session.name == client.name)
+        });
         if resumed.is_none() {
             self.check_flapping(&client.name)?;
         }
@@ -351,16 +364,34 @@ impl Core {
             self.end_sessions_of(&client.name, CloseReason::Replaced);
             self.start_session(session, client);
         }
-        (self.orders)(Command::InstallKeys { session: SessionId(session), epoch, keys });
+        (self.orders)(Command::InstallKeys {
+            session: SessionId(session),
+            epoch,
+            keys,
+        });
         let link = self.next_link;
         self.next_link += 1;
         let (sender, outbox) = mpsc::unbounded_channel();
         let entry = self.sessions.get_mut(&session).expect("resumed or just started");
         entry.epoch = epoch;
         entry.machine.handle_control_up();
-        entry.link = Some(Link { id: link, outbox: sender });
-        tracing::info!(client = client.name, session, epoch, machine = hello.name_hint, "client connected");
-        Ok(Admitted { session, link, welcome: self.welcome(session, epoch, client), outbox })
+        entry.link = Some(Link {
+            id: link,
+            outbox: sender,
+        });
+        tracing::info!(
+            client = client.name,
+            session,
+            epoch,
+            machine = hello.name_hint,
+            "client connected"
+        );
+        Ok(Admitted {
+            session,
+            link,
+            welcome: self.welcome(session, epoch, client),
+            outbox,
+        })
     }
 
     fn welcome(&self, session: u64, epoch: u8, client: &Client) -> Welcome {
@@ -369,7 +400,10 @@ impl Core {
             session,
             epoch,
             inner_v4: (client.inner_v4, pool.v4.1),
-            inner_v6: client.inner_v6.zip(pool.v6).map(|(address, (_, prefix))| (address, prefix)),
+            inner_v6: client
+                .inner_v6
+                .zip(pool.v6)
+                .map(|(address, (_, prefix))| (address, prefix)),
             dns: self.settings.dns.clone(),
             hub_mtu: self.settings.mtu,
         }
@@ -377,12 +411,19 @@ impl Core {
 
     /// An identity that moves back and forth serves nobody: the newest wins, but not many times a minute.
     fn check_flapping(&mut self, name: &str) -> Result<(), Refusal> {
-        if !self.sessions.values().any(|session| session.name == name && session.link.is_some()) {
+        if !self
+            .sessions
+            .values()
+            .any(|session| session.name == name && session.link.is_some())
+        {
             return Ok(());
         }
         let now = Instant::now();
         let takeovers = self.takeovers.entry(name.to_owned()).or_default();
-        while takeovers.front().is_some_and(|at| now.saturating_duration_since(*at) > FLAP_WINDOW) {
+        while takeovers
+            .front()
+            .is_some_and(|at| now.saturating_duration_since(*at) > FLAP_WINDOW)
+        {
             takeovers.pop_front();
         }
         if takeovers.len() >= FLAPS {
@@ -390,15 +431,26 @@ impl Core {
         }
         takeovers.push_back(now);
         *self.replaced.entry(name.to_owned()).or_default() += 1;
-        tracing::warn!(client = name, "connected again while connected: a restart, or two machines with one identity");
+        tracing::warn!(
+            client = name,
+            "connected again while connected: a restart, or two machines with one identity"
+        );
         Ok(())
     }
 
     fn start_session(&mut self, session: u64, client: &Client) {
         let id = SessionId(session);
-        (self.orders)(Command::AddSession { session: id, role: Role::Hub, inner: client.inner() });
+        (self.orders)(Command::AddSession {
+            session: id,
+            role: Role::Hub,
+            inner: client.inner(),
+        });
         for (class, scheduler) in self.settings.schedulers.clone() {
-            (self.orders)(Command::SetScheduler { session: id, class, scheduler });
+            (self.orders)(Command::SetScheduler {
+                session: id,
+                class,
+                scheduler,
+            });
         }
         let entry = Session {
             name: client.name.clone(),
@@ -412,16 +464,24 @@ impl Core {
     }
 
     fn end_sessions_of(&mut self, name: &str, reason: CloseReason) {
-        let of_name: Vec<_> =
-            self.sessions.iter().filter(|(_, s)| s.name == name).map(|(session, _)| *session).collect();
+        let of_name: Vec<_> = self
+            .sessions
+            .iter()
+            .filter(|(_, s)| s.name == name)
+            .map(|(session, _)| *session)
+            .collect();
         for session in of_name {
             self.end_session(session, reason);
         }
     }
 
     fn end_session(&mut self, session: u64, reason: CloseReason) {
-        let Some(ended) = self.sessions.remove(&session) else { return };
-        (self.orders)(Command::RemoveSession { session: SessionId(session) });
+        let Some(ended) = self.sessions.remove(&session) else {
+            return;
+        };
+        (self.orders)(Command::RemoveSession {
+            session: SessionId(session),
+        });
         for index in ended.indices.values() {
             self.indices.remove(index);
         }
@@ -441,8 +501,15 @@ impl Core {
     }
 
     fn handle(&mut self, id: u64, link: u64, message: &Message) -> Result<Vec<Message>, Violation> {
-        let Self { sessions, indices, orders, .. } = self;
-        let Some(session) = sessions.get_mut(&id).filter(|s| s.link.as_ref().is_some_and(|l| l.id == link))
+        let Self {
+            sessions,
+            indices,
+            orders,
+            ..
+        } = self;
+        let Some(session) = sessions
+            .get_mut(&id)
+            .filter(|s| s.link.as_ref().is_some_and(|l| l.id == link))
         else {
             return Ok(Vec::new());
         };
@@ -463,16 +530,14 @@ fn fresh_index(taken: &mut HashSet<u32>) -> u32 {
     }
 }
 
-fn carry_out(
-    id: u64,
-    action: HubAction,
-    session: &mut Session,
-    indices: &mut HashSet<u32>,
-    orders: &Orders,
-) {
+fn carry_out(id: u64, action: HubAction, session: &mut Session, indices: &mut HashSet<u32>, orders: &Orders) {
     let id = SessionId(id);
     match action {
-        HubAction::OpenPath { path, local_index, peer_index } => {
+        HubAction::OpenPath {
+            path,
+            local_index,
+            peer_index,
+        } => {
             session.indices.insert(path, local_index);
             orders(Command::OpenPath {
                 session: id,
@@ -490,16 +555,27 @@ fn carry_out(
             if let Some(index) = session.indices.remove(&path) {
                 indices.remove(&index);
             }
-            orders(Command::ClosePath { session: id, path: PathId(path) });
+            orders(Command::ClosePath {
+                session: id,
+                path: PathId(path),
+            });
         }
         HubAction::SetScheduler { class, scheduler } => {
             if SCHEDULERS.contains(&scheduler.as_str()) {
-                orders(Command::SetScheduler { session: id, class, scheduler });
+                orders(Command::SetScheduler {
+                    session: id,
+                    class,
+                    scheduler,
+                });
             } else {
                 tracing::debug!(session = id.0, scheduler, "client asks for an unknown scheduler");
             }
         }
-        HubAction::SetCap { path, cap } => orders(Command::SetCap { session: id, path: PathId(path), cap }),
+        HubAction::SetCap { path, cap } => orders(Command::SetCap {
+            session: id,
+            path: PathId(path),
+            cap,
+        }),
         HubAction::Closed(_) => {}
     }
 }

@@ -24,7 +24,9 @@ pub struct SharedSocket {
 
 impl fmt::Debug for SharedSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedSocket").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("SharedSocket")
+            .field("socket", &self.socket)
+            .finish_non_exhaustive()
     }
 }
 
@@ -36,7 +38,12 @@ impl SharedSocket {
     pub fn new(socket: Arc<UdpSocket>, incoming: mpsc::Receiver<ControlDatagram>) -> io::Result<Self> {
         let state = UdpSocketState::new((&*socket).into())?;
         let is_v6 = socket.local_addr()?.is_ipv6();
-        Ok(Self { socket, state, is_v6, incoming: Mutex::new(incoming) })
+        Ok(Self {
+            socket,
+            state,
+            is_v6,
+            incoming: Mutex::new(incoming),
+        })
     }
 }
 
@@ -74,7 +81,9 @@ impl AsyncUdpSocket for SharedSocket {
         while filled < bufs.len().min(meta.len()) {
             match incoming.poll_recv(cx) {
                 Poll::Ready(Some(datagram)) => {
-                    let Some(into) = bufs[filled].get_mut(..datagram.bytes.len()) else { continue };
+                    let Some(into) = bufs[filled].get_mut(..datagram.bytes.len()) else {
+                        continue;
+                    };
                     into.copy_from_slice(&datagram.bytes);
                     meta[filled] = RecvMeta {
                         addr: canonical(datagram.from),
@@ -119,9 +128,7 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
 
 fn destination(address: SocketAddr, is_v6: bool) -> SocketAddr {
     match address {
-        SocketAddr::V4(v4) if is_v6 => {
-            SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into()
-        }
+        SocketAddr::V4(v4) if is_v6 => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
         SocketAddr::V4(_) | SocketAddr::V6(_) => address,
     }
 }

@@ -34,7 +34,11 @@ impl ControlStream {
     /// Speaks over a stream that has just been opened or accepted.
     #[must_use]
     pub fn new(send: SendStream, receive: RecvStream) -> Self {
-        Self { send, receive, pending: Vec::with_capacity(MAX_FRAME) }
+        Self {
+            send,
+            receive,
+            pending: Vec::with_capacity(MAX_FRAME),
+        }
     }
 
     /// The next message. May be dropped while it waits: nothing is lost.

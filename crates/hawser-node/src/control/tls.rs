@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
 use ::aws_lc_rs::hmac;
+use anyhow::{Context, anyhow};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -43,7 +43,9 @@ pub fn client_config(identity: &Identity, hub: KeyHash) -> anyhow::Result<quinn:
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(PinnedHub { hub, provider }))
-        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(identity.certified.clone())));
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
+            identity.certified.clone(),
+        )));
     tls.alpn_protocols = vec![ALPN.to_vec()];
     // Every connection proves both keys anew.
     tls.resumption = rustls::client::Resumption::disabled();
@@ -63,7 +65,9 @@ pub fn server_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig>
     let mut tls = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::new(AnyKey { provider }))
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(identity.certified.clone())));
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
+            identity.certified.clone(),
+        )));
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.send_tls13_tickets = 0;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
@@ -99,7 +103,9 @@ pub fn client_endpoint_config() -> quinn::EndpointConfig {
 /// The peer has shown none: the verifiers do not let that happen.
 pub fn peer_key(connection: &quinn::Connection) -> anyhow::Result<KeyHash> {
     let identity = connection.peer_identity().context("the peer has shown no key")?;
-    let keys = identity.downcast::<Vec<CertificateDer<'static>>>().map_err(|_| anyhow!("not a TLS key"))?;
+    let keys = identity
+        .downcast::<Vec<CertificateDer<'static>>>()
+        .map_err(|_| anyhow!("not a TLS key"))?;
     Ok(KeyHash::of(keys.first().context("the peer has shown no key")?))
 }
 
@@ -126,8 +132,14 @@ pub fn epoch_keys(
     };
     let (mut to_hub, mut to_client) = (export(0)?, export(1)?);
     let keys = match role {
-        Role::Client => EpochKeys { send: to_hub, receive: to_client },
-        Role::Hub => EpochKeys { send: to_client, receive: to_hub },
+        Role::Client => EpochKeys {
+            send: to_hub,
+            receive: to_client,
+        },
+        Role::Hub => EpochKeys {
+            send: to_client,
+            receive: to_hub,
+        },
     };
     to_hub.zeroize();
     to_client.zeroize();
@@ -224,7 +236,9 @@ impl ServerCertVerifier for PinnedHub {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 
     fn requires_raw_public_keys(&self) -> bool {
@@ -274,7 +288,9 @@ impl ClientCertVerifier for AnyKey {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 
     fn requires_raw_public_keys(&self) -> bool {

@@ -308,7 +308,12 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         roles: Mutex::default(),
     };
     let orders: Orders = Arc::new(move |command| dispatch.send(command));
-    Ok(DataPlane { events, control, orders, threads: vec![sending, receiving] })
+    Ok(DataPlane {
+        events,
+        control,
+        orders,
+        threads: vec![sending, receiving],
+    })
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {

@@ -152,7 +152,11 @@ impl ClientSession {
     /// The path of a network, once both sides know it.
     #[must_use]
     pub fn path(&self, network: NetworkId) -> Option<u16> {
-        self.networks.get(&network)?.as_ref().filter(|path| path.peer_index.is_some()).map(|path| path.id)
+        self.networks
+            .get(&network)?
+            .as_ref()
+            .filter(|path| path.peer_index.is_some())
+            .map(|path| path.id)
     }
 
     /// The network of a path.
@@ -181,7 +185,10 @@ impl ClientSession {
             return;
         };
         if path.peer_index.is_some() {
-            self.actions.push_back(ClientAction::ClosePath { network, path: path.id });
+            self.actions.push_back(ClientAction::ClosePath {
+                network,
+                path: path.id,
+            });
         }
         self.closed.push(path.id);
         if self.control.is_some() {
@@ -205,13 +212,20 @@ impl ClientSession {
         let mut known: Vec<_> = self.networks.values().flatten().copied().collect();
         known.sort_unstable_by_key(|path| path.id);
         for Path { id, local_index, .. } in known {
-            self.transmits.push_back(Message::PathOpen { path: id, receive_index: local_index });
+            self.transmits.push_back(Message::PathOpen {
+                path: id,
+                receive_index: local_index,
+            });
         }
         for path in self.closed.drain(..) {
             self.transmits.push_back(Message::PathClose { path });
         }
-        let without: Vec<_> =
-            self.networks.iter().filter(|(_, path)| path.is_none()).map(|(network, _)| *network).collect();
+        let without: Vec<_> = self
+            .networks
+            .iter()
+            .filter(|(_, path)| path.is_none())
+            .map(|(network, _)| *network)
+            .collect();
         for network in without {
             self.announce(network, fresh_index());
         }
@@ -308,7 +322,9 @@ impl ClientSession {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let Some((at, timer)) = self.poll_timeout() else { return };
+        let Some((at, timer)) = self.poll_timeout() else {
+            return;
+        };
         if now < at {
             return;
         }
@@ -342,8 +358,18 @@ impl ClientSession {
             return;
         };
         self.next_path += 1;
-        self.networks.insert(network, Some(Path { id, local_index, peer_index: None }));
-        self.transmits.push_back(Message::PathOpen { path: id, receive_index: local_index });
+        self.networks.insert(
+            network,
+            Some(Path {
+                id,
+                local_index,
+                peer_index: None,
+            }),
+        );
+        self.transmits.push_back(Message::PathOpen {
+            path: id,
+            receive_index: local_index,
+        });
     }
 
     fn on_session_changed(&mut self, session: u64) {
@@ -368,13 +394,22 @@ impl ClientSession {
         });
         let Some((network, path)) = entry else {
             // Closed on our side while the answer was under way.
-            return if u32::from(id) < self.next_path { Ok(()) } else { Err(Violation::PathUnknown(id)) };
+            return if u32::from(id) < self.next_path {
+                Ok(())
+            } else {
+                Err(Violation::PathUnknown(id))
+            };
         };
         match path.peer_index {
             None => {
                 path.peer_index = Some(peer_index);
                 let local_index = path.local_index;
-                self.actions.push_back(ClientAction::OpenPath { network, path: id, local_index, peer_index });
+                self.actions.push_back(ClientAction::OpenPath {
+                    network,
+                    path: id,
+                    local_index,
+                    peer_index,
+                });
                 Ok(())
             }
             Some(known) if known == peer_index => Ok(()),
@@ -386,7 +421,8 @@ impl ClientSession {
         let Some(network) = self.network(id) else { return };
         let path = self.networks.insert(network, None).flatten();
         if path.is_some_and(|path| path.peer_index.is_some()) {
-            self.actions.push_back(ClientAction::ClosePath { network, path: id });
+            self.actions
+                .push_back(ClientAction::ClosePath { network, path: id });
         }
     }
 }

@@ -99,7 +99,8 @@ impl HubSession {
             Message::Cap { path, rate_bps } => return self.on_cap(*path, *rate_bps),
             Message::SetScheduler { class, scheduler } => {
                 let (class, scheduler) = (*class, scheduler.clone());
-                self.actions.push_back(HubAction::SetScheduler { class, scheduler });
+                self.actions
+                    .push_back(HubAction::SetScheduler { class, scheduler });
             }
             Message::Ping(number) => self.transmits.push_back(Message::Pong(*number)),
             Message::Pong(_) => {}
@@ -133,7 +134,10 @@ impl HubSession {
             if path.peer_index != peer_index {
                 return Err(Violation::PathReused(id));
             }
-            self.transmits.push_back(Message::PathOpened { path: id, receive_index: path.local_index });
+            self.transmits.push_back(Message::PathOpened {
+                path: id,
+                receive_index: path.local_index,
+            });
             return Ok(());
         }
         if u32::from(id) < self.next_path {
@@ -145,9 +149,22 @@ impl HubSession {
             return Ok(());
         }
         let local_index = fresh_index();
-        self.paths.insert(id, Path { local_index, peer_index });
-        self.actions.push_back(HubAction::OpenPath { path: id, local_index, peer_index });
-        self.transmits.push_back(Message::PathOpened { path: id, receive_index: local_index });
+        self.paths.insert(
+            id,
+            Path {
+                local_index,
+                peer_index,
+            },
+        );
+        self.actions.push_back(HubAction::OpenPath {
+            path: id,
+            local_index,
+            peer_index,
+        });
+        self.transmits.push_back(Message::PathOpened {
+            path: id,
+            receive_index: local_index,
+        });
         Ok(())
     }
 
@@ -163,7 +180,11 @@ impl HubSession {
 
     fn on_cap(&mut self, id: u16, rate_bps: u64) -> Result<(), Violation> {
         if !self.paths.contains_key(&id) {
-            return if u32::from(id) < self.next_path { Ok(()) } else { Err(Violation::PathUnknown(id)) };
+            return if u32::from(id) < self.next_path {
+                Ok(())
+            } else {
+                Err(Violation::PathUnknown(id))
+            };
         }
         let cap = (rate_bps > 0).then(|| Rate::from_bps(rate_bps));
         self.actions.push_back(HubAction::SetCap { path: id, cap });
