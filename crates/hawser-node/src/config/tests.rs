@@ -184,3 +184,9 @@ fn a_missing_file_is_named() {
         ClientConfig::default()
     );
 }
+
+#[test]
+fn the_examples_are_good() {
+    client(include_str!("../../../../packaging/client.toml")).unwrap();
+    hub(include_str!("../../../../packaging/hub.toml")).unwrap();
+}
