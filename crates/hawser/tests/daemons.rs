@@ -150,7 +150,7 @@ impl World {
             "ip -6 route show table all",
             "ip -br link",
             "nft list ruleset",
-            "sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.fiber.rp_filter",
+            "sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.lte.rp_filter",
         ];
         let mut answers = String::new();
         for question in questions {
@@ -160,10 +160,10 @@ impl World {
                 command.args(words);
                 command
             });
-            answers.push_str(&format!(
-                "{question}: {}\n",
-                String::from_utf8_lossy(&output.stdout)
-            ));
+            // Link-local addresses appear a moment after their link.
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let lines: Vec<_> = text.lines().filter(|line| !line.contains("fe80")).collect();
+            answers.push_str(&format!("{question}: {}\n", lines.join("\n")));
         }
         answers
     }
@@ -282,6 +282,67 @@ fn a_hub_restart_is_survived_and_revocation_is_immediate() {
         said.contains("not enrolled") && said.lines().count() == 1,
         "{said}"
     );
+}
+
+#[test]
+fn networks_come_and_go_under_a_kill_switch() {
+    let Some(world) = World::new("d") else { return };
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    world.ip(&world.namespace("c"), "link set lte down");
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    std::fs::write(world.place("c").join("client.toml"), "kill_switch = true\n").unwrap();
+    let invitation = world.invite();
+    let mut client = world.start("c", &["up", &invitation, "--foreground"]);
+    // Without the tunnel the hub's inner address would be reached too: over the default route.
+    world.wait("up", is_up);
+    world.wait("through", World::ping_hub);
+    let outside = |world: &World| {
+        let mut ping = world.inside("c", "ping");
+        ping.args(["-c", "1", "-W", "1", "10.0.10.1"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        ping.status().unwrap().success()
+    };
+    assert!(
+        !outside(&world),
+        "a packet left outside the tunnel: {}",
+        world.system("c")
+    );
+
+    let session = world.status("c")["session"].clone();
+    world.ip(&world.namespace("c"), "link set lte up");
+    world.ip(
+        &world.namespace("c"),
+        "route add default via 10.0.11.1 metric 101",
+    );
+    world.wait("on the new network", |world| active(world) == ["fiber", "lte"]);
+    world.ip(&world.namespace("c"), "link del fiber");
+    world.wait("on the network that is left", |world| active(world) == ["lte"]);
+    world.wait("controlled over it", |world| {
+        let status = world.status("c");
+        status["networks"][0]["control"] == true && status["networks"][0]["name"] == "lte"
+    });
+    assert!(world.ping_hub());
+    assert_eq!(world.status("c")["session"], session, "the session went on");
+    assert!(world.status("c")["epoch"].as_u64().unwrap() > 0, "with new keys");
+    client.signal("-TERM");
+    assert!(!world.system("c").contains("hawser"));
+}
+
+/// The networks whose path carries packets, by name.
+fn active(world: &World) -> Vec<String> {
+    let status = world.status("c");
+    let paths = status["sessions"][0]["paths"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let active = paths.iter().filter(|path| path["state"] == "active");
+    let mut names: Vec<_> = active
+        .filter_map(|path| Some(path["name"].as_str()?.to_owned()))
+        .collect();
+    names.sort();
+    names
 }
 
 #[test]

@@ -379,9 +379,11 @@ impl Client {
             return Ok(());
         }
         if self.line.is_none() {
-            let pause = match error {
-                ConnectError::Refused(refusal) if *refusal == Refusal::Flapping || fatal => LONG_PAUSE,
-                _ => self.reach.pause(),
+            let is_flapping = matches!(error, ConnectError::Refused(Refusal::Flapping));
+            let pause = if is_flapping || fatal {
+                LONG_PAUSE
+            } else {
+                self.reach.pause()
             };
             tracing::warn!(%error, retry_in_s = pause.as_secs_f64(), "the hub is out of reach");
             self.retry_at = Some(tokio::time::Instant::now() + pause);
