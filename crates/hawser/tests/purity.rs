@@ -42,10 +42,22 @@ const IMPURE: [&str; 12] = [
 fn metadata() -> Value {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path", manifest])
+        .args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+            "--manifest-path",
+            manifest,
+        ])
         .output()
         .expect("cargo runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).expect("cargo prints JSON")
 }
 
@@ -57,16 +69,27 @@ fn crates() -> BTreeMap<String, (PathBuf, BTreeSet<String>)> {
     list(&metadata["packages"])
         .iter()
         .map(|package| {
-            let normal = list(&package["dependencies"]).into_iter().filter(|dep| dep["kind"].is_null());
+            let normal = list(&package["dependencies"])
+                .into_iter()
+                .filter(|dep| dep["kind"].is_null());
             let manifest = PathBuf::from(text(&package["manifest_path"]));
-            let directory = manifest.parent().expect("a manifest lies in a directory").to_owned();
-            (text(&package["name"]), (directory, normal.map(|dep| text(&dep["name"])).collect()))
+            let directory = manifest
+                .parent()
+                .expect("a manifest lies in a directory")
+                .to_owned();
+            (
+                text(&package["name"]),
+                (directory, normal.map(|dep| text(&dep["name"])).collect()),
+            )
         })
         .collect()
 }
 
 fn level(name: &str) -> Option<u8> {
-    LEVELS.iter().find(|(known, _)| *known == name).map(|(_, level)| *level)
+    LEVELS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, level)| *level)
 }
 
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
@@ -82,21 +105,31 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 
 /// The text of a source without comments and without what follows the first `#[cfg(test)]`.
 fn code(text: &str) -> String {
-    let code = text.lines().take_while(|line| line.trim() != "#[cfg(test)]" || line.starts_with(' '));
-    code.map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+    let code = text
+        .lines()
+        .take_while(|line| line.trim() != "#[cfg(test)]" || line.starts_with(' '));
+    code.map(|line| line.split("//").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]
 fn every_crate_has_a_level() {
     for name in crates().keys() {
-        assert!(level(name).is_some(), "{name}: give it a level in tests/purity.rs and ARCHITECTURE.md");
+        assert!(
+            level(name).is_some(),
+            "{name}: give it a level in tests/purity.rs and ARCHITECTURE.md"
+        );
     }
 }
 
 #[test]
 fn dependencies_point_down() {
     for (name, (_, dependencies)) in crates() {
-        for dependency in dependencies.iter().filter(|dependency| dependency.starts_with("hawser")) {
+        for dependency in dependencies
+            .iter()
+            .filter(|dependency| dependency.starts_with("hawser"))
+        {
             assert!(
                 level(dependency) < level(&name) || (level(&name) == Some(0) && dependency == "hawser-units"),
                 "{name} may not depend on {dependency}"
@@ -108,8 +141,14 @@ fn dependencies_point_down() {
 #[test]
 fn pure_crates_have_pure_dependencies() {
     for (name, (_, dependencies)) in crates().into_iter().filter(|(name, _)| level(name) <= Some(1)) {
-        for dependency in dependencies.iter().filter(|dependency| !dependency.starts_with("hawser")) {
-            assert!(PURE.contains(&dependency.as_str()), "{name} may not depend on {dependency}");
+        for dependency in dependencies
+            .iter()
+            .filter(|dependency| !dependency.starts_with("hawser"))
+        {
+            assert!(
+                PURE.contains(&dependency.as_str()),
+                "{name} may not depend on {dependency}"
+            );
         }
     }
 }

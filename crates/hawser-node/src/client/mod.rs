@@ -369,16 +369,17 @@ impl Client {
         }
         (self.retry_at, self.notice, self.renew) = (None, None, false);
         self.epoch = welcome.epoch;
-        let now = self.now();
-        self.machine.handle_control_up(welcome.session, now, fresh_index);
-        self.carry_out();
-        let session = SessionId(welcome.session);
-        (self.orders)(Command::InstallKeys { session, epoch: welcome.epoch, keys });
         self.lines += 1;
         let line = Line::serve(self.lines, network, connection, stream, self.news.clone());
         if let Some(old) = self.line.replace(line) {
             old.close(CloseReason::Superseded);
         }
+        let now = self.now();
+        self.machine.handle_control_up(welcome.session, now, fresh_index);
+        self.carry_out();
+        // The session exists now; its paths open when the hub has answered.
+        let session = SessionId(welcome.session);
+        (self.orders)(Command::InstallKeys { session, epoch: welcome.epoch, keys });
         self.remember_hub(network)?;
         for (class, scheduler) in self.config.schedulers.chosen() {
             self.tell(Message::SetScheduler { class, scheduler });

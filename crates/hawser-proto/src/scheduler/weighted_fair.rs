@@ -90,7 +90,11 @@ mod tests {
         let paths = [open(1, 30, 5), open(2, 10, 5)];
         let mut scheduler = WeightedFair::new();
         let ids: Vec<_> = (0..12)
-            .map(|_| paths[chosen(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO))].id.0)
+            .map(|_| {
+                paths[chosen(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO))]
+                    .id
+                    .0
+            })
             .collect();
         for four in ids.windows(4) {
             assert_eq!(four.iter().filter(|&&id| id == 2).count(), 1, "{ids:?}");
