@@ -1,7 +1,7 @@
 //! UDP sockets of the data plane: bound to a network's device, with large kernel buffers and segmentation offload.
 
 use std::io::{self, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -60,19 +60,32 @@ impl DataSocket {
 
     /// Sends datagrams of `segment` bytes each (the last may be shorter) to one address in one call.
     ///
+    /// `from`: the address of this machine that they leave from; the kernel chooses when there is none.
+    ///
     /// # Errors
-    /// `WouldBlock` when the kernel's buffer is full; otherwise the network's trouble.
-    pub fn send(&self, to: SocketAddr, bytes: &[u8], segment: usize, ecn: u8) -> io::Result<()> {
+    /// `WouldBlock` when the kernel's buffer is full; otherwise the network's trouble, or `from` is no address of this machine.
+    pub fn send(
+        &self,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+        bytes: &[u8],
+        segment: usize,
+        ecn: u8,
+    ) -> io::Result<()> {
         let destination = match to {
             SocketAddr::V4(v4) if self.ipv4_mapped => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
             other => other,
         };
+        let source = from.map(|address| match address {
+            IpAddr::V4(v4) if self.ipv4_mapped => v4.to_ipv6_mapped().into(),
+            other => other,
+        });
         let transmit = Transmit {
             destination,
             ecn: EcnCodepoint::from_bits(ecn),
             contents: bytes,
             segment_size: (segment < bytes.len()).then_some(segment),
-            src_ip: None,
+            src_ip: source,
         };
         self.state.try_send((&*self.socket).into(), &transmit)
     }
@@ -121,5 +134,47 @@ fn grow(socket: &UdpSocket) {
     if socket.recv_buffer_size().is_ok_and(|size| size < BUFFER) {
         let _ = socket.set_recv_buffer_size(BUFFER);
         let _ = socket.set_send_buffer_size(BUFFER);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A datagram to `spoken_to` is answered from it, although the kernel would choose 127.0.0.1.
+    fn answers_from(listen: &str, spoken_to: &str) {
+        let hub = DataSocket::new(Arc::new(UdpSocket::bind(listen).unwrap())).unwrap();
+        let port = hub.socket.local_addr().unwrap().port();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client
+            .set_read_timeout(Some(std::time::Duration::from_secs(5)))
+            .unwrap();
+        client.send_to(b"question", (spoken_to, port)).unwrap();
+        let (mut buffer, mut meta) = ([0; 2048], [RecvMeta::default()]);
+        crate::wait::wait_readable(
+            &[hub.as_fd()],
+            Some(std::time::Duration::from_secs(5)),
+            &mut [false],
+        )
+        .unwrap();
+        let heard = hub.receive(&mut [IoSliceMut::new(&mut buffer)], &mut meta);
+        assert_eq!(heard.unwrap(), 1);
+        let to = meta[0].dst_ip.unwrap().to_canonical();
+        assert_eq!(to, spoken_to.parse::<IpAddr>().unwrap());
+        hub.send(Some(to), plain(meta[0].addr), b"answer", 6, 0).unwrap();
+        let (_, from) = client.recv_from(&mut [0; 16]).unwrap();
+        assert_eq!(from, SocketAddr::new(to, port));
+    }
+
+    #[test]
+    fn answers_leave_from_the_address_that_was_spoken_to() {
+        answers_from("0.0.0.0:0", "127.0.0.5");
+    }
+
+    #[test]
+    fn a_socket_of_both_families_answers_ipv4_from_the_right_address() {
+        if UdpSocket::bind("[::]:0").is_ok() {
+            answers_from("[::]:0", "127.0.0.5");
+        }
     }
 }

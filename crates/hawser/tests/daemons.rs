@@ -45,16 +45,18 @@ impl World {
             world.ip(&hub, &format!("addr add 10.0.{net}.1/24 dev {cable}"));
             world.ip(&client, &format!("link set {cable} up"));
             world.ip(&hub, &format!("link set {cable} up"));
-            world.ip(
-                &hub,
-                &format!("route replace 10.0.{net}.0/24 dev {cable} src 198.51.100.1"),
-            );
             let metric = 100 + number;
             world.ip(
                 &client,
                 &format!("route add default via 10.0.{net}.1 metric {metric}"),
             );
         }
+        // As at home and on the road: only answers from the address that was spoken to come in.
+        let wall = "add table inet wall; add chain inet wall in { type filter hook input priority 0; }; \
+                    add rule inet wall in udp sport 4430 ip saddr != 198.51.100.1 drop";
+        let mut nft = world.inside("c", "nft");
+        nft.arg(wall);
+        good(nft);
         Some(world)
     }
 
@@ -160,9 +162,10 @@ impl World {
                 command.args(words);
                 command
             });
-            // Link-local addresses appear a moment after their link.
+            // Link-local addresses and multicast routes appear a moment after their link.
+            let is_late = |line: &&str| line.contains("fe80") || line.contains("ff00::/8");
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let lines: Vec<_> = text.lines().filter(|line| !line.contains("fe80")).collect();
+            let lines: Vec<_> = text.lines().filter(|line| !is_late(line)).collect();
             answers.push_str(&format!("{question}: {}\n", lines.join("\n")));
         }
         answers

@@ -1,6 +1,6 @@
 //! Outgoing datagrams gathered into batches that the kernel cuts (UDP GSO).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use hawser_linux::udp::DataSocket;
@@ -15,6 +15,8 @@ const OPEN: usize = 8;
 pub(super) struct Target {
     /// By which socket.
     pub(super) socket: Arc<DataSocket>,
+    /// From which of this machine's addresses, when it matters.
+    pub(super) from: Option<IpAddr>,
     /// To which address.
     pub(super) to: SocketAddr,
     /// With which ECN bits.
@@ -23,7 +25,10 @@ pub(super) struct Target {
 
 impl Target {
     fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.socket, &other.socket) && self.to == other.to && self.ecn == other.ecn
+        Arc::ptr_eq(&self.socket, &other.socket)
+            && self.to == other.to
+            && self.from == other.from
+            && self.ecn == other.ecn
     }
 }
 
@@ -105,9 +110,10 @@ impl Batches {
     fn flush_one(&mut self, at: usize) {
         let batch = &mut self.open[at];
         let Some(target) = batch.target.take() else { return };
+        let bytes = &batch.bytes[..batch.len];
         let result = target
             .socket
-            .send(target.to, &batch.bytes[..batch.len], batch.segment, target.ecn);
+            .send(target.from, target.to, bytes, batch.segment, target.ecn);
         if let Err(error) = result {
             self.refused += batch.count as u64;
             tracing::trace!(%error, to = %target.to, datagrams = batch.count, "datagrams refused");

@@ -19,6 +19,7 @@ use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
 use super::batch::{Batches, Target};
 use super::crypto::DataKey;
+use super::ingress::Source;
 use super::{Event, PathState, Role, SessionId, SessionSnapshot, SocketId, now, snapshot};
 
 /// Packets read from the TUN before what they made is sent.
@@ -94,15 +95,8 @@ pub(super) enum Order {
 /// What the receiving thread noticed.
 pub(super) enum Relay {
     Machine(ingress::Event),
-    Heard {
-        path: PathId,
-        bytes: u64,
-    },
-    Moved {
-        path: PathId,
-        socket: SocketId,
-        from: SocketAddr,
-    },
+    Heard { path: PathId, bytes: u64 },
+    Moved { path: PathId, source: Source },
     Epoch(u8),
 }
 
@@ -110,6 +104,8 @@ pub(super) enum Relay {
 pub(super) struct Lane {
     pub(super) socket: Option<Arc<DataSocket>>,
     pub(super) remote: Option<SocketAddr>,
+    /// The address that the peer speaks to, on a hub.
+    pub(super) local: Option<IpAddr>,
     pub(super) peer_index: u32,
     pub(super) name: String,
     pub(super) meter: snapshot::Meter,
@@ -415,6 +411,7 @@ impl Sender {
                     let lane = Lane {
                         socket,
                         remote,
+                        local: None,
                         peer_index,
                         name,
                         meter: snapshot::Meter::default(),
@@ -505,7 +502,7 @@ impl Sender {
     fn relay(&mut self, name: SessionId, relay: Relay, at: Instant) {
         let socket_of = |id: &SocketId| self.sockets.get(id).cloned();
         let moved = match &relay {
-            Relay::Moved { socket, .. } => socket_of(socket),
+            Relay::Moved { source, .. } => socket_of(&source.socket),
             Relay::Machine(_) | Relay::Heard { .. } | Relay::Epoch(_) => None,
         };
         self.with(name, |session| match relay {
@@ -518,10 +515,12 @@ impl Sender {
                 session.egress.handle_probe_reply(path, token, at);
             }
             Relay::Heard { path, bytes } => session.egress.handle_heard(path, bytes, at),
-            Relay::Moved { path, from, .. } => {
+            Relay::Moved { path, source } => {
                 if let Some(lane) = session.lanes.get_mut(&path) {
-                    tracing::debug!(session = name.0, path = path.0, %from, "path has a new address");
+                    let from = source.from;
+                    tracing::debug!(session = name.0, path = path.0, %from, to = ?source.to, "path has a new address");
                     lane.remote = Some(from);
+                    lane.local = source.to;
                     lane.socket = moved.or_else(|| lane.socket.take());
                     session.egress.handle_moved(path, overhead(&from), at);
                 }
@@ -590,7 +589,12 @@ impl Session {
         let (Some(socket), Some(to)) = (lane.socket.clone(), lane.remote) else {
             return;
         };
-        let mut target = Target { socket, to, ecn: 0 };
+        let mut target = Target {
+            socket,
+            from: lane.local,
+            to,
+            ecn: 0,
+        };
         let outer = Outer {
             epoch: *epoch,
             index: lane.peer_index,

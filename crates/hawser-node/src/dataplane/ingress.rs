@@ -59,7 +59,6 @@ pub(super) enum Order {
         session: SessionId,
         path: PathId,
         local_index: u32,
-        remote: Option<SocketAddr>,
     },
     ClosePath {
         session: SessionId,
@@ -72,8 +71,8 @@ pub(super) enum Order {
 struct PathEntry {
     session: SessionId,
     path: PathId,
-    from: Option<SocketAddr>,
-    socket: Option<SocketId>,
+    /// Where the newest packet came from, by which socket, and to which address of ours.
+    source: Option<Source>,
     heard_bytes: u64,
     heard_told: Instant,
 }
@@ -226,6 +225,7 @@ impl Receiving {
     /// Works through the datagrams of one buffer.
     fn take_buffer(&mut self, buffer: u32, socket: SocketId, meta: &RecvMeta, at: Instant) {
         let from = plain(meta.addr);
+        let to = meta.dst_ip.map(|address| address.to_canonical());
         let ecn = meta
             .ecn
             .map_or(Ecn::NotEct, |codepoint| Ecn::from_bits(codepoint as u8));
@@ -234,9 +234,9 @@ impl Receiving {
         while start < meta.len {
             let end = meta.len.min(start + stride);
             self.datagrams += 1;
-            let source = Source { socket, from, ecn };
+            let source = Source { socket, from, to };
             if is_data(&self.store.large(buffer)[start..end]) {
-                self.take_datagram(buffer, start..end, source, at);
+                self.take_datagram(buffer, start..end, source, ecn, at);
             } else {
                 let bytes = self.store.large(buffer)[start..end].to_vec();
                 let datagram = ControlDatagram {
@@ -253,7 +253,14 @@ impl Receiving {
         }
     }
 
-    fn take_datagram(&mut self, buffer: u32, range: std::ops::Range<usize>, source: Source, at: Instant) {
+    fn take_datagram(
+        &mut self,
+        buffer: u32,
+        range: std::ops::Range<usize>,
+        source: Source,
+        ecn: Ecn,
+        at: Instant,
+    ) {
         let datagram = &mut self.store.large(buffer)[range.clone()];
         let Some(outer) = Outer::parse(datagram) else {
             self.dropped.malformed += 1;
@@ -303,7 +310,7 @@ impl Receiving {
             range.start + OUTER_LEN + INNER_LEN,
             len,
             inner.checksum_partial,
-            source.ecn,
+            ecn,
         );
         let udp_len = range.len();
         let authentic = Authentic {
@@ -311,7 +318,7 @@ impl Receiving {
             inner,
             body: &control[..control_len],
             udp_len,
-            ce: source.ecn == Ecn::Ce,
+            ce: ecn == Ecn::Ce,
             item,
         };
         let (freshness, refused) = session
@@ -329,15 +336,11 @@ impl Receiving {
                 session.newest_used = Some(outer.epoch);
                 Self::tell(&self.links, &mut self.relayed, name, Relay::Epoch(outer.epoch));
             }
-            if session.role == Role::Hub
-                && (entry.from != Some(source.from) || entry.socket != Some(source.socket))
-            {
-                entry.from = Some(source.from);
-                entry.socket = Some(source.socket);
+            if session.role == Role::Hub && entry.source != Some(source) {
+                entry.source = Some(source);
                 let moved = Relay::Moved {
                     path: entry.path,
-                    socket: source.socket,
-                    from: source.from,
+                    source,
                 };
                 Self::tell(&self.links, &mut self.relayed, name, moved);
                 entry.heard_told = Instant::ZERO;
@@ -482,15 +485,13 @@ impl Receiving {
                 session,
                 path,
                 local_index,
-                remote,
             } => {
                 if let Some(state) = self.sessions.get_mut(&session) {
                     state.ingress.open_path(path, local_index, now());
                     let entry = PathEntry {
                         session,
                         path,
-                        from: remote,
-                        socket: None,
+                        source: None,
                         heard_bytes: 0,
                         heard_told: Instant::ZERO,
                     };
@@ -575,11 +576,15 @@ impl Session {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Source {
-    socket: SocketId,
-    from: SocketAddr,
-    ecn: Ecn,
+/// The way that a datagram came: a hub answers by the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Source {
+    /// By which socket.
+    pub(super) socket: SocketId,
+    /// From which address of the peer.
+    pub(super) from: SocketAddr,
+    /// To which address of this machine: a machine may have several, and firewalls let in only answers from the right one.
+    pub(super) to: Option<IpAddr>,
 }
 
 /// Joins packets and writes them to the TUN without copying their payload.

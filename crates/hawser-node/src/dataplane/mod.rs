@@ -436,7 +436,6 @@ impl Dispatch {
                         session,
                         path,
                         local_index,
-                        remote,
                     }),
                 )
             }
