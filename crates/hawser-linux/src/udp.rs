@@ -74,11 +74,11 @@ impl DataSocket {
     ) -> io::Result<()> {
         let destination = match to {
             SocketAddr::V4(v4) if self.ipv4_mapped => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
-            other => other,
+            SocketAddr::V4(_) | SocketAddr::V6(_) => to,
         };
         let source = from.map(|address| match address {
             IpAddr::V4(v4) if self.ipv4_mapped => v4.to_ipv6_mapped().into(),
-            other => other,
+            IpAddr::V4(_) | IpAddr::V6(_) => address,
         });
         let transmit = Transmit {
             destination,

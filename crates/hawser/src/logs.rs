@@ -57,6 +57,7 @@ impl LogArgs {
                 .try_init()?,
             Format::Json => registry.with(layer.json()).try_init()?,
         }
+        log_panics();
         if self.log.is_some() {
             return Ok(LogLevel::default());
         }
@@ -69,6 +70,21 @@ impl LogArgs {
         level.set(configured)?;
         Ok(level)
     }
+}
+
+/// A fault in any thread is one line of the log, like everything else that is said there.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|fault| {
+        let current = std::thread::current();
+        let text = fault.payload().downcast_ref::<&str>().copied();
+        let text = text.or_else(|| fault.payload().downcast_ref::<String>().map(String::as_str));
+        tracing::error!(
+            thread = current.name().unwrap_or("unnamed"),
+            place = fault.location().map(ToString::to_string),
+            what = text.unwrap_or("no text"),
+            "a thread panicked: this is a fault of hawser's own"
+        );
+    }));
 }
 
 fn parse(filter: &str) -> anyhow::Result<EnvFilter> {

@@ -156,10 +156,8 @@ impl Receiving {
                 self.obey(order);
                 ready.clear();
             }
-            for at in 0..ready.len().min(self.sockets.len()) {
-                if ready[at] {
-                    self.receive(at);
-                }
+            for (at, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
+                self.receive(at);
             }
             self.flush_due();
             if std::mem::take(&mut self.relayed) {

@@ -57,6 +57,7 @@ pub enum Role {
 }
 
 /// An order from the control side. Carried out in the order given.
+#[expect(missing_docs, reason = "most fields are what their types say")]
 pub enum Command {
     /// Adds a UDP socket; on a client it is bound to its network's device.
     AddSocket { id: SocketId, socket: Arc<UdpSocket> },
@@ -128,6 +129,7 @@ pub enum Command {
 pub type Orders = Arc<dyn Fn(Command) + Send + Sync>;
 
 /// What the data plane tells the control side.
+#[expect(missing_docs, reason = "the fields are what their types say")]
 #[derive(Debug)]
 pub enum Event {
     /// A path changed its state.
@@ -296,12 +298,19 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         egress_waker: Arc::clone(&egress_waker),
         control: control_sender,
     };
+    let partner = EndsSending {
+        orders: egress_orders.clone(),
+        waker: Arc::clone(&egress_waker),
+    };
     let waker = Arc::clone(&egress_waker);
     let (tun, seed) = (config.tun, config.seed);
     let sending = spawn("hawser-egress", move || {
         egress::Sender::new(tun, waker, from_egress_orders, event_sender, seed).run();
     })?;
-    let receiving = spawn("hawser-ingress", move || ingress::Receiving::new(links).run())?;
+    let receiving = spawn("hawser-ingress", move || {
+        let _partner = partner;
+        ingress::Receiving::new(links).run();
+    })?;
     let dispatch = Dispatch {
         egress: egress_orders,
         egress_waker,
@@ -316,6 +325,23 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         orders,
         threads: vec![sending, receiving],
     })
+}
+
+/// Ends the sending thread when the receiving one ends, however it does.
+///
+/// The sending thread holds the only sender of [`Event`]s, so whoever listens to them notices the end of either thread; a
+/// daemon whose other half goes on alone would look alive and carry nothing.
+struct EndsSending {
+    orders: mpsc::Sender<egress::Order>,
+    waker: Arc<Waker>,
+}
+
+impl Drop for EndsSending {
+    fn drop(&mut self) {
+        // Nobody listens when the sending thread was the first to end.
+        let _ = self.orders.send(egress::Order::Stop);
+        self.waker.wake();
+    }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
@@ -471,5 +497,32 @@ impl Dispatch {
             Command::Snapshot(reply) => (None, Some(I::Snapshot(reply))),
             Command::Stop => (Some(E::Stop), Some(I::Stop)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_while_receiving_ends_the_sending_thread() {
+        let (orders, received) = mpsc::channel();
+        let waker = Arc::new(Waker::new().unwrap());
+        let partner = EndsSending {
+            orders,
+            waker: Arc::clone(&waker),
+        };
+        let receiving = spawn("a-test", move || {
+            let _partner = partner;
+            std::panic::resume_unwind(Box::new("a fault"));
+        });
+        assert!(receiving.unwrap().join().is_err());
+        assert!(matches!(received.try_recv(), Ok(egress::Order::Stop)));
+        let mut woken = [false];
+        let wait =
+            hawser_linux::wait::wait_readable(&[waker.as_fd()], Some(std::time::Duration::ZERO), &mut woken);
+        assert!(wait.is_ok() && woken[0], "it may be asleep");
     }
 }
