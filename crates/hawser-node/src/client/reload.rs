@@ -1,0 +1,115 @@
+//! A changed configuration, applied to a client that runs: on SIGHUP and on `hawser reload`, without dropping flows.
+
+use hawser_linux::netlink::changes;
+use hawser_units::PathId;
+use hawser_wire::control::Message;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Client, Next};
+use crate::dataplane::{Command, SessionId};
+
+impl Client {
+    pub(super) fn reload_and_log(&mut self) -> Next {
+        match self.reload() {
+            Ok(restart) if restart.is_empty() => tracing::info!("configuration applied"),
+            Ok(restart) => tracing::warn!(needs_restart = ?restart, "configuration applied, but for these"),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "configuration not applied"),
+        }
+        Next::Continue
+    }
+
+    /// Applies the configuration file without dropping flows; returns what waits for a restart.
+    pub(super) fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let fresh = self.options.load_config()?;
+        let old = std::mem::replace(&mut self.config, fresh);
+        let mut restart = Vec::new();
+        let fixed = [
+            ("interface", old.interface != self.config.interface),
+            ("mtu", old.mtu != self.config.mtu),
+            ("dns", old.dns != self.config.dns),
+            ("metrics", old.metrics != self.config.metrics),
+            ("rekey_after", old.rekey_after != self.config.rekey_after),
+        ];
+        restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key));
+        self.config.interface = old.interface.clone();
+        self.options.log.set(self.config.log.as_ref())?;
+        if old.kill_switch != self.config.kill_switch {
+            self.tunnel.kill_switch(self.config.kill_switch)?;
+        }
+        let seen = self.seen.clone();
+        let before: Vec<_> = seen.iter().filter(|n| old.uses(&n.name)).cloned().collect();
+        let now: Vec<_> = seen
+            .iter()
+            .filter(|n| self.config.uses(&n.name))
+            .cloned()
+            .collect();
+        for change in changes(&before, &now) {
+            self.on_change(change)?;
+        }
+        self.apply_caps();
+        self.apply_schedulers();
+        Ok(restart)
+    }
+
+    fn apply_caps(&mut self) {
+        let Some(session) = self.machine.session() else {
+            return;
+        };
+        let open: Vec<_> = self
+            .networks
+            .attached
+            .iter()
+            .filter_map(|(id, a)| Some((self.machine.path(*id)?, self.config.network(&a.network.name))))
+            .collect();
+        for (path, caps) in open {
+            let (session, cap) = (SessionId(session), caps.cap_up.map(|speed| speed.0));
+            (self.orders)(Command::SetCap {
+                session,
+                path: PathId(path),
+                cap,
+            });
+            let rate_bps = caps.cap_down.map_or(0, |speed| speed.0.as_bps());
+            self.tell(Message::Cap { path, rate_bps });
+        }
+    }
+
+    fn apply_schedulers(&self) {
+        let Some(session) = self.machine.session() else {
+            return;
+        };
+        for (class, scheduler) in self.config.schedulers.chosen() {
+            let session = SessionId(session);
+            (self.orders)(Command::SetScheduler {
+                session,
+                class,
+                scheduler: scheduler.clone(),
+            });
+            self.tell(Message::SetScheduler { class, scheduler });
+        }
+    }
+}
+
+/// The signals that end or reload a daemon.
+pub(crate) struct Signals {
+    end: [Signal; 2],
+    reload: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            end: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+            reload: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for a signal; true: reload, false: end.
+    pub(crate) async fn next(&mut self) -> bool {
+        let [terminate, interrupt] = &mut self.end;
+        tokio::select! {
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+            _ = self.reload.recv() => true,
+        }
+    }
+}
