@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use hawser_proto::scheduler;
 use hawser_units::Rate;
 use hawser_wire::data::Class;
 use serde::de::{self, DeserializeOwned, Deserializer};
@@ -18,18 +19,6 @@ use thiserror::Error;
 
 use crate::enrolment::Pool;
 use crate::invitation::HubAddress;
-
-/// The schedulers that a configuration may name.
-pub const SCHEDULERS: [&str; 8] = [
-    "random",
-    "round-robin",
-    "surplus-round-robin",
-    "weighted-fair",
-    "min-rtt",
-    "earliest-delivery",
-    "backpressure",
-    "redundant",
-];
 
 /// Why a configuration file is of no use. Nothing has been touched when it is reported.
 #[derive(Debug, Error)]
@@ -432,7 +421,7 @@ from_text!(
     "an interface name of 1 to 15 letters, digits, - _ and ., such as \"hawser0\""
 );
 
-/// One of [`SCHEDULERS`].
+/// One of [`scheduler::NAMES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerName(pub String);
 
@@ -440,7 +429,7 @@ impl FromStr for SchedulerName {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        if SCHEDULERS.contains(&text) {
+        if scheduler::NAMES.contains(&text) {
             Ok(Self(text.to_owned()))
         } else {
             Err(())

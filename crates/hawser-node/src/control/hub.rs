@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
+use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, Violation};
 use hawser_units::PathId;
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION, Welcome};
@@ -14,7 +15,6 @@ use tokio::sync::mpsc;
 
 use super::stream::{ControlStream, StreamError};
 use super::tls;
-use crate::config::SCHEDULERS;
 use crate::dataplane::{Command, EpochKeys, Orders, Role, SessionId, SocketId};
 use crate::enrolment::{Client, ClientStore, Pool};
 use crate::identity::{KeyHash, random};
@@ -195,12 +195,17 @@ impl HubControl {
             tracing::warn!(error = format!("{error:#}"), "cannot read the client store");
         }
         let now = SystemTime::now();
+        let by_name: BTreeMap<_, _> = core
+            .sessions
+            .iter()
+            .map(|(id, session)| (session.name.as_str(), (*id, session.link.is_some())))
+            .collect();
         let status = |client: &Client| {
-            let session = core.sessions.iter().find(|(_, s)| s.name == client.name);
+            let session = by_name.get(client.name.as_str());
             ClientStatus {
                 name: client.name.clone(),
                 state: client.state(now),
-                connected: session.is_some_and(|(_, s)| s.link.is_some()),
+                connected: session.is_some_and(|(_, connected)| *connected),
                 session: session.map(|(id, _)| *id),
                 inner: client.inner(),
                 replaced: core.replaced.get(&client.name).copied().unwrap_or(0),
@@ -561,7 +566,7 @@ fn carry_out(id: u64, action: HubAction, session: &mut Session, indices: &mut Ha
             });
         }
         HubAction::SetScheduler { class, scheduler } => {
-            if SCHEDULERS.contains(&scheduler.as_str()) {
+            if scheduler::NAMES.contains(&scheduler.as_str()) {
                 orders(Command::SetScheduler {
                     session: id,
                     class,
