@@ -123,6 +123,9 @@ fn control() -> Seeds {
         Message::PathClose { path: 1 },
         Message::Close(CloseReason::Shutdown),
     ];
+    let refusals = (0..=8).map(|code| frame(&[&[3, code]]));
+    let closes = (0..=6).map(|code| frame(&[&[9, code]]));
+    let reasons: Vec<_> = refusals.chain(closes).flatten().collect();
     let mut stream = Vec::new();
     messages.iter().for_each(|message| message.emit(&mut stream));
     let mut hello = Vec::new();
@@ -133,8 +136,24 @@ fn control() -> Seeds {
         ("stream", stream),
         ("hello", hello),
         ("welcome", welcome),
+        ("reasons", reasons),
+        ("bare-hello", frame(&[&[1, 0, 1, 0, 0, 0]])),
+        ("longest-text", frame(&[&[7, 0, 200], &[b'x'; 200]])),
+        ("text-too-long", frame(&[&[7, 0, 201], &[b'x'; 201]])),
+        ("text-not-utf8", frame(&[&[7, 0, 2, 0xc3, 0x28]])),
+        ("class", frame(&[&[7, 9, 1, b'x']])),
+        ("type", frame(&[&[99]])),
+        ("trailing", frame(&[&[12, 0]])),
+        ("cut", frame(&[&[4, 0, 1]])),
+        ("empty", vec![0, 0]),
         ("length", vec![0xff; 8]),
     ]
+}
+
+/// A length prefix and the parts behind it.
+fn frame(parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    [&(body.len() as u16).to_be_bytes()[..], &body].concat()
 }
 
 fn inner() -> Seeds {
@@ -229,7 +248,35 @@ fn invitation() -> Seeds {
         token: Token([0xa5; 16]),
     };
     let line = invitation.to_string();
+    let six = Invitation {
+        endpoints: vec![address("2001:db8::1"), address("::ffff:192.0.2.1")],
+        ..invitation.clone()
+    };
+    let many = Invitation {
+        endpoints: (0..60)
+            .map(|n| address(&format!("hub-{n}.example.org")))
+            .collect(),
+        name: "a-name_that-is-as-long-as-it-may".to_owned(),
+        ..invitation.clone()
+    };
+    let head = line.len() - line.rsplit('/').next().map_or(0, str::len);
+    let blob = line[head..].to_owned();
     vec![
+        ("ipv6", six.to_string().into()),
+        ("many", many.to_string().into()),
+        ("spaces", format!(" \t{line}\r\n").into()),
+        ("broken-line", line.replace("/alice/", "/alice/\n").into()),
+        ("quoted", format!("'{line}'").into()),
+        ("port-0", line.replacen(":443", ":0", 1).into()),
+        ("port-large", line.replacen(":443", ":65536", 1).into()),
+        ("no-port", line.replacen(":443", "", 1).into()),
+        ("open-bracket", line.replacen("hub.", "[hub.", 1).into()),
+        ("no-endpoint", format!("hawser:///alice/{blob}").into()),
+        ("name-climbs", format!("hawser://hub:1/../{blob}").into()),
+        ("version", format!("{}B{}", &line[..head], &blob[1..]).into()),
+        ("padded", format!("{line}==").into()),
+        ("another-scheme", line.replace("hawser:", "https:").into()),
+        ("scheme-alone", b"hawser://".to_vec()),
         ("short", line[..line.len() - 20].into()),
         ("mistyped", line.replace("alice", "alise").into()),
         ("good", line.into()),

@@ -11,8 +11,14 @@ pub(crate) fn invitation(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else {
         return;
     };
-    if let Ok(invitation) = text.parse::<Invitation>() {
-        assert_eq!(invitation.to_string().parse(), Ok(invitation));
+    match text.parse::<Invitation>() {
+        Ok(invitation) => {
+            assert!(!invitation.endpoints.is_empty());
+            // The name becomes a file's.
+            assert!(!invitation.name.contains(['/', '.']));
+            assert_eq!(invitation.to_string().parse(), Ok(invitation));
+        }
+        Err(error) => assert_eq!(error.to_string().lines().count(), 1),
     }
 }
 

@@ -1,6 +1,11 @@
 //! Replays the committed corpus, and small damages of it.
 
+use std::collections::HashSet;
+use std::mem::discriminant;
 use std::path::{Path, PathBuf};
+
+use hawser_node::invitation::Invitation;
+use hawser_wire::control::Message;
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -22,6 +27,37 @@ fn every_target_stands_its_corpus() {
         assert!(!inputs.is_empty(), "{name}");
         inputs.iter().for_each(|(_, input)| target(input));
     }
+}
+
+/// A corpus that a parser refuses at the first byte finds nothing.
+#[test]
+fn the_corpus_reaches_every_message_and_every_way_to_fail() {
+    let (mut messages, mut errors) = (Vec::new(), Vec::new());
+    for (_, input) in corpus("control") {
+        let mut rest = &input[..];
+        let end = loop {
+            match Message::parse(rest) {
+                Ok(Some((message, taken))) => {
+                    messages.push(discriminant(&message));
+                    rest = &rest[taken..];
+                }
+                Ok(None) => break None,
+                Err(error) => break Some(discriminant(&error)),
+            }
+        };
+        errors.extend(end);
+    }
+    assert_eq!(messages.into_iter().collect::<HashSet<_>>().len(), 12);
+    assert_eq!(errors.into_iter().collect::<HashSet<_>>().len(), 5);
+
+    let (mut good, mut errors) = (0, HashSet::new());
+    for (_, input) in corpus("invitation") {
+        match String::from_utf8_lossy(&input).parse::<Invitation>() {
+            Ok(_) => good += 1,
+            Err(error) => drop(errors.insert(discriminant(&error))),
+        }
+    }
+    assert_eq!((good, errors.len()), (4, 7));
 }
 
 #[test]
