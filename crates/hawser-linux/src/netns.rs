@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -30,6 +31,16 @@ impl Namespace {
             Ok(Self {
                 file: Arc::new(File::open("/proc/thread-self/ns/net")?),
             })
+        })
+    }
+
+    /// Opens one that has a name, as `ip netns` keeps them under `/run/netns`.
+    ///
+    /// # Errors
+    /// There is none at `path`.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self {
+            file: Arc::new(File::open(path)?),
         })
     }
 

@@ -1,0 +1,266 @@
+//! Real daemons in network namespaces: packets pass, transfers live through restarts and changes, and nothing stays behind, not
+//! even after a crash.
+//!
+//! Needs root; without it the tests say so and pass.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod transfer;
+mod world;
+
+use std::path::Path;
+use std::process::Stdio;
+
+use transfer::Transfer;
+use world::{World, active, good, is_up};
+
+#[test]
+fn packets_pass_and_nothing_stays_behind() {
+    let Some(world) = World::new("a") else { return };
+    let (client_before, hub_before) = (world.system("c"), world.system("h"));
+    world.init();
+    let mut hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let mut client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("up", is_up);
+    world.wait("through", World::ping_hub);
+    world.wait("on both networks", |world| {
+        let paths = world.status("c")["sessions"][0]["paths"].clone();
+        paths
+            .as_array()
+            .is_some_and(|paths| paths.len() == 2 && paths.iter().all(|p| p["state"] == "active"))
+    });
+    assert_ne!(world.system("c"), client_before);
+    client.signal("-TERM");
+    assert_eq!(world.system("c"), client_before);
+
+    // The identity is enough from now on. A crash leaves rules behind, which `down` removes.
+    let mut client = world.start("c", &["up", "--foreground"]);
+    world.wait("up again", is_up);
+    client.signal("-KILL");
+    assert_ne!(world.system("c"), client_before);
+    good(world.hawser("c", &["down"]));
+    assert_eq!(world.system("c"), client_before);
+
+    hub.signal("-KILL");
+    assert_ne!(world.system("h"), hub_before);
+    good(world.hawser("h", &["down"]));
+    assert_eq!(world.system("h"), hub_before);
+}
+
+#[test]
+fn a_hub_restart_is_survived_and_revocation_is_immediate() {
+    let Some(world) = World::new("b") else { return };
+    world.init();
+    let mut hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    // The whole way of a user: the command returns when packets flow.
+    let up = good(world.hawser("c", &["up", &invitation]));
+    assert!(
+        String::from_utf8_lossy(&up.stdout).starts_with("up: hawser0 to 198.51.100.1:4430 over fiber, lte")
+    );
+    world.wait("through", World::ping_hub);
+    let first = world.status("c");
+    hub.signal("-KILL");
+    let _hub = world.start("h", &["hub", "run"]);
+    world.wait("a new session", |world| {
+        let now = world.status("c");
+        now["session"] != first["session"] && now["state"] == "up"
+    });
+    world.wait("through again", World::ping_hub);
+    assert_eq!(world.status("c")["inner"], first["inner"]);
+
+    good(world.hawser("h", &["hub", "revoke", "alice"]));
+    world.wait("gone", |world| world.status("c")["state"] == "down");
+    let refused = world.hawser("c", &["up"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        said.contains("not enrolled") && said.lines().count() == 1,
+        "{said}"
+    );
+}
+
+#[test]
+fn networks_come_and_go_under_a_kill_switch() {
+    let Some(world) = World::new("d") else { return };
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    world.ip(&world.namespace("c"), "link set lte down");
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    std::fs::write(world.place("c").join("client.toml"), "kill_switch = true\n").unwrap();
+    let invitation = world.invite();
+    let mut client = world.start("c", &["up", &invitation, "--foreground"]);
+    // Without the tunnel the hub's inner address would be reached too: over the default route.
+    world.wait("up", is_up);
+    world.wait("through", World::ping_hub);
+    let outside = |world: &World| {
+        let mut ping = world.inside("c", "ping");
+        ping.args(["-c", "1", "-W", "1", "10.0.10.1"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        ping.status().unwrap().success()
+    };
+    assert!(
+        !outside(&world),
+        "a packet left outside the tunnel: {}",
+        world.system("c")
+    );
+
+    let session = world.status("c")["session"].clone();
+    world.ip(&world.namespace("c"), "link set lte up");
+    world.ip(
+        &world.namespace("c"),
+        "route add default via 10.0.11.1 metric 101",
+    );
+    world.wait("on the new network", |world| active(world) == ["fiber", "lte"]);
+    world.ip(&world.namespace("c"), "link del fiber");
+    world.wait("on the network that is left", |world| active(world) == ["lte"]);
+    world.wait("controlled over it", |world| {
+        let status = world.status("c");
+        status["networks"][0]["control"] == true && status["networks"][0]["name"] == "lte"
+    });
+    assert!(world.ping_hub());
+    assert_eq!(world.status("c")["session"], session, "the session went on");
+    assert!(world.status("c")["epoch"].as_u64().unwrap() > 0, "with new keys");
+    client.signal("-TERM");
+    assert!(!world.system("c").contains("hawser"));
+}
+
+#[test]
+fn bad_configuration_is_said_before_anything_is_touched() {
+    let Some(world) = World::new("c") else { return };
+    let before = world.system("c");
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    std::fs::write(world.place("c").join("client.toml"), "\nmtu = 7\n").unwrap();
+    let output = world.hawser("c", &["up", "--foreground"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("client.toml:2: mtu 7"));
+    assert!(!Path::new(&world.run_dir("c")).exists());
+    assert_eq!(world.system("c"), before);
+}
+
+/// The connection of an application sees a pause and nothing else.
+#[test]
+fn a_transfer_lives_through_a_crash_of_the_hub() {
+    let Some(world) = World::new("e") else { return };
+    let server = world.add_server();
+    world.init();
+    let mut hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let _client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("up", is_up);
+    let transfer = Transfer::start(&server, &world.open("c"));
+    let first = world.status("c");
+    world.wait("on the way", |_| transfer.received() > 2 << 20);
+    hub.signal("-KILL");
+    let _hub = world.start("h", &["hub", "run"]);
+    world.wait("a new session", |world| {
+        let now = world.status("c");
+        now["session"] != first["session"] && now["state"] == "up"
+    });
+    assert!(!transfer.is_over(), "the crash came too late");
+    transfer.finish();
+}
+
+#[test]
+fn a_transfer_lives_through_a_reload_and_a_new_address() {
+    let Some(world) = World::new("f") else { return };
+    let server = world.add_server();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    let session = world.status("c")["session"].clone();
+    let transfer = Transfer::start(&server, &world.open("c"));
+    world.wait("on the way", |_| transfer.received() > 1 << 20);
+
+    let configure = |text: &str| {
+        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+        client.tell("-HUP");
+    };
+    configure("exclude = [\"fib*\"]\n");
+    world.wait("on the network that is left", |world| active(world) == ["lte"]);
+    // Bad configuration changes nothing.
+    configure("exclude = 7\n");
+    configure("exclude = [\"nothing\"]\n");
+    world.wait("on both networks again", |world| {
+        active(world) == ["fiber", "lte"]
+    });
+
+    // The address that all packets have left from is gone; another one comes.
+    let namespace = world.namespace("c");
+    world.ip(&namespace, "addr del 10.0.11.2/24 dev lte");
+    world.ip(&namespace, "addr add 10.0.11.7/24 dev lte");
+    world.ip(&namespace, "route replace default via 10.0.11.1 metric 101");
+    world.wait("known by its new address", |world| {
+        let paths = world.status("h")["sessions"][0]["paths"].clone();
+        paths.as_array().is_some_and(|paths| {
+            paths.iter().any(|path| {
+                let remote = path["remote"].as_str().unwrap_or_default();
+                remote.starts_with("10.0.11.7:") && path["state"] == "active"
+            })
+        })
+    });
+    assert!(!transfer.is_over(), "the changes came too late");
+    transfer.finish();
+    assert_eq!(world.status("c")["session"], session, "the session went on");
+}
+
+#[test]
+fn an_invitation_lets_one_machine_in() {
+    let Some(world) = World::new("g") else { return };
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let used = world.invite();
+    let mut first = world.start("c", &["up", &used, "--foreground"]);
+    world.wait("up", is_up);
+    first.signal("-TERM");
+    let revoked = world.invite_as("bob");
+    good(world.hawser("h", &["hub", "revoke", "bob"]));
+    for (invitation, why) in [
+        (&used, "already been used"),
+        (&revoked, "does not know this invitation"),
+    ] {
+        // Another machine: another key.
+        std::fs::remove_dir_all(world.place("c")).unwrap();
+        for _ in 0..2 {
+            let refused = world.hawser("c", &["up", invitation]).output().unwrap();
+            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert_eq!(refused.status.code(), Some(1), "{said}");
+            assert!(said.contains(why) && said.lines().count() == 1, "{said}");
+        }
+    }
+    let mut again = world.start("c", &["up", &world.invite_as("carol"), "--foreground"]);
+    world.wait("up with an invitation of its own", is_up);
+    again.signal("-TERM");
+    assert!(!world.system("c").contains("hawser"));
+}
+
+#[test]
+fn ipv6_outside_carries_both_families_inside() {
+    let Some(world) = World::new("i") else { return };
+    world.add_ipv6();
+    let server = world.add_server();
+    world.init_at("[2001:db8:1::1]:443");
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let up = good(world.hawser("c", &["up", &invitation]));
+    let said = String::from_utf8_lossy(&up.stdout).into_owned();
+    assert!(
+        said.starts_with("up: hawser0 to [2001:db8:1::1]:443 over fiber, lte"),
+        "{said}"
+    );
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    let config = std::fs::read_to_string(world.place("h").join("hub.toml")).unwrap();
+    let pool6 = config
+        .lines()
+        .find_map(|line| line.strip_prefix("pool6 = \""))
+        .unwrap();
+    let hub6 = format!("{}1", pool6.split('/').next().unwrap());
+    world.wait("through by IPv6", |world| world.ping(&hub6));
+    let transfer = Transfer::start(&server, &world.open("c"));
+    world.wait("on the way", |_| transfer.received() > 1 << 20);
+    transfer.finish();
+    good(world.hawser("c", &["down"]));
+}

@@ -1,0 +1,96 @@
+//! A TCP download from the server to the client, checked to the last byte.
+
+use std::hash::Hasher;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hawser_linux::netns::Namespace;
+
+/// Bytes of all.
+const LENGTH: u64 = 48 << 20;
+const CHUNK: usize = 64 << 10;
+/// Between two chunks: 12 MB/s at most, so that the download takes 4 s at least.
+const PAUSE: Duration = Duration::from_millis(5);
+/// A transfer that hangs fails the test.
+const PATIENCE: Duration = Duration::from_secs(20);
+const SERVER: &str = "203.0.113.2:9000";
+
+pub(crate) struct Transfer {
+    received: Arc<AtomicU64>,
+    sending: JoinHandle<u64>,
+    receiving: JoinHandle<u64>,
+}
+
+impl Transfer {
+    pub(crate) fn start(server: &Namespace, client: &Namespace) -> Self {
+        let received = Arc::new(AtomicU64::new(0));
+        let listener = server.run(|| TcpListener::bind(SERVER)).unwrap();
+        let sending = std::thread::spawn(move || send(listener.accept().unwrap().0));
+        let (namespace, count) = (client.clone(), Arc::clone(&received));
+        let receiving = std::thread::spawn(move || {
+            let server: SocketAddr = SERVER.parse().unwrap();
+            let stream = namespace.run(|| TcpStream::connect_timeout(&server, PATIENCE));
+            receive(stream.unwrap(), &count)
+        });
+        Self {
+            received,
+            sending,
+            receiving,
+        }
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.sending.is_finished()
+    }
+
+    /// Waits for the end: all bytes have come, in order and unharmed.
+    pub(crate) fn finish(self) {
+        let sent = self.sending.join().unwrap();
+        let received = self.receiving.join().unwrap();
+        assert_eq!(self.received.load(Ordering::Relaxed), LENGTH);
+        assert_eq!(received, sent, "the hash of what came and of what was sent");
+    }
+}
+
+/// Sends bytes that repeat nowhere; returns their hash.
+fn send(mut stream: TcpStream) -> u64 {
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let mut hash = std::hash::DefaultHasher::new();
+    let mut state = 1_u64;
+    let mut chunk = vec![0; CHUNK];
+    for _ in 0..LENGTH / CHUNK as u64 {
+        for word in chunk.chunks_exact_mut(8) {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        hash.write(&chunk);
+        stream.write_all(&chunk).unwrap();
+        std::thread::sleep(PAUSE);
+    }
+    hash.finish()
+}
+
+fn receive(mut stream: TcpStream, count: &AtomicU64) -> u64 {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut hash = std::hash::DefaultHasher::new();
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        match stream.read(&mut buffer).unwrap() {
+            0 => return hash.finish(),
+            len => {
+                hash.write(&buffer[..len]);
+                count.fetch_add(len as u64, Ordering::Relaxed);
+            }
+        }
+    }
+}

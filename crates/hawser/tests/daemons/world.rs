@@ -1,0 +1,298 @@
+//! Namespaces with a client, a hub and a server, and the daemons in them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use hawser_linux::netns::Namespace;
+use serde_json::Value;
+
+/// Two namespaces, a client's and a hub's, joined by two cables.
+pub(crate) struct World {
+    id: String,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        if !hawser_linux::process::is_root() {
+            eprintln!("not tested: needs root");
+            return None;
+        }
+        let id = format!("hwt-{name}-{}", std::process::id());
+        let world = Self {
+            id,
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let (client, hub) = (world.namespace("c"), world.namespace("h"));
+        for namespace in [&client, &hub] {
+            run("ip", &["netns", "add", namespace]);
+            world.ip(namespace, "link set lo up");
+        }
+        world.ip(&hub, "addr add 198.51.100.1/32 dev lo");
+        for (number, cable) in ["fiber", "lte"].iter().enumerate() {
+            let net = 10 + number;
+            run(
+                "ip",
+                &[
+                    "link", "add", cable, "netns", &client, "type", "veth", "peer", "name", cable, "netns",
+                    &hub,
+                ],
+            );
+            world.ip(&client, &format!("addr add 10.0.{net}.2/24 dev {cable}"));
+            world.ip(&hub, &format!("addr add 10.0.{net}.1/24 dev {cable}"));
+            world.ip(&client, &format!("link set {cable} up"));
+            world.ip(&hub, &format!("link set {cable} up"));
+            let metric = 100 + number;
+            world.ip(
+                &client,
+                &format!("route add default via 10.0.{net}.1 metric {metric}"),
+            );
+        }
+        // As at home and on the road: only answers from the address that was spoken to come in.
+        let wall = "add table inet wall; add chain inet wall in { type filter hook input priority 0; }; \
+                    add rule inet wall in udp sport 4430 ip saddr != 198.51.100.1 drop";
+        let mut nft = world.inside("c", "nft");
+        nft.arg(wall);
+        good(nft);
+        Some(world)
+    }
+
+    pub(crate) fn namespace(&self, side: &str) -> String {
+        format!("{}-{side}", self.id)
+    }
+
+    pub(crate) fn ip(&self, namespace: &str, arguments: &str) {
+        let mut all = vec!["-n", namespace];
+        all.extend(arguments.split(' '));
+        run("ip", &all);
+    }
+
+    pub(crate) fn inside(&self, side: &str, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(side), program]);
+        command
+    }
+
+    pub(crate) fn hawser(&self, side: &str, arguments: &[&str]) -> Command {
+        let mut command = self.inside(side, env!("CARGO_BIN_EXE_hawser"));
+        command
+            .args(arguments)
+            .arg("--dir")
+            .arg(self.place(side))
+            .arg("--run-dir")
+            .arg(self.run_dir(side));
+        command
+    }
+
+    pub(crate) fn place(&self, side: &str) -> PathBuf {
+        self.dir.path().join(side)
+    }
+
+    pub(crate) fn run_dir(&self, side: &str) -> PathBuf {
+        self.dir.path().join(format!("{side}-run"))
+    }
+
+    pub(crate) fn start(&self, side: &str, arguments: &[&str]) -> Daemon {
+        let log = std::fs::File::create(self.dir.path().join(format!("{side}.log"))).unwrap();
+        let mut command = self.hawser(side, arguments);
+        Daemon(
+            command
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().unwrap())
+                .stderr(log)
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    pub(crate) fn init(&self) {
+        self.init_at("198.51.100.1:4430");
+    }
+
+    pub(crate) fn init_at(&self, endpoint: &str) {
+        good(self.hawser("h", &["hub", "init", "--endpoint", endpoint]));
+    }
+
+    /// A server in a network of its own behind the hub. It has no route to the clients: NAT must hide them.
+    pub(crate) fn add_server(&self) -> Namespace {
+        let (server, hub) = (self.namespace("s"), self.namespace("h"));
+        run("ip", &["netns", "add", &server]);
+        let link = [
+            "link", "add", "lan", "netns", &hub, "type", "veth", "peer", "name", "lan", "netns", &server,
+        ];
+        run("ip", &link);
+        for (namespace, address) in [(&hub, "203.0.113.1/24"), (&server, "203.0.113.2/24")] {
+            self.ip(namespace, &format!("addr add {address} dev lan"));
+            self.ip(namespace, "link set lan up");
+        }
+        self.open("s")
+    }
+
+    /// The namespace of a side, for threads of the test.
+    pub(crate) fn open(&self, side: &str) -> Namespace {
+        Namespace::open(Path::new("/run/netns").join(self.namespace(side))).unwrap()
+    }
+
+    /// IPv6 on both cables, with the hub at 2001:db8:1::1, and the same firewall.
+    pub(crate) fn add_ipv6(&self) {
+        let (client, hub) = (self.namespace("c"), self.namespace("h"));
+        self.ip(&hub, "addr add 2001:db8:1::1/128 dev lo nodad");
+        for (number, cable) in ["fiber", "lte"].iter().enumerate() {
+            let net = 10 + number;
+            self.ip(
+                &client,
+                &format!("addr add 2001:db8:{net}::2/64 dev {cable} nodad"),
+            );
+            self.ip(&hub, &format!("addr add 2001:db8:{net}::1/64 dev {cable} nodad"));
+            let route = format!(
+                "-6 route add default via 2001:db8:{net}::1 dev {cable} metric {}",
+                100 + number
+            );
+            let mut all = vec!["-n", client.as_str()];
+            all.extend(route.split(' '));
+            run("ip", &all);
+        }
+        let mut nft = self.inside("c", "nft");
+        nft.arg("add rule inet wall in udp sport 443 ip6 saddr != 2001:db8:1::1 drop");
+        good(nft);
+    }
+
+    pub(crate) fn invite(&self) -> String {
+        self.invite_as("alice")
+    }
+
+    pub(crate) fn invite_as(&self, name: &str) -> String {
+        let output = good(self.hawser("h", &["hub", "invite", name]));
+        let line = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(line.lines().count(), 1);
+        line.trim().to_owned()
+    }
+
+    pub(crate) fn status(&self, side: &str) -> Value {
+        let output = self.hawser(side, &["status", "--json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        while !is_so(self) {
+            if Instant::now() > deadline {
+                let log = |side: &str| std::fs::read_to_string(self.dir.path().join(format!("{side}.log")));
+                panic!("not {what}; client: {:?}, hub: {:?}", log("c"), log("h"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub(crate) fn ping_hub(&self) -> bool {
+        self.ping("100.96.0.1")
+    }
+
+    pub(crate) fn ping(&self, address: &str) -> bool {
+        let mut ping = self.inside("c", "ping");
+        ping.args(["-c", "1", "-W", "1", address])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        ping.status().unwrap().success()
+    }
+
+    /// Everything that a daemon may change.
+    pub(crate) fn system(&self, side: &str) -> String {
+        let questions = [
+            "ip rule",
+            "ip -6 rule",
+            "ip route show table all",
+            "ip -6 route show table all",
+            "ip -br link",
+            "nft list ruleset",
+            "sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.lte.rp_filter",
+        ];
+        let mut answers = String::new();
+        for question in questions {
+            let mut words = question.split(' ');
+            let mut command = self.inside(side, words.next().unwrap());
+            let output = good({
+                command.args(words);
+                command
+            });
+            // Link-local addresses and multicast routes appear a moment after their link.
+            let is_late = |line: &&str| line.contains("fe80") || line.contains("ff00::/8");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let lines: Vec<_> = text.lines().filter(|line| !is_late(line)).collect();
+            answers.push_str(&format!("{question}: {}\n", lines.join("\n")));
+        }
+        answers
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for side in ["c", "h", "s"] {
+            let _ = Command::new("ip")
+                .args(["netns", "del", &self.namespace(side)])
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+}
+
+/// A daemon that does not outlive the test.
+pub(crate) struct Daemon(Child);
+
+impl Daemon {
+    /// Its process id; `ip netns exec` has become the daemon.
+    pub(crate) fn signal(&mut self, signal: &str) {
+        self.tell(signal);
+        self.0.wait().unwrap();
+    }
+}
+
+impl Daemon {
+    /// Sends a signal that it lives on with.
+    pub(crate) fn tell(&self, signal: &str) {
+        run("kill", &[signal, &self.0.id().to_string()]);
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn run(program: &str, arguments: &[&str]) {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    good(command);
+}
+
+pub(crate) fn good(mut command: Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+pub(crate) fn is_up(world: &World) -> bool {
+    world.status("c")["state"] == "up"
+}
+
+/// The networks whose path carries packets, by name.
+pub(crate) fn active(world: &World) -> Vec<String> {
+    let status = world.status("c");
+    let paths = status["sessions"][0]["paths"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let active = paths.iter().filter(|path| path["state"] == "active");
+    let mut names: Vec<_> = active
+        .filter_map(|path| Some(path["name"].as_str()?.to_owned()))
+        .collect();
+    names.sort();
+    names
+}
