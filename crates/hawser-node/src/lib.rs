@@ -9,6 +9,7 @@ pub mod dataplane;
 pub mod enrolment;
 pub mod hub;
 pub mod identity;
+pub mod idle_clients;
 pub mod invitation;
 pub mod logging;
 pub mod metrics;

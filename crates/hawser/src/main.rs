@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
 
+mod cli_bench;
 mod cli_check;
 mod cli_client;
 mod cli_demo;
@@ -48,6 +49,9 @@ enum Command {
     Lab(cli_lab::LabArgs),
     /// Shows what Hawser does: one download over three networks, with a picture.
     Demo(cli_demo::DemoArgs),
+    /// Measures parts of Hawser on this machine.
+    #[command(hide = true)]
+    Bench(cli_bench::BenchArgs),
 }
 
 /// Where a daemon keeps its files.
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
         Command::Demo(args) => cli_demo::run(args),
+        Command::Bench(args) => cli_bench::run(args),
     };
     result.unwrap_or_else(|error| {
         // Standard error may be closed; the exit code says it too.

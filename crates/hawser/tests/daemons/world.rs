@@ -179,7 +179,8 @@ impl World {
         while !is_so(self) {
             if Instant::now() > deadline {
                 let log = |side: &str| std::fs::read_to_string(self.dir.path().join(format!("{side}.log")));
-                panic!("not {what}; client: {:?}, hub: {:?}", log("c"), log("h"));
+                let (client, hub) = (self.status("c"), self.status("h"));
+                panic!("not {what}; client: {client} {:?}, hub: {hub} {:?}", log("c"), log("h"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
