@@ -357,6 +357,14 @@ impl<B: Copy> Egress<B> {
         self.note(id, true);
     }
 
+    /// This side moved the path to another address or network of its own: nothing known of the old one holds. The far address is as
+    /// proven as before, so what may be sent to it is not bounded by what was heard.
+    pub fn handle_rebound(&mut self, id: PathId, overhead: u16, now: Instant) {
+        let Some(lane) = self.lane(id) else { return };
+        lane.path.handle_moved(overhead, now);
+        self.note(id, true);
+    }
+
     /// The next thing to send, in this order: answers and reports, probes, packets by flow.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<B>> {
         if let Some(copy) = self.copies.pop_front() {
@@ -694,4 +702,55 @@ enum Decision {
 
 fn default_scheduler(seed: u64) -> Box<dyn Scheduler> {
     scheduler::by_name(scheduler::DEFAULT, seed).expect("the default scheduler has a name")
+}
+
+#[cfg(test)]
+mod tests {
+    use hawser_units::{Duration, Instant, PathId};
+
+    use super::*;
+
+    /// An open path whose first probes are on their way.
+    fn client(start: Instant) -> Egress<u32> {
+        let mut egress = Egress::new(1, start);
+        let config = path::Config {
+            id: PathId(0),
+            probing: path::Probing::Eager,
+            cap: None,
+            mtu: 1500,
+            overhead: 68,
+        };
+        egress.open_path(config, true, start);
+        assert!(probes(&mut egress, start) > 0);
+        egress
+    }
+
+    fn probes(egress: &mut Egress<u32>, at: Instant) -> usize {
+        egress.handle_timeout(at);
+        let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(at)).collect();
+        sent.iter()
+            .filter(|transmit| matches!(transmit.body, Body::Probe(_)))
+            .count()
+    }
+
+    #[test]
+    fn a_path_that_moved_on_this_side_is_probed_at_once() {
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut egress = client(start);
+        let moved = start + Duration::from_millis(1);
+        egress.handle_rebound(PathId(0), 68, moved);
+        assert!(probes(&mut egress, moved) > 0);
+    }
+
+    #[test]
+    fn a_far_address_that_nobody_proved_is_sent_nothing_until_it_is_heard() {
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut egress = client(start);
+        let moved = start + Duration::from_millis(1);
+        egress.handle_moved(PathId(0), 68, moved);
+        assert_eq!(probes(&mut egress, moved), 0);
+        egress.handle_heard(PathId(0), 1000, moved);
+        let later = moved + Duration::from_secs(1);
+        assert!(probes(&mut egress, later) > 0);
+    }
 }

@@ -180,7 +180,11 @@ impl World {
             if Instant::now() > deadline {
                 let log = |side: &str| std::fs::read_to_string(self.dir.path().join(format!("{side}.log")));
                 let (client, hub) = (self.status("c"), self.status("h"));
-                panic!("not {what}; client: {client} {:?}, hub: {hub} {:?}", log("c"), log("h"));
+                panic!(
+                    "not {what}; client: {client} {:?}, hub: {hub} {:?}",
+                    log("c"),
+                    log("h")
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
