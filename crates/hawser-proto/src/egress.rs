@@ -176,11 +176,11 @@ impl<B: Copy> Egress<B> {
     /// Adds a path. `reachable`: the peer's address is known.
     pub fn open_path(&mut self, config: path::Config, reachable: bool, now: Instant) {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let budget = (config.probing == path::Probing::OnHearing).then_some(0);
+        let path = Path::new(config, self.seed, now);
         let lane = Lane {
-            path: Path::new(config, self.seed, now),
+            budget: initial_budget(&path),
+            path,
             reachable,
-            budget,
         };
         let at = self.lanes.partition_point(|other| other.path.id < config.id);
         self.lanes.insert(at, lane);
@@ -352,7 +352,7 @@ impl<B: Copy> Egress<B> {
     pub fn handle_moved(&mut self, id: PathId, overhead: u16, now: Instant) {
         let Some(lane) = self.lane(id) else { return };
         lane.reachable = true;
-        lane.budget = Some(0);
+        lane.budget = initial_budget(&lane.path);
         lane.path.handle_moved(overhead, now);
         self.note(id, true);
     }
@@ -668,6 +668,11 @@ impl<B: Copy> Egress<B> {
         buffers.append(&mut self.freed);
         buffers
     }
+}
+
+/// What may go to an address before it is proven: the side that is called on waits to hear from it, the calling side chose it.
+fn initial_budget(path: &Path) -> Option<u64> {
+    (path.probing() == path::Probing::OnHearing).then_some(0)
 }
 
 /// Takes `bytes` from what may go to an unproven address; false when there is not enough left.

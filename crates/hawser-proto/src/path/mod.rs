@@ -243,6 +243,12 @@ impl Path {
         self.pacer.ready_at(self.model.pacing(), packet)
     }
 
+    /// Which side drives its probing.
+    #[must_use]
+    pub fn probing(&self) -> Probing {
+        self.probing
+    }
+
     /// Changes the user's limit.
     pub fn set_cap(&mut self, cap: Option<Rate>) {
         self.cap = cap;
