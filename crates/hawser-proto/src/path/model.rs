@@ -176,7 +176,7 @@ impl Model {
             WINDOW_GAIN
         };
         let product = rate.bytes_in(self.min_round_trip()).0;
-        let window = (product as f64 * gain) as u64 + rate.bytes_in(REPORT_DELAY).0;
+        let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
         let floor = if self.phase == Phase::Startup {
             INITIAL_WINDOW
         } else {
@@ -343,6 +343,8 @@ pub struct Pacer {
 const LEAD: Duration = Duration::from_micros(500);
 /// How much lateness of the driver is made up for: a machine that sleeps longer has lost the link time.
 const CATCH_UP: Duration = Duration::from_millis(8);
+/// How long packets that did not wait their turn hold back those that do.
+const DEBT: Duration = Duration::from_millis(50);
 
 impl Pacer {
     /// Bytes that may go now; at least `packet` when anything may go.
@@ -351,10 +353,12 @@ impl Pacer {
         let Some(rate) = rate else { return u64::MAX };
         let from = self.next.max(now - CATCH_UP);
         let bytes = rate.bytes_in((now + LEAD).since(from)).0;
-        match (bytes >= packet, from <= now) {
-            (true, _) => bytes,
-            (false, true) => packet,
-            (false, false) => 0,
+        if bytes >= packet {
+            bytes
+        } else if self.ready_at(Some(rate), packet) <= now {
+            packet
+        } else {
+            0
         }
     }
 
@@ -368,7 +372,8 @@ impl Pacer {
     /// Takes note of `bytes` that went.
     pub fn on_sent(&mut self, rate: Option<Rate>, bytes: u64, now: Instant) {
         if let Some(rate) = rate {
-            self.next = self.next.max(now - CATCH_UP) + rate.time_for(Bytes(bytes));
+            let time = rate.time_for(Bytes(bytes));
+            self.next = (self.next.max(now - CATCH_UP) + time).min(now + time.max(DEBT));
         }
     }
 }
