@@ -21,6 +21,8 @@ pub const PROBE_LEN: usize = 8;
 const FULL_PACKET: u64 = 1_472;
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
+/// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single packets is held back like any other.
+const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
 /// Bounds of one flow's queue, whatever the rate.
 const QUEUE_MIN: u64 = 512 * 1024;
 const QUEUE_MAX: u64 = 16 * 1024 * 1024;
@@ -533,6 +535,8 @@ impl<B: Copy> Egress<B> {
                 continue;
             }
             let path = &lane.path;
+            let window = path.model().window();
+            let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(SPARSE_EXTRA));
             let half = path.model().round_trip() / 2;
             let delay = match (nearest, path.relative_delay_us()) {
                 (Some((least, base)), Some(own)) => {
