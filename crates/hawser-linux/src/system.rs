@@ -244,6 +244,27 @@ impl System {
         }
     }
 
+    /// Lets the machine forward IPv6. A router does not listen to other routers (RFC 4861 section 6.2.5), so interfaces that got their
+    /// default route that way are told to go on listening first.
+    ///
+    /// # Errors
+    /// A setting cannot be changed.
+    pub fn forward_ipv6(&mut self) -> Result<(), SystemError> {
+        let directory = Path::new("/proc/sys/net/ipv6/conf");
+        for entry in std::fs::read_dir(directory)?.flatten() {
+            let Some(name) = entry.file_name().to_str().map(ToOwned::to_owned) else {
+                continue;
+            };
+            let key = format!("net/ipv6/conf/{name}/accept_ra");
+            if read_sysctl(&key).is_ok_and(|value| value == "1")
+                && !["all", "default", "lo"].contains(&name.as_str())
+            {
+                self.sysctl(&key, "2")?;
+            }
+        }
+        self.sysctl("net/ipv6/conf/all/forwarding", "1")
+    }
+
     /// Installs a table of the `inet` family; `body` is what stands between its braces. A table of that name is replaced at once.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::atomic_file;
-use crate::client::{Signals, report};
+use crate::client::{PLANE_ENDED, Signals, report};
 use crate::config::{self, HubConfig, Nat, Net4, Net6};
 use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings};
 use crate::control::quic_socket::SharedSocket;
@@ -245,7 +245,7 @@ impl Hub {
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
             tokio::select! {
-                Some(event) = plane.events.recv() => self.on_event(&event),
+                event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
                 Some(asked) = socket.requests.recv() => if self.on_asked(asked) { break },
                 _ = sweep.tick() => self.control.sweep(Instant::now()),
                 reload = signals.next() => {
@@ -400,7 +400,7 @@ async fn prepare(system: &mut System, config: &HubConfig) -> anyhow::Result<()> 
     if let (Some(v6), Some(pool6)) = (v6, &config.pool6) {
         match system.add_address(interface, v6.into(), pool6.1).await {
             Ok(()) => {
-                system.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+                system.forward_ipv6()?;
                 net6 = Some((pool6.0, pool6.1));
             }
             Err(error) => tracing::warn!(%error, "no IPv6 for clients: this machine has it switched off"),

@@ -200,9 +200,9 @@ fn decode(blob: &str) -> Result<Vec<u8>, InvitationError> {
         .decode(blob.as_bytes())
         .map_err(|error| match error.kind {
             data_encoding::DecodeKind::Symbol => {
-                let from = blob.floor_char_boundary(error.position.saturating_sub(4));
-                let to = blob.floor_char_boundary(error.position + 4);
-                InvitationError::Letter(blob[from..to].to_owned())
+                let from = error.position.saturating_sub(4);
+                let to = blob.len().min(error.position + 4);
+                InvitationError::Letter(String::from_utf8_lossy(&blob.as_bytes()[from..to]).into_owned())
             }
             data_encoding::DecodeKind::Length => InvitationError::Short,
             data_encoding::DecodeKind::Trailing | data_encoding::DecodeKind::Padding => {

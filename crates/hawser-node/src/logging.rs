@@ -7,7 +7,9 @@ use crate::config::LogFilter;
 
 /// Changes the log filter of the process.
 #[derive(Clone, Default)]
-pub struct LogLevel(Option<Arc<dyn Fn(&str) -> anyhow::Result<()> + Send + Sync>>);
+pub struct LogLevel(Option<Arc<Set>>);
+
+type Set = dyn Fn(&str) -> anyhow::Result<()> + Send + Sync;
 
 impl fmt::Debug for LogLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,10 +2,12 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
 use crate::atomic_file;
+use crate::control_socket::is_alive;
 
 /// The run directory of a daemon that runs; one daemon at a time.
 #[derive(Debug)]
@@ -27,7 +29,17 @@ impl RunDir {
             .append(true)
             .open(&file)
             .with_context(|| format!("cannot open {}", file.display()))?;
-        match lock.try_lock() {
+        // A daemon that has closed its socket is about to end.
+        let deadline = Instant::now() + ENDING;
+        let mut attempt = lock.try_lock();
+        while matches!(attempt, Err(TryLockError::WouldBlock))
+            && Instant::now() < deadline
+            && !is_alive(&socket(path))
+        {
+            std::thread::sleep(Duration::from_millis(20));
+            attempt = lock.try_lock();
+        }
+        match attempt {
             Ok(()) => Ok(Self {
                 path: path.to_owned(),
                 _lock: lock,
@@ -56,6 +68,9 @@ impl RunDir {
         self.path.join("undo.json")
     }
 }
+
+/// Undoing everything takes a few calls of nft.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// The control socket of the daemon whose run directory is `path`.
 #[must_use]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use hawser_node::control::client::{ConnectError, Established, connect};
-use hawser_node::control::hub::{HUB_SOCKET, HubControl, HubSettings};
+use hawser_node::control::hub::{HubControl, HubSettings};
 use hawser_node::control::quic_socket::SharedSocket;
 use hawser_node::control::tls;
 use hawser_node::dataplane::{Command, ControlDatagram, Orders};
@@ -29,7 +29,7 @@ fn pool() -> Pool {
 
 struct Hub {
     control: HubControl,
-    endpoint: quinn::Endpoint,
+    _endpoint: quinn::Endpoint,
     address: SocketAddr,
     key: KeyHash,
     /// What the data plane was told.
@@ -68,7 +68,7 @@ impl Hub {
         });
         Self {
             control: hub,
-            endpoint,
+            _endpoint: endpoint,
             address,
             key: identity.hash(),
             log,
@@ -93,7 +93,12 @@ fn read_control(socket: &Arc<UdpSocket>) -> mpsc::Receiver<ControlDatagram> {
                 Ok(_) => {
                     for bytes in buffer[..meta[0].len].chunks(meta[0].stride) {
                         let (from, bytes) = (meta[0].addr, bytes.to_vec());
-                        let _ = sender.try_send(ControlDatagram { from, ecn: 0, bytes });
+                        let _ = sender.try_send(ControlDatagram {
+                            from,
+                            to: None,
+                            ecn: 0,
+                            bytes,
+                        });
                     }
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),

@@ -53,7 +53,7 @@ pub enum Message {
         /// The number the hub wants to find in packets of this path.
         receive_index: u32,
     },
-    /// Either: the path is gone.
+    /// Client: the path is gone. Hub: it has heard so, or does not want the path.
     PathClose {
         /// The path.
         path: u16,
@@ -472,7 +472,10 @@ fn put_path(out: &mut Vec<u8>, kind: u8, path: u16, rest: &[u8]) {
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
-    let end = text.floor_char_boundary(MAX_TEXT);
+    let end = (0..=text.len().min(MAX_TEXT))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0);
     out.push(end as u8);
     out.extend_from_slice(&text.as_bytes()[..end]);
 }

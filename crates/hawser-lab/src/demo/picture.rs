@@ -291,7 +291,7 @@ fn smooth(bytes: &[u64]) -> Vec<f64> {
 
 fn nice_ceiling(value: f64) -> f64 {
     let unit = 10f64.powf(value.max(1.0).log10().floor());
-    let steps = [1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 5.0, 6.0, 8.0, 10.0];
+    let steps = [1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 4.8, 6.0, 8.0, 12.0];
     steps
         .into_iter()
         .map(|step| step * unit)

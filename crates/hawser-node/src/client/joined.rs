@@ -12,15 +12,15 @@ use crate::invitation::{HubAddress, Invitation};
 
 /// The hub that a client belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Joined {
+pub(super) struct Joined {
     /// The client's name there.
-    pub name: String,
+    pub(super) name: String,
     /// Where the hub is reached.
-    pub endpoints: Vec<HubAddress>,
+    pub(super) endpoints: Vec<HubAddress>,
     /// Its key.
-    pub hub_key: KeyHash,
+    pub(super) hub_key: KeyHash,
     /// Where it was last: names may not resolve while the tunnel is down.
-    pub addresses: Vec<SocketAddr>,
+    pub(super) addresses: Vec<SocketAddr>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -36,7 +36,7 @@ struct JoinedFile {
 impl Joined {
     /// What an invitation says of the hub.
     #[must_use]
-    pub fn from_invitation(invitation: &Invitation) -> Self {
+    pub(super) fn from_invitation(invitation: &Invitation) -> Self {
         Self {
             name: invitation.name.clone(),
             endpoints: invitation.endpoints.clone(),
@@ -49,7 +49,7 @@ impl Joined {
     ///
     /// # Errors
     /// The file cannot be read or is damaged.
-    pub fn load(directory: &Path) -> anyhow::Result<Option<Self>> {
+    pub(super) fn load(directory: &Path) -> anyhow::Result<Option<Self>> {
         let path = directory.join(FILE);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
@@ -81,7 +81,7 @@ impl Joined {
     ///
     /// # Errors
     /// The disk refuses; what was there stays.
-    pub fn save(&self, directory: &Path) -> anyhow::Result<()> {
+    pub(super) fn save(&self, directory: &Path) -> anyhow::Result<()> {
         let file = JoinedFile {
             name: self.name.clone(),
             endpoints: self.endpoints.iter().map(ToString::to_string).collect(),
@@ -92,7 +92,7 @@ impl Joined {
     }
 
     /// Looks the hub's names up. Keeps what was known where a name does not resolve.
-    pub async fn resolve(&mut self) {
+    pub(super) async fn resolve(&mut self) {
         let mut found = Vec::new();
         for endpoint in &self.endpoints {
             let lookup = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));

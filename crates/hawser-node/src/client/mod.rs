@@ -192,7 +192,7 @@ impl Client {
                 networks = watch.next() => self.on_networks(networks?),
                 outcome = self.reach.next() => self.on_outcome(outcome).await?,
                 Some((line, news)) = self.incoming.recv() => self.on_news(line, news)?,
-                Some(event) = plane.events.recv() => self.on_event(&event),
+                event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
                 () = tokio::time::sleep_until(deadline) => self.on_deadline(),
                 reload = signals.next() => if reload { self.reload_and_log() } else { Next::End },
@@ -379,9 +379,11 @@ impl Client {
             return Ok(());
         }
         if self.line.is_none() {
-            let pause = match error {
-                ConnectError::Refused(refusal) if *refusal == Refusal::Flapping || fatal => LONG_PAUSE,
-                _ => self.reach.pause(),
+            let is_flapping = matches!(error, ConnectError::Refused(Refusal::Flapping));
+            let pause = if is_flapping || fatal {
+                LONG_PAUSE
+            } else {
+                self.reach.pause()
             };
             tracing::warn!(%error, retry_in_s = pause.as_secs_f64(), "the hub is out of reach");
             self.retry_at = Some(tokio::time::Instant::now() + pause);
@@ -767,6 +769,8 @@ impl Signals {
     }
 }
 
+/// Nothing can be done without it.
+pub(crate) const PLANE_ENDED: &str = "the data plane stopped: see the log";
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// When coming back soon would do harm.

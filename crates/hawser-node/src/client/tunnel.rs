@@ -149,7 +149,7 @@ impl Tunnel {
             .iter()
             .find(|outer| inner.addresses.iter().any(|inner| overlap(**outer, *inner)));
         let Some((address, prefix)) = clash else { return };
-        if self.warned.iter().any(|name| *name == network.name) {
+        if self.warned.contains(&network.name) {
             return;
         }
         self.warned.push(network.name.clone());

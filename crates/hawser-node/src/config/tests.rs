@@ -1,1 +1,192 @@
+use super::*;
 
+fn client(text: &str) -> Result<ClientConfig, String> {
+    parse(Path::new("client.toml"), text).map_err(|error| error.to_string())
+}
+
+fn hub(text: &str) -> Result<HubConfig, String> {
+    parse(Path::new("hub.toml"), text).map_err(|error| error.to_string())
+}
+
+#[test]
+fn an_empty_client_file_is_a_good_one() {
+    let config = client("").unwrap();
+    assert_eq!(config, ClientConfig::default());
+    assert!(config.uses("wlan0") && !config.uses("hawser0"));
+}
+
+#[test]
+fn a_full_client_file_is_read() {
+    let config = client(
+        r#"
+        include = ["wlan*", "eth?"]
+        exclude = ["eth9"]
+        interface = "hawser1"
+        mtu = 1400
+        dns = "hub"
+        kill_switch = true
+        rekey_after = "30 min"
+        metrics = "127.0.0.1:9469"
+        log = "info,hawser_node=debug"
+        [schedulers]
+        bulk = "backpressure"
+        [networks.lte]
+        cap_up = "2.5mbit"
+        cap_down = "10mbit"
+        "#,
+    )
+    .unwrap();
+    assert!(config.uses("wlan0") && config.uses("eth1"));
+    assert!(!config.uses("eth9") && !config.uses("eth10") && !config.uses("usb0") && !config.uses("hawser1"));
+    assert_eq!(
+        config.network("lte").cap_up,
+        Some(Speed(Rate::from_bps(2_500_000)))
+    );
+    assert_eq!(config.network("wlan0"), NetworkConfig::default());
+    assert_eq!(
+        config.schedulers.chosen(),
+        [(Class::Bulk, "backpressure".to_owned())]
+    );
+    assert_eq!(config.rekey_after.0, Duration::from_secs(1800));
+}
+
+#[test]
+fn errors_name_file_line_and_remedy() {
+    let cases = [
+        ("\nfoo = 1", "client.toml:2: unknown field `foo`, expected one of"),
+        (
+            "mtu = 100",
+            "client.toml:1: mtu 100 is out of range: 1280 to 9000 bytes",
+        ),
+        (
+            "dns = \"mine\"",
+            "client.toml:1: unknown variant `mine`, expected `keep` or `hub`",
+        ),
+        (
+            "rekey_after = 3600",
+            "client.toml:1: 3600 is not enough: expected a time with its unit",
+        ),
+        (
+            "rekey_after = \"1 week\"",
+            "client.toml:1: \"1 week\" is wrong: expected a time with its unit",
+        ),
+        (
+            "include = [\n\"a/b\"]",
+            "client.toml:2: \"a/b\" is wrong: expected an interface name",
+        ),
+        (
+            "[networks.lte]\ncap_up = \"10mb\"",
+            "client.toml:2: \"10mb\" is wrong: expected a rate with its unit",
+        ),
+        (
+            "[networks.lte]\ncap = \"10mbit\"",
+            "client.toml:2: unknown field `cap`, expected `cap_up` or `cap_down`",
+        ),
+        (
+            "[schedulers]\nbulk = \"fastest\"",
+            "client.toml:2: \"fastest\" is wrong: expected one of random,",
+        ),
+        (
+            "interface = \"a name that is too long\"",
+            "client.toml:1: \"a name that is too long\" is wrong",
+        ),
+        (
+            "log = \"loud\"",
+            "client.toml:1: \"loud\" is wrong: expected error, warn",
+        ),
+        ("metrics = \"9469\"", "client.toml:1: "),
+        ("mtu = ", "client.toml:1: "),
+        ("a = 1\nb = [", "client.toml:2: "),
+    ];
+    for (text, expected) in cases {
+        let error = client(text).unwrap_err();
+        assert!(error.starts_with(expected), "{text:?}: {error}");
+        assert!(!error.contains('\n'), "{text:?}: {error}");
+    }
+}
+
+const HUB: &str = "endpoints = [\"hub.example.org:443\"]\npool = \"100.96.0.0/16\"\n";
+
+#[test]
+fn a_hub_file_needs_endpoint_and_pool() {
+    let config = hub(HUB).unwrap();
+    assert_eq!(config.nat, Nat::Auto);
+    assert_eq!(config.interface.0, "hawserhub0");
+    assert_eq!(config.pools().hub().0, Ipv4Addr::new(100, 96, 0, 1));
+    let cases = [
+        ("", "hub.toml:1: missing field `endpoints`"),
+        (
+            "endpoints = [\"hub\"]",
+            "hub.toml:1: \"hub\" is wrong: expected HOST:PORT",
+        ),
+        (
+            "endpoints = []\npool = \"100.96.0.1/16\"",
+            "hub.toml:2: \"100.96.0.1/16\" is wrong: expected an IPv4 network",
+        ),
+    ];
+    for (text, expected) in cases {
+        let error = hub(text).unwrap_err();
+        assert!(error.starts_with(expected), "{text:?}: {error}");
+    }
+    for (line, expected) in [
+        (
+            "nat = \"yes\"",
+            "hub.toml:3: \"yes\" is wrong: expected \"auto\", true or false",
+        ),
+        (
+            "pool6 = \"fd00::/8\"",
+            "hub.toml:3: \"fd00::/8\" is wrong: expected an IPv6 network",
+        ),
+        (
+            "nat = 1",
+            "hub.toml:3: invalid type: integer `1`, expected \"auto\", true or false",
+        ),
+    ] {
+        let error = hub(&format!("{HUB}{line}")).unwrap_err();
+        assert!(error.starts_with(expected), "{line:?}: {error}");
+    }
+    assert_eq!(hub(&format!("{HUB}nat = false")).unwrap().nat, Nat::Off);
+}
+
+#[test]
+fn patterns_match_like_a_shell() {
+    let cases = [
+        ("*", "", true),
+        ("*", "wlan0", true),
+        ("wlan?", "wlan0", true),
+        ("wlan?", "wlan", false),
+        ("w*n*0", "wlan10", true),
+        ("w*n*0", "wlan1", false),
+        ("**a", "bba", true),
+        ("a*b*c", "abbcbc", true),
+        ("a", "b", false),
+    ];
+    for (pattern, name, expected) in cases {
+        assert_eq!(
+            Pattern(pattern.to_owned()).matches(name),
+            expected,
+            "{pattern} {name}"
+        );
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = load::<HubConfig>(Path::new("/nonexistent/hub.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("/nonexistent/hub.toml: cannot read it"),
+        "{error}"
+    );
+    assert_eq!(
+        load_or_default::<ClientConfig>(Path::new("/nonexistent/x")).unwrap(),
+        ClientConfig::default()
+    );
+}
+
+#[test]
+fn the_examples_are_good() {
+    client(include_str!("../../../../packaging/client.toml")).unwrap();
+    hub(include_str!("../../../../packaging/hub.toml")).unwrap();
+}

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use hawser_wire::control::{Hello, Message, Refusal, Welcome};
 use quinn::{ConnectionError, Endpoint};
-use quinn_proto_codes::ACCESS_DENIED;
 use thiserror::Error;
 
 use super::stream::{ControlStream, StreamError};
@@ -102,6 +101,10 @@ async fn handshake(
 }
 
 fn describe(error: &ConnectionError, remote: SocketAddr) -> ConnectError {
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "the other causes are all one to the user"
+    )]
     match error {
         ConnectionError::TransportError(error) if u64::from(error.code) == ACCESS_DENIED => {
             ConnectError::HubKey(remote)
@@ -111,11 +114,9 @@ fn describe(error: &ConnectionError, remote: SocketAddr) -> ConnectError {
     }
 }
 
-mod quinn_proto_codes {
-    /// TLS alert `access_denied` (49) as a QUIC error code (RFC 9001 section 4.8): what our own verifier answers to a key that is not
-    /// the pinned one.
-    pub(super) const ACCESS_DENIED: u64 = 0x100 + 49;
-}
+/// TLS alert `access_denied` (49) as a QUIC error code (RFC 9001 section 4.8): what our own verifier answers to a key that is not
+/// the pinned one.
+const ACCESS_DENIED: u64 = 0x100 + 49;
 
 /// A hub that is there answers within a few round trips; the slowest networks that are of any use have 2 s of them.
 const PATIENCE: Duration = Duration::from_secs(8);

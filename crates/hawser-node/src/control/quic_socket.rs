@@ -90,7 +90,7 @@ impl AsyncUdpSocket for SharedSocket {
                         len: datagram.bytes.len(),
                         stride: datagram.bytes.len(),
                         ecn: EcnCodepoint::from_bits(datagram.ecn),
-                        dst_ip: None,
+                        dst_ip: datagram.to.map(|to| to.to_canonical()),
                     };
                     filled += 1;
                 }

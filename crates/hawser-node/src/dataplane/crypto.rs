@@ -77,7 +77,7 @@ mod tests {
         let key = DataKey::new(&[9; 44]);
         assert_eq!(
             key.open(PathId(1), 5, &mut sealed(1, 5)).as_deref(),
-            Some(&mut [7; 30][..])
+            Some(&[7; 30][..])
         );
         assert!(
             key.open(PathId(2), 5, &mut sealed(1, 5)).is_none(),

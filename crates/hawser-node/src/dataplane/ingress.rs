@@ -241,6 +241,7 @@ impl Receiving {
                 let bytes = self.store.large(buffer)[start..end].to_vec();
                 let datagram = ControlDatagram {
                     from: meta.addr,
+                    to: meta.dst_ip,
                     ecn: ecn.bits(),
                     bytes,
                 };

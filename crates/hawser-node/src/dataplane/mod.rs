@@ -147,6 +147,8 @@ pub enum Event {
 pub struct ControlDatagram {
     /// Where it came from.
     pub from: SocketAddr,
+    /// The address of ours that it was sent to: answers come from there.
+    pub to: Option<IpAddr>,
     /// Its ECN bits.
     pub ecn: u8,
     /// Its bytes.

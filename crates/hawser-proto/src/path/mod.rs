@@ -356,6 +356,7 @@ impl Path {
         let sample = Sample {
             round_trip,
             rate,
+            delivered: self.delivered - record.delivered,
             app_limited: record.app_limited,
             highest: report.highest,
             next_counter: self.next_counter,

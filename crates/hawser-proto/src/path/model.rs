@@ -30,6 +30,8 @@ const DRAIN_GAIN: f64 = 0.7;
 const WINDOW_GAIN: f64 = 1.5;
 /// Packets that the window always holds: one on the wire, one behind it, one being reported.
 const MIN_WINDOW: u64 = 4 * 1472;
+/// Bytes that say something of a path's rate even when it was not kept busy: a lone packet says nothing.
+const TRAIN: u64 = 4 * 1472;
 /// The window before anything is known.
 ///
 /// Source: RFC 6928.
@@ -54,6 +56,8 @@ pub struct Sample {
     pub round_trip: Duration,
     /// Delivery rate over about a round trip; `None` where there was no time between reports.
     pub rate: Option<Rate>,
+    /// Bytes delivered in that time.
+    pub delivered: u64,
     /// The sender had nothing to send in that time: the rate is a lower bound only.
     pub app_limited: bool,
     /// The newest counter reported.
@@ -238,14 +242,10 @@ impl Model {
             self.bucket_since = now;
         }
         self.round_rate = self.round_rate.max(rate);
-        if !sample.app_limited || rate > self.rate().max(self.initial_rate()) {
+        let train = sample.delivered >= TRAIN && rate > self.rate();
+        if !sample.app_limited || train {
             self.buckets[0] = self.buckets[0].max(rate);
         }
-    }
-
-    /// What the initial window amounts to: a path that was never filled is not known to be slower.
-    fn initial_rate(&self) -> Rate {
-        Rate::of(Bytes(INITIAL_WINDOW), self.smoothed.max(MIN_ROUND)).unwrap_or_default()
     }
 
     fn queue_stands(&self) -> bool {
@@ -413,6 +413,7 @@ mod tests {
                 let sample = Sample {
                     round_trip: at.since(sent_at),
                     rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
+                    delivered: delivered - delivered_then,
                     app_limited: false,
                     highest: counter,
                     next_counter: sent.len() as u64,

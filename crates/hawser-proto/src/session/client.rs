@@ -113,7 +113,7 @@ pub struct ClientSession {
     networks: BTreeMap<NetworkId, Option<Path>>,
     /// The next path id; beyond `u16` when they have run out.
     next_path: u32,
-    /// Closed since the last connection came up: the hub may not have heard.
+    /// Closed, and the hub has not said that it has heard.
     closed: Vec<u16>,
     next_ping: u32,
     transmits: VecDeque<Message>,
@@ -217,8 +217,8 @@ impl ClientSession {
                 receive_index: local_index,
             });
         }
-        for path in self.closed.drain(..) {
-            self.transmits.push_back(Message::PathClose { path });
+        for path in &self.closed {
+            self.transmits.push_back(Message::PathClose { path: *path });
         }
         let without: Vec<_> = self
             .networks
@@ -264,6 +264,7 @@ impl ClientSession {
         match *message {
             Message::PathOpened { path, receive_index } => self.on_path_opened(path, receive_index),
             Message::PathClose { path } => {
+                self.closed.retain(|closed| *closed != path);
                 self.on_path_refused(path);
                 Ok(())
             }

@@ -95,7 +95,7 @@ impl HubSession {
             Message::PathOpen { path, receive_index } => {
                 return self.on_path_open(*path, *receive_index, fresh_index);
             }
-            Message::PathClose { path } => return self.on_path_close(*path),
+            Message::PathClose { path } => self.on_path_close(*path),
             Message::Cap { path, rate_bps } => return self.on_cap(*path, *rate_bps),
             Message::SetScheduler { class, scheduler } => {
                 let (class, scheduler) = (*class, scheduler.clone());
@@ -169,13 +169,13 @@ impl HubSession {
     }
 
     /// A path that is closed twice, or was never heard of because its announcement died with a connection, is no
-    /// violation.
-    fn on_path_close(&mut self, id: u16) -> Result<(), Violation> {
+    /// violation. The answer lets the client forget it.
+    fn on_path_close(&mut self, id: u16) {
         if self.paths.remove(&id).is_some() {
             self.actions.push_back(HubAction::ClosePath { path: id });
         }
         self.next_path = self.next_path.max(u32::from(id) + 1);
-        Ok(())
+        self.transmits.push_back(Message::PathClose { path: id });
     }
 
     fn on_cap(&mut self, id: u16, rate_bps: u64) -> Result<(), Violation> {

@@ -1,1 +1,592 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use hawser_units::{Duration, Instant};
+use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::data::Class;
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(ms: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(ms)
+}
+
+fn counter(next: &mut u32) -> u32 {
+    *next += 1;
+    *next
+}
+
+fn client() -> ClientSession {
+    ClientSession::new(SessionConfig::default())
+}
+
+fn sent(client: &mut ClientSession) -> Vec<Message> {
+    std::iter::from_fn(|| client.poll_transmit()).collect()
+}
+
+fn done(client: &mut ClientSession) -> Vec<ClientAction> {
+    std::iter::from_fn(|| client.poll_action()).collect()
+}
+
+/// A client with session 7 and one open path (0, local index 10, peer index 20) on network 1.
+fn with_path() -> ClientSession {
+    let mut client = client();
+    client.handle_network_added(NetworkId(1), 99);
+    client.handle_control_up(7, at(0), || 10);
+    client
+        .handle_message(&Message::PathOpened {
+            path: 0,
+            receive_index: 20,
+        })
+        .unwrap();
+    sent(&mut client);
+    done(&mut client);
+    client
+}
+
+#[test]
+fn a_path_opens_when_both_sides_have_named_their_index() {
+    let mut client = client();
+    client.handle_network_added(NetworkId(1), 99);
+    assert_eq!(sent(&mut client), []);
+    client.handle_control_up(7, at(0), || 10);
+    assert_eq!(done(&mut client), [ClientAction::Start { session: 7 }]);
+    assert_eq!(
+        sent(&mut client),
+        [Message::PathOpen {
+            path: 0,
+            receive_index: 10
+        }]
+    );
+    assert_eq!(client.path(NetworkId(1)), None);
+    client
+        .handle_message(&Message::PathOpened {
+            path: 0,
+            receive_index: 20,
+        })
+        .unwrap();
+    let open = ClientAction::OpenPath {
+        network: NetworkId(1),
+        path: 0,
+        local_index: 10,
+        peer_index: 20,
+    };
+    assert_eq!(done(&mut client), [open]);
+    assert_eq!(client.path(NetworkId(1)), Some(0));
+    client.handle_network_added(NetworkId(2), 11);
+    assert_eq!(
+        sent(&mut client),
+        [Message::PathOpen {
+            path: 1,
+            receive_index: 11
+        }]
+    );
+}
+
+#[test]
+fn paths_outlive_their_connection_and_changes_catch_up() {
+    let mut client = with_path();
+    client.handle_network_added(NetworkId(2), 11);
+    client.handle_control_down();
+    client.handle_network_added(NetworkId(3), 12);
+    client.handle_network_removed(NetworkId(1));
+    assert_eq!(
+        done(&mut client),
+        [ClientAction::ClosePath {
+            network: NetworkId(1),
+            path: 0
+        }]
+    );
+    assert_eq!(sent(&mut client), []);
+    client.handle_control_up(7, at(9), || 13);
+    assert_eq!(done(&mut client), []);
+    let expected = [
+        Message::PathOpen {
+            path: 1,
+            receive_index: 11,
+        },
+        Message::PathClose { path: 0 },
+        Message::PathOpen {
+            path: 2,
+            receive_index: 13,
+        },
+    ];
+    assert_eq!(sent(&mut client), expected);
+}
+
+#[test]
+fn another_session_begins_with_fresh_paths() {
+    let mut client = with_path();
+    client.handle_control_up(8, at(9), || 30);
+    assert_eq!(
+        done(&mut client),
+        [
+            ClientAction::End { session: 7 },
+            ClientAction::Start { session: 8 }
+        ]
+    );
+    assert_eq!(
+        sent(&mut client),
+        [Message::PathOpen {
+            path: 0,
+            receive_index: 30
+        }]
+    );
+}
+
+#[test]
+fn silence_after_a_ping_ends_the_connection_but_not_the_session() {
+    let mut client = with_path();
+    assert_eq!(client.poll_timeout(), Some((at(5_000), Timer::Ping)));
+    client.handle_timeout(at(4_999));
+    assert_eq!(sent(&mut client), []);
+    client.handle_timeout(at(5_000));
+    assert_eq!(sent(&mut client), [Message::Ping(0)]);
+    client.handle_message(&Message::Pong(0)).unwrap();
+    assert_eq!(client.poll_timeout(), Some((at(10_000), Timer::Ping)));
+    client.handle_timeout(at(10_000));
+    client.handle_message(&Message::Pong(0)).unwrap();
+    client.handle_timeout(at(12_000));
+    assert_eq!(done(&mut client), [ClientAction::Reconnect]);
+    assert!(!client.is_up());
+    assert_eq!((client.session(), client.path(NetworkId(1))), (Some(7), Some(0)));
+}
+
+#[test]
+fn doubt_asks_at_once_and_waits_less() {
+    let mut client = with_path();
+    client.handle_doubt(at(100));
+    client.handle_doubt(at(200));
+    assert_eq!(sent(&mut client), [Message::Ping(0)]);
+    assert_eq!(client.poll_timeout(), Some((at(1_100), Timer::Answer)));
+}
+
+#[test]
+fn old_keys_are_replaced_once() {
+    let config = SessionConfig {
+        rekey_after: Duration::from_secs(3),
+        ..SessionConfig::default()
+    };
+    let mut client = ClientSession::new(config);
+    client.handle_control_up(7, at(0), || 1);
+    done(&mut client);
+    assert_eq!(client.poll_timeout(), Some((at(3_000), Timer::Rekey)));
+    client.handle_timeout(at(3_000));
+    assert_eq!(done(&mut client), [ClientAction::Rekey]);
+    assert_eq!(client.poll_timeout(), Some((at(5_000), Timer::Ping)));
+}
+
+#[test]
+fn path_ids_run_out_into_a_new_session() {
+    let mut client = client();
+    client.handle_control_up(7, at(0), || 1);
+    for number in 0..=u32::from(u16::MAX) {
+        client.handle_network_added(NetworkId(number), number);
+        client.handle_network_removed(NetworkId(number));
+    }
+    done(&mut client);
+    client.handle_network_added(NetworkId(1), 1);
+    assert_eq!(done(&mut client), [ClientAction::Renew]);
+}
+
+/// What the client makes of every message, with a session and without an open ping.
+#[test]
+fn client_transition_table() {
+    let fine = [
+        (
+            Message::PathOpened {
+                path: 0,
+                receive_index: 20,
+            },
+            vec![],
+        ),
+        (
+            Message::PathClose { path: 0 },
+            vec![ClientAction::ClosePath {
+                network: NetworkId(1),
+                path: 0,
+            }],
+        ),
+        (Message::PathClose { path: 9 }, vec![]),
+        (Message::Ping(3), vec![]),
+        (Message::Pong(3), vec![]),
+        (Message::RekeyWanted, vec![ClientAction::Rekey]),
+        (
+            Message::Close(CloseReason::Revoked),
+            vec![ClientAction::Closed(CloseReason::Revoked)],
+        ),
+    ];
+    for (message, actions) in fine {
+        let mut client = with_path();
+        assert_eq!(client.handle_message(&message), Ok(()), "{message:?}");
+        assert_eq!(done(&mut client), actions, "{message:?}");
+    }
+    let wrong = [
+        (
+            Message::PathOpened {
+                path: 0,
+                receive_index: 21,
+            },
+            Violation::PathReused(0),
+        ),
+        (
+            Message::PathOpened {
+                path: 5,
+                receive_index: 1,
+            },
+            Violation::PathUnknown(5),
+        ),
+        (
+            Message::PathOpen {
+                path: 0,
+                receive_index: 1,
+            },
+            Violation::Unexpected("path open"),
+        ),
+        (
+            Message::Cap { path: 0, rate_bps: 1 },
+            Violation::Unexpected("cap"),
+        ),
+        (
+            Message::SetScheduler {
+                class: Class::Bulk,
+                scheduler: "random".into(),
+            },
+            Violation::Unexpected("set scheduler"),
+        ),
+    ];
+    for (message, violation) in wrong {
+        assert_eq!(
+            with_path().handle_message(&message),
+            Err(violation),
+            "{message:?}"
+        );
+    }
+}
+
+/// What the hub makes of every message, with path 3 open (peer index 1, local index 2).
+#[test]
+fn hub_transition_table() {
+    let open = || {
+        let mut hub = HubSession::new();
+        hub.handle_message(
+            &Message::PathOpen {
+                path: 3,
+                receive_index: 1,
+            },
+            || 2,
+        )
+        .unwrap();
+        while hub.poll_action().is_some() || hub.poll_transmit().is_some() {}
+        hub
+    };
+    let opened = |path, receive_index| Some(Message::PathOpened { path, receive_index });
+    let closed = |path| Some(Message::PathClose { path });
+    let fine = [
+        (
+            Message::PathOpen {
+                path: 4,
+                receive_index: 5,
+            },
+            Some(HubAction::OpenPath {
+                path: 4,
+                local_index: 9,
+                peer_index: 5,
+            }),
+            opened(4, 9),
+        ),
+        (
+            Message::PathOpen {
+                path: 3,
+                receive_index: 1,
+            },
+            None,
+            opened(3, 2),
+        ),
+        (
+            Message::PathClose { path: 3 },
+            Some(HubAction::ClosePath { path: 3 }),
+            closed(3),
+        ),
+        (Message::PathClose { path: 0 }, None, closed(0)),
+        (
+            Message::Cap { path: 3, rate_bps: 0 },
+            Some(HubAction::SetCap { path: 3, cap: None }),
+            None,
+        ),
+        (Message::Cap { path: 0, rate_bps: 1 }, None, None),
+        (Message::Ping(8), None, Some(Message::Pong(8))),
+        (Message::Pong(8), None, None),
+    ];
+    for (message, action, answer) in fine {
+        let mut hub = open();
+        assert_eq!(hub.handle_message(&message, || 9), Ok(()), "{message:?}");
+        assert_eq!(
+            (hub.poll_action(), hub.poll_transmit()),
+            (action, answer),
+            "{message:?}"
+        );
+    }
+    let wrong = [
+        (
+            Message::PathOpen {
+                path: 3,
+                receive_index: 7,
+            },
+            Violation::PathReused(3),
+        ),
+        (
+            Message::PathOpen {
+                path: 2,
+                receive_index: 7,
+            },
+            Violation::PathReused(2),
+        ),
+        (Message::Cap { path: 4, rate_bps: 1 }, Violation::PathUnknown(4)),
+        (
+            Message::PathOpened {
+                path: 3,
+                receive_index: 1,
+            },
+            Violation::Unexpected("path opened"),
+        ),
+        (Message::RekeyWanted, Violation::Unexpected("rekey wanted")),
+    ];
+    for (message, violation) in wrong {
+        assert_eq!(
+            open().handle_message(&message, || 9),
+            Err(violation),
+            "{message:?}"
+        );
+    }
+}
+
+#[test]
+fn a_hub_opens_a_bounded_number_of_paths() {
+    let mut hub = HubSession::new();
+    for path in 0..=MAX_PATHS as u16 {
+        hub.handle_message(
+            &Message::PathOpen {
+                path,
+                receive_index: 1,
+            },
+            || 1,
+        )
+        .unwrap();
+    }
+    assert_eq!(hub.paths(), MAX_PATHS);
+    let last = std::iter::from_fn(|| hub.poll_transmit()).last();
+    assert_eq!(
+        last,
+        Some(Message::PathClose {
+            path: MAX_PATHS as u16
+        })
+    );
+}
+
+/// One thing that happens to a pair of sides joined by a connection that may break and lose what is on its way.
+#[derive(Clone, Debug)]
+enum Op {
+    Add(u32),
+    Remove(u32),
+    /// A connection comes up; true: the hub has forgotten the session.
+    Connect(bool),
+    Break,
+    /// So many messages arrive at each side.
+    Deliver(usize),
+    Wait(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => (0..4_u32).prop_map(Op::Add),
+        3 => (0..4_u32).prop_map(Op::Remove),
+        2 => prop::bool::weighted(0.2).prop_map(Op::Connect),
+        1 => Just(Op::Break),
+        6 => (0..4_usize).prop_map(Op::Deliver),
+        1 => (0..3_000_u64).prop_map(Op::Wait),
+    ]
+}
+
+/// Both sides, what is on its way between them, and what their drivers know.
+struct Pair {
+    client: ClientSession,
+    hub: HubSession,
+    to_hub: VecDeque<Message>,
+    to_client: VecDeque<Message>,
+    is_up: bool,
+    session: u64,
+    now: Instant,
+    next_index: u32,
+    present: BTreeSet<u32>,
+    client_paths: BTreeMap<u16, (u32, u32)>,
+    hub_paths: BTreeMap<u16, (u32, u32)>,
+    used: BTreeSet<(u64, u16)>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self {
+            client: client(),
+            hub: HubSession::new(),
+            to_hub: VecDeque::new(),
+            to_client: VecDeque::new(),
+            is_up: false,
+            session: 0,
+            now: Instant::ZERO,
+            next_index: 0,
+            present: BTreeSet::new(),
+            client_paths: BTreeMap::new(),
+            hub_paths: BTreeMap::new(),
+            used: BTreeSet::new(),
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Add(network) => {
+                self.present.insert(network);
+                let index = counter(&mut self.next_index);
+                self.client.handle_network_added(NetworkId(network), index);
+            }
+            Op::Remove(network) => {
+                self.present.remove(&network);
+                self.client.handle_network_removed(NetworkId(network));
+            }
+            Op::Connect(forgotten) => self.connect(forgotten),
+            Op::Break => self.disconnect(),
+            Op::Deliver(count) => {
+                for _ in 0..count {
+                    self.deliver();
+                }
+            }
+            Op::Wait(ms) => {
+                self.now += Duration::from_millis(ms);
+                self.client.handle_timeout(self.now);
+            }
+        }
+        self.drain();
+    }
+
+    fn connect(&mut self, forgotten: bool) {
+        self.disconnect();
+        if forgotten || self.client.session().is_none() {
+            self.session += 1;
+            self.hub = HubSession::new();
+            self.hub_paths.clear();
+        }
+        self.is_up = true;
+        self.hub.handle_control_up();
+        let next = &mut self.next_index;
+        self.client
+            .handle_control_up(self.session, self.now, || counter(next));
+    }
+
+    fn disconnect(&mut self) {
+        self.is_up = false;
+        self.client.handle_control_down();
+        self.to_hub.clear();
+        self.to_client.clear();
+    }
+
+    fn deliver(&mut self) {
+        if let Some(message) = self.to_hub.pop_front() {
+            let next = &mut self.next_index;
+            self.hub
+                .handle_message(&message, || counter(next))
+                .expect("an honest client");
+        }
+        if let Some(message) = self.to_client.pop_front() {
+            self.client.handle_message(&message).expect("an honest hub");
+        }
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(action) = self.client.poll_action() {
+            match action {
+                ClientAction::OpenPath {
+                    path,
+                    local_index,
+                    peer_index,
+                    ..
+                } => {
+                    assert!(self.used.insert((self.session, path)), "path {path} used twice");
+                    self.client_paths.insert(path, (local_index, peer_index));
+                }
+                ClientAction::ClosePath { path, .. } => {
+                    assert!(
+                        self.client_paths.remove(&path).is_some(),
+                        "path {path} was not open"
+                    );
+                }
+                ClientAction::End { .. } => self.client_paths.clear(),
+                ClientAction::Reconnect => self.disconnect(),
+                ClientAction::Start { .. } | ClientAction::Rekey | ClientAction::Renew => {}
+                ClientAction::Closed(reason) => panic!("{reason:?}"),
+            }
+        }
+        while let Some(action) = self.hub.poll_action() {
+            match action {
+                HubAction::OpenPath {
+                    path,
+                    local_index,
+                    peer_index,
+                } => {
+                    assert!(self.hub_paths.insert(path, (peer_index, local_index)).is_none());
+                }
+                HubAction::ClosePath { path } => {
+                    assert!(self.hub_paths.remove(&path).is_some(), "path {path} was not open");
+                }
+                other
+                @ (HubAction::SetScheduler { .. } | HubAction::SetCap { .. } | HubAction::Closed(_)) => {
+                    panic!("{other:?}")
+                }
+            }
+        }
+        self.to_hub
+            .extend(std::iter::from_fn(|| self.client.poll_transmit()).filter(|_| self.is_up));
+        self.to_client
+            .extend(std::iter::from_fn(|| self.hub.poll_transmit()).filter(|_| self.is_up));
+    }
+}
+
+proptest! {
+    #[test]
+    fn both_sides_agree_once_all_is_said(ops in prop::collection::vec(op(), 0..60)) {
+        let mut pair = Pair::new();
+        for op in &ops {
+            pair.apply(op);
+        }
+        pair.apply(&Op::Connect(false));
+        while !pair.to_hub.is_empty() || !pair.to_client.is_empty() {
+            pair.deliver();
+        }
+        prop_assert_eq!(&pair.client_paths, &pair.hub_paths);
+        prop_assert_eq!(pair.client_paths.len(), pair.present.len());
+        for network in &pair.present {
+            prop_assert!(pair.client.path(NetworkId(*network)).is_some());
+        }
+    }
+
+    #[test]
+    fn no_message_makes_either_side_panic(messages in prop::collection::vec((0..8_u8, any::<u16>(), any::<u32>()), 0..40)) {
+        let (mut client, mut hub) = (with_path(), HubSession::new());
+        for (kind, path, index) in messages {
+            let path = path % 8;
+            let message = match kind {
+                0 => Message::PathOpen { path, receive_index: index % 3 },
+                1 => Message::PathOpened { path, receive_index: index % 3 },
+                2 => Message::PathClose { path },
+                3 => Message::Cap { path, rate_bps: index.into() },
+                4 => Message::Ping(index),
+                5 => Message::Pong(index),
+                6 => Message::RekeyWanted,
+                _ => Message::Close(CloseReason::Protocol),
+            };
+            let _ = client.handle_message(&message);
+            let _ = hub.handle_message(&message, || index);
+        }
+        prop_assert!(hub.paths() <= MAX_PATHS);
+    }
+}
