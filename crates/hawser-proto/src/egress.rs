@@ -605,7 +605,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Sends one segment on several paths; the buffer is freed with the last copy.
+    /// Sends one segment on several paths; the buffer is freed with the last copy. Copies pass the receiver's resequencer whatever
+    /// the flow: it delivers one of them.
     fn emit_copies(&mut self, skip: usize, slot: u16, mask: u64, now: Instant) -> Option<Transmit<B>> {
         let lanes: Vec<usize> = (0..self.views.len())
             .filter(|bit| mask & (1 << bit) != 0)
@@ -613,9 +614,16 @@ impl<B: Copy> Egress<B> {
             .collect();
         let (first, others) = lanes.split_first()?;
         let mut transmit = self.emit(skip, slot, *first, 1, now);
-        let Body::Packets { run, last, .. } = &mut transmit.body else {
+        let Body::Packets {
+            run,
+            last,
+            unordered,
+            ..
+        } = &mut transmit.body
+        else {
             return Some(transmit);
         };
+        *unordered = false;
         let release = core::mem::take(last);
         let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
         for lane in others {

@@ -333,19 +333,3 @@ fn random_loss_costs_its_share_and_no_more() {
     assert!((0.005..0.06).contains(&path.loss()), "{}", path.loss());
     conserved(&world, "loss");
 }
-
-#[test]
-fn tmp_four() {
-    let case = &TRANSFERS[4];
-    let mut world = World::new(case.nets, 7);
-    world.start(HUB, 1, case.work, ms(500), ms(6_000));
-    for t in 1..12 {
-        world.run(ms(500 * t));
-        let hub = &world.ends[HUB];
-        print!("{:5} backlog {} lost {} ", 500*t, hub.egress.flows().backlog(), world.lost[CLIENT]);
-        for p in hub.egress.paths() { print!(" | {:?} {} w{} f{} {:?} d{:?} mtu {}", p.state(), p.model().rate(), p.model().window(), p.in_flight(), p.model().round_trip(), p.relative_delay_us(), p.mtu()); }
-        println!(" {:?}", world.ends[CLIENT].ingress.resequencer());
-        println!("      {}", world.app());
-    }
-    println!("{:?}", world.ends[HUB].states);
-}

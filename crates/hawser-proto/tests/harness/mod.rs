@@ -699,4 +699,3 @@ impl Application {
         self.holes = self.holes.max(holes);
     }
 }
-impl World { pub fn app(&self) -> String { let a=&self.applications[0]; format!("window {} thr {} inflight {} holes {}", a.window, a.threshold, a.in_flight(), a.holes) } }
