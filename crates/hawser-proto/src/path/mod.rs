@@ -330,7 +330,7 @@ impl Path {
         let record = self.remembers(report.highest).then(|| *self.sent(report.highest));
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
-        self.on_loss(report, previous);
+        let lost = self.on_loss(report, previous);
         self.delivered += bytes;
         self.delivered_us = report.received_us;
         self.ce = report.ce;
@@ -357,6 +357,7 @@ impl Path {
             round_trip,
             rate,
             delivered: self.delivered - record.delivered,
+            lost,
             app_limited: record.app_limited,
             highest: report.highest,
             next_counter: self.next_counter,
@@ -366,17 +367,20 @@ impl Path {
         self.state == State::Suspect && self.enter(State::Active, now)
     }
 
-    fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) {
+    /// Follows the loss, and returns how many packets this report shows lost.
+    fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) -> u64 {
         let Some(previous) = previous else {
             self.packets_reported = report.packets;
-            return;
+            return 0;
         };
         let sent = report.highest - previous;
         let received = u64::from(report.packets.wrapping_sub(self.packets_reported));
         self.packets_reported = report.packets;
-        let share = sent.saturating_sub(received) as f64 / sent as f64;
+        let lost = sent.saturating_sub(received);
+        let share = lost as f64 / sent as f64;
         let weight = (sent as f64 / 256.0).min(1.0);
         self.loss += (share - self.loss) * weight;
+        lost
     }
 
     fn on_delay(&mut self, owd_us: i32, previous: Option<u64>) {

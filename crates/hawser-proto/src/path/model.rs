@@ -6,7 +6,7 @@
 //! within a second.
 //!
 //! ```text
-//!            rate stops growing, or a queue stands
+//!            rate stops growing, a queue stands, or packets are lost
 //!  Startup ------------------------------------------> Drain
 //!                                                        | in flight <= rate x min round trip
 //!                                                        v
@@ -22,6 +22,10 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
 const STARTUP_GAIN: f64 = 2.77;
+/// Packets lost in one round that end the startup: a queue too short for its gain shows no standing delay.
+///
+/// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.
+const STARTUP_LOSS: u64 = 6;
 /// Gains of the cruise cycle, one each round: probe, give back, hold.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// Gain while a queue is drained.
@@ -58,6 +62,8 @@ pub struct Sample {
     pub rate: Option<Rate>,
     /// Bytes delivered in that time.
     pub delivered: u64,
+    /// Packets found lost since the last report.
+    pub lost: u64,
     /// The sender had nothing to send in that time: the rate is a lower bound only.
     pub app_limited: bool,
     /// The newest counter reported.
@@ -93,6 +99,7 @@ pub struct Model {
     round_since: Instant,
     round_min: Option<Duration>,
     round_rate: Rate,
+    round_lost: u64,
     queued_rounds: u32,
     full_rate: Rate,
     full_rounds: u32,
@@ -117,6 +124,7 @@ impl Model {
             round_since: now,
             round_min: None,
             round_rate: Rate::ZERO,
+            round_lost: 0,
             queued_rounds: 0,
             full_rate: Rate::ZERO,
             full_rounds: 0,
@@ -198,6 +206,7 @@ impl Model {
     pub fn on_sample(&mut self, sample: &Sample, now: Instant) {
         self.on_round_trip(sample.round_trip, now);
         self.on_rate(sample, now);
+        self.round_lost = self.round_lost.saturating_add(sample.lost);
         let round_over = sample.highest >= self.round_end && now.since(self.round_since) >= MIN_ROUND;
         if round_over {
             self.on_round(sample);
@@ -205,6 +214,7 @@ impl Model {
             self.round_since = now;
             self.round_min = None;
             self.round_rate = Rate::ZERO;
+            self.round_lost = 0;
         }
         if self.phase == Phase::Drain && sample.in_flight <= self.drained() {
             self.enter(Phase::Cruise);
@@ -261,7 +271,7 @@ impl Model {
         self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
         match self.phase {
             Phase::Startup => {
-                if queued || self.has_stopped_growing(sample) {
+                if queued || self.round_lost >= STARTUP_LOSS || self.has_stopped_growing(sample) {
                     self.enter(Phase::Drain);
                 }
             }
@@ -414,6 +424,7 @@ mod tests {
                     round_trip: at.since(sent_at),
                     rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
                     delivered: delivered - delivered_then,
+                    lost: 0,
                     app_limited: false,
                     highest: counter,
                     next_counter: sent.len() as u64,
