@@ -84,7 +84,7 @@ const TRANSFERS: &[Transfer] = &[
         &[Net { jitter_us: 2_000, ..net(20.0, 20) }, net(20.0, 10)],
         Work::Bulk,
         0.88,
-        200,
+        300,
     ),
     transfer("half the load", &[net(20.0, 10), net(20.0, 10)], open(20.0, UDP), 0.49, 30),
     transfer("half the load, in order", &[net(20.0, 10), net(20.0, 25)], open(20.0, TCP), 0.49, 30),
@@ -110,7 +110,11 @@ fn run_transfer(case: &Transfer) {
     let share = sink.mbps(ms(2_000), ms(6_000)) / sum / USEFUL;
     let slowest = case.nets.iter().map(|net| net.delay_ms).max().expect("a network");
     let delay = sink.delay(0.95, ms(2_000), ms(6_000)).saturating_sub(ms(slowest));
-    println!("{name:25} share {share:.3} delay {delay:?} policed {}", world.ends[HUB].egress.counters().policed);
+    println!(
+        "{name:25} share {share:.3} delay {delay:?} policed {} lost {}",
+        world.ends[HUB].egress.counters().policed,
+        world.lost[CLIENT]
+    );
     assert!(share >= case.share, "{name}: share {share}");
     assert!(delay <= case.queue, "{name}: {delay:?} beyond the network's delay");
     let jitter = case.nets.iter().any(|net| net.jitter_us > 0);
