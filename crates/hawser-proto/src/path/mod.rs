@@ -331,7 +331,8 @@ impl Path {
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
         let lost = self.on_loss(report, previous);
-        self.delivered += bytes;
+        // No peer can have received more than was sent: a false report raises no rate beyond that.
+        self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
         self.delivered_us = report.received_us;
         self.ce = report.ce;
         let Some(record) = record else { return false };
@@ -450,6 +451,8 @@ impl Path {
     /// Starts anew on another address: nothing known of the old one holds.
     pub fn handle_moved(&mut self, overhead: u16, now: Instant) {
         self.pmtu.set_overhead(overhead);
+        // Answers to what the old address was asked prove nothing of the new one.
+        self.tokens = [(0, now); 8];
         self.enter(State::Validating, now);
     }
 
@@ -606,3 +609,6 @@ pub struct Config {
     /// Bytes between an inner packet and its outer IP packet.
     pub overhead: u16,
 }
+
+#[cfg(test)]
+mod tests;
