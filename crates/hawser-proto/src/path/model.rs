@@ -50,6 +50,8 @@ const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 const BUCKETS: usize = 8;
 /// The shortest bucket: on a short path a round is too short to measure a rate in.
 const BUCKET: Duration = Duration::from_millis(40);
+/// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet would never come.
+const LEAST: Rate = Rate::from_bps(64_000);
 /// The shortest round, for the same reason.
 const MIN_ROUND: Duration = Duration::from_millis(2);
 
@@ -168,8 +170,8 @@ impl Model {
             Phase::Drain => DRAIN_GAIN,
             Phase::Cruise => CYCLE[self.cycle],
         };
-        let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(Rate::from_bps(64_000)));
-        match (paced, self.cap) {
+        let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(LEAST));
+        match (paced, self.cap.map(|cap| cap.max(LEAST))) {
             (Some(paced), Some(cap)) => Some(paced.min(cap)),
             (paced, cap) => paced.or(cap),
         }
