@@ -464,7 +464,7 @@ impl<B: Copy> Egress<B> {
         if self.views.is_empty() {
             if usable {
                 // Its size was right when it came in, but the path that took it is gone.
-                self.counters.too_large += 1;
+                self.counters.too_large += u64::from(run.left());
                 self.drop_head(slot, run.left());
                 return Decision::Again;
             }
@@ -677,6 +677,10 @@ impl<B: Copy> Egress<B> {
     /// Ends the session: gives all buffers back.
     pub fn close(&mut self) -> Vec<B> {
         let mut buffers = self.flows.drain();
+        buffers.extend(self.copies.drain(..).filter_map(|copy| match copy.body {
+            Body::Packets { run, last: true, .. } => Some(run.buffer),
+            Body::Packets { .. } | Body::Report(_) | Body::Probe(_) | Body::Reply(_) => None,
+        }));
         buffers.append(&mut self.freed);
         buffers
     }
