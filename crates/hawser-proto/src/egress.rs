@@ -419,7 +419,7 @@ impl<B: Copy> Egress<B> {
         let mut skip = 0;
         while let Some(slot) = self.flows.turn(skip) {
             let has_head = self.flows.get(slot).is_some_and(|flow| flow.head().is_some());
-            if !has_head {
+            if !has_head || self.flows.is_in_debt(slot) {
                 self.flows.end_turn(skip);
                 continue;
             }
