@@ -615,10 +615,7 @@ impl<B: Copy> Egress<B> {
         let (first, others) = lanes.split_first()?;
         let mut transmit = self.emit(skip, slot, *first, 1, now);
         let Body::Packets {
-            run,
-            last,
-            unordered,
-            ..
+            run, last, unordered, ..
         } = &mut transmit.body
         else {
             return Some(transmit);

@@ -281,3 +281,6 @@ impl Receiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

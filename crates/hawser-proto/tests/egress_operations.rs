@@ -12,12 +12,30 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Open { path: u16, hub: bool, reachable: bool, mtu: u16 },
+    Open {
+        path: u16,
+        hub: bool,
+        reachable: bool,
+        mtu: u16,
+    },
     Close(u16),
-    Enqueue { flow: u16, tcp: bool, ecn: bool, payload: u16, segment: u16 },
+    Enqueue {
+        flow: u16,
+        tcp: bool,
+        ecn: bool,
+        payload: u16,
+        segment: u16,
+    },
     Garbage(Vec<u8>),
-    Report { path: u16, all: bool, report: Feedback },
-    Reply { path: u16, back: usize },
+    Report {
+        path: u16,
+        all: bool,
+        report: Feedback,
+    },
+    Reply {
+        path: u16,
+        back: usize,
+    },
     Probe(u16),
     SendReport(u16),
     Heard(u16, u64),
@@ -88,12 +106,23 @@ impl Driver {
     fn apply(&mut self, op: Op) {
         let now = self.now;
         match op {
-            Op::Open { path, hub, reachable, mtu } => {
+            Op::Open {
+                path,
+                hub,
+                reachable,
+                mtu,
+            } => {
                 if self.egress.paths().any(|open| open.id == PathId(path)) {
                     return;
                 }
                 let probing = if hub { Probing::OnHearing } else { Probing::Eager };
-                let config = path::Config { id: PathId(path), probing, cap: None, mtu, overhead: 68 };
+                let config = path::Config {
+                    id: PathId(path),
+                    probing,
+                    cap: None,
+                    mtu,
+                    overhead: 68,
+                };
                 self.egress.open_path(config, reachable, now);
                 self.sent.insert(path, (0, 0));
                 self.tokens.remove(&path);
@@ -104,9 +133,18 @@ impl Driver {
                 self.places.retain(|(_, _, on)| *on != path);
             }
             Op::Close(path) => self.egress.close_path(PathId(path)),
-            Op::Enqueue { flow, tcp, ecn, payload, segment } => {
+            Op::Enqueue {
+                flow,
+                tcp,
+                ecn,
+                payload,
+                segment,
+            } => {
                 let mut packet = packet(flow, tcp, ecn, payload);
-                let offload = Offload { checksum_partial: true, segment };
+                let offload = Offload {
+                    checksum_partial: true,
+                    segment,
+                };
                 self.next += 1;
                 if self.egress.enqueue(&mut packet, offload, self.next, now).is_ok() {
                     self.lent.insert(self.next);
@@ -114,18 +152,33 @@ impl Driver {
             }
             Op::Garbage(mut bytes) => {
                 self.next += 1;
-                if self.egress.enqueue(&mut bytes, Offload::default(), self.next, now).is_ok() {
+                if self
+                    .egress
+                    .enqueue(&mut bytes, Offload::default(), self.next, now)
+                    .is_ok()
+                {
                     self.lent.insert(self.next);
                 }
             }
             Op::Report { path, all, report } => {
                 let (counter, bytes) = self.sent.get(&path).copied().unwrap_or_default();
-                let truth = Feedback { highest: counter, packets: counter as u32, bytes, ..report };
-                self.egress.handle_feedback(PathId(path), if all { &truth } else { &report }, now);
+                let truth = Feedback {
+                    highest: counter,
+                    packets: counter as u32,
+                    bytes,
+                    ..report
+                };
+                self.egress
+                    .handle_feedback(PathId(path), if all { &truth } else { &report }, now);
             }
             Op::Reply { path, back } => {
-                let token = self.tokens.get(&path).and_then(|tokens| tokens.iter().rev().nth(back)).copied();
-                self.egress.handle_probe_reply(PathId(path), token.unwrap_or(9), now);
+                let token = self
+                    .tokens
+                    .get(&path)
+                    .and_then(|tokens| tokens.iter().rev().nth(back))
+                    .copied();
+                self.egress
+                    .handle_probe_reply(PathId(path), token.unwrap_or(9), now);
             }
             Op::Probe(path) => self.egress.handle_probe(PathId(path), 4),
             Op::SendReport(path) => self.egress.send_report(PathId(path), Feedback::default()),
@@ -137,14 +190,17 @@ impl Driver {
             }
             Op::Moved(path) => {
                 self.egress.handle_moved(PathId(path), 88, now);
-                let hub = |open: &&path::Path| open.id == PathId(path) && open.probing() == Probing::OnHearing;
+                let hub =
+                    |open: &&path::Path| open.id == PathId(path) && open.probing() == Probing::OnHearing;
                 if self.egress.paths().find(hub).is_some() {
                     self.unproven.insert(path, (0, 0));
                 }
             }
             Op::Schedule(class, name) => {
                 let class = Class::ALL[class];
-                self.egress.set_scheduler(class, scheduler::NAMES[name]).expect("it is known");
+                self.egress
+                    .set_scheduler(class, scheduler::NAMES[name])
+                    .expect("it is known");
             }
             Op::Cap(path, cap) => self.egress.set_cap(PathId(path), cap.map(Rate::from_bps)),
             Op::Wait(nanos) => self.now += Duration::from_nanos(nanos),
@@ -158,7 +214,10 @@ impl Driver {
     }
 
     fn give_back(&mut self, buffer: usize) {
-        assert!(self.lent.remove(&buffer), "buffer {buffer} is given back and was not lent");
+        assert!(
+            self.lent.remove(&buffer),
+            "buffer {buffer} is given back and was not lent"
+        );
     }
 
     /// What the daemon does after each change. Returns whether anything was sent or changed.
@@ -168,22 +227,44 @@ impl Driver {
         let mut progress = false;
         while let Some((path, _)) = self.egress.poll_change() {
             progress = true;
-            if self.egress.paths().any(|open| open.id == path && open.state() == State::Active) {
+            if self
+                .egress
+                .paths()
+                .any(|open| open.id == path && open.state() == State::Active)
+            {
                 self.unproven.remove(&path.0);
             }
         }
         for count in 0.. {
-            let Some(transmit) = self.egress.poll_transmit(now) else { break };
+            let Some(transmit) = self.egress.poll_transmit(now) else {
+                break;
+            };
             progress = true;
             assert!(count < 20_000, "sends without end");
             let path = transmit.path.0;
             let (packets, bytes) = match transmit.body {
-                Body::Packets { run, count, flow, sequence, last, .. } => {
-                    assert!(self.lent.contains(&run.buffer), "sends a buffer that was given back");
+                Body::Packets {
+                    run,
+                    count,
+                    flow,
+                    sequence,
+                    last,
+                    ..
+                } => {
+                    assert!(
+                        self.lent.contains(&run.buffer),
+                        "sends a buffer that was given back"
+                    );
                     assert!(count > 0 && run.next + count <= run.cut.count());
-                    let state = self.egress.paths().find(|open| open.id == transmit.path).map(path::Path::state);
+                    let state = self
+                        .egress
+                        .paths()
+                        .find(|open| open.id == transmit.path)
+                        .map(path::Path::state);
                     assert!(matches!(state, Some(State::Active | State::Suspect)), "{state:?}");
-                    let bytes = (0..count).map(|step| run.cut.len_of(run.next + step) + FRAMING).sum::<usize>();
+                    let bytes = (0..count)
+                        .map(|step| run.cut.len_of(run.next + step) + FRAMING)
+                        .sum::<usize>();
                     for step in 0..count {
                         let place = (flow, sequence.add(u32::from(step)).0, path);
                         assert!(self.places.insert(place), "{place:?} was sent before");
@@ -206,7 +287,10 @@ impl Driver {
             *total += bytes;
             if let Some((heard, sent)) = self.unproven.get_mut(&path) {
                 *sent += bytes;
-                assert!(*sent <= 3 * *heard, "{sent} bytes to an unproven address that sent {heard}");
+                assert!(
+                    *sent <= 3 * *heard,
+                    "{sent} bytes to an unproven address that sent {heard}"
+                );
             }
         }
         while let Some(buffer) = self.egress.poll_freed() {
@@ -228,7 +312,7 @@ impl Driver {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(250))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(250) })]
 
     #[test]
     fn every_buffer_comes_back_and_nothing_spins(ops in prop::collection::vec(op(), 1..250)) {

@@ -48,7 +48,13 @@ const fn open(mbps: f64, kind: u8) -> Work {
     }
 }
 
-const fn transfer(name: &'static str, nets: &'static [Net], work: Work, share: f64, queue_ms: u64) -> Transfer {
+const fn transfer(
+    name: &'static str,
+    nets: &'static [Net],
+    work: Work,
+    share: f64,
+    queue_ms: u64,
+) -> Transfer {
     Transfer {
         name,
         nets,
@@ -61,9 +67,27 @@ const fn transfer(name: &'static str, nets: &'static [Net], work: Work, share: f
 
 const TRANSFERS: &[Transfer] = &[
     transfer("equal", &[net(20.0, 10), net(20.0, 10)], Work::Bulk, 0.93, 150),
-    transfer("unequal rates", &[net(50.0, 10), net(10.0, 10)], Work::Bulk, 0.93, 150),
-    transfer("unequal delays", &[net(20.0, 5), net(20.0, 30)], Work::Bulk, 0.93, 200),
-    transfer("slow and far", &[net(20.0, 5), net(5.0, 30)], Work::Bulk, 0.93, 200),
+    transfer(
+        "unequal rates",
+        &[net(50.0, 10), net(10.0, 10)],
+        Work::Bulk,
+        0.93,
+        150,
+    ),
+    transfer(
+        "unequal delays",
+        &[net(20.0, 5), net(20.0, 30)],
+        Work::Bulk,
+        0.93,
+        200,
+    ),
+    transfer(
+        "slow and far",
+        &[net(20.0, 5), net(5.0, 30)],
+        Work::Bulk,
+        0.93,
+        200,
+    ),
     transfer(
         "four",
         &[net(8.0, 10), net(4.0, 10), net(2.0, 10), net(1.0, 10)],
@@ -74,22 +98,61 @@ const TRANSFERS: &[Transfer] = &[
     transfer("one", &[net(30.0, 15)], Work::Bulk, 0.93, 150),
     transfer(
         "a short queue",
-        &[Net { queue_ms: 20, ..net(20.0, 10) }, Net { queue_ms: 20, ..net(20.0, 10) }],
+        &[
+            Net {
+                queue_ms: 20,
+                ..net(20.0, 10)
+            },
+            Net {
+                queue_ms: 20,
+                ..net(20.0, 10)
+            },
+        ],
         Work::Bulk,
         0.90,
         150,
     ),
     transfer(
         "jitter",
-        &[Net { jitter_us: 2_000, ..net(20.0, 20) }, net(20.0, 10)],
+        &[
+            Net {
+                jitter_us: 2_000,
+                ..net(20.0, 20)
+            },
+            net(20.0, 10),
+        ],
         Work::Bulk,
         0.88,
         300,
     ),
-    transfer("half the load", &[net(20.0, 10), net(20.0, 10)], open(20.0, UDP), 0.49, 30),
-    transfer("half the load, in order", &[net(20.0, 10), net(20.0, 25)], open(20.0, TCP), 0.49, 30),
-    transfer("twice the load", &[net(20.0, 10), net(10.0, 10)], open(60.0, UDP), 0.9, 1_500),
-    transfer("twice the load, in order", &[net(20.0, 10), net(10.0, 10)], open(60.0, TCP), 0.9, 1_500),
+    transfer(
+        "half the load",
+        &[net(20.0, 10), net(20.0, 10)],
+        open(20.0, UDP),
+        0.49,
+        30,
+    ),
+    transfer(
+        "half the load, in order",
+        &[net(20.0, 10), net(20.0, 25)],
+        open(20.0, TCP),
+        0.49,
+        30,
+    ),
+    transfer(
+        "twice the load",
+        &[net(20.0, 10), net(10.0, 10)],
+        open(60.0, UDP),
+        0.9,
+        1_500,
+    ),
+    transfer(
+        "twice the load, in order",
+        &[net(20.0, 10), net(10.0, 10)],
+        open(60.0, TCP),
+        0.9,
+        1_500,
+    ),
 ];
 
 #[test]
@@ -116,7 +179,10 @@ fn run_transfer(case: &Transfer) {
         world.lost[CLIENT]
     );
     assert!(share >= case.share, "{name}: share {share}");
-    assert!(delay <= case.queue, "{name}: {delay:?} beyond the network's delay");
+    assert!(
+        delay <= case.queue,
+        "{name}: {delay:?} beyond the network's delay"
+    );
     let jitter = case.nets.iter().any(|net| net.jitter_us > 0);
     let ordered = matches!(case.work, Work::Bulk | Work::Open { kind: TCP, .. });
     if ordered && !jitter && world.lost[CLIENT] == 0 {
@@ -130,17 +196,28 @@ fn conserved(world: &World, name: &str) {
     for at in [CLIENT, HUB] {
         let end = &world.ends[at];
         assert_eq!(end.lent(), 0, "{name}: all buffers came back to end {at}");
-        assert_eq!(end.egress.flows().backlog(), 0, "{name}: nothing waits at end {at}");
+        assert_eq!(
+            end.egress.flows().backlog(),
+            0,
+            "{name}: nothing waits at end {at}"
+        );
         let duplicates: u64 = end.sinks.values().map(|sink| sink.duplicates).sum();
         assert_eq!(duplicates, 0, "{name}: duplicates at end {at}");
     }
     let hub = &world.ends[HUB];
     let offered: u64 = hub.offered.values().sum();
-    let delivered: u64 = world.ends[CLIENT].sinks.values().map(|sink| sink.seen.len() as u64).sum();
+    let delivered: u64 = world.ends[CLIENT]
+        .sinks
+        .values()
+        .map(|sink| sink.seen.len() as u64)
+        .sum();
     let counters = hub.egress.counters();
     let missing = offered - delivered;
     let accounted = world.lost[CLIENT] + counters.policed + counters.too_large;
-    assert!(missing <= accounted, "{name}: {missing} missing, {accounted} accounted for");
+    assert!(
+        missing <= accounted,
+        "{name}: {missing} missing, {accounted} accounted for"
+    );
 }
 
 #[test]
@@ -163,8 +240,15 @@ fn every_scheduler_carries_a_transfer_through_a_blackhole_and_back() {
         let after = sink.mbps(ms(6_000), ms(7_000)) / sum;
         println!("{name:20} before {before:.3} during {during:.3} after {after:.3}");
         // These two ignore rates on purpose.
-        let least = if matches!(name, "random" | "round-robin") { 0.6 } else { 0.85 };
-        assert!(before > least && after > least, "{name}: {before} {during} {after}");
+        let least = if matches!(name, "random" | "round-robin") {
+            0.6
+        } else {
+            0.85
+        };
+        assert!(
+            before > least && after > least,
+            "{name}: {before} {during} {after}"
+        );
         assert!(during > 0.85, "{name}: {during}");
         conserved(&world, name);
     }
@@ -196,7 +280,11 @@ fn a_blackhole_is_suspected_then_dead_while_the_other_path_delivers() {
     assert!(gap <= ms(200), "{gap:?}");
     assert!(rate > 0.93, "{rate}");
     assert_eq!(hub.state(1), State::Active);
-    assert_eq!(hub.entered(1, State::Suspect, ms(500)), None, "the other path is not suspected");
+    assert_eq!(
+        hub.entered(1, State::Suspect, ms(500)),
+        None,
+        "the other path is not suspected"
+    );
 }
 
 #[test]
@@ -205,10 +293,15 @@ fn a_path_that_returns_is_validated_and_carries_its_rate_within_a_second() {
     world.change(0, None, &UP);
     world.run(ms(10_000));
     let hub = &world.ends[HUB];
-    let validating = hub.entered(0, State::Validating, ms(5_500)).expect("hears the client's probe");
+    let validating = hub
+        .entered(0, State::Validating, ms(5_500))
+        .expect("hears the client's probe");
     let active = hub.entered(0, State::Active, ms(5_500)).expect("proven");
     println!("validating {validating:?} active {active:?}");
-    assert!(validating < active && active < ms(5_500 + 300), "{validating:?} {active:?}");
+    assert!(
+        validating < active && active < ms(5_500 + 300),
+        "{validating:?} {active:?}"
+    );
     let share = world.ends[CLIENT].sink(1).mbps(ms(6_500), ms(8_000)) / 40.0 / USEFUL;
     println!("share {share:.3}");
     assert!(share > 0.9, "{share}");
@@ -237,7 +330,11 @@ fn an_outage_of_one_direction_stops_both_and_is_survived() {
 
 #[test]
 fn a_sparse_flow_beside_a_transfer_keeps_its_delay() {
-    for nets in [&[net(20.0, 10), net(20.0, 10)][..], &[net(5.0, 10)], &[net(50.0, 5), net(5.0, 30)]] {
+    for nets in [
+        &[net(20.0, 10), net(20.0, 10)][..],
+        &[net(5.0, 10)],
+        &[net(50.0, 5), net(5.0, 30)],
+    ] {
         let mut world = World::new(nets, 5);
         let ping = Work::Open {
             mbps: 0.032,
@@ -273,7 +370,10 @@ fn a_flood_of_small_bursts_does_not_overrun_a_path() {
         carried.packets
     );
     let after = world.ends[CLIENT].sink(2).delay(0.95, ms(3_800), ms(5_000));
-    assert!(after < ms(30), "the flood's debt is not paid by others: {after:?}");
+    assert!(
+        after < ms(30),
+        "the flood's debt is not paid by others: {after:?}"
+    );
     conserved(&world, "flood");
 }
 
@@ -282,7 +382,15 @@ fn a_drained_link_is_not_believed() {
     let mut world = World::new(&[net(40.0, 10), net(10.0, 10)], 13);
     world.start(HUB, 1, Work::Bulk, ms(500), ms(6_000));
     world.run(ms(3_000));
-    let rate = |world: &World| world.ends[HUB].egress.paths().next().expect("a path").model().rate();
+    let rate = |world: &World| {
+        world.ends[HUB]
+            .egress
+            .paths()
+            .next()
+            .expect("a path")
+            .model()
+            .rate()
+    };
     let before = rate(&world);
     world.change(0, None, &BLACKHOLE);
     world.run(ms(4_500));
@@ -296,7 +404,11 @@ fn a_drained_link_is_not_believed() {
         assert!(until < ms(5_500), "comes back");
         world.run(until);
     }
-    assert!(rate(&world) < before.scale(0.1), "{} of {before} is remembered", rate(&world));
+    assert!(
+        rate(&world) < before.scale(0.1),
+        "{} of {before} is remembered",
+        rate(&world)
+    );
     world.run(ms(9_000));
     let sink = world.ends[CLIENT].sink(1);
     let share = sink.mbps(ms(5_000), ms(6_000)) / 14.0 / USEFUL;
@@ -311,11 +423,16 @@ fn a_new_address_is_proven_before_it_gets_more_than_it_sent() {
     world.run(ms(2_000));
     let now = world.now;
     // The client takes another socket for its first network; the hub will see another address.
-    world.ends[CLIENT].egress.handle_moved(hawser_units::PathId(0), 68, now);
+    world.ends[CLIENT]
+        .egress
+        .handle_moved(hawser_units::PathId(0), 68, now);
     world.ends[HUB].heard.remove(&hawser_units::PathId(0));
     world.run(ms(2_500));
     for end in &world.ends {
-        assert!(end.entered(0, State::Active, ms(2_000)).is_some(), "the path is active again");
+        assert!(
+            end.entered(0, State::Active, ms(2_000)).is_some(),
+            "the path is active again"
+        );
     }
     world.run(ms(7_000));
     conserved(&world, "moved");
@@ -323,7 +440,10 @@ fn a_new_address_is_proven_before_it_gets_more_than_it_sent() {
 
 #[test]
 fn random_loss_costs_its_share_and_no_more() {
-    let lossy = Net { loss: 0.02, ..net(20.0, 10) };
+    let lossy = Net {
+        loss: 0.02,
+        ..net(20.0, 10)
+    };
     let mut world = World::new(&[lossy, net(20.0, 15)], 19);
     world.start(HUB, 1, open(32.0, TCP), ms(500), ms(5_000));
     world.run(ms(8_000));
@@ -332,7 +452,10 @@ fn random_loss_costs_its_share_and_no_more() {
     let delay = sink.delay(0.99, ms(1_500), ms(5_000));
     println!("loss: share {share:.3} delay {delay:?}");
     assert!(share > 0.97, "{share}");
-    assert!(delay < ms(100), "gaps are given up when the paths have passed them: {delay:?}");
+    assert!(
+        delay < ms(100),
+        "gaps are given up when the paths have passed them: {delay:?}"
+    );
     let path = world.ends[HUB].egress.paths().next().expect("a path");
     assert!((0.005..0.06).contains(&path.loss()), "{}", path.loss());
     conserved(&world, "loss");

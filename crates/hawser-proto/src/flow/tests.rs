@@ -58,7 +58,11 @@ fn flows() -> Flows<u32> {
 fn send(flows: &mut Flows<u32>, most: u16, now: Instant) -> Option<(u16, u64)> {
     loop {
         let slot = flows.turn(0)?;
-        let Some(head) = flows.get(slot).and_then(Flow::head).filter(|_| !flows.is_in_debt(slot)) else {
+        let Some(head) = flows
+            .get(slot)
+            .and_then(Flow::head)
+            .filter(|_| !flows.is_in_debt(slot))
+        else {
             flows.end_turn(0);
             continue;
         };
@@ -98,7 +102,9 @@ fn classes_by_the_first_packet() {
 #[test]
 fn a_tcp_flow_becomes_bulk_by_what_it_sends() {
     let mut flows = flows();
-    flows.enqueue(&tcp(1), run(1, 1, BEGIN), LIMIT, BEGIN).expect("room");
+    flows
+        .enqueue(&tcp(1), run(1, 1, BEGIN), LIMIT, BEGIN)
+        .expect("room");
     flows.on_sent(0, 1, BULK_AFTER, 1, BEGIN);
     assert_eq!(flows.get(0).expect("known").class, Class::Interactive);
     flows.on_sent(0, 1, 1, 1, BEGIN);
@@ -130,7 +136,9 @@ fn backlogged_flows_share_equally_whatever_their_runs() {
 fn a_flow_alone_is_not_held_back_by_its_debt() {
     let mut flows = flows();
     for _ in 0..3 {
-        flows.enqueue(&tcp(1), run(0, 50, BEGIN), LIMIT, BEGIN).expect("room");
+        flows
+            .enqueue(&tcp(1), run(0, 50, BEGIN), LIMIT, BEGIN)
+            .expect("room");
     }
     for _ in 0..3 {
         assert_eq!(send(&mut flows, 64, BEGIN), Some((0, 50 * 1240)));
@@ -144,12 +152,16 @@ fn a_flow_alone_is_not_held_back_by_its_debt() {
 fn a_new_flow_goes_first_but_only_for_its_first_share() {
     let mut flows = flows();
     for _ in 0..10 {
-        flows.enqueue(&tcp(1), run(0, 10, BEGIN), LIMIT, BEGIN).expect("room");
+        flows
+            .enqueue(&tcp(1), run(0, 10, BEGIN), LIMIT, BEGIN)
+            .expect("room");
     }
     assert_eq!(send(&mut flows, 2, BEGIN).expect("waits").0, 0);
     assert_eq!(send(&mut flows, 2, BEGIN).expect("waits").0, 0);
     for _ in 0..2 {
-        flows.enqueue(&tcp(2), run(0, 10, BEGIN), LIMIT, BEGIN).expect("room");
+        flows
+            .enqueue(&tcp(2), run(0, 10, BEGIN), LIMIT, BEGIN)
+            .expect("room");
     }
     assert_eq!(send(&mut flows, 3, BEGIN).expect("waits").0, 1, "new flows first");
     assert_eq!(send(&mut flows, 1, BEGIN).expect("waits").0, 0, "then in turn");
@@ -159,13 +171,17 @@ fn a_new_flow_goes_first_but_only_for_its_first_share() {
 fn an_emptied_new_flow_does_not_starve_the_others() {
     let mut flows = flows();
     for _ in 0..10 {
-        flows.enqueue(&tcp(1), run(0, 10, BEGIN), LIMIT, BEGIN).expect("room");
+        flows
+            .enqueue(&tcp(1), run(0, 10, BEGIN), LIMIT, BEGIN)
+            .expect("room");
     }
     send(&mut flows, 10, BEGIN);
     let mut turns = [0; 2];
     for _ in 0..20 {
         if flows.get(1).is_none_or(|flow| flow.backlog() == 0) {
-            flows.enqueue(&tcp(2), run(0, 2, BEGIN), LIMIT, BEGIN).expect("room");
+            flows
+                .enqueue(&tcp(2), run(0, 2, BEGIN), LIMIT, BEGIN)
+                .expect("room");
         }
         turns[usize::from(send(&mut flows, 2, BEGIN).expect("waits").0)] += 1;
     }
@@ -205,14 +221,19 @@ fn a_standing_queue_is_told_of_by_drops_or_marks() {
     assert!((10..200).contains(&drops) && marks == 0, "{drops} {marks}");
     let (dropped, marked) = serve(60, true);
     assert_eq!(dropped, 0);
-    assert!(marked.abs_diff(drops) <= drops / 4, "{marked} marks where {drops} drops");
+    assert!(
+        marked.abs_diff(drops) <= drops / 4,
+        "{marked} marks where {drops} drops"
+    );
 }
 
 #[test]
 fn one_interval_above_the_target_is_allowed() {
     let mut flows = flows();
     for _ in 0..50 {
-        flows.enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN).expect("room");
+        flows
+            .enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN)
+            .expect("room");
     }
     let late = BEGIN + TARGET * 2;
     assert!(!flows.police(0, TARGET, late).1);
@@ -223,9 +244,14 @@ fn one_interval_above_the_target_is_allowed() {
 #[test]
 fn the_last_packet_of_a_queue_is_never_dropped() {
     let mut flows = flows();
-    flows.enqueue(&tcp(1), run(5, 1, BEGIN), LIMIT, BEGIN).expect("room");
+    flows
+        .enqueue(&tcp(1), run(5, 1, BEGIN), LIMIT, BEGIN)
+        .expect("room");
     for second in 0..100 {
-        assert_eq!(flows.police(0, TARGET, BEGIN + Duration::from_secs(second)), (None, false));
+        assert_eq!(
+            flows.police(0, TARGET, BEGIN + Duration::from_secs(second)),
+            (None, false)
+        );
     }
 }
 
@@ -233,14 +259,23 @@ fn the_last_packet_of_a_queue_is_never_dropped() {
 fn a_full_queue_refuses_and_changes_nothing() {
     let mut flows = flows();
     let limit = 5_000;
-    flows.enqueue(&tcp(1), run(0, 10, BEGIN), limit, BEGIN).expect("an empty queue takes anything");
+    flows
+        .enqueue(&tcp(1), run(0, 10, BEGIN), limit, BEGIN)
+        .expect("an empty queue takes anything");
     let before = (flows.backlog(), flows.waiting());
-    assert_eq!(flows.enqueue(&tcp(1), run(1, 1, BEGIN), limit, BEGIN), Err(Refusal::QueueFull));
+    assert_eq!(
+        flows.enqueue(&tcp(1), run(1, 1, BEGIN), limit, BEGIN),
+        Err(Refusal::QueueFull)
+    );
     assert_eq!((flows.backlog(), flows.waiting()), before);
-    flows.enqueue(&tcp(2), run(2, 1, BEGIN), limit, BEGIN).expect("another flow has its own bound");
+    flows
+        .enqueue(&tcp(2), run(2, 1, BEGIN), limit, BEGIN)
+        .expect("another flow has its own bound");
     assert_eq!(flows.drain(), [0, 2]);
     assert_eq!((flows.backlog(), flows.waiting()), (0, 0));
-    flows.enqueue(&tcp(1), run(3, 1, BEGIN), limit, BEGIN).expect("drained");
+    flows
+        .enqueue(&tcp(1), run(3, 1, BEGIN), limit, BEGIN)
+        .expect("drained");
     assert!(send(&mut flows, 1, BEGIN).is_some());
 }
 
@@ -249,28 +284,41 @@ fn a_full_table_refuses_new_flows_until_one_is_idle() {
     let mut flows = flows();
     for flow in 0..MAX_FLOWS {
         let summary = summary(protocol::TCP, (flow % 50_000) as u16, (flow / 50_000) as u16, 0);
-        flows.enqueue(&summary, run(0, 1, BEGIN), LIMIT, BEGIN).expect("a slot");
+        flows
+            .enqueue(&summary, run(0, 1, BEGIN), LIMIT, BEGIN)
+            .expect("a slot");
     }
     let one_more = summary(protocol::TCP, 1, 9, 0);
-    assert_eq!(flows.enqueue(&one_more, run(0, 1, BEGIN), LIMIT, BEGIN), Err(Refusal::TableFull));
-    flows.enqueue(&summary(protocol::TCP, 0, 0, 0), run(0, 1, BEGIN), LIMIT, BEGIN).expect("a known flow goes on");
+    assert_eq!(
+        flows.enqueue(&one_more, run(0, 1, BEGIN), LIMIT, BEGIN),
+        Err(Refusal::TableFull)
+    );
+    flows
+        .enqueue(&summary(protocol::TCP, 0, 0, 0), run(0, 1, BEGIN), LIMIT, BEGIN)
+        .expect("a known flow goes on");
     while send(&mut flows, 1, BEGIN).is_some() {}
     let later = BEGIN + IDLE + Duration::from_secs(2);
     flows.sweep(later);
     assert_eq!(flows.iter().count(), 0);
-    flows.enqueue(&one_more, run(0, 1, later), LIMIT, later).expect("slots are free");
+    flows
+        .enqueue(&one_more, run(0, 1, later), LIMIT, later)
+        .expect("slots are free");
 }
 
 #[test]
 fn a_slot_that_is_used_again_continues_its_sequence() {
     let mut flows = flows();
-    flows.enqueue(&tcp(1), run(0, 9, BEGIN), LIMIT, BEGIN).expect("room");
+    flows
+        .enqueue(&tcp(1), run(0, 9, BEGIN), LIMIT, BEGIN)
+        .expect("room");
     send(&mut flows, 9, BEGIN);
     let later = BEGIN + IDLE + Duration::from_secs(2);
     flows.end_turn(0);
     flows.sweep(later);
     assert!(flows.get(0).is_none(), "an idle flow gives up its slot");
-    flows.enqueue(&tcp(2), run(0, 1, later), LIMIT, later).expect("room");
+    flows
+        .enqueue(&tcp(2), run(0, 1, later), LIMIT, later)
+        .expect("room");
     let flow = flows.get(0).expect("the slot is used again");
     assert_eq!((flow.key.source_port, flow.next), (2, Sequence(9)));
 }
@@ -278,7 +326,9 @@ fn a_slot_that_is_used_again_continues_its_sequence() {
 #[test]
 fn a_waiting_flow_is_never_swept() {
     let mut flows = flows();
-    flows.enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN).expect("room");
+    flows
+        .enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN)
+        .expect("room");
     flows.sweep(BEGIN + IDLE * 10);
     assert_eq!(flows.drain(), [0]);
 }

@@ -163,7 +163,11 @@ mod tests {
         assert_eq!(search(1200, 1200), 1200);
         assert_eq!(search(u16::MAX, u16::MAX), LARGEST);
         assert_eq!(search(0, 0), 0);
-        assert_eq!(search(1500, 500), 1280, "a path that carries less is not used for large packets, and not probed for ever");
+        assert_eq!(
+            search(1500, 500),
+            1280,
+            "a path that carries less is not used for large packets, and not probed for ever"
+        );
     }
 
     #[test]

@@ -120,7 +120,9 @@ fn apply(driven: &mut Driven, input: Input) -> bool {
             driven.path.tokens[0] = (77, driven.path.since - MS);
             driven.path.handle_probe_reply(77, driven.now)
         }
-        Input::Forged => driven.path.handle_probe_reply(0, driven.now) | driven.path.handle_probe_reply(5, driven.now),
+        Input::Forged => {
+            driven.path.handle_probe_reply(0, driven.now) | driven.path.handle_probe_reply(5, driven.now)
+        }
         Input::Heard => driven.path.handle_heard(driven.now),
         Input::Moved => {
             driven.path.handle_moved(88, driven.now);
@@ -270,8 +272,8 @@ enum Op {
 
 fn hostile_report() -> impl Strategy<Value = Feedback> {
     let small_or_any = prop_oneof![0u64..200, any::<u64>().prop_map(|n| n & ((1 << 48) - 1))];
-    (small_or_any, any::<[u32; 4]>(), any::<u64>()).prop_map(|(highest, [packets, ce, received_us, hold_us], bytes)| {
-        Feedback {
+    (small_or_any, any::<[u32; 4]>(), any::<u64>()).prop_map(
+        |(highest, [packets, ce, received_us, hold_us], bytes)| Feedback {
             highest,
             packets,
             bytes: bytes & ((1 << 48) - 1),
@@ -279,8 +281,8 @@ fn hostile_report() -> impl Strategy<Value = Feedback> {
             received_us,
             hold_us,
             ..Feedback::default()
-        }
-    })
+        },
+    )
 }
 
 fn op() -> impl Strategy<Value = Op> {

@@ -112,7 +112,9 @@ impl Sink {
 
     fn within(&self, from: Duration, to: Duration) -> impl Iterator<Item = &(Instant, u64, Duration)> {
         let range = START + from..START + to;
-        self.deliveries.iter().filter(move |(at, _, _)| range.contains(at))
+        self.deliveries
+            .iter()
+            .filter(move |(at, _, _)| range.contains(at))
     }
 
     /// The longest time without a delivery between two times.
@@ -166,7 +168,10 @@ impl End {
 
     pub fn state(&self, path: u16) -> State {
         let mut paths = self.egress.paths();
-        paths.find(|known| known.id == PathId(path)).expect("the path is open").state()
+        paths
+            .find(|known| known.id == PathId(path))
+            .expect("the path is open")
+            .state()
     }
 
     /// When the path entered a state at or after a time.
@@ -202,7 +207,10 @@ impl End {
             checksum_partial: true,
             segment: payload as u16,
         };
-        let label = Label { marked: false, ..label };
+        let label = Label {
+            marked: false,
+            ..label
+        };
         match self.egress.enqueue(&mut packet, offload, id, now + self.clock) {
             Ok(()) => {
                 self.buffers[id] = Some(label);
@@ -218,7 +226,10 @@ impl End {
     }
 
     fn give_back(&mut self, id: usize) {
-        assert!(self.buffers[id].take().is_some(), "buffer {id} was given back twice");
+        assert!(
+            self.buffers[id].take().is_some(),
+            "buffer {id} was given back twice"
+        );
         self.free.push(id);
     }
 }
@@ -315,7 +326,9 @@ impl World {
     pub fn schedule(&mut self, scheduler: &str) {
         for end in &mut self.ends {
             for class in Class::ALL {
-                end.egress.set_scheduler(class, scheduler).expect("a known scheduler");
+                end.egress
+                    .set_scheduler(class, scheduler)
+                    .expect("a known scheduler");
             }
         }
     }
@@ -370,7 +383,13 @@ impl World {
 
     fn end_timers(&self, at: usize) -> [Instant; 2] {
         let end = &self.ends[at];
-        let local = |time: Instant| if time == Instant::FAR_FUTURE { time } else { time - end.clock };
+        let local = |time: Instant| {
+            if time == Instant::FAR_FUTURE {
+                time
+            } else {
+                time - end.clock
+            }
+        };
         let now = self.now + end.clock;
         let ingress = end.ingress.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
         [local(end.egress.poll_timeout(now)), local(ingress)]
@@ -378,14 +397,28 @@ impl World {
 
     fn who(&mut self) -> String {
         let links: Vec<_> = self.links.iter_mut().flatten().map(Link::poll_timeout).collect();
-        format!("{:?} {:?} {links:?}", self.end_timers(CLIENT), self.end_timers(HUB))
+        format!(
+            "{:?} {:?} {links:?}",
+            self.end_timers(CLIENT),
+            self.end_timers(HUB)
+        )
     }
 
     fn next(&mut self) -> Instant {
-        let links = self.links.iter_mut().flatten().filter_map(Link::poll_timeout).min();
+        let links = self
+            .links
+            .iter_mut()
+            .flatten()
+            .filter_map(Link::poll_timeout)
+            .min();
         let ends = [CLIENT, HUB].into_iter().flat_map(|at| self.end_timers(at));
         let applications = self.applications.iter().map(|application| application.due());
-        links.into_iter().chain(ends).chain(applications).min().unwrap_or(Instant::FAR_FUTURE)
+        links
+            .into_iter()
+            .chain(ends)
+            .chain(applications)
+            .min()
+            .unwrap_or(Instant::FAR_FUTURE)
     }
 
     fn turn(&mut self) {
@@ -411,7 +444,10 @@ impl World {
     fn arrive(&mut self, at: usize, id: PathId, datagram: Datagram) {
         let end = &mut self.ends[at];
         let now = self.now + end.clock;
-        assert!(end.ingress.accepts(id, datagram.outer.counter), "links do not duplicate");
+        assert!(
+            end.ingress.accepts(id, datagram.outer.counter),
+            "links do not duplicate"
+        );
         let nothing = Label {
             flow: 0,
             number: 0,
@@ -464,7 +500,9 @@ impl World {
                 Some((count, newest)) => {
                     let now = self.now;
                     let application = self.applications.iter_mut().find(|a| a.flow == label.flow);
-                    application.expect("acknowledges an application").on_ack(count, newest, now);
+                    application
+                        .expect("acknowledges an application")
+                        .on_ack(count, newest, now);
                 }
                 None => sinks.entry(label.flow).or_default().take(label, self.now),
             }
@@ -613,9 +651,15 @@ impl World {
         if at == HUB {
             let (heard, sent) = self.budgets.entry(path).or_default();
             *sent += udp_len as u64;
-            let proven = self.ends[HUB].states.iter().any(|(_, id, s)| (*id, *s) == (path, State::Active))
+            let proven = self.ends[HUB]
+                .states
+                .iter()
+                .any(|(_, id, s)| (*id, *s) == (path, State::Active))
                 || self.ends[HUB].state(path.0) == State::Active;
-            assert!(proven || *sent <= 3 * *heard, "an unproven address got {sent} for {heard}");
+            assert!(
+                proven || *sent <= 3 * *heard,
+                "an unproven address got {sent} for {heard}"
+            );
         }
         let outer = Outer {
             epoch: 0,
@@ -647,7 +691,11 @@ impl Application {
             Work::Bulk => self.at,
             Work::Open { .. } => self.at,
         };
-        if at >= self.stop { Instant::FAR_FUTURE } else { at.max(self.start) }
+        if at >= self.stop {
+            Instant::FAR_FUTURE
+        } else {
+            at.max(self.start)
+        }
     }
 
     fn in_flight(&self) -> f64 {
