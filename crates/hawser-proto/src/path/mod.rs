@@ -4,7 +4,7 @@
 //! ([`pmtu`]). It sends nothing itself: it asks for probes through [`Path::poll_probe`].
 //!
 //! ```text
-//!               three probe replies, the address is proven
+//!     a probe reply proves the address; after Dead, three in a row
 //!  Validating ------------------------------------------------> Active <---+
 //!      ^  |                                                       |        | a report or reply of
 //!      |  | silent for 3 s                     a report is overdue |        | something sent since
@@ -46,8 +46,10 @@ pub enum Probing {
     OnHearing,
 }
 
-/// Replies in a row that make a path active.
-const REPLIES_TO_ACTIVATE: u32 = 3;
+/// Replies that make a path active which was dead: one could be a straggler.
+const REPLIES_TO_READMIT: u32 = 3;
+/// Replies that make a new path active: its address is proven.
+const REPLIES_TO_ACTIVATE: u32 = 1;
 /// Between probes while something is to be found out.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Between probes of a suspect path: whether it lives should be known within a few round trips.
@@ -119,6 +121,7 @@ pub struct Path {
     last_heard: Option<Instant>,
     last_used: Instant,
     replies: u32,
+    was_dead: bool,
     last_probe: Option<Instant>,
     next_probe: Instant,
     tokens: [(u64, Instant); 8],
@@ -157,6 +160,7 @@ impl Path {
             last_heard: None,
             last_used: now,
             replies: 0,
+            was_dead: false,
             last_probe: None,
             next_probe: now,
             tokens: [(0, now); 8],
@@ -455,7 +459,8 @@ impl Path {
             State::Validating => {
                 self.replies += 1;
                 self.next_probe = now;
-                self.replies >= REPLIES_TO_ACTIVATE && self.enter(State::Active, now)
+                let needed = if self.was_dead { REPLIES_TO_READMIT } else { REPLIES_TO_ACTIVATE };
+                self.replies >= needed && self.enter(State::Active, now)
             }
         }
     }
@@ -491,6 +496,7 @@ impl Path {
             }
             State::Suspect => self.next_probe = now,
             State::Dead => {
+                self.was_dead = true;
                 self.next_probe = now + PROBE_INTERVAL;
                 self.forgive();
             }
