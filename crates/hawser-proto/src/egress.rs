@@ -524,7 +524,10 @@ impl<B: Copy> Egress<B> {
         };
         let nearest = usable()
             .filter_map(|(_, lane)| {
-                Some((lane.path.relative_delay_us()?, lane.path.model().round_trip() / 2))
+                Some((
+                    lane.path.relative_delay_us()?,
+                    lane.path.model().min_round_trip() / 2,
+                ))
             })
             .min_by_key(|(delay, _)| *delay);
         let udp = u64::from(len) + FRAMING as u64;
@@ -537,7 +540,7 @@ impl<B: Copy> Egress<B> {
             let path = &lane.path;
             let window = path.model().window();
             let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(SPARSE_EXTRA));
-            let half = path.model().round_trip() / 2;
+            let half = path.model().min_round_trip() / 2;
             let delay = match (nearest, path.relative_delay_us()) {
                 (Some((least, base)), Some(own)) => {
                     base + Duration::from_micros(u64::from(own.wrapping_sub(least).unsigned_abs()))
@@ -561,7 +564,7 @@ impl<B: Copy> Egress<B> {
                 rate: path.model().rate(),
                 in_flight: path.in_flight(),
                 packets_in_flight: path.packets_in_flight(),
-                delay,
+                delay: delay + path.queueing(),
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
             });

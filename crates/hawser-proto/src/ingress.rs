@@ -190,8 +190,11 @@ impl<T> Ingress<T> {
     }
 
     /// Ends a batch: gives up gaps that no path may fill any more, and makes the reports that are due.
-    pub fn flush(&mut self, now: Instant, out: &mut Vec<T>) {
-        self.resequencer.handle_timeout(now, out);
+    ///
+    /// `heard`: everything that had arrived by then has been handed in. A driver that is behind with its sockets must not count the time
+    /// that packets wait there against the paths, or it would give up gaps whose packets it already has.
+    pub fn flush(&mut self, now: Instant, heard: Instant, out: &mut Vec<T>) {
+        self.resequencer.handle_timeout(heard.min(now), out);
         for receiver in &mut self.receivers {
             if receiver.report_due().is_some_and(|due| due <= now) {
                 self.events

@@ -79,14 +79,14 @@ const TRANSFERS: &[Transfer] = &[
         &[net(20.0, 5), net(20.0, 30)],
         Work::Bulk,
         0.93,
-        200,
+        300,
     ),
     transfer(
         "slow and far",
         &[net(20.0, 5), net(5.0, 30)],
         Work::Bulk,
         0.93,
-        200,
+        300,
     ),
     transfer(
         "four",

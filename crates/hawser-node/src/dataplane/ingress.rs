@@ -122,6 +122,8 @@ pub(super) struct Receiving {
     dropped: Dropped,
     datagrams: u64,
     writes: u64,
+    /// When all sockets were last found empty.
+    heard: Instant,
     relayed: bool,
     running: bool,
 }
@@ -142,6 +144,7 @@ impl Receiving {
             dropped: Dropped::default(),
             datagrams: 0,
             writes: 0,
+            heard: now(),
             relayed: false,
             running: true,
         }
@@ -157,10 +160,13 @@ impl Receiving {
                 self.obey(order);
                 ready.clear();
             }
+            let since = now();
+            let mut drained = true;
             for at in 0..ready.len().min(self.sockets.len()) {
-                if ready[at] {
-                    self.receive(at);
-                }
+                drained &= !ready[at] || self.receive(at);
+            }
+            if drained {
+                self.heard = since;
             }
             self.flush_due();
             if std::mem::take(&mut self.relayed) {
@@ -192,7 +198,8 @@ impl Receiving {
         }
     }
 
-    fn receive(&mut self, at: usize) {
+    /// Reads a socket. Returns whether it is empty now.
+    fn receive(&mut self, at: usize) -> bool {
         let (id, socket) = (self.sockets[at].0, Arc::clone(&self.sockets[at].1));
         for _ in 0..ROUNDS {
             let mut meta = [RecvMeta::default(); BUFFERS];
@@ -210,7 +217,7 @@ impl Receiving {
                 }
             };
             if count == 0 {
-                break;
+                return true;
             }
             let at = now();
             for (slot, meta) in meta[..count].iter().enumerate() {
@@ -218,9 +225,10 @@ impl Receiving {
             }
             self.end_batch(at);
             if count < BUFFERS {
-                break;
+                return true;
             }
         }
+        false
     }
 
     /// Works through the datagrams of one buffer.
@@ -375,7 +383,7 @@ impl Receiving {
         let Some(session) = self.sessions.get_mut(&name) else {
             return;
         };
-        session.ingress.flush(at, &mut self.out);
+        session.ingress.flush(at, self.heard, &mut self.out);
         while let Some(event) = session.ingress.poll_event() {
             Self::tell(&self.links, &mut self.relayed, name, Relay::Machine(event));
         }

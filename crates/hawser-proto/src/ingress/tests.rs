@@ -61,7 +61,7 @@ fn packets(ingress: &mut Ingress<u32>, counters: std::ops::RangeInclusive<u64>, 
 }
 
 fn flush(ingress: &mut Ingress<u32>, now: Instant) -> Vec<Event> {
-    ingress.flush(now, &mut Vec::new());
+    ingress.flush(now, now, &mut Vec::new());
     std::iter::from_fn(|| ingress.poll_event()).collect()
 }
 

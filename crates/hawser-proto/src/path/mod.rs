@@ -4,7 +4,7 @@
 //! ([`pmtu`]). It sends nothing itself: it asks for probes through [`Path::poll_probe`].
 //!
 //! ```text
-//!               three probe replies, the address is proven
+//!     a probe reply proves the address; after Dead, three in a row
 //!  Validating ------------------------------------------------> Active <---+
 //!      ^  |                                                       |        | a report or reply of
 //!      |  | silent for 3 s                     a report is overdue |        | something sent since
@@ -46,8 +46,10 @@ pub enum Probing {
     OnHearing,
 }
 
-/// Replies in a row that make a path active.
-const REPLIES_TO_ACTIVATE: u32 = 3;
+/// Replies that make a path active which was dead: one could be a straggler.
+const REPLIES_TO_READMIT: u32 = 3;
+/// Replies that make a new path active: its address is proven.
+const REPLIES_TO_ACTIVATE: u32 = 1;
 /// Between probes while something is to be found out.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Between probes of a suspect path: whether it lives should be known within a few round trips.
@@ -60,6 +62,8 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
 const BUSY_FOR: Duration = Duration::from_secs(10);
 /// A dead path is probed at [`PROBE_INTERVAL`] for this long, then ever less often up to [`DEAD_INTERVAL_MAX`].
 const DEAD_EAGER_FOR: Duration = Duration::from_secs(60);
+/// The smallest one-way delay is that of this window and the one before.
+const OWD_WINDOW: Duration = Duration::from_secs(5);
 const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
@@ -111,10 +115,13 @@ pub struct Path {
     loss: f64,
     ce: u32,
     owd_us: Option<i32>,
+    owd_min: Option<(i32, i32)>,
+    owd_since: Instant,
     owd_trend: f64,
     last_heard: Option<Instant>,
     last_used: Instant,
     replies: u32,
+    was_dead: bool,
     last_probe: Option<Instant>,
     next_probe: Instant,
     tokens: [(u64, Instant); 8],
@@ -147,10 +154,13 @@ impl Path {
             loss: 0.0,
             ce: 0,
             owd_us: None,
+            owd_min: None,
+            owd_since: now,
             owd_trend: 0.0,
             last_heard: None,
             last_used: now,
             replies: 0,
+            was_dead: false,
             last_probe: None,
             next_probe: now,
             tokens: [(0, now); 8],
@@ -188,11 +198,23 @@ impl Path {
         self.loss
     }
 
-    /// One-way delay of the newest packet in microseconds, up to a constant that all paths of a session share (the difference of
-    /// the two ends' clocks).
+    /// The smallest one-way delay of late in microseconds, up to a constant that all paths of a session share (the difference of the
+    /// two ends' clocks).
     #[must_use]
     pub fn relative_delay_us(&self) -> Option<i32> {
-        self.owd_us
+        let (now, before) = self.owd_min?;
+        Some(if now.wrapping_sub(before) < 0 { now } else { before })
+    }
+
+    /// How long what is in flight will stand in the path's queue, by the model: nothing, once it had time to drain.
+    #[must_use]
+    pub fn queueing(&self) -> Duration {
+        let rate = self.model.rate();
+        if rate == Rate::ZERO {
+            return Duration::ZERO;
+        }
+        rate.time_for(Bytes(self.in_flight()))
+            .saturating_sub(self.model.min_round_trip())
     }
 
     /// How fast the one-way delay grows, in seconds per second.
@@ -345,6 +367,7 @@ impl Path {
                 .wrapping_sub(record.at.as_micros_wrapping())
                 .cast_signed(),
             previous,
+            now,
         );
         let receive_time = report.received_us.wrapping_sub(record.delivered_us);
         let send_time = record.at.since(record.acked_sent_at);
@@ -384,7 +407,7 @@ impl Path {
         lost
     }
 
-    fn on_delay(&mut self, owd_us: i32, previous: Option<u64>) {
+    fn on_delay(&mut self, owd_us: i32, previous: Option<u64>, now: Instant) {
         if let (Some(last), Some(previous)) = (self.owd_us, previous.filter(|p| self.remembers(*p))) {
             let newest = self.reported.unwrap_or(previous);
             let time = self.sent(newest).at.since(self.sent(previous).at).as_secs_f64();
@@ -394,6 +417,15 @@ impl Path {
             }
         }
         self.owd_us = Some(owd_us);
+        self.owd_min = match self.owd_min {
+            None => Some((owd_us, owd_us)),
+            Some((newest, _)) if now.since(self.owd_since) > OWD_WINDOW => {
+                self.owd_since = now;
+                Some((owd_us, newest))
+            }
+            Some((newest, before)) if owd_us.wrapping_sub(newest) < 0 => Some((owd_us, before)),
+            kept => kept,
+        };
     }
 
     /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
@@ -438,7 +470,12 @@ impl Path {
             State::Validating => {
                 self.replies += 1;
                 self.next_probe = now;
-                self.replies >= REPLIES_TO_ACTIVATE && self.enter(State::Active, now)
+                let needed = if self.was_dead {
+                    REPLIES_TO_READMIT
+                } else {
+                    REPLIES_TO_ACTIVATE
+                };
+                self.replies >= needed && self.enter(State::Active, now)
             }
         }
     }
@@ -476,6 +513,7 @@ impl Path {
             }
             State::Suspect => self.next_probe = now,
             State::Dead => {
+                self.was_dead = true;
                 self.next_probe = now + PROBE_INTERVAL;
                 self.forgive();
             }

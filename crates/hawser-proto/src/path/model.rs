@@ -32,6 +32,10 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const DRAIN_GAIN: f64 = 0.7;
 /// How far the window exceeds the product of rate and round trip: room for jitter, small enough that a blackhole swallows little.
 const WINDOW_GAIN: f64 = 1.5;
+/// The window's gain while starting: twice the product lets the rate double each round and bounds the overshoot to one product.
+const STARTUP_WINDOW_GAIN: f64 = 2.0;
+/// Reports in a row with a queue that end the start at once: waiting for the round would cost another round's overshoot.
+const QUEUED_REPORTS: u32 = 4;
 /// Packets that the window always holds: one on the wire, one behind it, one being reported.
 const MIN_WINDOW: u64 = 4 * 1472;
 /// Bytes that say something of a path's rate even when it was not kept busy: a lone packet says nothing.
@@ -103,6 +107,7 @@ pub struct Model {
     round_rate: Rate,
     round_lost: u64,
     queued_rounds: u32,
+    queued_reports: u32,
     full_rate: Rate,
     full_rounds: u32,
     cap: Option<Rate>,
@@ -128,6 +133,7 @@ impl Model {
             round_rate: Rate::ZERO,
             round_lost: 0,
             queued_rounds: 0,
+            queued_reports: 0,
             full_rate: Rate::ZERO,
             full_rounds: 0,
             cap,
@@ -185,7 +191,7 @@ impl Model {
             return INITIAL_WINDOW;
         }
         let gain = if self.phase == Phase::Startup {
-            STARTUP_GAIN
+            STARTUP_WINDOW_GAIN
         } else {
             WINDOW_GAIN
         };
@@ -209,6 +215,14 @@ impl Model {
         self.on_round_trip(sample.round_trip, now);
         self.on_rate(sample, now);
         self.round_lost = self.round_lost.saturating_add(sample.lost);
+        self.queued_reports = if self.is_queue(sample.round_trip) {
+            self.queued_reports + 1
+        } else {
+            0
+        };
+        if self.phase == Phase::Startup && self.queued_reports >= QUEUED_REPORTS {
+            self.enter(Phase::Drain);
+        }
         let round_over = sample.highest >= self.round_end && now.since(self.round_since) >= MIN_ROUND;
         if round_over {
             self.on_round(sample);
@@ -261,11 +275,12 @@ impl Model {
     }
 
     fn queue_stands(&self) -> bool {
-        let Some(round_min) = self.round_min else {
-            return false;
-        };
+        self.round_min.is_some_and(|round_min| self.is_queue(round_min))
+    }
+
+    fn is_queue(&self, round_trip: Duration) -> bool {
         let min = self.min_round_trip();
-        round_min.saturating_sub(min) > QUEUE_ALLOWANCE + min / 8 + self.jitter
+        round_trip.saturating_sub(min) > QUEUE_ALLOWANCE + min / 8 + self.jitter
     }
 
     fn on_round(&mut self, sample: &Sample) {

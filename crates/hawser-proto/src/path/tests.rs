@@ -62,7 +62,10 @@ impl Driven {
         if state == State::Validating {
             return driven;
         }
-        for _ in 0..REPLIES_TO_ACTIVATE {
+        for _ in 0..3 {
+            if driven.path.state() == State::Active {
+                break;
+            }
             let token = driven.probe();
             driven.wait(20 * MS);
             driven.path.handle_probe_reply(token, driven.now);
@@ -87,6 +90,7 @@ enum Input {
     StaleReport,
     Reply,
     ThreeReplies,
+    FourReplies,
     OldReply,
     Forged,
     Heard,
@@ -114,7 +118,8 @@ fn apply(driven: &mut Driven, input: Input) -> bool {
             driven.wait(20 * MS);
             driven.path.handle_probe_reply(token, driven.now)
         }
-        Input::ThreeReplies => (0..3).any(|_| apply(driven, Input::Reply)),
+        Input::ThreeReplies => (0..3).fold(false, |told, _| told | apply(driven, Input::Reply)),
+        Input::FourReplies => (0..4).fold(false, |told, _| told | apply(driven, Input::Reply)),
         // Sent before the state was entered.
         Input::OldReply => {
             driven.path.tokens[0] = (77, driven.path.since - MS);
@@ -142,12 +147,14 @@ fn apply(driven: &mut Driven, input: Input) -> bool {
 
 #[test]
 fn transitions() {
-    use Input::{Forged, Heard, Moved, OldReply, Quiet, Reply, Report, Silence, StaleReport, ThreeReplies};
+    use Input::{
+        Forged, FourReplies, Heard, Moved, OldReply, Quiet, Reply, Report, Silence, StaleReport, ThreeReplies,
+    };
     use State::{Active, Dead, Suspect, Validating};
     let table = [
         (Validating, Report, Validating),
         (Validating, StaleReport, Validating),
-        (Validating, Reply, Validating),
+        (Validating, Reply, Active),
         (Validating, ThreeReplies, Active),
         (Validating, Forged, Validating),
         (Validating, Heard, Validating),
@@ -187,6 +194,8 @@ fn transitions() {
     }
     check(Dead, Probing::Eager, Heard, Dead);
     check(Dead, Probing::Eager, Reply, Validating);
+    check(Dead, Probing::Eager, ThreeReplies, Validating);
+    check(Dead, Probing::Eager, FourReplies, Active);
     check(Dead, Probing::OnHearing, Heard, Validating);
 }
 

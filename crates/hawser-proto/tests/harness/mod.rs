@@ -481,7 +481,7 @@ impl World {
         let end = &mut self.ends[at];
         let now = self.now + end.clock;
         let mut out = Vec::new();
-        end.ingress.flush(now, &mut out);
+        end.ingress.flush(now, now, &mut out);
         while let Some(event) = end.ingress.poll_event() {
             match event {
                 Event::Report(id, report) => end.egress.send_report(id, report),
