@@ -65,7 +65,7 @@ impl DataSocket {
     pub fn send(&self, to: SocketAddr, bytes: &[u8], segment: usize, ecn: u8) -> io::Result<()> {
         let destination = match to {
             SocketAddr::V4(v4) if self.ipv4_mapped => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
-            other => other,
+            SocketAddr::V4(_) | SocketAddr::V6(_) => to,
         };
         let transmit = Transmit {
             destination,

@@ -162,8 +162,8 @@ impl Receiving {
             }
             let since = now();
             let mut drained = true;
-            for at in 0..ready.len().min(self.sockets.len()) {
-                drained &= !ready[at] || self.receive(at);
+            for (at, ready) in ready.iter().enumerate().take(self.sockets.len()) {
+                drained &= !ready || self.receive(at);
             }
             if drained {
                 self.heard = since;

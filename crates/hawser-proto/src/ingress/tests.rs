@@ -42,7 +42,7 @@ fn take(
         inner,
         body,
         udp_len: LEN,
-        ce: counter % 2 == 0,
+        ce: counter.is_multiple_of(2),
         item: counter as u32,
     };
     let mut out = Vec::new();
