@@ -284,3 +284,6 @@ impl Receiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -348,6 +348,8 @@ impl Receiving {
                     from: source.from,
                 };
                 Self::tell(&self.links, &mut self.relayed, name, moved);
+                // What the old address sent earns the new one nothing.
+                entry.heard_bytes = 0;
                 entry.heard_told = Instant::ZERO;
             }
         }

@@ -265,6 +265,12 @@ impl Path {
         self.pacer.ready_at(self.model.pacing(), packet)
     }
 
+    /// Which side drives its probing.
+    #[must_use]
+    pub fn probing(&self) -> Probing {
+        self.probing
+    }
+
     /// Changes the user's limit.
     pub fn set_cap(&mut self, cap: Option<Rate>) {
         self.cap = cap;
@@ -346,8 +352,9 @@ impl Path {
         let record = self.remembers(report.highest).then(|| *self.sent(report.highest));
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
-        self.on_loss(report, previous);
-        self.delivered += bytes;
+        let lost = self.on_loss(report, previous);
+        // No peer can have received more than was sent: a false report raises no rate beyond that.
+        self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
         self.delivered_us = report.received_us;
         self.ce = report.ce;
         let Some(record) = record else { return false };
@@ -374,6 +381,7 @@ impl Path {
             round_trip,
             rate,
             delivered: self.delivered - record.delivered,
+            lost,
             app_limited: record.app_limited,
             highest: report.highest,
             next_counter: self.next_counter,
@@ -383,17 +391,20 @@ impl Path {
         self.state == State::Suspect && self.enter(State::Active, now)
     }
 
-    fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) {
+    /// Follows the loss, and returns how many packets this report shows lost.
+    fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) -> u64 {
         let Some(previous) = previous else {
             self.packets_reported = report.packets;
-            return;
+            return 0;
         };
         let sent = report.highest - previous;
         let received = u64::from(report.packets.wrapping_sub(self.packets_reported));
         self.packets_reported = report.packets;
-        let share = sent.saturating_sub(received) as f64 / sent as f64;
+        let lost = sent.saturating_sub(received);
+        let share = lost as f64 / sent as f64;
         let weight = (sent as f64 / 256.0).min(1.0);
         self.loss += (share - self.loss) * weight;
+        lost
     }
 
     fn on_delay(&mut self, owd_us: i32, previous: Option<u64>, now: Instant) {
@@ -459,7 +470,11 @@ impl Path {
             State::Validating => {
                 self.replies += 1;
                 self.next_probe = now;
-                let needed = if self.was_dead { REPLIES_TO_READMIT } else { REPLIES_TO_ACTIVATE };
+                let needed = if self.was_dead {
+                    REPLIES_TO_READMIT
+                } else {
+                    REPLIES_TO_ACTIVATE
+                };
                 self.replies >= needed && self.enter(State::Active, now)
             }
         }
@@ -473,6 +488,8 @@ impl Path {
     /// Starts anew on another address: nothing known of the old one holds.
     pub fn handle_moved(&mut self, overhead: u16, now: Instant) {
         self.pmtu.set_overhead(overhead);
+        // Answers to what the old address was asked prove nothing of the new one.
+        self.tokens = [(0, now); 8];
         self.enter(State::Validating, now);
     }
 
@@ -630,3 +647,6 @@ pub struct Config {
     /// Bytes between an inner packet and its outer IP packet.
     pub overhead: u16,
 }
+
+#[cfg(test)]
+mod tests;
