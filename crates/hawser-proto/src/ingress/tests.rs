@@ -110,14 +110,15 @@ fn a_few_packets_are_reported_at_intervals() {
 #[test]
 fn many_packets_are_reported_with_their_batch() {
     let mut ingress = ingress();
-    packets(&mut ingress, 1..=200, BEGIN);
+    let count = u64::from(REPORT_PACKETS);
+    packets(&mut ingress, 1..=count, BEGIN);
     let events = flush(&mut ingress, BEGIN);
     let [Event::Report(PATH, report)] = events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(
         (report.highest, report.packets, report.bytes, report.ce),
-        (200, 200, 200_000, 100)
+        (count, REPORT_PACKETS, count * LEN as u64, REPORT_PACKETS / 2)
     );
     assert_eq!(report.hold_us, 0);
 }
@@ -198,11 +199,18 @@ fn a_replayed_packet_changes_nothing() {
 #[test]
 fn a_closed_path_takes_and_reports_nothing() {
     let mut ingress = ingress();
-    packets(&mut ingress, 1..=200, BEGIN);
+    let count = u64::from(REPORT_PACKETS);
+    packets(&mut ingress, 1..=count, BEGIN);
     ingress.close_path(PATH);
-    assert!(!ingress.accepts(PATH, 201));
-    let taken = take(&mut ingress, 201, inner(Kind::Packet, 201, false), &[], BEGIN);
-    assert_eq!(taken.1, Some(201));
+    assert!(!ingress.accepts(PATH, count + 1));
+    let taken = take(
+        &mut ingress,
+        count + 1,
+        inner(Kind::Packet, count + 1, false),
+        &[],
+        BEGIN,
+    );
+    assert_eq!(taken.1, Some(count as u32 + 1));
     assert_eq!(flush(&mut ingress, BEGIN), []);
 }
 
