@@ -53,7 +53,7 @@ pub(super) enum Order {
     Key {
         session: SessionId,
         epoch: u8,
-        key: DataKey,
+        key: Box<DataKey>,
     },
     OpenPath {
         session: SessionId,
@@ -482,7 +482,7 @@ impl Receiving {
                         .iter_mut()
                         .for_each(|(_, _, valid)| *valid = until.min(*valid));
                     state.keys.retain(|(known, _, _)| *known != epoch);
-                    state.keys.push((epoch, key, Instant::FAR_FUTURE));
+                    state.keys.push((epoch, *key, Instant::FAR_FUTURE));
                     // Two epochs live at once; a third means that the oldest had its minute long ago.
                     let surplus = state.keys.len().saturating_sub(3);
                     state.keys.drain(..surplus);

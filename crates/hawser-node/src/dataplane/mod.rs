@@ -445,12 +445,12 @@ impl Dispatch {
                 Some(E::Key {
                     session,
                     epoch,
-                    key: crypto::DataKey::new(&keys.send),
+                    key: Box::new(crypto::DataKey::new(&keys.send)),
                 }),
                 Some(I::Key {
                     session,
                     epoch,
-                    key: crypto::DataKey::new(&keys.receive),
+                    key: Box::new(crypto::DataKey::new(&keys.receive)),
                 }),
             ),
             Command::OpenPath {
