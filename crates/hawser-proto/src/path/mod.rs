@@ -10,7 +10,7 @@
 //!      |  | silent for 3 s                     a report is overdue |        | something sent since
 //!      |  v                                                       v        |
 //!    Dead <-------------------------------------------------- Suspect -----+
-//!         a probe reply            silent for 400 ms or 4 patiences
+//!         a probe reply            silent for 400 ms or 2 patiences
 //! ```
 //!
 //! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained while nobody used it
