@@ -480,8 +480,7 @@ impl<B: Copy> Egress<B> {
             flow: slot,
             len,
             packets: run.left(),
-            backlog,
-        };
+            sustained: class == Class::Bulk, backlog };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
             Choice::Wait(until) => Decision::Wait(until),
             Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),

@@ -156,12 +156,15 @@ impl Receiving {
         let mut ready = Vec::new();
         while self.running {
             self.wait(&mut ready);
+            let mut ordered = false;
             while let Ok(order) = self.links.orders.try_recv() {
                 self.obey(order);
+                // The sockets may be others now: what was ready is looked at again.
                 ready.clear();
+                ordered = true;
             }
             let since = now();
-            let mut drained = true;
+            let mut drained = !ordered;
             for (at, ready) in ready.iter().enumerate().take(self.sockets.len()) {
                 drained &= !ready || self.receive(at);
             }
