@@ -21,6 +21,8 @@ pub const PROBE_LEN: usize = 8;
 const FULL_PACKET: u64 = 1_472;
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
+/// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single packets is held back like any other.
+const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
 /// Bounds of one flow's queue, whatever the rate.
 const QUEUE_MIN: u64 = 512 * 1024;
 const QUEUE_MAX: u64 = 16 * 1024 * 1024;
@@ -176,11 +178,11 @@ impl<B: Copy> Egress<B> {
     /// Adds a path. `reachable`: the peer's address is known.
     pub fn open_path(&mut self, config: path::Config, reachable: bool, now: Instant) {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let budget = (config.probing == path::Probing::OnHearing).then_some(0);
+        let path = Path::new(config, self.seed, now);
         let lane = Lane {
-            path: Path::new(config, self.seed, now),
+            budget: initial_budget(&path),
+            path,
             reachable,
-            budget,
         };
         let at = self.lanes.partition_point(|other| other.path.id < config.id);
         self.lanes.insert(at, lane);
@@ -352,7 +354,7 @@ impl<B: Copy> Egress<B> {
     pub fn handle_moved(&mut self, id: PathId, overhead: u16, now: Instant) {
         let Some(lane) = self.lane(id) else { return };
         lane.reachable = true;
-        lane.budget = Some(0);
+        lane.budget = initial_budget(&lane.path);
         lane.path.handle_moved(overhead, now);
         self.note(id, true);
     }
@@ -425,7 +427,7 @@ impl<B: Copy> Egress<B> {
         let mut skip = 0;
         while let Some(slot) = self.flows.turn(skip) {
             let has_head = self.flows.get(slot).is_some_and(|flow| flow.head().is_some());
-            if !has_head {
+            if !has_head || self.flows.is_in_debt(slot) {
                 self.flows.end_turn(skip);
                 continue;
             }
@@ -470,7 +472,7 @@ impl<B: Copy> Egress<B> {
         if self.views.is_empty() {
             if usable {
                 // Its size was right when it came in, but the path that took it is gone.
-                self.counters.too_large += 1;
+                self.counters.too_large += u64::from(run.left());
                 self.drop_head(slot, run.left());
                 return Decision::Again;
             }
@@ -486,6 +488,7 @@ impl<B: Copy> Egress<B> {
             flow: slot,
             len,
             packets: run.left(),
+            sustained: class == Class::Bulk,
             backlog,
         };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
@@ -544,6 +547,8 @@ impl<B: Copy> Egress<B> {
                 continue;
             }
             let path = &lane.path;
+            let window = path.model().window();
+            let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(SPARSE_EXTRA));
             let half = path.model().min_round_trip() / 2;
             let delay = match (nearest, path.relative_delay_us()) {
                 (Some((least, base)), Some(own)) => {
@@ -612,7 +617,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Sends one segment on several paths; the buffer is freed with the last copy.
+    /// Sends one segment on several paths; the buffer is freed with the last copy. Copies pass the receiver's resequencer whatever
+    /// the flow: it delivers one of them.
     fn emit_copies(&mut self, skip: usize, slot: u16, mask: u64, now: Instant) -> Option<Transmit<B>> {
         let lanes: Vec<usize> = (0..self.views.len())
             .filter(|bit| mask & (1 << bit) != 0)
@@ -620,9 +626,13 @@ impl<B: Copy> Egress<B> {
             .collect();
         let (first, others) = lanes.split_first()?;
         let mut transmit = self.emit(skip, slot, *first, 1, now);
-        let Body::Packets { run, last, .. } = &mut transmit.body else {
+        let Body::Packets {
+            run, last, unordered, ..
+        } = &mut transmit.body
+        else {
             return Some(transmit);
         };
+        *unordered = false;
         let release = core::mem::take(last);
         let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
         for lane in others {
@@ -676,9 +686,18 @@ impl<B: Copy> Egress<B> {
     /// Ends the session: gives all buffers back.
     pub fn close(&mut self) -> Vec<B> {
         let mut buffers = self.flows.drain();
+        buffers.extend(self.copies.drain(..).filter_map(|copy| match copy.body {
+            Body::Packets { run, last: true, .. } => Some(run.buffer),
+            Body::Packets { .. } | Body::Report(_) | Body::Probe(_) | Body::Reply(_) => None,
+        }));
         buffers.append(&mut self.freed);
         buffers
     }
+}
+
+/// What may go to an address before it is proven: the side that is called on waits to hear from it, the calling side chose it.
+fn initial_budget(path: &Path) -> Option<u64> {
+    (path.probing() == path::Probing::OnHearing).then_some(0)
 }
 
 /// Takes `bytes` from what may go to an unproven address; false when there is not enough left.

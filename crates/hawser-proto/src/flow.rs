@@ -296,6 +296,9 @@ impl<B: Copy> Flows<B> {
         let Some(run) = flow.queue.front_mut() else {
             return (None, false);
         };
+        if run.mark {
+            return (None, false);
+        }
         // The last packet of a queue is never dropped: nothing behind it would tell the sender.
         if flow.backlog <= u64::from(run.cut.packet_len()) {
             flow.codel.above_since = None;
@@ -351,9 +354,16 @@ impl<B: Copy> Flows<B> {
         first
     }
 
+    /// Whether a flow has sent ahead of its share: a run goes out in one piece, and is paid for in the turns after it.
+    #[must_use]
+    pub fn is_in_debt(&self, slot: u16) -> bool {
+        self.get(slot).is_some_and(|flow| flow.deficit <= 0)
+    }
+
     /// Ends the turn of the flow at `skip` if it has used up its share or has nothing left.
     pub fn end_turn(&mut self, skip: usize) {
         let fresh = skip < self.fresh.len();
+        let alone = self.waiting() == 1;
         let Some(slot) = self.turn(skip) else { return };
         let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
             return;
@@ -374,7 +384,8 @@ impl<B: Copy> Flows<B> {
             // A new flow that ran empty goes through the old list once, or it could starve the others (RFC 8290 section 4.2).
             self.rest.push_back(slot);
         } else {
-            flow.deficit += QUANTUM.max(-flow.deficit);
+            // Nobody is kept waiting by the debt of a flow that is alone.
+            flow.deficit = QUANTUM + if alone { 0 } else { flow.deficit };
             self.rest.push_back(slot);
         }
     }
@@ -480,3 +491,6 @@ impl Hasher for Fold {
         self.0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,7 +49,7 @@ pub(super) enum Order {
     Key {
         session: SessionId,
         epoch: u8,
-        key: DataKey,
+        key: Box<DataKey>,
     },
     OpenPath {
         session: SessionId,
@@ -394,9 +394,9 @@ impl Sender {
             }
             Order::Relay { session, relay } => self.relay(session, relay, at),
             Order::Key { session, epoch, key } => self.with(session, |state| match state.role {
-                Role::Client => state.use_key(epoch, key),
-                Role::Hub if state.key.is_none() => state.use_key(epoch, key),
-                Role::Hub => state.next_key = Some((epoch, key)),
+                Role::Client => state.use_key(epoch, *key),
+                Role::Hub if state.key.is_none() => state.use_key(epoch, *key),
+                Role::Hub => state.next_key = Some((epoch, *key)),
             }),
             Order::OpenPath {
                 session,

@@ -53,7 +53,7 @@ pub(super) enum Order {
     Key {
         session: SessionId,
         epoch: u8,
-        key: DataKey,
+        key: Box<DataKey>,
     },
     OpenPath {
         session: SessionId,
@@ -121,6 +121,8 @@ pub(super) struct Receiving {
     dropped: Dropped,
     datagrams: u64,
     writes: u64,
+    /// When all sockets were last found empty.
+    heard: Instant,
     relayed: bool,
     running: bool,
 }
@@ -141,6 +143,7 @@ impl Receiving {
             dropped: Dropped::default(),
             datagrams: 0,
             writes: 0,
+            heard: now(),
             relayed: false,
             running: true,
         }
@@ -152,12 +155,20 @@ impl Receiving {
         let mut ready = Vec::new();
         while self.running {
             self.wait(&mut ready);
+            let mut ordered = false;
             while let Ok(order) = self.links.orders.try_recv() {
                 self.obey(order);
+                // The sockets may be others now: what was ready is looked at again.
                 ready.clear();
+                ordered = true;
             }
-            for (at, _) in ready.iter().enumerate().filter(|(_, ready)| **ready) {
-                self.receive(at);
+            let since = now();
+            let mut drained = !ordered;
+            for (at, ready) in ready.iter().enumerate().take(self.sockets.len()) {
+                drained &= !ready || self.receive(at);
+            }
+            if drained {
+                self.heard = since;
             }
             self.flush_due();
             if std::mem::take(&mut self.relayed) {
@@ -189,7 +200,8 @@ impl Receiving {
         }
     }
 
-    fn receive(&mut self, at: usize) {
+    /// Reads a socket. Returns whether it is empty now.
+    fn receive(&mut self, at: usize) -> bool {
         let (id, socket) = (self.sockets[at].0, Arc::clone(&self.sockets[at].1));
         for _ in 0..ROUNDS {
             let mut meta = [RecvMeta::default(); BUFFERS];
@@ -207,7 +219,7 @@ impl Receiving {
                 }
             };
             if count == 0 {
-                break;
+                return true;
             }
             let at = now();
             for (slot, meta) in meta[..count].iter().enumerate() {
@@ -215,9 +227,10 @@ impl Receiving {
             }
             self.end_batch(at);
             if count < BUFFERS {
-                break;
+                return true;
             }
         }
+        false
     }
 
     /// Works through the datagrams of one buffer.
@@ -341,6 +354,8 @@ impl Receiving {
                     source,
                 };
                 Self::tell(&self.links, &mut self.relayed, name, moved);
+                // What the old address sent earns the new one nothing.
+                entry.heard_bytes = 0;
                 entry.heard_told = Instant::ZERO;
             }
         }
@@ -374,7 +389,7 @@ impl Receiving {
         let Some(session) = self.sessions.get_mut(&name) else {
             return;
         };
-        session.ingress.flush(at, &mut self.out);
+        session.ingress.flush(at, self.heard, &mut self.out);
         while let Some(event) = session.ingress.poll_event() {
             Self::tell(&self.links, &mut self.relayed, name, Relay::Machine(event));
         }
@@ -473,7 +488,7 @@ impl Receiving {
                         .iter_mut()
                         .for_each(|(_, _, valid)| *valid = until.min(*valid));
                     state.keys.retain(|(known, _, _)| *known != epoch);
-                    state.keys.push((epoch, key, Instant::FAR_FUTURE));
+                    state.keys.push((epoch, *key, Instant::FAR_FUTURE));
                     // Two epochs live at once; a third means that the oldest had its minute long ago.
                     let surplus = state.keys.len().saturating_sub(3);
                     state.keys.drain(..surplus);

@@ -57,25 +57,41 @@ pub enum Role {
 }
 
 /// An order from the control side. Carried out in the order given.
-#[expect(missing_docs, reason = "most fields are what their types say")]
 pub enum Command {
     /// Adds a UDP socket; on a client it is bound to its network's device.
-    AddSocket { id: SocketId, socket: Arc<UdpSocket> },
+    AddSocket {
+        /// Its number, new in the process.
+        id: SocketId,
+        /// The socket.
+        socket: Arc<UdpSocket>,
+    },
     /// Forgets a socket; its paths must have been closed.
-    RemoveSocket { id: SocketId },
+    RemoveSocket {
+        /// Which.
+        id: SocketId,
+    },
     /// Adds a session. `inner`: the far end's inner addresses (a hub routes to the session by them; a client leaves it empty: all goes to
     /// its one session).
     AddSession {
+        /// Its number.
         session: SessionId,
+        /// Which side of it this is.
         role: Role,
+        /// The far end's inner addresses.
         inner: Vec<IpAddr>,
     },
     /// Removes a session with its paths and keys.
-    RemoveSession { session: SessionId },
+    RemoveSession {
+        /// Which.
+        session: SessionId,
+    },
     /// Adds the keys of an epoch; the previous epoch stays valid for receiving for a while.
     InstallKeys {
+        /// Of which session.
         session: SessionId,
+        /// Its number.
         epoch: u8,
+        /// Both directions' keys.
         keys: EpochKeys,
     },
     /// Opens a path. `remote`: the hub's address on a client; `None` on a hub, which learns it from the first authenticated packet.
@@ -101,22 +117,36 @@ pub enum Command {
     },
     /// Moves an open path to another socket (the network got a new address or device).
     RebindPath {
+        /// Of which session.
         session: SessionId,
+        /// Which path.
         path: PathId,
+        /// The socket of its network from now on.
         socket: SocketId,
     },
     /// Caps what this side sends on a path, or lifts the cap.
     SetCap {
+        /// Of which session.
         session: SessionId,
+        /// Which path.
         path: PathId,
+        /// The limit; `None` lifts it.
         cap: Option<Rate>,
     },
     /// Closes a path.
-    ClosePath { session: SessionId, path: PathId },
+    ClosePath {
+        /// Of which session.
+        session: SessionId,
+        /// Which path.
+        path: PathId,
+    },
     /// Chooses the scheduler of a class of a session by name.
     SetScheduler {
+        /// Of which session.
         session: SessionId,
+        /// For which flows.
         class: Class,
+        /// The scheduler's name.
         scheduler: String,
     },
     /// Asks for everything there is to show. The reply comes through the closure, called on a data plane thread: it must not block.
@@ -129,19 +159,29 @@ pub enum Command {
 pub type Orders = Arc<dyn Fn(Command) + Send + Sync>;
 
 /// What the data plane tells the control side.
-#[expect(missing_docs, reason = "the fields are what their types say")]
 #[derive(Debug)]
 pub enum Event {
     /// A path changed its state.
     Path {
+        /// Of which session.
         session: SessionId,
+        /// Which path.
         path: PathId,
+        /// The state it has now.
         state: PathState,
     },
     /// The session's sending key nears its end: rekey.
-    RekeyWanted { session: SessionId },
+    RekeyWanted {
+        /// Of which session.
+        session: SessionId,
+    },
     /// No path of the session is alive (or one is again).
-    Alive { session: SessionId, alive: bool },
+    Alive {
+        /// Of which session.
+        session: SessionId,
+        /// Whether any path is alive.
+        alive: bool,
+    },
 }
 
 /// A QUIC datagram that arrived on a data plane socket (hub only: on a client QUIC has sockets of its own).
@@ -429,12 +469,12 @@ impl Dispatch {
                 Some(E::Key {
                     session,
                     epoch,
-                    key: crypto::DataKey::new(&keys.send),
+                    key: Box::new(crypto::DataKey::new(&keys.send)),
                 }),
                 Some(I::Key {
                     session,
                     epoch,
-                    key: crypto::DataKey::new(&keys.receive),
+                    key: Box::new(crypto::DataKey::new(&keys.receive)),
                 }),
             ),
             Command::OpenPath {

@@ -4,13 +4,13 @@
 //! ([`pmtu`]). It sends nothing itself: it asks for probes through [`Path::poll_probe`].
 //!
 //! ```text
-//!               three probe replies, the address is proven
+//!     a probe reply proves the address; after Dead, three in a row
 //!  Validating ------------------------------------------------> Active <---+
 //!      ^  |                                                       |        | a report or reply of
 //!      |  | silent for 3 s                     a report is overdue |        | something sent since
 //!      |  v                                                       v        |
 //!    Dead <-------------------------------------------------- Suspect -----+
-//!         a probe reply            silent for 400 ms or 4 patiences
+//!         a probe reply            silent for 400 ms or 2 patiences
 //! ```
 //!
 //! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained while nobody used it
@@ -46,8 +46,10 @@ pub enum Probing {
     OnHearing,
 }
 
-/// Replies in a row that make a path active.
-const REPLIES_TO_ACTIVATE: u32 = 3;
+/// Replies that make a path active which was dead: one could be a straggler.
+const REPLIES_TO_READMIT: u32 = 3;
+/// Replies that make a new path active: its address is proven.
+const REPLIES_TO_ACTIVATE: u32 = 1;
 /// Between probes while something is to be found out.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Between probes of a suspect path: whether it lives should be known within a few round trips.
@@ -119,6 +121,7 @@ pub struct Path {
     last_heard: Option<Instant>,
     last_used: Instant,
     replies: u32,
+    was_dead: bool,
     last_probe: Option<Instant>,
     next_probe: Instant,
     tokens: [(u64, Instant); 8],
@@ -157,6 +160,7 @@ impl Path {
             last_heard: None,
             last_used: now,
             replies: 0,
+            was_dead: false,
             last_probe: None,
             next_probe: now,
             tokens: [(0, now); 8],
@@ -261,6 +265,12 @@ impl Path {
         self.pacer.ready_at(self.model.pacing(), packet)
     }
 
+    /// Which side drives its probing.
+    #[must_use]
+    pub fn probing(&self) -> Probing {
+        self.probing
+    }
+
     /// Changes the user's limit.
     pub fn set_cap(&mut self, cap: Option<Rate>) {
         self.cap = cap;
@@ -342,8 +352,9 @@ impl Path {
         let record = self.remembers(report.highest).then(|| *self.sent(report.highest));
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
-        self.on_loss(report, previous);
-        self.delivered += bytes;
+        let lost = self.on_loss(report, previous);
+        // No peer can have received more than was sent: a false report raises no rate beyond that.
+        self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
         self.delivered_us = report.received_us;
         self.ce = report.ce;
         let Some(record) = record else { return false };
@@ -370,6 +381,7 @@ impl Path {
             round_trip,
             rate,
             delivered: self.delivered - record.delivered,
+            lost,
             app_limited: record.app_limited,
             highest: report.highest,
             next_counter: self.next_counter,
@@ -379,17 +391,20 @@ impl Path {
         self.state == State::Suspect && self.enter(State::Active, now)
     }
 
-    fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) {
+    /// Follows the loss, and returns how many packets this report shows lost.
+    fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) -> u64 {
         let Some(previous) = previous else {
             self.packets_reported = report.packets;
-            return;
+            return 0;
         };
         let sent = report.highest - previous;
         let received = u64::from(report.packets.wrapping_sub(self.packets_reported));
         self.packets_reported = report.packets;
-        let share = sent.saturating_sub(received) as f64 / sent as f64;
+        let lost = sent.saturating_sub(received);
+        let share = lost as f64 / sent as f64;
         let weight = (sent as f64 / 256.0).min(1.0);
         self.loss += (share - self.loss) * weight;
+        lost
     }
 
     fn on_delay(&mut self, owd_us: i32, previous: Option<u64>, now: Instant) {
@@ -455,7 +470,12 @@ impl Path {
             State::Validating => {
                 self.replies += 1;
                 self.next_probe = now;
-                self.replies >= REPLIES_TO_ACTIVATE && self.enter(State::Active, now)
+                let needed = if self.was_dead {
+                    REPLIES_TO_READMIT
+                } else {
+                    REPLIES_TO_ACTIVATE
+                };
+                self.replies >= needed && self.enter(State::Active, now)
             }
         }
     }
@@ -468,6 +488,8 @@ impl Path {
     /// Starts anew on another address: nothing known of the old one holds.
     pub fn handle_moved(&mut self, overhead: u16, now: Instant) {
         self.pmtu.set_overhead(overhead);
+        // Answers to what the old address was asked prove nothing of the new one.
+        self.tokens = [(0, now); 8];
         self.enter(State::Validating, now);
     }
 
@@ -491,6 +513,7 @@ impl Path {
             }
             State::Suspect => self.next_probe = now,
             State::Dead => {
+                self.was_dead = true;
                 self.next_probe = now + PROBE_INTERVAL;
                 self.forgive();
             }
@@ -624,3 +647,6 @@ pub struct Config {
     /// Bytes between an inner packet and its outer IP packet.
     pub overhead: u16,
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@
 //! within a second.
 //!
 //! ```text
-//!            rate stops growing, or a queue stands
+//!            rate stops growing, a queue stands, or packets are lost
 //!  Startup ------------------------------------------> Drain
 //!                                                        | in flight <= rate x min round trip
 //!                                                        v
@@ -22,6 +22,10 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
 const STARTUP_GAIN: f64 = 2.77;
+/// Packets lost in one round that end the startup: a queue too short for its gain shows no standing delay.
+///
+/// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.
+const STARTUP_LOSS: u64 = 6;
 /// Gains of the cruise cycle, one each round: probe, give back, hold.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// Gain while a queue is drained.
@@ -50,6 +54,8 @@ const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 const BUCKETS: usize = 8;
 /// The shortest bucket: on a short path a round is too short to measure a rate in.
 const BUCKET: Duration = Duration::from_millis(40);
+/// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet would never come.
+const LEAST: Rate = Rate::from_bps(64_000);
 /// The shortest round, for the same reason.
 const MIN_ROUND: Duration = Duration::from_millis(2);
 
@@ -62,6 +68,8 @@ pub struct Sample {
     pub rate: Option<Rate>,
     /// Bytes delivered in that time.
     pub delivered: u64,
+    /// Packets found lost since the last report.
+    pub lost: u64,
     /// The sender had nothing to send in that time: the rate is a lower bound only.
     pub app_limited: bool,
     /// The newest counter reported.
@@ -97,6 +105,7 @@ pub struct Model {
     round_since: Instant,
     round_min: Option<Duration>,
     round_rate: Rate,
+    round_lost: u64,
     queued_rounds: u32,
     queued_reports: u32,
     full_rate: Rate,
@@ -122,6 +131,7 @@ impl Model {
             round_since: now,
             round_min: None,
             round_rate: Rate::ZERO,
+            round_lost: 0,
             queued_rounds: 0,
             queued_reports: 0,
             full_rate: Rate::ZERO,
@@ -166,8 +176,8 @@ impl Model {
             Phase::Drain => DRAIN_GAIN,
             Phase::Cruise => CYCLE[self.cycle],
         };
-        let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(Rate::from_bps(64_000)));
-        match (paced, self.cap) {
+        let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(LEAST));
+        match (paced, self.cap.map(|cap| cap.max(LEAST))) {
             (Some(paced), Some(cap)) => Some(paced.min(cap)),
             (paced, cap) => paced.or(cap),
         }
@@ -186,7 +196,7 @@ impl Model {
             WINDOW_GAIN
         };
         let product = rate.bytes_in(self.min_round_trip()).0;
-        let window = (product as f64 * gain) as u64 + rate.bytes_in(REPORT_DELAY).0;
+        let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
         let floor = if self.phase == Phase::Startup {
             INITIAL_WINDOW
         } else {
@@ -204,6 +214,7 @@ impl Model {
     pub fn on_sample(&mut self, sample: &Sample, now: Instant) {
         self.on_round_trip(sample.round_trip, now);
         self.on_rate(sample, now);
+        self.round_lost = self.round_lost.saturating_add(sample.lost);
         self.queued_reports = if self.is_queue(sample.round_trip) {
             self.queued_reports + 1
         } else {
@@ -219,6 +230,7 @@ impl Model {
             self.round_since = now;
             self.round_min = None;
             self.round_rate = Rate::ZERO;
+            self.round_lost = 0;
         }
         if self.phase == Phase::Drain && sample.in_flight <= self.drained() {
             self.enter(Phase::Cruise);
@@ -276,7 +288,7 @@ impl Model {
         self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
         match self.phase {
             Phase::Startup => {
-                if queued || self.has_stopped_growing(sample) {
+                if queued || self.round_lost >= STARTUP_LOSS || self.has_stopped_growing(sample) {
                     self.enter(Phase::Drain);
                 }
             }
@@ -358,6 +370,8 @@ pub struct Pacer {
 const LEAD: Duration = Duration::from_micros(500);
 /// How much lateness of the driver is made up for: a machine that sleeps longer has lost the link time.
 const CATCH_UP: Duration = Duration::from_millis(8);
+/// How long packets that did not wait their turn hold back those that do.
+const DEBT: Duration = Duration::from_millis(50);
 
 impl Pacer {
     /// Bytes that may go now; at least `packet` when anything may go.
@@ -366,10 +380,12 @@ impl Pacer {
         let Some(rate) = rate else { return u64::MAX };
         let from = self.next.max(now - CATCH_UP);
         let bytes = rate.bytes_in((now + LEAD).since(from)).0;
-        match (bytes >= packet, from <= now) {
-            (true, _) => bytes,
-            (false, true) => packet,
-            (false, false) => 0,
+        if bytes >= packet {
+            bytes
+        } else if self.ready_at(Some(rate), packet) <= now {
+            packet
+        } else {
+            0
         }
     }
 
@@ -383,7 +399,8 @@ impl Pacer {
     /// Takes note of `bytes` that went.
     pub fn on_sent(&mut self, rate: Option<Rate>, bytes: u64, now: Instant) {
         if let Some(rate) = rate {
-            self.next = self.next.max(now - CATCH_UP) + rate.time_for(Bytes(bytes));
+            let time = rate.time_for(Bytes(bytes));
+            self.next = (self.next.max(now - CATCH_UP) + time).min(now + time.max(DEBT));
         }
     }
 }
@@ -424,6 +441,7 @@ mod tests {
                     round_trip: at.since(sent_at),
                     rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
                     delivered: delivered - delivered_then,
+                    lost: 0,
                     app_limited: false,
                     highest: counter,
                     next_counter: sent.len() as u64,

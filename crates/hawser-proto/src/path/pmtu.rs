@@ -17,6 +17,8 @@ const PROBE_TIME: Duration = Duration::from_millis(500);
 ///
 /// Source: RFC 8899 section 5.1.1, `PMTU_RAISE_TIMER`.
 const RAISE: Duration = Duration::from_secs(600);
+/// No probe is larger: what a UDP datagram holds, less some.
+const LARGEST: u16 = 65_000;
 /// A gain below this is not worth another probe.
 const STEP: u16 = 8;
 
@@ -36,6 +38,7 @@ impl Pmtu {
     /// Starts from the base size. `link`: the network's MTU; `overhead`: bytes around an inner packet.
     #[must_use]
     pub fn new(link: u16, overhead: u16, now: Instant) -> Self {
+        let link = link.min(LARGEST);
         let known = BASE.min(link);
         Self {
             overhead,
@@ -78,15 +81,22 @@ impl Pmtu {
 
     /// The size of the probe to send now under `token`.
     pub fn poll(&mut self, token: u64, now: Instant) -> u16 {
-        if self.probing.take().is_some() {
+        let was_probing = self.probing.take().is_some();
+        if was_probing {
             self.tries += 1;
             if self.tries >= MAX_PROBES {
                 self.too_large = self.candidate();
                 self.tries = 0;
             }
         }
+        let found = was_probing && self.tries == 0 && self.finished();
         if self.finished() {
             self.too_large = self.link + 1;
+        }
+        if found {
+            // The last size did not pass: the search is over, this probe only confirms what is known.
+            self.due = now + RAISE;
+            return self.known;
         }
         let size = self.candidate();
         self.probing = Some((token, size));
@@ -130,10 +140,11 @@ mod tests {
     fn search(link: u16, real: u16) -> u16 {
         let mut pmtu = Pmtu::new(link, 68, Instant::ZERO);
         let mut now = Instant::ZERO;
-        for token in 1..100 {
+        for token in 1.. {
             if pmtu.due() > now + Duration::from_secs(60) {
                 break;
             }
+            assert!(token < 40, "the search of {real} in {link} does not end");
             now = now.max(pmtu.due());
             if pmtu.poll(token, now) <= real {
                 pmtu.handle_reply(token, now);
@@ -144,12 +155,19 @@ mod tests {
 
     #[test]
     fn finds_the_size_within_a_step() {
-        for real in [1280, 1300, 1400, 1420, 1472, 1492, 1499, 1500] {
+        for real in 1280..=1500 {
             let found = search(1500, real);
             assert!(found <= real && found + STEP >= real, "real {real} found {found}");
         }
         assert_eq!(search(9000, 9000), 9000);
         assert_eq!(search(1200, 1200), 1200);
+        assert_eq!(search(u16::MAX, u16::MAX), LARGEST);
+        assert_eq!(search(0, 0), 0);
+        assert_eq!(
+            search(1500, 500),
+            1280,
+            "a path that carries less is not used for large packets, and not probed for ever"
+        );
     }
 
     #[test]

@@ -46,6 +46,9 @@ impl EarliestDelivery {
             return u64::MAX;
         };
         let mut patience = limit.since(first);
+        if demand.sustained && patience <= SUSTAINED_SPREAD {
+            return u64::MAX;
+        }
         if self.waiting {
             patience += limit.since(now) / HYSTERESIS;
         }
@@ -115,6 +118,10 @@ fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now
     u64::try_from(lead / each).unwrap_or(u64::MAX).saturating_add(1)
 }
 
+/// A sustained flow takes every path that is not slower than the fastest by more than this, without a backlog that asks for
+/// it: a sender that paces itself (BBR) never builds one, and would be left with the fastest path alone.
+const SUSTAINED_SPREAD: Duration = Duration::from_millis(80);
+
 /// Once waiting, a slow path must be worth it by a quarter of its delivery time more (ECF section 4: beta = 0.25).
 const HYSTERESIS: u32 = 4;
 
@@ -155,6 +162,21 @@ mod tests {
         let wait = Choice::Wait(Instant::from_nanos(500_000));
         assert_eq!(choose(&busy_fast_path(), backlog(5)), wait);
         assert_eq!(choose(&busy_fast_path(), backlog(1)), wait);
+    }
+
+    #[test]
+    fn a_sustained_flow_uses_every_path_that_is_near_enough() {
+        let sustained = Demand {
+            sustained: true,
+            ..backlog(1)
+        };
+        assert!(matches!(
+            choose(&busy_fast_path(), sustained),
+            Choice::Send { path: 1, .. }
+        ));
+        let mut far = busy_fast_path();
+        far[1].delay = Duration::from_millis(200);
+        assert!(matches!(choose(&far, sustained), Choice::Wait(_)));
     }
 
     #[test]

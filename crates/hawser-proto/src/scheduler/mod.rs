@@ -108,6 +108,8 @@ pub struct Demand {
     pub len: u32,
     /// Packets of that same size that stand ready behind each other, the head included; at least 1.
     pub packets: u16,
+    /// The flow has shown that it takes all it can get: its throughput counts, not when its next packet arrives.
+    pub sustained: bool,
     /// Bytes waiting in the queue that this scheduler serves, the head included.
     pub backlog: u64,
 }

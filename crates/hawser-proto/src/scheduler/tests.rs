@@ -19,6 +19,7 @@ pub(super) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
 /// A queue of `packets` packets of one size.
 pub(super) fn demand(len: u32, packets: u16) -> Demand {
     Demand {
+        sustained: false,
         flow: 0,
         len,
         packets,
@@ -190,6 +191,7 @@ fn step() -> impl Strategy<Value = (Demand, Vec<PathView>, Instant)> {
     let demand =
         (any::<u16>(), 1..9000u32, 1..=u16::MAX, 0..1u64 << 40).prop_map(|(flow, len, packets, more)| {
             Demand {
+                sustained: false,
                 flow,
                 len,
                 packets,

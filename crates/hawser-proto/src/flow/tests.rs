@@ -1,0 +1,334 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use hawser_wire::inner::Ecn;
+use hawser_wire::offload::Offload;
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+const TARGET: Duration = Duration::from_millis(20);
+const LIMIT: u64 = 1 << 20;
+const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
+
+fn summary(protocol: u8, source_port: u16, destination_port: u16, dscp: u8) -> Summary {
+    let address = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+    Summary {
+        key: FlowKey {
+            source: address(1),
+            destination: address(2),
+            protocol,
+            source_port,
+            destination_port,
+        },
+        ip_len: 20,
+        headers_len: 40,
+        tcp_flags: 0,
+        dscp,
+        ecn: Ecn::NotEct,
+    }
+}
+
+fn tcp(port: u16) -> Summary {
+    summary(protocol::TCP, port, 80, 0)
+}
+
+/// A run of `segments` packets of 1,240 bytes.
+fn run(buffer: u32, segments: u16, since: Instant) -> Run<u32> {
+    let packet = vec![0; 40 + 1200 * usize::from(segments)];
+    let offload = Offload {
+        checksum_partial: true,
+        segment: 1200,
+    };
+    Run {
+        buffer,
+        cut: Segmenter::new(&packet, &tcp(1), offload).expect("a plain packet"),
+        next: 0,
+        checksum_partial: true,
+        ecn_capable: false,
+        mark: false,
+        since,
+    }
+}
+
+fn flows() -> Flows<u32> {
+    Flows::new(7, BEGIN)
+}
+
+/// Sends what the flow whose turn it is may send in one go; returns its slot and bytes.
+fn send(flows: &mut Flows<u32>, most: u16, now: Instant) -> Option<(u16, u64)> {
+    loop {
+        let slot = flows.turn(0)?;
+        let Some(head) = flows
+            .get(slot)
+            .and_then(Flow::head)
+            .filter(|_| !flows.is_in_debt(slot))
+        else {
+            flows.end_turn(0);
+            continue;
+        };
+        let count = head.left().min(most);
+        let bytes = u64::from(count) * 1240;
+        flows.on_sent(slot, count, bytes, 1, now);
+        flows.advance(slot, count);
+        flows.end_turn(0);
+        return Some((slot, bytes));
+    }
+}
+
+#[test]
+fn classes_by_the_first_packet() {
+    use Class::{Bulk, Interactive, Realtime};
+    let table = [
+        (protocol::TCP, 40_000, 80, 0, Interactive, false),
+        (protocol::TCP, 40_000, 80, 8, Bulk, false),
+        (protocol::TCP, 40_000, 80, 1, Bulk, false),
+        (protocol::UDP, 40_000, 443, 0, Bulk, false),
+        (protocol::UDP, 443, 40_000, 0, Bulk, false),
+        (protocol::UDP, 40_000, 443, 46, Realtime, false),
+        (protocol::UDP, 40_000, 53, 0, Interactive, true),
+        (protocol::UDP, 40_000, 5004, 0, Realtime, true),
+        (protocol::UDP, 40_000, 5004, 34, Realtime, true),
+        (protocol::UDP, 40_000, 5004, 44, Realtime, true),
+        (protocol::ICMP, 0, 0, 0, Interactive, true),
+        (50, 0, 0, 0, Interactive, true),
+    ];
+    for (protocol, source, destination, dscp, class, free) in table {
+        let summary = summary(protocol, source, destination, dscp);
+        assert_eq!(classify(&summary).0, class, "{summary:?}");
+        assert_eq!(order_is_free(&summary), free, "{summary:?}");
+    }
+}
+
+#[test]
+fn a_tcp_flow_becomes_bulk_by_what_it_sends() {
+    let mut flows = flows();
+    flows
+        .enqueue(&tcp(1), run(1, 1, BEGIN), LIMIT, BEGIN)
+        .expect("room");
+    flows.on_sent(0, 1, BULK_AFTER, 1, BEGIN);
+    assert_eq!(flows.get(0).expect("known").class, Class::Interactive);
+    flows.on_sent(0, 1, 1, 1, BEGIN);
+    assert_eq!(flows.get(0).expect("known").class, Class::Bulk);
+}
+
+#[test]
+fn backlogged_flows_share_equally_whatever_their_runs() {
+    let mut flows = flows();
+    let sizes = [50, 1, 7, 2];
+    let mut sent = [0u64; 4];
+    for _ in 0..4_000 {
+        for (flow, segments) in sizes.into_iter().enumerate() {
+            let waits = flows.get(flow as u16).map_or(0, Flow::backlog);
+            if waits < 200_000 {
+                let _ = flows.enqueue(&tcp(flow as u16), run(0, segments, BEGIN), LIMIT, BEGIN);
+            }
+        }
+        let (slot, bytes) = send(&mut flows, 64, BEGIN).expect("all wait");
+        sent[usize::from(slot)] += bytes;
+    }
+    let mean = sent.iter().sum::<u64>() / 4;
+    for share in sent {
+        assert!(share.abs_diff(mean) < mean / 10 + 64 * 1240, "{sent:?}");
+    }
+}
+
+#[test]
+fn a_flow_alone_is_not_held_back_by_its_debt() {
+    let mut flows = flows();
+    for _ in 0..3 {
+        flows
+            .enqueue(&tcp(1), run(0, 50, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+    }
+    for _ in 0..3 {
+        assert_eq!(send(&mut flows, 64, BEGIN), Some((0, 50 * 1240)));
+    }
+    assert_eq!(send(&mut flows, 64, BEGIN), None);
+    assert_eq!(flows.waiting(), 0);
+    assert_eq!(flows.backlog(), 0);
+}
+
+#[test]
+fn a_new_flow_goes_first_but_only_for_its_first_share() {
+    let mut flows = flows();
+    for _ in 0..10 {
+        flows
+            .enqueue(&tcp(1), run(0, 10, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+    }
+    assert_eq!(send(&mut flows, 2, BEGIN).expect("waits").0, 0);
+    assert_eq!(send(&mut flows, 2, BEGIN).expect("waits").0, 0);
+    for _ in 0..2 {
+        flows
+            .enqueue(&tcp(2), run(0, 10, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+    }
+    assert_eq!(send(&mut flows, 3, BEGIN).expect("waits").0, 1, "new flows first");
+    assert_eq!(send(&mut flows, 1, BEGIN).expect("waits").0, 0, "then in turn");
+}
+
+#[test]
+fn an_emptied_new_flow_does_not_starve_the_others() {
+    let mut flows = flows();
+    for _ in 0..10 {
+        flows
+            .enqueue(&tcp(1), run(0, 10, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+    }
+    send(&mut flows, 10, BEGIN);
+    let mut turns = [0; 2];
+    for _ in 0..20 {
+        if flows.get(1).is_none_or(|flow| flow.backlog() == 0) {
+            flows
+                .enqueue(&tcp(2), run(0, 2, BEGIN), LIMIT, BEGIN)
+                .expect("room");
+        }
+        turns[usize::from(send(&mut flows, 2, BEGIN).expect("waits").0)] += 1;
+    }
+    assert!(turns[0] >= 8, "{turns:?}");
+}
+
+/// Serves one packet a millisecond from a queue that always holds `depth`; returns drops and marks in 2 s.
+fn serve(depth: u32, ecn_capable: bool) -> (u32, u32) {
+    let mut flows = flows();
+    let (mut drops, mut marks) = (0, 0);
+    for step in 0..2_000u32 {
+        let now = BEGIN + MS * step;
+        while flows.get(0).map_or(0, Flow::backlog) < u64::from(depth) * 1240 {
+            let run = Run {
+                ecn_capable,
+                ..run(0, 1, now)
+            };
+            flows.enqueue(&tcp(1), run, LIMIT, now).expect("room");
+        }
+        // A head that waits for its path is asked more than once.
+        for _ in 0..3 {
+            let (freed, dropped) = flows.police(0, TARGET, now);
+            assert_eq!(freed.is_some(), dropped);
+            drops += u32::from(dropped);
+        }
+        marks += u32::from(flows.get(0).and_then(Flow::head).is_some_and(|head| head.mark));
+        send(&mut flows, 1, now);
+    }
+    (drops, marks)
+}
+
+#[test]
+fn a_standing_queue_is_told_of_by_drops_or_marks() {
+    assert_eq!(serve(10, false), (0, 0), "10 ms are below the target");
+    assert_eq!(serve(10, true), (0, 0));
+    let (drops, marks) = serve(60, false);
+    assert!((10..200).contains(&drops) && marks == 0, "{drops} {marks}");
+    let (dropped, marked) = serve(60, true);
+    assert_eq!(dropped, 0);
+    assert!(
+        marked.abs_diff(drops) <= drops / 4,
+        "{marked} marks where {drops} drops"
+    );
+}
+
+#[test]
+fn one_interval_above_the_target_is_allowed() {
+    let mut flows = flows();
+    for _ in 0..50 {
+        flows
+            .enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+    }
+    let late = BEGIN + TARGET * 2;
+    assert!(!flows.police(0, TARGET, late).1);
+    assert!(!flows.police(0, TARGET, late + INTERVAL).1);
+    assert!(flows.police(0, TARGET, late + INTERVAL + TARGET).1);
+}
+
+#[test]
+fn the_last_packet_of_a_queue_is_never_dropped() {
+    let mut flows = flows();
+    flows
+        .enqueue(&tcp(1), run(5, 1, BEGIN), LIMIT, BEGIN)
+        .expect("room");
+    for second in 0..100 {
+        assert_eq!(
+            flows.police(0, TARGET, BEGIN + Duration::from_secs(second)),
+            (None, false)
+        );
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_and_changes_nothing() {
+    let mut flows = flows();
+    let limit = 5_000;
+    flows
+        .enqueue(&tcp(1), run(0, 10, BEGIN), limit, BEGIN)
+        .expect("an empty queue takes anything");
+    let before = (flows.backlog(), flows.waiting());
+    assert_eq!(
+        flows.enqueue(&tcp(1), run(1, 1, BEGIN), limit, BEGIN),
+        Err(Refusal::QueueFull)
+    );
+    assert_eq!((flows.backlog(), flows.waiting()), before);
+    flows
+        .enqueue(&tcp(2), run(2, 1, BEGIN), limit, BEGIN)
+        .expect("another flow has its own bound");
+    assert_eq!(flows.drain(), [0, 2]);
+    assert_eq!((flows.backlog(), flows.waiting()), (0, 0));
+    flows
+        .enqueue(&tcp(1), run(3, 1, BEGIN), limit, BEGIN)
+        .expect("drained");
+    assert!(send(&mut flows, 1, BEGIN).is_some());
+}
+
+#[test]
+fn a_full_table_refuses_new_flows_until_one_is_idle() {
+    let mut flows = flows();
+    for flow in 0..MAX_FLOWS {
+        let summary = summary(protocol::TCP, (flow % 50_000) as u16, (flow / 50_000) as u16, 0);
+        flows
+            .enqueue(&summary, run(0, 1, BEGIN), LIMIT, BEGIN)
+            .expect("a slot");
+    }
+    let one_more = summary(protocol::TCP, 1, 9, 0);
+    assert_eq!(
+        flows.enqueue(&one_more, run(0, 1, BEGIN), LIMIT, BEGIN),
+        Err(Refusal::TableFull)
+    );
+    flows
+        .enqueue(&summary(protocol::TCP, 0, 0, 0), run(0, 1, BEGIN), LIMIT, BEGIN)
+        .expect("a known flow goes on");
+    while send(&mut flows, 1, BEGIN).is_some() {}
+    let later = BEGIN + IDLE + Duration::from_secs(2);
+    flows.sweep(later);
+    assert_eq!(flows.iter().count(), 0);
+    flows
+        .enqueue(&one_more, run(0, 1, later), LIMIT, later)
+        .expect("slots are free");
+}
+
+#[test]
+fn a_slot_that_is_used_again_continues_its_sequence() {
+    let mut flows = flows();
+    flows
+        .enqueue(&tcp(1), run(0, 9, BEGIN), LIMIT, BEGIN)
+        .expect("room");
+    send(&mut flows, 9, BEGIN);
+    let later = BEGIN + IDLE + Duration::from_secs(2);
+    flows.end_turn(0);
+    flows.sweep(later);
+    assert!(flows.get(0).is_none(), "an idle flow gives up its slot");
+    flows
+        .enqueue(&tcp(2), run(0, 1, later), LIMIT, later)
+        .expect("room");
+    let flow = flows.get(0).expect("the slot is used again");
+    assert_eq!((flow.key.source_port, flow.next), (2, Sequence(9)));
+}
+
+#[test]
+fn a_waiting_flow_is_never_swept() {
+    let mut flows = flows();
+    flows
+        .enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN)
+        .expect("room");
+    flows.sweep(BEGIN + IDLE * 10);
+    assert_eq!(flows.drain(), [0]);
+}

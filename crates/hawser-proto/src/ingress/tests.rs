@@ -1,0 +1,228 @@
+use hawser_units::Sequence;
+use hawser_wire::data::{Class, FEEDBACK_LEN};
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
+const PATH: PathId = PathId(3);
+const LEN: usize = 1000;
+
+fn ingress() -> Ingress<u32> {
+    let mut ingress = Ingress::default();
+    ingress.open_path(PATH, 77, BEGIN);
+    ingress
+}
+
+fn inner(kind: Kind, counter: u64, unordered: bool) -> Inner {
+    Inner {
+        kind,
+        class: Class::Bulk,
+        checksum_partial: false,
+        unordered,
+        flow: 0,
+        sequence: Sequence(counter as u32),
+        sent_us: 0,
+    }
+}
+
+fn take(
+    ingress: &mut Ingress<u32>,
+    counter: u64,
+    inner: Inner,
+    body: &[u8],
+    now: Instant,
+) -> (Freshness, Option<u32>, Vec<u32>) {
+    let packet = Authentic {
+        outer: Outer {
+            epoch: 0,
+            index: 77,
+            counter,
+        },
+        inner,
+        body,
+        udp_len: LEN,
+        ce: counter.is_multiple_of(2),
+        item: counter as u32,
+    };
+    let mut out = Vec::new();
+    let (freshness, back) = ingress.handle_packet(PATH, packet, now, &mut out);
+    (freshness, back, out)
+}
+
+fn packets(ingress: &mut Ingress<u32>, counters: std::ops::RangeInclusive<u64>, now: Instant) {
+    for counter in counters {
+        let (freshness, back, out) = take(ingress, counter, inner(Kind::Packet, counter, false), &[], now);
+        assert_eq!(
+            (freshness, back, out),
+            (Freshness::Newest, None, vec![counter as u32])
+        );
+    }
+}
+
+fn flush(ingress: &mut Ingress<u32>, now: Instant) -> Vec<Event> {
+    ingress.flush(now, now, &mut Vec::new());
+    std::iter::from_fn(|| ingress.poll_event()).collect()
+}
+
+fn report_due(ingress: &Ingress<u32>) -> Option<Duration> {
+    let due = ingress.receivers.iter().find_map(Receiver::report_due)?;
+    Some(due.since(BEGIN))
+}
+
+#[test]
+fn a_lone_packet_waits_for_its_report() {
+    let mut ingress = ingress();
+    assert_eq!(report_due(&ingress), None);
+    packets(&mut ingress, 1..=1, BEGIN);
+    assert_eq!(report_due(&ingress), Some(REPORT_DELAY));
+    assert_eq!(ingress.poll_timeout(), Some(BEGIN + REPORT_DELAY));
+    assert_eq!(flush(&mut ingress, BEGIN + 24 * MS), []);
+    let report = Feedback {
+        index: 77,
+        epoch: 0,
+        highest: 1,
+        packets: 1,
+        bytes: LEN as u64,
+        ce: 0,
+        received_us: BEGIN.as_micros_wrapping(),
+        hold_us: 25_000,
+    };
+    assert_eq!(
+        flush(&mut ingress, BEGIN + 25 * MS),
+        [Event::Report(PATH, report)]
+    );
+    assert_eq!(report_due(&ingress), None, "once");
+}
+
+#[test]
+fn a_few_packets_are_reported_at_intervals() {
+    let mut ingress = ingress();
+    let now = BEGIN + 100 * MS;
+    packets(&mut ingress, 1..=2, now);
+    assert_eq!(flush(&mut ingress, now).len(), 1, "the last report is long ago");
+    packets(&mut ingress, 3..=5, now + MS);
+    assert_eq!(flush(&mut ingress, now + MS), []);
+    assert_eq!(report_due(&ingress), Some(105 * MS));
+    assert_eq!(flush(&mut ingress, now + 5 * MS).len(), 1);
+}
+
+#[test]
+fn many_packets_are_reported_with_their_batch() {
+    let mut ingress = ingress();
+    let count = u64::from(REPORT_PACKETS);
+    packets(&mut ingress, 1..=count, BEGIN);
+    let events = flush(&mut ingress, BEGIN);
+    let [Event::Report(PATH, report)] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(
+        (report.highest, report.packets, report.bytes, report.ce),
+        (count, REPORT_PACKETS, count * LEN as u64, REPORT_PACKETS / 2)
+    );
+    assert_eq!(report.hold_us, 0);
+}
+
+#[test]
+fn a_report_is_cumulative_and_about_the_newest() {
+    let mut ingress = ingress();
+    packets(&mut ingress, 1..=1, BEGIN);
+    take(&mut ingress, 5, inner(Kind::Packet, 5, true), &[], BEGIN + MS)
+        .2
+        .clear();
+    let late = take(&mut ingress, 3, inner(Kind::Packet, 3, true), &[], BEGIN + 2 * MS);
+    assert_eq!((late.0, late.1), (Freshness::Late, None));
+    let events = flush(&mut ingress, BEGIN + 10 * MS);
+    let [Event::Report(PATH, report)] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!((report.highest, report.packets, report.hold_us), (5, 3, 9_000));
+    assert_eq!(report.received_us, (BEGIN + MS).as_micros_wrapping());
+}
+
+#[test]
+fn reports_and_answers_are_not_reported() {
+    let mut ingress = ingress();
+    let report = Feedback {
+        index: 1,
+        highest: 9,
+        ..Feedback::default()
+    };
+    let mut body = [0; FEEDBACK_LEN];
+    report.emit(&mut body);
+    let taken = take(&mut ingress, 1, inner(Kind::Feedback, 0, false), &body, BEGIN);
+    assert_eq!(taken, (Freshness::Newest, Some(1), vec![]));
+    take(
+        &mut ingress,
+        2,
+        inner(Kind::ProbeReply, 0, false),
+        &6_u64.to_be_bytes(),
+        BEGIN,
+    );
+    assert_eq!(report_due(&ingress), None);
+    let events = flush(&mut ingress, BEGIN);
+    assert_eq!(
+        events,
+        [Event::Feedback(PATH, report), Event::ProbeReply(PATH, 6)]
+    );
+    take(
+        &mut ingress,
+        3,
+        inner(Kind::Probe, 0, false),
+        &[0, 0, 0, 0, 0, 0, 0, 8, 0, 0],
+        BEGIN,
+    );
+    assert_eq!(flush(&mut ingress, BEGIN), [Event::Probe(PATH, 8)]);
+    assert!(report_due(&ingress).is_some());
+}
+
+#[test]
+fn a_body_cut_short_says_nothing() {
+    let mut ingress = ingress();
+    for (counter, kind) in [(1, Kind::Feedback), (2, Kind::Probe), (3, Kind::ProbeReply)] {
+        let taken = take(&mut ingress, counter, inner(kind, 0, false), &[1; 7], BEGIN);
+        assert_eq!(taken.1, Some(counter as u32), "the buffer is given back");
+    }
+    assert_eq!(ingress.poll_event(), None);
+}
+
+#[test]
+fn a_replayed_packet_changes_nothing() {
+    let mut ingress = ingress();
+    packets(&mut ingress, 1..=1, BEGIN);
+    assert!(!ingress.accepts(PATH, 1) && ingress.accepts(PATH, 2));
+    let again = take(&mut ingress, 1, inner(Kind::Packet, 1, false), &[], BEGIN);
+    assert_eq!(again, (Freshness::Replayed, Some(1), vec![]));
+    assert_eq!(ingress.received(PATH), Some((1, LEN as u64)));
+}
+
+#[test]
+fn a_closed_path_takes_and_reports_nothing() {
+    let mut ingress = ingress();
+    let count = u64::from(REPORT_PACKETS);
+    packets(&mut ingress, 1..=count, BEGIN);
+    ingress.close_path(PATH);
+    assert!(!ingress.accepts(PATH, count + 1));
+    let taken = take(
+        &mut ingress,
+        count + 1,
+        inner(Kind::Packet, count + 1, false),
+        &[],
+        BEGIN,
+    );
+    assert_eq!(taken.1, Some(count as u32 + 1));
+    assert_eq!(flush(&mut ingress, BEGIN), []);
+}
+
+#[test]
+fn an_unordered_flow_is_delivered_as_it_comes_and_an_ordered_one_in_order() {
+    let mut ingress = ingress();
+    ingress.open_path(PathId(4), 78, BEGIN);
+    packets(&mut ingress, 1..=1, BEGIN);
+    let (_, back, out) = take(&mut ingress, 2, inner(Kind::Packet, 9, true), &[], BEGIN);
+    assert_eq!((back, out), (None, vec![2]));
+    let (_, back, out) = take(&mut ingress, 3, inner(Kind::Packet, 3, false), &[], BEGIN);
+    assert_eq!((back, out), (None, vec![]), "waits for its predecessor");
+    let (_, back, out) = take(&mut ingress, 4, inner(Kind::Packet, 2, false), &[], BEGIN);
+    assert_eq!((back, out), (None, vec![4, 3]));
+}
