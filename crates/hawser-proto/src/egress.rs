@@ -359,14 +359,6 @@ impl<B: Copy> Egress<B> {
         self.note(id, true);
     }
 
-    /// This side moved the path to another address or network of its own: nothing known of the old one holds. The far address is as
-    /// proven as before, so what may be sent to it is not bounded by what was heard.
-    pub fn handle_rebound(&mut self, id: PathId, overhead: u16, now: Instant) {
-        let Some(lane) = self.lane(id) else { return };
-        lane.path.handle_moved(overhead, now);
-        self.note(id, true);
-    }
-
     /// The next thing to send, in this order: answers and reports, probes, packets by flow.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<B>> {
         if let Some(copy) = self.copies.pop_front() {
@@ -757,19 +749,7 @@ mod tests {
         let start = Instant::from_nanos(1_000_000_000);
         let mut egress = client(start);
         let moved = start + Duration::from_millis(1);
-        egress.handle_rebound(PathId(0), 68, moved);
-        assert!(probes(&mut egress, moved) > 0);
-    }
-
-    #[test]
-    fn a_far_address_that_nobody_proved_is_sent_nothing_until_it_is_heard() {
-        let start = Instant::from_nanos(1_000_000_000);
-        let mut egress = client(start);
-        let moved = start + Duration::from_millis(1);
         egress.handle_moved(PathId(0), 68, moved);
-        assert_eq!(probes(&mut egress, moved), 0);
-        egress.handle_heard(PathId(0), 1000, moved);
-        let later = moved + Duration::from_secs(1);
-        assert!(probes(&mut egress, later) > 0);
+        assert!(probes(&mut egress, moved) > 0);
     }
 }

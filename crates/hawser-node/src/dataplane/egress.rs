@@ -430,7 +430,7 @@ impl Sender {
                     if let Some(lane) = state.lanes.get_mut(&path) {
                         lane.socket = socket;
                         if let Some(remote) = &lane.remote {
-                            state.egress.handle_rebound(path, overhead(remote), at);
+                            state.egress.handle_moved(path, overhead(remote), at);
                         }
                     }
                 });
