@@ -1,49 +1,7 @@
 //! What the lab needs of the kernel beside namespaces and TUN devices.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-
-/// A counter in the kernel on which a thread can wait while others wake it.
-#[derive(Debug)]
-pub struct Wake {
-    file: File,
-}
-
-impl Wake {
-    /// One that nobody has rung.
-    ///
-    /// # Errors
-    /// What the system says when it has no descriptor left.
-    pub fn new() -> io::Result<Self> {
-        // SAFETY: no memory is involved.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is fresh and owned by nobody else.
-        Ok(Self {
-            file: File::from(unsafe { OwnedFd::from_raw_fd(fd) }),
-        })
-    }
-
-    /// Wakes whoever waits, now or at the next wait.
-    pub fn ring(&self) {
-        // A full counter has long woken its reader.
-        let _ = (&self.file).write(&1u64.to_ne_bytes());
-    }
-
-    /// Forgets the rings so far.
-    pub fn reset(&self) {
-        let _ = (&self.file).read(&mut [0; 8]);
-    }
-}
-
-impl AsFd for Wake {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Takes up to `length` bytes out of a stream socket without copying them; 0 at the end of the stream.
 ///

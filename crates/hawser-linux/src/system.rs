@@ -103,7 +103,8 @@ impl System {
     /// Undoes everything. What cannot be undone is logged and stays in the journal.
     pub async fn undo(&mut self) {
         self.left.clear();
-        self.undo_all(&self.journal.entries().to_vec()).await;
+        let entries = self.journal.entries().to_vec();
+        self.undo_all(&entries).await;
     }
 
     /// The latest first.

@@ -18,9 +18,9 @@ use std::thread::JoinHandle;
 use anyhow::Context as _;
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
-use hawser_linux::wait::{Waker, monotonic_nanos};
+use hawser_linux::wait::Waker;
 
-use hawser_units::{Instant, PathId, Rate};
+use hawser_units::{PathId, Rate};
 use hawser_wire::data::Class;
 use zeroize::Zeroize;
 
@@ -211,6 +211,18 @@ pub enum PathState {
     Dead,
 }
 
+impl From<hawser_proto::path::State> for PathState {
+    fn from(state: hawser_proto::path::State) -> Self {
+        use hawser_proto::path::State;
+        match state {
+            State::Validating => Self::Validating,
+            State::Active => Self::Active,
+            State::Suspect => Self::Suspect,
+            State::Dead => Self::Dead,
+        }
+    }
+}
+
 /// All there is to show.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Snapshot {
@@ -285,11 +297,6 @@ pub struct FlowSnapshot {
 
 /// Datagrams of the control channel that may wait for the control side.
 const CONTROL_QUEUE: usize = 1024;
-
-/// The instant that the machines are driven with.
-fn now() -> Instant {
-    Instant::from_nanos(monotonic_nanos())
-}
 
 /// What the data plane needs to start.
 pub struct DataPlaneConfig {

@@ -113,7 +113,6 @@ pub struct Path {
     acked_sent_at: Instant,
     packets_reported: u32,
     loss: f64,
-    ce: u32,
     owd_us: Option<i32>,
     owd_min: Option<(i32, i32)>,
     owd_since: Instant,
@@ -152,7 +151,6 @@ impl Path {
             acked_sent_at: now,
             packets_reported: 0,
             loss: 0.0,
-            ce: 0,
             owd_us: None,
             owd_min: None,
             owd_since: now,
@@ -356,7 +354,6 @@ impl Path {
         // No peer can have received more than was sent: a false report raises no rate beyond that.
         self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
         self.delivered_us = report.received_us;
-        self.ce = report.ce;
         let Some(record) = record else { return false };
         self.acked_sent_at = record.at;
         let hold = Duration::from_micros(u64::from(report.hold_us));
