@@ -107,7 +107,7 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
         .take(2)
         .filter_map(|n| n.parse::<u64>().ok())
         .sum();
-    ticks as f64 / hawser_linux::lab_link::ticks_per_second() as f64
+    ticks as f64 / hawser_linux::process::ticks_per_second() as f64
 }
 
 #[cfg(test)]
