@@ -346,6 +346,7 @@ impl Client {
             version: VERSION,
             enrol_token: self.token.as_ref().map(|token| token.0),
             resume: self.machine.session().filter(|_| !self.renew),
+            prefers: dataplane::preferred_cipher(),
             name_hint: hawser_linux::process::host_name(),
         };
         self.reach.start(&self.networks, last, &self.tls, &hello);
