@@ -67,6 +67,8 @@ const OWD_WINDOW: Duration = Duration::from_secs(5);
 const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
+/// So many losses in one report are not chance when nothing large came through.
+const DOUBTFUL: u64 = 8;
 
 /// A probe to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -351,6 +353,7 @@ impl Path {
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
         let lost = self.on_loss(report, previous);
+        self.on_sizes(report.highest, previous, bytes, lost, now);
         // No peer can have received more than was sent: a false report raises no rate beyond that.
         self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
         self.delivered_us = report.received_us;
@@ -402,6 +405,24 @@ impl Path {
         let weight = (sent as f64 / 256.0).min(1.0);
         self.loss += (share - self.loss) * weight;
         lost
+    }
+
+    /// Doubts the packet size when most of what was sent since the previous report is lost, and what is lost was large and what came was small.
+    fn on_sizes(&mut self, highest: u64, previous: Option<u64>, came: u64, lost: u64, now: Instant) {
+        let known = |counter: &u64| self.remembers(*counter);
+        let (Some(previous), true) = (previous.filter(known), known(&highest)) else {
+            return;
+        };
+        let sent = self.sent(highest).cumulative - self.sent(previous).cumulative;
+        let packets = highest - previous;
+        let small = u64::from(pmtu::BASE);
+        let is_doubtful = lost >= DOUBTFUL
+            && lost * 2 > packets
+            && sent.saturating_sub(came) > lost * small
+            && came < (packets - lost) * small;
+        if is_doubtful {
+            self.pmtu.suspect(now);
+        }
     }
 
     fn on_delay(&mut self, owd_us: i32, previous: Option<u64>, now: Instant) {
