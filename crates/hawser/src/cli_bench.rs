@@ -70,7 +70,7 @@ fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {
     let hub = Hub::start(&place, &namespace)?;
     let socket = namespace.run(|| UdpSocket::bind("127.0.0.1:0"))?;
     let empty = hub.usage()?;
-    let (enrolled, enrolling, idle) = runtime()?.block_on(async {
+    let measuring = async {
         let begun = Instant::now();
         let mut clients = IdleClients::enrol(socket, HUB, invitations, args.paths).await?;
         let enrolling = begun.elapsed();
@@ -84,6 +84,12 @@ fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {
             "not all clients are connected"
         );
         anyhow::Ok((enrolled, enrolling, idle))
+    };
+    let (enrolled, enrolling, idle) = runtime()?.block_on(async {
+        tokio::select! {
+            result = measuring => result,
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        }
     })?;
     let per_client = (idle.memory.saturating_sub(empty.memory)) / u64::from(args.count);
     let cpu_s_per_minute = (idle.cpu - enrolled.cpu).as_secs_f64() * 60.0 / args.seconds.max(1) as f64;
