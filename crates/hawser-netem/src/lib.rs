@@ -8,6 +8,7 @@
 //! outages. Limitations: no shared medium, no active queue management, no bit errors, no duplication.
 #![forbid(unsafe_code)]
 
+pub mod air;
 mod capacity;
 mod link;
 mod loss;
