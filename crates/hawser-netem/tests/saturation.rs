@@ -1,7 +1,8 @@
 //! Saturated downlinks against an independent simulator.
 //!
 //! `data/ns3-802.11a.csv`: ns-3.37, YansWifi, 5 seeds of 10 s, beacons each 102.4 ms, 1,472-byte UDP payloads. The total must agree within 3 %,
-//! each access point within 6 %, rows with one sender within 1 %.
+//! each access point within 6 %, rows with one sender within 1 %; or within two standard errors of the reference's own five runs, where those are
+//! wider (two hidden senders with two attempts: its runs lie between 1.29 and 1.58 Mbit/s).
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use hawser_netem::air::phy::{DATA_OVERHEAD, PhyRate, Standard};
@@ -103,7 +104,8 @@ fn numbers(text: &str, separator: char) -> Vec<f64> {
     parts.map(|part| part.trim().parse().unwrap()).collect()
 }
 
-fn rows() -> Vec<(Row, Vec<f64>)> {
+/// Each row with the reference's rate of each access point and the standard error of its total.
+fn rows() -> Vec<(Row, Vec<f64>, f64)> {
     let lines = include_str!("data/ns3-802.11a.csv").lines().skip(1).map(fields);
     let udp = lines.filter(|fields| fields[0] == "udp");
     udp.map(|fields| {
@@ -119,7 +121,8 @@ fn rows() -> Vec<(Row, Vec<f64>)> {
             attempts: fields[5].parse().unwrap(),
             payload: fields[6].parse().unwrap(),
         };
-        (row, numbers(&fields[8], ' '))
+        let [seeds, sd]: [f64; 2] = [&fields[7], &fields[10]].map(|field| field.parse().unwrap());
+        (row, numbers(&fields[8], ' '), sd / seeds.sqrt())
     })
     .collect()
 }
@@ -127,8 +130,8 @@ fn rows() -> Vec<(Row, Vec<f64>)> {
 #[test]
 fn every_row_agrees() {
     let mut wrong = Vec::new();
-    for (row, expected) in rows() {
-        let runs: Vec<_> = (1..=5).map(|seed| run(&row, seed)).collect();
+    for (row, expected, error) in rows() {
+        let runs: Vec<_> = (1..=SEEDS).map(|seed| run(&row, seed)).collect();
         let mean: Vec<f64> = (0..expected.len())
             .map(|index| runs.iter().map(|run| run[index]).sum::<f64>() / runs.len() as f64)
             .collect();
@@ -147,10 +150,14 @@ fn every_row_agrees() {
             each * 100.0
         );
         println!("{line}");
+        let noise = 2.0 * error / reference;
         let bound = if expected.len() == 1 { 0.01 } else { 0.03 };
-        if off.abs() > bound || each > 0.06 {
+        // The noise of one of two halves is at least twice that of the sum.
+        if off.abs() > noise.max(bound) || each > (2.0 * noise).max(0.06) {
             wrong.push(line);
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+const SEEDS: u64 = 5;

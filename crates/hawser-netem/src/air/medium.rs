@@ -154,11 +154,14 @@ pub struct Transmitted {
     pub read: bool,
 }
 
+/// What a station makes of a transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clarity {
+    /// It follows it, and can read it so far.
     Clear,
+    /// It follows it, but something has overlapped.
     Spoiled,
-    /// The station was sending, asleep or elsewhere for a part of it.
+    /// It does not follow it: it is sending, asleep, elsewhere or busy with another one, or could not recognise the preamble.
     Missed,
 }
 
@@ -527,30 +530,42 @@ impl<B: Clone> Air<B> {
             if at == from || station.away_until > now || self.active.iter().any(|other| other.from == at) {
                 continue;
             }
-            sent.clarity[at] = Clarity::Clear;
             self.signals[from][at].advance(now, &mut self.random);
-            let power = self.signals[from][at].power();
-            for other in self
-                .active
-                .iter_mut()
-                .filter(|other| other.channel == sent.channel)
-            {
-                if other.from == at || !self.signals[other.from][at].is_sensed() {
-                    continue;
-                }
-                let rival = self.signals[other.from][at].power();
-                if power - rival < CAPTURE {
-                    sent.clarity[at].spoil();
-                }
-                if rival - power < CAPTURE {
-                    other.clarity[at].spoil();
-                }
-            }
+            self.meet(&mut sent, at, now);
         }
         for other in &mut self.active {
             other.clarity[from] = Clarity::Missed;
         }
         self.active.push(sent);
+    }
+
+    /// A transmission reaches a station that listens: the station follows it, or goes on with what it was following.
+    fn meet(&mut self, sent: &mut Transmission, at: usize, now: Instant) {
+        let power = self.signals[sent.from][at].power();
+        sent.clarity[at] = Clarity::Clear;
+        for other in &mut self.active {
+            if other.channel != sent.channel || !self.signals[other.from][at].is_sensed() {
+                continue;
+            }
+            let margin = power - self.signals[other.from][at].power();
+            let outlasts = other.end > now + PREAMBLE;
+            let was_followed = other.clarity[at] != Clarity::Missed;
+            if margin >= CAPTURE {
+                // So much stronger that the station turns to it.
+                other.clarity[at] = Clarity::Missed;
+            } else if was_followed && -margin < CAPTURE && now < other.start + PREAMBLE {
+                // Two preambles at once: neither is recognised.
+                other.clarity[at] = Clarity::Missed;
+                sent.clarity[at] = Clarity::Missed;
+            } else if was_followed {
+                if -margin < CAPTURE {
+                    other.clarity[at] = Clarity::Spoiled;
+                }
+                sent.clarity[at] = Clarity::Missed;
+            } else if outlasts {
+                sent.clarity[at] = Clarity::Missed;
+            }
+        }
     }
 
     /// A transmission ends: stations sense it no longer, and those it was clear for read it.
@@ -819,15 +834,11 @@ impl<B: Clone> Air<B> {
     }
 }
 
-impl Clarity {
-    fn spoil(&mut self) {
-        if *self == Self::Clear {
-            *self = Self::Spoiled;
-        }
-    }
-}
-
 /// A frame this much stronger than all that overlaps with it is read all the same. Units: dB.
 ///
 /// Source: Lee et al. 2007 (message-in-message capture needs about 10 dB on OFDM receivers).
 const CAPTURE: f32 = 10.0;
+/// How long a receiver needs to recognise a preamble, during which an overlap may end without harm.
+///
+/// Source: IEEE 802.11-2016 section 17.3.10.6 (4 us).
+const PREAMBLE: Duration = Duration::from_micros(4);
