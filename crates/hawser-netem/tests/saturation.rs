@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use hawser_netem::air::phy::{DATA_OVERHEAD, PhyRate, Standard};
-use hawser_netem::air::{Air, AirEvent, Signal, StationConfig, StationId};
+use hawser_netem::air::{Air, AirEvent, BEACON_LEN, Outgoing, Signal, StationConfig, StationId};
 use hawser_units::{Duration, Instant};
 
 struct Row {
@@ -18,8 +18,6 @@ struct Row {
     payload: u32,
 }
 
-/// A beacon's bytes, MAC header and check sequence included: a short network name and the mandatory elements.
-const BEACON_LEN: u32 = 80;
 const BEACONS: Duration = Duration::from_micros(102_400);
 const SECONDS: u64 = 10;
 
@@ -61,11 +59,12 @@ fn run(row: &Row, seed: u64) -> Vec<f64> {
     while now < end {
         for (index, ap) in access_points.iter().enumerate() {
             while air.queued(*ap) < 4 {
-                air.handle_packet(*ap, Some(clients[index]), row.payload, len, false, now)
-                    .unwrap();
+                let data = outgoing(Some(clients[index]), row.payload, len);
+                air.handle_packet(*ap, data, now).unwrap();
             }
             if beacons[index] <= now {
-                air.handle_packet(*ap, None, 0, BEACON_LEN, true, now).unwrap();
+                air.handle_packet(*ap, outgoing(None, 0, BEACON_LEN), now)
+                    .unwrap();
                 beacons[index] += BEACONS;
             }
         }
@@ -83,6 +82,16 @@ fn run(row: &Row, seed: u64) -> Vec<f64> {
     }
     let mbps = |bytes: &u64| *bytes as f64 * 8.0 / 1e6 / SECONDS as f64;
     received.iter().map(mbps).collect()
+}
+
+/// A frame; a broadcast goes first.
+fn outgoing(to: Option<StationId>, body: u32, len: u32) -> Outgoing<u32> {
+    Outgoing {
+        to,
+        body,
+        len,
+        urgent: to.is_none(),
+    }
 }
 
 /// The fields of a line; a quoted field may hold commas.

@@ -86,6 +86,19 @@ pub enum Kind {
     Cts,
 }
 
+/// A frame to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing<B> {
+    /// To whom; `None` to everybody.
+    pub to: Option<StationId>,
+    /// What it carries.
+    pub body: B,
+    /// Bytes on the air, MAC header and check sequence included.
+    pub len: u32,
+    /// Whether it goes before all that have not been tried yet, and in spite of a full queue.
+    pub urgent: bool,
+}
+
 /// A frame that a station could read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reception<B> {
@@ -313,23 +326,15 @@ impl<B: Clone> Air<B> {
         taken.into_iter().map(|frame| frame.body).collect()
     }
 
-    /// Queues a frame of `len` bytes from a station to another one, or to everybody. `urgent` frames go before all that were not tried yet.
+    /// Queues a frame of a station.
     ///
     /// # Errors
     /// The queue is full: the body comes back.
-    pub fn handle_packet(
-        &mut self,
-        from: StationId,
-        to: Option<StationId>,
-        body: B,
-        len: u32,
-        urgent: bool,
-        now: Instant,
-    ) -> Result<(), B> {
+    pub fn handle_packet(&mut self, from: StationId, frame: Outgoing<B>, now: Instant) -> Result<(), B> {
         self.handle_timeout(now);
         let station = &mut self.stations[usize::from(from.0)];
-        if station.queue.len() >= station.config.queue && !urgent {
-            return Err(body);
+        if station.queue.len() >= station.config.queue && !frame.urgent {
+            return Err(frame.body);
         }
         if station.queue.is_empty() && station.exchange == Exchange::None {
             station.wanted_at = now;
@@ -338,10 +343,11 @@ impl<B: Clone> Air<B> {
                 station.draw(&mut self.random);
             }
         }
+        let urgent = frame.urgent;
         let frame = Queued {
-            to,
-            body,
-            len,
+            to: frame.to,
+            body: frame.body,
+            len: frame.len,
             sequence: None,
             attempts: 0,
         };

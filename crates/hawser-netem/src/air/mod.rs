@@ -5,12 +5,17 @@
 //! propagation delay, no adjacent-channel interference, no fragmentation.
 //! Usage: [`Air`]. Validation: `tests/saturation.rs` against rows of an independent simulator (ns-3.37), `medium/tests.rs` for behaviours.
 
+mod access_point;
 mod medium;
 pub mod phy;
 mod rate_control;
 mod signal;
 mod station;
 
-pub use medium::{Air, AirEvent, Kind, Reception, StationConfig, StationId, Transmitted};
+pub use access_point::{
+    AccessPoint, AccessPointConfig, AccessPointCounters, BEACON_LEN, Beacon, Frame, MANAGEMENT_LEN, NULL_LEN,
+    PS_POLL_LEN,
+};
+pub use medium::{Air, AirEvent, Kind, Outgoing, Reception, StationConfig, StationId, Transmitted};
 pub use rate_control::RateControl;
 pub use signal::{Fading, FrameLoss, Signal, loss_at};
