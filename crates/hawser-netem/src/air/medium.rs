@@ -407,8 +407,14 @@ impl<B: Clone> Air<B> {
             let answer = self.answers.remove(index);
             self.send_answer(&answer, now);
         }
+        for at in 0..self.stations.len() {
+            if self.stations[at].release_at <= now {
+                self.stations[at].release(&mut self.released);
+                self.pass_on(at);
+            }
+        }
         let starting: Vec<_> = (0..self.stations.len())
-            .filter(|at| self.stations[*at].due() <= now)
+            .filter(|at| self.stations[*at].exchange_due() <= now)
             .collect();
         for at in starting {
             match self.stations[at].exchange {
@@ -709,12 +715,17 @@ impl<B: Clone> Air<B> {
                     frame: frame.clone(),
                 });
             }
-            station.accept(frame, oldest.unwrap_or_default(), &mut self.released);
-            for frame in self.released.drain(..) {
-                self.events.push_back(AirEvent::Delivered { at: id, frame });
-            }
+            station.accept(frame, oldest.unwrap_or_default(), self.now, &mut self.released);
+            self.pass_on(at);
         }
         arrived
+    }
+
+    fn pass_on(&mut self, at: usize) {
+        let at = StationId(at as u16);
+        let released = self.released.drain(..);
+        self.events
+            .extend(released.map(|frame| AirEvent::Delivered { at, frame }));
     }
 
     fn reception(&self, sent: &Transmission, index: usize) -> Reception<B> {
@@ -848,3 +859,6 @@ const CAPTURE: f32 = 10.0;
 ///
 /// Source: IEEE 802.11-2016 section 17.3.10.6 (4 us).
 const PREAMBLE: Duration = Duration::from_micros(4);
+
+#[cfg(test)]
+mod tests;

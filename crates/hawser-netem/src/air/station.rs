@@ -58,6 +58,8 @@ pub(super) struct Station<B> {
     pub(super) wanted_at: Instant,
     pub(super) sequences: BTreeMap<StationId, u16>,
     pub(super) inbound: BTreeMap<StationId, Inbound<B>>,
+    /// When frames that wait for an earlier one are passed on without it.
+    pub(super) release_at: Instant,
     pub(super) rates: BTreeMap<StationId, RateControl>,
 }
 
@@ -89,6 +91,7 @@ impl<B> Station<B> {
             wanted_at: now,
             sequences: BTreeMap::new(),
             inbound: BTreeMap::new(),
+            release_at: Instant::FAR_FUTURE,
             rates: BTreeMap::new(),
             config,
         }
@@ -118,6 +121,11 @@ impl<B> Station<B> {
 
     /// When something happens by itself.
     pub(super) fn due(&self) -> Instant {
+        self.release_at.min(self.exchange_due())
+    }
+
+    /// When its contention or exchange goes on by itself.
+    pub(super) fn exchange_due(&self) -> Instant {
         match self.exchange {
             Exchange::None => self.access(),
             Exchange::Sending => Instant::FAR_FUTURE,
@@ -206,7 +214,13 @@ impl<B> Station<B> {
     }
 
     /// Takes in a frame meant for this station: gives what may go up, in order. `oldest`: the sender will not send anything before it again.
-    pub(super) fn accept(&mut self, frame: Reception<B>, oldest: u16, out: &mut Vec<Reception<B>>) {
+    pub(super) fn accept(
+        &mut self,
+        frame: Reception<B>,
+        oldest: u16,
+        now: Instant,
+        out: &mut Vec<Reception<B>>,
+    ) {
         let inbound = self.inbound.entry(frame.from).or_insert_with(|| Inbound {
             next: oldest,
             held: BTreeMap::new(),
@@ -219,6 +233,27 @@ impl<B> Station<B> {
         while let Some(frame) = inbound.held.remove(&inbound.next) {
             inbound.next = (inbound.next + 1) & SEQUENCE_MASK;
             out.push(frame);
+        }
+        let is_waiting = self.inbound.values().any(|inbound| !inbound.held.is_empty());
+        self.release_at = match (is_waiting, self.release_at) {
+            (false, _) => Instant::FAR_FUTURE,
+            (true, Instant::FAR_FUTURE) => now + REORDER,
+            (true, since) => since,
+        };
+    }
+
+    /// Passes on what waits for earlier frames: they will not come.
+    pub(super) fn release(&mut self, out: &mut Vec<Reception<B>>) {
+        self.release_at = Instant::FAR_FUTURE;
+        for inbound in self.inbound.values_mut() {
+            if let Some(last) = inbound
+                .held
+                .values()
+                .map(|frame| frame.sequence)
+                .max_by_key(|sequence| distance(inbound.next, *sequence))
+            {
+                inbound.release_before((last + 1) & SEQUENCE_MASK, out);
+            }
         }
     }
 }
@@ -252,3 +287,7 @@ const DELIMITER: u32 = 6;
 const LONGEST: Duration = Duration::from_millis(4);
 /// The largest aggregate that HT allows. Units: bytes.
 const LARGEST: u32 = 65_535;
+/// How long a receiver waits for a frame that others have overtaken.
+///
+/// Source: the reorder timeout of Linux's mac80211.
+const REORDER: Duration = Duration::from_millis(100);
