@@ -1,4 +1,5 @@
 //! Discrete events in virtual time around the machines of level 1: the same code as the daemon's, without a kernel.
 #![forbid(unsafe_code)]
 
+pub mod parallel;
 pub mod reproduce;

@@ -2,10 +2,16 @@
 //!
 //! Claims are data (`claims/*.toml`), experiments are code that does not see them, and only the runner brings both together.
 
+mod claims;
 mod experiment;
 mod quantity;
 mod registry;
+mod runner;
+mod verdict;
 
+pub use claims::{Claim, ClaimsError, Expected, Paper, Setup, Source, UnknownSelection, papers, select};
 pub use experiment::{Axis, Curve, Experiment, ExperimentError, Findings, Measured, Outcome, Plot};
 pub use quantity::{Dimension, Quantity, Unit};
 pub use registry::EXPERIMENTS;
+pub use runner::{JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run};
+pub use verdict::{Evidence, Judgement, Spread, Verdict, judge};
