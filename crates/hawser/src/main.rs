@@ -8,8 +8,10 @@ mod cli_client;
 mod cli_demo;
 mod cli_hub;
 mod cli_lab;
+mod cli_reproduce;
 mod cli_status;
 mod logs;
+mod progress;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -47,6 +49,8 @@ enum Command {
     Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
+    /// Runs the evaluations of the papers again and holds them against what the papers print.
+    Reproduce(cli_reproduce::ReproduceArgs),
     /// Shows what Hawser does: one download over three networks, with a picture.
     Demo(cli_demo::DemoArgs),
     /// Measures parts of Hawser on this machine.
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Reload(args) => cli_client::reload(&args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
+        Command::Reproduce(args) => cli_reproduce::run(&args),
         Command::Demo(args) => cli_demo::run(args),
         Command::Bench(args) => cli_bench::run(args),
     };

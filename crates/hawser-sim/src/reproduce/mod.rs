@@ -6,6 +6,7 @@ mod claims;
 mod experiment;
 mod quantity;
 mod registry;
+mod report;
 mod runner;
 mod verdict;
 
@@ -13,5 +14,6 @@ pub use claims::{Claim, ClaimsError, Expected, Paper, Setup, Source, UnknownSele
 pub use experiment::{Axis, Curve, Experiment, ExperimentError, Findings, Measured, Outcome, Plot};
 pub use quantity::{Dimension, Quantity, Unit};
 pub use registry::EXPERIMENTS;
+pub use report::{ClaimReport, ReproductionReport, SpreadReport};
 pub use runner::{JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run};
 pub use verdict::{Evidence, Judgement, Spread, Verdict, judge};
