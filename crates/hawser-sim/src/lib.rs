@@ -3,3 +3,4 @@
 
 pub mod parallel;
 pub mod reproduce;
+pub mod sweep;
