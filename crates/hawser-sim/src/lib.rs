@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod parallel;
+pub mod recording;
 pub mod reproduce;
 pub mod sweep;
