@@ -93,6 +93,8 @@ pub struct Segment {
     pub duplicate: u16,
     /// Which of [`flag`] are set.
     pub flags: u8,
+    /// When the segment was sent that this one answers; zero without timestamps (RFC 7323).
+    pub echo: Instant,
     /// What has arrived beyond `ack`.
     pub sack: Sack,
 }
