@@ -9,3 +9,5 @@ pub use datagram::{Cbr, DatagramSink, Jitter};
 pub use meter::{Gap, Meter};
 pub use ping::{Echo, Pinger};
 pub use transfer::{TcpSink, TcpSource};
+
+pub(crate) use transfer::outgoing;

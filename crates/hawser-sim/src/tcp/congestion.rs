@@ -10,7 +10,7 @@ pub enum Congestion {
     /// By a cubic function of the time since the last loss. Source: RFC 9438.
     #[default]
     Cubic,
-    /// By what a coupling of several subflows says (the multipath module).
+    /// By what a coupling of several subflows says ([`crate::mptcp::Coupling`]).
     Coupled,
 }
 

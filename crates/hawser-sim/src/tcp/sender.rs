@@ -30,6 +30,22 @@ pub struct Statistics {
     pub duplicate_acks: u64,
 }
 
+impl Statistics {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            segments: self.segments + other.segments,
+            retransmitted: self.retransmitted + other.retransmitted,
+            reductions: self.reductions + other.reductions,
+            marks: self.marks + other.marks,
+            timeouts: self.timeouts + other.timeouts,
+            undone: self.undone + other.undone,
+            duplicate_acks: self.duplicate_acks + other.duplicate_acks,
+        }
+    }
+}
+
 /// Sends a stream of bytes, whose content nobody sees.
 ///
 /// Drive it: [`Self::handle_segment`] for what arrives and [`Self::handle_timeout`] when [`Self::poll_timeout`] is past; then send what
@@ -224,6 +240,23 @@ impl Sender {
     /// Sets what a coupling of subflows says: growth for each acknowledged segment, and the share of the window that a loss leaves.
     pub fn couple(&mut self, increase: f64, left_after_loss: f64) {
         self.window.couple(increase, left_after_loss);
+    }
+
+    /// Begins anew after an outage that is over: everything on its way is lost, the window is the first one.
+    pub fn restart(&mut self, now: Instant) {
+        let config = &self.config;
+        self.window = Window::new(config.congestion, config.initial_window, config.initial_threshold);
+        self.hystart = HyStart::default();
+        self.round_trip.forgive();
+        self.undo = None;
+        self.is_limited = false;
+        if self.opening_due.is_some() {
+            self.opening_due = Some(now);
+        }
+        if !self.records.is_empty() {
+            self.begin_slow_start();
+            self.timer = Some(self.round_trip.deadline(now));
+        }
     }
 
     /// The parts of the data stream that are sent and not acknowledged, as `(data, len)`.

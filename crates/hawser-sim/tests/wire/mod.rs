@@ -115,6 +115,22 @@ impl Pair {
         join(&mut self.network, FlowId(self.flows), near, far)
     }
 
+    /// Server to client with two subflows that both use the first way.
+    pub fn join_doubled(&mut self, source: impl Application, sink: impl Application) -> (SocketId, SocketId) {
+        self.flows += 1;
+        let near = End {
+            host: self.server,
+            application: Box::new(source),
+            ways: &[self.from_server[0]; 2],
+        };
+        let far = End {
+            host: self.client,
+            application: Box::new(sink),
+            ways: &[self.from_client[0]; 2],
+        };
+        join(&mut self.network, FlowId(self.flows), near, far)
+    }
+
     /// A download over the first way.
     pub fn tcp(&mut self, config: Config, total: Option<u64>) -> (SocketId, SocketId) {
         let start = Instant::ZERO;
