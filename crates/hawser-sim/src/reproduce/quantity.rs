@@ -58,6 +58,12 @@ pub enum Unit {
     /// Packets.
     #[serde(rename = "packets")]
     Packets,
+    /// Clients, flows, runs: what has no unit of its own.
+    #[serde(rename = "count")]
+    Count,
+    /// Feet, as the papers walk.
+    #[serde(rename = "ft")]
+    Feet,
     /// Links.
     #[serde(rename = "links")]
     Links,
@@ -82,6 +88,10 @@ pub enum Dimension {
     Size,
     /// Packets.
     Packets,
+    /// Anything else that is counted.
+    Count,
+    /// Distance.
+    Length,
     /// Links.
     Links,
     /// Beacons.
@@ -124,6 +134,8 @@ impl Unit {
             Self::Bytes => (Dimension::Size, 1.0),
             Self::Kilobytes => (Dimension::Size, 1024.0),
             Self::Packets => (Dimension::Packets, 1.0),
+            Self::Count => (Dimension::Count, 1.0),
+            Self::Feet => (Dimension::Length, 1.0),
             Self::Links => (Dimension::Links, 1.0),
             Self::Beacons => (Dimension::Beacons, 1.0),
             Self::Decibels => (Dimension::Decibels, 1.0),
@@ -154,6 +166,8 @@ impl Unit {
             Self::Bytes => "B",
             Self::Kilobytes => "KB",
             Self::Packets => "packets",
+            Self::Count => "count",
+            Self::Feet => "ft",
             Self::Links => "links",
             Self::Beacons => "beacons",
             Self::Decibels => "dB",

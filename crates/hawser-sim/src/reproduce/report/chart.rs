@@ -326,7 +326,7 @@ fn joined(points: impl Iterator<Item = (f64, f64)>) -> String {
 }
 
 pub(super) fn axis_label(label: &str, unit: Unit) -> String {
-    if unit.symbol() == label {
+    if unit.symbol() == label || unit == Unit::Count {
         label.to_owned()
     } else {
         format!("{label} ({unit})")
