@@ -82,6 +82,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod bench;
 pub mod engine;
 pub mod host;
 pub mod mptcp;

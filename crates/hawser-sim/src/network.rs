@@ -86,6 +86,7 @@ struct Core {
     now: Instant,
     events: EventQueue<Event>,
     links: Vec<Wire>,
+    packets: Packets,
     names: Vec<String>,
     /// Who has an address, by address.
     owners: Vec<NodeId>,
@@ -95,8 +96,35 @@ struct Core {
     packet_events: u64,
 }
 
+/// Packets on their way. Links carry their places only: a queue that fills and drains stays small in memory, and the place
+/// that was left last, still in the processor's cache, is taken next.
+#[derive(Default)]
+struct Packets {
+    places: Vec<Packet>,
+    free: Vec<Place>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place(u32);
+
+impl Packets {
+    fn put(&mut self, packet: Packet) -> Place {
+        if let Some(place) = self.free.pop() {
+            self.places[place.0 as usize] = packet;
+            return place;
+        }
+        self.places.push(packet);
+        Place(u32::try_from(self.places.len() - 1).expect("fewer than 2^32 packets are on their way"))
+    }
+
+    fn take(&mut self, place: Place) -> Packet {
+        self.free.push(place);
+        self.places[place.0 as usize]
+    }
+}
+
 struct Wire {
-    link: Link<Packet>,
+    link: Link<Place>,
     timer: TimerId,
     due: Instant,
     from: NodeId,
@@ -125,6 +153,7 @@ impl Network {
             now: Instant::ZERO,
             events: EventQueue::default(),
             links: Vec::new(),
+            packets: Packets::default(),
             names: Vec::new(),
             owners: Vec::new(),
             changes: Vec::new(),
@@ -282,7 +311,8 @@ impl Network {
     fn on_link(&mut self, id: LinkId) {
         let now = self.core.now;
         self.core.links[id.index()].due = Instant::FAR_FUTURE;
-        while let Some(packet) = self.core.links[id.index()].link.poll_transmit(now) {
+        while let Some(place) = self.core.links[id.index()].link.poll_transmit(now) {
+            let packet = self.core.packets.take(place);
             self.core.packet_events += 1;
             self.core.show(id, &packet, Fate::Delivered);
             let to = self.core.links[id.index()].to;
@@ -315,21 +345,20 @@ impl Network {
 impl Core {
     fn send(&mut self, id: LinkId, packet: Packet) {
         self.show(id, &packet, Fate::Sent);
+        let place = self.packets.put(packet);
         let wire = &mut self.links[id.index()];
-        if wire
-            .link
-            .handle_packet(packet, u64::from(packet.size), self.now)
-            .is_some()
-        {
+        let refused = wire.link.handle_packet(place, u64::from(packet.size), self.now);
+        if let Some(place) = refused {
+            self.packets.take(place);
             self.show(id, &packet, Fate::Refused);
-        } else {
-            self.settle(id);
         }
+        self.settle(id);
     }
 
     /// Takes back what was lost, and arms the link's timer.
     fn settle(&mut self, id: LinkId) {
-        while let Some(packet) = self.links[id.index()].link.poll_lost() {
+        while let Some(place) = self.links[id.index()].link.poll_lost() {
+            let packet = self.packets.take(place);
             self.show(id, &packet, Fate::Lost);
         }
         let wire = &mut self.links[id.index()];

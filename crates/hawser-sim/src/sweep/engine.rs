@@ -127,7 +127,13 @@ fn row(sweep: &Sweep, run: u64, run_one: &(dyn Fn(&Scenario) -> Result<Row, Stri
     };
     let one = parallel::run(1, NonZeroUsize::MIN, &|| false, |_| run_one(&scenario));
     match one.into_iter().flatten().next() {
-        Some(Ok(Ok(results))) => row.0.extend(results.0),
+        Some(Ok(Ok(results))) => {
+            // A report repeats what was set: the axis says it in the words of the sweep.
+            let is_new = |name: &String| !row.0.iter().any(|(known, _)| known == name);
+            let results = results.0.into_iter().filter(|(name, _)| is_new(name));
+            let results: Vec<_> = results.collect();
+            row.0.extend(results);
+        }
         Some(Ok(Err(problem)) | Err(problem)) => row.push(ERROR, problem),
         None => row.push(ERROR, "not run".to_owned()),
     }

@@ -69,6 +69,7 @@ fn simulate(scenario: &Scenario) -> Result<Row, String> {
     row.push("goodput_bps", 1e6 / (scenario.seed as f64 + delay.as_secs_f64()));
     row.push("finished", Cell::Bool(scenario.seed == 1));
     row.push("lost", scenario.seed as i64 * 7);
+    row.push("seed", Cell::Text("said again".to_owned()));
     if scenario.via.label() == "hub" {
         row.push("hub_cpu", 0.1 * 3.0);
     }
@@ -149,6 +150,11 @@ fn shards_merge_into_what_one_machine_gives() {
     for index in [2, 0] {
         whole(&many, Shard { index, count: 3 }).expect("runs");
     }
+    let csv = std::fs::read_to_string(&summary.files[0]).expect("a table");
+    assert!(
+        csv.starts_with("run,seed,via,") && !csv.contains("said again"),
+        "{csv}"
+    );
     let missing = merge(&many).expect_err("a shard is missing").to_string();
     assert!(
         missing.contains("4 of 12 runs are missing, the first is 1"),
