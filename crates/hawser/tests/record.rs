@@ -17,7 +17,7 @@ fn said(output: &Output) -> String {
 }
 
 /// Answers every status request as a daemon with one path would.
-fn pretend_daemon(socket: &Path) {
+fn pretend_daemon(socket: &Path, status: &'static str) {
     let listener = UnixListener::bind(socket).expect("a socket");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -26,7 +26,7 @@ fn pretend_daemon(socket: &Path) {
             let read = BufReader::new(stream.try_clone().expect("a copy")).read_line(&mut line);
             if read.expect("a request") > 0 {
                 assert!(line.contains("\"status\""), "{line}");
-                stream.write_all(STATUS.as_bytes()).expect("an answer");
+                stream.write_all(status.as_bytes()).expect("an answer");
             }
         }
     });
@@ -43,7 +43,7 @@ const STATUS: &str = concat!(
 fn records_what_the_daemon_sees_and_nothing_private() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).to_str().expect("a plain name").to_owned();
-    pretend_daemon(&hawser_node::run_dir::socket(dir.path()));
+    pretend_daemon(&hawser_node::run_dir::socket(dir.path()), STATUS);
     let (run_dir, out) = (path(""), path("commute.recording"));
     let arguments = ["record", "--out", &out, "--seconds", "2", "--run-dir", &run_dir];
     let output = hawser(&arguments);
@@ -62,6 +62,22 @@ fn records_what_the_daemon_sees_and_nothing_private() {
     let again = hawser(&arguments);
     assert_eq!(again.status.code(), Some(1), "a recording is not overwritten");
     assert_eq!(std::fs::read_to_string(&out).expect("a recording"), text);
+}
+
+#[test]
+fn a_hub_is_not_recorded() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let hub = "{\"version\":1,\"role\":\"hub\",\"sessions\":[]}\n";
+    pretend_daemon(&hawser_node::run_dir::socket(dir.path()), hub);
+    let out = dir.path().join("hub.recording");
+    let (out_name, run_dir) = (out.to_str().expect("plain"), dir.path().to_str().expect("plain"));
+    let output = hawser(&["record", "--out", out_name, "--run-dir", run_dir]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("record on a client") && !out.exists(),
+        "{}",
+        said(&output)
+    );
 }
 
 #[test]
