@@ -89,6 +89,7 @@ pub mod mptcp;
 pub mod network;
 pub mod packet;
 mod router;
+pub mod run;
 mod streams;
 pub mod tcp;
 

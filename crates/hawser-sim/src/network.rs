@@ -217,6 +217,11 @@ impl Network {
         self.core.tap = Some(Box::new(tap));
     }
 
+    /// The same with a tap whose type is not known here.
+    pub fn set_boxed_tap(&mut self, tap: Box<dyn Tap>) {
+        self.core.tap = Some(tap);
+    }
+
     /// Takes the tap off; `None` when there is none of this type.
     pub fn take_tap<T: Tap>(&mut self) -> Option<Box<T>> {
         let tap: Box<dyn Any> = self.core.tap.take()?;
@@ -347,9 +352,7 @@ impl Core {
         self.show(id, &packet, Fate::Sent);
         let place = self.packets.put(packet);
         let wire = &mut self.links[id.index()];
-        let refused = wire
-            .link
-            .handle_packet(place, u64::from(packet.size), self.now);
+        let refused = wire.link.handle_packet(place, u64::from(packet.size), self.now);
         if let Some(place) = refused {
             self.packets.take(place);
             self.show(id, &packet, Fate::Refused);
