@@ -92,6 +92,7 @@ pub mod parallel;
 pub mod recording;
 pub mod reproduce;
 mod router;
+pub mod run;
 mod streams;
 pub mod sweep;
 pub mod tcp;

@@ -217,6 +217,11 @@ impl Network {
         self.core.tap = Some(Box::new(tap));
     }
 
+    /// The same with a tap whose type is not known here.
+    pub fn set_boxed_tap(&mut self, tap: Box<dyn Tap>) {
+        self.core.tap = Some(tap);
+    }
+
     /// Takes the tap off; `None` when there is none of this type.
     pub fn take_tap<T: Tap>(&mut self) -> Option<Box<T>> {
         let tap: Box<dyn Any> = self.core.tap.take()?;
