@@ -37,7 +37,10 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     bail!("nothing to do: write --sweep FILE, --merge DIR or --replay FILE")
 }
 
-/// The columns of one run.
+/// The columns of one run: its report, without series.
 fn simulate(scenario: &Scenario) -> Result<Row, String> {
-    Err(format!("{}: there is no simulator yet", scenario.name))
+    let outcome = hawser_sim::run::run(scenario, &scenario.via, None, &mut |_| {});
+    let report = outcome.map_err(|error| error.to_string())?.report;
+    let report = serde_json::to_value(report).map_err(|error| error.to_string())?;
+    Ok(Row::from_json(&report))
 }
