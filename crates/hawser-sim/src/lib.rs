@@ -88,6 +88,7 @@ pub mod host;
 pub mod mptcp;
 pub mod network;
 pub mod packet;
+pub mod pcapng;
 mod router;
 pub mod run;
 mod streams;

@@ -8,6 +8,7 @@ mod cli_client;
 mod cli_demo;
 mod cli_hub;
 mod cli_lab;
+mod cli_sim;
 mod cli_status;
 mod logs;
 
@@ -47,6 +48,8 @@ enum Command {
     Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
+    /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
+    Sim(cli_sim::SimArgs),
     /// Shows what Hawser does: one download over three networks, with a picture.
     Demo(cli_demo::DemoArgs),
     /// Measures parts of Hawser on this machine.
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Reload(args) => cli_client::reload(&args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
+        Command::Sim(args) => cli_sim::run(args),
         Command::Demo(args) => cli_demo::run(args),
         Command::Bench(args) => cli_bench::run(args),
     };
