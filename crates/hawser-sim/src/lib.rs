@@ -89,6 +89,7 @@ pub mod mptcp;
 pub mod network;
 pub mod packet;
 pub mod parallel;
+pub mod pcapng;
 pub mod recording;
 pub mod reproduce;
 mod router;

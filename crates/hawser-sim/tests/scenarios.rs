@@ -48,7 +48,8 @@ fn each_way_reaches_what_it_can() {
         ("mptcp", 30.0, 0.88),
         ("hub", 30.0, 0.85),
     ] {
-        let report = report(&text, &[&format!("via={via}")]);
+        // CUBIC alone lets the slower path of the tunnel idle for a while.
+        let report = report(&text, &[&format!("via={via}"), "workload.0.congestion=reno"]);
         let share = report.goodput_bps.total / 1e6 / sum;
         assert!((least..0.957).contains(&share), "{via}: {share}");
         let carried = report.networks["a"].down.bytes + report.networks["b"].down.bytes;

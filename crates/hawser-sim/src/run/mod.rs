@@ -57,14 +57,17 @@ pub struct Outcome {
     pub network: Network,
 }
 
-/// Runs `scenario` over `via` and shows every packet to `tap`; `on_progress` hears ten times a second of virtual time how much has passed.
+/// Makes a tap, given the names of all links.
+pub type TapMaker<'a> = &'a mut dyn FnMut(&[String]) -> Box<dyn Tap>;
+
+/// Runs `scenario` over `via` and shows every packet to the tap that `tap` makes; `on_progress` hears ten times a second of virtual time how much has passed.
 ///
 /// # Errors
 /// [`RunError`], before anything runs.
 pub fn run(
     scenario: &Scenario,
     via: &Via,
-    tap: Option<Box<dyn Tap>>,
+    tap: Option<TapMaker<'_>>,
     on_progress: &mut dyn FnMut(Duration),
 ) -> Result<Outcome, RunError> {
     if scenario.workloads.is_empty() {
@@ -75,8 +78,8 @@ pub fn run(
     }
     let mut world = World::build(scenario, via)?;
     let running = workload::start(scenario, via, &mut world)?;
-    if let Some(tap) = tap {
-        world.network.set_boxed_tap(tap);
+    if let Some(make) = tap {
+        world.network.set_boxed_tap(make(world.network.link_names()));
     }
     world.schedule_events(scenario);
     world.network.run(world.start);
