@@ -73,7 +73,7 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
         Ok(scenario) => scenario,
         Err(error) => return Ok(refuse(&error.to_string())),
     };
-    let ways = match ways(&args, path, &scenario) {
+    let ways = match ways(&args, &scenario) {
         Ok(ways) => ways,
         Err(problem) => return Ok(refuse(&problem)),
     };
@@ -155,7 +155,7 @@ fn simulate(
     Ok(outcome)
 }
 
-fn ways(args: &SimArgs, path: &Path, scenario: &Scenario) -> Result<Vec<Via>, String> {
+fn ways(args: &SimArgs, scenario: &Scenario) -> Result<Vec<Via>, String> {
     let singles = scenario
         .networks
         .iter()
