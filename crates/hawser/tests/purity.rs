@@ -8,12 +8,13 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Every crate with its level.
-const LEVELS: [(&str, u8); 9] = [
+const LEVELS: [(&str, u8); 10] = [
     ("hawser-units", 0),
     ("hawser-wire", 0),
     ("hawser-proto", 1),
     ("hawser-netem", 1),
     ("hawser-linux", 2),
+    ("hawser-sim", 2),
     ("hawser-node", 3),
     ("hawser-lab", 3),
     ("hawser-fuzz", 4),
