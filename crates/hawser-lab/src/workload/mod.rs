@@ -21,7 +21,7 @@ use hawser_netem::scenario::Workload;
 use hawser_units::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
-pub use hawser_netem::report::{Finding, RoundTrips};
+pub(crate) use hawser_netem::report::{Finding, RoundTrips};
 
 use crate::recorder::Recorder;
 use crate::world::{SERVER, World};
