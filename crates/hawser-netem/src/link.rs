@@ -404,7 +404,7 @@ impl<T> Link<T> {
         let frame = u64::from(head.frame);
         let end = match &self.capacity {
             Capacity::Rate(rate) => start + rate.time_for(Bytes(frame)),
-            capacity => {
+            capacity @ (Capacity::Unlimited | Capacity::Trace(_)) => {
                 let rare = &mut *self.rare;
                 capacity.finish(rare.epoch, start, frame, &mut rare.position)
             }
