@@ -373,7 +373,7 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
     if let Body::Tcp(segment) = packet.body {
         let header = (packet.size - 20).saturating_sub(segment.payload);
         bytes[9] = protocol::TCP;
-        bytes[32] = (header.clamp(20, 60) / 4 << 4) as u8;
+        bytes[32] = ((header.clamp(20, 60) / 4) << 4) as u8;
         bytes[33] = segment.flags;
     }
 }
