@@ -51,6 +51,8 @@ fn data() -> Seeds {
         class: Class::Interactive,
         checksum_partial: true,
         unordered: false,
+        backed: false,
+        repair: false,
         flow: 7,
         sequence: Sequence(u32::MAX),
         sent_us: 123_456,

@@ -189,6 +189,8 @@ impl Tunnel {
             class: Class::Bulk,
             checksum_partial: false,
             unordered: false,
+            backed: false,
+            repair: false,
             flow: 0,
             sequence: Sequence(0),
             sent_us: now.as_micros_wrapping(),
@@ -204,6 +206,8 @@ impl Tunnel {
                 flow,
                 class,
                 unordered,
+                backed,
+                repair,
                 sequence,
                 last,
                 ..
@@ -219,6 +223,7 @@ impl Tunnel {
                 }
                 inner.class = class;
                 inner.unordered = unordered;
+                (inner.backed, inner.repair) = (backed, repair);
                 inner.flow = flow;
                 inner.sequence = sequence;
                 self.put(at, transmit, inner, (Vec::new(), Some(packet)), context);
@@ -227,7 +232,7 @@ impl Tunnel {
             Sent::Report(report) => {
                 let mut body = [0; FEEDBACK_LEN];
                 report.emit(&mut body);
-                (Kind::Feedback, body.to_vec())
+                (Kind::Feedback, body[..report.len()].to_vec())
             }
             Sent::Probe(probe) => {
                 let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
