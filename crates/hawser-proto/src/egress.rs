@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use hawser_units::{Duration, Instant, PathId, Rate, Sequence};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback};
 use hawser_wire::inner::{self, Ecn};
+use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
 use crate::flow::{Flows, Refusal, Run};
@@ -90,6 +91,8 @@ pub struct Counters {
     pub policed: u64,
     /// Packets dropped because no path takes their size any more.
     pub too_large: u64,
+    /// Packets of upper layers let go for want of capacity.
+    pub let_go: u64,
 }
 
 /// A state change of a path, for the driver to tell.
@@ -119,6 +122,7 @@ pub struct Egress<B> {
     used: Instant,
     wait: Instant,
     counters: Counters,
+    layer_rules: Vec<layer::Rule>,
     seed: u64,
 }
 
@@ -139,6 +143,7 @@ impl<B: Copy> Egress<B> {
             used: now,
             wait: Instant::FAR_FUTURE,
             counters: Counters::default(),
+            layer_rules: Vec::new(),
             seed,
         }
     }
@@ -173,6 +178,12 @@ impl<B: Copy> Egress<B> {
     pub fn set_scheduler(&mut self, class: Class, name: &str) -> Result<(), UnknownScheduler> {
         self.schedulers[class as usize] = scheduler::by_name(name, self.seed)?;
         Ok(())
+    }
+
+    /// Changes how packets of layered streams are known; it holds for packets that come in from now on. A flow in which a rule
+    /// finds a mark is of class [`Class::Layered`] from then on.
+    pub fn set_layer_rules(&mut self, rules: Vec<layer::Rule>) {
+        self.layer_rules = rules;
     }
 
     /// Adds a path. `reachable`: the peer's address is known.
@@ -257,6 +268,7 @@ impl<B: Copy> Egress<B> {
             checksum_partial: offload.checksum_partial,
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
+            layer: layer::layer_of(packet, &summary, &self.layer_rules),
             since: now,
         };
         self.used = now;
@@ -482,9 +494,15 @@ impl<B: Copy> Egress<B> {
             packets: run.left(),
             sustained: class == Class::Bulk,
             backlog,
+            layer: run.layer,
         };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
             Choice::Wait(until) => Decision::Wait(until),
+            Choice::Drop => {
+                self.counters.let_go += 1;
+                self.drop_head(slot, 1);
+                Decision::Again
+            }
             Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),
             Choice::Duplicate(_) => Decision::Wait(Instant::FAR_FUTURE),
             Choice::Send { path, packets } => {
@@ -568,6 +586,7 @@ impl<B: Copy> Egress<B> {
                 delay: delay + path.queueing(),
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
+                loss: path.loss(),
             });
             self.view_lanes.push(at);
         }

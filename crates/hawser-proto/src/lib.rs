@@ -8,6 +8,7 @@ pub mod egress;
 pub mod flow;
 pub mod ingress;
 pub mod path;
+pub mod pool;
 pub mod replay;
 pub mod resequencer;
 pub mod scheduler;
