@@ -133,7 +133,8 @@ pub fn allocate_flows(flows: &[FlowNeed], channels: &[Channel], remainder: Remai
         let mut group: Vec<usize> = (0..flows.len())
             .filter(|&flow| flows[flow].importance == rank)
             .collect();
-        for level in 0.. {
+        let mut level = 0;
+        loop {
             group.retain(|&flow| flows[flow].subflows.len() > level);
             if group.is_empty() {
                 break;
@@ -145,6 +146,7 @@ pub fn allocate_flows(flows: &[FlowNeed], channels: &[Channel], remainder: Remai
             }
             let mut carried = taken.iter().map(|shares| !shares.is_empty());
             group.retain(|_| carried.next().unwrap_or(false));
+            level += 1;
         }
     }
     result

@@ -218,7 +218,7 @@ impl Scheduler for LayerPriority {
                 let path = paths.iter().position(|path| path.id == id).unwrap_or_default();
                 Choice::Send { path, packets: 1 }
             }
-            other => other,
+            other @ (Choice::Duplicate(_) | Choice::Drop | Choice::Wait(_)) => other,
         }
     }
 }
@@ -283,9 +283,11 @@ mod tests {
         let mut result = vec![Vec::new(); usize::from(layers)];
         for n in 0..30u64 {
             for layer in 0..layers {
-                let id = match scheduler.choose(&packet(layer), paths, at(from + n * 100)) {
-                    Choice::Drop => 0,
-                    choice => paths[chosen(choice)].id.0,
+                let choice = scheduler.choose(&packet(layer), paths, at(from + n * 100));
+                let id = if choice == Choice::Drop {
+                    0
+                } else {
+                    paths[chosen(choice)].id.0
                 };
                 let ids = &mut result[usize::from(layer)];
                 if !ids.contains(&id) {

@@ -177,7 +177,7 @@ fn any_channels() -> impl Strategy<Value = Vec<Channel>> {
             .map(|(id, (kbps, loss))| channel(id as u16, kbps, f64::from(loss) / 100.0))
             .map(|channel| Channel {
                 // Whole kilobits of effective rate, so that the naive model is exact.
-                rate: Rate::from_bps((channel.effective().as_bps() / 1_000 * 1_000) as u64),
+                rate: Rate::from_bps(channel.effective().as_bps() / 1_000 * 1_000),
                 ..channel
             })
             .collect();
