@@ -8,8 +8,14 @@ mod cli_client;
 mod cli_demo;
 mod cli_hub;
 mod cli_lab;
+mod cli_record;
+mod cli_replay;
+mod cli_reproduce;
+mod cli_sim;
 mod cli_status;
+mod cli_sweep;
 mod logs;
+mod progress;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -47,6 +53,12 @@ enum Command {
     Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
+    /// Records rates, delays, losses and outages of the networks, for `hawser sim --replay`.
+    Record(cli_record::RecordArgs),
+    /// Runs scenarios in virtual time: sweeps and replays.
+    Sim(cli_sim::SimArgs),
+    /// Runs the evaluations of the papers again and holds them against what the papers print.
+    Reproduce(cli_reproduce::ReproduceArgs),
     /// Shows what Hawser does: one download over three networks, with a picture.
     Demo(cli_demo::DemoArgs),
     /// Measures parts of Hawser on this machine.
@@ -75,6 +87,9 @@ fn main() -> ExitCode {
         Command::Reload(args) => cli_client::reload(&args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
+        Command::Record(args) => cli_record::run(&args),
+        Command::Sim(args) => cli_sim::run(&args),
+        Command::Reproduce(args) => cli_reproduce::run(&args),
         Command::Demo(args) => cli_demo::run(args),
         Command::Bench(args) => cli_bench::run(args),
     };

@@ -387,6 +387,11 @@ impl Reader<'_> {
                 },
                 SetValue::Link(link) => self.change(*link, span.clone())?,
             };
+            if change == Change::default() {
+                let problem =
+                    "this event changes nothing; write set = \"down\" or set = { rate = \"5mbit\" }";
+                return Err(self.invalid(Some(span), problem));
+            }
             if networks[network].links.is_none() && (change.state.is_none() || direction.is_some()) {
                 let problem = "this network is not emulated: it can only go down, blackhole and up; \
                                give it down = { .. } and up = { .. } for more";

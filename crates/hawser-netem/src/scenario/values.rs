@@ -11,8 +11,16 @@ use crate::{Jitter, Loss, QueueBound, State};
 /// Reads `20mbit`: bit/s with a decimal prefix.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     let units = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
-    let bps = number(text, &units).ok_or_else(|| expected("a rate", text, "\"20mbit\""))?;
-    Ok(Rate::from_bps(bps as u64))
+    let bps = number(text, &units).ok_or_else(|| expected("a rate", text, "\"20mbit\""))? as u64;
+    match bps {
+        0 => Err(format!(
+            "a link cannot have the rate {text:?}; to stop it, write an [[event]] with set = \"blackhole\""
+        )),
+        1..=FASTEST_BPS => Ok(Rate::from_bps(bps)),
+        _ => Err(format!(
+            "{text:?} is faster than any network; write at most \"10000gbit\""
+        )),
+    }
 }
 
 /// Reads `20ms`.
@@ -60,6 +68,9 @@ fn number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 fn expected(what: &str, found: &str, example: &str) -> String {
     format!("{found:?} is not {what}; write a number with its unit, like {example}")
 }
+
+/// Ten times the fastest Ethernet there is: more is a unit mistaken for another.
+const FASTEST_BPS: u64 = 10_000_000_000_000;
 
 /// A string with a unit, read by `R`; a bare number is an error that shows how to write it.
 pub(super) struct WithUnit<T>(pub(super) T);

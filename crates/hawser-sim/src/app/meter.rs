@@ -1,0 +1,103 @@
+use hawser_units::{Duration, Instant};
+
+/// The bytes that reach one receiver, in bins, with the pauses between them.
+///
+/// Cost: O(1) a record; one number for each bin up to the last record.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    bin: Duration,
+    bins: Vec<u64>,
+    total: u64,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    gaps: Vec<Gap>,
+}
+
+/// A time without a delivered byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The delivery before it.
+    pub from: Instant,
+    /// Until the next delivery.
+    pub length: Duration,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self::new(BIN)
+    }
+}
+
+impl Meter {
+    /// An empty one with bins of this length.
+    #[must_use]
+    pub fn new(bin: Duration) -> Self {
+        Self {
+            bin,
+            bins: Vec::new(),
+            total: 0,
+            first: None,
+            last: None,
+            gaps: Vec::new(),
+        }
+    }
+
+    /// Adds bytes delivered at `now`.
+    pub fn record(&mut self, now: Instant, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let bin = (now.as_nanos() / self.bin.as_nanos() as u64) as usize;
+        if bin >= self.bins.len() {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += bytes;
+        self.total += bytes;
+        self.first.get_or_insert(now);
+        if let Some(from) = self.last {
+            let length = now.since(from);
+            if length >= GAP_WORTH_KEEPING {
+                self.gaps.push(Gap { from, length });
+            }
+        }
+        self.last = Some(now);
+    }
+
+    /// Bytes in each bin since time zero.
+    #[must_use]
+    pub fn bins(&self) -> &[u64] {
+        &self.bins
+    }
+
+    /// All bytes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The pauses of at least ten milliseconds, in order.
+    #[must_use]
+    pub fn gaps(&self) -> &[Gap] {
+        &self.gaps
+    }
+
+    /// The time of the last delivery.
+    #[must_use]
+    pub fn last(&self) -> Option<Instant> {
+        self.last
+    }
+
+    /// The mean rate between two times, to the resolution of the bins. Units: bit/s of payload.
+    #[must_use]
+    pub fn rate(&self, from: Instant, to: Instant) -> f64 {
+        let bin = self.bin.as_nanos() as u64;
+        let range = (from.as_nanos() / bin) as usize..(to.as_nanos() / bin) as usize;
+        let bytes: u64 = self.bins.iter().take(range.end).skip(range.start).sum();
+        bytes as f64 * 8.0 / to.since(from).as_secs_f64()
+    }
+}
+
+/// The resolution of every report.
+const BIN: Duration = Duration::from_millis(10);
+/// Shorter pauses are within the variation of any network; the lab keeps the same.
+const GAP_WORTH_KEEPING: Duration = Duration::from_millis(10);

@@ -1,0 +1,256 @@
+//! A node with applications.
+
+use std::any::Any;
+
+use hawser_units::Instant;
+
+use crate::engine::TimerId;
+use crate::network::{Context, LinkId, Network, Node, NodeId};
+use crate::packet::{Address, Body, Ecn, FlowId, Packet};
+
+/// One end of a conversation: what a [`Host`] drives. Each may use several ways to the other end, numbered as they were joined.
+///
+/// The host calls one `handle_*`, then [`Self::poll_transmit`] until it gives nothing, then [`Self::poll_timeout`].
+pub trait Application: Any {
+    /// The network begins.
+    fn handle_start(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// A packet arrived on a way.
+    fn handle_packet(&mut self, way: usize, packet: &Packet, now: Instant);
+
+    /// Time has passed; it may be called early.
+    fn handle_timeout(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// The link of a way went down or came up, visibly.
+    fn handle_link(&mut self, way: usize, is_up: bool, now: Instant) {
+        let _ = (way, is_up, now);
+    }
+
+    /// The next packet to send.
+    fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing>;
+
+    /// When to call [`Self::handle_timeout`].
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+/// A packet without its addresses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outgoing {
+    /// Which way it takes.
+    pub way: usize,
+    /// IP bytes.
+    pub size: u16,
+    /// Whether it may be marked.
+    pub ecn: Ecn,
+    /// What it carries.
+    pub body: Body,
+}
+
+/// One way to the other end of a conversation, as one host sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The link on which packets leave.
+    pub link: LinkId,
+    /// The interface they leave from.
+    pub local: Address,
+    /// The interface they are for.
+    pub remote: Address,
+}
+
+/// Names an application of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketId(usize);
+
+/// A node that runs applications and gives each packet to the one whose port it names.
+#[derive(Default)]
+pub struct Host {
+    sockets: Vec<Socket>,
+    /// Socket and way, by port.
+    ports: Vec<(u16, u16)>,
+    has_started: bool,
+}
+
+struct Socket {
+    application: Box<dyn Application>,
+    flow: FlowId,
+    ways: Vec<Bound>,
+    timer: Option<TimerId>,
+    armed: Instant,
+}
+
+#[derive(Clone, Copy)]
+struct Bound {
+    way: Way,
+    local_port: u16,
+    remote_port: u16,
+}
+
+/// One end of a conversation that is to be joined: the host, its application, and its ways.
+pub struct End<'a> {
+    /// A [`Host`].
+    pub host: NodeId,
+    /// What runs there.
+    pub application: Box<dyn Application>,
+    /// As many as the other end has, in the same order.
+    pub ways: &'a [Way],
+}
+
+/// Opens a conversation between two hosts before the network runs.
+///
+/// # Panics
+/// When a node is no [`Host`], or the ends have different numbers of ways.
+pub fn join(network: &mut Network, flow: FlowId, near: End<'_>, far: End<'_>) -> (SocketId, SocketId) {
+    assert_eq!(near.ways.len(), far.ways.len(), "both ends have the same ways");
+    let first_port = |network: &Network, end: &End<'_>| {
+        let host: &Host = network.node(end.host).expect("a conversation is between hosts");
+        let loopback = if near.host == far.host { near.ways.len() } else { 0 };
+        (host.ports.len(), loopback)
+    };
+    let (near_port, _) = first_port(network, &near);
+    let (far_port, shift) = first_port(network, &far);
+    let far_port = far_port + shift;
+    let mut open = |end: End<'_>, local: usize, remote: usize| {
+        let host: &mut Host = network
+            .node_mut(end.host)
+            .expect("a conversation is between hosts");
+        host.open(end, flow, (local, remote))
+    };
+    (open(near, near_port, far_port), open(far, far_port, near_port))
+}
+
+impl Host {
+    fn open(&mut self, end: End<'_>, flow: FlowId, (local, remote): (usize, usize)) -> SocketId {
+        let socket = self.sockets.len();
+        let small = |n: usize| u16::try_from(n).expect("fewer than 65,536 ports");
+        let mut ways = Vec::new();
+        for (index, way) in end.ways.iter().enumerate() {
+            self.ports.push((small(socket), small(index)));
+            ways.push(Bound {
+                way: *way,
+                local_port: small(local + index),
+                remote_port: small(remote + index),
+            });
+        }
+        self.sockets.push(Socket {
+            application: end.application,
+            flow,
+            ways,
+            timer: None,
+            armed: Instant::FAR_FUTURE,
+        });
+        SocketId(socket)
+    }
+
+    /// An application as what it is; `None` when it is something else.
+    #[must_use]
+    pub fn application<T: Application>(&self, socket: SocketId) -> Option<&T> {
+        let application: &dyn Any = self.sockets[socket.0].application.as_ref();
+        application.downcast_ref()
+    }
+
+    /// Lets an application do something, and sends what follows from it; `None` when it is not a `T`.
+    pub fn with_application<T: Application, R>(
+        &mut self,
+        socket: SocketId,
+        context: &mut Context<'_>,
+        act: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
+        let application: &mut dyn Any = self.sockets[socket.0].application.as_mut();
+        let result = application.downcast_mut().map(act);
+        self.sockets[socket.0].pump(socket.0, context);
+        result
+    }
+}
+
+impl Node for Host {
+    fn handle_start(&mut self, context: &mut Context<'_>) {
+        self.has_started = true;
+        for (index, socket) in self.sockets.iter_mut().enumerate() {
+            socket.application.handle_start(context.now());
+            socket.pump(index, context);
+        }
+    }
+
+    fn handle_packet(&mut self, packet: Packet, _link: LinkId, context: &mut Context<'_>) {
+        let port = usize::from(packet.destination_port);
+        let Some((index, way)) = self.ports.get(port).copied() else {
+            return;
+        };
+        let socket = &mut self.sockets[usize::from(index)];
+        socket
+            .application
+            .handle_packet(usize::from(way), &packet, context.now());
+        socket.pump(usize::from(index), context);
+    }
+
+    fn handle_timer(&mut self, tag: u32, context: &mut Context<'_>) {
+        let socket = &mut self.sockets[tag as usize];
+        socket.armed = Instant::FAR_FUTURE;
+        let now = context.now();
+        if socket.application.poll_timeout().is_some_and(|due| due <= now) {
+            socket.application.handle_timeout(now);
+        }
+        socket.pump(tag as usize, context);
+    }
+
+    fn handle_link(&mut self, link: LinkId, is_up: bool, context: &mut Context<'_>) {
+        for (index, socket) in self.sockets.iter_mut().enumerate() {
+            for way in 0..socket.ways.len() {
+                if socket.ways[way].way.link == link {
+                    socket.application.handle_link(way, is_up, context.now());
+                    socket.pump(index, context);
+                }
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn pump(&mut self, index: usize, context: &mut Context<'_>) {
+        let now = context.now();
+        while let Some(outgoing) = self.application.poll_transmit(now) {
+            let bound = self.ways[outgoing.way];
+            let packet = Packet {
+                source: bound.way.local,
+                destination: bound.way.remote,
+                source_port: bound.local_port,
+                destination_port: bound.remote_port,
+                flow: self.flow,
+                size: outgoing.size,
+                ecn: outgoing.ecn,
+                sent: now,
+                body: outgoing.body,
+            };
+            context.send(bound.way.link, packet);
+        }
+        // A timer that fires early costs less than moving it with every packet.
+        if let Some(due) = self.application.poll_timeout()
+            && due < self.armed
+        {
+            let timer = *self.timer.get_or_insert_with(|| context.timer(index as u32));
+            context.arm(timer, due);
+            self.armed = due;
+        }
+    }
+}
+
+impl core::fmt::Debug for Host {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Host")
+            .field("sockets", &self.sockets.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl core::fmt::Debug for End<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("End")
+            .field("host", &self.host)
+            .field("ways", &self.ways)
+            .finish_non_exhaustive()
+    }
+}

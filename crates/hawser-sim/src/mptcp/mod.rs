@@ -1,0 +1,79 @@
+//! Multipath TCP: one stream of data over several TCP subflows.
+//!
+//! Scope: coupled and uncoupled windows, backup subflows, subflows that join and leave, a scheduler, data sequence numbers with reassembly
+//! and one receive window for the connection, reinjection of what a failed subflow still owes. Limitations: no handshake of keys, no
+//! fallback, no opportunistic retransmission; the receiver takes data out of the order of a subflow too, where Linux waits for the subflow.
+//!
+//! ```text
+//!   source: data -> scheduler -> subflow 0: tcp::Sender ==> tcp::Receiver \
+//!                            \-> subflow 1: tcp::Sender ==> tcp::Receiver --> order of data -> sink
+//! ```
+
+mod coupling;
+mod sink;
+mod source;
+
+pub use coupling::{Coupling, Response, View, lia_alpha, olia_alpha};
+pub use sink::MptcpSink;
+pub use source::MptcpSource;
+
+use crate::tcp;
+
+/// What a multipath connection is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// Of every subflow; its receive window is the connection's.
+    pub tcp: tcp::Config,
+    /// How windows depend on each other.
+    pub coupling: Coupling,
+    /// Which subflow takes the next data.
+    pub scheduler: Scheduler,
+}
+
+/// Which of the subflows that have room takes the next data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheduler {
+    /// The one with the shortest round trip. Source: Paasch et al. 2014; Linux's default.
+    #[default]
+    MinRtt,
+    /// Each in turn.
+    RoundRobin,
+}
+
+impl Config {
+    /// Linux's: every subflow a TCP of its own, 20 bytes of options for the data sequence.
+    #[must_use]
+    pub const fn linux() -> Self {
+        let tcp = tcp::Config {
+            segment: 1428,
+            header: 72,
+            ..tcp::Config::linux()
+        };
+        Self {
+            tcp,
+            coupling: Coupling::Uncoupled(tcp::Congestion::Cubic),
+            scheduler: Scheduler::MinRtt,
+        }
+    }
+
+    /// The same with coupled windows.
+    #[must_use]
+    pub const fn coupled(coupling: Coupling) -> Self {
+        let config = Self::linux();
+        let congestion = match coupling {
+            Coupling::Uncoupled(congestion) => congestion,
+            Coupling::Lia | Coupling::Olia | Coupling::Balia => tcp::Congestion::Coupled,
+        };
+        Self {
+            tcp: tcp::Config {
+                congestion,
+                ..config.tcp
+            },
+            coupling,
+            ..config
+        }
+    }
+}
+
+/// Subflows of one connection at most: their views lie on the stack.
+pub const MOST_SUBFLOWS: usize = 16;

@@ -1,0 +1,19 @@
+//! The papers' evaluations, run again: what they claim, what is measured, and whether the one fits the other.
+//!
+//! Claims are data (`claims/*.toml`), experiments are code that does not see them, and only the runner brings both together.
+
+mod claims;
+mod experiment;
+mod quantity;
+mod registry;
+mod report;
+mod runner;
+mod verdict;
+
+pub use claims::{Claim, ClaimsError, Expected, Paper, Setup, Source, UnknownSelection, papers, select};
+pub use experiment::{Axis, Curve, Experiment, ExperimentError, Findings, Measured, Outcome, Plot};
+pub use quantity::{Dimension, Quantity, Unit};
+pub use registry::EXPERIMENTS;
+pub use report::{ClaimReport, ReproductionReport, SpreadReport};
+pub use runner::{JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run};
+pub use verdict::{Evidence, Judgement, Spread, Verdict, judge};

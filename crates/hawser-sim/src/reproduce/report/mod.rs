@@ -1,0 +1,87 @@
+//! What was reproduced, for a person, for a program, and as one page with plots.
+
+mod chart;
+mod json;
+mod page;
+mod table;
+
+pub use json::{ClaimReport, ReproductionReport, SpreadReport};
+
+use super::claims::Expected;
+use super::runner::Reproduction;
+use super::verdict::Spread;
+
+impl Reproduction {
+    /// A table with a line for each claim, and a summary.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        table::write(self)
+    }
+
+    /// What becomes JSON.
+    #[must_use]
+    pub fn to_report(&self) -> ReproductionReport {
+        json::report(self)
+    }
+
+    /// One HTML page that loads nothing: every set-up with its claims, and a plot of what was measured.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        page::write(self)
+    }
+}
+
+/// A number with as many digits as a reader wants: four that count, no zeros at the end.
+fn number(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
+    let text = format!("{value:.digits$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+/// The paper's number, with its unit.
+fn paper(expected: &Expected) -> String {
+    match expected {
+        Expected::Interval {
+            paper: Some(value),
+            unit,
+            ..
+        } => format!("{} {unit}", number(*value)),
+        Expected::Interval { paper: None, .. } | Expected::Shape { .. } | Expected::Lost => "-".to_owned(),
+    }
+}
+
+fn accepted(expected: &Expected) -> String {
+    match expected {
+        Expected::Interval { low, high, unit, .. } => format!("{} .. {} {unit}", number(*low), number(*high)),
+        Expected::Shape { .. } => "shape".to_owned(),
+        Expected::Lost => "-".to_owned(),
+    }
+}
+
+fn measured(expected: &Expected, spread: Option<Spread>, seeds: u32) -> String {
+    match (expected, spread) {
+        (Expected::Interval { unit, .. }, Some(spread)) => {
+            let range = if spread.min == spread.max {
+                String::new()
+            } else {
+                format!(" [{} .. {}]", number(spread.min), number(spread.max))
+            };
+            format!("{} {unit}{range}", number(spread.median))
+        }
+        (Expected::Shape { .. }, Some(spread)) => {
+            let held = (spread.median * f64::from(seeds)).round();
+            format!("holds at {held} of {seeds} seeds")
+        }
+        (Expected::Lost, _) | (_, None) => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

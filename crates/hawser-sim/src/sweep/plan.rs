@@ -1,0 +1,387 @@
+//! From a sweep's file to its runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+
+use hawser_netem::scenario::{Scenario, ScenarioError};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::journal::fingerprint;
+use super::row::{Cell, Row};
+use crate::parallel;
+
+/// A sweep whose runs are all known to be good scenarios.
+///
+/// Runs are numbered with the seeds innermost and the first axis outermost.
+#[derive(Debug)]
+pub struct Sweep {
+    /// What it is called.
+    pub name: String,
+    path: PathBuf,
+    base: PathBuf,
+    text: String,
+    settings: Vec<String>,
+    axes: Vec<Axis>,
+    seeds: Vec<u64>,
+    /// Every file that the scenarios name, as it was when the sweep was read.
+    files: BTreeMap<PathBuf, String>,
+}
+
+#[derive(Debug)]
+struct Axis {
+    /// They change together; a column for each.
+    fields: Vec<String>,
+    values: Vec<(toml::Value, usize)>,
+}
+
+/// Every `count`-th run, from the `index`-th on. Written `index/count`, counted from 0, as job arrays count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which, from 0.
+    pub index: u64,
+    /// Of how many.
+    pub count: u64,
+}
+
+/// Why a sweep cannot be run or merged. Says where and what to do, in one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something in the sweep's file is wrong.
+    #[error("{}:{line}: {problem}", path.display())]
+    Invalid {
+        /// Which file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong and what to write instead.
+        problem: String,
+    },
+    /// The base scenario is wrong.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The journals in a directory do not fit.
+    #[error("{}: {problem}", path.display())]
+    Journal {
+        /// Which file or directory.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSweep {
+    name: String,
+    base: Spanned<PathBuf>,
+    #[serde(default)]
+    set: Vec<String>,
+    seeds: Option<Spanned<Seeds>>,
+    #[serde(rename = "axis", default)]
+    axes: Vec<RawAxis>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Seeds {
+    Count(u64),
+    List(Vec<u64>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAxis {
+    field: Spanned<OneOrMore>,
+    values: Spanned<Vec<Spanned<toml::Value>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl Sweep {
+    /// Reads a sweep, its base scenario and their traces with `read`, and checks every combination of its axes.
+    ///
+    /// # Errors
+    /// [`SweepError`] with file, line and remedy at the first thing that is wrong.
+    pub fn read(
+        path: &Path,
+        read: &(dyn Fn(&Path) -> io::Result<String> + Sync),
+    ) -> Result<Self, SweepError> {
+        let source = |path: &Path| {
+            let path = path.to_owned();
+            move |source| SweepError::File { path, source }
+        };
+        let own = read(path).map_err(source(path))?;
+        let at = |span: Range<usize>, problem: String| SweepError::Invalid {
+            path: path.to_owned(),
+            line: line_of(&own, span.start),
+            problem,
+        };
+        let raw: RawSweep = toml::from_str(&own).map_err(|error| {
+            let problem = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+            at(error.span().unwrap_or_default(), problem)
+        })?;
+        let base = path.parent().unwrap_or(Path::new("")).join(raw.base.get_ref());
+        let text = read(&base).map_err(|error| {
+            let problem = format!(
+                "base {}: {error}; it is looked for beside this file",
+                base.display()
+            );
+            at(raw.base.span(), problem)
+        })?;
+        let mut sweep = Self {
+            name: raw.name,
+            path: path.to_owned(),
+            base,
+            text,
+            settings: raw.set,
+            axes: Vec::new(),
+            seeds: seeds(raw.seeds, &at)?,
+            files: BTreeMap::new(),
+        };
+        let mut names = BTreeSet::new();
+        for raw in raw.axes {
+            sweep.axes.push(axis(raw, &own, &at, &mut names)?);
+        }
+        if sweep.count().is_none_or(|count| count > MOST_RUNS) {
+            return Err(at(
+                0..0,
+                format!("more than {MOST_RUNS} runs; split the sweep in several"),
+            ));
+        }
+        sweep.check(read)?;
+        Ok(sweep)
+    }
+
+    /// Parses each combination once, on all cores, and keeps what it reads.
+    fn check(&mut self, read: &(dyn Fn(&Path) -> io::Result<String> + Sync)) -> Result<(), SweepError> {
+        let files = Mutex::new(BTreeMap::new());
+        let kept = |path: &Path| -> io::Result<String> {
+            let lock = || files.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(text) = lock().get(path) {
+                return Ok(String::clone(text));
+            }
+            let text = read(path)?;
+            lock().insert(path.to_owned(), text.clone());
+            Ok(text)
+        };
+        Scenario::parse(&self.text, &self.base, &self.settings, &mut |path| kept(path))?;
+        let seeds = self.seeds.len() as u64;
+        let combinations = (self.runs() / seeds) as usize;
+        let checked = parallel::run(combinations, parallel::cores(), &|| false, |n| {
+            self.parse(n as u64 * seeds, &mut |path| kept(path)).map(|_| ())
+        });
+        for result in checked.into_iter().flatten() {
+            result.unwrap_or_else(|problem| {
+                Err(SweepError::Invalid {
+                    path: self.path.clone(),
+                    line: 1,
+                    problem,
+                })
+            })?;
+        }
+        self.files = files.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(())
+    }
+
+    /// How many runs there are.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        self.count().unwrap_or(u64::MAX)
+    }
+
+    fn count(&self) -> Option<u64> {
+        let lengths = self.axes.iter().map(|axis| axis.values.len() as u64);
+        lengths
+            .chain([self.seeds.len() as u64])
+            .try_fold(1u64, u64::checked_mul)
+    }
+
+    /// The scenario of one run, and the columns that tell it apart.
+    ///
+    /// # Errors
+    /// Never for a run below [`Self::runs`]: all have been checked.
+    pub fn scenario(&self, run: u64) -> Result<(Row, Scenario), SweepError> {
+        self.parse(run, &mut |path| {
+            let kept = self.files.get(path).cloned();
+            kept.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        })
+    }
+
+    fn parse(
+        &self,
+        run: u64,
+        read: &mut dyn FnMut(&Path) -> io::Result<String>,
+    ) -> Result<(Row, Scenario), SweepError> {
+        let (chosen, seed) = self.choice(run);
+        let mut settings = self.settings.clone();
+        let mut row = Row::default();
+        row.push("run", run as i64);
+        row.push("seed", seed as i64);
+        let mut lines = BTreeMap::new();
+        for (axis, (value, line)) in self.axes.iter().zip(chosen) {
+            for field in &axis.fields {
+                let setting = format!("{field}={value}");
+                lines.insert(setting.clone(), *line);
+                settings.push(setting);
+                row.push(field.clone(), Cell::from(value));
+            }
+        }
+        settings.push(format!("seed={seed}"));
+        let scenario = Scenario::parse(&self.text, &self.base, &settings, read);
+        scenario.map(|scenario| (row, scenario)).map_err(|error| {
+            if let ScenarioError::Override { setting, problem } = &error
+                && let Some(line) = lines.get(setting)
+            {
+                return SweepError::Invalid {
+                    path: self.path.clone(),
+                    line: *line,
+                    problem: format!("{setting}: {problem}"),
+                };
+            }
+            SweepError::Scenario(error)
+        })
+    }
+
+    /// One value of each axis, and the seed.
+    fn choice(&self, run: u64) -> (Vec<&(toml::Value, usize)>, u64) {
+        let seeds = self.seeds.len() as u64;
+        let mut rest = run / seeds;
+        let mut chosen: Vec<_> = self
+            .axes
+            .iter()
+            .rev()
+            .map(|axis| {
+                let length = axis.values.len() as u64;
+                let value = &axis.values[(rest % length) as usize];
+                rest /= length;
+                value
+            })
+            .collect();
+        chosen.reverse();
+        (chosen, self.seeds[(run % seeds) as usize])
+    }
+
+    /// Tells sweeps apart whose rows must not be mixed: by all they are made of, and the version of this program.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let axes = self.axes.iter().map(|axis| {
+            let values: Vec<String> = axis.values.iter().map(|(value, _)| value.to_string()).collect();
+            format!("{:?}{values:?}", axis.fields)
+        });
+        let files = self.files.iter().map(|(path, text)| format!("{path:?}{text}"));
+        let parts = [
+            env!("CARGO_PKG_VERSION").to_owned(),
+            self.text.clone(),
+            format!("{:?}", self.settings),
+            format!("{:?}", self.seeds),
+        ];
+        let parts: Vec<String> = parts.into_iter().chain(axes).chain(files).collect();
+        fingerprint(format!("{parts:?}").as_bytes())
+    }
+}
+
+type At<'a> = dyn Fn(Range<usize>, String) -> SweepError + 'a;
+
+fn seeds(raw: Option<Spanned<Seeds>>, at: &At<'_>) -> Result<Vec<u64>, SweepError> {
+    let Some(raw) = raw else {
+        return Ok(vec![1]);
+    };
+    let span = raw.span();
+    let seeds = match raw.into_inner() {
+        Seeds::Count(count) if count <= MOST_RUNS => (1..=count).collect(),
+        Seeds::Count(_) => Vec::new(),
+        Seeds::List(list) => list,
+    };
+    let is_distinct = seeds.iter().collect::<BTreeSet<_>>().len() == seeds.len();
+    let is_signed = seeds.iter().all(|seed| i64::try_from(*seed).is_ok());
+    if seeds.is_empty() || !is_distinct || !is_signed {
+        let problem = format!("write seeds = 5 (1 to {MOST_RUNS}), or a list of different seeds like [1, 7]");
+        return Err(at(span, problem));
+    }
+    Ok(seeds)
+}
+
+fn axis(raw: RawAxis, own: &str, at: &At<'_>, names: &mut BTreeSet<String>) -> Result<Axis, SweepError> {
+    let span = raw.field.span();
+    let fields = match raw.field.into_inner() {
+        OneOrMore::One(field) => vec![field],
+        OneOrMore::More(fields) => fields,
+    };
+    for field in &fields {
+        if field == "seed" || field == "run" {
+            let problem = format!("{field} cannot be an axis; write seeds = [..] beside name");
+            return Err(at(span, problem));
+        }
+        if field.contains('=') || !names.insert(field.clone()) {
+            return Err(at(span, format!("{field:?} is no field, or stands in two axes")));
+        }
+    }
+    let values_span = raw.values.span();
+    let values: Vec<(toml::Value, usize)> = raw
+        .values
+        .into_inner()
+        .into_iter()
+        .map(|value| {
+            let line = line_of(own, value.span().start);
+            (value.into_inner(), line)
+        })
+        .collect();
+    if fields.is_empty() || values.is_empty() {
+        return Err(at(
+            values_span,
+            "an axis needs a field and at least one value".to_owned(),
+        ));
+    }
+    Ok(Axis { fields, values })
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    before.iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+impl Shard {
+    /// The whole sweep.
+    pub const ALL: Self = Self { index: 0, count: 1 };
+
+    /// Whether it takes this run.
+    #[must_use]
+    pub fn holds(self, run: u64) -> bool {
+        run % self.count == self.index
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/');
+        parts
+            .and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)))
+            .filter(|(index, count)| index < count)
+            .map(|(index, count)| Self { index, count })
+            .ok_or_else(|| "write index/count, counted from 0: 0/8 to 7/8".to_owned())
+    }
+}
+
+/// A table of more rows is for a database.
+const MOST_RUNS: u64 = 10_000_000;

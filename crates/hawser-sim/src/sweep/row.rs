@@ -1,0 +1,109 @@
+//! What one run gives.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One value of a table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Cell {
+    /// Nothing was measured.
+    Null,
+    /// Yes or no.
+    Bool(bool),
+    /// A count.
+    Int(i64),
+    /// A finite number.
+    Float(f64),
+    /// Anything else.
+    Text(String),
+}
+
+/// Named values, in the order of their columns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Row(pub Vec<(String, Cell)>);
+
+impl Row {
+    /// Adds a column.
+    pub fn push(&mut self, name: impl Into<String>, cell: impl Into<Cell>) {
+        self.0.push((name.into(), cell.into()));
+    }
+
+    /// The columns of a report: its fields by their paths, like `networks.lte.down.bytes`; `series` are left out.
+    #[must_use]
+    pub fn from_json(report: &Value) -> Self {
+        let mut row = Self::default();
+        row.flatten(String::new(), report);
+        row
+    }
+
+    fn flatten(&mut self, path: String, value: &Value) {
+        let below = |step: &str| {
+            if path.is_empty() {
+                step.to_owned()
+            } else {
+                format!("{path}.{step}")
+            }
+        };
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields.iter().filter(|(name, _)| *name != "series") {
+                    self.flatten(below(name), value);
+                }
+            }
+            Value::Array(values) => {
+                for (n, value) in values.iter().enumerate() {
+                    self.flatten(below(&n.to_string()), value);
+                }
+            }
+            Value::Null => self.push(path, Cell::Null),
+            Value::Bool(value) => self.push(path, Cell::Bool(*value)),
+            Value::Number(number) => {
+                let cell = number
+                    .as_i64()
+                    .map(Cell::Int)
+                    .or_else(|| number.as_f64().map(Cell::from));
+                self.push(path, cell.unwrap_or(Cell::Null));
+            }
+            Value::String(text) => self.push(path, Cell::Text(text.clone())),
+        }
+    }
+}
+
+impl From<f64> for Cell {
+    /// What is not finite is nothing.
+    fn from(value: f64) -> Self {
+        if value.is_finite() {
+            Self::Float(value)
+        } else {
+            Self::Null
+        }
+    }
+}
+
+impl From<i64> for Cell {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&toml::Value> for Cell {
+    /// A value of an axis; a table or an array as its TOML.
+    fn from(value: &toml::Value) -> Self {
+        match value {
+            toml::Value::Integer(value) => Self::Int(*value),
+            toml::Value::Float(value) => Self::from(*value),
+            toml::Value::Boolean(value) => Self::Bool(*value),
+            toml::Value::String(text) => Self::Text(text.clone()),
+            toml::Value::Datetime(_) | toml::Value::Array(_) | toml::Value::Table(_) => {
+                Self::Text(value.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,611 @@
+//! The end that has data.
+
+use std::collections::VecDeque;
+
+use hawser_units::{Duration, Instant};
+
+use super::congestion::{HyStart, Saved, Window};
+use super::rtt::RoundTrip;
+use super::{Config, Opening, Ranges, Recovery};
+use crate::packet::{Segment, flag};
+
+mod loss;
+
+/// What a sender has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Segments with data, repeated ones included.
+    pub segments: u64,
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Times the window was reduced because of losses.
+    pub reductions: u64,
+    /// Times it was reduced because of marks.
+    pub marks: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Reductions that were taken back.
+    pub undone: u64,
+    /// Duplicate acknowledgements.
+    pub duplicate_acks: u64,
+}
+
+impl Statistics {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            segments: self.segments + other.segments,
+            retransmitted: self.retransmitted + other.retransmitted,
+            reductions: self.reductions + other.reductions,
+            marks: self.marks + other.marks,
+            timeouts: self.timeouts + other.timeouts,
+            undone: self.undone + other.undone,
+            duplicate_acks: self.duplicate_acks + other.duplicate_acks,
+        }
+    }
+}
+
+/// Sends a stream of bytes, whose content nobody sees.
+///
+/// Drive it: [`Self::handle_segment`] for what arrives and [`Self::handle_timeout`] when [`Self::poll_timeout`] is past; then send what
+/// [`Self::poll_transmit`] gives (openings and repairs) and, while [`Self::has_room`], new data by [`Self::send`].
+///
+/// Cost: O(1) a segment, amortised; one record of 32 bytes for each segment on its way.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    config: Config,
+    state: State,
+    opening_due: Option<Instant>,
+    opening_sent: Instant,
+    owes_synack: bool,
+    records: VecDeque<Record>,
+    una: u64,
+    next: u64,
+    right_edge: u64,
+    /// Bytes that are on their way as far as is known.
+    in_flight: u64,
+    /// Bytes to be sent again.
+    to_repair: u64,
+    repair_hint: u64,
+    sacked: Ranges,
+    sacked_bytes: u64,
+    window: Window,
+    hystart: HyStart,
+    round_trip: RoundTrip,
+    episode: Option<Episode>,
+    /// What was sent when the last episode began.
+    recover: u64,
+    duplicate_acks: u32,
+    timer: Option<Instant>,
+    rack: loss::Rack,
+    undo: Option<Undo>,
+    owes_cwr: bool,
+    cwr_until: u64,
+    is_limited: bool,
+    last_sent: Instant,
+    /// Bytes acknowledged since the last loss, and between the two before it.
+    between_losses: (u64, u64),
+    statistics: Statistics,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    Opening,
+    Open,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Episode {
+    FastRecovery,
+    AfterTimeout,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Undo {
+    saved: Saved,
+    /// Retransmissions not yet known to have been needless.
+    repairs: u32,
+    first_repair: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    sequence: u64,
+    data: u64,
+    sent: Instant,
+    len: u16,
+    is_sacked: bool,
+    is_lost: bool,
+    is_repeated: bool,
+}
+
+impl Sender {
+    /// A sender that is closed, or open if its configuration says so.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            state: match config.opening {
+                Opening::Open => State::Open,
+                Opening::BySender | Opening::ByReceiver => State::Closed,
+            },
+            opening_due: None,
+            opening_sent: Instant::ZERO,
+            owes_synack: false,
+            records: VecDeque::new(),
+            una: 0,
+            next: 0,
+            right_edge: u64::from(config.receive_window),
+            in_flight: 0,
+            to_repair: 0,
+            repair_hint: 0,
+            sacked: Ranges::default(),
+            sacked_bytes: 0,
+            window: Window::new(config.congestion, config.initial_window, config.initial_threshold),
+            hystart: HyStart::default(),
+            round_trip: RoundTrip::new(config.rto),
+            episode: None,
+            recover: 0,
+            duplicate_acks: 0,
+            timer: None,
+            rack: loss::Rack::default(),
+            undo: None,
+            owes_cwr: false,
+            cwr_until: 0,
+            is_limited: false,
+            last_sent: Instant::ZERO,
+            between_losses: (0, 0),
+            statistics: Statistics::default(),
+            config,
+        }
+    }
+
+    /// Begins to open, where that is the sender's part.
+    pub fn open(&mut self, now: Instant) {
+        if self.state == State::Closed && self.config.opening == Opening::BySender {
+            self.state = State::Opening;
+            self.opening_due = Some(now);
+        }
+    }
+
+    /// Whether data may be sent.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// The congestion window. Units: segments.
+    #[must_use]
+    pub fn window(&self) -> f64 {
+        self.window.size()
+    }
+
+    /// Where slow start ends. Units: segments.
+    #[must_use]
+    pub fn threshold(&self) -> f64 {
+        self.window.threshold()
+    }
+
+    /// The smoothed round-trip time; zero before the first measurement.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        self.round_trip.smoothed()
+    }
+
+    /// The present retransmission timeout, back-off included.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.round_trip.timeout()
+    }
+
+    /// Bytes acknowledged.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.una
+    }
+
+    /// Bytes sent at least once.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.next
+    }
+
+    /// Bytes on their way as far as is known.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Bytes acknowledged since the last loss or between the two before it, whichever is more.
+    ///
+    /// Source: OLIA's `l_r` (draft-khalili-mptcp-congestion-control-05 section 3).
+    #[must_use]
+    pub fn loss_distance(&self) -> u64 {
+        self.between_losses.0.max(self.between_losses.1)
+    }
+
+    /// Consecutive timeouts without progress.
+    #[must_use]
+    pub fn backoff(&self) -> u32 {
+        self.round_trip.backoff()
+    }
+
+    /// Sets what a coupling of subflows says: growth for each acknowledged segment, and the share of the window that a loss leaves.
+    pub fn couple(&mut self, increase: f64, left_after_loss: f64) {
+        self.window.couple(increase, left_after_loss);
+    }
+
+    /// Begins anew after an outage that is over: everything on its way is lost, the window is the first one.
+    pub fn restart(&mut self, now: Instant) {
+        let config = &self.config;
+        self.window = Window::new(config.congestion, config.initial_window, config.initial_threshold);
+        self.hystart = HyStart::default();
+        self.round_trip.forgive();
+        self.undo = None;
+        self.is_limited = false;
+        if self.opening_due.is_some() {
+            self.opening_due = Some(now);
+        }
+        if !self.records.is_empty() {
+            self.begin_slow_start();
+            self.timer = Some(self.round_trip.deadline(now));
+        }
+    }
+
+    /// The parts of the data stream that are sent and not acknowledged, as `(data, len)`.
+    pub fn outstanding(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.records
+            .iter()
+            .filter(|record| !record.is_sacked)
+            .map(|record| (record.data, u64::from(record.len)))
+    }
+
+    /// A segment arrived from the other end.
+    pub fn handle_segment(&mut self, segment: &Segment, now: Instant) {
+        if self.state != State::Open {
+            self.on_opening(segment, now);
+        } else if segment.has(flag::SYN) {
+            // Our answer was lost.
+            self.owes_synack = self.config.opening == Opening::ByReceiver && self.next == 0;
+        }
+        if self.state == State::Open && segment.has(flag::ACK) && !segment.has(flag::SYN) {
+            self.on_ack(segment, now);
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.rack_due().is_some_and(|due| due <= now) {
+            self.detect_losses(now);
+        }
+        if self.timer.is_some_and(|due| due <= now) {
+            self.on_timeout(now);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] or [`Self::poll_transmit`] is to be called at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.opening_due, self.timer, self.rack_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The next segment of the opening or of a repair.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
+        if self.state != State::Open || self.owes_synack {
+            return self.poll_opening(now);
+        }
+        if self.to_repair == 0 {
+            return None;
+        }
+        self.repair(now)
+    }
+
+    /// Whether windows and repairs let `len` new bytes go.
+    pub fn has_room(&mut self, len: u16) -> bool {
+        if self.state != State::Open || self.to_repair > 0 {
+            return false;
+        }
+        if self.next + u64::from(len) > self.right_edge {
+            return false;
+        }
+        let has_room = self.in_flight + u64::from(len) <= self.window_bytes() + self.extra_bytes();
+        self.is_limited |= !has_room;
+        has_room
+    }
+
+    /// Makes the next segment of new data: `len` bytes at `data` of the data stream.
+    pub fn send(&mut self, len: u16, data: u64, now: Instant) -> Segment {
+        if self.records.is_empty() {
+            let is_idle = self.next > 0 && now.since(self.last_sent) > self.round_trip.timeout();
+            if is_idle && self.config.restarts_after_idle {
+                self.window.on_idle(self.config.initial_window);
+            }
+            self.timer = Some(self.round_trip.deadline(now));
+        }
+        let record = Record {
+            sequence: self.next,
+            data,
+            sent: now,
+            len,
+            is_sacked: false,
+            is_lost: false,
+            is_repeated: false,
+        };
+        self.next += u64::from(len);
+        self.in_flight += u64::from(len);
+        self.last_sent = now;
+        self.records.push_back(record);
+        self.statistics.segments += 1;
+        self.segment(&record)
+    }
+
+    fn segment(&mut self, record: &Record) -> Segment {
+        let cwr = if std::mem::take(&mut self.owes_cwr) {
+            flag::CWR
+        } else {
+            0
+        };
+        Segment {
+            sequence: record.sequence,
+            data: record.data,
+            payload: record.len,
+            flags: flag::ACK | cwr,
+            ..Segment::default()
+        }
+    }
+
+    fn window_bytes(&self) -> u64 {
+        (self.window.size() as u64).max(1) * u64::from(self.config.segment)
+    }
+
+    /// Limited transmit. Selective acknowledgements need none: what they name is no longer in flight.
+    fn extra_bytes(&self) -> u64 {
+        let is_early = self.config.limited_transmit && self.episode.is_none();
+        if is_early && !self.config.recovery.is_selective() {
+            u64::from(self.duplicate_acks.min(2)) * u64::from(self.config.segment)
+        } else {
+            0
+        }
+    }
+
+    fn on_opening(&mut self, segment: &Segment, now: Instant) {
+        match self.config.opening {
+            Opening::BySender if self.state == State::Opening && segment.has(flag::SYN) => {
+                self.state = State::Open;
+                self.opening_due = None;
+                self.measure(now.since(self.opening_sent));
+                self.right_edge = u64::from(segment.window);
+            }
+            Opening::ByReceiver if segment.has(flag::SYN) => {
+                self.state = State::Opening;
+                self.opening_due = Some(now);
+            }
+            Opening::ByReceiver if self.state == State::Opening && segment.has(flag::ACK) => {
+                self.state = State::Open;
+                self.opening_due = None;
+                self.measure(now.since(self.opening_sent));
+            }
+            Opening::BySender | Opening::ByReceiver | Opening::Open => {}
+        }
+    }
+
+    fn poll_opening(&mut self, now: Instant) -> Option<Segment> {
+        let is_due = self.opening_due.is_some_and(|due| due <= now);
+        if !is_due && !std::mem::take(&mut self.owes_synack) {
+            return None;
+        }
+        if is_due {
+            self.opening_sent = now;
+            self.opening_due = Some(self.round_trip.deadline(now));
+            self.round_trip.back_off();
+        }
+        let flags = match self.config.opening {
+            Opening::BySender | Opening::Open => flag::SYN,
+            Opening::ByReceiver => flag::SYN | flag::ACK,
+        };
+        Some(Segment {
+            flags,
+            ..Segment::default()
+        })
+    }
+
+    fn measure(&mut self, sample: Duration) {
+        self.round_trip.measure(sample);
+        self.round_trip.forgive();
+    }
+
+    fn on_ack(&mut self, segment: &Segment, now: Instant) {
+        if segment.ack < self.una {
+            return;
+        }
+        let edge = segment.ack + u64::from(segment.window);
+        let is_window_update = edge != self.right_edge;
+        self.right_edge = self.right_edge.max(edge);
+        let had_limit = std::mem::take(&mut self.is_limited);
+        let mut delivered = Delivered::default();
+        if self.config.recovery.is_selective() {
+            self.read_sack(segment, now, &mut delivered);
+        }
+        let advanced = segment.ack - self.una;
+        if advanced > 0 {
+            self.advance(segment.ack, now, &mut delivered);
+        } else if !self.records.is_empty() && segment.payload == 0 && !is_window_update {
+            self.on_duplicate_ack();
+        }
+        if segment.duplicate > 0 {
+            self.on_needless_repair();
+        }
+        if let Some(sample) = delivered.round_trip {
+            self.measure(sample);
+            self.watch_slow_start(sample);
+        }
+        if advanced > 0 && self.episode.is_some() {
+            self.on_progress(segment, advanced);
+        }
+        self.detect_losses(now);
+        if segment.has(flag::ECE) {
+            self.on_mark();
+        }
+        if advanced > 0 && had_limit && self.episode != Some(Episode::FastRecovery) {
+            let acked = if self.config.counts_bytes {
+                advanced as f64 / f64::from(self.config.segment)
+            } else {
+                1.0
+            };
+            if self.una >= self.cwr_until {
+                self.window.on_ack(acked, self.round_trip.smoothed(), now);
+            }
+        }
+    }
+
+    fn watch_slow_start(&mut self, sample: Duration) {
+        if self.config.hystart && self.window.is_in_slow_start() {
+            let place = (self.una, self.next);
+            if self
+                .hystart
+                .is_enough(sample, self.round_trip.min(), self.window.size(), place)
+            {
+                self.window.leave_slow_start();
+            }
+        }
+    }
+
+    fn advance(&mut self, ack: u64, now: Instant, delivered: &mut Delivered) {
+        self.between_losses.0 += ack - self.una;
+        let mut segments = 0_u32;
+        while let Some(record) = self
+            .records
+            .front()
+            .filter(|record| record.sequence + u64::from(record.len) <= ack)
+            .copied()
+        {
+            self.records.pop_front();
+            segments += 1;
+            if record.is_sacked {
+                self.sacked_bytes -= u64::from(record.len);
+                continue;
+            }
+            self.leave_flight(&record);
+            self.on_delivered(&record, now, delivered);
+        }
+        self.una = ack;
+        self.sacked.advance(ack);
+        if !self.config.recovery.is_selective() {
+            // Each duplicate acknowledgement stood for a segment that is now among the acknowledged ones.
+            self.duplicate_acks = if self.episode.is_some() {
+                self.duplicate_acks.saturating_sub(segments.saturating_sub(1))
+            } else {
+                0
+            };
+            self.recount_reno();
+        }
+        self.round_trip.forgive();
+        self.timer = (!self.records.is_empty()).then(|| self.round_trip.deadline(now));
+    }
+
+    fn leave_flight(&mut self, record: &Record) {
+        let len = u64::from(record.len);
+        if record.is_lost {
+            self.to_repair -= len;
+        } else {
+            self.in_flight = self.in_flight.saturating_sub(len);
+        }
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        if self.records.is_empty() {
+            self.timer = None;
+            return;
+        }
+        self.statistics.timeouts += 1;
+        let is_first = self.round_trip.backoff() == 0 && self.episode != Some(Episode::AfterTimeout);
+        if is_first {
+            self.begin_undo();
+            self.note_loss();
+        }
+        self.window.on_timeout(is_first);
+        self.begin_slow_start();
+        self.round_trip.back_off();
+        self.timer = Some(self.round_trip.deadline(now));
+    }
+
+    /// Everything on its way counts as lost and is sent again from the first.
+    fn begin_slow_start(&mut self) {
+        self.episode = Some(Episode::AfterTimeout);
+        self.recover = self.next;
+        self.duplicate_acks = 0;
+        if !self.config.recovery.is_selective() {
+            self.sacked.clear();
+        }
+        for record in self.records.iter_mut().filter(|record| !record.is_sacked) {
+            if !record.is_lost {
+                record.is_lost = true;
+                self.to_repair += u64::from(record.len);
+            }
+        }
+        self.in_flight = 0;
+        self.repair_hint = self.una;
+        self.rack.forget_repairs();
+    }
+
+    fn note_loss(&mut self) {
+        self.between_losses = (0, self.between_losses.0);
+    }
+
+    fn repair(&mut self, now: Instant) -> Option<Segment> {
+        let hint = self.repair_hint.max(self.una);
+        let mut index = self.records.partition_point(|record| record.sequence < hint);
+        while !self.records.get(index)?.is_lost {
+            index += 1;
+        }
+        let len = u64::from(self.records[index].len);
+        // The first repair of an episode goes at once (RFC 6582 section 3.2 step 2, RFC 6675 section 5 step 4.3).
+        let is_first = index == 0 && !self.records[index].is_repeated;
+        if !is_first && self.in_flight + len > self.window_bytes() {
+            self.is_limited = true;
+            return None;
+        }
+        let record = &mut self.records[index];
+        record.is_lost = false;
+        record.is_repeated = true;
+        record.sent = now;
+        let record = *record;
+        self.repair_hint = record.sequence + len;
+        self.to_repair -= len;
+        self.in_flight += len;
+        self.last_sent = now;
+        self.statistics.segments += 1;
+        self.statistics.retransmitted += 1;
+        if let Some(undo) = &mut self.undo {
+            undo.repairs += 1;
+            undo.first_repair.get_or_insert(now);
+        }
+        if self.config.recovery == Recovery::Rack {
+            self.rack.on_repair(record.sequence, now);
+        }
+        self.timer.get_or_insert(self.round_trip.deadline(now));
+        if record.sequence == self.una {
+            self.timer = Some(self.round_trip.deadline(now));
+        }
+        Some(self.segment(&record))
+    }
+}
+
+/// What one acknowledgement says was delivered.
+#[derive(Default)]
+struct Delivered {
+    round_trip: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,389 @@
+//! How losses are noticed, and how a loss that was none is taken back.
+
+use std::collections::VecDeque;
+
+use hawser_units::{Duration, Instant};
+
+use super::{Delivered, Episode, Record, Sender, Undo};
+use crate::packet::Segment;
+use crate::tcp::Recovery;
+
+/// The latest delivery, and what it says of what was sent before.
+///
+/// Source: RFC 8985 section 6.
+#[derive(Clone, Debug)]
+pub(super) struct Rack {
+    /// When the segment that was sent last among those delivered was sent, its end, and its round trip.
+    latest: Option<(Instant, u64, Duration)>,
+    has_seen_reordering: bool,
+    /// Quarters of the least round trip that a segment may be late.
+    steps: u32,
+    steps_grew_at: u64,
+    /// Original transmissions below are judged.
+    judged: u64,
+    /// Repairs in order of time.
+    repairs: VecDeque<(u64, Instant)>,
+    due: Option<Instant>,
+    highest: u64,
+}
+
+impl Default for Rack {
+    fn default() -> Self {
+        Self {
+            latest: None,
+            has_seen_reordering: false,
+            steps: 1,
+            steps_grew_at: 0,
+            judged: 0,
+            repairs: VecDeque::new(),
+            due: None,
+            highest: 0,
+        }
+    }
+}
+
+impl Rack {
+    pub(super) fn forget_repairs(&mut self) {
+        self.repairs.clear();
+        self.due = None;
+    }
+
+    pub(super) fn on_repair(&mut self, sequence: u64, now: Instant) {
+        self.repairs.push_back((sequence, now));
+    }
+
+    fn has_overtaken(&self, sent: Instant, end: u64) -> bool {
+        self.latest
+            .is_some_and(|(latest, latest_end, _)| (sent, end) < (latest, latest_end))
+    }
+}
+
+impl Sender {
+    pub(super) fn rack_due(&self) -> Option<Instant> {
+        self.rack.due
+    }
+
+    /// Takes in what the blocks of a selective acknowledgement name for the first time.
+    pub(super) fn read_sack(&mut self, segment: &Segment, now: Instant, delivered: &mut Delivered) {
+        for (start, end) in segment.sack.blocks() {
+            let (start, end) = (segment.ack + u64::from(*start), segment.ack + u64::from(*end));
+            let mut sacked = std::mem::take(&mut self.sacked);
+            sacked.insert(start, end, |from, to| self.on_sacked(from, to, now, delivered));
+            self.sacked = sacked;
+        }
+    }
+
+    fn on_sacked(&mut self, from: u64, to: u64, now: Instant, delivered: &mut Delivered) {
+        let mut index = self.records.partition_point(|record| record.sequence < from);
+        while let Some(record) = self.records.get_mut(index).filter(|record| record.sequence < to) {
+            let before = *record;
+            record.is_sacked = true;
+            record.is_lost = false;
+            index += 1;
+            if before.is_sacked {
+                continue;
+            }
+            self.sacked_bytes += u64::from(before.len);
+            self.leave_flight(&before);
+            self.on_delivered(&before, now, delivered);
+        }
+    }
+
+    /// A segment was delivered for the first time.
+    pub(super) fn on_delivered(&mut self, record: &Record, now: Instant, delivered: &mut Delivered) {
+        let round_trip = now.since(record.sent);
+        let end = record.sequence + u64::from(record.len);
+        if !record.is_repeated {
+            // Karn's rule: a repeated segment measures nothing. The latest one of an acknowledgement did not wait for it.
+            delivered.round_trip = Some(round_trip);
+            if end < self.rack.highest {
+                self.rack.has_seen_reordering = true;
+            }
+        } else if round_trip < self.round_trip.min() {
+            return;
+        }
+        self.rack.highest = self.rack.highest.max(end);
+        if self
+            .rack
+            .latest
+            .is_none_or(|(sent, latest_end, _)| (sent, latest_end) < (record.sent, end))
+        {
+            self.rack.latest = Some((record.sent, end, round_trip));
+        }
+    }
+
+    pub(super) fn on_duplicate_ack(&mut self) {
+        self.statistics.duplicate_acks += 1;
+        if self.config.recovery.is_selective() || self.episode == Some(Episode::AfterTimeout) {
+            return;
+        }
+        self.duplicate_acks += 1;
+        self.recount_reno();
+    }
+
+    /// Without selective acknowledgements each duplicate one stands for a segment that has left the network.
+    pub(super) fn recount_reno(&mut self) {
+        if self.episode == Some(Episode::AfterTimeout) {
+            return;
+        }
+        let outstanding = (self.next - self.una) - self.to_repair;
+        let gone = if self.episode.is_some() {
+            self.reno_share(self.duplicate_acks)
+        } else {
+            0
+        };
+        self.in_flight = outstanding.saturating_sub(gone);
+    }
+
+    fn reno_share(&self, segments: u32) -> u64 {
+        u64::from(segments) * u64::from(self.config.segment)
+    }
+
+    pub(super) fn detect_losses(&mut self, now: Instant) {
+        match self.config.recovery {
+            Recovery::Tahoe | Recovery::Reno | Recovery::NewReno => self.detect_by_duplicates(now),
+            Recovery::Sack => {
+                self.detect_by_sack();
+                self.begin_recovery_if_needed();
+            }
+            Recovery::Rack => {
+                self.detect_by_time(now);
+                self.begin_recovery_if_needed();
+            }
+        }
+    }
+
+    /// Source: RFC 6582 section 3.2 step 1: what was sent before the last episode tells nothing new.
+    fn detect_by_duplicates(&mut self, now: Instant) {
+        let is_new = self.una > self.recover || self.recover == 0;
+        if self.episode.is_some() || self.duplicate_acks < DUPLICATES || !is_new {
+            return;
+        }
+        self.note_loss();
+        self.statistics.reductions += 1;
+        if self.config.recovery == Recovery::Tahoe {
+            self.window.on_timeout(true);
+            self.begin_slow_start();
+            self.timer = Some(self.round_trip.deadline(now));
+            return;
+        }
+        self.window.on_loss();
+        self.episode = Some(Episode::FastRecovery);
+        self.recover = self.next;
+        self.mark_lost(0);
+        self.recount_reno();
+    }
+
+    /// Source: RFC 6675 section 4, `IsLost`: three segments' worth of bytes are known to have arrived beyond it.
+    fn detect_by_sack(&mut self) {
+        let enough = u64::from(DUPLICATES - 1) * u64::from(self.config.segment);
+        if self.sacked_bytes <= enough {
+            return;
+        }
+        let mut beyond = 0;
+        let mut edge = self.una;
+        for (start, end) in self.sacked.iter_from_the_end() {
+            beyond += end - start;
+            if beyond > enough {
+                edge = start.max(end.saturating_sub(beyond - enough));
+                break;
+            }
+        }
+        self.judge_originals(|record| record.sequence < edge);
+    }
+
+    /// Source: RFC 8985 section 6.2 steps 4 and 5.
+    fn detect_by_time(&mut self, now: Instant) {
+        self.rack.due = None;
+        let Some((_, _, round_trip)) = self.rack.latest else {
+            return;
+        };
+        if self.to_repair == 0 && self.rack.repairs.is_empty() && self.sacked_bytes == 0 {
+            // Nothing was overtaken.
+            self.rack.judged = self.rack.judged.max(self.una);
+            return;
+        }
+        let patience = round_trip + self.reordering_window();
+        let mut due = None;
+        let rack = std::mem::take(&mut self.rack);
+        self.judge_originals_at(rack.judged, |record| {
+            if !rack.has_overtaken(record.sent, record.sequence + u64::from(record.len)) {
+                return false;
+            }
+            let limit = record.sent + patience;
+            if limit > now {
+                due = Some(limit);
+            }
+            limit <= now
+        });
+        let judged = self.rack.judged;
+        self.rack = rack;
+        self.rack.judged = judged;
+        while let Some((sequence, sent)) = self.rack.repairs.front().copied() {
+            let index = self.records.partition_point(|record| record.sequence < sequence);
+            let record = self.records.get(index).copied();
+            let is_current = record.filter(|record| {
+                record.sequence == sequence && record.sent == sent && !record.is_sacked && !record.is_lost
+            });
+            if let Some(record) = is_current {
+                let end = sequence + u64::from(record.len);
+                if !self.rack.has_overtaken(sent, end) {
+                    break;
+                }
+                let limit = sent + patience;
+                if limit > now {
+                    due = Some(due.map_or(limit, |due: Instant| due.min(limit)));
+                    break;
+                }
+                self.mark_lost(index);
+            }
+            self.rack.repairs.pop_front();
+        }
+        self.rack.due = due;
+    }
+
+    /// How late a segment may be. Source: RFC 8985 section 6.2 step 4.
+    fn reordering_window(&self) -> Duration {
+        let enough = u64::from(DUPLICATES) * u64::from(self.config.segment);
+        let is_certain = self.episode.is_some() || self.sacked_bytes >= enough;
+        if !self.rack.has_seen_reordering && is_certain {
+            return Duration::ZERO;
+        }
+        (self.round_trip.min() * self.rack.steps / 4).min(self.round_trip.smoothed())
+    }
+
+    fn judge_originals(&mut self, is_lost: impl FnMut(&Record) -> bool) {
+        self.judge_originals_at(self.rack.judged, is_lost);
+    }
+
+    /// Walks over the original transmissions from `judged` on, in order, until one is not lost yet.
+    fn judge_originals_at(&mut self, judged: u64, mut is_lost: impl FnMut(&Record) -> bool) {
+        let from = judged.max(self.una);
+        let mut index = self.records.partition_point(|record| record.sequence < from);
+        while let Some(record) = self.records.get(index).copied() {
+            let is_open = !(record.is_sacked || record.is_lost || record.is_repeated);
+            if is_open {
+                if !is_lost(&record) {
+                    break;
+                }
+                self.mark_lost(index);
+            }
+            index += 1;
+        }
+        self.rack.judged = self
+            .records
+            .get(index)
+            .map_or(self.next, |record| record.sequence);
+    }
+
+    fn mark_lost(&mut self, index: usize) {
+        let Some(record) = self.records.get_mut(index) else {
+            return;
+        };
+        if record.is_lost || record.is_sacked {
+            return;
+        }
+        record.is_lost = true;
+        self.in_flight = self.in_flight.saturating_sub(u64::from(record.len));
+        self.to_repair += u64::from(record.len);
+        self.repair_hint = self.repair_hint.min(record.sequence);
+    }
+
+    fn begin_recovery_if_needed(&mut self) {
+        if self.to_repair == 0 || self.episode.is_some() {
+            return;
+        }
+        self.begin_undo();
+        self.note_loss();
+        self.statistics.reductions += 1;
+        if self.una >= self.cwr_until {
+            self.window.on_loss();
+        }
+        self.episode = Some(Episode::FastRecovery);
+        self.recover = self.next;
+    }
+
+    /// New data was acknowledged during an episode.
+    pub(super) fn on_progress(&mut self, segment: &Segment, advanced: u64) {
+        if self.was_needless(segment) {
+            self.take_back();
+            return;
+        }
+        if self.una >= self.recover || (self.config.recovery == Recovery::Reno && advanced > 0) {
+            self.episode = None;
+            self.undo = None;
+            self.duplicate_acks = 0;
+            if !self.config.recovery.is_selective() {
+                self.recount_reno();
+            }
+        } else if self.config.recovery == Recovery::NewReno && self.episode == Some(Episode::FastRecovery) {
+            // A partial acknowledgement: the next hole is lost too (RFC 6582 section 3.2 step 5).
+            if self.records.front().is_some_and(|record| !record.is_repeated) {
+                self.mark_lost(0);
+            }
+            self.recount_reno();
+        }
+    }
+
+    pub(super) fn on_mark(&mut self) {
+        if self.una < self.cwr_until || self.episode.is_some() || !self.config.ecn {
+            return;
+        }
+        self.statistics.marks += 1;
+        self.window.on_loss();
+        self.cwr_until = self.next;
+        self.owes_cwr = true;
+    }
+
+    pub(super) fn begin_undo(&mut self) {
+        if self.config.recovery == Recovery::Rack {
+            self.undo = Some(Undo {
+                saved: self.window.save(),
+                repairs: 0,
+                first_repair: None,
+            });
+        }
+    }
+
+    /// Whether an acknowledgement answers an original although it had been sent again. Source: RFC 3522 (Eifel).
+    fn was_needless(&self, segment: &Segment) -> bool {
+        let Some(first) = self.undo.and_then(|undo| undo.first_repair) else {
+            return false;
+        };
+        segment.echo > Instant::ZERO && segment.echo < first
+    }
+
+    /// A repair arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for the steps.
+    pub(super) fn on_needless_repair(&mut self) {
+        self.rack.has_seen_reordering = true;
+        if self.una >= self.rack.steps_grew_at {
+            self.rack.steps = (self.rack.steps + 1).min(MOST_STEPS);
+            self.rack.steps_grew_at = self.next;
+        }
+        let Some(undo) = &mut self.undo else { return };
+        undo.repairs = undo.repairs.saturating_sub(1);
+        if undo.repairs == 0 && undo.first_repair.is_some() && self.to_repair == 0 {
+            self.take_back();
+        }
+    }
+
+    fn take_back(&mut self) {
+        let Some(undo) = self.undo.take() else { return };
+        self.statistics.undone += 1;
+        self.rack.has_seen_reordering = true;
+        self.window.restore(undo.saved);
+        self.episode = None;
+        // What counts as lost is on its way after all.
+        for record in self.records.iter_mut().filter(|record| record.is_lost) {
+            record.is_lost = false;
+            self.in_flight += u64::from(record.len);
+        }
+        self.to_repair = 0;
+        self.rack.judged = self.una;
+    }
+}
+
+/// Duplicate acknowledgements that mean a loss. Source: RFC 5681 section 3.2.
+const DUPLICATES: u32 = 3;
+/// Beyond, the smoothed round trip bounds the reordering window anyway.
+const MOST_STEPS: u32 = 16;

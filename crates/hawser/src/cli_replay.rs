@@ -1,0 +1,150 @@
+//! `hawser sim --replay`: what would have been, beside what was.
+#![expect(clippy::print_stdout, reason = "results are this command's output")]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use hawser_netem::scenario::Scenario;
+use hawser_sim::recording::{Recording, Replay};
+use hawser_sim::sweep::{Cell, Row};
+use serde_json::{Value, json};
+
+use crate::BAD_CONFIGURATION;
+
+/// What `hawser sim` takes for replays.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReplayArgs {
+    /// Runs a recording (see `hawser record`) as it was, and again with --set, --policy and --add-network.
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// What carries the traffic of the replay instead of Hawser and a hub: mptcp, direct or single:NETWORK.
+    #[arg(long, value_name = "VIA", requires = "replay")]
+    policy: Option<String>,
+    /// Adds the [[network]] tables of this file to the replay.
+    #[arg(long, value_name = "TOML", requires = "replay")]
+    add_network: Vec<PathBuf>,
+}
+
+/// The runs of a replay.
+struct Runs {
+    as_recorded: Scenario,
+    what_if: Option<Scenario>,
+    recorded_bps: f64,
+    notes: Vec<String>,
+}
+
+/// Replays where it was asked for; `None` when it was not.
+///
+/// `run_one` is the simulator. Exit codes: 0 done, 1 a run failed, 64 a recording or a change that cannot be used.
+///
+/// # Errors
+/// When a run fails.
+pub(crate) fn run(
+    args: &ReplayArgs,
+    settings: &[String],
+    as_json: bool,
+    run_one: &dyn Fn(&Scenario) -> Result<Row, String>,
+) -> anyhow::Result<Option<ExitCode>> {
+    let Some(path) = &args.replay else {
+        return Ok(None);
+    };
+    let runs = match prepare(args, path, settings) {
+        Ok(runs) => runs,
+        Err(problem) => {
+            // Standard error may be closed; the exit code says it too.
+            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {problem}\n"));
+            return Ok(Some(ExitCode::from(BAD_CONFIGURATION)));
+        }
+    };
+    let measure = |scenario: &Scenario| run_one(scenario).map_err(anyhow::Error::msg);
+    let as_recorded = measure(&runs.as_recorded)?;
+    let what_if = runs.what_if.as_ref().map(measure).transpose()?;
+    if as_json {
+        println!(
+            "{}",
+            json!({ "version": 1, "recorded_receive_bps": runs.recorded_bps, "notes": runs.notes,
+                "as_recorded": object(&as_recorded), "what_if": what_if.as_ref().map(object) })
+        );
+    } else {
+        print!("{}", text(&runs, &as_recorded, what_if.as_ref()));
+    }
+    Ok(Some(ExitCode::SUCCESS))
+}
+
+fn prepare(args: &ReplayArgs, path: &Path, settings: &[String]) -> Result<Runs, String> {
+    let read = |path: &Path| {
+        let text = std::fs::read_to_string(path);
+        text.map_err(|error| format!("{}: cannot be read: {error}", path.display()))
+    };
+    let in_file = |error| format!("{}: {error}", path.display());
+    let recording = Recording::parse(&read(path)?).map_err(in_file)?;
+    let mut replay: Replay = recording.to_replay().map_err(in_file)?;
+    let mut files = |path: &Path| std::fs::read_to_string(path);
+    let parse = |replay: &Replay, settings: &[String]| {
+        let scenario = replay.parse(path, settings, &mut |path| std::fs::read_to_string(path));
+        scenario.map_err(|error| error.to_string())
+    };
+    let as_recorded = parse(&replay, &[])?;
+    let mut changes: Vec<String> = args.policy.iter().map(|via| format!("via={via}")).collect();
+    changes.extend_from_slice(settings);
+    for added in &args.add_network {
+        replay
+            .add_networks(&read(added)?, added, &mut files)
+            .map_err(|error| error.to_string())?;
+    }
+    let is_changed = !changes.is_empty() || !args.add_network.is_empty();
+    Ok(Runs {
+        as_recorded,
+        what_if: is_changed.then(|| parse(&replay, &changes)).transpose()?,
+        recorded_bps: recording.mean_receive_bps(),
+        notes: replay.notes,
+    })
+}
+
+fn object(row: &Row) -> Value {
+    let fields = row.0.iter().map(|(name, cell)| (name.clone(), json!(cell)));
+    Value::Object(fields.collect())
+}
+
+fn text(runs: &Runs, as_recorded: &Row, what_if: Option<&Row>) -> String {
+    let mut out = format!(
+        "received while recording: {:.2} Mbit/s on average\n",
+        runs.recorded_bps / 1e6
+    );
+    for note in &runs.notes {
+        out += &format!("note: {note}\n");
+    }
+    let rows: Vec<Vec<String>> = SHOWN
+        .iter()
+        .filter_map(|(field, unit, factor)| {
+            let cell = |row: &Row| number(row, field).map(|value| format!("{:.2}", value * factor));
+            let before = cell(as_recorded)?;
+            let after = what_if.map_or(Some(String::new()), cell).unwrap_or_default();
+            Some(vec![format!("{field} ({unit})"), before, after])
+        })
+        .collect();
+    let heads: &[&str] = match what_if {
+        Some(_) => &["simulated", "as recorded", "what if"],
+        None => &["simulated", "as recorded"],
+    };
+    out + &crate::cli_status::columns(heads, &rows, "\n")
+}
+
+fn number(row: &Row, field: &str) -> Option<f64> {
+    let (_, cell) = row.0.iter().find(|(name, _)| name == field)?;
+    match cell {
+        Cell::Int(value) => Some(*value as f64),
+        Cell::Float(value) => Some(*value),
+        Cell::Null | Cell::Bool(_) | Cell::Text(_) => None,
+    }
+}
+
+/// What a person compares, where the simulator reports it: field, unit, and from the field's unit to it.
+const SHOWN: [(&str, &str, f64); 6] = [
+    ("goodput_bps.total", "Mbit/s", 1e-6),
+    ("longest_gap_ms", "ms", 1.0),
+    ("rtt_ms.p50", "ms", 1.0),
+    ("rtt_ms.p99", "ms", 1.0),
+    ("retransmitted", "segments", 1.0),
+    ("reordered", "packets", 1.0),
+];

@@ -1,0 +1,110 @@
+//! `hawser sim --sweep` and `--merge`: many runs as one table.
+#![expect(clippy::print_stdout, reason = "results are this command's output")]
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use hawser_netem::scenario::Scenario;
+use hawser_sim::parallel;
+use hawser_sim::sweep::{self, Progress, Row, Shard, Summary, Sweep, SweepError};
+use serde_json::json;
+
+use crate::{BAD_CONFIGURATION, progress};
+
+/// What `hawser sim` takes for sweeps.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SweepArgs {
+    /// Runs every combination of a sweep's axes (a TOML file; see docs/sweeps.md), on all cores; goes on after a kill.
+    #[arg(long, value_name = "FILE", conflicts_with = "merge")]
+    sweep: Option<PathBuf>,
+    /// Runs only every N-th run of the sweep, from the I-th on, counted from 0.
+    #[arg(long, value_name = "I/N", requires = "sweep")]
+    shard: Option<Shard>,
+    /// Where a sweep's rows and tables go; by default beside the sweep's file, named after it.
+    #[arg(long, value_name = "DIR", requires = "sweep")]
+    out: Option<PathBuf>,
+    /// How many runs of a sweep at once; by default one for each core.
+    #[arg(long, value_name = "N", requires = "sweep")]
+    jobs: Option<NonZeroUsize>,
+    /// Brings the shards of a sweep in this directory together.
+    #[arg(long, value_name = "DIR")]
+    merge: Option<PathBuf>,
+}
+
+/// Sweeps or merges where it was asked for; `None` when it was not.
+///
+/// `run_one` is the simulator. Exit codes: 0 done, 1 a run or the file system failed, 64 a bad sweep, said before anything runs.
+///
+/// # Errors
+/// When a journal cannot be used.
+pub(crate) fn run(
+    args: &SweepArgs,
+    as_json: bool,
+    run_one: &(dyn Fn(&Scenario) -> Result<Row, String> + Sync),
+) -> anyhow::Result<Option<ExitCode>> {
+    let summary = match (&args.sweep, &args.merge) {
+        (Some(file), _) => match Sweep::read(file, &|path| std::fs::read_to_string(path)) {
+            Ok(sweep) => execute(&sweep, args, file, run_one)?,
+            Err(error) => return Ok(Some(refuse(&error))),
+        },
+        (None, Some(directory)) => sweep::merge(directory)?,
+        (None, None) => return Ok(None),
+    };
+    print(&summary, as_json);
+    Ok(Some(if summary.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }))
+}
+
+fn execute(
+    sweep: &Sweep,
+    args: &SweepArgs,
+    file: &Path,
+    run_one: &(dyn Fn(&Scenario) -> Result<Row, String> + Sync),
+) -> Result<Summary, SweepError> {
+    let out = args.out.clone().unwrap_or_else(|| file.with_extension("results"));
+    let bar = progress::bar(0);
+    let on_progress = |now: Progress| {
+        bar.set_length(now.total);
+        bar.set_position(now.done);
+    };
+    let summary = sweep::run(
+        sweep,
+        args.shard.unwrap_or(Shard::ALL),
+        args.jobs.unwrap_or_else(parallel::cores),
+        &out,
+        run_one,
+        &on_progress,
+    );
+    bar.finish_and_clear();
+    summary
+}
+
+fn print(summary: &Summary, as_json: bool) {
+    let [csv, parquet] = &summary.files;
+    if as_json {
+        println!(
+            "{}",
+            json!({ "version": 1, "rows": summary.rows, "resumed": summary.resumed, "failed": summary.failed,
+                "csv": csv, "parquet": parquet })
+        );
+        return;
+    }
+    println!(
+        "{} rows ({} were there, {} failed) in {} and {}",
+        summary.rows,
+        summary.resumed,
+        summary.failed,
+        csv.display(),
+        parquet.display()
+    );
+}
+
+fn refuse(error: &SweepError) -> ExitCode {
+    // Standard error may be closed; the exit code says it too.
+    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {error}\n"));
+    ExitCode::from(BAD_CONFIGURATION)
+}

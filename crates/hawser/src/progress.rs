@@ -1,0 +1,29 @@
+//! A bar for long runs, where somebody can see it.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar on standard error, or nothing when that is no terminal.
+pub(crate) fn bar(total: usize) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed}, {eta} to go  {msg}");
+    ProgressBar::with_draw_target(Some(total as u64), target)
+        .with_style(style.expect("the template is tested"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_is_understood() {
+        let bar = bar(3);
+        bar.inc(1);
+        assert_eq!(bar.position(), 1);
+    }
+}
