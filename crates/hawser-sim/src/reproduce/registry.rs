@@ -1,6 +1,14 @@
 //! Every experiment there is.
 
 use super::experiment::Experiment;
+use crate::experiments::piconet;
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
-pub static EXPERIMENTS: &[&dyn Experiment] = &[];
+pub static EXPERIMENTS: &[&dyn Experiment] = &[
+    &piconet::Members,
+    &piconet::UnequalConstant,
+    &piconet::JoiningConstant,
+    &piconet::SpareChannels,
+    &piconet::Layers,
+    &piconet::Changing,
+];
