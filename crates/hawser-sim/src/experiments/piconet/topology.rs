@@ -42,6 +42,7 @@ pub(super) struct Plan {
 pub(super) struct Piconet {
     pub(super) network: Network,
     pub(super) channels: Vec<LinkId>,
+    members: Vec<NodeId>,
     proxy: NodeId,
     source: (NodeId, LinkId, Address),
     receiver: (NodeId, LinkId, Address),
@@ -60,7 +61,15 @@ impl Plan {
         let members: Vec<NodeId> = self
             .channels
             .iter()
-            .map(|_| network.add(Member { lan, shift }))
+            .map(|_| {
+                network.add(Member {
+                    lan,
+                    shift,
+                    transit: None,
+                    change: 0.0,
+                    count: 0,
+                })
+            })
             .collect();
         let proxy = network.add(Proxy {
             scheduler: self.scheduler,
@@ -126,6 +135,7 @@ impl Plan {
         Piconet {
             network,
             channels: links,
+            members,
             proxy,
             source: (source, out, addresses.0),
             receiver: (receiver, up, addresses.1),
@@ -228,6 +238,20 @@ impl Piconet {
     }
 }
 
+impl Piconet {
+    /// The mean change of the transit time from one packet to the next on the same channel, over all channels. Units: milliseconds.
+    pub(super) fn change_on_channels(&self) -> f64 {
+        let members = self
+            .members
+            .iter()
+            .filter_map(|&member| self.network.node::<Member>(member));
+        let (change, count) = members.fold((0.0, 0), |(change, count), member| {
+            (change + member.change, count + member.count)
+        });
+        change / f64::from(count.max(1))
+    }
+}
+
 /// Bytes that a link counts beyond a packet's; a set-up's own framing stands in their place.
 const FRAME: i32 = hawser_netem::FRAME_OVERHEAD as i32;
 
@@ -298,11 +322,20 @@ impl Node for Proxy {
 struct Member {
     lan: LinkId,
     shift: i32,
+    /// Transit of the packet before, and how much it changed in all. Units: milliseconds.
+    transit: Option<f64>,
+    change: f64,
+    count: u32,
 }
 
 impl Node for Member {
     fn handle_packet(&mut self, mut packet: Packet, _link: LinkId, context: &mut Context<'_>) {
         packet.size = shifted(packet.size, -self.shift);
+        let transit = context.now().since(packet.sent).as_secs_f64() * 1e3;
+        if let Some(before) = self.transit.replace(transit) {
+            self.change += (transit - before).abs();
+            self.count += 1;
+        }
         context.send(self.lan, packet);
     }
 }
