@@ -5,6 +5,9 @@ use crate::experiments::piconet;
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
+    &piconet::Sizes,
+    &piconet::Joining,
+    &piconet::Unequal,
     &piconet::Members,
     &piconet::UnequalConstant,
     &piconet::JoiningConstant,

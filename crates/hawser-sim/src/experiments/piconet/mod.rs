@@ -7,13 +7,13 @@
 //! # Limitations
 //! The LAN is a shared link of its rate, without contention; members forward without delay.
 
-// mod bulk;
+mod bulk;
 mod constant;
 mod layered;
 // mod testbed;
 mod topology;
 
-// pub use bulk::{Joining, Sizes, Unequal};
+pub use bulk::{Joining, Sizes, Unequal};
 pub use constant::{JoiningConstant, Members, UnequalConstant};
 pub use layered::{Changing, Layers, SpareChannels};
 // pub use testbed::{OneSlow, Streaming, Testbed, Transient};

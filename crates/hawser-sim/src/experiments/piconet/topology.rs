@@ -198,21 +198,37 @@ impl Piconet {
     }
 
     /// Lets channels join and leave in turn from time zero until `end`: there for `up`, then gone for `down`.
-    pub(super) fn alternate(&mut self, channels: &[usize], (up, down): (Duration, Duration), end: Instant) {
-        let mut at = Instant::ZERO;
-        while at < end && !down.is_zero() {
-            for &channel in channels {
-                if up.is_zero() {
-                    self.set_member(channel, false, Instant::ZERO);
-                } else {
-                    self.set_member(channel, false, at + up);
-                    self.set_member(channel, true, at + up + down);
-                }
-            }
-            if up.is_zero() {
+    pub(super) fn alternate(&mut self, channels: &[usize], times: (Duration, Duration), end: Instant) {
+        self.alternate_from(channels, times, Duration::ZERO, end);
+    }
+
+    /// The same, with time zero `into` the first turn.
+    pub(super) fn alternate_from(
+        &mut self,
+        channels: &[usize],
+        (up, down): (Duration, Duration),
+        into: Duration,
+        end: Instant,
+    ) {
+        if down.is_zero() {
+            return;
+        }
+        let period = up + down;
+        for turn in 0.. {
+            let begin = period * turn;
+            if Instant::ZERO + begin >= end + into {
                 return;
             }
-            at = at + up + down;
+            let ends = [(begin + up, false), (begin + period, true)];
+            for (at, is_there) in ends {
+                if (up.is_zero() && is_there) || at + period < into {
+                    continue;
+                }
+                let at = Instant::ZERO + at.saturating_sub(into);
+                for &channel in channels {
+                    self.set_member(channel, is_there, at);
+                }
+            }
         }
     }
 
