@@ -14,4 +14,8 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &piconet::SpareChannels,
     &piconet::Layers,
     &piconet::Changing,
+    &piconet::Testbed,
+    &piconet::Transient,
+    &piconet::Streaming,
+    &piconet::OneSlow,
 ];

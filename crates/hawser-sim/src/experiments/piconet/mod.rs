@@ -10,10 +10,10 @@
 mod bulk;
 mod constant;
 mod layered;
-// mod testbed;
+mod testbed;
 mod topology;
 
 pub use bulk::{Joining, Sizes, Unequal};
 pub use constant::{JoiningConstant, Members, UnequalConstant};
 pub use layered::{Changing, Layers, SpareChannels};
-// pub use testbed::{OneSlow, Streaming, Testbed, Transient};
+pub use testbed::{OneSlow, Streaming, Testbed, Transient};

@@ -1,13 +1,13 @@
 //! Figure 2 of the paper: source, proxy, channels, members, LAN, receiver.
 
-use hawser_netem::{Capacity, Change, LinkConfig, Loss, QueueBound, State};
+use hawser_netem::{Capacity, Change, LinkConfig, Loss, QueueBound, Random, State};
 use hawser_proto::scheduler::{Choice, Demand, PathView, Scheduler};
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::layer::Layer;
 
 use crate::host::{Application, End, Host, SocketId, Way, join};
 use crate::network::{Context, LinkId, Network, Node, NodeId};
-use crate::packet::{Address, Body, FlowId, Packet};
+use crate::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
 use crate::router::Router;
 
 /// What a channel is like.
@@ -76,6 +76,7 @@ impl Plan {
             lanes: Vec::new(),
             views: Vec::new(),
             shift,
+            background: None,
             let_go: 0,
         });
         let addresses = (network.address(source), network.address(receiver));
@@ -173,6 +174,20 @@ impl Piconet {
         join(&mut self.network, FlowId(flow), near, far)
     }
 
+    /// Lets other traffic use every channel: packets of `size` bytes on the channel, at `rate` in the mean.
+    pub(super) fn background(&mut self, rate: Rate, size: u16) {
+        let random = self.network.streams().get("background");
+        let proxy: &mut Proxy = self
+            .network
+            .node_mut(self.proxy)
+            .expect("it was added as a proxy");
+        proxy.background = Some(Background {
+            mean_gap: rate.time_for(Bytes(u64::from(size))),
+            size,
+            random,
+        });
+    }
+
     /// An application of the source.
     pub(super) fn at_source<T: Application>(&self, socket: SocketId) -> &T {
         let host: &Host = self.network.node(self.source.0).expect("it was added as a host");
@@ -268,6 +283,9 @@ impl Piconet {
     }
 }
 
+/// Where background traffic goes.
+const NOBODY: Address = Address(u32::MAX);
+
 /// Bytes that a link counts beyond a packet's; a set-up's own framing stands in their place.
 const FRAME: i32 = hawser_netem::FRAME_OVERHEAD as i32;
 
@@ -290,7 +308,22 @@ struct Proxy {
     lanes: Vec<Lane>,
     views: Vec<PathView>,
     shift: i32,
+    background: Option<Background>,
     let_go: u64,
+}
+
+/// Other traffic on every channel: packets of one size, each channel's at random times of its own.
+struct Background {
+    mean_gap: Duration,
+    size: u16,
+    random: Random,
+}
+
+impl Background {
+    /// Until the next packet: exponentially distributed.
+    fn gap(&mut self) -> Duration {
+        self.mean_gap.mul_f64(-(1.0 - self.random.uniform()).ln())
+    }
 }
 
 struct Lane {
@@ -300,6 +333,36 @@ struct Lane {
 }
 
 impl Node for Proxy {
+    fn handle_start(&mut self, context: &mut Context<'_>) {
+        if let Some(background) = &mut self.background {
+            for lane in 0..self.lanes.len() {
+                let gap = background.gap();
+                context.after(gap, lane as u32);
+            }
+        }
+    }
+
+    fn handle_timer(&mut self, lane: u32, context: &mut Context<'_>) {
+        let Some(background) = &mut self.background else {
+            return;
+        };
+        // For nobody: the member has no such address and lets it go.
+        let packet = Packet {
+            source: NOBODY,
+            destination: NOBODY,
+            source_port: 0,
+            destination_port: 0,
+            flow: FlowId(u32::MAX),
+            size: shifted(background.size, -FRAME),
+            ecn: Ecn::NotCapable,
+            sent: context.now(),
+            body: Body::Datagram(Datagram::default()),
+        };
+        context.send(self.lanes[lane as usize].link, packet);
+        let gap = background.gap();
+        context.after(gap, lane);
+    }
+
     fn handle_packet(&mut self, mut packet: Packet, _link: LinkId, context: &mut Context<'_>) {
         packet.size = shifted(packet.size, self.shift);
         self.views.clear();
@@ -346,6 +409,9 @@ struct Member {
 
 impl Node for Member {
     fn handle_packet(&mut self, mut packet: Packet, _link: LinkId, context: &mut Context<'_>) {
+        if packet.destination == NOBODY {
+            return;
+        }
         packet.size = shifted(packet.size, -self.shift);
         let transit = context.now().since(packet.sent).as_secs_f64() * 1e3;
         if let Some(before) = self.transit.replace(transit) {
