@@ -1,7 +1,7 @@
 //! Every experiment there is.
 
 use super::experiment::Experiment;
-use crate::experiments::piconet;
+use crate::experiments::{flow_switch, piconet};
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
@@ -18,4 +18,10 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &piconet::Transient,
     &piconet::Streaming,
     &piconet::OneSlow,
+    &flow_switch::Migrating,
+    &flow_switch::TwoNetworks,
+    &flow_switch::Outages,
+    &flow_switch::TenNetworks,
+    &flow_switch::ByPolicy,
+    &flow_switch::PacketSize,
 ];

@@ -248,7 +248,7 @@ fn in_turn(count: usize, bad: f64, step: usize) -> Vec<f64> {
     // The last channel begins, so that no discipline is favoured by the order of the channels.
     (0..count)
         .map(|channel| {
-            if (channel + step + 1) % count == 0 {
+            if (channel + step + 1).is_multiple_of(count) {
                 bad
             } else {
                 0.01
