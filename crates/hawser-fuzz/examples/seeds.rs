@@ -7,7 +7,7 @@ use std::path::Path;
 use hawser_node::identity::KeyHash;
 use hawser_node::invitation::{HubAddress, Invitation, Token};
 use hawser_units::Sequence;
-use hawser_wire::control::{CloseReason, Hello, Message, Refusal, Welcome};
+use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer};
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
 
@@ -126,6 +126,7 @@ fn control() -> Seeds {
             version: 1,
             enrol_token: Some([7; 16]),
             resume: Some(9),
+            prefers: Cipher::Aes256Gcm,
             name_hint: "laptop".to_owned(),
         }),
         Message::Welcome(Welcome {
@@ -138,6 +139,7 @@ fn control() -> Seeds {
                 IpAddr::V6(Ipv6Addr::LOCALHOST),
             ],
             hub_mtu: 1432,
+            cipher: Cipher::ChaCha20Poly1305,
         }),
         Message::Refused(Refusal::NotEnrolled),
         Message::PathOpen {

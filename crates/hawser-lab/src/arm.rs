@@ -1,6 +1,5 @@
 //! One run of a scenario over one way of carrying it.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,8 +9,8 @@ use hawser_netem::scenario::{Scenario, Via, Workload};
 use hawser_units::{Duration, Instant};
 
 use crate::daemons::Daemons;
-use crate::recorder::{BIN, Gap, Recorder};
-use crate::report::{CpuSeconds, Goodput, IDEAL_SHARE, NetworkReport, Report, SAMPLE_MS, Series};
+use crate::recorder::Recorder;
+use crate::report::{CpuSeconds, Observed, Report, SAMPLE_MS};
 use crate::run_dir::RunDir;
 use crate::sample::{self, Carried, TcpCounters};
 use crate::workload::{self, Finding, Period, Running};
@@ -200,7 +199,7 @@ impl Arm<'_> {
             [.., before, last] => last
                 .iter()
                 .zip(before)
-                .map(|(last, before)| both(last, before) as f64 * 8.0 / seconds)
+                .map(|(last, before)| last.since(*before).bytes() as f64 * 8.0 / seconds)
                 .collect(),
             _ => vec![0.0; self.scenario.networks.len()],
         };
@@ -220,45 +219,15 @@ impl Arm<'_> {
         ended: Instant,
         (before, after): (Snapshot, Snapshot),
     ) -> Report {
-        let scenario = self.scenario;
-        let per_workload: Vec<Vec<u64>> = recorders.iter().map(|recorder| recorder.bins()).collect();
-        let ran = ended.since(self.period.start);
-        let counted = ran
-            .saturating_sub(scenario.warmup)
-            .as_secs_f64()
-            .max(BIN.as_secs_f64());
-        let skipped = (scenario.warmup.as_nanos() / BIN.as_nanos()) as usize;
-        let rate = |bins: &Vec<u64>| bins.iter().skip(skipped).sum::<u64>() as f64 * 8.0 / counted;
-        let goodputs: Vec<f64> = per_workload.iter().map(rate).collect();
-        let total: f64 = goodputs.iter().sum();
-        let sum = scenario.sum_of_rates().map(|rate| rate.as_bps() as f64);
-        let gaps: Vec<Gap> = recorders.iter().flat_map(|recorder| recorder.gaps()).collect();
-        let overtaken = |finding: &Finding| match finding {
-            Finding::Udp { reordered, .. } => *reordered,
-            Finding::Tcp { .. } | Finding::Ping { .. } | Finding::Http { .. } => 0,
-        };
-        let reordered: u64 = findings.iter().map(overtaken).sum();
-        Report {
-            version: 1,
-            name: scenario.name.clone(),
-            via: self.via.label(),
-            seed: scenario.seed,
-            duration_s: ran.as_secs_f64(),
-            warmup_s: scenario.warmup.as_secs_f64(),
-            goodput_bps: Goodput {
-                total,
-                workloads: goodputs,
-            },
-            series: self.series(per_workload),
-            networks: self.networks(&before.networks, &after.networks),
-            longest_gap_ms: longest(gaps.iter()),
-            longest_gap_after_events_ms: self.longest_after_events(&gaps),
-            rtt_ms: findings.iter().find_map(|finding| match finding {
-                Finding::Ping { rtt_ms, .. } => *rtt_ms,
-                Finding::Tcp { .. } | Finding::Udp { .. } | Finding::Http { .. } => None,
-            }),
-            reordered: reordered + after.client.out_of_order - before.client.out_of_order
-                + after.server.out_of_order
+        let networks = after.networks.iter().zip(&before.networks);
+        let observed = Observed {
+            start: self.period.start,
+            ran: ended.since(self.period.start),
+            bins: recorders.iter().map(|recorder| recorder.bins()).collect(),
+            gaps: recorders.iter().flat_map(|recorder| recorder.gaps()).collect(),
+            samples: self.samples.clone(),
+            carried: networks.map(|(after, before)| after.since(*before)).collect(),
+            out_of_order: after.client.out_of_order - before.client.out_of_order + after.server.out_of_order
                 - before.server.out_of_order,
             retransmitted: after.client.retransmitted - before.client.retransmitted
                 + after.server.retransmitted
@@ -267,66 +236,10 @@ impl Arm<'_> {
                 client: after.cpu.0 - before.cpu.0,
                 hub: after.cpu.1 - before.cpu.1,
             },
-            ideal_bps: sum.map(|sum| sum * IDEAL_SHARE),
-            share_of_ideal: sum.map(|sum| total / (sum * IDEAL_SHARE)),
-            share_of_sum: sum.map(|sum| total / sum),
-            workloads: findings,
-        }
-    }
-
-    fn series(&self, per_workload: Vec<Vec<u64>>) -> Series {
-        let length = per_workload.iter().map(Vec::len).max().unwrap_or(0);
-        let at = |bin: usize| per_workload.iter().filter_map(|bins| bins.get(bin)).sum();
-        let networks = self.scenario.networks.iter().enumerate().map(|(n, network)| {
-            let bytes = self
-                .samples
-                .windows(2)
-                .map(|w| both(&w[1][n], &w[0][n]))
-                .collect();
-            (network.name.clone(), bytes)
-        });
-        Series {
-            bin_ms: BIN.as_millis() as u64,
-            bytes: (0..length).map(at).collect(),
-            networks: networks.collect(),
-            networks_bin_ms: SAMPLE_MS,
-            workloads: per_workload,
-        }
-    }
-
-    fn networks(&self, before: &[Carried], after: &[Carried]) -> BTreeMap<String, NetworkReport> {
-        let report = |(n, network): (usize, &hawser_netem::scenario::Network)| {
-            let down = after[n].down.since(before[n].down);
-            let up = after[n].up.since(before[n].up);
-            (
-                network.name.clone(),
-                NetworkReport {
-                    both: down.plus(up),
-                    down,
-                    up,
-                },
-            )
+            findings,
         };
-        self.scenario.networks.iter().enumerate().map(report).collect()
+        Report::new(self.scenario, self.via, observed)
     }
-
-    fn longest_after_events(&self, gaps: &[Gap]) -> Option<f64> {
-        let is_after_an_event = |gap: &&Gap| {
-            self.scenario.events.iter().any(|event| {
-                let at = self.period.start + event.at;
-                gap.from + gap.length > at && gap.from < at + Duration::from_secs(1)
-            })
-        };
-        (!self.scenario.events.is_empty()).then(|| longest(gaps.iter().filter(is_after_an_event)))
-    }
-}
-
-fn both(last: &Carried, before: &Carried) -> u64 {
-    last.down.since(before.down).bytes + last.up.since(before.up).bytes
-}
-
-fn longest<'a>(gaps: impl Iterator<Item = &'a Gap>) -> f64 {
-    gaps.map(|gap| gap.length.as_secs_f64() * 1e3).fold(0.0, f64::max)
 }
 
 /// Between the start of the threads and the first packet, so that every server listens.

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use hawser_linux::clock;
-use hawser_linux::lab_link::Wake;
 use hawser_linux::tun::{READ_LEN, Tun};
+use hawser_linux::wait::{Waker, wait_readable};
 use hawser_netem::{Change, Counters, Link, LinkConfig};
 use hawser_units::{Duration, Instant};
 use hawser_wire::inner;
@@ -30,7 +30,7 @@ pub(crate) struct Pump {
 
 #[derive(Debug)]
 struct Shared {
-    wake: Wake,
+    wake: Waker,
     is_over: AtomicBool,
     changes: Mutex<Vec<Change>>,
     counters: SharedCounters,
@@ -76,7 +76,7 @@ impl Pump {
         seed: u64,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            wake: Wake::new()?,
+            wake: Waker::new()?,
             is_over: AtomicBool::new(false),
             changes: Mutex::new(Vec::new()),
             counters: SharedCounters::default(),
@@ -107,7 +107,7 @@ impl Pump {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(change);
-        self.shared.wake.ring();
+        self.shared.wake.wake();
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -125,7 +125,7 @@ impl Pump {
 impl Drop for Pump {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        self.shared.wake.ring();
+        self.shared.wake.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -227,9 +227,14 @@ impl Worker {
     fn wait(&mut self) -> io::Result<()> {
         let now = clock::now();
         let timeout = self.link.poll_timeout().map(|at| at.since(now).max(GRAIN));
-        let [_, is_rung] = clock::wait_readable([self.from.as_fd(), self.shared.wake.as_fd()], timeout)?;
-        if is_rung {
-            self.shared.wake.reset();
+        let mut ready = [false; 2];
+        wait_readable(
+            &[self.from.as_fd(), self.shared.wake.as_fd()],
+            timeout,
+            &mut ready,
+        )?;
+        if ready[1] {
+            self.shared.wake.clear();
             let changes =
                 std::mem::take(&mut *self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner));
             for change in changes {

@@ -3,13 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hawser_netem::report::{BIN, GAP_WORTH_KEEPING, Gap};
 use hawser_units::{Duration, Instant};
-
-/// The resolution of a series.
-pub(crate) const BIN: Duration = Duration::from_millis(10);
-
-/// Shorter pauses are not worth keeping: they are within the variation of any network.
-const GAP_WORTH_KEEPING: Duration = Duration::from_millis(10);
 
 /// The bytes that reach the receiver of one workload, in bins, with the pauses between them.
 ///
@@ -21,13 +16,6 @@ pub(crate) struct Recorder {
     bins: Vec<AtomicU64>,
     last: AtomicU64,
     gaps: Mutex<Vec<Gap>>,
-}
-
-/// A time without a delivered byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gap {
-    pub(crate) from: Instant,
-    pub(crate) length: Duration,
 }
 
 impl Recorder {

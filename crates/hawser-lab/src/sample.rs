@@ -2,54 +2,7 @@
 
 use std::io;
 
-use hawser_netem::Counters;
-use serde::Serialize;
-
-/// What a network has carried in each direction.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Carried {
-    pub(crate) down: Traffic,
-    pub(crate) up: Traffic,
-}
-
-/// What one direction has carried. Units: bytes of Ethernet frames.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Traffic {
-    /// Bytes that came out at the other end.
-    pub bytes: u64,
-    /// Packets that came out at the other end.
-    pub packets: u64,
-    /// Packets that did not.
-    pub lost: u64,
-}
-
-impl Traffic {
-    pub(crate) fn since(self, before: Self) -> Self {
-        Self {
-            bytes: self.bytes.saturating_sub(before.bytes),
-            packets: self.packets.saturating_sub(before.packets),
-            lost: self.lost.saturating_sub(before.lost),
-        }
-    }
-
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes + other.bytes,
-            packets: self.packets + other.packets,
-            lost: self.lost + other.lost,
-        }
-    }
-}
-
-impl From<Counters> for Traffic {
-    fn from(counters: Counters) -> Self {
-        Self {
-            bytes: counters.bytes,
-            packets: counters.packets,
-            lost: counters.lost(),
-        }
-    }
-}
+pub(crate) use hawser_netem::report::{Carried, Traffic};
 
 /// The devices of this thread's namespace, seen from the router: it sends what goes down.
 pub(crate) fn device_counters() -> io::Result<Vec<(String, Carried)>> {
@@ -107,7 +60,7 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
         .take(2)
         .filter_map(|n| n.parse::<u64>().ok())
         .sum();
-    ticks as f64 / hawser_linux::lab_link::ticks_per_second() as f64
+    ticks as f64 / hawser_linux::process::ticks_per_second() as f64
 }
 
 #[cfg(test)]

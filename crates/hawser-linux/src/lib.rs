@@ -2,7 +2,6 @@
 
 pub mod clock;
 pub mod journal;
-pub mod lab_link;
 pub mod netlink;
 pub mod netns;
 pub mod process;

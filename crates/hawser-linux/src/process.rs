@@ -1,4 +1,4 @@
-//! What a process does to itself.
+//! What a process does to itself, and knows of others.
 
 use std::io;
 
@@ -20,6 +20,13 @@ pub fn new_session() -> io::Result<()> {
 pub fn is_root() -> bool {
     // SAFETY: `geteuid` takes no memory and cannot fail.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Clock ticks per second of the times in `/proc/<pid>/stat`.
+#[must_use]
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: no memory is involved.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
 }
 
 /// The machine's name, for the other side's log.

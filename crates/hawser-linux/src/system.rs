@@ -65,10 +65,13 @@ pub struct System {
     handle: Handle,
     journal: Journal,
     journal_path: String,
+    /// What a crash left and nobody has asked for again.
+    left: Vec<Entry>,
 }
 
 impl System {
-    /// Opens the journal and undoes what a crash left. Must be called within a tokio runtime.
+    /// Opens the journal. What a crash left stays until [`undo_left`](Self::undo_left), and tables and settings that are asked for
+    /// again by then are taken over as they stand. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// No netlink socket, or the journal cannot be read.
@@ -80,22 +83,33 @@ impl System {
         })?;
         let (connection, handle, _) = rtnetlink::new_connection()?;
         tokio::spawn(connection);
-        let mut system = Self {
+        Ok(Self {
             handle,
+            left: opened.entries().to_vec(),
             journal: opened,
             journal_path,
-        };
-        let left = system.undo().await;
-        if left > 0 {
-            tracing::info!(changes = left, "undid what an earlier run had left behind");
-        }
-        Ok(system)
+        })
     }
 
-    /// Undoes everything, the latest first; returns how much there was. What cannot be undone is logged and stays in the journal.
-    pub async fn undo(&mut self) -> usize {
-        let entries: Vec<_> = self.journal.entries().iter().rev().cloned().collect();
-        for entry in &entries {
+    /// Undoes what a crash left and has not been asked for again.
+    pub async fn undo_left(&mut self) {
+        let left = std::mem::take(&mut self.left);
+        if !left.is_empty() {
+            self.undo_all(&left).await;
+            tracing::info!(changes = left.len(), "undid what an earlier run had left behind");
+        }
+    }
+
+    /// Undoes everything. What cannot be undone is logged and stays in the journal.
+    pub async fn undo(&mut self) {
+        self.left.clear();
+        let entries = self.journal.entries().to_vec();
+        self.undo_all(&entries).await;
+    }
+
+    /// The latest first.
+    async fn undo_all(&mut self, entries: &[Entry]) {
+        for entry in entries.iter().rev() {
             match self.undo_one(entry).await {
                 Ok(()) => {
                     if let Err(error) = self.journal.strike(entry) {
@@ -108,7 +122,6 @@ impl System {
                 }
             }
         }
-        entries.len()
     }
 
     /// Brings an interface up.
@@ -216,6 +229,9 @@ impl System {
         };
         let old = read_sysctl(key).map_err(failed)?;
         if old == new {
+            // Set by an earlier run: what was there before that one is still what to go back to.
+            self.left
+                .retain(|left| !matches!(left, Entry::Sysctl { key: left, .. } if left == key));
             return Ok(());
         }
         self.enter(Entry::Sysctl {
@@ -346,6 +362,7 @@ impl System {
     }
 
     fn enter(&mut self, entry: Entry) -> Result<(), SystemError> {
+        self.left.retain(|left| *left != entry);
         self.journal.enter(entry).map_err(|source| SystemError::Journal {
             path: self.journal_path.clone(),
             source,

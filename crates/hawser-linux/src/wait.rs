@@ -4,24 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The monotonic clock, in nanoseconds: the instants that the machines are driven with.
-#[must_use]
-pub fn monotonic_nanos() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is to a valid timespec; this clock always exists on Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}
-
-/// Asks for timers of this thread to be exact instead of up to 50 us late: pacing needs it.
-pub fn exact_timers() {
-    // SAFETY: this prctl takes one value and touches no memory.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
-}
-
 /// Wakes a thread that waits in [`wait_readable`].
 #[derive(Debug)]
 pub struct Waker {

@@ -1,4 +1,4 @@
-//! Emulated links without I/O, and the scenario format that configures them.
+//! Emulated links without I/O, the scenario format that configures them, and the report of what a run found.
 //!
 //! Level 1 of the house: no clock, socket, thread or randomness of the operating system. The same [`Link`] carries real
 //! packets in the lab and modelled ones in a simulator; what it does depends on its configuration, its seed and the
@@ -8,10 +8,12 @@
 //! outages. Limitations: no shared medium, no active queue management, no bit errors, no duplication.
 #![forbid(unsafe_code)]
 
+pub mod air;
 mod capacity;
 mod link;
 mod loss;
 mod random;
+pub mod report;
 pub mod scenario;
 mod trace;
 

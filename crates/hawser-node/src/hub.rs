@@ -170,7 +170,10 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
         .await
         .context("cannot prepare the system (are you root?)")?;
     let tun = Tun::create(&config.interface.0, config.mtu.0)?;
-    let result = match prepare(&mut system, &config).await {
+    let prepared = prepare(&mut system, &config).await;
+    // Only now: between taking NAT away and setting it up again the kernel would reset the clients' connections.
+    system.undo_left().await;
+    let result = match prepared {
         Ok(()) => serve(options, config, &identity, store, tun, &run_dir).await,
         Err(error) => Err(error),
     };

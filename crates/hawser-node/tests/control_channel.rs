@@ -14,7 +14,7 @@ use hawser_node::control::tls;
 use hawser_node::dataplane::{Command, ControlDatagram, Orders};
 use hawser_node::enrolment::{ClientStore, Pool};
 use hawser_node::identity::{Identity, KeyHash};
-use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
+use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION};
 use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::sync::mpsc;
 
@@ -135,6 +135,7 @@ fn hello(token: Option<[u8; 16]>, resume: Option<u64>) -> Hello {
         version: VERSION,
         enrol_token: token,
         resume,
+        prefers: Cipher::Aes256Gcm,
         name_hint: "test".to_owned(),
     }
 }
@@ -193,10 +194,14 @@ async fn a_client_enrols_opens_a_path_and_resumes() {
     assert_ne!(receive_index, 7);
     assert!(hub.saw("open path") && hub.saw("install keys"));
 
-    // A second connection carries the session on with new keys; the path stays.
-    let mut second = up(&hub, hub.key, &who, hello(None, Some(first.welcome.session)))
-        .await
-        .unwrap();
+    // A second connection carries the session on with new keys; the path stays. This one runs on a CPU without AES.
+    let resuming = Hello {
+        prefers: Cipher::ChaCha20Poly1305,
+        ..hello(None, Some(first.welcome.session))
+    };
+    let mut second = up(&hub, hub.key, &who, resuming).await.unwrap();
+    assert_eq!(second.welcome.cipher, Cipher::ChaCha20Poly1305);
+    assert_eq!(second.keys.cipher, Cipher::ChaCha20Poly1305);
     assert_eq!(second.welcome.session, first.welcome.session);
     assert_eq!(second.welcome.epoch, 1);
     assert_ne!(second.keys.send, first.keys.send);

@@ -20,6 +20,8 @@ use hawser_wire::offload::Segmenter;
 pub const MAX_FLOWS: usize = 60_000;
 /// A flow without packets for this long gives up its slot.
 const IDLE: Duration = Duration::from_secs(120);
+/// Slots of a full table that a new flow looks at to find one to replace: enough to meet an idle one in any ordinary mix.
+const REPLACE_AMONG: usize = 64;
 /// A TCP flow that has sent this much is bulk.
 const BULK_AFTER: u64 = 256 * 1024;
 /// Bytes a flow may send in its turn.
@@ -143,13 +145,13 @@ impl Codel {
 pub enum Refusal {
     /// Its flow's queue is full.
     QueueFull,
-    /// No slot is free.
+    /// No slot is free, and every flow that a new one could replace has packets waiting.
     TableFull,
 }
 
 /// All flows of a session in the sending direction.
 ///
-/// Cost: O(1) a packet; memory is bounded by [`MAX_FLOWS`] slots and by the driver's buffers.
+/// Cost: O(1) a packet, a bounded search for a new flow in a full table; memory is bounded by [`MAX_FLOWS`] slots and by the driver's buffers.
 #[derive(Debug)]
 pub struct Flows<B> {
     slots: Vec<Option<Flow<B>>>,
@@ -161,6 +163,8 @@ pub struct Flows<B> {
     backlog: u64,
     swept: Instant,
     last: Option<(FlowKey, u16)>,
+    /// Where the next search for a flow to replace begins.
+    hand: usize,
 }
 
 impl<B: Copy> Flows<B> {
@@ -177,6 +181,7 @@ impl<B: Copy> Flows<B> {
             backlog: 0,
             swept: now,
             last: None,
+            hand: 0,
         }
     }
 
@@ -221,7 +226,7 @@ impl<B: Copy> Flows<B> {
                 self.sequences.push(Sequence(0));
                 (self.slots.len() - 1) as u16
             }
-            None => return None,
+            None => self.replace()?,
         };
         let (class, why) = classify(summary);
         self.slots[usize::from(slot)] = Some(Flow {
@@ -241,6 +246,23 @@ impl<B: Copy> Flows<B> {
         });
         self.index.insert(summary.key, slot);
         Some(slot)
+    }
+
+    /// Takes the slot of a flow that has nothing waiting: of those the search looks at, the one that has been quiet longest.
+    fn replace(&mut self) -> Option<u16> {
+        let looked_at = (self.hand..self.hand + REPLACE_AMONG).map(|at| at % self.slots.len());
+        let used = |at: usize| {
+            self.slots[at]
+                .as_ref()
+                .filter(|flow| !flow.queued)
+                .map(|flow| flow.used)
+        };
+        let (_, slot) = looked_at.filter_map(|at| Some((used(at)?, at))).min()?;
+        self.hand = (self.hand + REPLACE_AMONG) % self.slots.len();
+        let gone = self.slots[slot].take()?;
+        self.index.remove(&gone.key);
+        self.last = None;
+        Some(slot as u16)
     }
 
     /// Queues a packet behind its flow. `limit`: bytes that one flow may have waiting.

@@ -455,3 +455,28 @@ fn random_loss_costs_its_share_and_no_more() {
     assert!((0.005..0.06).contains(&path.loss()), "{}", path.loss());
     conserved(&world, "loss");
 }
+
+/// A tunnel or a mobile gateway on the way begins to swallow large packets, and says nothing.
+#[test]
+fn a_path_that_swallows_large_packets_is_no_longer_given_any() {
+    let mut world = World::new(&[net(20.0, 10), net(20.0, 15)], 23);
+    let work = Work::Open {
+        mbps: 8.0,
+        len: 1400,
+        kind: protocol::TCP,
+    };
+    world.start(HUB, 1, work, ms(500), ms(9_000));
+    world.run(ms(3_000));
+    let whole = world.ends[CLIENT].sink(1).mbps(ms(2_000), ms(3_000));
+    world.widths[0] = 1300;
+    world.run(ms(9_500));
+    let after = world.ends[CLIENT].sink(1).mbps(ms(6_000), ms(9_000));
+    println!("before {whole:.2} Mbit/s, after {after:.2}");
+    assert!(whole > 7.9, "{whole}");
+    assert!(after > 7.9, "{after}");
+    assert_eq!(
+        world.ends[HUB].state(0),
+        State::Active,
+        "small packets still pass"
+    );
+}

@@ -25,7 +25,7 @@ fn add_group(network: &mut Network, group: usize) {
     let edge = network.add(Router::default());
     let far = network.address(server);
     let near = [network.address(client), network.address(client)];
-    let mut link = |network: &mut Network, from: NodeId, to: NodeId, mbps, delay_us| {
+    let link = |network: &mut Network, from: NodeId, to: NodeId, mbps, delay_us| {
         let config = LinkConfig {
             capacity: Capacity::Rate(Rate::from_mbps(mbps)),
             delay: Duration::from_micros(delay_us),

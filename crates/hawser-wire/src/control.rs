@@ -91,6 +91,8 @@ pub struct Hello {
     pub enrol_token: Option<[u8; TOKEN_LEN]>,
     /// The session that the client wants to continue.
     pub resume: Option<u64>,
+    /// The cipher that is faster on the client.
+    pub prefers: Cipher,
     /// What the machine calls itself: for the hub's log only.
     pub name_hint: String,
 }
@@ -101,6 +103,7 @@ impl core::fmt::Debug for Hello {
             .field("version", &self.version)
             .field("enrol_token", &self.enrol_token.map(|_| "redacted"))
             .field("resume", &self.resume)
+            .field("prefers", &self.prefers)
             .field("name_hint", &self.name_hint)
             .finish()
     }
@@ -121,6 +124,29 @@ pub struct Welcome {
     pub dns: Vec<IpAddr>,
     /// The MTU of the hub's inner interface, bytes.
     pub hub_mtu: u16,
+    /// What protects the data packets of this epoch.
+    pub cipher: Cipher,
+}
+
+/// What protects data packets. Both have keys of 32 bytes, nonces of 12 and tags of 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-256-GCM (NIST SP 800-38D).
+    Aes256Gcm = 1,
+    /// ChaCha20-Poly1305 (RFC 8439): several times faster where the CPU has no AES instructions.
+    ChaCha20Poly1305 = 2,
+}
+
+impl Cipher {
+    /// The cipher for two sides that prefer these: AES only when both have it in hardware, for the slower side is the bottleneck.
+    #[must_use]
+    pub fn agree(self, other: Self) -> Self {
+        if self == other {
+            self
+        } else {
+            Self::ChaCha20Poly1305
+        }
+    }
 }
 
 /// Why a hub refuses a client.
@@ -376,7 +402,7 @@ impl Hello {
     fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
         let version = r.u16()?;
         let flags = r.u8()?;
-        if flags & !(HAS_TOKEN | HAS_RESUME) != 0 {
+        if flags & !(HAS_TOKEN | HAS_RESUME | PREFERS_CHACHA20) != 0 {
             return Err(ParseError::Field("flags"));
         }
         Ok(Self {
@@ -391,6 +417,11 @@ impl Hello {
             } else {
                 None
             },
+            prefers: if flags & PREFERS_CHACHA20 != 0 {
+                Cipher::ChaCha20Poly1305
+            } else {
+                Cipher::Aes256Gcm
+            },
             name_hint: r.text("name hint")?,
         })
     }
@@ -400,7 +431,11 @@ impl Hello {
         out.extend_from_slice(&self.version.to_be_bytes());
         let token = if self.enrol_token.is_some() { HAS_TOKEN } else { 0 };
         let resume = if self.resume.is_some() { HAS_RESUME } else { 0 };
-        out.push(token | resume);
+        let prefers = match self.prefers {
+            Cipher::Aes256Gcm => 0,
+            Cipher::ChaCha20Poly1305 => PREFERS_CHACHA20,
+        };
+        out.push(token | resume | prefers);
         if let Some(token) = &self.enrol_token {
             out.extend_from_slice(token);
         }
@@ -433,6 +468,11 @@ impl Welcome {
             inner_v6,
             dns,
             hub_mtu: r.u16()?,
+            cipher: match r.u8()? {
+                1 => Cipher::Aes256Gcm,
+                2 => Cipher::ChaCha20Poly1305,
+                _ => return Err(ParseError::Field("cipher")),
+            },
         })
     }
 
@@ -462,6 +502,7 @@ impl Welcome {
             }
         }
         out.extend_from_slice(&self.hub_mtu.to_be_bytes());
+        out.push(self.cipher as u8);
     }
 }
 
@@ -546,6 +587,7 @@ impl<'a> Reader<'a> {
 
 const HAS_TOKEN: u8 = 1;
 const HAS_RESUME: u8 = 2;
+const PREFERS_CHACHA20: u8 = 4;
 /// Type and fields of the longest message: the largest text and the largest list fit with room to spare.
 const MAX_BODY: usize = 512;
 
@@ -573,8 +615,9 @@ mod tests {
             proptest::option::of((any::<u128>().prop_map(Ipv6Addr::from), 0..=128_u8)),
             proptest::collection::vec(address(), 0..=MAX_DNS),
             any::<u16>(),
+            cipher(),
         )
-            .prop_map(|(session, epoch, inner_v4, inner_v6, dns, hub_mtu)| {
+            .prop_map(|(session, epoch, inner_v4, inner_v6, dns, hub_mtu, cipher)| {
                 Message::Welcome(Welcome {
                     session,
                     epoch,
@@ -582,8 +625,13 @@ mod tests {
                     inner_v6,
                     dns,
                     hub_mtu,
+                    cipher,
                 })
             })
+    }
+
+    fn cipher() -> impl Strategy<Value = Cipher> {
+        prop_oneof![Just(Cipher::Aes256Gcm), Just(Cipher::ChaCha20Poly1305)]
     }
 
     fn message() -> impl Strategy<Value = Message> {
@@ -591,13 +639,15 @@ mod tests {
             any::<u16>(),
             any::<Option<[u8; 16]>>(),
             any::<Option<u64>>(),
+            cipher(),
             text(),
         )
-            .prop_map(|(version, enrol_token, resume, name_hint)| {
+            .prop_map(|(version, enrol_token, resume, prefers, name_hint)| {
                 Message::Hello(Hello {
                     version,
                     enrol_token,
                     resume,
+                    prefers,
                     name_hint,
                 })
             });
@@ -658,11 +708,20 @@ mod tests {
     }
 
     #[test]
+    fn aes_needs_two_sides_that_have_it() {
+        use Cipher::{Aes256Gcm as Aes, ChaCha20Poly1305 as ChaCha};
+        assert_eq!(Aes.agree(Aes), Aes);
+        assert_eq!(Aes.agree(ChaCha), ChaCha);
+        assert_eq!(ChaCha.agree(Aes), ChaCha);
+    }
+
+    #[test]
     fn a_token_is_never_shown() {
         let hello = Hello {
             version: VERSION,
             enrol_token: Some([0x5a; 16]),
             resume: None,
+            prefers: Cipher::Aes256Gcm,
             name_hint: String::new(),
         };
         assert!(!format!("{hello:?}").contains("90"));

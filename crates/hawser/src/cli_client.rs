@@ -227,7 +227,10 @@ pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
         "down"
     } else if args.places.run_dir.join("undo.json").exists() {
         let run_dir = RunDir::take(&args.places.run_dir)?;
-        runtime()?.block_on(async { System::open(&run_dir.journal()).await.map(|_| ()) })?;
+        runtime()?.block_on(async {
+            System::open(&run_dir.journal()).await?.undo_left().await;
+            anyhow::Ok(())
+        })?;
         if run_dir.journal().exists() {
             bail!("some changes could not be undone (see above): are you root?");
         }

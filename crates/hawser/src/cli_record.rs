@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hawser_node::control_socket::{Request, ask};
 use hawser_node::run_dir;
 use hawser_sim::recording::Recorder;
@@ -43,6 +43,9 @@ pub(crate) struct RecordArgs {
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     let socket = run_dir::socket(&args.places.run_dir);
     let mut status = ask(&socket, &Request::Status)?;
+    if status["role"] == "hub" {
+        bail!("this is a hub, whose paths are its clients' networks; record on a client");
+    }
     let shown = args.out.display();
     let mut file = OpenOptions::new()
         .write(true)

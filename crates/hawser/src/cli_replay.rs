@@ -15,9 +15,9 @@ use crate::BAD_CONFIGURATION;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
     /// Runs a recording (see `hawser record`) as it was, and again with --set, --policy and --add-network.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "sweep", "merge", "compare", "versus", "pcap", "series"])]
     replay: Option<PathBuf>,
-    /// What carries the traffic of the replay instead of Hawser and a hub: mptcp, direct or single:NETWORK.
+    /// What carries the traffic of the replay instead of Hawser and a hub: mptcp or single:NETWORK.
     #[arg(long, value_name = "VIA", requires = "replay")]
     policy: Option<String>,
     /// Adds the [[network]] tables of this file to the replay.

@@ -1,43 +1,210 @@
-//! `hawser sim`: scenarios in virtual time.
+//! `hawser sim`: a scenario in virtual time.
+#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
-use hawser_netem::scenario::Scenario;
+use anyhow::{Context, ensure};
+use hawser_lab::read_scenario;
+use hawser_netem::report::Report;
+use hawser_netem::scenario::{Scenario, Via};
+use hawser_sim::pcapng::PcapNg;
+use hawser_sim::run::{self, Outcome};
 use hawser_sim::sweep::Row;
+use hawser_units::Duration;
 
 use crate::{cli_replay, cli_sweep};
 
-/// Runs scenarios in virtual time: sweeps and replays.
+/// Runs a scenario in virtual time: no root, no waiting, the same result every time.
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(crate) struct SimArgs {
-    /// Replaces a field of a replay, e.g. `--set workload.0.streams=16`.
+    /// The scenario, a TOML file.
+    #[arg(required_unless_present_any = ["sweep", "merge", "replay"])]
+    scenario: Option<PathBuf>,
+    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// Prints the result as JSON.
+    /// Prints the result as JSON, one line for each way.
     #[arg(long)]
     json: bool,
+    /// Also runs every network alone.
+    #[arg(long)]
+    compare: bool,
+    /// Also runs this way (mptcp, hub, single:NETWORK).
+    #[arg(long = "vs", value_name = "VIA")]
+    versus: Vec<String>,
+    /// Writes every packet of the scenario's own way there, for Wireshark (pcapng).
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Writes the bytes delivered in every 10 ms there, a column for each workload (CSV).
+    #[arg(long, value_name = "FILE")]
+    series: Option<PathBuf>,
     #[command(flatten)]
     sweep: cli_sweep::SweepArgs,
     #[command(flatten)]
     replay: cli_replay::ReplayArgs,
 }
 
-/// Runs the command; 0 done, 1 failed while running, 64 a file that cannot be used.
+/// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.
 ///
 /// # Errors
-/// When a run fails.
-pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
-    if let Some(code) = cli_sweep::run(&args.sweep, args.json, &simulate)? {
+/// When a file cannot be written.
+pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
+    if let Some(code) = cli_sweep::run(&args.sweep, args.json, &row)? {
         return Ok(code);
     }
-    if let Some(code) = cli_replay::run(&args.replay, &args.settings, args.json, &simulate)? {
+    if let Some(code) = cli_replay::run(&args.replay, &args.settings, args.json, &row)? {
         return Ok(code);
     }
-    bail!("nothing to do: write --sweep FILE, --merge DIR or --replay FILE")
+    let path = args.scenario.as_deref().context("there is no scenario")?;
+    let scenario = match read_scenario(path, &args.settings) {
+        Ok(scenario) => scenario,
+        Err(error) => return Ok(refuse(&error.to_string())),
+    };
+    let ways = match ways(&args, &scenario) {
+        Ok(ways) => ways,
+        Err(problem) => return Ok(refuse(&problem)),
+    };
+    for (index, via) in ways.iter().enumerate() {
+        let pcap = args.pcap.as_deref().filter(|_| index == 0);
+        let outcome = match simulate(&scenario, via, pcap)? {
+            Ok(outcome) => outcome,
+            Err(error) => return Ok(refuse(&format!("{}: {error}", path.display()))),
+        };
+        if let Some(file) = args.series.as_deref().filter(|_| index == 0) {
+            write_series(&outcome.report, file)
+                .with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        if args.json {
+            println!("{}", serde_json::to_string(&outcome.report)?);
+        } else {
+            print!("{}", outcome.report.to_text());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// The columns of one run.
-fn simulate(scenario: &Scenario) -> Result<Row, String> {
-    Err(format!("{}: there is no simulator yet", scenario.name))
+/// The columns of one run of a sweep or a replay: its report, without series.
+fn row(scenario: &Scenario) -> Result<Row, String> {
+    let outcome = run::run(scenario, &scenario.via, None, &mut |_| {});
+    let report = outcome.map_err(|error| error.to_string())?.report;
+    let report = serde_json::to_value(report).map_err(|error| error.to_string())?;
+    Ok(Row::from_json(&report))
 }
+
+fn simulate(
+    scenario: &Scenario,
+    via: &Via,
+    pcap: Option<&Path>,
+) -> anyhow::Result<Result<Outcome, run::RunError>> {
+    let is_shown = std::io::stderr().is_terminal();
+    let mut on_progress = |elapsed: Duration| {
+        if is_shown {
+            let _ = write!(
+                std::io::stderr(),
+                "\r\x1b[K{} {:.1}/{:.0} s",
+                via.label(),
+                elapsed.as_secs_f64(),
+                scenario.duration.as_secs_f64()
+            );
+        }
+    };
+    let outcome = match pcap {
+        None => run::run(scenario, via, None, &mut on_progress),
+        Some(path) => {
+            let cannot = || format!("cannot write {}", path.display());
+            let file = BufWriter::new(File::create(path).with_context(cannot)?);
+            let mut trace = Some(file);
+            let outcome = run::run(
+                scenario,
+                via,
+                Some(&mut |links| {
+                    let file = trace.take().expect("a run makes one tap");
+                    Box::new(PcapNg::new(file, links))
+                }),
+                &mut on_progress,
+            );
+            match outcome {
+                Ok(mut outcome) => {
+                    let tap = outcome.network.take_tap::<PcapNg<BufWriter<File>>>();
+                    ensure!(tap.is_some(), "the trace is lost");
+                    if let Some(tap) = tap {
+                        tap.finish().with_context(cannot)?;
+                    }
+                    Ok(outcome)
+                }
+                Err(error) => Err(error),
+            }
+        }
+    };
+    if is_shown {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    Ok(outcome)
+}
+
+fn ways(args: &SimArgs, scenario: &Scenario) -> Result<Vec<Via>, String> {
+    let singles = scenario
+        .networks
+        .iter()
+        .map(|network| Via::Single(network.name.clone()));
+    let mut ways = vec![scenario.via.clone()];
+    let mut asked: Vec<Via> = if args.compare {
+        singles.clone().collect()
+    } else {
+        Vec::new()
+    };
+    for label in &args.versus {
+        let via = Via::from_label(label)
+            .filter(|via| !matches!(via, Via::Single(_)) || singles.clone().any(|single| single == *via));
+        asked.push(via.ok_or(format!(
+            "--vs {label}: no such way; write hub, mptcp or single:<network>"
+        ))?);
+    }
+    for via in asked {
+        if !ways.contains(&via) {
+            ways.push(via);
+        }
+    }
+    Ok(ways)
+}
+
+fn write_series(report: &Report, file: &Path) -> std::io::Result<()> {
+    let mut out = BufWriter::new(File::create(file)?);
+    let columns = (0..report.series.workloads.len()).map(|index| format!(",workload_{index}_bytes"));
+    writeln!(out, "seconds,bytes{}", columns.collect::<String>())?;
+    for (bin, bytes) in report.series.bytes.iter().enumerate() {
+        write!(
+            out,
+            "{:.3},{bytes}",
+            bin as f64 * report.series.bin_ms as f64 / 1e3
+        )?;
+        for workload in &report.series.workloads {
+            write!(out, ",{}", workload.get(bin).copied().unwrap_or(0))?;
+        }
+        writeln!(out)?;
+    }
+    out.flush()
+}
+
+fn refuse(problem: &str) -> ExitCode {
+    // Standard error may be closed; the exit code says it too.
+    let _ = writeln!(std::io::stderr(), "hawser: {problem}");
+    ExitCode::from(64)
+}
+
+const HELP: &str = "\
+The file is the one that `hawser lab` takes, and so is the result. Traffic is modelled TCP (cubic, reno),
+multipath TCP (also lia, olia, balia) or datagrams; via = \"hub\" carries it through the daemon's own machines.
+
+Would a second modem help?
+  hawser sim scenarios/sum-20-20.toml --compare --vs mptcp
+The same with a slower one:
+  hawser sim scenarios/sum-20-20.toml --set network.1.down.rate=5mbit --json
+What happens in an outage, packet by packet:
+  hawser sim scenarios/blackhole.toml --pcap trace.pcapng --series series.csv
+
+Exit codes: 0 done, 1 failed while running, 2 usage, 64 a scenario that cannot be run.";

@@ -16,7 +16,7 @@ use crate::{BAD_CONFIGURATION, progress};
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArgs {
     /// Runs every combination of a sweep's axes (a TOML file; see docs/sweeps.md), on all cores; goes on after a kill.
-    #[arg(long, value_name = "FILE", conflicts_with = "merge")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["merge", "scenario", "settings", "compare", "versus", "pcap", "series"])]
     sweep: Option<PathBuf>,
     /// Runs only every N-th run of the sweep, from the I-th on, counted from 0.
     #[arg(long, value_name = "I/N", requires = "sweep")]
@@ -28,7 +28,7 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "N", requires = "sweep")]
     jobs: Option<NonZeroUsize>,
     /// Brings the shards of a sweep in this directory together.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "settings", "compare", "versus", "pcap", "series"])]
     merge: Option<PathBuf>,
 }
 

@@ -55,10 +55,10 @@ enum Command {
     Lab(cli_lab::LabArgs),
     /// Records rates, delays, losses and outages of the networks, for `hawser sim --replay`.
     Record(cli_record::RecordArgs),
-    /// Runs scenarios in virtual time: sweeps and replays.
-    Sim(cli_sim::SimArgs),
     /// Runs the evaluations of the papers again and holds them against what the papers print.
     Reproduce(cli_reproduce::ReproduceArgs),
+    /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
+    Sim(cli_sim::SimArgs),
     /// Shows what Hawser does: one download over three networks, with a picture.
     Demo(cli_demo::DemoArgs),
     /// Measures parts of Hawser on this machine.
@@ -88,8 +88,8 @@ fn main() -> ExitCode {
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
         Command::Record(args) => cli_record::run(&args),
-        Command::Sim(args) => cli_sim::run(&args),
         Command::Reproduce(args) => cli_reproduce::run(&args),
+        Command::Sim(args) => cli_sim::run(args),
         Command::Demo(args) => cli_demo::run(args),
         Command::Bench(args) => cli_bench::run(args),
     };

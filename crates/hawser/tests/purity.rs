@@ -8,11 +8,12 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Every crate with its level.
-const LEVELS: [(&str, u8); 10] = [
+const LEVELS: [(&str, u8); 11] = [
     ("hawser-units", 0),
     ("hawser-wire", 0),
     ("hawser-proto", 1),
     ("hawser-netem", 1),
+    ("hawser-radio", 1),
     ("hawser-linux", 2),
     ("hawser-sim", 2),
     ("hawser-node", 3),

@@ -1,4 +1,4 @@
-//! `hawser record`, and what `hawser sim` says of files it cannot use.
+//! `hawser record`, `hawser sim --replay` and `--sweep` as they are used.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -17,7 +17,7 @@ fn said(output: &Output) -> String {
 }
 
 /// Answers every status request as a daemon with one path would.
-fn pretend_daemon(socket: &Path) {
+fn pretend_daemon(socket: &Path, status: &'static str) {
     let listener = UnixListener::bind(socket).expect("a socket");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -26,7 +26,7 @@ fn pretend_daemon(socket: &Path) {
             let read = BufReader::new(stream.try_clone().expect("a copy")).read_line(&mut line);
             if read.expect("a request") > 0 {
                 assert!(line.contains("\"status\""), "{line}");
-                stream.write_all(STATUS.as_bytes()).expect("an answer");
+                stream.write_all(status.as_bytes()).expect("an answer");
             }
         }
     });
@@ -43,7 +43,7 @@ const STATUS: &str = concat!(
 fn records_what_the_daemon_sees_and_nothing_private() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).to_str().expect("a plain name").to_owned();
-    pretend_daemon(&hawser_node::run_dir::socket(dir.path()));
+    pretend_daemon(&hawser_node::run_dir::socket(dir.path()), STATUS);
     let (run_dir, out) = (path(""), path("commute.recording"));
     let arguments = ["record", "--out", &out, "--seconds", "2", "--run-dir", &run_dir];
     let output = hawser(&arguments);
@@ -62,6 +62,92 @@ fn records_what_the_daemon_sees_and_nothing_private() {
     let again = hawser(&arguments);
     assert_eq!(again.status.code(), Some(1), "a recording is not overwritten");
     assert_eq!(std::fs::read_to_string(&out).expect("a recording"), text);
+}
+
+const RECORDING: &str = concat!(
+    r#"{"hawser_recording":1,"interval_ms":1000}"#,
+    "\n",
+    r#"{"t_ms":0,"networks":{"network-1":{"state":"active","rate_bps":4000000,"send_bps":0,"receive_bps":8000000,"rtt_ms":21,"min_rtt_ms":20,"loss":0}}}"#,
+    "\n",
+    r#"{"t_ms":1000,"networks":{"network-1":{"state":"active","rate_bps":4000000,"send_bps":0,"receive_bps":8000000,"rtt_ms":21,"min_rtt_ms":20,"loss":0}}}"#,
+    "\n",
+    r#"{"t_ms":2000,"networks":{"network-1":{"state":"active","rate_bps":4000000,"send_bps":0,"receive_bps":8000000,"rtt_ms":21,"min_rtt_ms":20,"loss":0}}}"#,
+    "\n",
+);
+
+#[test]
+fn a_replay_shows_what_a_second_network_would_have_brought() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("a plain name").to_owned();
+    std::fs::write(path("r.recording"), RECORDING).expect("written");
+    let modem = "[[network]]\nname = \"modem\"\ndown = { rate = \"8mbit\", delay = \"20ms\" }\nup = { rate = \"4mbit\", delay = \"20ms\" }\n";
+    std::fs::write(path("modem.toml"), modem).expect("written");
+    let (recording, modem) = (path("r.recording"), path("modem.toml"));
+    let output = hawser(&["sim", "--replay", &recording, "--add-network", &modem, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let goodput = |which: &str| found[which]["goodput_bps.total"].as_f64().expect("a number");
+    assert_eq!(found["recorded_receive_bps"], 8e6);
+    let gain = goodput("what_if") / goodput("as_recorded");
+    assert!((1.4..2.2).contains(&gain), "{gain}");
+    let text = hawser(&["sim", "--replay", &recording, "--policy", "single:network-1"]);
+    let text = String::from_utf8(text.stdout).expect("text");
+    assert!(
+        text.contains("as recorded  what if") && text.contains("goodput_bps.total (Mbit/s)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_sweep_over_the_simulator_gives_a_row_for_each_run_and_shards_merge() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("a plain name").to_owned();
+    let base = "name = \"b\"\nduration = \"1s\"\nvia = \"single:a\"\n[[network]]\nname = \"a\"\ndown = { rate = \"5mbit\", delay = \"5ms\" }\nup = { rate = \"5mbit\" }\n[[workload]]\nkind = \"tcp\"\n";
+    let sweep = "name = \"s\"\nbase = \"b.toml\"\nseeds = 2\n[[axis]]\nfield = \"network.0.down.rate\"\nvalues = [\"2mbit\", \"8mbit\"]\n";
+    std::fs::write(path("b.toml"), base).expect("written");
+    std::fs::write(path("s.toml"), sweep).expect("written");
+    let whole = hawser(&["sim", "--sweep", &path("s.toml"), "--json"]);
+    assert_eq!(whole.status.code(), Some(0), "{}", said(&whole));
+    let csv = std::fs::read_to_string(path("s.results/results.csv")).expect("a table");
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines.len(), 5, "{csv}");
+    let column = lines[0]
+        .split(',')
+        .position(|name| name == "goodput_bps.total")
+        .expect("a column");
+    let goodput = |line: &str| {
+        line.split(',')
+            .nth(column)
+            .and_then(|cell| cell.parse::<f64>().ok())
+            .expect("a number")
+    };
+    assert!(goodput(lines[4]) > 2.0 * goodput(lines[1]), "{csv}");
+    let out = path("shards");
+    for shard in ["1/2", "0/2"] {
+        let part = hawser(&["sim", "--sweep", &path("s.toml"), "--shard", shard, "--out", &out]);
+        assert_eq!(part.status.code(), Some(0), "{}", said(&part));
+    }
+    assert_eq!(hawser(&["sim", "--merge", &out]).status.code(), Some(0));
+    assert_eq!(
+        std::fs::read_to_string(path("shards/results.csv")).expect("a table"),
+        csv
+    );
+}
+
+#[test]
+fn a_hub_is_not_recorded() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let hub = "{\"version\":1,\"role\":\"hub\",\"sessions\":[]}\n";
+    pretend_daemon(&hawser_node::run_dir::socket(dir.path()), hub);
+    let out = dir.path().join("hub.recording");
+    let (out_name, run_dir) = (out.to_str().expect("plain"), dir.path().to_str().expect("plain"));
+    let output = hawser(&["record", "--out", out_name, "--run-dir", run_dir]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("record on a client") && !out.exists(),
+        "{}",
+        said(&output)
+    );
 }
 
 #[test]

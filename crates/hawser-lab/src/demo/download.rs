@@ -239,7 +239,7 @@ impl<'a> Watch<'a> {
         });
         let bins = (seconds * 1e3 / SAMPLE_MS as f64).ceil() as usize;
         let delivered = self.recorder.bins();
-        let per_bin = SAMPLE_MS as usize / crate::recorder::BIN.as_millis() as usize;
+        let per_bin = SAMPLE_MS as usize / crate::report::BIN.as_millis() as usize;
         Download {
             title: self.job.title.to_owned(),
             seconds,

@@ -16,10 +16,12 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, anyhow};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
+use hawser_netem::report::{quantile_ms as quantile, share_lost};
 use hawser_netem::scenario::Workload;
 use hawser_units::{Duration, Instant};
-use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
+
+pub(crate) use hawser_netem::report::{Finding, RoundTrips};
 
 use crate::recorder::Recorder;
 use crate::world::{SERVER, World};
@@ -68,60 +70,6 @@ struct Context {
     port: u16,
     period: Arc<Period>,
     recorder: Arc<Recorder>,
-}
-
-/// What a workload found beside the bytes it delivered.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Finding {
-    /// Of bulk TCP.
-    Tcp {
-        /// How many connections ran.
-        streams: u32,
-    },
-    /// Of datagrams.
-    Udp {
-        /// Datagrams sent.
-        sent: u64,
-        /// Datagrams received.
-        received: u64,
-        /// The share that did not arrive.
-        loss: f64,
-        /// Datagrams that arrived after one sent later.
-        reordered: u64,
-        /// One-way delay, median.
-        delay_p50_ms: f64,
-        /// One-way delay that 99 of 100 did not exceed.
-        delay_p99_ms: f64,
-    },
-    /// Of requests and echoes.
-    Ping {
-        /// Requests sent.
-        sent: u64,
-        /// Echoes received.
-        received: u64,
-        /// Round-trip times; `None` when nothing came back.
-        rtt_ms: Option<RoundTrips>,
-    },
-    /// Of a download.
-    Http {
-        /// How long it took; `None` when it did not finish.
-        completed_s: Option<f64>,
-        /// Body bytes received.
-        bytes: u64,
-    },
-}
-
-/// A summary of round-trip times in milliseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct RoundTrips {
-    /// The shortest.
-    pub min: f64,
-    /// The median.
-    pub p50: f64,
-    /// What 99 of 100 did not exceed.
-    pub p99: f64,
 }
 
 /// A workload whose threads run.
@@ -266,18 +214,4 @@ fn is_timeout(error: &std::io::Error) -> bool {
         error.kind(),
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut | std::io::ErrorKind::Interrupted
     )
-}
-
-fn share_lost(sent: u64, received: u64) -> f64 {
-    if sent == 0 {
-        0.0
-    } else {
-        sent.saturating_sub(received) as f64 / sent as f64
-    }
-}
-
-/// The value that `share` of `sorted` do not exceed.
-fn quantile(sorted: &[u64], share: f64) -> f64 {
-    let index = ((sorted.len() as f64 * share) as usize).min(sorted.len().saturating_sub(1));
-    sorted.get(index).map_or(0.0, |nanos| *nanos as f64 / 1e6)
 }

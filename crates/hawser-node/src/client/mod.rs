@@ -87,9 +87,10 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         None => Joined::load(&options.dir)?
             .context("this machine has not joined a hub yet: `hawser up INVITATION` (from `hawser hub invite NAME` on the hub)")?,
     };
-    let system = System::open(&run_dir.journal())
+    let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
+    system.undo_left().await;
     joined.resolve().await;
     if joined.addresses.is_empty() {
         bail!("the hub's name does not resolve: check the network, or the name in the invitation");
@@ -345,6 +346,7 @@ impl Client {
             version: VERSION,
             enrol_token: self.token.as_ref().map(|token| token.0),
             resume: self.machine.session().filter(|_| !self.renew),
+            prefers: dataplane::preferred_cipher(),
             name_hint: hawser_linux::process::host_name(),
         };
         self.reach.start(&self.networks, last, &self.tls, &hello);

@@ -81,8 +81,14 @@ async fn handshake(
         .map_err(|error| failed(&error))?;
     match stream.next().await {
         Ok(Message::Welcome(welcome)) => {
-            let keys = tls::epoch_keys(&connection, welcome.session, welcome.epoch, Role::Client)
-                .map_err(|error| failed(&error))?;
+            let keys = tls::epoch_keys(
+                &connection,
+                welcome.session,
+                welcome.epoch,
+                welcome.cipher,
+                Role::Client,
+            )
+            .map_err(|error| failed(&error))?;
             Ok(Established {
                 connection,
                 stream,

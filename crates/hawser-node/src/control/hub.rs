@@ -8,14 +8,14 @@ use std::time::{Duration, Instant, SystemTime};
 use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, Violation};
 use hawser_units::PathId;
-use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION, Welcome};
+use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION, Welcome};
 use hawser_wire::data::Class;
 use quinn::{Endpoint, Incoming};
 use tokio::sync::mpsc;
 
 use super::stream::{ControlStream, StreamError};
 use super::tls;
-use crate::dataplane::{Command, EpochKeys, Orders, Role, SessionId, SocketId};
+use crate::dataplane::{Command, EpochKeys, Orders, Role, SessionId, SocketId, preferred_cipher};
 use crate::enrolment::{Client, ClientStore, Pool};
 use crate::identity::{KeyHash, random};
 
@@ -247,7 +247,7 @@ impl HubControl {
         let Message::Hello(hello) = stream.next().await? else {
             anyhow::bail!("the first message is no hello");
         };
-        let export = |session, epoch| tls::epoch_keys(&connection, session, epoch, Role::Hub);
+        let export = |session, epoch, cipher| tls::epoch_keys(&connection, session, epoch, cipher, Role::Hub);
         let admitted = self.lock().admit(key, &hello, export);
         match admitted {
             Ok(admitted) => {
@@ -319,7 +319,7 @@ impl Core {
         &mut self,
         key: KeyHash,
         hello: &Hello,
-        export: impl FnOnce(u64, u8) -> anyhow::Result<EpochKeys>,
+        export: impl FnOnce(u64, u8, Cipher) -> anyhow::Result<EpochKeys>,
     ) -> Result<Admitted, Refusal> {
         let result = self
             .authorise(key, hello)
@@ -349,7 +349,7 @@ impl Core {
         &mut self,
         client: &Client,
         hello: &Hello,
-        export: impl FnOnce(u64, u8) -> anyhow::Result<EpochKeys>,
+        export: impl FnOnce(u64, u8, Cipher) -> anyhow::Result<EpochKeys>,
     ) -> Result<Admitted, Refusal> {
         let resumed = hello.resume.filter(|id| {
             self.sessions
@@ -361,7 +361,8 @@ impl Core {
         }
         let session = resumed.unwrap_or_else(|| u64::from_be_bytes(random()));
         let epoch = resumed.map_or(0, |id| self.sessions[&id].epoch.wrapping_add(1));
-        let keys = export(session, epoch).map_err(|error| {
+        let cipher = hello.prefers.agree(preferred_cipher());
+        let keys = export(session, epoch, cipher).map_err(|error| {
             tracing::error!(error = format!("{error:#}"), "cannot export keys");
             Refusal::Busy
         })?;
@@ -394,12 +395,12 @@ impl Core {
         Ok(Admitted {
             session,
             link,
-            welcome: self.welcome(session, epoch, client),
+            welcome: self.welcome(session, epoch, cipher, client),
             outbox,
         })
     }
 
-    fn welcome(&self, session: u64, epoch: u8, client: &Client) -> Welcome {
+    fn welcome(&self, session: u64, epoch: u8, cipher: Cipher, client: &Client) -> Welcome {
         let pool = self.settings.pool;
         Welcome {
             session,
@@ -411,6 +412,7 @@ impl Core {
                 .map(|(address, (_, prefix))| (address, prefix)),
             dns: self.settings.dns.clone(),
             hub_mtu: self.settings.mtu,
+            cipher,
         }
     }
 

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use hawser_linux::udp::plain;
 use quinn::{AsyncUdpSocket, UdpPoller};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use tokio::sync::mpsc;
@@ -86,7 +87,7 @@ impl AsyncUdpSocket for SharedSocket {
                     };
                     into.copy_from_slice(&datagram.bytes);
                     meta[filled] = RecvMeta {
-                        addr: canonical(datagram.from),
+                        addr: plain(datagram.from),
                         len: datagram.bytes.len(),
                         stride: datagram.bytes.len(),
                         ecn: EcnCodepoint::from_bits(datagram.ecn),
@@ -118,12 +119,6 @@ impl AsyncUdpSocket for SharedSocket {
     fn max_transmit_segments(&self) -> usize {
         self.state.max_gso_segments()
     }
-}
-
-/// The form of an address in which QUIC knows it: IPv4 is never mapped.
-#[must_use]
-pub fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn destination(address: SocketAddr, is_v6: bool) -> SocketAddr {

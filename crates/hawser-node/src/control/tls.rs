@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ::aws_lc_rs::hmac;
 use anyhow::{Context, anyhow};
+use hawser_wire::control::Cipher;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -123,6 +124,7 @@ pub fn epoch_keys(
     connection: &quinn::Connection,
     session: u64,
     epoch: u8,
+    cipher: Cipher,
     role: Role,
 ) -> anyhow::Result<EpochKeys> {
     let export = |direction: u8| {
@@ -139,10 +141,12 @@ pub fn epoch_keys(
     let (mut to_hub, mut to_client) = (export(0)?, export(1)?);
     let keys = match role {
         Role::Client => EpochKeys {
+            cipher,
             send: to_hub,
             receive: to_client,
         },
         Role::Hub => EpochKeys {
+            cipher,
             send: to_client,
             receive: to_hub,
         },

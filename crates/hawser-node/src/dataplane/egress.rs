@@ -6,9 +6,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use hawser_linux::clock::{now, use_precise_timers};
 use hawser_linux::tun::{READ_LEN, Tun};
 use hawser_linux::udp::DataSocket;
-use hawser_linux::wait::{Waker, exact_timers, wait_readable};
+use hawser_linux::wait::{Waker, wait_readable};
 use hawser_proto::egress::{Body, Egress, PROBE_LEN, Refused, Transmit};
 use hawser_proto::ingress;
 use hawser_proto::path::{self, Probing, State};
@@ -20,7 +21,7 @@ use hawser_wire::offload::{Offload, VIRTIO_LEN};
 use super::batch::{Batches, Target};
 use super::crypto::DataKey;
 use super::ingress::Source;
-use super::{Event, PathState, Role, SessionId, SessionSnapshot, SocketId, now, snapshot};
+use super::{Event, Role, SessionId, SessionSnapshot, SocketId, snapshot};
 
 /// Packets read from the TUN before what they made is sent.
 const READS: usize = 16;
@@ -182,7 +183,7 @@ impl Sender {
 
     /// Runs until told to stop.
     pub(super) fn run(mut self) {
-        exact_timers();
+        use_precise_timers();
         let mut readable = true;
         while self.running {
             if !readable {
@@ -353,7 +354,7 @@ impl Sender {
             let _ = self.events.send(Event::Path {
                 session: name,
                 path,
-                state: told(state),
+                state: state.into(),
             });
         }
         let alive = session.egress.paths().any(|path| path.state() == State::Active);
@@ -696,15 +697,6 @@ impl Sealer<'_> {
         inner.emit(body.first_chunk_mut().expect("a datagram holds its headers"));
         fill(&mut body[INNER_LEN..]);
         self.key.seal(self.path, counter, datagram);
-    }
-}
-
-fn told(state: State) -> PathState {
-    match state {
-        State::Validating => PathState::Validating,
-        State::Active => PathState::Active,
-        State::Suspect => PathState::Suspect,
-        State::Dead => PathState::Dead,
     }
 }
 

@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
+use hawser_linux::clock::{now, use_precise_timers};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::{DataSocket, plain};
-use hawser_linux::wait::{Waker, exact_timers, wait_readable};
+use hawser_linux::wait::{Waker, wait_readable};
 use hawser_proto::ingress::{Authentic, Freshness, Ingress};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{INNER_LEN, Inner, OUTER_LEN, Outer, is_data};
@@ -20,7 +21,7 @@ use quinn_udp::RecvMeta;
 use super::crypto::DataKey;
 use super::egress::{self, Relay};
 use super::store::Store;
-use super::{ControlDatagram, Role, SessionId, SocketId, now};
+use super::{ControlDatagram, Role, SessionId, SocketId};
 
 /// Buffers offered to the kernel in one call.
 const BUFFERS: usize = 16;
@@ -151,7 +152,7 @@ impl Receiving {
 
     /// Runs until told to stop.
     pub(super) fn run(mut self) {
-        exact_timers();
+        use_precise_timers();
         let mut ready = Vec::new();
         while self.running {
             self.wait(&mut ready);

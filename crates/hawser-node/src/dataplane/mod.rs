@@ -18,9 +18,10 @@ use std::thread::JoinHandle;
 use anyhow::Context as _;
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
-use hawser_linux::wait::{Waker, monotonic_nanos};
+use hawser_linux::wait::Waker;
 
-use hawser_units::{Instant, PathId, Rate};
+use hawser_units::{PathId, Rate};
+use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
 use zeroize::Zeroize;
 
@@ -34,6 +35,8 @@ pub struct SocketId(pub u32);
 
 /// The keys of one epoch and both directions, from the TLS exporter. Wiped when dropped.
 pub struct EpochKeys {
+    /// What the keys are for.
+    pub cipher: Cipher,
     /// Protects what this side sends: 32 bytes of key, then 12 of IV.
     pub send: [u8; 44],
     /// Protects what this side receives.
@@ -44,6 +47,23 @@ impl Drop for EpochKeys {
     fn drop(&mut self) {
         self.send.zeroize();
         self.receive.zeroize();
+    }
+}
+
+/// The cipher that is faster on this machine.
+#[must_use]
+pub fn preferred_cipher() -> Cipher {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    let has_aes =
+        std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    let has_aes = std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+    let has_aes = false;
+    if has_aes {
+        Cipher::Aes256Gcm
+    } else {
+        Cipher::ChaCha20Poly1305
     }
 }
 
@@ -211,6 +231,18 @@ pub enum PathState {
     Dead,
 }
 
+impl From<hawser_proto::path::State> for PathState {
+    fn from(state: hawser_proto::path::State) -> Self {
+        use hawser_proto::path::State;
+        match state {
+            State::Validating => Self::Validating,
+            State::Active => Self::Active,
+            State::Suspect => Self::Suspect,
+            State::Dead => Self::Dead,
+        }
+    }
+}
+
 /// All there is to show.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Snapshot {
@@ -285,11 +317,6 @@ pub struct FlowSnapshot {
 
 /// Datagrams of the control channel that may wait for the control side.
 const CONTROL_QUEUE: usize = 1024;
-
-/// The instant that the machines are driven with.
-fn now() -> Instant {
-    Instant::from_nanos(monotonic_nanos())
-}
 
 /// What the data plane needs to start.
 pub struct DataPlaneConfig {
@@ -469,12 +496,12 @@ impl Dispatch {
                 Some(E::Key {
                     session,
                     epoch,
-                    key: Box::new(crypto::DataKey::new(&keys.send)),
+                    key: Box::new(crypto::DataKey::new(keys.cipher, &keys.send)),
                 }),
                 Some(I::Key {
                     session,
                     epoch,
-                    key: Box::new(crypto::DataKey::new(&keys.receive)),
+                    key: Box::new(crypto::DataKey::new(keys.cipher, &keys.receive)),
                 }),
             ),
             Command::OpenPath {

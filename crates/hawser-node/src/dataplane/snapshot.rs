@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use hawser_proto::path::State;
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::Class;
 use hawser_wire::inner::{FlowKey, protocol};
 
 use super::egress::{Lane, Session};
-use super::{FlowSnapshot, PathSnapshot, PathState, SessionId, SessionSnapshot};
+use super::{FlowSnapshot, PathSnapshot, SessionId, SessionSnapshot};
 
 /// Flows shown of a session.
 const FLOWS: usize = 32;
@@ -79,12 +78,7 @@ pub(super) fn of_session(
             path: path.id.0,
             name: name.clone(),
             remote: *remote,
-            state: match path.state() {
-                State::Validating => PathState::Validating,
-                State::Active => PathState::Active,
-                State::Suspect => PathState::Suspect,
-                State::Dead => PathState::Dead,
-            },
+            state: path.state().into(),
             rtt_ms: model.round_trip().as_secs_f64() * 1e3,
             min_rtt_ms: model.min_round_trip().as_secs_f64() * 1e3,
             delay_trend_ms_s: path.delay_trend() * 1e3,

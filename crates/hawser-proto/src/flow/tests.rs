@@ -281,7 +281,7 @@ fn a_full_queue_refuses_and_changes_nothing() {
 }
 
 #[test]
-fn a_full_table_refuses_new_flows_until_one_is_idle() {
+fn a_full_table_refuses_new_flows_while_all_wait() {
     let mut flows = flows();
     for flow in 0..MAX_FLOWS {
         let summary = summary(protocol::TCP, (flow % 50_000) as u16, (flow / 50_000) as u16, 0);
@@ -294,16 +294,39 @@ fn a_full_table_refuses_new_flows_until_one_is_idle() {
         flows.enqueue(&one_more, run(0, 1, BEGIN), LIMIT, BEGIN),
         Err(Refusal::TableFull)
     );
+    let known = summary(protocol::TCP, 0, 0, 0);
     flows
-        .enqueue(&summary(protocol::TCP, 0, 0, 0), run(0, 1, BEGIN), LIMIT, BEGIN)
+        .enqueue(&known, run(0, 1, BEGIN), LIMIT, BEGIN)
         .expect("a known flow goes on");
+
+    // One that has nothing waiting gives way, the longest quiet one first, and its slot's sequence goes on.
     while send(&mut flows, 1, BEGIN).is_some() {}
-    let later = BEGIN + IDLE + Duration::from_secs(2);
-    flows.sweep(later);
-    assert_eq!(flows.iter().count(), 0);
+    let active = BEGIN + MS;
+    for port in 0..REPLACE_AMONG as u16 - 1 {
+        let busy = summary(protocol::TCP, port, 0, 0);
+        flows
+            .enqueue(&busy, run(0, 1, active), LIMIT, active)
+            .expect("known");
+    }
+    while send(&mut flows, 1, active).is_some() {}
+    let later = BEGIN + MS * 2;
     flows
         .enqueue(&one_more, run(0, 1, later), LIMIT, later)
-        .expect("slots are free");
+        .expect("the quiet one gives way");
+    let slot = REPLACE_AMONG as u16 - 1;
+    let flow = flows.get(slot).expect("its slot");
+    assert_eq!((flow.key, flow.next), (one_more.key, Sequence(1)));
+    assert_eq!(flows.iter().count(), MAX_FLOWS);
+    // A flow that was thrown out is a new one when it returns.
+    let gone = summary(protocol::TCP, slot, 0, 0);
+    flows
+        .enqueue(&gone, run(0, 1, later), LIMIT, later)
+        .expect("another gives way");
+
+    let much_later = later + IDLE + Duration::from_secs(2);
+    while send(&mut flows, 1, later).is_some() {}
+    flows.sweep(much_later);
+    assert_eq!(flows.iter().count(), 0);
 }
 
 #[test]

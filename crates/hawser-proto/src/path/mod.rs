@@ -67,6 +67,8 @@ const OWD_WINDOW: Duration = Duration::from_secs(5);
 const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
+/// So many losses in one report are not chance when nothing large came through.
+const DOUBTFUL: u64 = 8;
 
 /// A probe to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +115,6 @@ pub struct Path {
     acked_sent_at: Instant,
     packets_reported: u32,
     loss: f64,
-    ce: u32,
     owd_us: Option<i32>,
     owd_min: Option<(i32, i32)>,
     owd_since: Instant,
@@ -152,7 +153,6 @@ impl Path {
             acked_sent_at: now,
             packets_reported: 0,
             loss: 0.0,
-            ce: 0,
             owd_us: None,
             owd_min: None,
             owd_since: now,
@@ -353,10 +353,10 @@ impl Path {
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
         let lost = self.on_loss(report, previous);
+        self.on_sizes(report.highest, previous, bytes, lost, now);
         // No peer can have received more than was sent: a false report raises no rate beyond that.
         self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
         self.delivered_us = report.received_us;
-        self.ce = report.ce;
         let Some(record) = record else { return false };
         self.acked_sent_at = record.at;
         let hold = Duration::from_micros(u64::from(report.hold_us));
@@ -405,6 +405,24 @@ impl Path {
         let weight = (sent as f64 / 256.0).min(1.0);
         self.loss += (share - self.loss) * weight;
         lost
+    }
+
+    /// Doubts the packet size when most of what was sent since the previous report is lost, and what is lost was large and what came was small.
+    fn on_sizes(&mut self, highest: u64, previous: Option<u64>, came: u64, lost: u64, now: Instant) {
+        let known = |counter: &u64| self.remembers(*counter);
+        let (Some(previous), true) = (previous.filter(known), known(&highest)) else {
+            return;
+        };
+        let sent = self.sent(highest).cumulative - self.sent(previous).cumulative;
+        let packets = highest - previous;
+        let small = u64::from(pmtu::BASE);
+        let is_doubtful = lost >= DOUBTFUL
+            && lost * 2 > packets
+            && sent.saturating_sub(came) > lost * small
+            && came < (packets - lost) * small;
+        if is_doubtful {
+            self.pmtu.suspect(now);
+        }
     }
 
     fn on_delay(&mut self, owd_us: i32, previous: Option<u64>, now: Instant) {

@@ -1,12 +1,21 @@
 //! How large a packet may be on a path, found by sending padded probes: no ICMP needed.
 //!
 //! Source: RFC 8899 (datagram packetization layer path MTU discovery). The search starts at the network's own MTU, which is
-//! nearly always right, and halves the interval from there. Units: outer IP packet bytes.
+//! nearly always right, and halves the interval from there. When large packets stop arriving while small ones do, the size in use is
+//! confirmed, and the search starts again below it if it fails. Units: outer IP packet bytes.
+//!
+//! ```text
+//!             found, or nothing larger passes            suspect
+//!   searching --------------------------------> found ------------> confirming --+
+//!       ^  ^                                      | RAISE   reply: found         | no reply, MAX_PROBES times
+//!       |  +--------------------------------------+ <--------------------------- |
+//!       +----------------------- from the base size up to what failed <---------+
+//! ```
 
 use hawser_units::{Duration, Instant};
 
 /// What is believed before a probe came back: the smallest MTU of IPv6 (RFC 8200 section 5) and of nearly every IPv4 link.
-const BASE: u16 = 1280;
+pub(super) const BASE: u16 = 1280;
 /// Tries of one size.
 ///
 /// Source: RFC 8899 section 5.1.2, `MAX_PROBES`.
@@ -31,6 +40,7 @@ pub struct Pmtu {
     too_large: u16,
     probing: Option<(u64, u16)>,
     tries: u8,
+    confirming: bool,
     due: Instant,
 }
 
@@ -47,6 +57,7 @@ impl Pmtu {
             too_large: link + 1,
             probing: None,
             tries: 0,
+            confirming: false,
             due: now,
         }
     }
@@ -73,6 +84,18 @@ impl Pmtu {
         *self = Self::new(self.link, self.overhead, now);
     }
 
+    /// Large packets get lost and small ones do not: confirms the size in use, unless that is going on.
+    ///
+    /// Source: RFC 8899 section 4.3 (black hole detection).
+    pub fn suspect(&mut self, now: Instant) {
+        if self.known > BASE.min(self.link) && !self.confirming {
+            self.confirming = true;
+            self.probing = None;
+            self.tries = 0;
+            self.due = now;
+        }
+    }
+
     /// When the next probe is due.
     #[must_use]
     pub fn due(&self) -> Instant {
@@ -85,8 +108,7 @@ impl Pmtu {
         if was_probing {
             self.tries += 1;
             if self.tries >= MAX_PROBES {
-                self.too_large = self.candidate();
-                self.tries = 0;
+                self.give_up();
             }
         }
         let found = was_probing && self.tries == 0 && self.finished();
@@ -104,13 +126,25 @@ impl Pmtu {
         size
     }
 
+    /// The size that was probed does not pass.
+    fn give_up(&mut self) {
+        self.tries = 0;
+        self.too_large = self.candidate();
+        if self.confirming {
+            self.confirming = false;
+            self.known = BASE.min(self.link);
+        }
+    }
+
     fn finished(&self) -> bool {
         self.known + STEP > self.too_large
     }
 
-    /// First the link's own size, then the middle of what is open.
+    /// What is in use, when that is in doubt; otherwise first the link's own size, then the middle of what is open.
     fn candidate(&self) -> u16 {
-        if self.too_large > self.link {
+        if self.confirming {
+            self.known
+        } else if self.too_large > self.link {
             self.link
         } else {
             self.known.midpoint(self.too_large)
@@ -122,6 +156,7 @@ impl Pmtu {
         if let Some((_, size)) = self.probing.take_if(|(expected, _)| *expected == token) {
             self.known = self.known.max(size);
             self.tries = 0;
+            self.confirming = false;
             self.due = if self.finished() || size == self.link {
                 now + RAISE
             } else {
@@ -139,17 +174,7 @@ mod tests {
     /// Runs the search over a path that carries at most `real` bytes.
     fn search(link: u16, real: u16) -> u16 {
         let mut pmtu = Pmtu::new(link, 68, Instant::ZERO);
-        let mut now = Instant::ZERO;
-        for token in 1.. {
-            if pmtu.due() > now + Duration::from_secs(60) {
-                break;
-            }
-            assert!(token < 40, "the search of {real} in {link} does not end");
-            now = now.max(pmtu.due());
-            if pmtu.poll(token, now) <= real {
-                pmtu.handle_reply(token, now);
-            }
-        }
+        settle(&mut pmtu, real, Instant::ZERO);
         pmtu.outer()
     }
 
@@ -167,6 +192,44 @@ mod tests {
             search(1500, 500),
             1280,
             "a path that carries less is not used for large packets, and not probed for ever"
+        );
+    }
+
+    /// Lets the due probes meet a path that carries at most `real` bytes.
+    fn settle(pmtu: &mut Pmtu, real: u16, mut now: Instant) -> Instant {
+        for token in 1.. {
+            if pmtu.due() > now + Duration::from_secs(60) {
+                break;
+            }
+            assert!(token < 40, "the search does not end");
+            now = now.max(pmtu.due());
+            if pmtu.poll(token, now) <= real {
+                pmtu.handle_reply(token, now);
+            }
+        }
+        now
+    }
+
+    #[test]
+    fn finds_a_smaller_size_when_large_packets_stop_arriving() {
+        let mut pmtu = Pmtu::new(1500, 68, Instant::ZERO);
+        let now = settle(&mut pmtu, 1500, Instant::ZERO);
+        assert_eq!(pmtu.outer(), 1500);
+        pmtu.suspect(now);
+        let confirmed = settle(&mut pmtu, 1500, now);
+        assert_eq!(
+            (pmtu.outer(), confirmed),
+            (1500, now),
+            "a false alarm costs one probe"
+        );
+
+        pmtu.suspect(now);
+        let found = settle(&mut pmtu, 1400, now);
+        assert!((1392..=1400).contains(&pmtu.outer()), "{}", pmtu.outer());
+        assert!(
+            found.since(now) < Duration::from_secs(15),
+            "{:?}",
+            found.since(now)
         );
     }
 

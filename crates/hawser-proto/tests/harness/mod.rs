@@ -283,6 +283,8 @@ pub struct World {
     pub now: Instant,
     pub ends: [End; 2],
     links: Vec<[Link<Datagram>; 2]>,
+    /// By network: a larger IP packet vanishes.
+    pub widths: Vec<u64>,
     applications: Vec<Application>,
     /// Inner packets lost by links, by receiving end.
     pub lost: [u64; 2],
@@ -297,6 +299,7 @@ impl World {
             now: START,
             ends: [End::new(seed, Duration::ZERO), End::new(seed + 1, CLOCK_OFFSET)],
             links: Vec::new(),
+            widths: nets.iter().map(|net| net.mtu).collect(),
             applications: Vec::new(),
             lost: [0; 2],
             budgets: BTreeMap::new(),
@@ -673,6 +676,10 @@ impl World {
             udp_len,
             label,
         };
+        if udp_len as u64 + 28 > self.widths[usize::from(path.0)] {
+            self.lost[1 - at] += u64::from(datagram.label.is_some());
+            return;
+        }
         let link = &mut self.links[usize::from(path.0)][at];
         if let Some(lost) = link.handle_packet(datagram, udp_len as u64 + 28, self.now) {
             self.lost[1 - at] += u64::from(lost.label.is_some());

@@ -1,3 +1,4 @@
+use hawser_netem::report::{BIN, GAP_WORTH_KEEPING, Gap};
 use hawser_units::{Duration, Instant};
 
 /// The bytes that reach one receiver, in bins, with the pauses between them.
@@ -11,15 +12,6 @@ pub struct Meter {
     first: Option<Instant>,
     last: Option<Instant>,
     gaps: Vec<Gap>,
-}
-
-/// A time without a delivered byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap {
-    /// The delivery before it.
-    pub from: Instant,
-    /// Until the next delivery.
-    pub length: Duration,
 }
 
 impl Default for Meter {
@@ -96,8 +88,3 @@ impl Meter {
         bytes as f64 * 8.0 / to.since(from).as_secs_f64()
     }
 }
-
-/// The resolution of every report.
-const BIN: Duration = Duration::from_millis(10);
-/// Shorter pauses are within the variation of any network; the lab keeps the same.
-const GAP_WORTH_KEEPING: Duration = Duration::from_millis(10);

@@ -6,7 +6,7 @@ mod ping;
 mod transfer;
 
 pub use datagram::{Cbr, DatagramSink, Jitter};
-pub use meter::{Gap, Meter};
+pub use meter::Meter;
 pub use ping::{Echo, Pinger};
 pub use transfer::{TcpSink, TcpSource};
 

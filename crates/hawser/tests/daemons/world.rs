@@ -234,6 +234,19 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for side in ["c", "h", "s"] {
+            // A failed test may leave a daemon that has gone into the background.
+            let inside = Command::new("ip")
+                .args(["netns", "pids", &self.namespace(side)])
+                .output();
+            for process in inside
+                .iter()
+                .flat_map(|found| found.stdout.split(|byte| *byte == b'\n'))
+            {
+                let _ = Command::new("kill")
+                    .args(["-KILL", &String::from_utf8_lossy(process)])
+                    .stderr(Stdio::null())
+                    .status();
+            }
             let _ = Command::new("ip")
                 .args(["netns", "del", &self.namespace(side)])
                 .stderr(Stdio::null())

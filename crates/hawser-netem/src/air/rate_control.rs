@@ -1,0 +1,244 @@
+//! Which rate a sender uses for its next attempt.
+//!
+//! Four kinds, as the papers met them: one rate for ever; a sampling control that maximises expected throughput and tolerates retries
+//! (Minstrel-like); one that insists on delivery first (as 802.11n drivers with block acknowledgement do); and stepping by success and failure
+//! (ARF-like). Scope: one destination each. Does not model: multi-rate retry tables of a particular chip.
+
+use hawser_units::{Duration, Instant};
+
+use super::phy::PhyRate;
+use crate::Random;
+
+/// A rate control towards one destination.
+#[derive(Clone, Debug)]
+pub struct RateControl {
+    rates: Vec<PhyRate>,
+    kind: Kind,
+    /// Smoothed share of attempts that were acknowledged, by rate.
+    delivery: Vec<f64>,
+    tried: Vec<u32>,
+    succeeded: Vec<u32>,
+    updated: Instant,
+    current: usize,
+    streak: u32,
+    failures: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Fixed,
+    Throughput,
+    DeliveryFirst,
+    Stepping,
+}
+
+impl RateControl {
+    /// One rate for ever.
+    #[must_use]
+    pub fn fixed(rate: PhyRate) -> Self {
+        Self::new(vec![rate], Kind::Fixed)
+    }
+
+    /// The rate with the best expected throughput, also when most of its frames need several attempts; every tenth frame tries another.
+    ///
+    /// Source: the Minstrel algorithm's published description (windows of 100 ms, a weight of 75 % for the past, 10 % sampling).
+    #[must_use]
+    pub fn throughput(rates: Vec<PhyRate>) -> Self {
+        Self::new(rates, Kind::Throughput)
+    }
+
+    /// The fastest rate that delivers nine attempts in ten.
+    #[must_use]
+    pub fn delivery_first(rates: Vec<PhyRate>) -> Self {
+        Self::new(rates, Kind::DeliveryFirst)
+    }
+
+    /// Up after ten successes, down after two failures in a row.
+    ///
+    /// Source: Kamerman and Monteban 1997 (ARF).
+    #[must_use]
+    pub fn stepping(rates: Vec<PhyRate>) -> Self {
+        Self::new(rates, Kind::Stepping)
+    }
+
+    /// `rates`: slowest first, at least one.
+    fn new(rates: Vec<PhyRate>, kind: Kind) -> Self {
+        assert!(!rates.is_empty(), "a rate control has a rate");
+        let count = rates.len();
+        Self {
+            current: if kind == Kind::Stepping { 0 } else { count - 1 },
+            rates,
+            kind,
+            delivery: vec![0.9; count],
+            tried: vec![0; count],
+            succeeded: vec![0; count],
+            updated: Instant::ZERO,
+            streak: 0,
+            failures: 0,
+        }
+    }
+
+    /// The rate of a frame's attempt, counted from 0. Later attempts of a frame use slower rates, the last ones the slowest.
+    pub fn choose(&mut self, attempt: u8, random: &mut Random) -> PhyRate {
+        let index = match self.kind {
+            Kind::Fixed => 0,
+            Kind::Stepping => self.current,
+            Kind::Throughput => match attempt {
+                0 if self.rates.len() > 1 && random.chance(SAMPLING) => {
+                    (random.uniform() * self.rates.len() as f64) as usize
+                }
+                0..=3 => self.current,
+                4 | 5 => self.most_reliable(),
+                _ => 0,
+            },
+            Kind::DeliveryFirst => match attempt {
+                0 if self.current + 1 < self.rates.len() && random.chance(SAMPLING / 2.0) => self.current + 1,
+                0 | 1 => self.current,
+                _ => self.current.saturating_sub(usize::from(attempt) - 1),
+            },
+        };
+        self.rates[index]
+    }
+
+    /// Takes in the outcome of `tried` frames sent at `rate`, of which `succeeded` were acknowledged.
+    pub fn on_outcome(&mut self, rate: PhyRate, tried: u32, succeeded: u32, now: Instant) {
+        let Some(index) = self.rates.iter().position(|known| *known == rate) else {
+            return;
+        };
+        self.tried[index] += tried;
+        self.succeeded[index] += succeeded;
+        match self.kind {
+            Kind::Fixed => {}
+            Kind::Stepping => self.step(succeeded > 0),
+            Kind::Throughput | Kind::DeliveryFirst => {
+                if now.since(self.updated) >= WINDOW {
+                    self.updated = now;
+                    self.update();
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, ok: bool) {
+        if ok {
+            self.failures = 0;
+            self.streak += 1;
+            if self.streak >= 10 {
+                self.streak = 0;
+                self.current = (self.current + 1).min(self.rates.len() - 1);
+            }
+        } else {
+            self.streak = 0;
+            self.failures += 1;
+            if self.failures >= 2 {
+                self.failures = 0;
+                self.current = self.current.saturating_sub(1);
+            }
+        }
+    }
+
+    fn update(&mut self) {
+        for index in 0..self.rates.len() {
+            if self.tried[index] > 0 {
+                let share = f64::from(self.succeeded[index]) / f64::from(self.tried[index]);
+                self.delivery[index] = PAST * self.delivery[index] + (1.0 - PAST) * share;
+            }
+            (self.tried[index], self.succeeded[index]) = (0, 0);
+        }
+        self.current = match self.kind {
+            Kind::DeliveryFirst => {
+                let good = |index: &usize| self.delivery[*index] >= RELIABLE;
+                (0..self.rates.len()).rev().find(good).unwrap_or(0)
+            }
+            Kind::Fixed | Kind::Stepping | Kind::Throughput => self.best(),
+        };
+    }
+
+    fn best(&self) -> usize {
+        let throughput = |index: &usize| {
+            // Below one in ten a rate is not worth its retries.
+            let delivery = self.delivery[*index];
+            if delivery < 0.1 {
+                0.0
+            } else {
+                delivery * self.rates[*index].as_bps() as f64
+            }
+        };
+        let best = (0..self.rates.len()).max_by(|a, b| throughput(a).total_cmp(&throughput(b)));
+        best.unwrap_or(0)
+    }
+
+    fn most_reliable(&self) -> usize {
+        let best = (0..self.rates.len()).max_by(|a, b| self.delivery[*a].total_cmp(&self.delivery[*b]));
+        best.unwrap_or(0)
+    }
+}
+
+/// How often another rate is tried.
+const SAMPLING: f64 = 0.1;
+/// Between two looks at the counts.
+const WINDOW: Duration = Duration::from_millis(100);
+/// The weight of what was known before.
+const PAST: f64 = 0.75;
+/// What delivery-first asks of a rate.
+const RELIABLE: f64 = 0.9;
+
+#[cfg(test)]
+mod tests {
+    use super::super::phy::Standard;
+    use super::*;
+
+    /// The share of frames sent at each rate when each is lost with the given probability.
+    fn settle(mut control: RateControl, loss: impl Fn(PhyRate) -> f64) -> Vec<(PhyRate, f64)> {
+        let mut random = Random::new(1, "rate");
+        let mut counts = std::collections::BTreeMap::new();
+        let mut now = Instant::ZERO;
+        for frame in 0..20_000 {
+            for attempt in 0..7 {
+                let rate = control.choose(attempt, &mut random);
+                let ok = !random.chance(loss(rate));
+                now += Duration::from_micros(400);
+                control.on_outcome(rate, 1, u32::from(ok), now);
+                if frame > 10_000 {
+                    *counts.entry(rate).or_insert(0.0) += 1.0;
+                }
+                if ok {
+                    break;
+                }
+            }
+        }
+        let all: f64 = counts.values().sum();
+        counts
+            .into_iter()
+            .map(|(rate, count)| (rate, count / all))
+            .collect()
+    }
+
+    fn share(of: &[(PhyRate, f64)], mbps: u16) -> f64 {
+        of.iter()
+            .find(|(rate, _)| *rate == PhyRate::Ofdm(mbps))
+            .map_or(0.0, |(_, share)| *share)
+    }
+
+    #[test]
+    fn one_accepts_retries_for_speed_and_one_insists_on_delivery() {
+        // 48 is better in throughput (24 against 18 of 18), but loses half of its frames.
+        let loss = |rate| match rate {
+            PhyRate::Ofdm(54) => 0.95,
+            PhyRate::Ofdm(24..=48) => 0.5,
+            PhyRate::Ofdm(_) | PhyRate::Dsss(_) | PhyRate::Ht { .. } => 0.0,
+        };
+        let rates = Standard::A.rates();
+        let aggressive = settle(RateControl::throughput(rates.clone()), loss);
+        assert!(share(&aggressive, 48) > 0.6, "{aggressive:?}");
+        let careful = settle(RateControl::delivery_first(rates), loss);
+        assert!(share(&careful, 18) > 0.7, "{careful:?}");
+    }
+
+    #[test]
+    fn stepping_hunts_around_the_last_good_rate() {
+        let loss = |rate: PhyRate| if rate.as_bps() > 24_000_000 { 1.0 } else { 0.0 };
+        let shares = settle(RateControl::stepping(Standard::A.rates()), loss);
+        assert!(share(&shares, 24) > 0.5 && share(&shares, 36) < 0.3, "{shares:?}");
+    }
+}

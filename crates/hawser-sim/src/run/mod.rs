@@ -1,0 +1,264 @@
+//! A scenario in virtual time, with the lab's report.
+//!
+//! Topology: one client and one server, joined by the scenario's networks, each a pair of links; what lies behind the networks takes no
+//! time, as in the lab. `single:<network>` and `mptcp` run modelled TCP over them; `hub` puts both halves of the tunnel in between, the
+//! daemon's own machines of `hawser-proto` (see `run/tunnel.rs`).
+//!
+//! Scope: every workload and event of a scenario. Limitations: processors cost nothing, so rates beyond what a machine carries are
+//! reached here and not in the lab; a network without emulation is a 10 Gbit/s cable of 20 us.
+
+mod tunnel;
+mod workload;
+
+use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
+use hawser_netem::scenario::{Direction, Scenario, Via};
+use hawser_netem::{Capacity, LinkConfig};
+use hawser_units::{Duration, Instant, Rate};
+
+use crate::host::{Host, Way};
+use crate::network::{LinkId, Network, NodeId, Tap};
+use tunnel::Tunnel;
+use workload::Running;
+
+/// Why a scenario cannot be run here.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RunError {
+    /// There is nothing to measure.
+    #[error("the scenario has no workload; write at least one [[workload]]")]
+    NoWorkload,
+    /// There is nothing to measure it on.
+    #[error("the scenario has no network; write at least one [[network]]")]
+    NoNetwork,
+    /// The way is not simulated.
+    #[error("via {0:?} is not simulated yet; use hub, mptcp or single:<network>")]
+    Via(String),
+    /// The network of `single:<network>` is not in the scenario.
+    #[error("via single:{0}: the scenario has no such network")]
+    Network(String),
+    /// The congestion control is not modelled.
+    #[error("congestion control {name:?} is not modelled; use {known}")]
+    Congestion {
+        /// As in the scenario.
+        name: String,
+        /// What there is.
+        known: &'static str,
+    },
+}
+
+/// What a run gives beside its report.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The same as the lab's.
+    pub report: Report,
+    /// Packets that came out of links.
+    pub packet_events: u64,
+    /// The network at the end, with its tap.
+    pub network: Network,
+}
+
+/// Makes a tap, given the names of all links.
+pub type TapMaker<'a> = &'a mut dyn FnMut(&[String]) -> Box<dyn Tap>;
+
+/// Runs `scenario` over `via` and shows every packet to the tap that `tap` makes; `on_progress` hears ten times a second of virtual time how much has passed.
+///
+/// # Errors
+/// [`RunError`], before anything runs.
+pub fn run(
+    scenario: &Scenario,
+    via: &Via,
+    tap: Option<TapMaker<'_>>,
+    on_progress: &mut dyn FnMut(Duration),
+) -> Result<Outcome, RunError> {
+    if scenario.workloads.is_empty() {
+        return Err(RunError::NoWorkload);
+    }
+    if scenario.networks.is_empty() {
+        return Err(RunError::NoNetwork);
+    }
+    let mut world = World::build(scenario, via)?;
+    let running = workload::start(scenario, via, &mut world)?;
+    if let Some(make) = tap {
+        world.network.set_boxed_tap(make(world.network.link_names()));
+    }
+    world.schedule_events(scenario);
+    world.network.run(world.start);
+    let before = world.carried();
+    let mut samples = vec![before.clone()];
+    let end = world.start + scenario.duration;
+    let step = Duration::from_millis(SAMPLE_MS);
+    while world.network.now() < end && !workload::is_everything_done(&running, &world) {
+        let next = (world.network.now() + step).min(end);
+        world.network.run(next);
+        samples.push(world.carried());
+        on_progress(world.network.now().since(world.start));
+    }
+    let observed = world.observe(&before, samples, &running);
+    Ok(Outcome {
+        report: Report::new(scenario, via, observed),
+        packet_events: world.network.packet_events(),
+        network: world.network,
+    })
+}
+
+/// The nodes and links of a scenario.
+struct World {
+    network: Network,
+    client: NodeId,
+    server: NodeId,
+    /// When the workloads begin: a tunnel has joined its paths by then.
+    start: Instant,
+    /// Down and up of each network.
+    links: Vec<[LinkId; 2]>,
+    /// How the client sees each way to the server, and the server the same.
+    ways: Vec<(Way, Way)>,
+}
+
+impl World {
+    fn build(scenario: &Scenario, via: &Via) -> Result<Self, RunError> {
+        let mut network = Network::new(scenario.seed);
+        let (client, server) = (network.add(Host::default()), network.add(Host::default()));
+        let is_tunnelled = *via == Via::Hub;
+        let ends = if is_tunnelled {
+            let tunnel = network.add(Tunnel::new(scenario.seed));
+            (tunnel, tunnel)
+        } else {
+            (client, server)
+        };
+        let mut links = Vec::new();
+        for described in &scenario.networks {
+            let both = described.links.clone().unwrap_or_else(cable);
+            let name = |direction: &str| format!("{}:{direction}", described.name);
+            let down = network.connect(&name("down"), ends.1, ends.0, both.down);
+            let up = network.connect(&name("up"), ends.0, ends.1, both.up);
+            links.push([down, up]);
+        }
+        let mut world = Self {
+            network,
+            client,
+            server,
+            start: if is_tunnelled {
+                Instant::ZERO + LEAD
+            } else {
+                Instant::ZERO
+            },
+            links,
+            ways: Vec::new(),
+        };
+        match via {
+            Via::Hub => world.add_tunnel(ends.0),
+            Via::Mptcp => world.add_ways(0..scenario.networks.len()),
+            Via::Single(name) => {
+                let mut networks = scenario.networks.iter();
+                let index = networks
+                    .position(|network| network.name == *name)
+                    .ok_or_else(|| RunError::Network(name.clone()))?;
+                world.add_ways(index..index + 1);
+            }
+            Via::Direct | Via::Peer | Via::Repeater => return Err(RunError::Via(via.label())),
+        }
+        Ok(world)
+    }
+
+    fn add_ways(&mut self, networks: std::ops::Range<usize>) {
+        for network in networks {
+            let [down, up] = self.links[network];
+            self.add_way(up, down);
+        }
+    }
+
+    fn add_way(&mut self, up: LinkId, down: LinkId) {
+        let near = self.network.address(self.client);
+        let far = self.network.address(self.server);
+        let way = |link, local, remote| Way { link, local, remote };
+        self.ways.push((way(up, near, far), way(down, far, near)));
+    }
+
+    /// Both hosts reach the tunnel over cables that take no time.
+    fn add_tunnel(&mut self, tunnel: NodeId) {
+        let mut cable = |name: &str, from, to| {
+            self.network
+                .connect(&format!("tunnel:{name}"), from, to, LinkConfig::default())
+        };
+        let (client_in, client_out) = (
+            cable("client in", self.client, tunnel),
+            cable("client out", tunnel, self.client),
+        );
+        let (server_in, server_out) = (
+            cable("server in", self.server, tunnel),
+            cable("server out", tunnel, self.server),
+        );
+        self.add_way(client_in, server_in);
+        let links = self.links.clone();
+        let tunnel: &mut Tunnel = self.network.node_mut(tunnel).expect("it was added as a tunnel");
+        tunnel.attach(&links, [client_in, server_in], [client_out, server_out]);
+    }
+
+    fn schedule_events(&mut self, scenario: &Scenario) {
+        for event in &scenario.events {
+            let [down, up] = self.links[event.network];
+            let links = match event.direction {
+                Some(Direction::Down) => &[down][..],
+                Some(Direction::Up) => &[up][..],
+                None => &[down, up][..],
+            };
+            for link in links {
+                let at = self.start + event.at;
+                self.network.change_at(at, *link, event.change.clone());
+            }
+        }
+    }
+
+    fn carried(&self) -> Vec<Carried> {
+        let carried = |[down, up]: &[LinkId; 2]| Carried {
+            down: Traffic::from(self.network.counters(*down)),
+            up: Traffic::from(self.network.counters(*up)),
+        };
+        self.links.iter().map(carried).collect()
+    }
+
+    fn observe(&self, before: &[Carried], samples: Vec<Vec<Carried>>, running: &[Running]) -> Observed {
+        let ran = self.network.now().since(self.start);
+        let carried = self.carried();
+        let results: Vec<_> = running
+            .iter()
+            .map(|running| running.result(self, self.network.now()))
+            .collect();
+        let mut tcp = (0, 0);
+        for result in &results {
+            tcp.0 += result.out_of_order;
+            tcp.1 += result.retransmitted;
+        }
+        Observed {
+            start: self.start,
+            ran,
+            carried: carried
+                .iter()
+                .zip(before)
+                .map(|(after, before)| after.since(*before))
+                .collect(),
+            samples,
+            out_of_order: tcp.0,
+            retransmitted: tcp.1,
+            cpu_seconds: CpuSeconds::default(),
+            gaps: results.iter().flat_map(|result| result.gaps.clone()).collect(),
+            bins: results.iter().map(|result| result.bins.clone()).collect(),
+            findings: results.into_iter().map(|result| result.finding).collect(),
+        }
+    }
+}
+
+fn cable() -> hawser_netem::scenario::Links {
+    let link = LinkConfig {
+        capacity: Capacity::Rate(Rate::from_mbps(10_000)),
+        delay: Duration::from_micros(20),
+        ..LinkConfig::default()
+    };
+    hawser_netem::scenario::Links {
+        down: link.clone(),
+        up: link,
+    }
+}
+
+/// Enough for every path of a tunnel to be proven and probed.
+const LEAD: Duration = Duration::from_secs(3);

@@ -1,0 +1,393 @@
+//! Both halves of a tunnel as one node: the daemon's own egress and ingress of each end, joined as its data plane joins them.
+//!
+//! Scope: real headers, reports and probes, whose sizes count; clocks of the two ends that disagree. Limitations: nothing is encrypted, inner
+//! packets come one by one instead of in segments of up to 64 KB, datagrams leave at once, the control channel is silent.
+//!
+//! ```text
+//!   client --in--> [ egress ] ==(network: up)==> [ ingress ] --out--> server
+//!   client <-out-- [ ingress ] <=(network: down)== [ egress ] <--in-- server
+//! ```
+
+use std::collections::VecDeque;
+
+use hawser_proto::egress::{Body as Sent, Egress, PROBE_LEN, Transmit};
+use hawser_proto::ingress::{Authentic, Event, Ingress};
+use hawser_proto::path::{self, Probing};
+use hawser_units::{Duration, Instant, PathId, Sequence};
+use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Inner, Kind, Outer};
+use hawser_wire::inner::protocol;
+use hawser_wire::offload::Offload;
+
+use crate::engine::TimerId;
+use crate::network::{Context, LinkId, Node};
+use crate::packet::{Body, Ecn, Packet};
+
+/// The node: index 0 is the client's end, 1 the hub's.
+pub(super) struct Tunnel {
+    seed: u64,
+    ends: Vec<End>,
+    /// Links that lead away from each end, by path.
+    away: [Vec<LinkId>; 2],
+    inner_in: Vec<LinkId>,
+    inner_out: Vec<LinkId>,
+    /// Datagrams on their way, by number; lost ones are forgotten after [`PATIENCE`].
+    flying: VecDeque<Option<Box<Datagram>>>,
+    first_flying: u32,
+    out: Vec<Packet>,
+    scratch: Vec<u8>,
+}
+
+struct End {
+    egress: Egress<usize>,
+    ingress: Ingress<Packet>,
+    clock: Duration,
+    buffers: Vec<Option<Packet>>,
+    free: Vec<usize>,
+    heard: Vec<bool>,
+    timer: TimerId,
+    armed: Instant,
+}
+
+struct Datagram {
+    outer: Outer,
+    inner: Inner,
+    body: Vec<u8>,
+    udp_len: usize,
+    packet: Option<Packet>,
+    since: Instant,
+}
+
+impl Tunnel {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            ends: Vec::new(),
+            away: [Vec::new(), Vec::new()],
+            inner_in: Vec::new(),
+            inner_out: Vec::new(),
+            flying: VecDeque::new(),
+            first_flying: 0,
+            out: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Tells which links are which: down and up of each network, and those from and to client and server.
+    pub(super) fn attach(&mut self, networks: &[[LinkId; 2]], inner_in: [LinkId; 2], inner_out: [LinkId; 2]) {
+        self.away = [
+            networks.iter().map(|[_, up]| *up).collect(),
+            networks.iter().map(|[down, _]| *down).collect(),
+        ];
+        self.inner_in = inner_in.to_vec();
+        self.inner_out = inner_out.to_vec();
+    }
+
+    /// An inner packet enters at an end.
+    fn offer(&mut self, at: usize, packet: Packet, context: &mut Context<'_>) {
+        write_headers(&mut self.scratch, &packet);
+        let end = &mut self.ends[at];
+        let id = end.free.pop().unwrap_or_else(|| {
+            end.buffers.push(None);
+            end.buffers.len() - 1
+        });
+        let offload = Offload {
+            checksum_partial: true,
+            segment: 0,
+        };
+        let now = context.now() + end.clock;
+        match end.egress.enqueue(&mut self.scratch, offload, id, now) {
+            Ok(()) => end.buffers[id] = Some(packet),
+            // As in the daemon, the packet is lost and its sender notices.
+            Err(_) => end.free.push(id),
+        }
+        self.service(at, context);
+    }
+
+    /// A datagram arrives at an end.
+    fn arrive(&mut self, at: usize, path: usize, number: u32, context: &mut Context<'_>) {
+        let index = number.wrapping_sub(self.first_flying) as usize;
+        let Some(datagram) = self.flying.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        let id = PathId(path as u16);
+        let end = &mut self.ends[at];
+        let now = context.now() + end.clock;
+        if !end.ingress.accepts(id, datagram.outer.counter) {
+            return;
+        }
+        let nothing = Packet {
+            body: Body::Tunnel(0),
+            ..placeholder(datagram.udp_len, context.now())
+        };
+        let authentic = Authentic {
+            outer: datagram.outer,
+            inner: datagram.inner,
+            body: &datagram.body,
+            udp_len: datagram.udp_len,
+            ce: false,
+            item: datagram.packet.unwrap_or(nothing),
+        };
+        let _ = end.ingress.handle_packet(id, authentic, now, &mut self.out);
+        if at == HUB {
+            if !std::mem::replace(&mut end.heard[path], true) {
+                end.egress.handle_moved(id, OVERHEAD, now);
+            }
+            end.egress.handle_heard(id, datagram.udp_len as u64, now);
+        }
+        self.flush(at, context);
+        self.service(at, context);
+    }
+
+    /// Ends a batch of the receiving half, and passes on what it tells the sending half.
+    fn flush(&mut self, at: usize, context: &mut Context<'_>) {
+        let end = &mut self.ends[at];
+        let now = context.now() + end.clock;
+        end.ingress.flush(now, now, &mut self.out);
+        while let Some(event) = end.ingress.poll_event() {
+            match event {
+                Event::Report(id, report) => end.egress.send_report(id, report),
+                Event::Feedback(id, report) => end.egress.handle_feedback(id, &report, now),
+                Event::Probe(id, token) => end.egress.handle_probe(id, token),
+                Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
+            }
+        }
+        for packet in self.out.drain(..) {
+            context.send(self.inner_out[at], packet);
+        }
+    }
+
+    /// Lets the sending half send, and sets the end's timer.
+    fn service(&mut self, at: usize, context: &mut Context<'_>) {
+        let now = context.now() + self.ends[at].clock;
+        self.ends[at].egress.handle_timeout(now);
+        while let Some(transmit) = self.ends[at].egress.poll_transmit(now) {
+            self.send(at, &transmit, now, context);
+        }
+        let end = &mut self.ends[at];
+        while let Some(id) = end.egress.poll_freed() {
+            end.buffers[id] = None;
+            end.free.push(id);
+        }
+        while end.egress.poll_change().is_some() {}
+        let due = end
+            .egress
+            .poll_timeout(now)
+            .min(end.ingress.poll_timeout().unwrap_or(Instant::FAR_FUTURE));
+        if due == Instant::FAR_FUTURE {
+            return;
+        }
+        let due = (due - end.clock).max(context.now() + LEAST_SLEEP);
+        if due < end.armed || end.armed <= context.now() {
+            end.armed = due;
+            context.arm(end.timer, due);
+        }
+    }
+
+    fn send(&mut self, at: usize, transmit: &Transmit<usize>, now: Instant, context: &mut Context<'_>) {
+        let mut inner = Inner {
+            kind: Kind::Packet,
+            class: Class::Bulk,
+            checksum_partial: false,
+            unordered: false,
+            flow: 0,
+            sequence: Sequence(0),
+            sent_us: now.as_micros_wrapping(),
+        };
+        let token = |token: u64, len: usize| {
+            let mut body = token.to_be_bytes().to_vec();
+            body.resize(len, 0);
+            body
+        };
+        let (kind, body) = match transmit.body {
+            Sent::Packets {
+                run,
+                flow,
+                class,
+                unordered,
+                sequence,
+                last,
+                ..
+            } => {
+                let end = &mut self.ends[at];
+                let mut packet = end.buffers[run.buffer].expect("a buffer is filled while it is sent");
+                if run.mark {
+                    packet.ecn = Ecn::Marked;
+                }
+                if last {
+                    end.buffers[run.buffer] = None;
+                    end.free.push(run.buffer);
+                }
+                inner.class = class;
+                inner.unordered = unordered;
+                inner.flow = flow;
+                inner.sequence = sequence;
+                self.put(at, transmit, inner, (Vec::new(), Some(packet)), context);
+                return;
+            }
+            Sent::Report(report) => {
+                let mut body = [0; FEEDBACK_LEN];
+                report.emit(&mut body);
+                (Kind::Feedback, body.to_vec())
+            }
+            Sent::Probe(probe) => {
+                let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
+                (Kind::Probe, token(probe.token, len.max(PROBE_LEN)))
+            }
+            Sent::Reply(reply) => (Kind::ProbeReply, token(reply, PROBE_LEN)),
+        };
+        inner.kind = kind;
+        self.put(at, transmit, inner, (body, None), context);
+    }
+
+    fn put(
+        &mut self,
+        at: usize,
+        transmit: &Transmit<usize>,
+        inner: Inner,
+        (body, packet): (Vec<u8>, Option<Packet>),
+        context: &mut Context<'_>,
+    ) {
+        let len = packet.map_or(body.len(), |packet| usize::from(packet.size));
+        let udp_len = len + FRAMING;
+        let outer = Outer {
+            epoch: 0,
+            index: u32::from(transmit.path.0),
+            counter: transmit.counter,
+        };
+        let number = self.first_flying.wrapping_add(self.flying.len() as u32);
+        let frame = Packet {
+            flow: packet.map_or_else(Default::default, |packet| packet.flow),
+            body: Body::Tunnel(number),
+            ..placeholder(udp_len, context.now())
+        };
+        self.flying.push_back(Some(Box::new(Datagram {
+            outer,
+            inner,
+            body,
+            udp_len,
+            packet,
+            since: context.now(),
+        })));
+        self.forget_lost(context.now());
+        context.send(self.away[at][usize::from(transmit.path.0)], frame);
+    }
+
+    fn forget_lost(&mut self, now: Instant) {
+        let is_over = |datagram: &Option<Box<Datagram>>| {
+            datagram
+                .as_ref()
+                .is_none_or(|datagram| now.since(datagram.since) > PATIENCE)
+        };
+        while self.flying.front().is_some_and(is_over) {
+            self.flying.pop_front();
+            self.first_flying = self.first_flying.wrapping_add(1);
+        }
+    }
+}
+
+impl Node for Tunnel {
+    fn handle_start(&mut self, context: &mut Context<'_>) {
+        for (at, clock) in CLOCKS.into_iter().enumerate() {
+            let now = context.now() + clock;
+            let mut end = End {
+                egress: Egress::new(self.seed.wrapping_add(at as u64), now),
+                ingress: Ingress::default(),
+                clock,
+                buffers: Vec::new(),
+                free: Vec::new(),
+                heard: vec![false; self.away[at].len()],
+                timer: context.timer(at as u32),
+                armed: Instant::FAR_FUTURE,
+            };
+            for index in 0..self.away[at].len() {
+                let id = PathId(index as u16);
+                let config = path::Config {
+                    id,
+                    probing: [Probing::Eager, Probing::OnHearing][at],
+                    cap: None,
+                    mtu: MTU,
+                    overhead: OVERHEAD,
+                };
+                end.egress.open_path(config, at != HUB, now);
+                end.ingress.open_path(id, u32::from(id.0) + 7, now);
+            }
+            self.ends.push(end);
+        }
+        for at in 0..self.ends.len() {
+            self.service(at, context);
+        }
+    }
+
+    fn handle_packet(&mut self, packet: Packet, link: LinkId, context: &mut Context<'_>) {
+        if let Some(at) = self.inner_in.iter().position(|inner| *inner == link) {
+            self.offer(at, packet, context);
+            return;
+        }
+        let Body::Tunnel(number) = packet.body else { return };
+        for from in 0..self.away.len() {
+            if let Some(path) = self.away[from].iter().position(|away| *away == link) {
+                self.arrive(1 - from, path, number, context);
+                return;
+            }
+        }
+    }
+
+    fn handle_timer(&mut self, tag: u32, context: &mut Context<'_>) {
+        let at = tag as usize;
+        self.ends[at].armed = Instant::FAR_FUTURE;
+        self.flush(at, context);
+        self.service(at, context);
+    }
+}
+
+fn placeholder(udp_len: usize, now: Instant) -> Packet {
+    Packet {
+        source: Default::default(),
+        destination: Default::default(),
+        source_port: TUNNEL_PORT,
+        destination_port: TUNNEL_PORT,
+        flow: Default::default(),
+        size: udp_len as u16 + UDP_AND_IP,
+        ecn: Ecn::NotCapable,
+        sent: now,
+        body: Body::Tunnel(0),
+    }
+}
+
+/// The headers that a flow table looks at, before as many zeros as the packet is long.
+fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
+    bytes.clear();
+    bytes.resize(usize::from(packet.size), 0);
+    bytes[0] = 0x45;
+    bytes[1] = match packet.ecn {
+        Ecn::NotCapable => 0,
+        Ecn::Capable => 2,
+        Ecn::Marked => 3,
+    };
+    bytes[2..4].copy_from_slice(&packet.size.to_be_bytes());
+    bytes[12..16].copy_from_slice(&(0x0a00_0000 + packet.source.0).to_be_bytes());
+    bytes[16..20].copy_from_slice(&(0x0a00_0000 + packet.destination.0).to_be_bytes());
+    bytes[20..22].copy_from_slice(&(FIRST_PORT + packet.source_port).to_be_bytes());
+    bytes[22..24].copy_from_slice(&(FIRST_PORT + packet.destination_port).to_be_bytes());
+    bytes[9] = protocol::UDP;
+    if let Body::Tcp(segment) = packet.body {
+        let header = (packet.size - 20).saturating_sub(segment.payload);
+        bytes[9] = protocol::TCP;
+        bytes[32] = ((header.clamp(20, 60) / 4) << 4) as u8;
+        bytes[33] = segment.flags;
+    }
+}
+
+const HUB: usize = 1;
+/// The clocks of both ends disagree, as real ones do.
+const CLOCKS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5 * 3600)];
+const UDP_AND_IP: u16 = 28;
+/// Bytes between an inner packet and its outer IP packet.
+const OVERHEAD: u16 = UDP_AND_IP + FRAMING as u16;
+const MTU: u16 = 1500;
+const TUNNEL_PORT: u16 = 4430;
+const FIRST_PORT: u16 = 5201;
+/// Longer than any packet is on its way.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The finest timer of the daemon's event loop is coarser.
+const LEAST_SLEEP: Duration = Duration::from_micros(1);

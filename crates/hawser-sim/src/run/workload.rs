@@ -1,0 +1,371 @@
+//! The workloads of a scenario as applications.
+
+use hawser_netem::report::{BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, quantile_ms, share_lost};
+use hawser_netem::scenario::{Direction, Scenario, Via, Workload};
+use hawser_units::Instant;
+
+use super::{RunError, World};
+use crate::app::{Cbr, DatagramSink, Echo, Meter, Pinger, TcpSink, TcpSource};
+use crate::host::{Application, End, Host, SocketId, Way, join};
+use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
+use crate::network::NodeId;
+use crate::packet::FlowId;
+use crate::tcp::{self, Congestion, Opening};
+
+/// One workload with its connections.
+pub(super) struct Running {
+    workload: Workload,
+    is_multipath: bool,
+    /// Source and sink of each conversation.
+    conversations: Vec<(Place, Place)>,
+    end: Instant,
+}
+
+type Place = (NodeId, SocketId);
+
+/// What a workload found.
+pub(super) struct Result {
+    pub(super) bins: Vec<u64>,
+    pub(super) gaps: Vec<Gap>,
+    pub(super) out_of_order: u64,
+    pub(super) retransmitted: u64,
+    pub(super) finding: Finding,
+}
+
+/// Opens the conversations of every workload; they begin at time zero.
+pub(super) fn start(
+    scenario: &Scenario,
+    via: &Via,
+    world: &mut World,
+) -> core::result::Result<Vec<Running>, RunError> {
+    let end = world.start + scenario.duration;
+    let mut flow = 0;
+    let mut running = Vec::new();
+    for workload in &scenario.workloads {
+        let mut started = Running {
+            workload: workload.clone(),
+            is_multipath: *via == Via::Mptcp,
+            conversations: Vec::new(),
+            end,
+        };
+        let count = match workload {
+            Workload::Tcp { streams, .. } => *streams,
+            Workload::Udp { .. } | Workload::Ping { .. } | Workload::Http { .. } => 1,
+        };
+        for _ in 0..count {
+            flow += 1;
+            started.open(world, FlowId(flow), *via == Via::Hub)?;
+        }
+        running.push(started);
+    }
+    Ok(running)
+}
+
+/// Downloads of a fixed size end a run early, once all of them are there.
+pub(super) fn is_everything_done(running: &[Running], world: &World) -> bool {
+    let mut finite = running
+        .iter()
+        .filter(|running| matches!(running.workload, Workload::Http { .. }))
+        .peekable();
+    finite.peek().is_some() && finite.all(|running| running.completed(world).is_some())
+}
+
+impl Running {
+    fn open(
+        &mut self,
+        world: &mut World,
+        flow: FlowId,
+        is_tunnelled: bool,
+    ) -> core::result::Result<(), RunError> {
+        let start = world.start;
+        match &self.workload {
+            Workload::Tcp {
+                direction,
+                congestion,
+                ..
+            } => {
+                let congestion = congestion.clone();
+                self.open_tcp(world, flow, (*direction, &congestion, None), is_tunnelled)?;
+            }
+            Workload::Http { size } => {
+                let total = Some(size.0 + HTTP_HEADER);
+                self.open_tcp(world, flow, (Direction::Down, "cubic", total), is_tunnelled)?;
+            }
+            Workload::Udp {
+                direction,
+                rate,
+                size,
+            } => {
+                let payload = size.0.min(u64::from(u16::MAX) - 28) as u16;
+                let source = Cbr::new(*rate, payload, (start, self.end));
+                self.join(
+                    world,
+                    flow,
+                    *direction,
+                    (Box::new(source), Box::new(DatagramSink::default())),
+                );
+            }
+            Workload::Ping { interval } => {
+                let source = Pinger::new(*interval, (start, self.end));
+                self.join(
+                    world,
+                    flow,
+                    Direction::Up,
+                    (Box::new(source), Box::new(Echo::default())),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn open_tcp(
+        &mut self,
+        world: &mut World,
+        flow: FlowId,
+        (direction, congestion, total): (Direction, &str, Option<u64>),
+        is_tunnelled: bool,
+    ) -> core::result::Result<(), RunError> {
+        let start = world.start;
+        let opening = match direction {
+            Direction::Down => Opening::ByReceiver,
+            Direction::Up => Opening::BySender,
+        };
+        if self.is_multipath {
+            let config = multipath_config(congestion, opening)?;
+            let ways = world.ways.len();
+            let source = MptcpSource::new(config, ways, total, start);
+            let sink = MptcpSink::new(config, ways, total, start);
+            self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
+        } else {
+            let config = config(congestion, opening, is_tunnelled)?;
+            let source = TcpSource::new(config, total, start);
+            let sink = TcpSink::new(config, total, start);
+            self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
+        }
+        Ok(())
+    }
+
+    /// Joins a source and a sink; datagrams use the first way only, as a routing table does.
+    fn join(
+        &mut self,
+        world: &mut World,
+        flow: FlowId,
+        direction: Direction,
+        (source, sink): (Box<dyn Application>, Box<dyn Application>),
+    ) {
+        let is_stream = matches!(self.workload, Workload::Tcp { .. } | Workload::Http { .. });
+        let count = if is_stream { world.ways.len() } else { 1 };
+        let (near, far): (Vec<Way>, Vec<Way>) = world.ways.iter().take(count).copied().unzip();
+        let (at_source, at_sink) = match direction {
+            Direction::Down => ((world.server, far), (world.client, near)),
+            Direction::Up => ((world.client, near), (world.server, far)),
+        };
+        let (from, to) = join(
+            &mut world.network,
+            flow,
+            End {
+                host: at_source.0,
+                application: source,
+                ways: &at_source.1,
+            },
+            End {
+                host: at_sink.0,
+                application: sink,
+                ways: &at_sink.1,
+            },
+        );
+        self.conversations.push(((at_source.0, from), (at_sink.0, to)));
+    }
+
+    pub(super) fn result(&self, world: &World, now: Instant) -> Result {
+        let bin = BIN.as_nanos() as u64;
+        let skipped = (world.start.as_nanos() / bin) as usize;
+        let mut bins = vec![0; now.since(world.start).as_nanos().div_ceil(BIN.as_nanos()) as usize];
+        let (mut out_of_order, mut retransmitted) = (0, 0);
+        let mut gaps = Vec::new();
+        for (source, sink) in &self.conversations {
+            let Some(meter) = self.meter(world, *sink) else {
+                continue;
+            };
+            for (bin, bytes) in bins.iter_mut().zip(meter.bins().iter().skip(skipped)) {
+                *bin += bytes;
+            }
+            gaps.extend(self.gaps(meter, now, self.completed(world).is_some()));
+            let (late, again) = self.counters(world, *source, *sink);
+            out_of_order += late;
+            retransmitted += again;
+        }
+        if self.conversations.len() > 1 {
+            gaps = common_gaps(&bins, world.start);
+        }
+        Result {
+            finding: self.finding(world),
+            bins,
+            gaps,
+            out_of_order,
+            retransmitted,
+        }
+    }
+
+    fn gaps(&self, meter: &Meter, now: Instant, is_complete: bool) -> Vec<Gap> {
+        let mut gaps = meter.gaps().to_vec();
+        if let Some(from) = meter.last()
+            && !is_complete
+            && now.since(from) >= GAP_WORTH_KEEPING
+        {
+            gaps.push(Gap {
+                from,
+                length: now.since(from),
+            });
+        }
+        gaps
+    }
+
+    fn meter<'a>(&self, world: &'a World, sink: Place) -> Option<&'a Meter> {
+        match self.workload {
+            Workload::Ping { .. } => None,
+            Workload::Udp { .. } => at::<DatagramSink>(world, sink).map(DatagramSink::meter),
+            Workload::Tcp { .. } | Workload::Http { .. } if self.is_multipath => {
+                at::<MptcpSink>(world, sink).map(MptcpSink::meter)
+            }
+            Workload::Tcp { .. } | Workload::Http { .. } => at::<TcpSink>(world, sink).map(TcpSink::meter),
+        }
+    }
+
+    /// Segments out of order, and sent again.
+    fn counters(&self, world: &World, source: Place, sink: Place) -> (u64, u64) {
+        if let (Some(source), Some(sink)) = (at::<TcpSource>(world, source), at::<TcpSink>(world, sink)) {
+            let statistics = source.sender().statistics();
+            return (sink.receiver().out_of_order(), statistics.retransmitted);
+        }
+        if let (Some(source), Some(sink)) = (at::<MptcpSource>(world, source), at::<MptcpSink>(world, sink)) {
+            let (of_data, within) = sink.out_of_order();
+            return (of_data + within, source.statistics().retransmitted);
+        }
+        (0, 0)
+    }
+
+    fn completed(&self, world: &World) -> Option<Instant> {
+        let (_, sink) = *self.conversations.first()?;
+        at::<TcpSink>(world, sink)
+            .and_then(TcpSink::done)
+            .or_else(|| at::<MptcpSink>(world, sink).and_then(MptcpSink::done))
+    }
+
+    fn finding(&self, world: &World) -> Finding {
+        let (source, sink) = self.conversations[0];
+        match &self.workload {
+            Workload::Tcp { streams, .. } => Finding::Tcp { streams: *streams },
+            Workload::Http { size } => Finding::Http {
+                completed_s: self
+                    .completed(world)
+                    .map(|done| done.since(world.start).as_secs_f64()),
+                bytes: self
+                    .meter(world, sink)
+                    .map_or(0, |meter| meter.total().saturating_sub(HTTP_HEADER).min(size.0)),
+            },
+            Workload::Udp { .. } => {
+                let sent = at::<Cbr>(world, source).map_or(0, Cbr::sent);
+                let sink = at::<DatagramSink>(world, sink);
+                let mut delays = sink.map_or(Vec::new(), |sink| sink.delays().to_vec());
+                delays.sort_unstable();
+                let received = sink.map_or(0, DatagramSink::received);
+                Finding::Udp {
+                    sent,
+                    received,
+                    loss: share_lost(sent, received),
+                    reordered: sink.map_or(0, DatagramSink::reordered),
+                    delay_p50_ms: quantile_ms(&delays, 0.5),
+                    delay_p99_ms: quantile_ms(&delays, 0.99),
+                }
+            }
+            Workload::Ping { .. } => {
+                let pinger = at::<Pinger>(world, source);
+                let trips = pinger.map_or(Vec::new(), |pinger| pinger.trips().to_vec());
+                Finding::Ping {
+                    sent: pinger.map_or(0, Pinger::sent),
+                    received: trips.len() as u64,
+                    rtt_ms: RoundTrips::of(trips),
+                }
+            }
+        }
+    }
+}
+
+/// The pauses of several connections together, to the resolution of the bins.
+fn common_gaps(bins: &[u64], start: Instant) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    let mut last: Option<usize> = None;
+    let mut note = |from: usize, to: usize| {
+        if to > from + 1 {
+            gaps.push(Gap {
+                from: start + BIN * (from as u32 + 1),
+                length: BIN * (to - from - 1) as u32,
+            });
+        }
+    };
+    for (bin, _) in bins.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
+        if let Some(from) = last {
+            note(from, bin);
+        }
+        last = Some(bin);
+    }
+    if let Some(from) = last {
+        note(from, bins.len());
+    }
+    gaps
+}
+
+fn at<T: Application>(world: &World, (host, socket): Place) -> Option<&T> {
+    let host: &Host = world.network.node(host)?;
+    host.application(socket)
+}
+
+fn config(
+    congestion: &str,
+    opening: Opening,
+    is_tunnelled: bool,
+) -> core::result::Result<tcp::Config, RunError> {
+    let linux = tcp::Config::linux();
+    Ok(tcp::Config {
+        congestion: Congestion::by_name(congestion).ok_or_else(|| RunError::Congestion {
+            name: congestion.to_owned(),
+            known: "cubic or reno",
+        })?,
+        hystart: congestion == "cubic",
+        opening,
+        // The tunnel's device has a smaller MTU; its hub marks instead of dropping.
+        segment: if is_tunnelled {
+            TUNNEL_SEGMENT
+        } else {
+            linux.segment
+        },
+        ..linux
+    })
+}
+
+fn multipath_config(congestion: &str, opening: Opening) -> core::result::Result<mptcp::Config, RunError> {
+    let coupling = match congestion {
+        "lia" => Coupling::Lia,
+        "olia" => Coupling::Olia,
+        "balia" => Coupling::Balia,
+        name => Coupling::Uncoupled(Congestion::by_name(name).ok_or_else(|| RunError::Congestion {
+            name: name.to_owned(),
+            known: "cubic, reno, lia, olia or balia",
+        })?),
+    };
+    let config = mptcp::Config::coupled(coupling);
+    Ok(mptcp::Config {
+        tcp: tcp::Config {
+            opening,
+            ..config.tcp
+        },
+        ..config
+    })
+}
+
+/// What the lab's server sends before a body. Units: bytes.
+const HTTP_HEADER: u64 = 110;
+
+/// Payload that fills a packet of 1500 bytes after 68 bytes of tunnel and 52 of its own headers.
+const TUNNEL_SEGMENT: u16 = 1500 - 68 - 52;

@@ -1,0 +1,128 @@
+//! Scenarios from text to report.
+
+use std::path::Path;
+
+use hawser_netem::report::{Finding, Report};
+use hawser_netem::scenario::Scenario;
+use hawser_sim::run::{RunError, run};
+use hawser_units::Duration;
+
+const TWO: &str = r#"
+name = "two"
+seed = 4
+duration = "20s"
+warmup = "3s"
+via = "hub"
+[[network]]
+name = "a"
+down = { rate = "20mbit", delay = "5ms" }
+up = { rate = "20mbit", delay = "5ms" }
+[[network]]
+name = "b"
+down = { rate = "10mbit", delay = "20ms" }
+up = { rate = "10mbit", delay = "20ms" }
+"#;
+const TCP: &str = "[[workload]]\nkind = \"tcp\"\n";
+
+fn scenario(text: &str, settings: &[&str]) -> Scenario {
+    let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+    Scenario::parse(text, Path::new("test.toml"), &settings, &mut |_| {
+        Err(std::io::Error::other("no files"))
+    })
+    .expect("a scenario")
+}
+
+fn report(text: &str, settings: &[&str]) -> Report {
+    let scenario = scenario(text, settings);
+    run(&scenario, &scenario.via, None, &mut |_: Duration| {})
+        .expect("it runs")
+        .report
+}
+
+#[test]
+fn each_way_reaches_what_it_can() {
+    let text = format!("{TWO}{TCP}");
+    for (via, sum, least) in [
+        ("single:a", 20.0, 0.94),
+        ("single:b", 10.0, 0.94),
+        ("mptcp", 30.0, 0.88),
+        ("hub", 30.0, 0.85),
+    ] {
+        // CUBIC alone lets the slower path of the tunnel idle for a while.
+        let report = report(&text, &[&format!("via={via}"), "workload.0.congestion=reno"]);
+        let share = report.goodput_bps.total / 1e6 / sum;
+        assert!((least..0.957).contains(&share), "{via}: {share}");
+        let carried = report.networks["a"].down.bytes + report.networks["b"].down.bytes;
+        assert!(
+            carried as f64 * 8.0 / 20.0 / 1e6 / sum > least,
+            "{via}: {carried}"
+        );
+    }
+}
+
+#[test]
+fn an_outage_shows_in_gaps_and_series() {
+    let event = "[[event]]\nat = \"8s\"\nnetwork = \"a\"\nset = \"blackhole\"\n";
+    let text = format!("{TWO}{TCP}{event}");
+    for via in ["hub", "mptcp"] {
+        let report = report(&text, &[&format!("via={via}")]);
+        let gap = report.longest_gap_after_events_ms.expect("there is an event");
+        assert!(gap < 1_000.0, "{via}: {gap}");
+        let after: u64 = report.series.bytes[1_200..1_800].iter().sum();
+        let mbps = after as f64 * 8.0 / 6.0 / 1e6;
+        assert!((7.0..10.0).contains(&mbps), "{via}: {mbps}");
+    }
+}
+
+#[test]
+fn datagrams_pings_and_downloads_report_what_the_lab_reports() {
+    let more = "[[workload]]\nkind = \"udp\"\nrate = \"2mbit\"\nsize = \"1000B\"\n\
+                [[workload]]\nkind = \"ping\"\ninterval = \"100ms\"\n";
+    for (via, rtt) in [("single:b", 40.0), ("hub", 10.0)] {
+        let report = report(&format!("{TWO}{more}"), &[&format!("via={via}")]);
+        let Finding::Udp { sent, received, .. } = report.workloads[0] else {
+            panic!("{:?}", report.workloads)
+        };
+        assert!(sent == 5_000 && received > 4_980, "{via}: {received} of {sent}");
+        let trips = report.rtt_ms.expect("pings come back");
+        assert!((rtt..rtt + 3.0).contains(&trips.p50), "{via}: {trips:?}");
+    }
+    let http = "[[workload]]\nkind = \"http\"\nsize = \"10MB\"\n";
+    let report = report(&format!("{TWO}{http}"), &["via=single:a"]);
+    let Finding::Http {
+        completed_s: Some(seconds),
+        bytes,
+    } = report.workloads[0]
+    else {
+        panic!("{:?}", report.workloads)
+    };
+    assert!(bytes == 10_000_000 && (4.1..4.6).contains(&seconds), "{seconds}");
+    assert!(report.duration_s < 5.0, "a finished download ends the run");
+}
+
+#[test]
+fn a_run_repeats_itself_bit_for_bit() {
+    let text = format!("{TWO}{TCP}");
+    for via in ["hub", "mptcp"] {
+        let settings = [
+            &format!("via={via}")[..],
+            "network.0.down.loss=0.01",
+            "duration=6s",
+        ];
+        let json = || serde_json::to_string(&report(&text, &settings)).expect("JSON");
+        assert_eq!(json(), json(), "{via}");
+    }
+}
+
+#[test]
+fn refuses_what_it_does_not_model() {
+    let refusal = |text: &str, settings: &[&str]| {
+        let scenario = scenario(text, settings);
+        run(&scenario, &scenario.via, None, &mut |_| {}).expect_err("it is refused")
+    };
+    let text = format!("{TWO}{TCP}");
+    assert_eq!(refusal(TWO, &[]), RunError::NoWorkload);
+    assert_eq!(refusal(&text, &["via=direct"]), RunError::Via("direct".into()));
+    let error = refusal(&text, &["via=mptcp", "workload.0.congestion=bbr"]);
+    assert!(error.to_string().contains("use cubic, reno, lia"), "{error}");
+}
