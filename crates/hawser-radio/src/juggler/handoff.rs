@@ -6,8 +6,7 @@
 //!
 //! ```text
 //!   found --> candidate -- associated, addresses, probe --> secondary -- primary lost --> primary
-//!                 +-- too slow, or no room: dropped             ^                            |
-//!                                                               +--------- demoted ----------+
+//!                 +-- too slow, or no room: dropped             lost: forgotten, until it is found again
 //! ```
 //!
 //! Source: Juggler section 6.1. Not stated there: the threshold and what counts as best (here: the fastest as probed).
@@ -196,12 +195,15 @@ impl Handoff {
         let best = secondaries
             .map(|(id, _)| *id)
             .max_by(|a, b| quality(a).total_cmp(&quality(b)))?;
-        if let Some(old) = self.primary() {
-            self.set_role(old, Role::Secondary, juggler, now);
-            juggler.set_quality(old, 0.0);
-        }
+        let old = self.primary();
         self.set_role(best, Role::Primary, juggler, now);
-        juggler.activate(best, now);
+        match old {
+            Some(old) => {
+                self.roles.remove(&old);
+                juggler.replace(old, best, now);
+            }
+            None => juggler.activate(best, now),
+        }
         self.events.push_back(HandoffEvent::Promoted(best));
         Some(best)
     }

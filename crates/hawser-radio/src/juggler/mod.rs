@@ -303,8 +303,9 @@ impl<P: Copy> Juggler<P> {
         self.outgoing.clear();
         self.current = None;
         self.slot_ends = now;
-        let next = (place < self.rotation.len())
-            .then(|| self.rotation[place])
+        let urgent = self.urgent_next.take().filter(|id| self.rotation.contains(id));
+        let next = urgent
+            .or_else(|| self.rotation.get(place).copied())
             .or_else(|| self.rotation.first().copied());
         match next {
             Some(next) => self.retune(next, Some(network.config.peer), now),
@@ -353,6 +354,17 @@ impl<P: Copy> Juggler<P> {
             if self.phase == Phase::Active {
                 self.leave(now);
             }
+        }
+    }
+
+    /// Forgets a network that has gone and makes `next` active at once, without a word to the one that would not hear it.
+    pub fn replace(&mut self, gone: NetworkId, next: NetworkId, now: Instant) {
+        let is_served = self.current == Some(gone);
+        self.urgent_next = Some(next);
+        self.remove(gone, now);
+        if !is_served {
+            self.urgent_next = None;
+            self.activate(next, now);
         }
     }
 

@@ -340,10 +340,20 @@ fn promotes_the_best_when_the_primary_is_lost() {
     let (active, took) = fixture.pass_until_switched();
     assert_eq!(active, b);
     assert!(took < Duration::from_millis(4), "{took:?}");
-    handoff.set_role(a, Role::Candidate, &mut fixture.juggler, fixture.now);
-    handoff.probed(a, 10e3, &mut fixture.juggler, fixture.now);
-    assert_eq!(handoff.role(a), None);
     assert!(fixture.juggler.network(a).is_none());
+    let found = Event::Found {
+        name: 1,
+        peer: A,
+        channel: 1,
+    };
+    handoff.handle_event(&found, &mut fixture.juggler, fixture.now);
+    let again = *fixture.juggler.rotation().last().unwrap();
+    assert_eq!(handoff.role(again), Some(Role::Candidate));
+    handoff.probed(again, 10e3, &mut fixture.juggler, fixture.now);
+    assert_eq!(handoff.role(again), None);
+    assert!(fixture.juggler.network(again).is_none());
+    handoff.handle_event(&found, &mut fixture.juggler, fixture.now);
+    assert_eq!(fixture.juggler.rotation(), [b]);
 }
 
 #[test]

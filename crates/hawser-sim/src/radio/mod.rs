@@ -63,6 +63,8 @@
 mod access_point;
 mod client;
 mod context;
+mod juggler;
+mod peer;
 #[cfg(test)]
 mod tests;
 
@@ -81,6 +83,8 @@ use crate::packet::{Address, Packet};
 pub use access_point::{ApCounters, ApMachine};
 pub use client::ClientMachine;
 pub use context::{AirContext, Finished};
+pub use juggler::{JugglerMachine, Note};
+pub use peer::PeerMachine;
 
 /// A frame as a station of the simulator read it.
 pub type Heard = Reception<Frame<Packet>>;
