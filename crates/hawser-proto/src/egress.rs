@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use hawser_units::{Duration, Instant, PathId, Rate, Sequence};
 use hawser_wire::data::{Class, FRAMING, Feedback};
 use hawser_wire::inner::{self, Ecn};
+use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
 use crate::flow::{Flows, Refusal, Run};
@@ -101,6 +102,8 @@ pub struct Counters {
     pub too_large: u64,
     /// Packets sent again because they were reported missing.
     pub repaired: u64,
+    /// Packets of upper layers let go for want of capacity.
+    pub let_go: u64,
 }
 
 /// A state change of a path, for the driver to tell.
@@ -133,6 +136,7 @@ pub struct Egress<B> {
     used: Instant,
     wait: Instant,
     counters: Counters,
+    layer_rules: Vec<layer::Rule>,
     seed: u64,
 }
 
@@ -155,6 +159,7 @@ impl<B: Copy> Egress<B> {
             used: now,
             wait: Instant::FAR_FUTURE,
             counters: Counters::default(),
+            layer_rules: Vec::new(),
             seed,
         }
     }
@@ -189,6 +194,12 @@ impl<B: Copy> Egress<B> {
     pub fn set_scheduler(&mut self, class: Class, name: &str) -> Result<(), UnknownScheduler> {
         self.schedulers[class as usize] = scheduler::by_name(name, self.seed)?;
         Ok(())
+    }
+
+    /// Changes how packets of layered streams are known; it holds for packets that come in from now on. A flow in which a rule
+    /// finds a mark is of class [`Class::Layered`] from then on.
+    pub fn set_layer_rules(&mut self, rules: Vec<layer::Rule>) {
+        self.layer_rules = rules;
     }
 
     /// Adds a path. `reachable`: the peer's address is known.
@@ -274,6 +285,7 @@ impl<B: Copy> Egress<B> {
             checksum_partial: offload.checksum_partial,
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
+            layer: layer::layer_of(packet, &summary, &self.layer_rules),
             since: now,
         };
         self.used = now;
@@ -541,9 +553,15 @@ impl<B: Copy> Egress<B> {
             packets: run.left(),
             sustained: class == Class::Bulk,
             backlog,
+            layer: run.layer,
         };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
             Choice::Wait(until) => Decision::Wait(until),
+            Choice::Drop => {
+                self.counters.let_go += 1;
+                self.drop_head(slot, 1);
+                Decision::Again
+            }
             Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),
             Choice::Duplicate(_) => Decision::Wait(Instant::FAR_FUTURE),
             Choice::Send { path, packets } => {
@@ -627,6 +645,7 @@ impl<B: Copy> Egress<B> {
                 delay: delay + path.queueing(),
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
+                loss: path.loss(),
             });
             self.view_lanes.push(at);
         }

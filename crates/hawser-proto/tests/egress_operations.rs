@@ -7,6 +7,7 @@ use hawser_proto::path::{self, Probing, State};
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback, Missing};
+use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
 use proptest::prelude::*;
 
@@ -72,7 +73,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => path().prop_map(Op::SendReport),
         4 => (path(), 40u64..1500).prop_map(|(path, bytes)| Op::Heard(path, bytes)),
         1 => path().prop_map(Op::Moved),
-        2 => (0usize..4, 0usize..8).prop_map(|(class, name)| Op::Schedule(class, name)),
+        2 => (0usize..4, 0usize..scheduler::NAMES.len()).prop_map(|(class, name)| Op::Schedule(class, name)),
         1 => (path(), proptest::option::of(any::<u64>())).prop_map(|(path, cap)| Op::Cap(path, cap)),
         4 => (0u64..100_000_000).prop_map(Op::Wait),
         1 => (0u64..20_000_000_000).prop_map(Op::Wait),
@@ -92,6 +93,19 @@ fn packet(flow: u16, tcp: bool, ecn: bool, payload: u16) -> Vec<u8> {
         packet[32] = 5 << 4;
     }
     packet
+}
+
+/// Three of the flows carry one layer each.
+fn layered(mut egress: Egress<usize>) -> Egress<usize> {
+    let rule = |layer: u8| Rule {
+        pattern: Pattern {
+            port: Some(3 + u16::from(layer)),
+            ..Pattern::default()
+        },
+        reading: Reading::Fixed(Layer(layer)),
+    };
+    egress.set_layer_rules(vec![rule(0), rule(1), rule(2)]);
+    egress
 }
 
 struct Driver {
@@ -324,7 +338,7 @@ proptest! {
     fn every_buffer_comes_back_and_nothing_spins(ops in prop::collection::vec(op(), 1..250)) {
         let now = Instant::from_nanos(1_000_000_000);
         let mut driver = Driver {
-            egress: Egress::new(1, now),
+            egress: layered(Egress::new(1, now)),
             now,
             next: 0,
             lent: BTreeSet::new(),

@@ -3,3 +3,5 @@
 //! Level 1 of the house: no clock, socket, thread or randomness of the operating system. The same machines drive modelled radios in the simulator and
 //! real ones in the daemon.
 #![forbid(unsafe_code)]
+
+pub mod juggler;

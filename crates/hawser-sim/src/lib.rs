@@ -4,7 +4,7 @@
 //! timers: a [`Router`], a [`host::Host`] with applications, or one of your own. Everything random comes from one seed by named streams,
 //! and events of equal time happen in the order in which they were set: a run is the same, bit for bit, whenever it is repeated.
 //!
-//! Scope: wired links, routing by hand, TCP, multipath TCP, datagrams. Limitations: no shared air, no ARP, no fragmentation; a packet is a value without
+//! Scope: wired links, the shared air ([`radio`]), routing by hand, TCP, multipath TCP, datagrams. Limitations: no ARP, no fragmentation; a packet is a value without
 //! bytes.
 //!
 //! # Usage
@@ -84,12 +84,14 @@
 pub mod app;
 pub mod bench;
 pub mod engine;
+pub mod experiments;
 pub mod host;
 pub mod mptcp;
 pub mod network;
 pub mod packet;
 pub mod parallel;
 pub mod pcapng;
+pub mod radio;
 pub mod recording;
 pub mod reproduce;
 mod router;

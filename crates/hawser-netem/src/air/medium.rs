@@ -257,7 +257,17 @@ impl<B: Clone> Air<B> {
 
     /// Sets how `to` receives what `from` sends, from now on.
     pub fn set_signal(&mut self, from: StationId, to: StationId, signal: Signal) {
-        self.signals[usize::from(from.0)][usize::from(to.0)] = SignalProcess::new(signal);
+        let at = usize::from(to.0);
+        self.signals[usize::from(from.0)][at].set(signal);
+        // What is on the air may come into reach, or leave it.
+        let sensed = self.active.iter().filter(|sent| self.senses(at, sent)).count();
+        let station = &mut self.stations[at];
+        if station.sensed == 0 && sensed > 0 {
+            station.settle(self.now);
+        } else if station.sensed > 0 && sensed == 0 {
+            station.idle_since = self.now;
+        }
+        station.sensed = sensed;
     }
 
     /// Sets it in both directions.

@@ -139,6 +139,14 @@ impl SignalProcess {
         }
     }
 
+    /// Changes the mean; the fading goes on where it is.
+    pub(super) fn set(&mut self, signal: Signal) {
+        self.signal = signal;
+        if self.signal.fading.is_none() {
+            self.offset = 0.0;
+        }
+    }
+
     /// Whether a sender is noticed at all: by its mean power, so that carrier sense does not flicker.
     pub(super) fn is_sensed(&self) -> bool {
         self.signal.power >= SENSITIVITY

@@ -540,6 +540,10 @@ impl Sender {
             ("egress_no_buffer", self.dropped.no_buffer),
             ("egress_no_key", self.dropped.no_key),
             ("egress_policed", sum(|session| session.egress.counters().policed)),
+            (
+                "egress_repaired",
+                sum(|session| session.egress.counters().repaired),
+            ),
             ("egress_refused_by_network", self.batches.refused),
             ("egress_datagrams", self.batches.sent.0),
             ("egress_calls", self.batches.sent.1),

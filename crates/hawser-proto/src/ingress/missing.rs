@@ -138,7 +138,7 @@ impl Repairs {
 
     /// How long a repair may take.
     pub(super) fn patience(&self) -> Duration {
-        (self.smoothed + self.deviation * 4).clamp(Duration::from_millis(10), Duration::from_millis(300))
+        (self.smoothed + self.deviation * 4 + SLACK).min(LONGEST)
     }
 
     /// Until when a repair may still come; `None` when none is awaited.
@@ -151,6 +151,10 @@ impl Repairs {
     }
 }
 
+/// Beyond what repairs take: reports are 5 ms apart, and a repair queues like any packet.
+const SLACK: Duration = Duration::from_millis(15);
+/// No repair is worth waiting for longer.
+const LONGEST: Duration = Duration::from_millis(300);
 /// Losses that are waited for at once.
 const AWAITED: usize = 1024;
 
@@ -212,7 +216,7 @@ mod tests {
         assert!(repairs.until(now).is_none());
         let patience = repairs.patience();
         assert!(
-            (Duration::from_millis(25)..Duration::from_millis(40)).contains(&patience),
+            (Duration::from_millis(40)..Duration::from_millis(55)).contains(&patience),
             "{patience:?}"
         );
         repairs.on_found(2, now);

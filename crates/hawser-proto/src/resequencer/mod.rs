@@ -442,7 +442,7 @@ impl<T> Resequencer<T> {
         // A repair that gets lost is repaired once more.
         let repaired = self
             .repairs
-            .map(|(until, takes)| until.min(since + takes * 2).min(last));
+            .map(|(until, takes)| until.min(since + takes * 3).min(last));
         let repaired = repaired.filter(|until| *until > now);
         let live = || self.paths.iter().filter(|path| path.is_live(now));
         let mut alone = live();

@@ -30,6 +30,11 @@ impl TcpSource {
         }
     }
 
+    /// Lets one that has not begun begin at `start`.
+    pub fn set_start(&mut self, start: Instant) {
+        self.start = start;
+    }
+
     /// The machine that sends.
     #[must_use]
     pub fn sender(&self) -> &Sender {
@@ -117,6 +122,11 @@ impl TcpSink {
             meter: Meter::default(),
             done: None,
         }
+    }
+
+    /// Lets one that has not begun begin at `start`.
+    pub fn set_start(&mut self, start: Instant) {
+        self.start = start;
     }
 
     /// What was delivered, and when.

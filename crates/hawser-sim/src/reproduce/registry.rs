@@ -1,6 +1,27 @@
 //! Every experiment there is.
 
 use super::experiment::Experiment;
+use crate::experiments::{flow_switch, piconet};
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
-pub static EXPERIMENTS: &[&dyn Experiment] = &[];
+pub static EXPERIMENTS: &[&dyn Experiment] = &[
+    &piconet::Sizes,
+    &piconet::Joining,
+    &piconet::Unequal,
+    &piconet::Members,
+    &piconet::UnequalConstant,
+    &piconet::JoiningConstant,
+    &piconet::SpareChannels,
+    &piconet::Layers,
+    &piconet::Changing,
+    &piconet::Testbed,
+    &piconet::Transient,
+    &piconet::Streaming,
+    &piconet::OneSlow,
+    &flow_switch::Migrating,
+    &flow_switch::TwoNetworks,
+    &flow_switch::Outages,
+    &flow_switch::TenNetworks,
+    &flow_switch::ByPolicy,
+    &flow_switch::PacketSize,
+];

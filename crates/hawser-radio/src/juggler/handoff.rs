@@ -1,0 +1,215 @@
+//! Soft hand-off: knows the next access point before the present one is lost.
+//!
+//! One network is primary and has most of the radio; the rest goes to looking around and to keeping a few others ready. What is found is joined,
+//! gets its addresses and is probed; a poor one is dropped, a good one stays in a small slot. When the primary is lost the best of them takes its
+//! place at once.
+//!
+//! ```text
+//!   found --> candidate -- associated, addresses, probe --> secondary -- primary lost --> primary
+//!                 +-- too slow, or no room: dropped             lost: forgotten, until it is found again
+//! ```
+//!
+//! Source: Juggler section 6.1. Not stated there: the threshold and what counts as best (here: the fastest as probed).
+
+use std::collections::BTreeMap;
+
+use hawser_netem::air::StationId;
+use hawser_units::{Duration, Instant};
+
+use super::network::{IpConfig, NetworkConfig, NetworkId};
+use super::{Event, Juggler};
+
+/// How a radio is divided between now and later.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HandoffConfig {
+    /// The primary's weight.
+    pub primary: u32,
+    /// A candidate's or secondary's weight.
+    pub secondary: u32,
+    /// How many of them there may be.
+    pub most: usize,
+    /// Networks slower than this are dropped. Units: bit/s.
+    pub least_quality: f64,
+    /// How long a dropped one is not tried again.
+    pub forget_after: Duration,
+}
+
+impl Default for HandoffConfig {
+    /// Nine tenths for the primary when the scanning slot has weight one.
+    fn default() -> Self {
+        Self {
+            primary: 18,
+            secondary: 1,
+            most: 2,
+            least_quality: 100e3,
+            forget_after: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a network is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Carries the flows.
+    Primary,
+    /// Is ready to.
+    Secondary,
+    /// May become ready.
+    Candidate,
+}
+
+/// What the owner has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandoffEvent {
+    /// Ask for addresses on this network, and report them by [`Handoff::configured`].
+    Configure(NetworkId),
+    /// Measure its quality, and report it by [`Handoff::probed`].
+    Probe(NetworkId),
+    /// It is the primary from now on.
+    Promoted(NetworkId),
+    /// It was too slow.
+    Dropped(NetworkId),
+}
+
+/// Decides which networks a [`Juggler`] serves, and for how long.
+#[derive(Debug)]
+pub struct Handoff {
+    config: HandoffConfig,
+    roles: BTreeMap<NetworkId, Role>,
+    dropped: BTreeMap<StationId, Instant>,
+    events: std::collections::VecDeque<HandoffEvent>,
+}
+
+impl Handoff {
+    /// One without a primary.
+    #[must_use]
+    pub fn new(config: HandoffConfig) -> Self {
+        Self {
+            config,
+            roles: BTreeMap::new(),
+            dropped: BTreeMap::new(),
+            events: std::collections::VecDeque::new(),
+        }
+    }
+
+    /// A network's role.
+    #[must_use]
+    pub fn role(&self, id: NetworkId) -> Option<Role> {
+        self.roles.get(&id).copied()
+    }
+
+    /// The network that carries the flows.
+    #[must_use]
+    pub fn primary(&self) -> Option<NetworkId> {
+        let found = self.roles.iter().find(|(_, role)| **role == Role::Primary);
+        found.map(|(id, _)| *id)
+    }
+
+    /// Gives a network of the radio a role, such as the first primary.
+    pub fn set_role<P: Copy>(&mut self, id: NetworkId, role: Role, juggler: &mut Juggler<P>, now: Instant) {
+        self.roles.insert(id, role);
+        let weight = match role {
+            Role::Primary => self.config.primary,
+            Role::Secondary | Role::Candidate => self.config.secondary,
+        };
+        juggler.set_weight(id, weight, now);
+    }
+
+    /// Takes in what the radio tells.
+    pub fn handle_event<P: Copy>(&mut self, event: &Event<P>, juggler: &mut Juggler<P>, now: Instant) {
+        match *event {
+            Event::Found { name, peer, channel } => self.on_found(name, peer, channel, juggler, now),
+            Event::Associated(id) if self.role(id) == Some(Role::Candidate) => {
+                let has_ip = juggler
+                    .network(id)
+                    .is_some_and(|network| network.config().ip.is_some());
+                self.events.push_back(if has_ip {
+                    HandoffEvent::Probe(id)
+                } else {
+                    HandoffEvent::Configure(id)
+                });
+            }
+            Event::Associated(_)
+            | Event::Deauthenticated(_)
+            | Event::Recall(_)
+            | Event::Tune { .. }
+            | Event::Received { .. }
+            | Event::Switched { .. } => {}
+        }
+    }
+
+    fn on_found<P: Copy>(
+        &mut self,
+        name: u32,
+        peer: StationId,
+        channel: u16,
+        juggler: &mut Juggler<P>,
+        now: Instant,
+    ) {
+        self.dropped
+            .retain(|_, since| now.since(*since) < self.config.forget_after);
+        let is_known = |id: &NetworkId| juggler.network(*id).is_some_and(|n| n.config().peer == peer);
+        let others = self.roles.values().filter(|role| **role != Role::Primary);
+        if self.dropped.contains_key(&peer)
+            || self.roles.keys().any(is_known)
+            || others.count() >= self.config.most
+        {
+            return;
+        }
+        let config = NetworkConfig::access_point(name, peer, channel).weight(self.config.secondary);
+        let id = juggler.add(config, now);
+        self.roles.insert(id, Role::Candidate);
+        // It is known to be there now.
+        juggler.activate(id, now);
+    }
+
+    /// A network has its addresses.
+    pub fn configured<P: Copy>(&mut self, id: NetworkId, ip: IpConfig, juggler: &mut Juggler<P>) {
+        juggler.set_ip(id, Some(ip));
+        self.events.push_back(HandoffEvent::Probe(id));
+    }
+
+    /// A network was probed. Units: bit/s.
+    pub fn probed<P: Copy>(&mut self, id: NetworkId, bps: f64, juggler: &mut Juggler<P>, now: Instant) {
+        juggler.set_quality(id, bps);
+        if self.role(id) == Some(Role::Primary) {
+            return;
+        }
+        if bps >= self.config.least_quality {
+            self.set_role(id, Role::Secondary, juggler, now);
+        } else if let Some(network) = juggler.network(id) {
+            self.dropped.insert(network.config().peer, now);
+            self.roles.remove(&id);
+            juggler.remove(id, now);
+            self.events.push_back(HandoffEvent::Dropped(id));
+        }
+    }
+
+    /// The primary does not carry anything any more: the best secondary takes its place, and its slot begins now. `None`: there is none.
+    pub fn primary_failed<P: Copy>(&mut self, juggler: &mut Juggler<P>, now: Instant) -> Option<NetworkId> {
+        let quality = |id: &NetworkId| {
+            let network = juggler.network(*id);
+            network.and_then(|network| network.quality()).unwrap_or(0.0)
+        };
+        let secondaries = self.roles.iter().filter(|(_, role)| **role == Role::Secondary);
+        let best = secondaries
+            .map(|(id, _)| *id)
+            .max_by(|a, b| quality(a).total_cmp(&quality(b)))?;
+        let old = self.primary();
+        self.set_role(best, Role::Primary, juggler, now);
+        match old {
+            Some(old) => {
+                self.roles.remove(&old);
+                juggler.replace(old, best, now);
+            }
+            None => juggler.activate(best, now),
+        }
+        self.events.push_back(HandoffEvent::Promoted(best));
+        Some(best)
+    }
+
+    /// The next thing to do.
+    pub fn poll_event(&mut self) -> Option<HandoffEvent> {
+        self.events.pop_front()
+    }
+}

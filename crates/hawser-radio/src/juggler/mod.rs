@@ -1,0 +1,877 @@
+//! One radio shared among many networks: each is active for its slot, in turn, while the others keep what is for them.
+//!
+//! It starts without networks. Steady state: a network is active for its weight times the default slot; then the radio tells its access point
+//! that it sleeps, retunes, tells the next one that it is back, and sends what waited. An access point is joined when its first slot comes, and
+//! again only when it has thrown the radio out. It fails softly: a null frame without an answer is repeated a bounded number of times, then the
+//! radio leaves all the same (the access point will send in vain); a step of joining without an answer is repeated in this slot or the next.
+//!
+//! ```text
+//!   radio:    active -- slot over --> leaving -- acknowledged, or tried often enough --> tuning -- done --> active (next network)
+//!                |                                                                         ^
+//!                +-- slot over; not associated, ad hoc or scanning ------------------------+
+//!
+//!   network:  out -- slot --> authenticating --> associating --> awake <--> asleep
+//!              ^                                                   ^           | slot
+//!              |                                                   +- waking <-+
+//!              +---- deauthenticated, from each of them ----------------/
+//! ```
+//!
+//! Source: Juggler sections 2 and 3. Deviates: after the last PS-Poll a null frame ends power save, as the standard asks for; slots lie on a grid,
+//! so that a slot includes the switch to it, which is how section 5 counts its overhead.
+//! Scope: one radio, one client identity. Does not model: NAT and ARP exchanges (the embedding's, with [`VirtualNetwork::next_hop`]); encryption.
+
+mod dhcp;
+mod handoff;
+mod network;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hawser_netem::air::phy::DATA_OVERHEAD;
+use hawser_netem::air::{BEACON_LEN, Frame, MANAGEMENT_LEN, NULL_LEN, Outgoing, PS_POLL_LEN, StationId};
+use hawser_units::{Duration, Instant};
+
+pub use dhcp::{DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, DhcpServer, DhcpServerConfig};
+pub use handoff::{Handoff, HandoffConfig, HandoffEvent, Role};
+pub use network::{IpConfig, Mode, NetworkConfig, NetworkId, State, VirtualNetwork};
+
+/// How a radio is shared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// The slot of weight one.
+    ///
+    /// Source: Juggler section 3.4 (100 ms).
+    pub slot: Duration,
+    /// How long the radio needs for another channel.
+    ///
+    /// Source: Juggler section 3.5: six writes, 500 us each.
+    pub retune: Duration,
+    /// How long it needs for another SSID, BSSID or mode. Not stated by the paper; with the null frame's exchange a switch on one channel stays below
+    /// the 400 us that it measures.
+    pub reconfigure: Duration,
+    /// How the access point learns that the radio is back.
+    pub wake: Wake,
+    /// How often a null frame is handed to the radio, each time with all its attempts, before the radio leaves without an answer.
+    pub null_tries: u8,
+    /// How long one of them may take.
+    pub null_wait: Duration,
+    /// How long a step of joining or a poll may stay without an answer.
+    pub answer_wait: Duration,
+    /// Packets that wait for one network.
+    pub queue: usize,
+    /// Data frames handed to the radio at once. Few: what the radio holds has to be taken back at the end of a slot.
+    pub window: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            slot: Duration::from_millis(100),
+            retune: Duration::from_millis(3),
+            reconfigure: Duration::from_micros(100),
+            wake: Wake::PsPoll,
+            null_tries: 2,
+            null_wait: Duration::from_millis(10),
+            answer_wait: Duration::from_millis(20),
+            queue: 200,
+            window: 8,
+        }
+    }
+}
+
+/// How an access point learns that a radio is back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The radio asks for the packets one by one, then ends power save.
+    PsPoll,
+    /// A null frame ends power save; the access point sends everything.
+    Null,
+}
+
+/// What the radio has to do, or its owner should know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<P> {
+    /// Take back what waits for this station and hand it to [`Juggler::handle_returned`].
+    Recall(StationId),
+    /// Tune to a channel; the radio is away for `takes`. Then take back what still waits for `leaving`.
+    Tune {
+        /// Where.
+        channel: u16,
+        /// How long it takes.
+        takes: Duration,
+        /// Whose slot has ended.
+        leaving: Option<StationId>,
+    },
+    /// A packet came from a network.
+    Received {
+        /// Which.
+        network: NetworkId,
+        /// What.
+        packet: P,
+    },
+    /// The radio serves another network, after `took` of switching.
+    Switched {
+        /// Which.
+        to: NetworkId,
+        /// From the end of the last slot until now.
+        took: Duration,
+    },
+    /// A network was joined.
+    Associated(NetworkId),
+    /// A network threw the radio out.
+    Deauthenticated(NetworkId),
+    /// An access point that is not among the networks was heard.
+    Found {
+        /// Its name.
+        name: u32,
+        /// Which it is.
+        peer: StationId,
+        /// Where.
+        channel: u16,
+    },
+}
+
+/// Why a timer is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The slot is over.
+    SlotEnds,
+    /// A null frame should have been answered.
+    NullAnswer,
+    /// The radio is tuned.
+    Tuned,
+    /// A step of joining, or a poll, should have been answered.
+    Answer,
+}
+
+/// What was done with packets, and what was lost.
+///
+/// Invariant: of the packets taken in, each is delivered, waits, is with the radio, or is counted in one of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Taken in.
+    pub accepted: u64,
+    /// Acknowledged on the air.
+    pub delivered: u64,
+    /// Given up by the radio.
+    pub given_up: u64,
+    /// Thrown away with the network that they waited for.
+    pub abandoned: u64,
+    /// Refused: the network's queue was full.
+    pub overflowed: u64,
+    /// Refused: no network could take the flow.
+    pub unroutable: u64,
+    /// Packets received.
+    pub received: u64,
+    /// Switches.
+    pub switches: u64,
+    /// Switches without an acknowledged null frame.
+    pub unannounced: u64,
+    /// Associations.
+    pub associations: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// There is no network.
+    Idle,
+    Active,
+    Leaving {
+        tries: u8,
+        until: Instant,
+    },
+    Tuning {
+        until: Instant,
+    },
+}
+
+/// The machine: owns the networks and decides what the radio does.
+///
+/// Drive it: mutators and `handle_*`; then [`Self::poll_event`] until it is empty, [`Self::poll_transmit`] until it is empty, and sleep until
+/// [`Self::poll_timeout`]. Frames go to the radio at once and in order.
+///
+/// Cost: O(log n) a packet in flows and networks; memory bounded by [`Config::queue`] packets a network.
+#[derive(Debug)]
+pub struct Juggler<P> {
+    config: Config,
+    networks: BTreeMap<NetworkId, VirtualNetwork<P>>,
+    rotation: Vec<NetworkId>,
+    current: Option<NetworkId>,
+    phase: Phase,
+    channel: u16,
+    slot_started: Instant,
+    slot_ends: Instant,
+    flows: BTreeMap<u64, NetworkId>,
+    preferences: BTreeMap<u64, NetworkId>,
+    outgoing: VecDeque<Outgoing<Frame<P>>>,
+    events: VecDeque<Event<P>>,
+    in_radio: usize,
+    heard: BTreeMap<StationId, Instant>,
+    next_id: u16,
+    urgent_next: Option<NetworkId>,
+    counters: Counters,
+}
+
+impl<P: Copy> Juggler<P> {
+    /// A radio without networks, tuned to `channel`.
+    #[must_use]
+    pub fn new(config: Config, channel: u16, now: Instant) -> Self {
+        Self {
+            config,
+            networks: BTreeMap::new(),
+            rotation: Vec::new(),
+            current: None,
+            phase: Phase::Idle,
+            channel,
+            slot_started: now,
+            slot_ends: now,
+            flows: BTreeMap::new(),
+            preferences: BTreeMap::new(),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            in_radio: 0,
+            heard: BTreeMap::new(),
+            next_id: 0,
+            urgent_next: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// A network.
+    #[must_use]
+    pub fn network(&self, id: NetworkId) -> Option<&VirtualNetwork<P>> {
+        self.networks.get(&id)
+    }
+
+    /// A network, to teach it neighbours.
+    pub fn network_mut(&mut self, id: NetworkId) -> Option<&mut VirtualNetwork<P>> {
+        self.networks.get_mut(&id)
+    }
+
+    /// All networks in the order of their slots.
+    #[must_use]
+    pub fn rotation(&self) -> &[NetworkId] {
+        &self.rotation
+    }
+
+    /// The network that the radio is tuned to and may use now.
+    #[must_use]
+    pub fn active(&self) -> Option<NetworkId> {
+        self.current.filter(|_| self.phase == Phase::Active)
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Packets that wait here or are with the radio.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.in_radio + self.networks.values().map(VirtualNetwork::queued).sum::<usize>()
+    }
+
+    /// Adds a network at the end of the rotation.
+    pub fn add(&mut self, config: NetworkConfig, now: Instant) -> NetworkId {
+        let id = NetworkId(self.next_id);
+        self.next_id += 1;
+        self.networks.insert(id, VirtualNetwork::new(config));
+        self.rotation.push(id);
+        if self.phase == Phase::Idle {
+            self.slot_ends = now;
+            self.tune_to(id, now);
+        }
+        id
+    }
+
+    /// Forgets a network and what waits for it. When it is active, the radio goes on to the next one first.
+    pub fn remove(&mut self, id: NetworkId, now: Instant) {
+        let Some(network) = self.networks.remove(&id) else {
+            return;
+        };
+        self.counters.abandoned += network.queue.len() as u64;
+        let place = self.rotation.iter().position(|known| *known == id);
+        let place = place.unwrap_or_default();
+        self.rotation.retain(|known| *known != id);
+        self.flows.retain(|_, network| *network != id);
+        self.preferences.retain(|_, network| *network != id);
+        if self.current != Some(id) {
+            return;
+        }
+        self.outgoing.clear();
+        self.current = None;
+        self.slot_ends = now;
+        let urgent = self.urgent_next.take().filter(|id| self.rotation.contains(id));
+        let next = urgent
+            .or_else(|| self.rotation.get(place).copied())
+            .or_else(|| self.rotation.first().copied());
+        match next {
+            Some(next) => self.retune(next, Some(network.config.peer), now),
+            None => {
+                self.events.push_back(Event::Recall(network.config.peer));
+                self.phase = Phase::Idle;
+            }
+        }
+    }
+
+    /// Changes a network's share. An active one's slot changes with it.
+    pub fn set_weight(&mut self, id: NetworkId, weight: u32, now: Instant) {
+        if let Some(network) = self.networks.get_mut(&id) {
+            network.config.weight = weight.max(1);
+            if self.current == Some(id) && self.phase == Phase::Active {
+                self.slot_ends = now.max(self.slot_started + self.config.slot * weight.max(1));
+            }
+        }
+    }
+
+    /// Changes the slot of weight one, from the next slot on.
+    pub fn set_slot(&mut self, slot: Duration) {
+        self.config.slot = slot;
+    }
+
+    /// Gives a network its addresses; from then on flows may use it.
+    pub fn set_ip(&mut self, id: NetworkId, ip: Option<IpConfig>) {
+        if let Some(network) = self.networks.get_mut(&id) {
+            network.config.ip = ip;
+        }
+    }
+
+    /// Remembers the quality of a network as probed. Units: bit/s.
+    pub fn set_quality(&mut self, id: NetworkId, bps: f64) {
+        if let Some(network) = self.networks.get_mut(&id) {
+            let before = network.quality.unwrap_or(bps);
+            network.quality = Some(before + QUALITY_GAIN * (bps - before));
+        }
+    }
+
+    /// Ends the present slot now and makes `id` the next one.
+    pub fn activate(&mut self, id: NetworkId, now: Instant) {
+        if self.networks.contains_key(&id) && self.current != Some(id) {
+            self.urgent_next = Some(id);
+            self.slot_ends = now;
+            if self.phase == Phase::Active {
+                self.leave(now);
+            }
+        }
+    }
+
+    /// Forgets a network that has gone and makes `next` active at once, without a word to the one that would not hear it.
+    pub fn replace(&mut self, gone: NetworkId, next: NetworkId, now: Instant) {
+        let is_served = self.current == Some(gone);
+        self.urgent_next = Some(next);
+        self.remove(gone, now);
+        if !is_served {
+            self.urgent_next = None;
+            self.activate(next, now);
+        }
+    }
+
+    /// An application's own choice for a flow that has not begun.
+    pub fn prefer(&mut self, flow: u64, network: NetworkId) {
+        self.preferences.insert(flow, network);
+    }
+
+    /// The network of a flow.
+    #[must_use]
+    pub fn network_of(&self, flow: u64) -> Option<NetworkId> {
+        self.flows.get(&flow).copied()
+    }
+
+    /// Forgets a flow that has ended.
+    pub fn forget(&mut self, flow: u64) {
+        self.flows.remove(&flow);
+        self.preferences.remove(&flow);
+    }
+
+    /// Takes in an IP packet of `len` bytes of a flow. A new flow is given to the network of its choice, or to the one that is active.
+    ///
+    /// # Errors
+    /// No network can take the flow, or its queue is full: the packet comes back, counted.
+    pub fn handle_packet(&mut self, flow: u64, packet: P, len: u32) -> Result<NetworkId, P> {
+        let Some(id) = self.assign(flow) else {
+            self.counters.unroutable += 1;
+            return Err(packet);
+        };
+        self.enqueue(id, packet, len).map(|()| id)
+    }
+
+    /// Takes in a packet for a network that flows may not use yet, such as a request for its addresses.
+    ///
+    /// # Errors
+    /// As [`Self::handle_packet`].
+    pub fn handle_packet_on(&mut self, id: NetworkId, packet: P, len: u32) -> Result<(), P> {
+        self.enqueue(id, packet, len)
+    }
+
+    fn enqueue(&mut self, id: NetworkId, packet: P, len: u32) -> Result<(), P> {
+        let Some(network) = self.networks.get_mut(&id) else {
+            self.counters.unroutable += 1;
+            return Err(packet);
+        };
+        if network.queue.len() >= self.config.queue {
+            self.counters.overflowed += 1;
+            return Err(packet);
+        }
+        self.counters.accepted += 1;
+        network.queue.push_back((packet, len));
+        Ok(())
+    }
+
+    fn assign(&mut self, flow: u64) -> Option<NetworkId> {
+        if let Some(id) = self.flows.get(&flow) {
+            return Some(*id);
+        }
+        let can = |id: &NetworkId| self.networks.get(id).is_some_and(VirtualNetwork::takes_flows);
+        let preferred = self.preferences.get(&flow).copied().filter(can);
+        let id = preferred
+            .or_else(|| self.current.filter(can))
+            .or_else(|| self.rotation.iter().copied().find(can))?;
+        self.flows.insert(flow, id);
+        Some(id)
+    }
+
+    /// Takes in a frame that the radio received.
+    pub fn handle_frame(&mut self, from: StationId, frame: &Frame<P>, now: Instant) {
+        self.heard.insert(from, now);
+        let known = self
+            .networks
+            .iter()
+            .find(|(_, network)| network.config.peer == from && !network.is_scan());
+        let Some((&id, _)) = known else {
+            self.on_stranger(from, frame);
+            return;
+        };
+        match *frame {
+            Frame::Data { packet, more, .. } => {
+                self.counters.received += 1;
+                self.events.push_back(Event::Received { network: id, packet });
+                self.on_polled(id, more, now);
+            }
+            Frame::Null { .. } => self.on_polled(id, false, now),
+            Frame::Authenticated => self.on_joining(id, State::Authenticating, now),
+            Frame::Associated { aid } => {
+                if let Some(network) = self.networks.get_mut(&id) {
+                    network.aid = Some(aid);
+                }
+                self.on_joining(id, State::Associating, now);
+            }
+            Frame::Deauthenticate => self.on_deauthenticated(id, now),
+            Frame::Beacon(beacon) => {
+                let network = self.networks.get_mut(&id).expect("it was found above");
+                if let Some((channel, 0)) = beacon.moves {
+                    network.config.channel = channel;
+                    if self.current == Some(id) && self.phase == Phase::Active {
+                        self.slot_ends = now;
+                        self.retune(id, None, now);
+                    }
+                    return;
+                }
+                let is_kept = network.aid.is_some_and(|aid| beacon.traffic & 1 << aid != 0);
+                if is_kept && self.is_active(id) && self.state(id) == State::Awake {
+                    // It believes that the radio sleeps.
+                    self.wake(id, now);
+                }
+            }
+            Frame::PsPoll
+            | Frame::ProbeRequest
+            | Frame::ProbeResponse { .. }
+            | Frame::Authenticate
+            | Frame::Associate => {}
+        }
+    }
+
+    fn on_stranger(&mut self, from: StationId, frame: &Frame<P>) {
+        let name = match frame {
+            Frame::Beacon(beacon) => beacon.network,
+            Frame::ProbeResponse { network } => *network,
+            Frame::Data { .. }
+            | Frame::Null { .. }
+            | Frame::PsPoll
+            | Frame::ProbeRequest
+            | Frame::Authenticate
+            | Frame::Authenticated
+            | Frame::Associate
+            | Frame::Associated { .. }
+            | Frame::Deauthenticate => return,
+        };
+        let channel = self.channel;
+        self.events.push_back(Event::Found {
+            name,
+            peer: from,
+            channel,
+        });
+    }
+
+    /// When a station was last heard.
+    #[must_use]
+    pub fn last_heard(&self, peer: StationId) -> Option<Instant> {
+        self.heard.get(&peer).copied()
+    }
+
+    /// The radio is done with a frame.
+    pub fn handle_finished(
+        &mut self,
+        to: Option<StationId>,
+        frame: &Frame<P>,
+        acknowledged: bool,
+        now: Instant,
+    ) {
+        if let Frame::Data { .. } = frame {
+            self.in_radio = self.in_radio.saturating_sub(1);
+            if acknowledged {
+                self.counters.delivered += 1;
+            } else {
+                self.counters.given_up += 1;
+            }
+            return;
+        }
+        let Some(id) = self
+            .current
+            .filter(|id| to == Some(self.networks[id].config.peer))
+        else {
+            return;
+        };
+        match (frame, self.phase) {
+            (Frame::Null { power_save: true }, Phase::Leaving { tries, .. }) => {
+                self.on_goodbye(id, tries, acknowledged, now);
+            }
+            (Frame::Null { power_save: false }, Phase::Active) if self.state(id) == State::Waking => {
+                if acknowledged {
+                    self.set_state(id, State::Awake, None);
+                } else {
+                    self.say_awake(id, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a frame back from the radio, which will not be sent. Frames of one recall come in the order of sending.
+    pub fn handle_returned(&mut self, to: StationId, frames: impl IntoIterator<Item = (Frame<P>, u32)>) {
+        let mut packets = Vec::new();
+        for (frame, len) in frames {
+            if let Frame::Data { packet, .. } = frame {
+                self.in_radio = self.in_radio.saturating_sub(1);
+                packets.push((packet, len - DATA_OVERHEAD));
+            }
+        }
+        let network = self
+            .networks
+            .values_mut()
+            .find(|network| network.config.peer == to);
+        match network {
+            Some(network) => {
+                for packet in packets.into_iter().rev() {
+                    network.queue.push_front(packet);
+                }
+            }
+            None => self.counters.abandoned += packets.len() as u64,
+        }
+    }
+
+    /// When something is due, and what.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        match self.phase {
+            Phase::Idle => None,
+            Phase::Leaving { until, .. } => Some((until, Reason::NullAnswer)),
+            Phase::Tuning { until } => Some((until, Reason::Tuned)),
+            Phase::Active => {
+                let network = &self.networks[&self.current?];
+                let slot = (self.slot_ends, Reason::SlotEnds);
+                let retry = network.retry_at.map(|at| (at, Reason::Answer));
+                retry.into_iter().chain([slot]).min_by_key(|(at, _)| *at)
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((at, reason)) = self.poll_timeout() {
+            if at > now {
+                break;
+            }
+            let Some(id) = self.current else { break };
+            match reason {
+                Reason::SlotEnds => self.leave(now),
+                Reason::Tuned => self.arrive(id, now),
+                Reason::NullAnswer => {
+                    if let Phase::Leaving { tries, .. } = self.phase {
+                        self.on_goodbye(id, tries, false, now);
+                    }
+                }
+                Reason::Answer => self.try_again(id, now),
+            }
+        }
+    }
+
+    /// The next frame for the radio. Every one is for the network that it is tuned to.
+    pub fn poll_transmit(&mut self) -> Option<Outgoing<Frame<P>>> {
+        if let Some(frame) = self.outgoing.pop_front() {
+            return Some(frame);
+        }
+        let id = self.active()?;
+        let window = self.config.window;
+        let network = self.networks.get_mut(&id)?;
+        if network.state != State::Awake || self.in_radio >= window || network.is_scan() {
+            return None;
+        }
+        let (packet, len) = network.queue.pop_front()?;
+        self.in_radio += 1;
+        let body = Frame::Data {
+            packet,
+            more: false,
+            power_save: false,
+        };
+        Some(Outgoing {
+            to: Some(network.config.peer),
+            body,
+            len: len + DATA_OVERHEAD,
+            urgent: false,
+        })
+    }
+
+    /// The next thing to do or to know.
+    pub fn poll_event(&mut self) -> Option<Event<P>> {
+        self.events.pop_front()
+    }
+
+    fn state(&self, id: NetworkId) -> State {
+        self.networks[&id].state
+    }
+
+    fn is_active(&self, id: NetworkId) -> bool {
+        self.active() == Some(id)
+    }
+
+    fn set_state(&mut self, id: NetworkId, state: State, retry_at: Option<Instant>) {
+        if let Some(network) = self.networks.get_mut(&id) {
+            network.state = state;
+            network.retry_at = retry_at;
+        }
+    }
+
+    fn say(&mut self, id: NetworkId, body: Frame<P>, len: u32) {
+        let to = Some(self.networks[&id].config.peer);
+        self.outgoing.push_back(Outgoing {
+            to,
+            body,
+            len,
+            urgent: true,
+        });
+    }
+
+    /// The slot is over.
+    fn leave(&mut self, now: Instant) {
+        let Some(id) = self.current else { return };
+        if self.rotation.len() == 1 && !self.networks[&id].is_scan() && self.urgent_next.is_none() {
+            self.begin_slot(id, now);
+            return;
+        }
+        let network = &self.networks[&id];
+        let must_tell = network.is_infrastructure() && matches!(network.state, State::Awake | State::Waking);
+        self.slot_ends = self.slot_ends.min(now);
+        if must_tell {
+            self.outgoing.clear();
+            self.events.push_back(Event::Recall(network.config.peer));
+            self.say_goodbye(id, 1, now);
+        } else {
+            self.go_on(now);
+        }
+    }
+
+    fn say_goodbye(&mut self, id: NetworkId, tries: u8, now: Instant) {
+        self.say(id, Frame::Null { power_save: true }, NULL_LEN);
+        let until = now + self.config.null_wait;
+        self.phase = Phase::Leaving { tries, until };
+    }
+
+    /// The access point knows, or does not.
+    fn on_goodbye(&mut self, id: NetworkId, tries: u8, acknowledged: bool, now: Instant) {
+        if acknowledged {
+            self.set_state(id, State::Asleep, None);
+            self.go_on(now);
+        } else if tries < self.config.null_tries {
+            self.say_goodbye(id, tries + 1, now);
+        } else {
+            self.counters.unannounced += 1;
+            self.set_state(id, State::Asleep, None);
+            self.go_on(now);
+        }
+    }
+
+    /// On to the next network in turn.
+    fn go_on(&mut self, now: Instant) {
+        let leaving = self.current.map(|id| self.networks[&id].config.peer);
+        let place = self.rotation.iter().position(|id| Some(*id) == self.current);
+        let after = place.map_or(0, |place| (place + 1) % self.rotation.len());
+        let urgent = self.urgent_next.take();
+        let next = urgent.filter(|id| self.networks.contains_key(id));
+        let next = next.unwrap_or(self.rotation[after]);
+        if let Some(id) = self.current {
+            let network = self.networks.get_mut(&id).expect("the current network exists");
+            network.retry_at = None;
+        }
+        self.retune(next, leaving, now);
+    }
+
+    fn retune(&mut self, next: NetworkId, leaving: Option<StationId>, now: Instant) {
+        self.outgoing.clear();
+        self.counters.switches += 1;
+        self.begin_tuning(next, leaving, now);
+    }
+
+    fn tune_to(&mut self, id: NetworkId, now: Instant) {
+        self.begin_tuning(id, None, now);
+    }
+
+    fn begin_tuning(&mut self, next: NetworkId, leaving: Option<StationId>, now: Instant) {
+        self.slot_started = self.slot_ends.min(now);
+        self.current = Some(next);
+        let network = self.networks.get_mut(&next).expect("the rotation names networks");
+        if let Mode::Scan { channels, .. } = &network.config.mode {
+            network.config.channel = channels[network.next_channel % channels.len()];
+            network.next_channel += 1;
+        }
+        let channel = network.config.channel;
+        let mut takes = self.config.reconfigure;
+        if channel != self.channel {
+            takes += self.config.retune;
+        }
+        self.channel = channel;
+        self.events.push_back(Event::Tune {
+            channel,
+            takes,
+            leaving,
+        });
+        self.phase = Phase::Tuning { until: now + takes };
+    }
+
+    /// Slots lie on a grid as long as the radio keeps up with it.
+    fn begin_slot(&mut self, id: NetworkId, now: Instant) {
+        let length = self.config.slot * self.networks[&id].config.weight;
+        let ends = self.slot_ends + length;
+        if self.phase == Phase::Active {
+            self.slot_started = now;
+        }
+        self.slot_ends = if ends > now { ends } else { now + length };
+    }
+
+    /// The radio is tuned.
+    fn arrive(&mut self, id: NetworkId, now: Instant) {
+        let took = now.since(self.slot_started);
+        self.begin_slot(id, now);
+        self.phase = Phase::Active;
+        self.events.push_back(Event::Switched { to: id, took });
+        let network = &self.networks[&id];
+        if let Mode::Scan { active, .. } = network.config.mode {
+            if active {
+                self.outgoing.push_back(Outgoing {
+                    to: None,
+                    body: Frame::ProbeRequest,
+                    len: BEACON_LEN,
+                    urgent: true,
+                });
+            }
+        } else if network.is_infrastructure() {
+            match network.state {
+                State::Out | State::Authenticating => self.authenticate(id, now),
+                State::Associating => self.associate(id, now),
+                State::Asleep | State::Waking | State::Awake => self.wake(id, now),
+            }
+        }
+    }
+
+    fn authenticate(&mut self, id: NetworkId, now: Instant) {
+        self.set_state(id, State::Authenticating, Some(now + self.config.answer_wait));
+        self.say(id, Frame::Authenticate, MANAGEMENT_LEN);
+    }
+
+    fn associate(&mut self, id: NetworkId, now: Instant) {
+        self.set_state(id, State::Associating, Some(now + self.config.answer_wait));
+        self.say(id, Frame::Associate, MANAGEMENT_LEN);
+    }
+
+    fn wake(&mut self, id: NetworkId, now: Instant) {
+        match self.config.wake {
+            Wake::Null => self.say_awake(id, now),
+            Wake::PsPoll => {
+                self.set_state(id, State::Waking, Some(now + self.config.answer_wait));
+                self.say(id, Frame::PsPoll, PS_POLL_LEN);
+            }
+        }
+    }
+
+    fn say_awake(&mut self, id: NetworkId, now: Instant) {
+        self.set_state(id, State::Waking, Some(now + self.config.answer_wait));
+        self.say(id, Frame::Null { power_save: false }, NULL_LEN);
+    }
+
+    /// An answer is overdue.
+    fn try_again(&mut self, id: NetworkId, now: Instant) {
+        match self.state(id) {
+            State::Authenticating => self.authenticate(id, now),
+            State::Associating => self.associate(id, now),
+            State::Waking => self.say_awake(id, now),
+            State::Out | State::Asleep | State::Awake => {
+                let state = self.state(id);
+                self.set_state(id, state, None);
+            }
+        }
+    }
+
+    /// What was asked for by a PS-Poll came; `more` is kept.
+    fn on_polled(&mut self, id: NetworkId, more: bool, now: Instant) {
+        if !self.is_active(id) || self.state(id) != State::Waking || self.config.wake != Wake::PsPoll {
+            return;
+        }
+        if more {
+            self.wake(id, now);
+        } else {
+            self.say_awake(id, now);
+        }
+    }
+
+    /// A step of joining was answered.
+    fn on_joining(&mut self, id: NetworkId, step: State, now: Instant) {
+        if self.state(id) != step || self.current != Some(id) {
+            return;
+        }
+        match step {
+            State::Authenticating => {
+                self.set_state(id, State::Associating, None);
+                if self.is_active(id) {
+                    self.associate(id, now);
+                }
+            }
+            State::Associating => {
+                // The access point counts a station that has just associated as awake.
+                self.set_state(id, State::Awake, None);
+                self.counters.associations += 1;
+                self.events.push_back(Event::Associated(id));
+            }
+            State::Out | State::Asleep | State::Waking | State::Awake => {}
+        }
+    }
+
+    fn on_deauthenticated(&mut self, id: NetworkId, now: Instant) {
+        let network = self.networks.get_mut(&id).expect("it was found by its peer");
+        if !network.is_infrastructure() || network.state == State::Out {
+            return;
+        }
+        network.state = State::Out;
+        network.retry_at = None;
+        network.aid = None;
+        self.events.push_back(Event::Deauthenticated(id));
+        if self.is_active(id) {
+            self.authenticate(id, now);
+        } else if self.current == Some(id) && matches!(self.phase, Phase::Leaving { .. }) {
+            self.go_on(now);
+        }
+    }
+}
+
+/// The weight of a new probe.
+const QUALITY_GAIN: f64 = 0.5;

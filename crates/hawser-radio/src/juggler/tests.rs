@@ -1,0 +1,515 @@
+//! Behaviours, every transition, and random operations on a radio that loses frames.
+
+use hawser_netem::air::Beacon;
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(us: u64) -> Instant {
+    Instant::from_nanos(us * 1_000)
+}
+
+fn ip(address: u32) -> IpConfig {
+    IpConfig {
+        address,
+        prefix: 24,
+        gateway: 1,
+        dns: Vec::new(),
+    }
+}
+
+const A: StationId = StationId(1);
+const B: StationId = StationId(2);
+
+/// Two access points on different channels, both associated, `A` active.
+struct Fixture {
+    juggler: Juggler<u32>,
+    now: Instant,
+    a: NetworkId,
+    b: NetworkId,
+    /// What the radio holds, oldest first.
+    radio: Vec<Outgoing<Frame<u32>>>,
+    tuned: u16,
+    returned: u64,
+}
+
+impl Fixture {
+    fn new(config: Config) -> Self {
+        let mut juggler = Juggler::new(config, 1, at(0));
+        let a = juggler.add(NetworkConfig::access_point(1, A, 1).ip(ip(10)), at(0));
+        let b = juggler.add(NetworkConfig::access_point(2, B, 11).ip(ip(20)), at(0));
+        Self {
+            juggler,
+            now: at(0),
+            a,
+            b,
+            radio: Vec::new(),
+            tuned: 1,
+            returned: 0,
+        }
+    }
+
+    fn joined(config: Config) -> Self {
+        let mut fixture = Self::new(config);
+        for _ in 0..2 {
+            fixture.pass_until_switched();
+            fixture.join();
+        }
+        fixture.pass_until_switched();
+        fixture.answer_everything();
+        fixture
+    }
+
+    fn join(&mut self) {
+        self.answer_everything();
+        let peer = self.juggler.network(self.juggler.active().unwrap()).unwrap();
+        let peer = peer.config().peer;
+        self.frame(peer, Frame::Authenticated);
+        self.answer_everything();
+        self.frame(peer, Frame::Associated { aid: 1 });
+        self.answer_everything();
+    }
+
+    fn frame(&mut self, from: StationId, frame: Frame<u32>) {
+        self.juggler.handle_frame(from, &frame, self.now);
+        self.drain();
+    }
+
+    /// Checks that nothing is sent on a network that is not tuned.
+    fn drain(&mut self) -> Vec<Event<u32>> {
+        let mut events = Vec::new();
+        while let Some(event) = self.juggler.poll_event() {
+            match event {
+                Event::Recall(peer) => self.take_back(peer),
+                Event::Tune { channel, leaving, .. } => {
+                    self.tuned = channel;
+                    if let Some(peer) = leaving {
+                        self.take_back(peer);
+                    }
+                }
+                Event::Received { .. }
+                | Event::Switched { .. }
+                | Event::Associated(_)
+                | Event::Deauthenticated(_)
+                | Event::Found { .. } => {}
+            }
+            events.push(event);
+        }
+        while let Some(frame) = self.juggler.poll_transmit() {
+            let expected = match frame.to {
+                Some(A) => 1,
+                Some(B) => 11,
+                _ => self.tuned,
+            };
+            assert_eq!(self.tuned, expected, "a frame for a network that is not tuned");
+            self.radio.push(frame);
+        }
+        events
+    }
+
+    fn take_back(&mut self, peer: StationId) {
+        let (taken, kept) = std::mem::take(&mut self.radio)
+            .into_iter()
+            .partition(|frame| frame.to == Some(peer));
+        self.radio = kept;
+        let taken: Vec<Outgoing<Frame<u32>>> = taken;
+        self.returned += taken.len() as u64;
+        self.juggler
+            .handle_returned(peer, taken.into_iter().map(|frame| (frame.body, frame.len)));
+    }
+
+    /// The radio is done with its oldest frame.
+    fn finish(&mut self, acknowledged: bool) -> bool {
+        if self.radio.is_empty() {
+            return false;
+        }
+        let frame = self.radio.remove(0);
+        self.juggler
+            .handle_finished(frame.to, &frame.body, acknowledged, self.now);
+        self.drain();
+        true
+    }
+
+    fn answer_everything(&mut self) {
+        self.drain();
+        while self.finish(true) {}
+    }
+
+    fn pass(&mut self, us: u64) {
+        self.now += Duration::from_micros(us);
+        self.juggler.handle_timeout(self.now);
+        self.drain();
+    }
+
+    /// Acknowledges what it sends; ends a slot if need be.
+    fn pass_until_switched(&mut self) -> (NetworkId, Duration) {
+        for _ in 0..100 {
+            let (due, _) = self.juggler.poll_timeout().unwrap();
+            self.now = self.now.max(due);
+            self.juggler.handle_timeout(self.now);
+            for event in self.drain() {
+                if let Event::Switched { to, took } = event {
+                    return (to, took);
+                }
+            }
+            while self.finish(true) {}
+        }
+        panic!("it never switches");
+    }
+
+    fn state(&self, id: NetworkId) -> State {
+        self.juggler.network(id).unwrap().state()
+    }
+
+    fn is_served(&self, id: NetworkId) -> bool {
+        self.juggler.active() == Some(id) && self.state(id) == State::Awake
+    }
+
+    fn sent(&self) -> Vec<Frame<u32>> {
+        self.radio.iter().map(|frame| frame.body).collect()
+    }
+}
+
+#[test]
+fn joins_once_and_wakes_from_then_on() {
+    let mut fixture = Fixture::joined(Config::default());
+    for _ in 0..6 {
+        fixture.pass_until_switched();
+        fixture.answer_everything();
+    }
+    assert_eq!(fixture.juggler.counters().associations, 2);
+}
+
+#[test]
+fn announces_its_leave_before_it_retunes() {
+    let mut fixture = Fixture::joined(Config::default());
+    fixture.frame(A, Frame::Null { power_save: false });
+    fixture.answer_everything();
+    assert_eq!(fixture.state(fixture.a), State::Awake);
+    fixture.pass(100_000);
+    assert_eq!(fixture.sent(), [Frame::Null { power_save: true }]);
+    assert_eq!(fixture.tuned, 1);
+    fixture.finish(true);
+    assert_eq!(fixture.tuned, 11);
+    assert_eq!(fixture.state(fixture.a), State::Asleep);
+}
+
+#[test]
+fn a_lost_farewell_is_repeated_and_then_let_be() {
+    let mut fixture = Fixture::joined(Config::default());
+    fixture.frame(A, Frame::Null { power_save: false });
+    fixture.answer_everything();
+    fixture.pass(100_000);
+    fixture.finish(false);
+    assert_eq!(fixture.sent(), [Frame::Null { power_save: true }]);
+    fixture.finish(false);
+    assert_eq!(fixture.tuned, 11);
+    assert_eq!(fixture.juggler.counters().unannounced, 1);
+}
+
+#[test]
+fn a_farewell_that_never_ends_is_cut_short() {
+    let mut fixture = Fixture::joined(Config::default());
+    fixture.frame(A, Frame::Null { power_save: false });
+    fixture.answer_everything();
+    fixture.pass(100_000);
+    fixture.pass(10_000);
+    fixture.pass(10_000);
+    assert_eq!(fixture.tuned, 11);
+}
+
+#[test]
+fn fetches_what_is_kept_one_by_one_then_ends_power_save() {
+    let mut fixture = Fixture::joined(Config::default());
+    fixture.pass_until_switched();
+    fixture.answer_everything();
+    fixture.pass_until_switched();
+    assert_eq!(fixture.sent(), [Frame::PsPoll]);
+    let peer = fixture
+        .juggler
+        .network(fixture.juggler.active().unwrap())
+        .unwrap();
+    let peer = peer.config().peer;
+    fixture.finish(true);
+    let kept = |more| Frame::Data {
+        packet: 7,
+        more,
+        power_save: false,
+    };
+    fixture.frame(peer, kept(true));
+    assert_eq!(fixture.sent(), [Frame::PsPoll]);
+    fixture.finish(true);
+    fixture.frame(peer, kept(false));
+    assert_eq!(fixture.sent(), [Frame::Null { power_save: false }]);
+}
+
+#[test]
+fn flows_stay_where_they_began_and_applications_may_choose() {
+    let mut fixture = Fixture::joined(Config::default());
+    let (a, b) = (fixture.a, fixture.b);
+    assert_eq!(fixture.juggler.active(), Some(a));
+    fixture.juggler.prefer(2, b);
+    assert_eq!(fixture.juggler.handle_packet(1, 0, 100), Ok(a));
+    assert_eq!(fixture.juggler.handle_packet(2, 0, 100), Ok(b));
+    fixture.pass_until_switched();
+    assert_eq!(fixture.juggler.handle_packet(1, 0, 100), Ok(a));
+    assert_eq!(fixture.juggler.handle_packet(3, 0, 100), Ok(b));
+}
+
+#[test]
+fn no_flow_without_addresses() {
+    let mut juggler: Juggler<u32> = Juggler::new(Config::default(), 1, at(0));
+    let id = juggler.add(NetworkConfig::access_point(1, A, 1), at(0));
+    assert_eq!(juggler.handle_packet(1, 5, 100), Err(5));
+    assert_eq!(juggler.counters().unroutable, 1);
+    juggler.set_ip(id, Some(ip(10)));
+    assert_eq!(juggler.handle_packet(1, 5, 100), Ok(id));
+}
+
+#[test]
+fn slots_last_as_their_weights_say() {
+    let mut fixture = Fixture::joined(Config::default());
+    fixture.juggler.set_weight(fixture.a, 9, fixture.now);
+    let mut starts = Vec::new();
+    for _ in 0..5 {
+        fixture.pass_until_switched();
+        starts.push(fixture.now);
+    }
+    let gaps: Vec<_> = starts.windows(2).map(|w| w[1].since(w[0]).as_millis()).collect();
+    assert_eq!(gaps, [100, 900, 100, 900]);
+}
+
+#[test]
+fn a_scanning_slot_goes_round_the_channels_and_reports_strangers() {
+    let mut juggler: Juggler<u32> = Juggler::new(Config::default(), 1, at(0));
+    juggler.add(NetworkConfig::scan(vec![1, 6, 11], false), at(0));
+    let mut channels = Vec::new();
+    let mut now = at(0);
+    for _ in 0..40 {
+        while let Some(event) = juggler.poll_event() {
+            if let Event::Tune { channel, .. } = event {
+                channels.push(channel);
+            }
+        }
+        let Some((due, _)) = juggler.poll_timeout() else {
+            break;
+        };
+        now = now.max(due);
+        juggler.handle_timeout(now);
+    }
+    assert_eq!(channels[..4], [1, 6, 11, 1]);
+    let beacon = Beacon {
+        network: 4,
+        traffic: 0,
+        moves: None,
+    };
+    juggler.handle_frame(B, &Frame::Beacon(beacon), now);
+    let events: Vec<_> = std::iter::from_fn(|| juggler.poll_event()).collect();
+    assert!(
+        events
+            .iter()
+            .any(|event| matches!(event, Event::Found { name: 4, peer: B, .. })),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_neighbour_needs_no_ceremony() {
+    let mut juggler: Juggler<u32> = Juggler::new(Config::default(), 1, at(0));
+    let id = juggler.add(NetworkConfig::ad_hoc(A, 6).ip(ip(10)), at(0));
+    juggler.handle_timeout(at(10_000));
+    assert_eq!(juggler.handle_packet(1, 5, 100), Ok(id));
+    assert!(matches!(
+        juggler.poll_transmit().map(|out| out.body),
+        Some(Frame::Data { packet: 5, .. })
+    ));
+}
+
+#[test]
+fn promotes_the_best_when_the_primary_is_lost() {
+    let mut fixture = Fixture::joined(Config::default());
+    let mut handoff = Handoff::new(HandoffConfig::default());
+    let (a, b) = (fixture.a, fixture.b);
+    handoff.set_role(a, Role::Primary, &mut fixture.juggler, fixture.now);
+    handoff.set_role(b, Role::Candidate, &mut fixture.juggler, fixture.now);
+    handoff.probed(b, 5e6, &mut fixture.juggler, fixture.now);
+    assert_eq!(handoff.role(b), Some(Role::Secondary));
+    assert_eq!(handoff.primary_failed(&mut fixture.juggler, fixture.now), Some(b));
+    assert_eq!(handoff.primary(), Some(b));
+    fixture.answer_everything();
+    let (active, took) = fixture.pass_until_switched();
+    assert_eq!(active, b);
+    assert!(took < Duration::from_millis(4), "{took:?}");
+    assert!(fixture.juggler.network(a).is_none());
+    let found = Event::Found {
+        name: 1,
+        peer: A,
+        channel: 1,
+    };
+    handoff.handle_event(&found, &mut fixture.juggler, fixture.now);
+    let again = *fixture.juggler.rotation().last().unwrap();
+    assert_eq!(handoff.role(again), Some(Role::Candidate));
+    handoff.probed(again, 10e3, &mut fixture.juggler, fixture.now);
+    assert_eq!(handoff.role(again), None);
+    assert!(fixture.juggler.network(again).is_none());
+    handoff.handle_event(&found, &mut fixture.juggler, fixture.now);
+    assert_eq!(fixture.juggler.rotation(), [b]);
+}
+
+#[test]
+fn addresses_resolve_in_their_own_network_only() {
+    let mut fixture = Fixture::joined(Config::default());
+    let (a, b) = (fixture.a, fixture.b);
+    fixture.juggler.network_mut(a).unwrap().learn_neighbour(1, 0xaa);
+    let gateway = |id| fixture.juggler.network(id).unwrap().next_hop(0x0a00_0001);
+    assert_eq!(gateway(a), Ok(0xaa));
+    assert_eq!(gateway(b), Err(Some(1)));
+    assert_eq!(fixture.juggler.network(a).unwrap().next_hop(99), Err(Some(99)));
+}
+
+/// What happens to an active network in each state: (state, frame, state after).
+#[test]
+fn every_transition() {
+    use State::{Associating, Authenticating, Awake, Out, Waking};
+    let associated = Frame::Associated { aid: 3 };
+    let data = Frame::Data {
+        packet: 1,
+        more: false,
+        power_save: false,
+    };
+    let table: [(State, Frame<u32>, State); 20] = [
+        (Authenticating, Frame::Authenticated, Associating),
+        (Authenticating, associated, Authenticating),
+        (Authenticating, data, Authenticating),
+        (Authenticating, Frame::Null { power_save: false }, Authenticating),
+        (Authenticating, Frame::Deauthenticate, Authenticating),
+        (Associating, Frame::Authenticated, Associating),
+        (Associating, associated, Awake),
+        (Associating, data, Associating),
+        (Associating, Frame::Null { power_save: false }, Associating),
+        (Associating, Frame::Deauthenticate, Authenticating),
+        (Waking, Frame::Authenticated, Waking),
+        (Waking, associated, Waking),
+        (Waking, data, Waking),
+        (Waking, Frame::Null { power_save: false }, Waking),
+        (Waking, Frame::Deauthenticate, Authenticating),
+        (Awake, Frame::Authenticated, Awake),
+        (Awake, associated, Awake),
+        (Awake, data, Awake),
+        (Awake, Frame::Null { power_save: false }, Awake),
+        (Awake, Frame::Deauthenticate, Authenticating),
+    ];
+    for (state, frame, after) in table {
+        let mut fixture = Fixture::joined(Config::default());
+        let id = fixture.juggler.active().unwrap();
+        let peer = fixture.juggler.network(id).unwrap().config().peer;
+        fixture.juggler.set_state(id, state, None);
+        fixture.frame(peer, frame);
+        assert_eq!(fixture.state(id), after, "{state:?} {frame:?}");
+    }
+    // The step of joining is taken up where it was when the slot comes back; a state without a slot changes by deauthentication only.
+    let mut fixture = Fixture::joined(Config::default());
+    let asleep = fixture.b;
+    fixture.frame(B, Frame::Authenticated);
+    assert_eq!(fixture.state(asleep), State::Asleep);
+    fixture.frame(B, Frame::Deauthenticate);
+    assert_eq!(fixture.state(asleep), Out);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Packet(u8),
+    Finish(bool),
+    Wait(u32),
+    Frame(bool, u8),
+    Weight(bool, u8),
+    Activate(bool),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => any::<u8>().prop_map(Op::Packet),
+        8 => prop::bool::weighted(0.8).prop_map(Op::Finish),
+        4 => (0_u32..30_000).prop_map(Op::Wait),
+        4 => (any::<bool>(), 0_u8..9).prop_map(|(b, kind)| Op::Frame(b, kind)),
+        1 => (any::<bool>(), 1_u8..10).prop_map(|(b, weight)| Op::Weight(b, weight)),
+        1 => any::<bool>().prop_map(Op::Activate),
+    ]
+}
+
+fn any_frame(kind: u8) -> Frame<u32> {
+    match kind {
+        0 => Frame::Authenticated,
+        1 => Frame::Associated { aid: 1 },
+        2 => Frame::Deauthenticate,
+        3 => Frame::Null { power_save: false },
+        4 | 5 => Frame::Data {
+            packet: 0,
+            more: kind == 4,
+            power_save: false,
+        },
+        6 | 7 => Frame::Beacon(Beacon {
+            network: 1,
+            traffic: if kind == 6 { 2 } else { 0 },
+            moves: None,
+        }),
+        _ => Frame::ProbeResponse { network: 1 },
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_air_loses_nothing_uncounted_and_gets_stuck_nowhere(
+        ops in prop::collection::vec(op(), 1..400),
+        null in any::<bool>(),
+    ) {
+        let wake = if null { Wake::Null } else { Wake::PsPoll };
+        let config = Config { queue: 10, wake, ..Config::default() };
+        let mut fixture = Fixture::joined(config);
+        for op in ops {
+            match op {
+                Op::Packet(flow) => {
+                    let _ = fixture.juggler.handle_packet(u64::from(flow), 1, 100);
+                }
+                Op::Finish(acknowledged) => {
+                    fixture.finish(acknowledged);
+                }
+                Op::Wait(us) => fixture.pass(u64::from(us)),
+                Op::Frame(b, kind) => fixture.frame(if b { B } else { A }, any_frame(kind)),
+                Op::Weight(b, weight) => {
+                    let id = if b { fixture.b } else { fixture.a };
+                    fixture.juggler.set_weight(id, u32::from(weight), fixture.now);
+                }
+                Op::Activate(b) => {
+                    let id = if b { fixture.b } else { fixture.a };
+                    fixture.juggler.activate(id, fixture.now);
+                }
+            }
+            fixture.drain();
+            let counters = fixture.juggler.counters();
+            let known = counters.delivered + counters.given_up + counters.abandoned;
+            prop_assert_eq!(counters.accepted, known + fixture.juggler.held() as u64);
+        }
+        // On good air every network is served again, and everything leaves.
+        let mut served = std::collections::BTreeSet::new();
+        for _ in 0..400 {
+            fixture.answer_everything();
+            if let Some(id) = fixture.juggler.active() {
+                let peer = fixture.juggler.network(id).unwrap().config().peer;
+                match fixture.state(id) {
+                    State::Authenticating => fixture.frame(peer, Frame::Authenticated),
+                    State::Associating => fixture.frame(peer, Frame::Associated { aid: 1 }),
+                    State::Waking => fixture.frame(peer, Frame::Null { power_save: false }),
+                    State::Out | State::Asleep | State::Awake => {}
+                }
+                fixture.answer_everything();
+                if fixture.is_served(id) {
+                    served.insert(id);
+                }
+            }
+            fixture.pass(5_000);
+        }
+        prop_assert_eq!(fixture.juggler.held(), 0);
+        prop_assert_eq!(served.len(), 2);
+    }
+}

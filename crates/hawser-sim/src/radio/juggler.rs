@@ -1,0 +1,346 @@
+//! A client whose radio is shared among networks.
+
+use std::collections::BTreeMap;
+
+use hawser_netem::air::phy::DATA_OVERHEAD;
+use hawser_netem::air::{Frame, StationId};
+use hawser_radio::juggler::{
+    DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, Event, Handoff, HandoffEvent, IpConfig, Juggler,
+    NetworkConfig, NetworkId,
+};
+use hawser_units::{Duration, Instant};
+
+use super::{AirContext, Finished, Heard, Machine};
+use crate::engine::TimerId;
+use crate::network::LinkId;
+use crate::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
+
+/// What happened, for who asks afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The radio serves another network after `took`.
+    Switched {
+        /// Which.
+        to: NetworkId,
+        /// Without a network.
+        took: Duration,
+    },
+    /// An unknown access point was heard.
+    Found(StationId),
+    /// A network was joined.
+    Associated(NetworkId),
+    /// A network gave an address.
+    Bound(NetworkId),
+}
+
+/// Runs a [`Juggler`] on a station, with soft hand-off and DHCP where they are wanted.
+///
+/// A socket chooses its network by the address that it sends from; others are assigned by the machine.
+pub struct JugglerMachine {
+    at: StationId,
+    juggler: Juggler<Packet>,
+    handoff: Option<Handoff>,
+    addresses: BTreeMap<Address, NetworkId>,
+    asking: Option<(Address, Address)>,
+    clients: BTreeMap<NetworkId, DhcpClient>,
+    timer: Option<TimerId>,
+    notes: Vec<(Instant, Note)>,
+}
+
+impl JugglerMachine {
+    /// One on the station `at`.
+    #[must_use]
+    pub fn new(at: StationId, juggler: Juggler<Packet>) -> Self {
+        Self {
+            at,
+            juggler,
+            handoff: None,
+            addresses: BTreeMap::new(),
+            asking: None,
+            clients: BTreeMap::new(),
+            timer: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds a network before the run, in which the radio has an address.
+    pub fn add(&mut self, config: NetworkConfig, address: Option<Address>) -> NetworkId {
+        let ip = address.map(|address| IpConfig {
+            address: address.0,
+            prefix: 24,
+            gateway: 0,
+            dns: Vec::new(),
+        });
+        let id = self.juggler.add(NetworkConfig { ip, ..config }, Instant::ZERO);
+        if let Some(address) = address {
+            self.addresses.insert(address, id);
+        }
+        id
+    }
+
+    /// Decides about networks by soft hand-off.
+    pub fn set_handoff(&mut self, handoff: Handoff) {
+        self.handoff = Some(handoff);
+    }
+
+    /// Asks for addresses on networks that were found: from `own`, of the server at `server`.
+    pub fn set_dhcp(&mut self, own: Address, server: Address) {
+        self.asking = Some((own, server));
+    }
+
+    /// The machine below.
+    #[must_use]
+    pub fn juggler(&self) -> &Juggler<Packet> {
+        &self.juggler
+    }
+
+    /// Both machines, to give roles before the run.
+    pub fn parts(&mut self) -> (&mut Juggler<Packet>, Option<&mut Handoff>) {
+        (&mut self.juggler, self.handoff.as_mut())
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn notes(&self) -> &[(Instant, Note)] {
+        &self.notes
+    }
+
+    /// The primary network carries nothing any more, an application says.
+    pub fn primary_failed(&mut self, air: &mut AirContext<'_, '_>) -> Option<NetworkId> {
+        let handoff = self.handoff.as_mut()?;
+        let promoted = handoff.primary_failed(&mut self.juggler, air.now());
+        self.drain(air);
+        promoted
+    }
+
+    fn drain(&mut self, air: &mut AirContext<'_, '_>) {
+        let now = air.now();
+        while let Some(event) = self.juggler.poll_event() {
+            if let Some(handoff) = &mut self.handoff {
+                handoff.handle_event(&event, &mut self.juggler, now);
+            }
+            self.on_event(&event, air);
+            self.follow_handoff(now);
+        }
+        self.ask(now);
+        while let Some(frame) = self.juggler.poll_transmit() {
+            air.send(self.at, frame);
+        }
+        self.arm(air);
+    }
+
+    fn on_event(&mut self, event: &Event<Packet>, air: &mut AirContext<'_, '_>) {
+        let now = air.now();
+        match *event {
+            Event::Recall(peer) => self.take_back(peer, air),
+            Event::Tune {
+                channel,
+                takes,
+                leaving,
+            } => {
+                air.tune(self.at, channel, takes);
+                if let Some(peer) = leaving {
+                    self.take_back(peer, air);
+                }
+            }
+            Event::Received { network, packet } => {
+                if !self.on_dhcp(network, &packet, now) {
+                    air.forward(self.at, packet);
+                }
+            }
+            Event::Switched { to, took } => self.notes.push((now, Note::Switched { to, took })),
+            Event::Associated(id) => self.notes.push((now, Note::Associated(id))),
+            Event::Found { peer, .. } => {
+                let note = Note::Found(peer);
+                if !self.notes.iter().any(|(_, known)| *known == note) {
+                    self.notes.push((now, note));
+                }
+            }
+            Event::Deauthenticated(_) => {}
+        }
+    }
+
+    fn take_back(&mut self, peer: StationId, air: &mut AirContext<'_, '_>) {
+        let frames = air.take_back(self.at, peer);
+        let returned = frames.into_iter().map(|frame| {
+            let size = match frame {
+                Frame::Data { packet, .. } => u32::from(packet.size),
+                Frame::Null { .. }
+                | Frame::PsPoll
+                | Frame::Beacon(_)
+                | Frame::ProbeRequest
+                | Frame::ProbeResponse { .. }
+                | Frame::Authenticate
+                | Frame::Authenticated
+                | Frame::Associate
+                | Frame::Associated { .. }
+                | Frame::Deauthenticate => 0,
+            };
+            (frame, size + DATA_OVERHEAD)
+        });
+        self.juggler.handle_returned(peer, returned);
+    }
+
+    fn follow_handoff(&mut self, now: Instant) {
+        while let Some(event) = self.handoff.as_mut().and_then(Handoff::poll_event) {
+            match event {
+                HandoffEvent::Configure(id) => {
+                    let seed = u64::from(id.0) << 32 | now.as_nanos();
+                    let client = DhcpClient::new(DhcpConfig::default(), seed, now);
+                    self.clients.insert(id, client);
+                }
+                HandoffEvent::Probe(id) => {
+                    // Access points of one laboratory are as good as each other: nothing is measured.
+                    if let Some(handoff) = &mut self.handoff {
+                        handoff.probed(id, ALIKE, &mut self.juggler, now);
+                    }
+                }
+                HandoffEvent::Promoted(_) | HandoffEvent::Dropped(_) => {}
+            }
+        }
+    }
+
+    /// Sends what DHCP has to say.
+    fn ask(&mut self, now: Instant) {
+        let Some((own, server)) = self.asking else { return };
+        for (id, client) in &mut self.clients {
+            while let Some(message) = client.poll_transmit() {
+                let packet = dhcp_packet(message, (own, server), now);
+                let _ = self.juggler.handle_packet_on(*id, packet, u32::from(packet.size));
+            }
+        }
+    }
+
+    /// Whether a packet was DHCP's.
+    fn on_dhcp(&mut self, id: NetworkId, packet: &Packet, now: Instant) -> bool {
+        let Some(message) = dhcp_message(packet) else {
+            return false;
+        };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return true;
+        };
+        if let Some(address) = client.handle_message(message, now) {
+            self.notes.push((now, Note::Bound(id)));
+            let ip = IpConfig {
+                address,
+                prefix: 24,
+                gateway: 0,
+                dns: Vec::new(),
+            };
+            match &mut self.handoff {
+                Some(handoff) => handoff.configured(id, ip, &mut self.juggler),
+                None => self.juggler.set_ip(id, Some(ip)),
+            }
+        }
+        true
+    }
+
+    fn arm(&mut self, air: &mut AirContext<'_, '_>) {
+        let own = self.juggler.poll_timeout().map(|(at, _)| at);
+        let clients = self.clients.values().filter_map(DhcpClient::poll_timeout);
+        let timer = *self.timer.get_or_insert_with(|| air.timer(0));
+        match own.into_iter().chain(clients).min() {
+            Some(due) => air.arm(timer, due),
+            None => air.cancel(timer),
+        }
+    }
+}
+
+impl Machine for JugglerMachine {
+    fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
+        self.drain(air);
+    }
+
+    fn handle_packet(&mut self, packet: Packet, _link: LinkId, air: &mut AirContext<'_, '_>) {
+        let flow = u64::from(packet.destination.0) << 32
+            | u64::from(packet.source_port) << 16
+            | u64::from(packet.destination_port);
+        if let Some(id) = self.addresses.get(&packet.source)
+            && self.juggler.network_of(flow).is_none()
+        {
+            self.juggler.prefer(flow, *id);
+        }
+        let _ = self.juggler.handle_packet(flow, packet, u32::from(packet.size));
+        self.drain(air);
+    }
+
+    fn handle_frame(&mut self, _at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
+        self.juggler.handle_frame(frame.from, &frame.body, air.now());
+        self.drain(air);
+    }
+
+    fn handle_finished(&mut self, _at: StationId, sent: &Finished, air: &mut AirContext<'_, '_>) {
+        self.juggler
+            .handle_finished(sent.to, &sent.body, sent.acknowledged, air.now());
+        self.drain(air);
+    }
+
+    fn handle_timer(&mut self, _tag: u16, air: &mut AirContext<'_, '_>) {
+        let now = air.now();
+        self.juggler.handle_timeout(now);
+        for client in self.clients.values_mut() {
+            client.handle_timeout(now);
+        }
+        self.drain(air);
+    }
+}
+
+/// A DHCP message as a packet.
+pub(crate) fn dhcp_packet(
+    message: DhcpMessage,
+    (source, destination): (Address, Address),
+    now: Instant,
+) -> Packet {
+    let kind = KINDS.iter().position(|kind| *kind == message.kind);
+    Packet {
+        source,
+        destination,
+        source_port: DHCP_PORT,
+        destination_port: DHCP_PORT,
+        flow: FlowId(u32::MAX),
+        size: DHCP_SIZE,
+        ecn: Ecn::NotCapable,
+        sent: now,
+        body: Body::Datagram(Datagram {
+            number: u64::from(message.transaction) << 32 | u64::from(message.address),
+            stamp: now,
+            mark: kind.unwrap_or_default() as u16,
+        }),
+    }
+}
+
+/// The DHCP message in a packet.
+pub(crate) fn dhcp_message(packet: &Packet) -> Option<DhcpMessage> {
+    let Body::Datagram(datagram) = packet.body else {
+        return None;
+    };
+    let kind = KINDS.get(usize::from(datagram.mark))?;
+    (packet.destination_port == DHCP_PORT).then_some(DhcpMessage {
+        kind: *kind,
+        transaction: (datagram.number >> 32) as u32,
+        address: datagram.number as u32,
+    })
+}
+
+impl core::fmt::Debug for JugglerMachine {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("JugglerMachine")
+            .field("at", &self.at)
+            .field("juggler", &self.juggler)
+            .finish_non_exhaustive()
+    }
+}
+
+const KINDS: [DhcpKind; 5] = [
+    DhcpKind::Discover,
+    DhcpKind::Offer,
+    DhcpKind::Request,
+    DhcpKind::Ack,
+    DhcpKind::Nak,
+];
+/// No socket of a simulated host has it.
+const DHCP_PORT: u16 = u16::MAX;
+/// Bytes of a DHCP message with common options, IP and UDP included.
+const DHCP_SIZE: u16 = 328;
+/// A quality for networks that are not probed. Units: bit/s.
+const ALIKE: f64 = 10e6;
