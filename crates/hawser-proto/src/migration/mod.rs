@@ -136,6 +136,8 @@ pub struct Mover {
     /// Where it is going; the second is the follower's view.
     target: (Route, Route),
     retired: Retired,
+    /// A switch was asked for since the follower was last known to be at home.
+    is_astray: bool,
     tries: u32,
     due: Instant,
     events: VecDeque<Event>,
@@ -151,6 +153,7 @@ impl Mover {
             home: (route, peer),
             target: (route, peer),
             retired: Retired::default(),
+            is_astray: false,
             tries: 0,
             due: Instant::FAR_FUTURE,
             events: VecDeque::new(),
@@ -194,7 +197,7 @@ impl Mover {
         match phase {
             Phase::Stable => self.due = Instant::FAR_FUTURE,
             Phase::Preparing | Phase::Returning => self.generation += 1,
-            Phase::Switching => {}
+            Phase::Switching => self.is_astray = true,
         }
         if self.route() != before {
             self.events.push_back(Event::Rerouted);
@@ -245,20 +248,12 @@ impl Mover {
     fn fail(&mut self, now: Instant) {
         self.events.push_back(Event::Failed);
         self.retired.add(self.target.0, now);
-        if self.phase == Phase::Preparing && self.retired_for_good() {
+        if self.phase == Phase::Preparing && !self.is_astray {
             self.target = self.home;
             self.enter(Phase::Stable, now);
         } else {
             self.enter(Phase::Returning, now);
         }
-    }
-
-    /// Whether the follower is known to be at home: no switch was ever asked for since it was.
-    fn retired_for_good(&self) -> bool {
-        self.retired
-            .0
-            .iter()
-            .all(|&(route, _)| route == self.target.0 || route == self.home.0)
     }
 
     /// Takes in an answer. One to an older order changes nothing.
@@ -271,12 +266,14 @@ impl Mover {
             (Phase::Switching, true) => {
                 self.retired.add(self.home.0, now);
                 self.home = self.target;
+                self.is_astray = false;
                 self.enter(Phase::Stable, now);
                 self.events.push_back(Event::Moved);
             }
             (Phase::Returning, true) => {
                 self.retired.add(self.target.0, now);
                 self.target = self.home;
+                self.is_astray = false;
                 self.enter(Phase::Stable, now);
             }
             (Phase::Stable | Phase::Preparing | Phase::Switching | Phase::Returning, _) => {}
