@@ -448,7 +448,7 @@ impl<B: Copy> Egress<B> {
     fn number(&mut self, mut transmit: Transmit<B>, now: Instant) -> Option<Transmit<B>> {
         let lane = self.lane(transmit.path).filter(|lane| lane.reachable)?;
         let body = match transmit.body {
-            Body::Report(report) => report.len(),
+            Body::Report(report) => report.emitted_len(),
             Body::Packets { .. } | Body::Probe(_) | Body::Reply(_) => PROBE_LEN,
         };
         let bytes = (body + FRAMING) as u64;
@@ -680,7 +680,13 @@ impl<B: Copy> Egress<B> {
                 class,
                 sequence,
             };
-            self.kept.keep(id, counter, count, parcel, is_last, now + time);
+            self.kept.keep(
+                id,
+                counter..counter + u64::from(count),
+                parcel,
+                is_last,
+                now + time,
+            );
         }
         let backed = keeping.is_some();
         let last = is_last && !backed;

@@ -294,7 +294,7 @@ impl Driver {
                     }
                     (u64::from(count), bytes as u64)
                 }
-                Body::Report(report) => (1, (FRAMING + report.len()) as u64),
+                Body::Report(report) => (1, (FRAMING + report.emitted_len()) as u64),
                 Body::Probe(probe) => {
                     self.tokens.entry(path).or_default().push(probe.token);
                     (1, u64::from(probe.outer_len.max(48)))

@@ -293,11 +293,11 @@ impl Feedback {
 
     /// Bytes that [`Self::emit`] writes.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn emitted_len(&self) -> usize {
         FEEDBACK_FIXED + 4 * usize::from(self.missing.len)
     }
 
-    /// Writes the report; what is behind [`Self::len`] is zero.
+    /// Writes the report; what is behind [`Self::emitted_len`] is zero.
     pub fn emit(&self, out: &mut [u8; FEEDBACK_LEN]) {
         out.fill(0);
         out[0..4].copy_from_slice(&self.index.to_be_bytes());
@@ -360,7 +360,7 @@ mod tests {
             let report = Feedback { index, epoch, highest, packets, bytes, ce, received_us, hold_us, missing };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
-            prop_assert_eq!(Feedback::parse(&body[..report.len()]), Some(report));
+            prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));
             prop_assert_eq!(report.missing.ranges(highest).count(), ranges.len());
         }
     }

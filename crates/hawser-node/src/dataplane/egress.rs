@@ -659,7 +659,7 @@ impl Session {
             }
             Body::Report(report) => {
                 inner.kind = Kind::Feedback;
-                let room = batches.room(&target, report.len() + FRAMING);
+                let room = batches.room(&target, report.emitted_len() + FRAMING);
                 sealer.seal(room, 0, &inner, |body| emit_report(&report, body));
             }
             Body::Probe(probe) => {

@@ -11,6 +11,7 @@
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::data::Class;
@@ -77,12 +78,11 @@ impl<B: Copy> Kept<B> {
         }
     }
 
-    /// Keeps `count` packets (at most 64) that were sent as `counter` and the following ones. `is_last`: nothing else of their buffer will be sent.
+    /// Keeps packets (at most 64) that were sent as `counters`. `is_last`: nothing else of their buffer will be sent.
     pub(super) fn keep(
         &mut self,
         path: PathId,
-        counter: u64,
-        count: u16,
+        counters: Range<u64>,
         parcel: Parcel<B>,
         is_last: bool,
         until: Instant,
@@ -94,8 +94,8 @@ impl<B: Copy> Kept<B> {
         self.record(
             path,
             Record {
-                counter,
-                count,
+                counter: counters.start,
+                count: (counters.end - counters.start) as u16,
                 parcel,
                 until: self.until,
                 round: 0,

@@ -627,7 +627,7 @@ impl World {
             Body::Report(report) => {
                 let mut body = [0; FEEDBACK_LEN];
                 report.emit(&mut body);
-                (Kind::Feedback, body[..report.len()].to_vec())
+                (Kind::Feedback, body[..report.emitted_len()].to_vec())
             }
             Body::Probe(probe) => {
                 let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));

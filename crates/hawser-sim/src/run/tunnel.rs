@@ -232,7 +232,7 @@ impl Tunnel {
             Sent::Report(report) => {
                 let mut body = [0; FEEDBACK_LEN];
                 report.emit(&mut body);
-                (Kind::Feedback, body[..report.len()].to_vec())
+                (Kind::Feedback, body[..report.emitted_len()].to_vec())
             }
             Sent::Probe(probe) => {
                 let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
