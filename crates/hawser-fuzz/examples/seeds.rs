@@ -8,7 +8,7 @@ use hawser_node::identity::KeyHash;
 use hawser_node::invitation::{HubAddress, Invitation, Token};
 use hawser_units::Sequence;
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
-use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer};
+use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
 
 fn main() -> io::Result<()> {
@@ -60,12 +60,16 @@ fn data() -> Seeds {
     };
     inner.emit(&mut header);
     let mut report = [0; FEEDBACK_LEN];
+    let mut missing = Missing::default();
+    missing.push(7, 2);
+    missing.push(1, 1);
     Feedback {
         index: 1,
         epoch: 3,
         highest: 1 << 40,
         packets: 9,
         bytes: 1 << 33,
+        missing,
         ..Feedback::default()
     }
     .emit(&mut report);
