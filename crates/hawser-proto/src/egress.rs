@@ -536,13 +536,13 @@ impl<B: Copy> Egress<B> {
             if usable {
                 // Its size was right when it came in, but the path that took it is gone.
                 self.counters.too_large += u64::from(run.left());
-                self.drop_head(slot, run.left());
+                self.drop_head(slot, run.left(), now);
                 return Decision::Again;
             }
             return Decision::Wait(Instant::FAR_FUTURE);
         }
         let (freed, dropped) = self.flows.police(slot, target, now);
-        self.freed.extend(freed);
+        self.free(freed, now);
         if dropped {
             self.counters.policed += 1;
             return Decision::Again;
@@ -559,7 +559,7 @@ impl<B: Copy> Egress<B> {
             Choice::Wait(until) => Decision::Wait(until),
             Choice::Drop => {
                 self.counters.let_go += 1;
-                self.drop_head(slot, 1);
+                self.drop_head(slot, 1, now);
                 Decision::Again
             }
             Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),
@@ -579,9 +579,14 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    fn drop_head(&mut self, slot: u16, count: u16) {
-        let freed = self.flows.advance(slot, count);
+    fn free(&mut self, buffer: Option<B>, now: Instant) {
+        let freed = buffer.and_then(|buffer| self.kept.retire(buffer, now));
         self.freed.extend(freed);
+    }
+
+    fn drop_head(&mut self, slot: u16, count: u16, now: Instant) {
+        let freed = self.flows.advance(slot, count);
+        self.free(freed, now);
     }
 
     /// Fills `views` with the paths that may carry a packet of `len` bytes. Returns whether any path is usable at all.
@@ -669,7 +674,7 @@ impl<B: Copy> Egress<B> {
         }
         let id = path.id;
         let sequence = self.flows.on_sent(slot, count, bytes, id.0, now);
-        let is_last = self.flows.advance(slot, count).is_some();
+        let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
         // Nobody waits for the missing packet of a flow without order, and its receiver could not tell the repair from a copy.
         let keeping = self.keeping.filter(|_| !unordered);
@@ -680,16 +685,11 @@ impl<B: Copy> Egress<B> {
                 class,
                 sequence,
             };
-            self.kept.keep(
-                id,
-                counter..counter + u64::from(count),
-                parcel,
-                is_last,
-                now + time,
-            );
+            self.kept
+                .keep(id, counter..counter + u64::from(count), parcel, now + time);
         }
         let backed = keeping.is_some();
-        let last = is_last && !backed;
+        let last = done.and_then(|buffer| self.kept.retire(buffer, now)).is_some();
         let body = Body::Packets {
             run,
             count,

@@ -78,19 +78,9 @@ impl<B: Copy> Kept<B> {
         }
     }
 
-    /// Keeps packets (at most 64) that were sent as `counters`. `is_last`: nothing else of their buffer will be sent.
-    pub(super) fn keep(
-        &mut self,
-        path: PathId,
-        counters: Range<u64>,
-        parcel: Parcel<B>,
-        is_last: bool,
-        until: Instant,
-    ) {
+    /// Keeps packets (at most 64) that were sent as `counters`.
+    pub(super) fn keep(&mut self, path: PathId, counters: Range<u64>, parcel: Parcel<B>, until: Instant) {
         self.until = self.until.max(until);
-        if is_last {
-            self.buffers.push_back((self.until, parcel.run.buffer));
-        }
         self.record(
             path,
             Record {
@@ -102,6 +92,15 @@ impl<B: Copy> Kept<B> {
                 wanted: 0,
             },
         );
+    }
+
+    /// Nothing else of a buffer will be sent: gives it back, or keeps it as long as any record may need it.
+    pub(super) fn retire(&mut self, buffer: B, now: Instant) -> Option<B> {
+        if self.until <= now {
+            return Some(buffer);
+        }
+        self.buffers.push_back((self.until, buffer));
+        None
     }
 
     /// Keeps a packet that was sent again.
