@@ -84,6 +84,7 @@
 pub mod app;
 pub mod bench;
 pub mod engine;
+pub mod experiments;
 pub mod host;
 pub mod mptcp;
 pub mod network;

@@ -331,6 +331,12 @@ impl<P: Copy> Juggler<P> {
         self.config.slot = slot;
     }
 
+    /// Changes what the radio needs for another channel, and for another network on the same one.
+    pub fn set_switch(&mut self, retune: Duration, reconfigure: Duration) {
+        self.config.retune = retune;
+        self.config.reconfigure = reconfigure;
+    }
+
     /// Gives a network its addresses; from then on flows may use it.
     pub fn set_ip(&mut self, id: NetworkId, ip: Option<IpConfig>) {
         if let Some(network) = self.networks.get_mut(&id) {

@@ -84,6 +84,7 @@ pub use access_point::{ApCounters, ApMachine};
 pub use client::ClientMachine;
 pub use context::{AirContext, Finished};
 pub use juggler::{JugglerMachine, Note};
+pub(crate) use juggler::{dhcp_message, dhcp_packet};
 pub use peer::PeerMachine;
 
 /// A frame as a station of the simulator read it.
