@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use hawser_units::Instant;
+use hawser_units::{Duration, Instant};
 
 use super::outgoing;
 use crate::host::{Application, Outgoing};
-use crate::packet::{Body, Packet};
+use crate::packet::{Body, Datagram, Ecn, Packet};
 use crate::tcp::{Config, Opening, Receiver, Sender};
 
 /// A file in blocks, over some paths. The way of connection `n` on path `p` is `p * blocks + n`: both ends are joined over that many ways.
@@ -22,10 +22,13 @@ pub struct Blocks {
     pub paths: usize,
 }
 
-/// Sends one block on each connection that is opened.
+/// Sends one block on each connection on which it is asked for one.
+///
+/// A request is a datagram, and stands for the first message of its connection.
 #[derive(Debug)]
 pub struct BlockServer {
     blocks: Blocks,
+    asked: Vec<bool>,
     senders: Vec<Option<Box<Sender>>>,
     live: BTreeSet<usize>,
 }
@@ -39,6 +42,7 @@ impl BlockServer {
             senders: std::iter::repeat_with(|| None)
                 .take(blocks.count * blocks.paths)
                 .collect(),
+            asked: vec![false; blocks.count * blocks.paths],
             live: BTreeSet::new(),
         }
     }
@@ -56,12 +60,14 @@ impl Blocks {
 
 impl Application for BlockServer {
     fn handle_packet(&mut self, way: usize, packet: &Packet, now: Instant) {
-        if let Body::Tcp(segment) = &packet.body {
-            let config = self.blocks.config;
-            let sender = self.senders[way].get_or_insert_with(|| Box::new(Sender::new(config)));
-            sender.handle_segment(segment, now);
-            self.live.insert(way);
+        let config = self.blocks.config;
+        let sender = self.senders[way].get_or_insert_with(|| Box::new(Sender::new(config)));
+        match &packet.body {
+            Body::Tcp(segment) => sender.handle_segment(segment, now),
+            Body::Datagram(_) => self.asked[way] = true,
+            Body::Tunnel(_) => {}
         }
+        self.live.insert(way);
     }
 
     fn handle_timeout(&mut self, now: Instant) {
@@ -85,7 +91,7 @@ impl Application for BlockServer {
                 }
                 let left = self.blocks.bytes - sender.sent();
                 let len = left.min(u64::from(config.segment)) as u16;
-                if len > 0 && sender.has_room(len) {
+                if len > 0 && self.asked[*way] && sender.has_room(len) {
                     let data = sender.sent();
                     return Some(outgoing(&config, *way, sender.send(len, data, now)));
                 }
@@ -124,6 +130,8 @@ struct Path {
     connections: usize,
     /// Way and block under way.
     current: Option<(usize, usize)>,
+    /// When its request is made, or made again because nothing came.
+    ask_at: Option<Instant>,
     previous: Option<usize>,
 }
 
@@ -180,6 +188,7 @@ impl BlockClient {
         let way = path * self.blocks.count + self.paths[path].connections;
         self.paths[path].connections += 1;
         self.paths[path].current = Some((way, block));
+        self.paths[path].ask_at = None;
         let mut receiver = Receiver::new(self.blocks.config);
         receiver.open(now);
         self.receivers[way] = Some(Box::new(receiver));
@@ -208,6 +217,11 @@ impl Application for BlockClient {
         receiver.handle_segment(segment, packet.sent, packet.ecn, now);
         self.live.insert(way);
         let path = way / self.blocks.count;
+        if receiver.received() > 0 {
+            self.paths[path].ask_at = None;
+        } else if receiver.is_open() {
+            self.paths[path].ask_at.get_or_insert(now);
+        }
         if receiver.received() >= self.blocks.bytes
             && let Some((current, block)) = self.paths[path].current
             && current == way
@@ -237,8 +251,25 @@ impl Application for BlockClient {
                     idle = Some(*way);
                 }
             }
-            self.live.remove(&idle?);
+            let Some(idle) = idle else { break };
+            self.live.remove(&idle);
         }
+        let path = self
+            .paths
+            .iter_mut()
+            .find(|path| path.ask_at.is_some_and(|at| at <= now))?;
+        path.ask_at = Some(now + ASK_AGAIN);
+        let (way, block) = path.current?;
+        Some(Outgoing {
+            way,
+            size: REQUEST,
+            ecn: Ecn::NotCapable,
+            body: Body::Datagram(Datagram {
+                number: block as u64,
+                stamp: now,
+                mark: 0,
+            }),
+        })
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -246,6 +277,14 @@ impl Application for BlockClient {
             return Some(self.start);
         }
         let live = self.live.iter().filter_map(|way| self.receivers[*way].as_ref());
-        live.filter_map(|receiver| receiver.poll_timeout()).min()
+        let asks = self.paths.iter().filter_map(|path| path.ask_at);
+        live.filter_map(|receiver| receiver.poll_timeout())
+            .chain(asks)
+            .min()
     }
 }
+
+/// A request for a range of a file in plain HTTP, with IP and TCP headers. Units: bytes.
+const REQUEST: u16 = 150 + 52;
+/// A request to which nothing came.
+const ASK_AGAIN: Duration = Duration::from_secs(3);

@@ -1,7 +1,7 @@
 //! Figure 2 of the paper: a laptop, two access points on channels 1 and 11, a neighbour, gateways that throttle, a server.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
-use hawser_netem::air::{AccessPointConfig, Signal, StationConfig, StationId};
+use hawser_netem::air::{AccessPointConfig, RateControl, Signal, StationConfig, StationId};
 use hawser_netem::{Capacity, LinkConfig, QueueBound};
 use hawser_radio::juggler::{Config, Juggler, NetworkConfig, NetworkId};
 use hawser_units::{Bytes, Duration, Instant, Rate};
@@ -85,7 +85,7 @@ impl Plan {
             let station = match behind {
                 Behind::AccessPoint(channel) => radio.add_access_point(card(*channel), access_point()),
                 Behind::Neighbour(channel) => {
-                    radio.add_machine(vec![card(*channel)], |ids| PeerMachine::new(ids[0]))[0]
+                    radio.add_machine(vec![neighbour(*channel)], |ids| PeerMachine::new(ids[0]))[0]
                 }
             };
             stations.push(station);
@@ -233,9 +233,12 @@ impl Lab {
         )
     }
 
-    /// A download over one network.
+    /// A download over one network, which the laptop opens.
     pub(super) fn download(&mut self, network: usize, total: Option<u64>, start: Instant) -> Transfer {
-        let config = linux_2008();
+        let config = tcp::Config {
+            opening: tcp::Opening::ByReceiver,
+            ..linux_2008()
+        };
         let source = Box::new(TcpSource::new(config, total, start));
         let sink = Box::new(TcpSink::new(config, total, start));
         let (source, sink) = self.join(source, sink, &[network]);
@@ -331,6 +334,14 @@ pub(super) fn channel(behind: Behind) -> u16 {
 /// A station of the laboratory.
 pub(super) fn card(channel: u16) -> StationConfig {
     StationConfig::fixed(Standard::G, channel, PhyRate::Ofdm(54))
+}
+
+/// The same with the rate control of a laptop's card of the time: slower when nobody answers.
+fn neighbour(channel: u16) -> StationConfig {
+    StationConfig {
+        rate: RateControl::stepping(Standard::G.rates()),
+        ..card(channel)
+    }
 }
 
 pub(super) fn access_point() -> AccessPointConfig {

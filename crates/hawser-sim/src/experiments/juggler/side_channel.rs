@@ -7,7 +7,9 @@ use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot,
 
 /// 450 ms for the access point, 50 ms for a neighbour in ad hoc mode that keeps nothing; a download over each.
 ///
-/// Not stated: the rates (here 50 to 500 KB/s, the highest that the text names) and how long was measured (here 60 s).
+/// Not stated: the rates (here 50 to 500 KB/s, the highest that the text names), how long was measured (here 60 s),
+/// and how the neighbour's card chooses rates (here it steps down when nobody answers). The side channel's throughput hangs on what lets TCP out
+/// of its timeouts: what is under way when the slot ends is lost, the timer then doubles, and only one repetition in ten falls into a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SideChannel;
 

@@ -8,7 +8,8 @@ use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
 
 /// A 10 MB film of 400 Kb/s over one access point or two, and how long the player stands still.
 ///
-/// Not stated: the player's buffer (here 128 KB, eight blocks); how a block is asked for (here a connection for each, as in HTTP/1.0). A run
+/// Not stated: the player's buffer (here 144 KB, nine blocks: what the means that it
+/// prints imply, 136 KB, in whole blocks); how a block is asked for (here on a connection for each, as in HTTP/1.0). A run
 /// "without wait" is one that never stops once it has begun. The run over two of 50 KB/s is made twenty times.
 #[derive(Clone, Copy, Debug)]
 pub struct Video;
@@ -156,7 +157,7 @@ const COUNT: usize = (FILE / BLOCK) as usize;
 /// Seconds of a block at 400 Kb/s, where the paper's 10 MB last 204.8 s.
 const BLOCK_PLAYS: f64 = BLOCK as f64 * 8.0 / (400.0 * 1024.0);
 /// Blocks.
-const BUFFER: usize = 8;
+const BUFFER: usize = 9;
 const RUNS: u64 = 20;
 
 #[cfg(test)]
@@ -170,9 +171,9 @@ mod tests {
             .map(|block| block as f64 * 2.0 * BLOCK_PLAYS)
             .collect();
         let playback = Playback::of(&done);
-        assert!((playback.waits[0] - 16.0 * BLOCK_PLAYS).abs() < 1e-9);
+        assert!((playback.waits[0] - 18.0 * BLOCK_PLAYS).abs() < 1e-9);
         let end = playback.total() + COUNT as f64 * BLOCK_PLAYS;
-        assert!(end >= *done.last().unwrap() && end < *done.last().unwrap() + 16.0 * BLOCK_PLAYS);
+        assert!(end >= *done.last().unwrap() && end < *done.last().unwrap() + 18.0 * BLOCK_PLAYS);
         // Twice the speed: nothing but the first fill.
         let done: Vec<f64> = (1..=COUNT)
             .map(|block| block as f64 * 0.5 * BLOCK_PLAYS)
