@@ -83,7 +83,9 @@ impl Plan {
         let mut stations = Vec::new();
         for (behind, _) in &self.networks {
             let station = match behind {
-                Behind::AccessPoint(channel) => radio.add_access_point(card(*channel), access_point()),
+                Behind::AccessPoint(channel) => {
+                    radio.add_access_point(card(*channel), AccessPointConfig::default())
+                }
                 Behind::Neighbour(channel) => {
                     radio.add_machine(vec![neighbour(*channel)], |ids| PeerMachine::new(ids[0]))[0]
                 }
@@ -344,13 +346,6 @@ fn neighbour(channel: u16) -> StationConfig {
     }
 }
 
-pub(super) fn access_point() -> AccessPointConfig {
-    AccessPointConfig {
-        kept: KEPT,
-        ..AccessPointConfig::default()
-    }
-}
-
 /// A gateway that lets this much through each way. Units: KB/s of 1024 bytes.
 pub(super) fn gateway(rate: f64) -> LinkConfig {
     LinkConfig {
@@ -361,8 +356,6 @@ pub(super) fn gateway(rate: f64) -> LinkConfig {
     }
 }
 
-/// Packets that an access point keeps for a sleeper.
-const KEPT: usize = 50;
 /// One way.
 const WIRE: Duration = Duration::from_micros(2_500);
 /// Of the laboratory's striping experiments, and the default.

@@ -243,7 +243,7 @@ fn discover(seed: u64) -> Result<(f64, f64), ExperimentError> {
     let (near, far) = (lab.network.address(lab.client), lab.network.address(lab.server));
     let (air, client) = (lab.air, lab.radio);
     let radio: &mut Radio = lab.network.node_mut(air).expect("it is a radio");
-    let config = super::lab::access_point();
+    let config = hawser_netem::air::AccessPointConfig::default();
     let new = radio.add_access_point(super::lab::card(11), config);
     radio.set_signals(new, client, &hawser_netem::air::Signal::clear());
     radio.assign(near, client);
