@@ -8,7 +8,7 @@ use hawser_node::identity::KeyHash;
 use hawser_node::invitation::{HubAddress, Invitation, Token};
 use hawser_units::Sequence;
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
-use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer};
+use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
 
 fn main() -> io::Result<()> {
@@ -17,6 +17,7 @@ fn main() -> io::Result<()> {
         ("data", data()),
         ("control", control()),
         ("inner", inner()),
+        ("layer", layer()),
         ("segment", segment()),
         ("coalesce", coalesce()),
         ("invitation", invitation()),
@@ -51,18 +52,24 @@ fn data() -> Seeds {
         class: Class::Interactive,
         checksum_partial: true,
         unordered: false,
+        backed: false,
+        repair: false,
         flow: 7,
         sequence: Sequence(u32::MAX),
         sent_us: 123_456,
     };
     inner.emit(&mut header);
     let mut report = [0; FEEDBACK_LEN];
+    let mut missing = Missing::default();
+    missing.push(7, 2);
+    missing.push(1, 1);
     Feedback {
         index: 1,
         epoch: 3,
         highest: 1 << 40,
         packets: 9,
         bytes: 1 << 33,
+        missing,
         ..Feedback::default()
     }
     .emit(&mut report);
@@ -79,6 +86,44 @@ fn data() -> Seeds {
         ("report", report.to_vec()),
         ("quic", vec![0xc0; 40]),
     ]
+}
+
+/// Each kind of mark, as an inner packet and as the payload alone.
+fn layer() -> Seeds {
+    let payloads: [(&str, &str, &[u8]); 5] = [
+        ("h264_fragment", "h264_fragment_alone", &[0x7c, 0x85, 1, 2, 3]),
+        (
+            "h264_aggregate",
+            "h264_aggregate_alone",
+            &[0x78, 0, 2, 0x67, 1, 0, 2, 0x68, 1],
+        ),
+        ("svc", "svc_alone", &[0x74, 0x80, 0x11, 0x07, 1, 2]),
+        ("vp9", "vp9_alone", &[0xac, 0x85, 0x01, 0x24, 9, 9]),
+        ("padded", "padded_alone", &[0x41, 0, 0, 3]),
+    ];
+    let packet = |name: &str, payload: &[u8]| {
+        let first = if name == "padded" { 0xb1 } else { 0x80 };
+        let mut datagram = vec![first, 0x80 | 96, 0, 7, 0, 0, 0, 9, 0, 0, 0, 5];
+        if name == "padded" {
+            datagram.extend([1, 2, 3, 4, 0xbe, 0xde, 0, 1, 9, 9, 9, 9]);
+        }
+        datagram.extend(payload);
+        let mut packet = vec![0; 28];
+        packet[0] = 0x45;
+        packet[1] = 34 << 2;
+        packet[2..4].copy_from_slice(&(28 + datagram.len() as u16).to_be_bytes());
+        packet[8] = 64;
+        packet[9] = protocol::UDP;
+        packet[20..24].copy_from_slice(&[0x13, 0x8c, 0x13, 0x8c]);
+        packet[24..26].copy_from_slice(&(8 + datagram.len() as u16).to_be_bytes());
+        fill_ipv4_checksum(&mut packet, 20);
+        packet.extend(datagram);
+        packet
+    };
+    payloads
+        .into_iter()
+        .flat_map(|(name, alone, payload)| [(name, packet(name, payload)), (alone, payload.to_vec())])
+        .collect()
 }
 
 fn control() -> Seeds {

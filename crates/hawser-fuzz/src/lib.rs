@@ -11,10 +11,11 @@ mod texts;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("data", packets::data),
     ("control", packets::control),
     ("inner", packets::inner),
+    ("layer", packets::layer),
     ("segment", packets::segment),
     ("coalesce", packets::coalesce),
     ("invitation", texts::invitation),

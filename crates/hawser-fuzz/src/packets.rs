@@ -3,6 +3,7 @@
 use hawser_wire::control::Message;
 use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer, is_data};
 use hawser_wire::inner::{self, Ecn};
+use hawser_wire::layer::{self, Layer, Pattern, Reading, Rtp, Rule};
 use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
 
 /// A datagram as it comes from the network, and its parts as they come out of decryption.
@@ -58,6 +59,47 @@ pub(crate) fn inner(input: &[u8]) {
         if let Some(answer) = hawser_wire::icmp::too_large(input, mtu) {
             assert!(inner::parse(&answer).is_some());
         }
+    }
+}
+
+/// An inner packet of a layered stream, and the same bytes as a datagram and as a payload.
+pub(crate) fn layer(input: &[u8]) {
+    if let Some(rtp) = Rtp::parse(input) {
+        let end = usize::from(rtp.payload_end);
+        assert!(rtp.header_len <= rtp.payload_end && end <= input.len());
+        assert_eq!(rtp.payload(input).len(), end - usize::from(rtp.header_len));
+    }
+    let frame = layer::h264_frame(input).map(layer::Frame::layer);
+    let layers = [frame, layer::svc_layer(input), layer::vp9_layer(input)];
+    assert!(layers.into_iter().flatten().all(|layer| layer <= Layer::LAST));
+    let Some(summary) = inner::parse(input) else {
+        return;
+    };
+    let any = Pattern::default();
+    let by_type = Pattern {
+        payload_type: Some(96),
+        ..any
+    };
+    for reading in [Reading::H264, Reading::Svc, Reading::Vp9] {
+        let found = layer::layer_of(
+            input,
+            &summary,
+            &[Rule {
+                pattern: any,
+                reading,
+            }],
+        );
+        assert!(found.is_none_or(|layer| layer <= Layer::LAST));
+        // A narrower pattern finds the same layer or none.
+        let narrow = layer::layer_of(
+            input,
+            &summary,
+            &[Rule {
+                pattern: by_type,
+                reading,
+            }],
+        );
+        assert!(narrow.is_none() || narrow == found);
     }
 }
 

@@ -119,29 +119,44 @@ impl Counters {
 /// Cost: O(1) a packet (O(log n) with reordering jitter); nothing is allocated once the queues have grown.
 #[derive(Debug)]
 pub struct Link<T> {
-    config: LinkConfig,
     state: State,
-    epoch: Instant,
+    /// Whether loss, jitter or reordering may happen to a packet at all: mostly not, and then `rare` is left alone.
+    is_lossy: bool,
+    is_jittery: bool,
+    reorders: bool,
+    /// Whether packets ever could overtake, so that some may still be on their way.
+    may_overtake: bool,
     queue: VecDeque<Waiting<T>>,
     queued_bytes: u64,
+    bound: u64,
     in_service: Option<Service>,
     free_at: Instant,
-    position: Position,
+    capacity: Capacity,
+    delay: Duration,
     in_order: VecDeque<InFlight<T>>,
     last_delivery: Instant,
+    counters: Counters,
+    rare: Box<Rare<T>>,
+}
+
+/// What a packet on an even path does not need; apart, so that many links fit into a processor's cache.
+#[derive(Debug)]
+struct Rare<T> {
+    config: LinkConfig,
+    epoch: Instant,
+    position: Position,
     overtaking: BinaryHeap<Reverse<InFlight<T>>>,
     next_order: u64,
     jitter_random: Random,
     loss: LossProcess,
-    counters: Counters,
-    /// Items swallowed by an outage, for the driver to take back.
+    /// Items lost at random or swallowed by an outage, for the driver to take back.
     swallowed: Vec<T>,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
     item: T,
-    frame: u64,
+    frame: u32,
     arrived: Instant,
 }
 
@@ -155,7 +170,7 @@ struct Service {
 struct InFlight<T> {
     at: Instant,
     order: u64,
-    frame: u64,
+    frame: u32,
     item: T,
 }
 
@@ -163,24 +178,53 @@ impl<T> Link<T> {
     /// An empty link that is up. A trace starts at `now`.
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64, now: Instant) -> Self {
-        Self {
+        let mut link = Self {
             state: State::Up,
-            epoch: now,
+            is_lossy: false,
+            is_jittery: false,
+            reorders: false,
+            may_overtake: false,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            bound: 0,
             in_service: None,
             free_at: now,
-            position: Position::default(),
+            capacity: Capacity::Unlimited,
+            delay: Duration::ZERO,
             in_order: VecDeque::new(),
             last_delivery: now,
-            overtaking: BinaryHeap::new(),
-            next_order: 0,
-            jitter_random: Random::new(seed, "jitter"),
-            loss: LossProcess::new(config.loss, Random::new(seed, "loss")),
             counters: Counters::default(),
-            swallowed: Vec::new(),
-            config,
-        }
+            rare: Box::new(Rare {
+                epoch: now,
+                position: Position::default(),
+                overtaking: BinaryHeap::new(),
+                next_order: 0,
+                jitter_random: Random::new(seed, "jitter"),
+                loss: LossProcess::new(config.loss, Random::new(seed, "loss")),
+                swallowed: Vec::new(),
+                config,
+            }),
+        };
+        link.configure();
+        link
+    }
+
+    /// Derives what packets need from the configuration.
+    fn configure(&mut self) {
+        let config = &self.rare.config;
+        self.is_lossy = config.loss != Loss::NONE;
+        self.is_jittery = !config.jitter.sd.is_zero();
+        self.reorders = config.jitter.reorder;
+        self.may_overtake |= self.reorders;
+        self.capacity = config.capacity.clone();
+        self.delay = config.delay;
+        self.bound = match config.queue {
+            QueueBound::Bytes(bytes) => bytes.0,
+            QueueBound::Time(time) => config
+                .capacity
+                .mean()
+                .map_or(u64::MAX, |rate| rate.bytes_in(time).0),
+        };
     }
 
     /// What it has carried and lost.
@@ -210,14 +254,14 @@ impl<T> Link<T> {
         }
         self.advance(now);
         let frame = ip_len + FRAME_OVERHEAD;
-        if self.queued_bytes > 0 && self.queued_bytes + frame > self.bound() {
+        if self.queued_bytes > 0 && self.queued_bytes + frame > self.bound {
             self.counters.lost_queue += 1;
             return Some(item);
         }
         self.queued_bytes += frame;
         self.queue.push_back(Waiting {
             item,
-            frame,
+            frame: u32::try_from(frame).unwrap_or(u32::MAX),
             arrived: now,
         });
         None
@@ -226,41 +270,45 @@ impl<T> Link<T> {
     /// The next packet whose time has come.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<T> {
         self.advance(now);
-        let due = if self
-            .overtaking
-            .peek()
-            .is_some_and(|Reverse(first)| first.at <= now)
-        {
-            self.overtaking.pop().map(|Reverse(first)| first)
+        let overtakes = |rare: &Rare<T>| {
+            let first = rare.overtaking.peek();
+            first.is_some_and(|Reverse(first)| first.at <= now)
+        };
+        let due = if self.may_overtake && overtakes(&self.rare) {
+            self.rare.overtaking.pop().map(|Reverse(first)| first)
         } else if self.in_order.front().is_some_and(|first| first.at <= now) {
             self.in_order.pop_front()
         } else {
             None
         }?;
-        self.counters.bytes += due.frame;
+        self.counters.bytes += u64::from(due.frame);
         self.counters.packets += 1;
         Some(due.item)
     }
 
     /// A packet that was lost at random or by an outage after it had been taken in; its buffer can serve again.
     pub fn poll_lost(&mut self) -> Option<T> {
-        self.swallowed.pop()
+        self.rare.swallowed.pop()
     }
 
     /// When [`Self::poll_transmit`] may next have something; `None` while the link is empty.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        let overtaking = self.overtaking.peek().map(|Reverse(first)| first.at);
+        let overtaking = if self.may_overtake {
+            self.rare.overtaking.peek().map(|Reverse(first)| first.at)
+        } else {
+            None
+        };
         let in_order = self.in_order.front().map(|first| first.at);
         let flying = [overtaking, in_order].into_iter().flatten().min();
         // Whoever is in service comes out later than everyone before it, unless it may overtake.
-        if flying.is_some() && !self.config.jitter.reorder {
+        if flying.is_some() && !self.reorders {
             return flying;
         }
         self.start_service();
-        let least_delay = if self.config.jitter.sd.is_zero() {
-            self.config.delay
-        } else {
+        let least_delay = if self.is_jittery {
             Duration::ZERO
+        } else {
+            self.delay
         };
         let served = self.in_service.map(|service| service.end + least_delay);
         [flying, served].into_iter().flatten().min()
@@ -272,19 +320,21 @@ impl<T> Link<T> {
         if let Some(capacity) = change.capacity {
             self.change_capacity(capacity, now);
         }
+        let rare = &mut *self.rare;
         if let Some(delay) = change.delay {
-            self.config.delay = delay;
+            rare.config.delay = delay;
         }
         if let Some(jitter) = change.jitter {
-            self.config.jitter = jitter;
+            rare.config.jitter = jitter;
         }
         if let Some(loss) = change.loss {
-            self.config.loss = loss;
-            self.loss.set(loss);
+            rare.config.loss = loss;
+            rare.loss.set(loss);
         }
         if let Some(queue) = change.queue {
-            self.config.queue = queue;
+            rare.config.queue = queue;
         }
+        self.configure();
         if let Some(state) = change.state {
             self.state = state;
             if state != State::Up {
@@ -294,30 +344,30 @@ impl<T> Link<T> {
     }
 
     fn change_capacity(&mut self, capacity: Capacity, now: Instant) {
-        self.config.capacity = capacity;
-        self.position = Position::default();
+        self.rare.config.capacity = capacity.clone();
+        self.rare.position = Position::default();
+        self.capacity = capacity;
         let (Some(service), Some(head)) = (self.in_service, self.queue.front()) else {
             return;
         };
         let whole = service.end.since(service.start).as_nanos().max(1);
         let left = service.end.since(now.max(service.start)).as_nanos();
         let bytes = (u128::from(head.frame) * left).div_ceil(whole) as u64;
-        let end = self
-            .config
-            .capacity
-            .finish(self.epoch, now, bytes, &mut self.position);
+        let rare = &mut *self.rare;
+        let end = self.capacity.finish(rare.epoch, now, bytes, &mut rare.position);
         self.in_service = Some(Service { start: now, end });
     }
 
     fn swallow_everything(&mut self, now: Instant) {
-        let before = self.swallowed.len();
-        self.swallowed
+        let rare = &mut *self.rare;
+        let before = rare.swallowed.len();
+        rare.swallowed
             .extend(self.queue.drain(..).map(|waiting| waiting.item));
-        self.swallowed
+        rare.swallowed
             .extend(self.in_order.drain(..).map(|flying| flying.item));
-        self.swallowed
-            .extend(self.overtaking.drain().map(|Reverse(flying)| flying.item));
-        self.counters.lost_outage += (self.swallowed.len() - before) as u64;
+        rare.swallowed
+            .extend(rare.overtaking.drain().map(|Reverse(flying)| flying.item));
+        self.counters.lost_outage += (rare.swallowed.len() - before) as u64;
         self.queued_bytes = 0;
         self.in_service = None;
         self.free_at = now;
@@ -335,10 +385,10 @@ impl<T> Link<T> {
             };
             self.in_service = None;
             self.free_at = service.end;
-            self.queued_bytes -= done.frame;
-            if self.loss.is_lost() {
+            self.queued_bytes -= u64::from(done.frame);
+            if self.is_lossy && self.rare.loss.is_lost() {
                 self.counters.lost_random += 1;
-                self.swallowed.push(done.item);
+                self.rare.swallowed.push(done.item);
             } else {
                 self.fly(done, service.end);
             }
@@ -351,18 +401,22 @@ impl<T> Link<T> {
         }
         let Some(head) = self.queue.front() else { return };
         let start = self.free_at.max(head.arrived);
-        let end = self
-            .config
-            .capacity
-            .finish(self.epoch, start, head.frame, &mut self.position);
+        let frame = u64::from(head.frame);
+        let end = match &self.capacity {
+            Capacity::Rate(rate) => start + rate.time_for(Bytes(frame)),
+            capacity @ (Capacity::Unlimited | Capacity::Trace(_)) => {
+                let rare = &mut *self.rare;
+                capacity.finish(rare.epoch, start, frame, &mut rare.position)
+            }
+        };
         self.in_service = Some(Service { start, end });
     }
 
     fn fly(&mut self, done: Waiting<T>, departed: Instant) {
-        let jitter = self.config.jitter;
-        let mut at = departed + self.config.delay;
-        if !jitter.sd.is_zero() {
-            let shift = self.jitter_random.normal() * jitter.sd.as_secs_f64();
+        let mut at = departed + self.delay;
+        if self.is_jittery {
+            let sd = self.rare.config.jitter.sd.as_secs_f64();
+            let shift = self.rare.jitter_random.normal() * sd;
             let by = Duration::from_secs_f64(shift.abs());
             at = if shift < 0.0 {
                 (at - by).max(departed)
@@ -370,10 +424,10 @@ impl<T> Link<T> {
                 at + by
             };
         }
-        let order = self.next_order;
-        self.next_order += 1;
-        if jitter.reorder {
-            self.overtaking.push(Reverse(InFlight {
+        if self.reorders {
+            let order = self.rare.next_order;
+            self.rare.next_order += 1;
+            self.rare.overtaking.push(Reverse(InFlight {
                 at,
                 order,
                 frame: done.frame,
@@ -384,21 +438,10 @@ impl<T> Link<T> {
             self.last_delivery = at;
             self.in_order.push_back(InFlight {
                 at,
-                order,
+                order: 0,
                 frame: done.frame,
                 item: done.item,
             });
-        }
-    }
-
-    fn bound(&self) -> u64 {
-        match self.config.queue {
-            QueueBound::Bytes(bytes) => bytes.0,
-            QueueBound::Time(time) => self
-                .config
-                .capacity
-                .mean()
-                .map_or(u64::MAX, |rate| rate.bytes_in(time).0),
         }
     }
 }

@@ -4,16 +4,20 @@
 //! receiving half heard with the `handle_*` methods, and drains [`Egress::poll_transmit`]; headers and encryption are the driver's.
 //! The receiving half is [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
+mod kept;
+
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant, PathId, Rate, Sequence};
-use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback};
+use hawser_wire::data::{Class, FRAMING, Feedback};
 use hawser_wire::inner::{self, Ecn};
+use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
 use crate::flow::{Flows, Refusal, Run};
 use crate::path::{self, Path, Probe, State};
 use crate::scheduler::{self, Choice, Demand, PathView, Scheduler, UnknownScheduler};
+use kept::{Kept, Parcel, keeping_time};
 
 /// Bytes of a probe's body: the token.
 pub const PROBE_LEN: usize = 8;
@@ -26,6 +30,8 @@ const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
 /// Bounds of one flow's queue, whatever the rate.
 const QUEUE_MIN: u64 = 512 * 1024;
 const QUEUE_MAX: u64 = 16 * 1024 * 1024;
+/// Faster sessions keep nothing for repair: what leaves the processor's caches costs more than a rare loss. Units: bit/s.
+const KEEPS_BELOW: u64 = 1_000_000_000;
 /// An unproven address gets no more than this many times what it sent.
 ///
 /// Source: RFC 9000 section 8.
@@ -57,6 +63,10 @@ pub enum Body<B> {
         class: Class,
         /// Its order does not matter.
         unordered: bool,
+        /// It is sent again when it is reported missing.
+        backed: bool,
+        /// It is sent again.
+        repair: bool,
         /// The place of the first segment in its flow.
         sequence: Sequence,
         /// The buffer is not needed any more after this.
@@ -90,6 +100,10 @@ pub struct Counters {
     pub policed: u64,
     /// Packets dropped because no path takes their size any more.
     pub too_large: u64,
+    /// Packets sent again because they were reported missing.
+    pub repaired: u64,
+    /// Packets of upper layers let go for want of capacity.
+    pub let_go: u64,
 }
 
 /// A state change of a path, for the driver to tell.
@@ -115,10 +129,14 @@ pub struct Egress<B> {
     urgent: VecDeque<Transmit<B>>,
     copies: VecDeque<Transmit<B>>,
     freed: Vec<B>,
+    kept: Kept<B>,
+    /// How long packets are kept from now on; `None`: not at all.
+    keeping: Option<Duration>,
     changes: VecDeque<StateChange>,
     used: Instant,
     wait: Instant,
     counters: Counters,
+    layer_rules: Vec<layer::Rule>,
     seed: u64,
 }
 
@@ -135,10 +153,13 @@ impl<B: Copy> Egress<B> {
             urgent: VecDeque::new(),
             copies: VecDeque::new(),
             freed: Vec::new(),
+            kept: Kept::new(),
+            keeping: Some(keeping_time(Duration::ZERO)),
             changes: VecDeque::new(),
             used: now,
             wait: Instant::FAR_FUTURE,
             counters: Counters::default(),
+            layer_rules: Vec::new(),
             seed,
         }
     }
@@ -175,6 +196,12 @@ impl<B: Copy> Egress<B> {
         Ok(())
     }
 
+    /// Changes how packets of layered streams are known; it holds for packets that come in from now on. A flow in which a rule
+    /// finds a mark is of class [`Class::Layered`] from then on.
+    pub fn set_layer_rules(&mut self, rules: Vec<layer::Rule>) {
+        self.layer_rules = rules;
+    }
+
     /// Adds a path. `reachable`: the peer's address is known.
     pub fn open_path(&mut self, config: path::Config, reachable: bool, now: Instant) {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -192,6 +219,7 @@ impl<B: Copy> Egress<B> {
     pub fn close_path(&mut self, id: PathId) {
         self.lanes.retain(|lane| lane.path.id != id);
         self.urgent.retain(|transmit| transmit.path != id);
+        self.kept.forget_path(id);
         // A copy may be the one that frees its buffer: the driver drains copies before it closes a path.
         debug_assert!(self.copies.is_empty(), "drained before");
     }
@@ -257,6 +285,7 @@ impl<B: Copy> Egress<B> {
             checksum_partial: offload.checksum_partial,
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
+            layer: layer::layer_of(packet, &summary, &self.layer_rules),
             since: now,
         };
         self.used = now;
@@ -307,6 +336,15 @@ impl<B: Copy> Egress<B> {
         let changed = self
             .lane(id)
             .is_some_and(|lane| lane.path.handle_feedback(report, now));
+        for (first, count) in report.missing.ranges(report.highest) {
+            for counter in first..first + u64::from(count) {
+                self.kept.on_missing(id, counter, now);
+            }
+        }
+        let active = || self.lanes.iter().map(|lane| lane.path.model());
+        let rate: u64 = active().map(|model| model.rate().as_bps()).sum();
+        let round_trip = active().map(|model| model.round_trip()).max();
+        self.keeping = (rate < KEEPS_BELOW).then(|| keeping_time(round_trip.unwrap_or_default()));
         self.note(id, changed);
     }
 
@@ -359,7 +397,7 @@ impl<B: Copy> Egress<B> {
         self.note(id, true);
     }
 
-    /// The next thing to send, in this order: answers and reports, probes, packets by flow.
+    /// The next thing to send, in this order: answers and reports, probes, packets to be sent again, packets by flow.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<B>> {
         if let Some(copy) = self.copies.pop_front() {
             return Some(copy);
@@ -369,16 +407,49 @@ impl<B: Copy> Egress<B> {
                 return Some(transmit);
             }
         }
-        self.poll_probe(now).or_else(|| self.poll_packets(now))
+        self.kept.release(now, &mut self.freed);
+        let urgent = self.poll_probe(now).or_else(|| self.poll_repair(now));
+        urgent.or_else(|| self.poll_packets(now))
+    }
+
+    /// A packet that was reported missing, on the path where it arrives first, whatever the windows say: it has left its own path's.
+    fn poll_repair(&mut self, now: Instant) -> Option<Transmit<B>> {
+        let wanted = self.kept.next(now)?;
+        let Parcel {
+            run,
+            flow,
+            class,
+            sequence,
+        } = wanted.parcel;
+        let len = run.cut.len_of(run.next);
+        self.build_views(len as u32, true, now);
+        let arrival = |view: &PathView| view.ready_at.max(now) + view.delay;
+        let best = (0..self.views.len()).min_by_key(|at| arrival(&self.views[*at]))?;
+        let path = &mut self.lanes[self.view_lanes[best]].path;
+        let counter = path.on_sent((len + FRAMING) as u64, true, now);
+        let path = path.id;
+        self.kept.keep_again(path, counter, &wanted);
+        self.counters.repaired += 1;
+        let body = Body::Packets {
+            run,
+            count: 1,
+            flow,
+            class,
+            unordered: false,
+            backed: true,
+            repair: true,
+            sequence,
+            last: false,
+        };
+        Some(Transmit { path, counter, body })
     }
 
     /// Gives an answer or report its counter; `None` when its path cannot take it.
     fn number(&mut self, mut transmit: Transmit<B>, now: Instant) -> Option<Transmit<B>> {
         let lane = self.lane(transmit.path).filter(|lane| lane.reachable)?;
-        let body = if matches!(transmit.body, Body::Report(_)) {
-            FEEDBACK_LEN
-        } else {
-            PROBE_LEN
+        let body = match transmit.body {
+            Body::Report(report) => report.emitted_len(),
+            Body::Packets { .. } | Body::Probe(_) | Body::Reply(_) => PROBE_LEN,
         };
         let bytes = (body + FRAMING) as u64;
         if !spend(lane, bytes) {
@@ -482,9 +553,15 @@ impl<B: Copy> Egress<B> {
             packets: run.left(),
             sustained: class == Class::Bulk,
             backlog,
+            layer: run.layer,
         };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
             Choice::Wait(until) => Decision::Wait(until),
+            Choice::Drop => {
+                self.counters.let_go += 1;
+                self.drop_head(slot, 1);
+                Decision::Again
+            }
             Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),
             Choice::Duplicate(_) => Decision::Wait(Instant::FAR_FUTURE),
             Choice::Send { path, packets } => {
@@ -568,6 +645,7 @@ impl<B: Copy> Egress<B> {
                 delay: delay + path.queueing(),
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
+                loss: path.loss(),
             });
             self.view_lanes.push(at);
         }
@@ -591,14 +669,35 @@ impl<B: Copy> Egress<B> {
         }
         let id = path.id;
         let sequence = self.flows.on_sent(slot, count, bytes, id.0, now);
-        let last = self.flows.advance(slot, count).is_some();
+        let is_last = self.flows.advance(slot, count).is_some();
         self.flows.end_turn(skip);
+        // Nobody waits for the missing packet of a flow without order, and its receiver could not tell the repair from a copy.
+        let keeping = self.keeping.filter(|_| !unordered);
+        if let Some(time) = keeping {
+            let parcel = Parcel {
+                run,
+                flow: slot,
+                class,
+                sequence,
+            };
+            self.kept.keep(
+                id,
+                counter..counter + u64::from(count),
+                parcel,
+                is_last,
+                now + time,
+            );
+        }
+        let backed = keeping.is_some();
+        let last = is_last && !backed;
         let body = Body::Packets {
             run,
             count,
             flow: slot,
             class,
             unordered,
+            backed,
+            repair: false,
             sequence,
             last,
         };
@@ -663,6 +762,7 @@ impl<B: Copy> Egress<B> {
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
             .min(self.wait)
+            .min(self.kept.due().unwrap_or(Instant::FAR_FUTURE))
     }
 
     /// A state change to tell.
@@ -683,6 +783,7 @@ impl<B: Copy> Egress<B> {
             Body::Packets { .. } | Body::Report(_) | Body::Probe(_) | Body::Reply(_) => None,
         }));
         buffers.append(&mut self.freed);
+        buffers.extend(self.kept.drain());
         buffers
     }
 }

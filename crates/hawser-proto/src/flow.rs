@@ -13,6 +13,7 @@ use std::hash::{BuildHasher, Hasher};
 use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::data::Class;
 use hawser_wire::inner::{FlowKey, Summary, protocol};
+use hawser_wire::layer::Layer;
 use hawser_wire::offload::Segmenter;
 
 /// Slots in a table: what the wire format can name, less some.
@@ -43,6 +44,8 @@ pub struct Run<B> {
     pub ecn_capable: bool,
     /// Mark the next segment sent.
     pub mark: bool,
+    /// Its place in a layered stream.
+    pub layer: Option<Layer>,
     /// When it came in.
     pub since: Instant,
 }
@@ -282,6 +285,10 @@ impl<B: Copy> Flows<B> {
             return Err(Refusal::QueueFull);
         }
         flow.used = now;
+        if run.layer.is_some() && flow.class != Class::Layered {
+            flow.class = Class::Layered;
+            flow.why = "carries layer marks";
+        }
         flow.backlog += bytes;
         self.backlog += bytes;
         flow.queue.push_back(run);

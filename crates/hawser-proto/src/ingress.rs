@@ -8,6 +8,10 @@ use std::collections::VecDeque;
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Feedback, Inner, Kind, Outer};
 
+mod missing;
+
+use missing::{Holes, Repairs};
+
 use crate::replay::ReplayWindow;
 use crate::resequencer::{Arrived, Config, Counters, Resequencer};
 
@@ -17,6 +21,8 @@ const REPORT_PACKETS: u32 = 1024;
 const REPORT_FEW: u32 = 2;
 /// Between reports: 200 a second cost the other direction 0.2 Mbit/s at most.
 const REPORT_INTERVAL: Duration = Duration::from_millis(5);
+/// Between reports while losses are found: 16 of them fit into one.
+const REPORT_URGENT: Duration = Duration::from_millis(1);
 /// How long a single packet waits for its report.
 ///
 /// Source: RFC 9000 section 13.2.1, `max_ack_delay`.
@@ -50,6 +56,11 @@ struct Receiver {
     unreported: u32,
     unreported_since: Instant,
     last_report: Instant,
+    holes: Holes,
+    /// Its sender keeps what it sends.
+    backed: bool,
+    /// A loss has been found that no report has named.
+    urgent: bool,
 }
 
 /// Whether a packet came on from the newest place on its path.
@@ -70,6 +81,7 @@ pub enum Freshness {
 pub struct Ingress<T> {
     receivers: Vec<Receiver>,
     resequencer: Resequencer<T>,
+    repairs: Repairs,
     events: VecDeque<Event>,
 }
 
@@ -78,6 +90,7 @@ impl<T> Default for Ingress<T> {
         Self {
             receivers: Vec::new(),
             resequencer: Resequencer::new(Config::default()),
+            repairs: Repairs::default(),
             events: VecDeque::new(),
         }
     }
@@ -99,6 +112,9 @@ impl<T> Ingress<T> {
             unreported: 0,
             unreported_since: now,
             last_report: now,
+            holes: Holes::default(),
+            backed: false,
+            urgent: false,
         });
     }
 
@@ -155,6 +171,17 @@ impl<T> Ingress<T> {
             return (Freshness::Replayed, Some(item));
         }
         let newest = outer.counter > receiver.highest;
+        if receiver.backed {
+            receiver
+                .holes
+                .on_packet(outer.counter, receiver.highest, inner.sent_us, now);
+        }
+        if inner.kind == Kind::Packet {
+            receiver.backed = inner.backed;
+            if inner.repair {
+                self.repairs.on_repair(now);
+            }
+        }
         receiver.take(&outer, udp_len, ce, newest, now);
         self.resequencer.on_arrival(id, inner.sent_us, now);
         let freshness = if newest {
@@ -194,6 +221,19 @@ impl<T> Ingress<T> {
     /// `heard`: everything that had arrived by then has been handed in. A driver that is behind with its sockets must not count the time
     /// that packets wait there against the paths, or it would give up gaps whose packets it already has.
     pub fn flush(&mut self, now: Instant, heard: Instant, out: &mut Vec<T>) {
+        for receiver in &mut self.receivers {
+            let resequencer = &self.resequencer;
+            let found = receiver
+                .holes
+                .find(now, |sent_us| resequencer.has_passed(receiver.id, sent_us));
+            receiver.urgent |= found > 0;
+            self.repairs.on_found(found, now);
+        }
+        let repairs = self
+            .repairs
+            .until(now)
+            .map(|until| (until, self.repairs.patience()));
+        self.resequencer.expect_repairs(repairs);
         self.resequencer.handle_timeout(heard.min(now), out);
         for receiver in &mut self.receivers {
             if receiver.report_due().is_some_and(|due| due <= now) {
@@ -261,6 +301,9 @@ impl Receiver {
     }
 
     fn report_due(&self) -> Option<Instant> {
+        if self.urgent {
+            return Some(self.last_report + REPORT_URGENT);
+        }
         match self.unreported {
             0 => None,
             REPORT_PACKETS.. => Some(Instant::ZERO),
@@ -271,8 +314,10 @@ impl Receiver {
 
     fn report(&mut self, now: Instant) -> Feedback {
         self.unreported = 0;
+        self.urgent = false;
         self.last_report = now;
         Feedback {
+            missing: self.holes.mention(self.highest),
             index: self.index,
             epoch: self.epoch,
             highest: self.highest,

@@ -6,9 +6,14 @@
 
 pub mod egress;
 pub mod flow;
+pub mod flow_table;
 pub mod ingress;
+pub mod migration;
 pub mod path;
+pub mod policy;
+pub mod pool;
 pub mod replay;
 pub mod resequencer;
 pub mod scheduler;
 pub mod session;
+pub mod stitch;

@@ -100,26 +100,31 @@ struct Core {
 /// that was left last, still in the processor's cache, is taken next.
 #[derive(Default)]
 struct Packets {
-    places: Vec<Packet>,
+    places: Vec<Aligned>,
     free: Vec<Place>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Place(u32);
 
+/// Two lines of the processor's cache and not three.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Aligned(Packet);
+
 impl Packets {
     fn put(&mut self, packet: Packet) -> Place {
         if let Some(place) = self.free.pop() {
-            self.places[place.0 as usize] = packet;
+            self.places[place.0 as usize] = Aligned(packet);
             return place;
         }
-        self.places.push(packet);
+        self.places.push(Aligned(packet));
         Place(u32::try_from(self.places.len() - 1).expect("fewer than 2^32 packets are on their way"))
     }
 
     fn take(&mut self, place: Place) -> Packet {
         self.free.push(place);
-        self.places[place.0 as usize]
+        self.places[place.0 as usize].0
     }
 }
 

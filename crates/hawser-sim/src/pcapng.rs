@@ -160,7 +160,7 @@ fn tcp_header(bytes: &mut Vec<u8>, packet: &Packet, segment: &Segment) {
     bytes.extend((segment.sequence as u32).to_be_bytes());
     bytes.extend((segment.ack as u32).to_be_bytes());
     let room = usize::from(packet.size.saturating_sub(40 + segment.payload)).min(40) / 4 * 4;
-    bytes.push(((20 + room) / 4 << 4) as u8);
+    bytes.push((((20 + room) / 4) << 4) as u8);
     bytes.push(segment.flags);
     bytes.extend((segment.window.min(65_535) as u16).to_be_bytes());
     bytes.extend([0, 0, 0, 0]);

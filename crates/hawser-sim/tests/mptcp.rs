@@ -37,7 +37,7 @@ fn windows_grow_and_shrink_by_the_published_formulas() {
             lia_alpha(&views),
             case["lia_alpha"].as_f64().expect("a number")
         ));
-        for n in 0..views.len() {
+        for (n, view) in views.iter().enumerate() {
             let expect = |name: &str, found: f64| {
                 let expected = numbers(&case[name])[n];
                 assert!(is_near(found, expected), "{name} {n} of {case}: {found}");
@@ -47,7 +47,7 @@ fn windows_grow_and_shrink_by_the_published_formulas() {
             expect("olia_inc", Coupling::Olia.response(&views, n).increase);
             let balia = Coupling::Balia.response(&views, n);
             expect("balia_inc", balia.increase);
-            expect("balia_dec", windows[n] * (1.0 - balia.left));
+            expect("balia_dec", view.window * (1.0 - balia.left));
         }
     }
 }

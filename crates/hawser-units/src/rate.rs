@@ -46,6 +46,10 @@ impl Rate {
         if self.0 == 0 {
             return Duration::MAX;
         }
+        // Packets take the first way: a division of 128 bits costs as much as a small function.
+        if let Some(bits) = bytes.0.checked_mul(8_000_000_000) {
+            return Duration::from_nanos(bits / self.0);
+        }
         let nanos = u128::from(bytes.0) * 8 * 1_000_000_000 / u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -86,6 +90,13 @@ mod tests {
         assert_eq!(rate.time_for(Bytes(2_500_000)), Duration::from_secs(1));
         assert_eq!(rate.bytes_in(Duration::from_secs(1)), Bytes(2_500_000));
         assert_eq!(Rate::of(Bytes(2_500_000), Duration::from_secs(1)), Some(rate));
+    }
+
+    #[test]
+    fn large_sizes_take_as_long_as_small_ones_together() {
+        let rate = Rate::from_mbps(20);
+        let time = |bytes| rate.time_for(Bytes(bytes));
+        assert_eq!(time(2_500_000_000_000), time(2_500_000_000) * 1000);
     }
 
     #[test]

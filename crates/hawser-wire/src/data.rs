@@ -127,6 +127,10 @@ pub struct Inner {
     pub checksum_partial: bool,
     /// Deliver at once: order does not matter to this flow.
     pub unordered: bool,
+    /// The sender keeps the packet for a while and sends it again when it is reported missing.
+    pub backed: bool,
+    /// It is sent again.
+    pub repair: bool,
     /// The flow's slot in the sender's table.
     pub flow: u16,
     /// The packet's place in its flow slot.
@@ -137,6 +141,9 @@ pub struct Inner {
 
 const FLAG_CHECKSUM_PARTIAL: u8 = 0x80;
 const FLAG_UNORDERED: u8 = 0x40;
+const FLAG_BACKED: u8 = 0x20;
+const FLAG_REPAIR: u8 = 0x10;
+const FLAGS: u8 = FLAG_CHECKSUM_PARTIAL | FLAG_UNORDERED | FLAG_BACKED | FLAG_REPAIR;
 const CLASS_MASK: u8 = 0x03;
 
 impl Inner {
@@ -146,7 +153,7 @@ impl Inner {
     pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = body.split_first_chunk::<INNER_LEN>()?;
         let [kind, flags, f0, f1, s0, s1, s2, s3, t0, t1, t2, t3] = *head;
-        if flags & !(FLAG_CHECKSUM_PARTIAL | FLAG_UNORDERED | CLASS_MASK) != 0 {
+        if flags & !(FLAGS | CLASS_MASK) != 0 {
             return None;
         }
         let kind = match kind {
@@ -161,6 +168,8 @@ impl Inner {
             class: Class::ALL[usize::from(flags & CLASS_MASK)],
             checksum_partial: flags & FLAG_CHECKSUM_PARTIAL != 0,
             unordered: flags & FLAG_UNORDERED != 0,
+            backed: flags & FLAG_BACKED != 0,
+            repair: flags & FLAG_REPAIR != 0,
             flow: u16::from_be_bytes([f0, f1]),
             sequence: Sequence(u32::from_be_bytes([s0, s1, s2, s3])),
             sent_us: u32::from_be_bytes([t0, t1, t2, t3]),
@@ -177,11 +186,13 @@ impl Inner {
             Kind::ProbeReply => 3,
         };
         out[1] = self.class as u8;
-        if self.checksum_partial {
-            out[1] |= FLAG_CHECKSUM_PARTIAL;
-        }
-        if self.unordered {
-            out[1] |= FLAG_UNORDERED;
+        for (is_set, flag) in [
+            (self.checksum_partial, FLAG_CHECKSUM_PARTIAL),
+            (self.unordered, FLAG_UNORDERED),
+            (self.backed, FLAG_BACKED),
+            (self.repair, FLAG_REPAIR),
+        ] {
+            out[1] |= if is_set { flag } else { 0 };
         }
         out[2..4].copy_from_slice(&self.flow.to_be_bytes());
         out[4..8].copy_from_slice(&self.sequence.0.to_be_bytes());
@@ -211,16 +222,58 @@ pub struct Feedback {
     pub received_us: u32,
     /// How long the report waited after that, in microseconds.
     pub hold_us: u32,
+    /// Packets that should have come and have not.
+    pub missing: Missing,
 }
 
-/// Bytes of an emitted [`Feedback`].
-pub const FEEDBACK_LEN: usize = 36;
+/// Bytes of the longest emitted [`Feedback`].
+pub const FEEDBACK_LEN: usize = FEEDBACK_FIXED + 4 * MISSING_RANGES;
+/// Bytes of one without missing packets.
+const FEEDBACK_FIXED: usize = 36;
+/// Ranges of missing packets in one report.
+pub const MISSING_RANGES: usize = 16;
+
+/// Counters of a path that have not arrived, as ranges below the highest one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    ranges: [(u16, u16); MISSING_RANGES],
+    len: u8,
+}
+
+impl Missing {
+    /// Adds the `count` counters that begin `back` below the highest one; says whether there was room.
+    pub fn push(&mut self, back: u16, count: u16) -> bool {
+        let Some(range) = self.ranges.get_mut(usize::from(self.len)) else {
+            return false;
+        };
+        *range = (back, count);
+        self.len += 1;
+        true
+    }
+
+    /// Whether nothing is missing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Each range, as its first counter and how many it holds, below `highest`.
+    pub fn ranges(&self, highest: u64) -> impl Iterator<Item = (u64, u16)> {
+        let ranges = self.ranges.into_iter().take(usize::from(self.len));
+        ranges.map(move |(back, count)| (highest.saturating_sub(u64::from(back)), count))
+    }
+}
 
 impl Feedback {
     /// Reads a report; `None` when it is too short. Later versions may append fields.
     #[must_use]
     pub fn parse(body: &[u8]) -> Option<Self> {
-        let (b, _) = body.split_first_chunk::<FEEDBACK_LEN>()?;
+        let (b, rest) = body.split_first_chunk::<FEEDBACK_FIXED>()?;
+        let mut missing = Missing::default();
+        for range in rest.chunks_exact(4).take(usize::from(b[34])) {
+            let [b0, b1, c0, c1] = *range else { return None };
+            missing.push(u16::from_be_bytes([b0, b1]), u16::from_be_bytes([c0, c1]));
+        }
         let u32_at = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let u48_at = |at: usize| {
             u64::from_be_bytes([0, 0, b[at], b[at + 1], b[at + 2], b[at + 3], b[at + 4], b[at + 5]])
@@ -234,10 +287,17 @@ impl Feedback {
             ce: u32_at(22),
             received_us: u32_at(26),
             hold_us: u32_at(30),
+            missing,
         })
     }
 
-    /// Writes the report.
+    /// Bytes that [`Self::emit`] writes.
+    #[must_use]
+    pub fn emitted_len(&self) -> usize {
+        FEEDBACK_FIXED + 4 * usize::from(self.missing.len)
+    }
+
+    /// Writes the report; what is behind [`Self::emitted_len`] is zero.
     pub fn emit(&self, out: &mut [u8; FEEDBACK_LEN]) {
         out.fill(0);
         out[0..4].copy_from_slice(&self.index.to_be_bytes());
@@ -248,6 +308,11 @@ impl Feedback {
         out[22..26].copy_from_slice(&self.ce.to_be_bytes());
         out[26..30].copy_from_slice(&self.received_us.to_be_bytes());
         out[30..34].copy_from_slice(&self.hold_us.to_be_bytes());
+        out[34] = self.missing.len;
+        for (bytes, (back, count)) in out[FEEDBACK_FIXED..].chunks_exact_mut(4).zip(self.missing.ranges) {
+            bytes[..2].copy_from_slice(&back.to_be_bytes());
+            bytes[2..].copy_from_slice(&count.to_be_bytes());
+        }
     }
 }
 
@@ -286,11 +351,17 @@ mod tests {
 
         #[test]
         fn feedback_survives_the_wire(index: u32, epoch: u8, highest in 0..=MAX_COUNTER, packets: u32,
-                                      bytes in 0..=MAX_COUNTER, ce: u32, received_us: u32, hold_us: u32) {
-            let report = Feedback { index, epoch, highest, packets, bytes, ce, received_us, hold_us };
+                                      bytes in 0..=MAX_COUNTER, ce: u32, received_us: u32, hold_us: u32,
+                                      ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
+            let mut missing = Missing::default();
+            for (back, count) in &ranges {
+                prop_assert!(missing.push(*back, *count));
+            }
+            let report = Feedback { index, epoch, highest, packets, bytes, ce, received_us, hold_us, missing };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
-            prop_assert_eq!(Feedback::parse(&body), Some(report));
+            prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));
+            prop_assert_eq!(report.missing.ranges(highest).count(), ranges.len());
         }
     }
 }

@@ -7,4 +7,5 @@ pub mod control;
 pub mod data;
 pub mod icmp;
 pub mod inner;
+pub mod layer;
 pub mod offload;

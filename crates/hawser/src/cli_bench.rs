@@ -31,6 +31,8 @@ pub(crate) struct BenchArgs {
 enum BenchCommand {
     /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network namespace; needs root.
     IdleClients(IdleArgs),
+    /// Packet events per second of the simulator on one core, with the size of the network: wired multipath TCP.
+    Sim(SimArgs),
     /// How fast the simulator's air is: saturated access points of 54 Mbit/s on one channel, on one core.
     Air(AirArgs),
 }
@@ -43,6 +45,16 @@ struct AirArgs {
     /// Simulated seconds.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct SimArgs {
+    /// Sizes of the network, in nodes.
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000])]
+    nodes: Vec<usize>,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -68,7 +80,54 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::IdleClients(args) => idle_clients(&args),
         BenchCommand::Air(args) => air(&args),
+        BenchCommand::Sim(args) => sim(&args),
     }
+}
+
+fn sim(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    let at = |seconds| hawser_units::Instant::ZERO + Duration::from_secs(seconds);
+    let mut results = Vec::new();
+    for nodes in &args.nodes {
+        ensure!(*nodes > 0, "--nodes: a network has at least one node");
+        let mut network = hawser_sim::bench::wired_multipath(*nodes, 1);
+        network.run(at(SIM_WARMUP));
+        let before = network.packet_events();
+        let clock = Instant::now();
+        network.run(at(SIM_WARMUP + SIM_NODE_SECONDS.div_ceil(*nodes as u64)));
+        let elapsed = clock.elapsed().as_secs_f64();
+        let events = network.packet_events() - before;
+        results.push(json!({
+            "nodes": nodes,
+            "packet_events": events,
+            "events_per_second": events as f64 / elapsed,
+            "ns_per_event": elapsed * 1e9 / events.max(1) as f64,
+            "peak_memory_bytes": peak_memory()?,
+        }));
+    }
+    if args.json {
+        println!("{}", json!({ "version": 1, "sizes": results }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for result in &results {
+        println!(
+            "{:>6} nodes: {:.2} million packet events a second, {:.0} ns each, peak memory {:.1} MB",
+            result["nodes"],
+            result["events_per_second"].as_f64().unwrap_or(0.0) / 1e6,
+            result["ns_per_event"].as_f64().unwrap_or(0.0),
+            result["peak_memory_bytes"].as_f64().unwrap_or(0.0) / 1e6,
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The most memory this process ever held.
+fn peak_memory() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes: u64 = peak
+        .and_then(|text| text.split_whitespace().next()?.parse().ok())
+        .context("/proc shows no memory of this process")?;
+    Ok(kilobytes * 1024)
 }
 
 fn air(args: &AirArgs) -> anyhow::Result<ExitCode> {
@@ -289,3 +348,7 @@ const HUB: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr:
 const POOL: &str = "100.96.0.0/16";
 /// What a connection does at its start (path MTU discovery, key updates) is over then.
 const SETTLE: Duration = Duration::from_secs(5);
+/// Virtual time after which every window has found its size. Units: seconds.
+const SIM_WARMUP: u64 = 2;
+/// Nodes times virtual seconds that are measured.
+const SIM_NODE_SECONDS: u64 = 2_000;

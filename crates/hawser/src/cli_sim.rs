@@ -18,17 +18,8 @@ use hawser_units::Duration;
 use crate::{cli_replay, cli_sweep};
 
 /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
-///
-/// The file is the one that `hawser lab` takes, and so is the result. Traffic is modelled TCP (cubic, reno), multipath TCP (also lia, olia,
-/// balia) or datagrams; `via = "hub"` carries it through the daemon's own machines. To see what a second modem would bring:
-///
-///   hawser sim scenarios/sum-20-20.toml --vs single:a --vs mptcp
-///   hawser sim scenarios/sum-20-20.toml --set network.1.down.rate=5mbit --json
-///   hawser sim scenarios/blackhole.toml --pcap trace.pcapng --series series.csv
-///
-/// Exit codes: 0 done, 1 failed while running, 64 a scenario that cannot be run.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(crate) struct SimArgs {
     /// The scenario, a TOML file.
     #[arg(required_unless_present_any = ["sweep", "merge", "replay"])]
@@ -204,3 +195,16 @@ fn refuse(problem: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "hawser: {problem}");
     ExitCode::from(64)
 }
+
+const HELP: &str = "\
+The file is the one that `hawser lab` takes, and so is the result. Traffic is modelled TCP (cubic, reno),
+multipath TCP (also lia, olia, balia) or datagrams; via = \"hub\" carries it through the daemon's own machines.
+
+Would a second modem help?
+  hawser sim scenarios/sum-20-20.toml --compare --vs mptcp
+The same with a slower one:
+  hawser sim scenarios/sum-20-20.toml --set network.1.down.rate=5mbit --json
+What happens in an outage, packet by packet:
+  hawser sim scenarios/blackhole.toml --pcap trace.pcapng --series series.csv
+
+Exit codes: 0 done, 1 failed while running, 2 usage, 64 a scenario that cannot be run.";

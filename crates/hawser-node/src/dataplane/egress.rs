@@ -540,6 +540,10 @@ impl Sender {
             ("egress_no_buffer", self.dropped.no_buffer),
             ("egress_no_key", self.dropped.no_key),
             ("egress_policed", sum(|session| session.egress.counters().policed)),
+            (
+                "egress_repaired",
+                sum(|session| session.egress.counters().repaired),
+            ),
             ("egress_refused_by_network", self.batches.refused),
             ("egress_datagrams", self.batches.sent.0),
             ("egress_calls", self.batches.sent.1),
@@ -611,6 +615,8 @@ impl Session {
             class: Class::Bulk,
             checksum_partial: false,
             unordered: false,
+            backed: false,
+            repair: false,
             flow: 0,
             sequence: Sequence(0),
             sent_us: at.as_micros_wrapping(),
@@ -622,6 +628,8 @@ impl Session {
                 flow,
                 class,
                 unordered,
+                backed,
+                repair,
                 sequence,
                 ..
             } => {
@@ -632,6 +640,8 @@ impl Session {
                     class,
                     checksum_partial: run.checksum_partial,
                     unordered,
+                    backed,
+                    repair,
                     flow,
                     ..inner
                 };
@@ -649,7 +659,7 @@ impl Session {
             }
             Body::Report(report) => {
                 inner.kind = Kind::Feedback;
-                let room = batches.room(&target, FEEDBACK_LEN + FRAMING);
+                let room = batches.room(&target, report.emitted_len() + FRAMING);
                 sealer.seal(room, 0, &inner, |body| emit_report(&report, body));
             }
             Body::Probe(probe) => {
@@ -668,7 +678,9 @@ impl Session {
 }
 
 fn emit_report(report: &Feedback, body: &mut [u8]) {
-    report.emit(body.first_chunk_mut().expect("the body has a report's length"));
+    let mut whole = [0; FEEDBACK_LEN];
+    report.emit(&mut whole);
+    body.copy_from_slice(&whole[..body.len()]);
 }
 
 fn emit_token(token: u64, body: &mut [u8]) {

@@ -20,6 +20,8 @@ fn inner(kind: Kind, counter: u64, unordered: bool) -> Inner {
         class: Class::Bulk,
         checksum_partial: false,
         unordered,
+        backed: false,
+        repair: false,
         flow: 0,
         sequence: Sequence(counter as u32),
         sent_us: 0,
@@ -87,6 +89,7 @@ fn a_lone_packet_waits_for_its_report() {
         ce: 0,
         received_us: BEGIN.as_micros_wrapping(),
         hold_us: 25_000,
+        ..Feedback::default()
     };
     assert_eq!(
         flush(&mut ingress, BEGIN + 25 * MS),

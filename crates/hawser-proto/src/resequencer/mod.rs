@@ -17,7 +17,7 @@
 //! - a packet that the path carried *after* S has arrived (allowing for the path's own reordering): the path is past them, so they are lost;
 //! - S plus the path's delay, four deviations and a margin has passed: the path is silent.
 //!
-//! When no live path may bring them, waiting is useless. So a gap on a busy session lasts as long as the delays of its paths
+//! When no live path may bring them, and their sender is not about to send them again ([`Resequencer::expect_repairs`]), waiting is useless. So a gap on a busy session lasts as long as the delays of its paths
 //! differ, and no configured timeout takes part, except that nothing is ever held longer than [`Config::max_hold`].
 //!
 //! It fails soft: a wrong estimate or a clock that jumps costs order, never a packet.
@@ -122,6 +122,8 @@ pub struct Resequencer<T> {
     spare: Vec<Box<Held<T>>>,
     /// Packets held in all.
     len: usize,
+    /// Until when repairs may come, and how long one takes.
+    repairs: Option<(Instant, Duration)>,
     /// The earliest that a gap is to be given up; never too late, perhaps too early.
     due: Option<Instant>,
     counters: Counters,
@@ -138,6 +140,7 @@ impl<T> Resequencer<T> {
             waiting: Vec::new(),
             spare: Vec::new(),
             len: 0,
+            repairs: None,
             due: None,
             counters: Counters::default(),
         }
@@ -180,6 +183,18 @@ impl<T> Resequencer<T> {
     /// Forgets a path that was closed or declared dead: nothing is expected of it any more.
     pub fn forget_path(&mut self, path: PathId) {
         self.paths.retain(|known| known.id != path);
+    }
+
+    /// Whether a path is past what was sent at a time and before: what has not come of it is lost.
+    #[must_use]
+    pub fn has_passed(&self, path: PathId, sent_us: u32) -> bool {
+        let known = self.paths.iter().find(|known| known.id == path);
+        known.is_some_and(|path| path.has_passed(sent_us))
+    }
+
+    /// Tells until when packets that were reported missing may come again, and how long one takes; `None`: none is awaited. Gaps are kept open for them.
+    pub fn expect_repairs(&mut self, repairs: Option<(Instant, Duration)>) {
+        self.repairs = repairs;
     }
 
     /// Takes a packet and puts into `out` what may now be delivered.
@@ -424,18 +439,24 @@ impl<T> Resequencer<T> {
         if last <= now {
             return None;
         }
+        // A repair that gets lost is repaired once more.
+        let repaired = self
+            .repairs
+            .map(|(until, takes)| until.min(since + takes * 3).min(last));
+        let repaired = repaired.filter(|until| *until > now);
         let live = || self.paths.iter().filter(|path| path.is_live(now));
         let mut alone = live();
         if let (Some(only), None) = (alone.next(), alone.next())
             && only.is_in_order()
         {
-            return None;
+            return repaired;
         }
         let wait = live()
             .filter(|path| !path.has_passed(sent_us))
             .map(|path| path.remaining(sent_us, self.config.margin, now))
-            .max()?;
-        (!wait.is_zero()).then(|| (now + wait).min(last))
+            .max()
+            .filter(|wait| !wait.is_zero());
+        repaired.max(wait.map(|wait| (now + wait).min(last)))
     }
 }
 

@@ -5,11 +5,13 @@
 //! scheduler serves the daemon, the lab and the simulator.
 
 //!
-//! A path is *ready* when its window is open and its pacing lets a packet go. Every discipline but `earliest-delivery` is
-//! work conserving: while a path is ready, something is sent.
+//! A path is *ready* when its window is open and its pacing lets a packet go. Most disciplines are work conserving: while a path
+//! is ready, something is sent. `earliest-delivery`, `backpressure`, `layer-priority` and `independent-path` may wait for a better one.
 
 mod backpressure;
 mod earliest_delivery;
+mod independent_path;
+mod layer_priority;
 mod min_rtt;
 mod random;
 mod redundant;
@@ -20,9 +22,12 @@ mod tests;
 mod weighted_fair;
 
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+use hawser_wire::layer::Layer;
 
 pub use backpressure::Backpressure;
 pub use earliest_delivery::EarliestDelivery;
+pub use independent_path::IndependentPath;
+pub use layer_priority::LayerPriority;
 pub use min_rtt::MinRtt;
 pub use random::Random;
 pub use redundant::Redundant;
@@ -31,7 +36,7 @@ pub use surplus_round_robin::SurplusRoundRobin;
 pub use weighted_fair::WeightedFair;
 
 /// The names of all schedulers, as in configuration.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 10] = [
     "random",
     "round-robin",
     "surplus-round-robin",
@@ -40,6 +45,8 @@ pub const NAMES: [&str; 8] = [
     "earliest-delivery",
     "backpressure",
     "redundant",
+    "layer-priority",
+    "independent-path",
 ];
 
 /// The scheduler of a class for which nothing else is configured.
@@ -67,6 +74,8 @@ pub fn by_name(name: &str, seed: u64) -> Result<Box<dyn Scheduler>, UnknownSched
         "earliest-delivery" => Box::new(EarliestDelivery::new()),
         "backpressure" => Box::new(Backpressure::new()),
         "redundant" => Box::new(Redundant::new()),
+        "layer-priority" => Box::new(LayerPriority::new()),
+        "independent-path" => Box::new(IndependentPath::new()),
         _ => {
             return Err(UnknownScheduler {
                 name: name.to_owned(),
@@ -97,6 +106,8 @@ pub struct PathView {
     pub round_trip: Duration,
     /// The largest inner packet that fits, in bytes.
     pub mtu: u16,
+    /// Share of packets lost, 0 to 1.
+    pub loss: f64,
 }
 
 /// What waits to be sent: the head of one flow's queue.
@@ -112,6 +123,8 @@ pub struct Demand {
     pub sustained: bool,
     /// Bytes waiting in the queue that this scheduler serves, the head included.
     pub backlog: u64,
+    /// The head's place in a layered stream, or which of several descriptions it belongs to; `None` where there is no such mark.
+    pub layer: Option<Layer>,
 }
 
 /// What to do with the head of the queue.
@@ -126,6 +139,8 @@ pub enum Choice {
     },
     /// Send one packet on each path whose bit is set (bit i is `paths[i]`).
     Duplicate(u64),
+    /// Let the head go: what it needs is not there for it, and it would only delay what matters more.
+    Drop,
     /// Send nothing until a path's state changes or the instant comes.
     Wait(Instant),
 }

@@ -13,6 +13,7 @@ pub(super) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
         delay: Duration::from_millis(delay_ms),
         round_trip: Duration::from_millis(2 * delay_ms),
         mtu: 1400,
+        loss: 0.0,
     }
 }
 
@@ -24,6 +25,7 @@ pub(super) fn demand(len: u32, packets: u16) -> Demand {
         len,
         packets,
         backlog: u64::from(len) * u64::from(packets),
+        layer: None,
     }
 }
 
@@ -93,6 +95,7 @@ impl Server {
             delay: self.delay + self.free_at.since(now),
             round_trip: 2 * self.delay + self.free_at.since(now),
             mtu: 1400,
+            loss: 0.0,
         }
     }
 
@@ -125,6 +128,7 @@ pub(super) fn saturate(scheduler: &mut dyn Scheduler, mut servers: Vec<Server>, 
                     .filter(|(id, _)| mask >> id & 1 == 1);
                 chosen.for_each(|(_, server)| server.send(now));
             }
+            Choice::Drop => panic!("nothing is marked"),
             Choice::Wait(until) => {
                 let reports = servers
                     .iter()
@@ -183,6 +187,7 @@ fn view() -> impl Strategy<Value = PathView> {
                 delay: Duration::from_nanos(delay),
                 round_trip: Duration::from_nanos(round_trip),
                 mtu,
+                loss: (mtu % 11) as f64 / 10.0,
             },
         )
 }
@@ -196,6 +201,7 @@ fn step() -> impl Strategy<Value = (Demand, Vec<PathView>, Instant)> {
                 len,
                 packets,
                 backlog: u64::from(len) + more,
+                layer: (more % 3 > 0).then_some(Layer((more % 8) as u8)),
             }
         });
     (
@@ -234,9 +240,13 @@ proptest! {
                             prop_assert_eq!(mask >> index & 1 == 1, view.is_ready(*now));
                         }
                     }
+                    Choice::Drop => prop_assert!(name == "layer-priority" && demand.layer > Some(Layer(0))),
                     Choice::Wait(until) => {
                         prop_assert!(until > *now);
-                        let may_wait = matches!(name, "earliest-delivery" | "backpressure");
+                        let may_wait = matches!(
+                            name,
+                            "earliest-delivery" | "backpressure" | "layer-priority" | "independent-path"
+                        );
                         prop_assert!(!ready || may_wait, "{}: idle beside a ready path", name);
                     }
                 }

@@ -578,6 +578,8 @@ impl World {
             class: Class::Bulk,
             checksum_partial: false,
             unordered: false,
+            backed: false,
+            repair: false,
             flow: 0,
             sequence: Sequence(0),
             sent_us: now.as_micros_wrapping(),
@@ -594,6 +596,8 @@ impl World {
                 flow,
                 class,
                 unordered,
+                backed,
+                repair,
                 sequence,
                 last: freed,
             } => {
@@ -602,6 +606,7 @@ impl World {
                 for step in 0..count {
                     inner.class = class;
                     inner.unordered = unordered;
+                    (inner.backed, inner.repair) = (backed, repair);
                     inner.flow = flow;
                     inner.sequence = sequence.add(u32::from(step));
                     let len = run.cut.len_of(run.next + step);
@@ -622,7 +627,7 @@ impl World {
             Body::Report(report) => {
                 let mut body = [0; FEEDBACK_LEN];
                 report.emit(&mut body);
-                (Kind::Feedback, body.to_vec())
+                (Kind::Feedback, body[..report.emitted_len()].to_vec())
             }
             Body::Probe(probe) => {
                 let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));

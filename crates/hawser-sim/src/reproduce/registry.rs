@@ -1,7 +1,7 @@
 //! Every experiment there is.
 
 use super::experiment::Experiment;
-use crate::experiments::juggler;
+use crate::experiments::{flow_switch, juggler, piconet};
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
@@ -11,4 +11,23 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &juggler::Video,
     &juggler::Swarm,
     &juggler::SideChannel,
+    &piconet::Sizes,
+    &piconet::Joining,
+    &piconet::Unequal,
+    &piconet::Members,
+    &piconet::UnequalConstant,
+    &piconet::JoiningConstant,
+    &piconet::SpareChannels,
+    &piconet::Layers,
+    &piconet::Changing,
+    &piconet::Testbed,
+    &piconet::Transient,
+    &piconet::Streaming,
+    &piconet::OneSlow,
+    &flow_switch::Migrating,
+    &flow_switch::TwoNetworks,
+    &flow_switch::Outages,
+    &flow_switch::TenNetworks,
+    &flow_switch::ByPolicy,
+    &flow_switch::PacketSize,
 ];

@@ -161,7 +161,8 @@ impl World {
     }
 
     fn add_ways(&mut self, networks: std::ops::Range<usize>) {
-        for [down, up] in self.links[networks].to_vec() {
+        for network in networks {
+            let [down, up] = self.links[network];
             self.add_way(up, down);
         }
     }

@@ -189,6 +189,8 @@ impl Tunnel {
             class: Class::Bulk,
             checksum_partial: false,
             unordered: false,
+            backed: false,
+            repair: false,
             flow: 0,
             sequence: Sequence(0),
             sent_us: now.as_micros_wrapping(),
@@ -204,6 +206,8 @@ impl Tunnel {
                 flow,
                 class,
                 unordered,
+                backed,
+                repair,
                 sequence,
                 last,
                 ..
@@ -219,6 +223,7 @@ impl Tunnel {
                 }
                 inner.class = class;
                 inner.unordered = unordered;
+                (inner.backed, inner.repair) = (backed, repair);
                 inner.flow = flow;
                 inner.sequence = sequence;
                 self.put(at, transmit, inner, (Vec::new(), Some(packet)), context);
@@ -227,7 +232,7 @@ impl Tunnel {
             Sent::Report(report) => {
                 let mut body = [0; FEEDBACK_LEN];
                 report.emit(&mut body);
-                (Kind::Feedback, body.to_vec())
+                (Kind::Feedback, body[..report.emitted_len()].to_vec())
             }
             Sent::Probe(probe) => {
                 let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
@@ -373,7 +378,7 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
     if let Body::Tcp(segment) = packet.body {
         let header = (packet.size - 20).saturating_sub(segment.payload);
         bytes[9] = protocol::TCP;
-        bytes[32] = (header.clamp(20, 60) / 4 << 4) as u8;
+        bytes[32] = ((header.clamp(20, 60) / 4) << 4) as u8;
         bytes[33] = segment.flags;
     }
 }

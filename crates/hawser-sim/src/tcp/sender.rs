@@ -606,6 +606,3 @@ impl Sender {
 struct Delivered {
     round_trip: Option<Duration>,
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,204 @@
+//! What was sent, kept for a while in case its receiver reports it missing.
+//!
+//! Every transmission of packets leaves a record on its path; the buffers it was cut from live until the youngest record that needs them is too old.
+//! A packet that is reported missing becomes wanted once, goes out again on some path, and leaves a record there in turn, so that a repair that is lost is
+//! repaired too.
+//!
+//! ```text
+//!   sent --keep--> kept --on_missing--> wanted --next, keep_again--> kept (round + 1)
+//!                   | too old, or too much is kept               | after the last round
+//!                   +-----------------> released <---------------+
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use hawser_units::{Duration, Instant, PathId, Sequence};
+use hawser_wire::data::Class;
+
+use crate::flow::Run;
+
+/// Buffers kept at once: 64 MB where each holds 64 KB.
+const BUFFERS: usize = 1024;
+/// How often a packet is repaired.
+const ROUNDS: u8 = 3;
+
+/// A packet, or several of one run, with its place in its flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parcel<B> {
+    /// The buffer; `run.next` is the first segment meant.
+    pub(super) run: Run<B>,
+    pub(super) flow: u16,
+    pub(super) class: Class,
+    /// Of the first segment.
+    pub(super) sequence: Sequence,
+}
+
+#[derive(Debug)]
+struct Record<B> {
+    counter: u64,
+    count: u16,
+    parcel: Parcel<B>,
+    until: Instant,
+    round: u8,
+    /// Which of its packets have been wanted.
+    wanted: u64,
+}
+
+/// A packet to be sent again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<B> {
+    pub(super) parcel: Parcel<B>,
+    until: Instant,
+    round: u8,
+}
+
+/// Everything that is kept.
+///
+/// Cost: O(1) a transmission, O(log kept) a missing packet. Memory is bounded by [`BUFFERS`].
+#[derive(Debug)]
+pub(super) struct Kept<B> {
+    records: BTreeMap<PathId, VecDeque<Record<B>>>,
+    buffers: VecDeque<(Instant, B)>,
+    wanted: VecDeque<Wanted<B>>,
+    /// No record ends before the one made before it.
+    until: Instant,
+    /// Records that end by then have lost their buffers.
+    released: Instant,
+}
+
+impl<B: Copy> Kept<B> {
+    pub(super) fn new() -> Self {
+        Self {
+            records: BTreeMap::new(),
+            buffers: VecDeque::new(),
+            wanted: VecDeque::new(),
+            until: Instant::ZERO,
+            released: Instant::ZERO,
+        }
+    }
+
+    /// Keeps packets (at most 64) that were sent as `counters`. `is_last`: nothing else of their buffer will be sent.
+    pub(super) fn keep(
+        &mut self,
+        path: PathId,
+        counters: Range<u64>,
+        parcel: Parcel<B>,
+        is_last: bool,
+        until: Instant,
+    ) {
+        self.until = self.until.max(until);
+        if is_last {
+            self.buffers.push_back((self.until, parcel.run.buffer));
+        }
+        self.record(
+            path,
+            Record {
+                counter: counters.start,
+                count: (counters.end - counters.start) as u16,
+                parcel,
+                until: self.until,
+                round: 0,
+                wanted: 0,
+            },
+        );
+    }
+
+    /// Keeps a packet that was sent again.
+    pub(super) fn keep_again(&mut self, path: PathId, counter: u64, wanted: &Wanted<B>) {
+        self.record(
+            path,
+            Record {
+                counter,
+                count: 1,
+                parcel: wanted.parcel,
+                until: wanted.until,
+                round: wanted.round,
+                wanted: 0,
+            },
+        );
+    }
+
+    fn record(&mut self, path: PathId, record: Record<B>) {
+        let records = self.records.entry(path).or_default();
+        while records
+            .front()
+            .is_some_and(|oldest| oldest.until <= self.released)
+        {
+            records.pop_front();
+        }
+        records.push_back(record);
+    }
+
+    /// A packet of a path has not arrived: it is wanted, unless it is too late or was wanted before.
+    pub(super) fn on_missing(&mut self, path: PathId, counter: u64, now: Instant) {
+        let Some(records) = self.records.get_mut(&path) else {
+            return;
+        };
+        let at = records.partition_point(|record| record.counter <= counter);
+        let Some(record) = at.checked_sub(1).and_then(|at| records.get_mut(at)) else {
+            return;
+        };
+        let index = counter - record.counter;
+        let is_there = index < u64::from(record.count) && record.until > now.max(self.released);
+        if !is_there || record.round >= ROUNDS || record.wanted & 1 << index != 0 {
+            return;
+        }
+        record.wanted |= 1 << index;
+        let mut parcel = record.parcel;
+        parcel.run.next += index as u16;
+        parcel.run.mark = false;
+        parcel.sequence = parcel.sequence.add(index as u32);
+        self.wanted.push_back(Wanted {
+            parcel,
+            until: record.until,
+            round: record.round + 1,
+        });
+    }
+
+    /// The next packet to send again.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Wanted<B>> {
+        loop {
+            let wanted = self.wanted.pop_front()?;
+            if wanted.until > now.max(self.released) {
+                return Some(wanted);
+            }
+        }
+    }
+
+    /// When a buffer is to be released.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.buffers.front().map(|(until, _)| *until)
+    }
+
+    /// Releases the buffers that are too old, and the oldest beyond the bound.
+    pub(super) fn release(&mut self, now: Instant, freed: &mut Vec<B>) {
+        while let Some((until, buffer)) = self.buffers.front().copied() {
+            if until > now && self.buffers.len() <= BUFFERS {
+                break;
+            }
+            self.buffers.pop_front();
+            self.released = until;
+            freed.push(buffer);
+        }
+    }
+
+    /// A path is gone: what was sent on it is not reported on any more.
+    pub(super) fn forget_path(&mut self, path: PathId) {
+        self.records.remove(&path);
+    }
+
+    /// Gives all buffers back.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = B> {
+        self.records.clear();
+        self.wanted.clear();
+        std::mem::take(&mut self.buffers)
+            .into_iter()
+            .map(|(_, buffer)| buffer)
+    }
+}
+
+/// How long what was sent is kept: two losses found and repaired, and the time of reports.
+pub(super) fn keeping_time(round_trip: Duration) -> Duration {
+    (round_trip * 3 + Duration::from_millis(40)).clamp(Duration::from_millis(100), Duration::from_secs(1))
+}

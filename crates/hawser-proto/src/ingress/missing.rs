@@ -1,0 +1,226 @@
+//! The packets of one path that have not come, as far as their sender may still send them again.
+//!
+//! A counter that is jumped over is open; it is missing once a packet that was sent later has come by more than the path reorders. It is then
+//! named in three reports, because reports get lost too, and forgotten after a second. A gap too large to be chance is an outage, which nobody repairs
+//! this way.
+
+use std::collections::VecDeque;
+
+use hawser_units::{Duration, Instant};
+use hawser_wire::data::Missing;
+
+/// Reports that name a missing packet.
+const MENTIONS: u8 = 3;
+/// More counters at once are an outage.
+const OUTAGE: u64 = 512;
+/// Longer ago nobody waits for it.
+const FORGOTTEN: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    counter: u64,
+    /// When the packet after it was sent, by the sender's clock.
+    sent_us: u32,
+    opened: Instant,
+    found: bool,
+    mentions: u8,
+}
+
+/// The holes in the counters of one path.
+#[derive(Debug, Default)]
+pub(super) struct Holes {
+    holes: VecDeque<Hole>,
+}
+
+impl Holes {
+    /// Takes note of a packet: those between it and the highest before are open, or it closes a hole itself.
+    pub(super) fn on_packet(&mut self, counter: u64, highest: u64, sent_us: u32, now: Instant) {
+        if counter < highest {
+            if let Ok(at) = self.holes.binary_search_by_key(&counter, |hole| hole.counter) {
+                self.holes.remove(at);
+            }
+            return;
+        }
+        if highest == 0 || counter - highest > OUTAGE {
+            return;
+        }
+        self.holes.extend((highest + 1..counter).map(|counter| Hole {
+            counter,
+            sent_us,
+            opened: now,
+            found: false,
+            mentions: 0,
+        }));
+    }
+
+    /// Finds out which open holes are losses; says whether any is new. `has_passed`: whether the path is past what was sent at a time.
+    pub(super) fn find(&mut self, now: Instant, has_passed: impl Fn(u32) -> bool) -> u32 {
+        while self
+            .holes
+            .front()
+            .is_some_and(|hole| now.since(hole.opened) > FORGOTTEN)
+        {
+            self.holes.pop_front();
+        }
+        let mut found = 0;
+        for hole in self.holes.iter_mut().filter(|hole| !hole.found) {
+            hole.found = has_passed(hole.sent_us);
+            found += u32::from(hole.found);
+        }
+        found
+    }
+
+    /// What a report is to name.
+    pub(super) fn mention(&mut self, highest: u64) -> Missing {
+        let mut missing = Missing::default();
+        let mut due = self
+            .holes
+            .iter_mut()
+            .filter(|hole| hole.found && hole.mentions < MENTIONS)
+            .peekable();
+        while let Some(first) = due.next() {
+            first.mentions += 1;
+            let mut count = 1;
+            while let Some(next) = due.next_if(|next| next.counter == first.counter + u64::from(count)) {
+                next.mentions += 1;
+                count += 1;
+            }
+            let Ok(back) = u16::try_from(highest.saturating_sub(first.counter)) else {
+                continue;
+            };
+            if !missing.push(back, count) {
+                first.mentions -= 1;
+                break;
+            }
+        }
+        missing
+    }
+}
+
+/// How long a repair takes from the moment when the loss is found, and how many are awaited.
+///
+/// Source: RFC 6298 section 2 for the estimate. A repair does not say which loss it mends; it is taken for the oldest.
+#[derive(Debug)]
+pub(super) struct Repairs {
+    /// When each loss was found that has not been repaired.
+    awaited: VecDeque<Instant>,
+    smoothed: Duration,
+    deviation: Duration,
+}
+
+impl Default for Repairs {
+    fn default() -> Self {
+        Self {
+            awaited: VecDeque::new(),
+            smoothed: Duration::from_millis(60),
+            deviation: Duration::from_millis(20),
+        }
+    }
+}
+
+impl Repairs {
+    /// So many more losses were found now.
+    pub(super) fn on_found(&mut self, count: u32, now: Instant) {
+        let room = AWAITED - self.awaited.len().min(AWAITED);
+        self.awaited.extend((0..count as usize).take(room).map(|_| now));
+    }
+
+    /// A repair came.
+    pub(super) fn on_repair(&mut self, now: Instant) {
+        let Some(found) = self.awaited.pop_front() else {
+            return;
+        };
+        let sample = now.since(found);
+        let error = sample.abs_diff(self.smoothed);
+        self.deviation = (self.deviation * 3 + error) / 4;
+        self.smoothed = (self.smoothed * 7 + sample) / 8;
+    }
+
+    /// How long a repair may take.
+    pub(super) fn patience(&self) -> Duration {
+        (self.smoothed + self.deviation * 4 + SLACK).min(LONGEST)
+    }
+
+    /// Until when a repair may still come; `None` when none is awaited.
+    pub(super) fn until(&mut self, now: Instant) -> Option<Instant> {
+        let patience = self.patience();
+        while self.awaited.front().is_some_and(|found| *found + patience <= now) {
+            self.awaited.pop_front();
+        }
+        self.awaited.back().map(|found| *found + patience)
+    }
+}
+
+/// Beyond what repairs take: reports are 5 ms apart, and a repair queues like any packet.
+const SLACK: Duration = Duration::from_millis(15);
+/// No repair is worth waiting for longer.
+const LONGEST: Duration = Duration::from_millis(300);
+/// Losses that are waited for at once.
+const AWAITED: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn named(holes: &mut Holes, highest: u64) -> Vec<(u64, u16)> {
+        holes.mention(highest).ranges(highest).collect()
+    }
+
+    #[test]
+    fn a_hole_is_named_three_times_once_the_path_is_past_it() {
+        let mut holes = Holes::default();
+        holes.on_packet(10, 9, 100, BEGIN);
+        holes.on_packet(14, 10, 200, BEGIN);
+        assert_eq!(holes.find(BEGIN, |_| false), 0);
+        assert!(named(&mut holes, 14).is_empty());
+        holes.on_packet(12, 14, 150, BEGIN);
+        assert_eq!(holes.find(BEGIN, |sent| sent <= 200), 2);
+        for _ in 0..3 {
+            assert_eq!(named(&mut holes, 20), [(11, 1), (13, 1)]);
+        }
+        assert!(named(&mut holes, 20).is_empty());
+    }
+
+    #[test]
+    fn an_outage_is_not_a_loss() {
+        let mut holes = Holes::default();
+        holes.on_packet(2_000, 10, 0, BEGIN);
+        assert_eq!(holes.find(BEGIN, |_| true), 0);
+    }
+
+    #[test]
+    fn more_than_a_report_holds_comes_in_the_next_one() {
+        let mut holes = Holes::default();
+        for counter in (2..100).step_by(2) {
+            holes.on_packet(counter, counter - 2, 0, BEGIN);
+        }
+        holes.find(BEGIN, |_| true);
+        let mut all = std::collections::BTreeSet::new();
+        for _ in 0..12 {
+            all.extend(named(&mut holes, 100));
+        }
+        assert_eq!(all.len(), 48);
+    }
+
+    #[test]
+    fn patience_follows_the_repairs() {
+        let mut repairs = Repairs::default();
+        let mut now = BEGIN;
+        for _ in 0..50 {
+            repairs.on_found(1, now);
+            now += Duration::from_millis(25);
+            repairs.on_repair(now);
+        }
+        assert!(repairs.until(now).is_none());
+        let patience = repairs.patience();
+        assert!(
+            (Duration::from_millis(40)..Duration::from_millis(55)).contains(&patience),
+            "{patience:?}"
+        );
+        repairs.on_found(2, now);
+        assert_eq!(repairs.until(now), Some(now + patience));
+        assert_eq!(repairs.until(now + patience), None);
+    }
+}

@@ -1,0 +1,378 @@
+//! Striping of layered streams: what matters most goes over the most reliable paths, and what there is no room for is let go.
+//!
+//! A packet's layer is its mark ([`Demand::layer`]); the layers of a flow are its sub-flows. Which paths each of them has is worked out by
+//! [`crate::pool::allocation`] whenever paths or needs change; here packets are striped over the paths of their layer.
+//!
+//! ```text
+//!                       paths or layers changed, or a while ago
+//!   packet -> planned? ------------------------------------------> plan: needs x paths -> shares
+//!               | yes                                                      |
+//!               v                                                          v
+//!     has its layer shares? -- no, and there is no room for it --> drop
+//!               | yes
+//!               v
+//!     surplus round robin over its shares -- none of them ready --> wait
+//! ```
+//!
+//! Failure: a path that goes is not among the views any more, and the next packet finds a new plan. Nothing is sent again here.
+
+use std::collections::BTreeMap;
+
+use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+use hawser_wire::layer::Layer;
+
+use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate, wait};
+use crate::pool::allocation::{self, Channel, FlowNeed, Need, Remainder, Shares};
+use crate::pool::requirement::{Observer, Requirement};
+
+/// Gives the base layer the most reliable paths, the next layer the next ones, and the last layers nothing when paths are short.
+///
+/// With marks made from frame kinds ([`hawser_wire::layer::Frame::layer`]) this is frame-priority striping: I before P before B.
+/// What each layer needs is observed, or declared with [`Self::with_needs`]. An observed layer is let go only once packets
+/// pile up, because the rate of a path that was never filled is known as a lower bound only. Packets without a mark go in surplus
+/// round robin over all paths.
+///
+/// Source: Piconet section III-D (layer-priority and frame-priority striping).
+/// Cost: O(paths) a packet, O(layers x paths) a plan; memory grows with the flows of the last seconds.
+#[derive(Debug, Default)]
+pub struct LayerPriority {
+    remainder: Remainder,
+    declared: Option<Vec<Need>>,
+    subflows: BTreeMap<(u16, Layer), Subflow>,
+    unmarked: SurplusRoundRobin,
+    planned: Option<Planned>,
+    scratch: Vec<PathView>,
+}
+
+#[derive(Debug)]
+struct Subflow {
+    observer: Observer,
+    turn: SurplusRoundRobin,
+    shares: Shares,
+    last: Instant,
+}
+
+/// What a plan was made of.
+#[derive(Clone, Debug, PartialEq)]
+struct Planned {
+    at: Instant,
+    paths: Vec<(PathId, u64, u16)>,
+    subflows: usize,
+}
+
+impl LayerPriority {
+    /// With needs as observed, remainders shared.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With these needs for the layers of every flow, and no patience with those that do not fit.
+    #[must_use]
+    pub fn with_needs(needs: Vec<Need>, remainder: Remainder) -> Self {
+        Self {
+            declared: Some(needs),
+            remainder,
+            ..Self::default()
+        }
+    }
+
+    /// Makes a new plan if the old one is not of these paths and sub-flows any more.
+    fn plan(&mut self, paths: &[PathView], now: Instant) {
+        let shown = |path: &PathView| {
+            (
+                path.id,
+                path.rate.as_bps() / RATE_STEP,
+                (path.loss * LOSS_STEPS) as u16,
+            )
+        };
+        let stale = self.planned.as_ref().is_none_or(|planned| {
+            planned.subflows != self.subflows.len()
+                || planned.paths.len() != paths.len()
+                || planned
+                    .paths
+                    .iter()
+                    .zip(paths)
+                    .any(|(old, path)| *old != shown(path))
+                || now.since(planned.at) >= PLAN_AGAIN
+        });
+        if !stale {
+            return;
+        }
+        self.subflows
+            .retain(|_, subflow| now.since(subflow.last) < FORGET);
+        let lowest = lowest_rate(paths);
+        let channels: Vec<Channel> = paths
+            .iter()
+            .map(|path| Channel {
+                id: path.id,
+                rate: if path.rate == Rate::ZERO {
+                    lowest
+                } else {
+                    path.rate
+                },
+                loss: path.loss,
+                delay: path.delay,
+            })
+            .collect();
+        self.share_out(&channels, now);
+        self.planned = Some(Planned {
+            at: now,
+            paths: paths.iter().map(shown).collect(),
+            subflows: self.subflows.len(),
+        });
+    }
+
+    fn share_out(&mut self, channels: &[Channel], now: Instant) {
+        let mut flows: BTreeMap<u16, Vec<Need>> = BTreeMap::new();
+        for (&(flow, layer), subflow) in &mut self.subflows {
+            let declared = self
+                .declared
+                .as_ref()
+                .and_then(|needs| needs.get(usize::from(layer.0)));
+            let need = declared
+                .copied()
+                .unwrap_or_else(|| observed(&mut subflow.observer, now));
+            flows.entry(flow).or_default().push(need);
+        }
+        let needs: Vec<FlowNeed> = flows
+            .into_values()
+            .map(|subflows| FlowNeed {
+                importance: 0,
+                subflows,
+            })
+            .collect();
+        let mut shares = allocation::allocate_flows(&needs, channels, self.remainder)
+            .into_iter()
+            .flatten();
+        for subflow in self.subflows.values_mut() {
+            subflow.shares = shares.next().unwrap_or_default();
+        }
+    }
+}
+
+/// What a layer was seen to send, with some room to grow.
+fn observed(observer: &mut Observer, now: Instant) -> Need {
+    let traffic = observer.requirement(now).unwrap_or(Requirement::TokenBucket {
+        rate: Rate::from_bps(1),
+        burst: Bytes(0),
+    });
+    Need {
+        traffic: Requirement::TokenBucket {
+            rate: traffic.rate().scale(HEADROOM).max(Rate::from_bps(1)),
+            burst: traffic.burst(),
+        },
+        deadline: None,
+    }
+}
+
+impl Scheduler for LayerPriority {
+    fn name(&self) -> &'static str {
+        "layer-priority"
+    }
+
+    fn choose(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
+        let Some(layer) = demand.layer else {
+            return self.unmarked.choose(demand, paths, now);
+        };
+        let key = (demand.flow, layer);
+        let subflow = self.subflows.entry(key).or_insert_with(|| Subflow {
+            observer: Observer::new(now),
+            turn: SurplusRoundRobin::new(),
+            shares: Shares::new(),
+            last: now,
+        });
+        subflow.last = now;
+        self.plan(paths, now);
+        let Some(subflow) = self.subflows.get_mut(&key) else {
+            return wait(paths, now);
+        };
+        let total: u64 = paths
+            .iter()
+            .map(|path| path.rate.as_bps())
+            .fold(0, u64::saturating_add);
+        let crowded = self.declared.is_some()
+            || demand.backlog > Rate::from_bps(total).bytes_in(PATIENCE).0.max(LEAST_BACKLOG);
+        self.scratch.clear();
+        if subflow.shares.is_empty() {
+            if layer != Layer(0) && crowded && !paths.is_empty() {
+                subflow.observer.handle_packet(u64::from(demand.len), now);
+                return Choice::Drop;
+            }
+            // The base without any share, or no sign yet that there is too little: wherever it can.
+            self.scratch.extend_from_slice(paths);
+        } else {
+            for share in &subflow.shares {
+                let path = paths.iter().find(|path| path.id == share.channel);
+                self.scratch.extend(path.map(|path| PathView {
+                    rate: share.rate.max(Rate::from_bps(1)),
+                    ..*path
+                }));
+            }
+            self.scratch.sort_unstable_by_key(|path| path.id);
+        }
+        match subflow.turn.choose(demand, &self.scratch, now) {
+            Choice::Send { path, .. } => {
+                subflow.observer.handle_packet(u64::from(demand.len), now);
+                let id = self.scratch[path].id;
+                let path = paths.iter().position(|path| path.id == id).unwrap_or_default();
+                Choice::Send { path, packets: 1 }
+            }
+            other @ (Choice::Duplicate(_) | Choice::Drop | Choice::Wait(_)) => other,
+        }
+    }
+}
+
+/// How old a plan may become while nothing seems to change: needs grow without a sign.
+const PLAN_AGAIN: Duration = Duration::from_millis(100);
+
+/// When a sub-flow that sends nothing gives its channels back: longer than the pause between two sparse layers.
+const FORGET: Duration = Duration::from_secs(3);
+
+/// An observed layer may grow by an eighth before the next plan.
+const HEADROOM: f64 = 1.125;
+
+/// Changes of a path's rate below this, in bit/s, make no new plan at once.
+const RATE_STEP: u64 = 1_000;
+
+/// Changes of loss below a thousandth make no new plan at once.
+const LOSS_STEPS: f64 = 1_000.0;
+
+/// A queue that all paths together need longer for says that there is not enough for all layers.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Nor does a queue below a few packets.
+const LEAST_BACKLOG: u64 = 6_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{chosen, demand, open};
+    use super::*;
+
+    fn lossy(id: u16, kbps: u64, loss: f64) -> PathView {
+        PathView {
+            rate: Rate::from_bps(kbps * 1_000),
+            loss,
+            ..open(id, 1, 10)
+        }
+    }
+
+    fn packet(layer: u8) -> Demand {
+        Demand {
+            layer: Some(Layer(layer)),
+            ..demand(200, 1)
+        }
+    }
+
+    fn need(kbps: u64) -> Need {
+        Need {
+            traffic: Requirement::TokenBucket {
+                rate: Rate::from_bps(kbps * 1_000),
+                burst: Bytes(0),
+            },
+            deadline: None,
+        }
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    /// What happens to 30 packets of each layer, by path id; 0 for those let go.
+    fn carried(scheduler: &mut LayerPriority, paths: &[PathView], layers: u8, from: u64) -> Vec<Vec<u16>> {
+        let mut result = vec![Vec::new(); usize::from(layers)];
+        for n in 0..30u64 {
+            for layer in 0..layers {
+                let choice = scheduler.choose(&packet(layer), paths, at(from + n * 100));
+                let id = if choice == Choice::Drop {
+                    0
+                } else {
+                    paths[chosen(choice)].id.0
+                };
+                let ids = &mut result[usize::from(layer)];
+                if !ids.contains(&id) {
+                    ids.push(id);
+                }
+            }
+        }
+        result
+    }
+
+    #[test]
+    fn each_layer_keeps_to_its_paths_and_shifts_with_them() {
+        let mut scheduler = LayerPriority::with_needs(vec![need(15); 3], Remainder::LastResort);
+        let mut paths = vec![lossy(1, 20, 0.1), lossy(2, 20, 0.01), lossy(3, 20, 0.05)];
+        // The first packets come before the scheduler knows of the other layers.
+        carried(&mut scheduler, &paths, 3, 0);
+        assert_eq!(carried(&mut scheduler, &paths, 3, 3_000), [[2], [3], [1]]);
+        paths[0].loss = 0.0;
+        assert_eq!(carried(&mut scheduler, &paths, 3, 6_000), [[1], [2], [3]]);
+        paths.remove(0);
+        assert_eq!(carried(&mut scheduler, &paths, 3, 9_000), [[2], [3], [0]]);
+    }
+
+    #[test]
+    fn a_large_base_is_striped_in_proportion() {
+        let mut scheduler = LayerPriority::with_needs(vec![need(60)], Remainder::Shared);
+        let paths = [lossy(1, 40, 0.0), lossy(2, 40, 0.01)];
+        let mut sent = [0u32; 2];
+        for n in 0..600 {
+            sent[chosen(scheduler.choose(&packet(0), &paths, at(n)))] += 1;
+        }
+        assert!(sent[0].abs_diff(400) < 20, "{sent:?}");
+    }
+
+    #[test]
+    fn observed_layers_are_let_go_only_when_packets_pile_up() {
+        let mut scheduler = LayerPriority::new();
+        let paths = [lossy(1, 20, 0.0)];
+        for n in 0..100 {
+            let choices = [0, 1].map(|layer| scheduler.choose(&packet(layer), &paths, at(n * 100)));
+            assert!(
+                choices.iter().all(|choice| matches!(choice, Choice::Send { .. })),
+                "{n}"
+            );
+        }
+        let crowd = Demand {
+            backlog: 20_000,
+            ..packet(1)
+        };
+        assert_eq!(scheduler.choose(&crowd, &paths, at(10_000)), Choice::Drop);
+        let base = Demand {
+            layer: Some(Layer(0)),
+            ..crowd
+        };
+        assert!(matches!(
+            scheduler.choose(&base, &paths, at(10_000)),
+            Choice::Send { .. }
+        ));
+    }
+
+    #[test]
+    fn waits_for_its_own_paths() {
+        let mut scheduler = LayerPriority::with_needs(vec![need(15); 2], Remainder::LastResort);
+        let mut paths = [lossy(1, 20, 0.0), lossy(2, 20, 0.1)];
+        scheduler.choose(&packet(0), &paths, at(0));
+        scheduler.choose(&packet(1), &paths, at(0));
+        paths[0].window = 0;
+        assert!(matches!(
+            scheduler.choose(&packet(0), &paths, at(1)),
+            Choice::Wait(_)
+        ));
+        assert_eq!(
+            scheduler.choose(&packet(1), &paths, at(1)),
+            Choice::Send { path: 1, packets: 1 }
+        );
+    }
+
+    #[test]
+    fn unmarked_packets_use_every_path() {
+        let mut scheduler = LayerPriority::new();
+        let paths = [lossy(1, 20, 0.0), lossy(2, 20, 0.5)];
+        let mut sent = [0u32; 2];
+        for n in 0..100 {
+            sent[chosen(scheduler.choose(&demand(200, 1), &paths, at(n)))] += 1;
+        }
+        assert!(sent[0].abs_diff(sent[1]) < 10, "{sent:?}");
+    }
+}

@@ -1,0 +1,391 @@
+//! Layer marks: how much a packet of a video stream matters, read from what its sender already says.
+//!
+//! A stream that may be carried in part tells which of its packets depend on which: in RTP streams of their own, in the payload's
+//! own header, in the code point of the IP header, or by port. A [`Rule`] names the packets and where to look; the answer is a
+//! [`Layer`]. Nothing here keeps state, so it serves packets in any order and of any flow.
+//!
+//! Not read: encrypted payloads (their RTP header still is, so layers by payload type or SSRC work under SRTP), AV1's dependency
+//! descriptor (its template table would be state).
+
+use crate::inner::{Summary, protocol};
+
+/// The importance of a packet within its stream: 0 is the base, and a layer is of use only with all those below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Layer(pub u8);
+
+impl Layer {
+    /// The least important that is told apart.
+    pub const LAST: Self = Self(MOST_LAYERS - 1);
+}
+
+/// How many layers are told apart: what three bits hold, as in all the payload formats read here.
+pub const MOST_LAYERS: u8 = 8;
+
+/// The fixed part of an RTP header, and where the payload lies.
+///
+/// Source: RFC 3550 section 5.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rtp {
+    /// The marker bit: with video, the last packet of a frame.
+    pub marker: bool,
+    /// Payload type, 7 bits.
+    pub payload_type: u8,
+    /// Sequence number.
+    pub sequence: u16,
+    /// Media time, in units of the payload format.
+    pub timestamp: u32,
+    /// The stream.
+    pub ssrc: u32,
+    /// Bytes before the payload.
+    pub header_len: u16,
+    /// Bytes before the padding.
+    pub payload_end: u16,
+}
+
+impl Rtp {
+    /// Reads the header at the start of a UDP payload; `None` when it is not RTP or is cut short.
+    ///
+    /// Packets of RTCP on the same port are refused by their type (RFC 5761 section 4).
+    #[must_use]
+    pub fn parse(datagram: &[u8]) -> Option<Self> {
+        let head = datagram.first_chunk::<12>()?;
+        let total = u16::try_from(datagram.len()).ok()?;
+        if head[0] >> 6 != 2 || (192..=223).contains(&head[1]) {
+            return None;
+        }
+        let mut header_len = 12 + usize::from(head[0] & 0x0f) * 4;
+        if head[0] & 0x10 != 0 {
+            let words = datagram.get(header_len + 2..header_len + 4)?;
+            header_len += 4 + usize::from(u16::from_be_bytes([words[0], words[1]])) * 4;
+        }
+        let padding = match head[0] & 0x20 {
+            0 => 0,
+            _ => u16::from(*datagram.last()?),
+        };
+        let payload_end = total.checked_sub(padding)?;
+        if header_len > usize::from(payload_end) {
+            return None;
+        }
+        Some(Self {
+            marker: head[1] & 0x80 != 0,
+            payload_type: head[1] & 0x7f,
+            sequence: u16::from_be_bytes([head[2], head[3]]),
+            timestamp: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
+            ssrc: u32::from_be_bytes([head[8], head[9], head[10], head[11]]),
+            header_len: header_len as u16,
+            payload_end,
+        })
+    }
+
+    /// The payload of the datagram that this was read from; empty for any other that is shorter.
+    #[must_use]
+    pub fn payload<'a>(&self, datagram: &'a [u8]) -> &'a [u8] {
+        datagram
+            .get(usize::from(self.header_len)..usize::from(self.payload_end))
+            .unwrap_or_default()
+    }
+}
+
+/// The kind of a coded picture: who else needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Frame {
+    /// Stands alone, and all others build on it; parameter sets count as such.
+    Intra,
+    /// Builds on earlier ones, and later ones build on it.
+    Predicted,
+    /// Nothing builds on it.
+    Bidirectional,
+}
+
+impl Frame {
+    /// I before P before B.
+    ///
+    /// Source: Piconet section III-D (frame-priority striping).
+    #[must_use]
+    pub fn layer(self) -> Layer {
+        Layer(self as u8)
+    }
+}
+
+/// The frame kind of an RTP payload of H.264: what its reference indicator and type tell without decoding.
+///
+/// A picture of type 5, and the parameter sets it needs, count as intra; other pictures that are referred to as predicted; those with an
+/// indicator of 0 as bidirectional. An aggregate counts as its first unit, whose indicator is that of its most important one.
+///
+/// Source: RFC 6184 sections 1.3, 5.3, 5.7, 5.8; ITU-T H.264 table 7-1.
+#[must_use]
+pub fn h264_frame(payload: &[u8]) -> Option<Frame> {
+    let first = *payload.first()?;
+    let (reference, unit) = (first >> 5 & 3, first & 0x1f);
+    let kind = match unit {
+        24 => payload.get(3)? & 0x1f,
+        25 => payload.get(5)? & 0x1f,
+        28 | 29 => payload.get(1)? & 0x1f,
+        other => other,
+    };
+    match (kind, reference) {
+        (0 | 24..=31, _) => None,
+        (5 | 7 | 8 | 13 | 15, _) => Some(Frame::Intra),
+        (_, 0) => Some(Frame::Bidirectional),
+        _ => Some(Frame::Predicted),
+    }
+}
+
+/// The layer of an RTP payload of scalable H.264: the spatial and quality layer of its header extension; the base layer has none.
+///
+/// Two layers for each dependency id, its base quality and all refinements, so that no packet comes before one that it needs.
+///
+/// Source: RFC 6190 section 1.1.3 (units 14 and 20), RFC 6184 section 5.8 for fragments, which repeat the extension.
+#[must_use]
+pub fn svc_layer(payload: &[u8]) -> Option<Layer> {
+    let unit = |at: usize| payload.get(at).map(|byte| byte & 0x1f);
+    let (kind, extension) = match unit(0)? {
+        24 => (unit(3)?, 4),
+        28 | 29 => (unit(1)?, 2),
+        0 => return None,
+        other => (other, 1),
+    };
+    if kind != 20 {
+        return (kind < 24).then_some(Layer(0));
+    }
+    let ids = *payload.get(extension + 1)?;
+    let (dependency, quality) = (ids >> 4 & 7, ids & 0x0f);
+    Some(Layer((2 * dependency + quality.min(1)).min(Layer::LAST.0)))
+}
+
+/// The layer of an RTP payload of VP9: its spatial and temporal layer together.
+///
+/// A packet needs others only of ids no larger in either, so their sum never puts it before one that it needs.
+///
+/// Source: RFC 9628 section 4.2.
+#[must_use]
+pub fn vp9_layer(payload: &[u8]) -> Option<Layer> {
+    let flags = *payload.first()?;
+    let has_picture = flags & 0x80 != 0;
+    if flags & 0x20 == 0 {
+        return Some(Layer(0));
+    }
+    let at = match has_picture {
+        false => 1,
+        true if payload.get(1)? & 0x80 != 0 => 3,
+        true => 2,
+    };
+    let ids = *payload.get(at)?;
+    Some(Layer(((ids >> 5) + (ids >> 1 & 7)).min(Layer::LAST.0)))
+}
+
+/// Which packets a rule is for; a field that is `None` matches all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pattern {
+    /// Source or destination port.
+    pub port: Option<u16>,
+    /// Differentiated services code point.
+    pub dscp: Option<u8>,
+    /// RTP payload type; a packet that is not RTP does not match.
+    pub payload_type: Option<u8>,
+    /// RTP stream; likewise.
+    pub ssrc: Option<u32>,
+}
+
+/// Where the layer is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// All that match are of this layer.
+    Fixed(Layer),
+    /// [`h264_frame`].
+    H264,
+    /// [`svc_layer`].
+    Svc,
+    /// [`vp9_layer`].
+    Vp9,
+}
+
+/// One rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// For which packets.
+    pub pattern: Pattern,
+    /// Where their layer is.
+    pub reading: Reading,
+}
+
+impl Pattern {
+    fn matches(&self, summary: &Summary, rtp: Option<&Rtp>) -> bool {
+        let key = &summary.key;
+        self.port
+            .is_none_or(|port| key.source_port == port || key.destination_port == port)
+            && self.dscp.is_none_or(|dscp| summary.dscp == dscp)
+            && self
+                .payload_type
+                .is_none_or(|kind| rtp.is_some_and(|rtp| rtp.payload_type == kind))
+            && self
+                .ssrc
+                .is_none_or(|ssrc| rtp.is_some_and(|rtp| rtp.ssrc == ssrc))
+    }
+}
+
+/// The layer of a packet by the first rule that matches it; `None` when no rule does, or the one that does finds no mark.
+///
+/// `packet` is an inner packet that [`crate::inner::parse`] accepted, `summary` what it said.
+///
+/// Cost: O(rules), no copy; with no rules nothing is read.
+#[must_use]
+pub fn layer_of(packet: &[u8], summary: &Summary, rules: &[Rule]) -> Option<Layer> {
+    if rules.is_empty() {
+        return None;
+    }
+    let datagram = match summary.key.protocol {
+        protocol::UDP if summary.headers_len > summary.ip_len => {
+            packet.get(usize::from(summary.headers_len)..).unwrap_or_default()
+        }
+        _ => &[],
+    };
+    let rtp = Rtp::parse(datagram);
+    let rule = rules
+        .iter()
+        .find(|rule| rule.pattern.matches(summary, rtp.as_ref()))?;
+    let payload = rtp.map(|rtp| rtp.payload(datagram));
+    match rule.reading {
+        Reading::Fixed(layer) => Some(layer),
+        Reading::H264 => h264_frame(payload?).map(Frame::layer),
+        Reading::Svc => svc_layer(payload?),
+        Reading::Vp9 => vp9_layer(payload?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inner;
+    use proptest::prelude::*;
+
+    fn rtp(payload_type: u8, ssrc: u32, payload: &[u8]) -> Vec<u8> {
+        let mut datagram = vec![0x80, payload_type, 0, 7, 0, 0, 0, 9];
+        datagram.extend(ssrc.to_be_bytes());
+        datagram.extend(payload);
+        datagram
+    }
+
+    fn udp(dscp: u8, port: u16, datagram: &[u8]) -> Vec<u8> {
+        let total = 28 + datagram.len();
+        let mut packet = vec![0; 28];
+        packet[0] = 0x45;
+        packet[1] = dscp << 2;
+        packet[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+        packet[9] = protocol::UDP;
+        packet[22..24].copy_from_slice(&port.to_be_bytes());
+        packet.extend(datagram);
+        packet
+    }
+
+    fn layer(packet: &[u8], rules: &[Rule]) -> Option<Layer> {
+        layer_of(packet, &inner::parse(packet).expect("valid"), rules)
+    }
+
+    #[test]
+    fn reads_contributors_extension_and_padding() {
+        let mut datagram = vec![0xb1, 0x80 | 96, 0, 7, 0, 0, 0, 9, 0, 0, 0, 5];
+        datagram.extend([1, 2, 3, 4, 0xbe, 0xde, 0, 1, 9, 9, 9, 9, 0x65, 0xaa, 0, 2]);
+        let header = Rtp::parse(&datagram).expect("RTP");
+        assert!(header.marker);
+        assert_eq!((header.payload_type, header.ssrc, header.sequence), (96, 5, 7));
+        assert_eq!(header.payload(&datagram), [0x65, 0xaa]);
+        for len in 0..datagram.len() {
+            if let Some(header) = Rtp::parse(&datagram[..len]) {
+                assert!(usize::from(header.payload_end) <= len);
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_rtp() {
+        assert_eq!(Rtp::parse(&rtp(96, 1, &[])[..11]), None);
+        assert_eq!(Rtp::parse(&[0x40; 20]), None);
+        let report = [&[0x80, 200][..], &[0; 20]].concat();
+        assert_eq!(Rtp::parse(&report), None);
+    }
+
+    #[test]
+    fn frames_of_h264_by_type_and_reference() {
+        let cases: [(&[u8], Option<Frame>); 9] = [
+            (&[0x65], Some(Frame::Intra)),
+            (&[0x67], Some(Frame::Intra)),
+            (&[0x41], Some(Frame::Predicted)),
+            (&[0x01], Some(Frame::Bidirectional)),
+            (&[0x7c, 0x85], Some(Frame::Intra)),
+            (&[0x5c, 0x41], Some(Frame::Predicted)),
+            (&[0x78, 0, 9, 0x67], Some(Frame::Intra)),
+            (&[0x1f], None),
+            (&[], None),
+        ];
+        for (payload, frame) in cases {
+            assert_eq!(h264_frame(payload), frame, "{payload:?}");
+        }
+        assert!(Frame::Intra.layer() < Frame::Predicted.layer());
+        assert!(Frame::Predicted.layer() < Frame::Bidirectional.layer());
+    }
+
+    #[test]
+    fn layers_of_scalable_h264() {
+        assert_eq!(svc_layer(&[0x65]), Some(Layer(0)));
+        assert_eq!(svc_layer(&[0x6e, 0, 0, 0]), Some(Layer(0)));
+        assert_eq!(svc_layer(&[0x74, 0x80, 0x10, 0x07]), Some(Layer(2)));
+        assert_eq!(svc_layer(&[0x74, 0x80, 0x12, 0x07]), Some(Layer(3)));
+        assert_eq!(svc_layer(&[0x7c, 0x94, 0x80, 0x20, 0x07]), Some(Layer(4)));
+        assert_eq!(svc_layer(&[0x74, 0x80]), None);
+    }
+
+    #[test]
+    fn layers_of_vp9() {
+        assert_eq!(vp9_layer(&[0x0c]), Some(Layer(0)));
+        assert_eq!(vp9_layer(&[0x2c, 0x22]), Some(Layer(2)));
+        assert_eq!(vp9_layer(&[0xac, 0x05, 0x20]), Some(Layer(1)));
+        assert_eq!(vp9_layer(&[0xac, 0x85, 0x01, 0x04]), Some(Layer(2)));
+        assert_eq!(vp9_layer(&[0xac, 0x85]), None);
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let fixed = |pattern, layer| Rule {
+            pattern,
+            reading: Reading::Fixed(Layer(layer)),
+        };
+        let any = Pattern::default();
+        let rules = [
+            fixed(Pattern { ssrc: Some(5), ..any }, 2),
+            fixed(
+                Pattern {
+                    dscp: Some(34),
+                    ..any
+                },
+                1,
+            ),
+            Rule {
+                pattern: Pattern {
+                    port: Some(5004),
+                    payload_type: Some(96),
+                    ..any
+                },
+                reading: Reading::H264,
+            },
+        ];
+        let stream = |ssrc| rtp(96, ssrc, &[0x41]);
+        assert_eq!(layer(&udp(34, 5004, &stream(5)), &rules), Some(Layer(2)));
+        assert_eq!(layer(&udp(34, 5004, &stream(6)), &rules), Some(Layer(1)));
+        assert_eq!(layer(&udp(0, 5004, &stream(6)), &rules), Some(Layer(1)));
+        assert_eq!(layer(&udp(0, 5006, &stream(6)), &rules), None);
+        assert_eq!(layer(&udp(0, 5004, &[1, 2, 3]), &rules), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_not_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(rtp) = Rtp::parse(&bytes) {
+                prop_assert!(rtp.header_len <= rtp.payload_end && usize::from(rtp.payload_end) <= bytes.len());
+            }
+            for layer in [svc_layer(&bytes), vp9_layer(&bytes), h264_frame(&bytes).map(Frame::layer)].into_iter().flatten() {
+                prop_assert!(layer <= Layer::LAST);
+            }
+        }
+    }
+}
