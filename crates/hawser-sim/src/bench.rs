@@ -1,12 +1,16 @@
-//! The load by which the simulator's speed is measured: wired multipath TCP.
+//! The loads by which the simulator's speed is measured: wired multipath TCP, and a saturated channel.
 
+use hawser_netem::air::phy::{PhyRate, Standard};
+use hawser_netem::air::{AccessPointConfig, Signal, StationConfig};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_units::{Duration, Instant, Rate};
 
+use crate::app::{Cbr, DatagramSink};
 use crate::host::{End, Host, Way, join};
 use crate::mptcp::{Config, Coupling, MptcpSink, MptcpSource};
 use crate::network::{Network, NodeId};
 use crate::packet::FlowId;
+use crate::radio::{Radio, wire};
 use crate::router::Router;
 
 /// A network of `nodes` nodes in groups of five: two routers, a router behind both, a server and a client with two access links. Each
@@ -16,6 +20,61 @@ pub fn wired_multipath(nodes: usize, seed: u64) -> Network {
     let mut network = Network::new(seed);
     for group in 0..nodes.div_ceil(GROUP) {
         add_group(&mut network, group);
+    }
+    network
+}
+
+/// Access points of 54 Mbit/s that share one channel, each with a client and always something to send until `end`.
+///
+/// # Panics
+/// Never: the nodes are those that were added.
+#[must_use]
+pub fn saturated_air(access_points: usize, seed: u64, end: Instant) -> Network {
+    let mut network = Network::new(seed);
+    let mut radio = Radio::new(network.streams().seed("air"));
+    let (mut all, mut pairs) = (Vec::new(), Vec::new());
+    for _ in 0..access_points {
+        let config = StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(54));
+        let ap = radio.add_access_point(config.clone(), AccessPointConfig::default());
+        let client = radio.add_client(config, ap);
+        all.extend([ap, client]);
+        pairs.push((ap, client));
+    }
+    radio.set_all_signals(&all, &Signal::clear());
+    let air = network.add(radio);
+    // Together a little more than the channel carries.
+    let rate = Rate::from_bps(36_000_000 / access_points as u64);
+    for (index, (ap, client)) in pairs.into_iter().enumerate() {
+        let (server, laptop) = (network.add(Host::default()), network.add(Host::default()));
+        let (far, near) = (network.address(server), network.address(laptop));
+        let radio: &mut Radio = network.node_mut(air).expect("it was added as a radio");
+        radio.assign(near, client);
+        let link = LinkConfig::default;
+        let down = wire(&mut network, &format!("wire{index}"), air, ap, server, link());
+        let up = wire(&mut network, &format!("bus{index}"), air, client, laptop, link());
+        let start = Instant::ZERO + Duration::from_millis(100);
+        join(
+            &mut network,
+            FlowId(index as u32),
+            End {
+                host: server,
+                application: Box::new(Cbr::new(rate, 1472, (start, end))),
+                ways: &[Way {
+                    link: down.to_radio,
+                    local: far,
+                    remote: near,
+                }],
+            },
+            End {
+                host: laptop,
+                application: Box::new(DatagramSink::default()),
+                ways: &[Way {
+                    link: up.to_radio,
+                    local: near,
+                    remote: far,
+                }],
+            },
+        );
     }
     network
 }

@@ -33,6 +33,21 @@ enum BenchCommand {
     IdleClients(IdleArgs),
     /// Packet events per second of the simulator on one core, with the size of the network: wired multipath TCP.
     Sim(SimArgs),
+    /// How fast the simulator's air is: saturated access points of 54 Mbit/s on one channel, on one core.
+    Air(AirArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct AirArgs {
+    /// How many access points; each number is measured.
+    #[arg(default_values_t = [1, 2, 10])]
+    access_points: Vec<u16>,
+    /// Simulated seconds.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,6 +79,7 @@ struct IdleArgs {
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::IdleClients(args) => idle_clients(&args),
+        BenchCommand::Air(args) => air(&args),
         BenchCommand::Sim(args) => sim(&args),
     }
 }
@@ -112,6 +128,26 @@ fn peak_memory() -> anyhow::Result<u64> {
         .and_then(|text| text.split_whitespace().next()?.parse().ok())
         .context("/proc shows no memory of this process")?;
     Ok(kilobytes * 1024)
+}
+
+fn air(args: &AirArgs) -> anyhow::Result<ExitCode> {
+    let mut rows = Vec::new();
+    for count in &args.access_points {
+        ensure!(*count > 0, "there is at least one access point");
+        let end = hawser_units::Instant::ZERO + Duration::from_secs(args.seconds);
+        let mut network = hawser_sim::bench::saturated_air(usize::from(*count), 1, end);
+        let began = Instant::now();
+        network.run(end);
+        let speed = args.seconds as f64 / began.elapsed().as_secs_f64();
+        if !args.json {
+            println!("{count:3} access points: {speed:7.1} simulated seconds per second");
+        }
+        rows.push(json!({ "access_points": count, "simulated_seconds_per_second": speed }));
+    }
+    if args.json {
+        println!("{}", serde_json::Value::from(rows));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {

@@ -24,7 +24,9 @@ use super::{Event, Juggler};
 pub struct HandoffConfig {
     /// The primary's weight.
     pub primary: u32,
-    /// A candidate's or secondary's weight.
+    /// What the others and the scanning slot share.
+    pub background: u32,
+    /// A candidate's or secondary's part of it. Scanning has the rest, and at least a weight of one.
     pub secondary: u32,
     /// How many of them there may be.
     pub most: usize,
@@ -35,10 +37,11 @@ pub struct HandoffConfig {
 }
 
 impl Default for HandoffConfig {
-    /// Nine tenths for the primary when the scanning slot has weight one.
+    /// Nine tenths for the primary.
     fn default() -> Self {
         Self {
             primary: 18,
+            background: 2,
             secondary: 1,
             most: 2,
             least_quality: 100e3,
@@ -113,6 +116,19 @@ impl Handoff {
             Role::Secondary | Role::Candidate => self.config.secondary,
         };
         juggler.set_weight(id, weight, now);
+        self.share(juggler, now);
+    }
+
+    /// Divides the background's part of the radio anew.
+    fn share<P: Copy>(&self, juggler: &mut Juggler<P>, now: Instant) {
+        let others = self.roles.values().filter(|role| **role != Role::Primary);
+        let taken = others.count() as u32 * self.config.secondary;
+        let left = self.config.background.saturating_sub(taken).max(1);
+        for id in juggler.rotation().to_vec() {
+            if juggler.network(id).is_some_and(super::VirtualNetwork::is_scan) {
+                juggler.set_weight(id, left, now);
+            }
+        }
     }
 
     /// Takes in what the radio tells.
@@ -159,6 +175,7 @@ impl Handoff {
         let config = NetworkConfig::access_point(name, peer, channel).weight(self.config.secondary);
         let id = juggler.add(config, now);
         self.roles.insert(id, Role::Candidate);
+        self.share(juggler, now);
         // It is known to be there now.
         juggler.activate(id, now);
     }
@@ -181,6 +198,7 @@ impl Handoff {
             self.dropped.insert(network.config().peer, now);
             self.roles.remove(&id);
             juggler.remove(id, now);
+            self.share(juggler, now);
             self.events.push_back(HandoffEvent::Dropped(id));
         }
     }
@@ -204,6 +222,7 @@ impl Handoff {
             }
             None => juggler.activate(best, now),
         }
+        self.share(juggler, now);
         self.events.push_back(HandoffEvent::Promoted(best));
         Some(best)
     }

@@ -1,13 +1,17 @@
-//! What uses a network: bulk transfers, datagrams at a constant rate, pings.
+//! What uses a network: bulk transfers, a streaming player's blocks, swarms, datagrams at a constant rate, pings.
 
 mod datagram;
+mod fetch;
 mod meter;
 mod ping;
+mod swarm;
 mod transfer;
 
 pub use datagram::{Cbr, DatagramSink, Jitter};
+pub use fetch::{BlockClient, BlockServer, Blocks};
 pub use meter::Meter;
 pub use ping::{Echo, Pinger};
+pub use swarm::{Leecher, Pieces, Seeds};
 pub use transfer::{TcpSink, TcpSource};
 
 pub(crate) use transfer::outgoing;

@@ -3,6 +3,7 @@
 //! Each module holds what its paper states of a set-up, and says what it does not state and how that was filled in.
 
 pub mod flow_switch;
+pub mod juggler;
 pub mod piconet;
 
 #[cfg(test)]

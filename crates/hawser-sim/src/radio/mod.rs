@@ -67,6 +67,7 @@ mod juggler;
 mod peer;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use std::any::Any;
 
@@ -84,7 +85,9 @@ pub use access_point::{ApCounters, ApMachine};
 pub use client::ClientMachine;
 pub use context::{AirContext, Finished};
 pub use juggler::{JugglerMachine, Note};
+pub(crate) use juggler::{dhcp_message, dhcp_packet};
 pub use peer::PeerMachine;
+pub use timeline::Timeline;
 
 /// A frame as a station of the simulator read it.
 pub type Heard = Reception<Frame<Packet>>;
@@ -161,6 +164,9 @@ pub struct Radio {
     motion: Option<Motion>,
     timer: Option<TimerId>,
     armed: Option<Instant>,
+    /// Where queues changed, while it records.
+    queues: Option<Vec<(StationId, Instant, usize)>>,
+    queued: Vec<usize>,
 }
 
 /// What every machine may look up.
@@ -239,6 +245,8 @@ impl Radio {
             motion: None,
             timer: None,
             armed: None,
+            queues: None,
+            queued: Vec::new(),
         }
     }
 
@@ -313,6 +321,37 @@ impl Radio {
     /// The medium, to change before the run.
     pub fn air_mut(&mut self) -> &mut Air<Frame<Packet>> {
         &mut self.air
+    }
+
+    /// Records transmissions and queues from now on, for [`Self::timeline`].
+    pub fn record(&mut self) {
+        self.air.record();
+        self.queues.get_or_insert_default();
+    }
+
+    /// What was recorded, as a page; `names` are the stations' in the order in which they were added.
+    #[must_use]
+    pub fn timeline(&self, title: &str, names: Vec<String>) -> String {
+        let timeline = Timeline {
+            title: title.to_owned(),
+            stations: names,
+            slots: Vec::new(),
+            queues: self.queues.clone().unwrap_or_default(),
+        };
+        timeline.html(self.log())
+    }
+
+    fn record_queues(&mut self, now: Instant) {
+        let Some(queues) = &mut self.queues else { return };
+        self.queued.resize(self.owners.len(), 0);
+        for (index, known) in self.queued.iter_mut().enumerate() {
+            let station = StationId(index as u16);
+            let queued = self.air.queued(station);
+            if queued != *known {
+                *known = queued;
+                queues.push((station, now, queued));
+            }
+        }
     }
 
     /// The transmissions so far, when they are recorded.
@@ -397,6 +436,7 @@ impl Radio {
                 }
             }
         }
+        self.record_queues(context.now());
         let due = self.air.poll_timeout();
         if due != self.armed {
             self.armed = due;

@@ -119,6 +119,19 @@ fn two_share_the_air_by_frames() {
     assert!((total / 7.2988 - 1.0).abs() < 0.05, "{runs:?}");
 }
 
+#[test]
+fn a_picture_shows_every_transmission() {
+    let mut world = downloads(&[54], 1, Config::linux());
+    let radio: &mut Radio = world.network.node_mut(world.air).unwrap();
+    radio.record();
+    world.network.run(Instant::from_nanos(200_000_000));
+    let radio: &Radio = world.network.node(world.air).unwrap();
+    let page = radio.timeline("a download", vec!["access point".into(), "client".into()]);
+    let (data, queues) = (radio.log().len(), radio.queues.as_ref().unwrap().len());
+    assert!(data > 50 && queues > 10, "{data} {queues}");
+    assert!(page.len() > 20 * data);
+}
+
 /// Marks what finds more than 20 frames waiting.
 struct Early {
     marked: u64,

@@ -1,0 +1,94 @@
+//! Figure 9: a neighbour beside the access point.
+
+use hawser_units::{Duration, Instant};
+
+use super::lab::{Behind, Laptop, Plan};
+use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+
+/// 450 ms for the access point, 50 ms for a neighbour in ad hoc mode that keeps nothing; a download over each.
+///
+/// Not stated: the rates (here 50 to 500 KB/s, the highest that the text names), how long was measured (here 60 s),
+/// and how the neighbour's card chooses rates (here it steps down when nobody answers). The side channel's throughput hangs on what lets TCP out
+/// of its timeouts: what is under way when the slot ends is lost, the timer then doubles, and only one repetition in ten falls into a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct SideChannel;
+
+impl Experiment for SideChannel {
+    fn setups(&self) -> &'static [&'static str] {
+        &["J-fig9"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        ["J.fig9.adhoc500", "J.fig9.fg"].map(str::to_owned).to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let (mut alone, mut beside, mut side) = (Vec::new(), Vec::new(), Vec::new());
+        for rate in RATES {
+            let ap = (Behind::AccessPoint(1), rate);
+            let rates = measure(seed, Laptop::Cards, vec![ap]);
+            alone.push((rate, rates[0]));
+            let laptop = Laptop::Juggler {
+                weights: vec![9, 1],
+                scan: None,
+                slot: Duration::from_millis(50),
+            };
+            let rates = measure(seed, laptop, vec![ap, (Behind::Neighbour(11), rate)]);
+            beside.push((rate, rates[0]));
+            side.push((rate, rates[1]));
+        }
+        let mut findings = Findings::default();
+        if let Some((_, at_500)) = side.last() {
+            findings.value("J.fig9.adhoc500", *at_500, Unit::KilobytesPerSecond);
+        }
+        let shares: Vec<_> = alone
+            .iter()
+            .zip(&beside)
+            .map(|((rate, all), (_, part))| (*rate, part / all))
+            .collect();
+        let holds = shares.iter().all(|(_, share)| *share >= 0.95);
+        let evidence = shares
+            .iter()
+            .map(|(rate, share)| (format!("{rate} KB/s"), Quantity::new(*share, Unit::Ratio)));
+        findings.shape("J.fig9.fg", holds, evidence.collect());
+        let curve = |name: &str, points| Curve {
+            name: name.to_owned(),
+            points,
+        };
+        findings.plots.push(Plot {
+            setup: "J-fig9".to_owned(),
+            title: "A neighbour beside the access point".to_owned(),
+            x: Axis::new("rate of each gateway", Unit::KilobytesPerSecond),
+            y: Axis::new("throughput", Unit::KilobytesPerSecond),
+            curves: vec![
+                curve("access point alone", alone),
+                curve("access point, 90 %", beside),
+                curve("neighbour, 10 %", side),
+            ],
+        });
+        Ok(findings)
+    }
+}
+
+/// KB/s of a download over each network.
+pub(super) fn measure(seed: u64, laptop: Laptop, networks: Vec<(Behind, f64)>) -> Vec<f64> {
+    let count = networks.len();
+    let mut lab = Plan {
+        seed,
+        laptop,
+        networks,
+    }
+    .build();
+    let start = lab.start();
+    let transfers: Vec<_> = (0..count)
+        .map(|network| lab.download(network, None, start))
+        .collect();
+    let end = Instant::ZERO + Duration::from_secs(60) + start.since(Instant::ZERO);
+    lab.network.run(end);
+    transfers
+        .iter()
+        .map(|transfer| lab.sink(*transfer).meter().total() as f64 / 1024.0 / 60.0)
+        .collect()
+}
+
+const RATES: [f64; 5] = [50.0, 100.0, 200.0, 350.0, 500.0];

@@ -1,0 +1,124 @@
+//! Figure 8: a torrent from two seeds.
+
+use hawser_units::Duration;
+
+use super::lab::{Behind, FILE, Laptop, Plan, halves, linux_2008};
+use crate::app::{Leecher, Pieces, Seeds};
+use crate::experiments::juggler::striping;
+use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+
+/// A 10 MB torrent over one access point and over two, which share the seeds evenly.
+///
+/// Not stated: how the client asks for pieces; here as the program that the paper modified does, by its published source (see [`Leecher`]).
+/// "Poor bandwidth" is the median of the rates up to 100 KB/s. A rate counts as gaining when the download over two is at least 5 % faster.
+#[derive(Clone, Copy, Debug)]
+pub struct Swarm;
+
+impl Experiment for Swarm {
+    fn setups(&self) -> &'static [&'static str] {
+        &["J-fig8"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        ["J.fig8.low", "J.fig8.limit", "J.fig8.faster_decay"]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let mut gains = Vec::new();
+        let (mut ones, mut twos) = (Vec::new(), Vec::new());
+        for rate in RATES {
+            let one = download(seed, Laptop::Cards, vec![(Behind::AccessPoint(1), rate)], &[0, 0])?;
+            let networks = vec![(Behind::AccessPoint(1), rate), (Behind::AccessPoint(11), rate)];
+            let two = download(seed, halves(), networks, &[0, 1])?;
+            gains.push((rate, one / two));
+            ones.push((rate, one));
+            twos.push((rate, two));
+        }
+        let mut findings = Findings::default();
+        let low = gains
+            .iter()
+            .filter(|(rate, _)| *rate <= POOR)
+            .map(|(_, gain)| *gain);
+        let mut low: Vec<f64> = low.collect();
+        low.sort_by(f64::total_cmp);
+        findings.value("J.fig8.low", low[low.len() / 2], Unit::Times);
+        let last = gains.iter().take_while(|(_, gain)| *gain >= 1.05).last();
+        let limit = last.map_or(0.0, |(rate, _)| *rate);
+        findings.value("J.fig8.limit", limit, Unit::KilobytesPerSecond);
+        let falls = |gains: &[(f64, f64)]| {
+            let below = gains.iter().find(|(_, gain)| *gain < 1.2);
+            below.map_or(f64::INFINITY, |(rate, _)| *rate)
+        };
+        let plain = striping::gains(seed, &RATES)?;
+        let mut evidence: Vec<_> = gains
+            .iter()
+            .map(|(rate, gain)| (format!("{rate} KB/s: torrent"), Quantity::new(*gain, Unit::Ratio)))
+            .collect();
+        evidence.extend(
+            plain
+                .iter()
+                .map(|(rate, gain)| (format!("{rate} KB/s: file"), Quantity::new(*gain, Unit::Ratio))),
+        );
+        findings.shape("J.fig8.faster_decay", falls(&gains) < falls(&plain), evidence);
+        let curve = |name: &str, points| Curve {
+            name: name.to_owned(),
+            points,
+        };
+        findings.plots.push(Plot {
+            setup: "J-fig8".to_owned(),
+            title: "A 10 MB torrent".to_owned(),
+            x: Axis::new("rate of each gateway", Unit::KilobytesPerSecond),
+            y: Axis::new("time", Unit::Seconds),
+            curves: vec![curve("1 AP", ones), curve("Juggler", twos)],
+        });
+        Ok(findings)
+    }
+}
+
+/// Seconds; `seeds` names the network of each.
+fn download(
+    seed: u64,
+    laptop: Laptop,
+    networks: Vec<(Behind, f64)>,
+    seeds: &[usize],
+) -> Result<f64, ExperimentError> {
+    let rate = networks[0].1;
+    let mut lab = Plan {
+        seed,
+        laptop,
+        networks,
+    }
+    .build();
+    let start = lab.start();
+    let pieces = Pieces {
+        config: linux_2008(),
+        count: FILE / PIECE,
+        bytes: PIECE,
+    };
+    let (_, leecher) = lab.join(
+        Box::new(Seeds::new(pieces, seeds.len())),
+        Box::new(Leecher::new(pieces, seeds.len(), start)),
+        seeds,
+    );
+    let leecher = (lab.client, leecher);
+    let limit = Duration::from_secs_f64(60.0 + 3.0 * FILE as f64 / 1024.0 / rate);
+    let is_done = |lab: &super::lab::Lab| lab.application::<Leecher>(leecher).done().is_some();
+    if !lab.run_until(limit, is_done) {
+        return Err(ExperimentError::Unfinished {
+            setup: "J-fig8".to_owned(),
+            what: format!("a torrent at {rate} KB/s"),
+        });
+    }
+    let done = lab.application::<Leecher>(leecher).done().unwrap_or(start);
+    Ok(done.since(start).as_secs_f64())
+}
+
+/// What a request of the protocol asks for.
+const PIECE: u64 = 16 << 10;
+/// "Poor". Units: KB/s.
+const POOR: f64 = 100.0;
+const RATES: [f64; 11] = [
+    25.0, 50.0, 100.0, 200.0, 250.0, 300.0, 350.0, 400.0, 500.0, 700.0, 1000.0,
+];
