@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-use super::congestion::{HyStart, Saved, Window};
+use super::congestion::{HyStart, Round, Saved, Window};
 use super::rtt::RoundTrip;
 use super::{Config, Opening, Ranges, Recovery};
 use crate::packet::{Segment, flag};
@@ -447,7 +447,7 @@ impl Sender {
         }
         if let Some(sample) = delivered.round_trip {
             self.measure(sample);
-            self.watch_slow_start(sample);
+            self.watch_slow_start(sample, now);
         }
         if advanced > 0 && self.episode.is_some() {
             self.on_progress(segment, advanced);
@@ -463,20 +463,23 @@ impl Sender {
                 1.0
             };
             if self.una >= self.cwr_until {
-                self.window.on_ack(acked, self.round_trip.smoothed(), now);
+                self.window.on_ack(acked, self.round_trip.min(), now);
             }
         }
     }
 
-    fn watch_slow_start(&mut self, sample: Duration) {
-        if self.config.hystart && self.window.is_in_slow_start() {
-            let place = (self.una, self.next);
-            if self
-                .hystart
-                .is_enough(sample, self.round_trip.min(), self.window.size(), place)
-            {
-                self.window.leave_slow_start();
-            }
+    fn watch_slow_start(&mut self, sample: Duration, now: Instant) {
+        if !self.config.hystart || !self.window.is_in_slow_start() {
+            return;
+        }
+        let round = Round {
+            sample,
+            min: self.round_trip.min(),
+            acked: self.una,
+            next: self.next,
+        };
+        if self.hystart.is_enough(round, self.window.size(), now) {
+            self.window.leave_slow_start();
         }
     }
 
