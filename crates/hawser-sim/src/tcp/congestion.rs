@@ -364,7 +364,8 @@ mod tests {
             time += RTT.as_secs_f64();
         }
         let back = back.expect("it comes back");
-        assert!((5.5..7.2).contains(&back), "{back}");
+        // Whole segments, rounded towards the origin: back when less than one is missing, 1.36 s sooner.
+        assert!((4.9..5.7).contains(&back), "{back}");
         assert!(window.size() > 410.0, "and goes beyond");
     }
 
