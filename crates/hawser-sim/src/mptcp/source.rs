@@ -25,6 +25,7 @@ pub struct MptcpSource {
     reinjected: VecDeque<(u64, u64)>,
     /// When the first unacknowledged data is sent again, by a subflow that has nothing else to do.
     repeat_due: Option<Instant>,
+    interval: Duration,
     /// Bytes beyond the acknowledged data that the receiver's buffer has been seen to need.
     buffer: u64,
     turn: usize,
@@ -76,6 +77,7 @@ impl MptcpSource {
             right_edge: u64::from(config.tcp.receive_window),
             reinjected: VecDeque::new(),
             repeat_due: None,
+            interval: LEAST_REPEAT,
             buffer: 0,
             turn: 0,
             config,
@@ -225,12 +227,18 @@ impl MptcpSource {
         self.buffer
     }
 
-    /// Sets the connection's timer: when the last of the subflows' own would be due.
+    /// Works out the connection's timer when something is sent: the longest of the subflows' own that are not silent.
+    ///
+    /// Source: Linux `__mptcp_set_timeout`, called by the scheduler.
+    fn set_interval(&mut self, now: Instant) {
+        let heard = self.subflows.iter().filter(|subflow| subflow.silence.count == 0);
+        let due = heard.filter_map(|subflow| subflow.sender.timer_due()).max();
+        let after = due.map_or(Duration::ZERO, |due| due.since(now));
+        self.interval = if after.is_zero() { LEAST_REPEAT } else { after };
+    }
+
     fn arm_repeat(&mut self, now: Instant) {
-        let dues = self.subflows.iter().filter(|subflow| subflow.silence.count == 0);
-        let due = dues.filter_map(|subflow| subflow.sender.timer_due()).max();
-        let after = due.map_or(LEAST_REPEAT, |due| due.since(now)).max(TICK);
-        self.repeat_due = (self.next > self.una).then_some(now + after);
+        self.repeat_due = (self.next > self.una).then_some(now + self.interval);
     }
 
     /// The connection's timer fired: a subflow that has nothing on its way repeats the first data, and those that are silent are found out.
@@ -312,7 +320,9 @@ impl MptcpSource {
         } else {
             self.reinjected.pop_front();
         }
-        Some((way, self.subflows[way].sender.send(len, data, now)))
+        let segment = self.subflows[way].sender.send(len, data, now);
+        self.set_interval(now);
+        Some((way, segment))
     }
 }
 
@@ -390,7 +400,5 @@ const STALE_AFTER: u32 = 4;
 const FRAGMENT: u64 = 32 << 10;
 /// The connection's timer where no subflow has one. Source: Linux `TCP_RTO_MIN`.
 const LEAST_REPEAT: Duration = Duration::from_millis(200);
-/// The connection's timer is never due at once.
-const TICK: Duration = Duration::from_millis(1);
 /// Segments that the receiver's buffer holds beyond its need.
 const BUFFER_EXTRA: u64 = 16;

@@ -346,7 +346,8 @@ impl Sender {
             return true;
         }
         let least = u32::from(self.config.least_burst).max(1);
-        let begins_another = self.burst >= least && self.burst.is_multiple_of(least) && self.episode.is_none();
+        let begins_another =
+            self.burst >= least && self.burst.is_multiple_of(least) && self.episode.is_none();
         let together = u64::from(if begins_another { least } else { 1 });
         let has_room = self.in_flight + u64::from(len) * together <= self.window_bytes() + self.extra_bytes();
         self.is_limited |= !has_room;
