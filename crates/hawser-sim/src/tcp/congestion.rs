@@ -364,8 +364,8 @@ mod tests {
             time += RTT.as_secs_f64();
         }
         let back = back.expect("it comes back");
-        // Whole segments, rounded towards the origin: back when less than one is missing, 1.36 s sooner.
-        assert!((4.9..5.7).contains(&back), "{back}");
+        // Linux rounds towards the origin: back when less than one segment is missing, 1.36 s sooner, and a round trip ahead.
+        assert!((4.7..5.7).contains(&back), "{back}");
         assert!(window.size() > 410.0, "and goes beyond");
     }
 
