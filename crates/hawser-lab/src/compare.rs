@@ -65,24 +65,35 @@ pub fn compare(
             runs.push(report);
         }
     }
-    let main = median_run(&runs[0]).clone();
-    let arms: Vec<Arm> = runs.into_iter().map(Arm::new).collect();
-    let best = arms
-        .iter()
-        .filter(|arm| arm.via.starts_with("single:"))
-        .max_by(|a, b| a.goodput().total_cmp(&b.goodput()));
-    let best_single = best
-        .and_then(|arm| arm.via.strip_prefix("single:"))
-        .map(str::to_owned);
-    let over_best_single = best
-        .map(|best| arms[0].goodput() / best.goodput())
-        .filter(|ratio| ratio.is_finite());
-    Ok(Comparison {
-        main,
-        best_single,
-        over_best_single,
-        arms,
-    })
+    Ok(Comparison::of(runs))
+}
+
+impl Comparison {
+    /// Sums up runs: those of each way, the scenario's own first.
+    ///
+    /// # Panics
+    /// When there is no way, or a way without runs.
+    #[must_use]
+    pub fn of(runs: Vec<Vec<Report>>) -> Self {
+        let main = median_run(&runs[0]).clone();
+        let arms: Vec<Arm> = runs.into_iter().map(Arm::new).collect();
+        let best = arms
+            .iter()
+            .filter(|arm| arm.via.starts_with("single:"))
+            .max_by(|a, b| a.goodput().total_cmp(&b.goodput()));
+        let best_single = best
+            .and_then(|arm| arm.via.strip_prefix("single:"))
+            .map(str::to_owned);
+        let over_best_single = best
+            .map(|best| arms[0].goodput() / best.goodput())
+            .filter(|ratio| ratio.is_finite());
+        Self {
+            main,
+            best_single,
+            over_best_single,
+            arms,
+        }
+    }
 }
 
 impl Arm {
@@ -125,7 +136,9 @@ impl Arm {
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Option<Self> {
+    /// The spread of some values; `None` where there are none.
+    #[must_use]
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let middle = values.len() / 2;

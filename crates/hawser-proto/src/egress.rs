@@ -644,7 +644,7 @@ impl<B: Copy> Egress<B> {
                     window
                 },
                 ready_at: if sparse { now } else { path.ready_at(udp, now) },
-                rate: path.model().rate(),
+                rate: path.model().expected_rate(),
                 in_flight: path.in_flight(),
                 packets_in_flight: path.packets_in_flight(),
                 delay: delay + path.queueing(),

@@ -17,9 +17,15 @@ use crate::router::Router;
 /// group carries one endless download over two subflows, 20 and 10 Mbit/s.
 #[must_use]
 pub fn wired_multipath(nodes: usize, seed: u64) -> Network {
+    wired_multipath_at(nodes, seed, 1)
+}
+
+/// The same with rates, and so packets on their way, `factor` times as high: what separates the cost of many nodes from the cost of many packets.
+#[must_use]
+pub fn wired_multipath_at(nodes: usize, seed: u64, factor: u64) -> Network {
     let mut network = Network::new(seed);
     for group in 0..nodes.div_ceil(GROUP) {
-        add_group(&mut network, group);
+        add_group(&mut network, group, factor);
     }
     network
 }
@@ -79,14 +85,14 @@ pub fn saturated_air(access_points: usize, seed: u64, end: Instant) -> Network {
     network
 }
 
-fn add_group(network: &mut Network, group: usize) {
+fn add_group(network: &mut Network, group: usize, factor: u64) {
     let (server, client) = (network.add(Host::default()), network.add(Host::default()));
     let edge = network.add(Router::default());
     let far = network.address(server);
     let near = [network.address(client), network.address(client)];
     let link = |network: &mut Network, from: NodeId, to: NodeId, mbps, delay_us| {
         let config = LinkConfig {
-            capacity: Capacity::Rate(Rate::from_mbps(mbps)),
+            capacity: Capacity::Rate(Rate::from_mbps(mbps * factor)),
             delay: Duration::from_micros(delay_us),
             ..LinkConfig::default()
         };
@@ -118,6 +124,13 @@ fn add_group(network: &mut Network, group: usize) {
         });
     }
     let config = Config::coupled(Coupling::Lia);
+    let config = Config {
+        tcp: crate::tcp::Config {
+            receive_window: config.tcp.receive_window.saturating_mul(factor as u32),
+            ..config.tcp
+        },
+        ..config
+    };
     let start = Instant::ZERO + Duration::from_micros(100 * group as u64);
     join(
         network,

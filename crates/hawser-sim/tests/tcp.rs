@@ -32,7 +32,7 @@ fn download(pair: &mut Pair, config: Config, seconds: f64) -> Outcome {
     let sink: &TcpSink = pair.at_client(sink);
     let source: &TcpSource = pair.at_server(source);
     Outcome {
-        mbps: sink.meter().rate(at(2.0), at(seconds)) / 1e6,
+        mbps: sink.meter().rate(at(5.0), at(seconds)) / 1e6,
         statistics: source.sender().statistics(),
         out_of_order: sink.receiver().out_of_order(),
         window: source.sender().window(),

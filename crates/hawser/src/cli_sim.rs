@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use hawser_lab::read_scenario;
+use hawser_lab::{Comparison, read_scenario};
 use hawser_netem::report::Report;
 use hawser_netem::scenario::{Scenario, Via};
 use hawser_sim::pcapng::PcapNg;
@@ -27,7 +27,7 @@ pub(crate) struct SimArgs {
     /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// Prints the result as JSON, one line for each way.
+    /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
     /// Also runs every network alone.
@@ -36,6 +36,9 @@ pub(crate) struct SimArgs {
     /// Also runs this way (mptcp, hub, single:NETWORK).
     #[arg(long = "vs", value_name = "VIA")]
     versus: Vec<String>,
+    /// Runs every way N times, each round with the next seed, and prints medians.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
     /// Writes every packet of the scenario's own way there, for Wireshark (pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -68,23 +71,48 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
         Ok(ways) => ways,
         Err(problem) => return Ok(refuse(&problem)),
     };
-    for (index, via) in ways.iter().enumerate() {
-        let pcap = args.pcap.as_deref().filter(|_| index == 0);
-        let outcome = match simulate(&scenario, via, pcap)? {
-            Ok(outcome) => outcome,
-            Err(error) => return Ok(refuse(&format!("{}: {error}", path.display()))),
-        };
-        if let Some(file) = args.series.as_deref().filter(|_| index == 0) {
-            write_series(&outcome.report, file)
-                .with_context(|| format!("cannot write {}", file.display()))?;
-        }
-        if args.json {
-            println!("{}", serde_json::to_string(&outcome.report)?);
-        } else {
-            print!("{}", outcome.report.to_text());
+    let mut runs: Vec<Vec<Report>> = vec![Vec::new(); ways.len()];
+    for round in 0..args.runs {
+        let mut scenario = scenario.clone();
+        scenario.seed = scenario.seed.wrapping_add(u64::from(round));
+        for (index, via) in ways.iter().enumerate() {
+            let is_first = index == 0 && round == 0;
+            let pcap = args.pcap.as_deref().filter(|_| is_first);
+            let outcome = match simulate(&scenario, via, pcap)? {
+                Ok(outcome) => outcome,
+                Err(error) => return Ok(refuse(&format!("{}: {error}", path.display()))),
+            };
+            if let Some(file) = args.series.as_deref().filter(|_| is_first) {
+                write_series(&outcome.report, file)
+                    .with_context(|| format!("cannot write {}", file.display()))?;
+            }
+            runs[index].push(outcome.report);
         }
     }
+    print(args.json, runs)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One run as its report, several as a table of medians, like the lab's.
+fn print(is_json: bool, mut runs: Vec<Vec<Report>>) -> serde_json::Result<()> {
+    if let [own] = runs.as_mut_slice()
+        && own.len() == 1
+        && let Some(report) = own.pop()
+    {
+        if is_json {
+            println!("{}", serde_json::to_string(&report)?);
+        } else {
+            print!("{}", report.to_text());
+        }
+        return Ok(());
+    }
+    let comparison = Comparison::of(runs);
+    if is_json {
+        println!("{}", serde_json::to_string(&comparison)?);
+    } else {
+        print!("{}", comparison.to_text());
+    }
+    Ok(())
 }
 
 /// The columns of one run of a sweep or a replay: its report, without series.

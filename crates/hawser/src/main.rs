@@ -5,6 +5,7 @@
 mod cli_bench;
 mod cli_check;
 mod cli_client;
+mod cli_conform;
 mod cli_demo;
 mod cli_hub;
 mod cli_lab;
@@ -53,6 +54,8 @@ enum Command {
     Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
+    /// Holds the simulator against the lab: the same scenarios in both, side by side.
+    Conform(cli_conform::ConformArgs),
     /// Records rates, delays, losses and outages of the networks, for `hawser sim --replay`.
     Record(cli_record::RecordArgs),
     /// Runs the evaluations of the papers again and holds them against what the papers print.
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Reload(args) => cli_client::reload(&args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
+        Command::Conform(args) => cli_conform::run(&args),
         Command::Record(args) => cli_record::run(&args),
         Command::Reproduce(args) => cli_reproduce::run(&args),
         Command::Sim(args) => cli_sim::run(args),

@@ -209,7 +209,7 @@ impl Path {
     /// How long what is in flight will stand in the path's queue, by the model: nothing, once it had time to drain.
     #[must_use]
     pub fn queueing(&self) -> Duration {
-        let rate = self.model.rate();
+        let rate = self.model.expected_rate();
         if rate == Rate::ZERO {
             return Duration::ZERO;
         }

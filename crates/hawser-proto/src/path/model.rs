@@ -146,6 +146,21 @@ impl Model {
         self.buckets.iter().copied().max().unwrap_or_default()
     }
 
+    /// The rate to reckon with: until the start is over, at least that of the first window, because what a trickle of packets
+    /// measures is a lower bound, and a path that counts as slow would get no more than a trickle. Zero when nothing is known.
+    ///
+    /// Source: draft-cardwell-iccrg-bbr, `BBRSetPacingRateWithGain`: before the pipe is full the rate only rises. See
+    /// `a_trickle_bounds_nothing_until_the_start_is_over`.
+    #[must_use]
+    pub fn expected_rate(&self) -> Rate {
+        let rate = self.rate();
+        if self.phase != Phase::Startup || rate == Rate::ZERO {
+            return rate;
+        }
+        let round_trip = self.min_round_trip() + REPORT_DELAY;
+        rate.max(Rate::of(Bytes(INITIAL_WINDOW), round_trip).unwrap_or_default())
+    }
+
     /// Smoothed round trip (RFC 6298); zero when nothing is known.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
@@ -170,7 +185,7 @@ impl Model {
     /// The rate to send at; `None` before the first sample.
     #[must_use]
     pub fn pacing(&self) -> Option<Rate> {
-        let rate = self.rate();
+        let rate = self.expected_rate();
         let gain = match self.phase {
             Phase::Startup => STARTUP_GAIN,
             Phase::Drain => DRAIN_GAIN,
@@ -505,6 +520,39 @@ mod tests {
                 "{first} to {second}: queue {queue:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_trickle_bounds_nothing_until_the_start_is_over() {
+        let ms = Duration::from_millis;
+        let mut model = Model::new(None, Instant::ZERO);
+        let trickle = Sample {
+            round_trip: ms(60),
+            rate: Rate::of(Bytes(TRAIN), ms(180)),
+            delivered: TRAIN,
+            lost: 0,
+            app_limited: true,
+            highest: 1,
+            next_counter: 2,
+            in_flight: 0,
+        };
+        model.on_sample(&trickle, Instant::ZERO + ms(100));
+        assert!(model.rate() < Rate::from_bps(300_000), "{}", model.rate());
+        let first_window = Rate::of(Bytes(INITIAL_WINDOW), ms(66)).expect("a rate");
+        assert_eq!(model.expected_rate(), first_window);
+        assert!(model.pacing() > Some(first_window));
+        // A queue says that the path is full: what was measured counts.
+        for n in 0..u64::from(QUEUED_REPORTS) {
+            let full = Sample {
+                round_trip: ms(120),
+                app_limited: false,
+                highest: 2 + n,
+                next_counter: 20,
+                ..trickle
+            };
+            model.on_sample(&full, Instant::ZERO + ms(200 + n));
+        }
+        assert_eq!(model.expected_rate(), model.rate());
     }
 
     #[test]

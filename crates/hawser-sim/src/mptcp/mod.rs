@@ -1,7 +1,7 @@
 //! Multipath TCP: one stream of data over several TCP subflows.
 //!
 //! Scope: coupled and uncoupled windows, backup subflows, subflows that join and leave, a scheduler, data sequence numbers with reassembly
-//! and one receive window for the connection, reinjection of what a failed subflow still owes. Limitations: no handshake of keys, no
+//! and one receive window for the connection, repetition by idle subflows and reinjection of what a silent one owes. Limitations: no handshake of keys, no
 //! fallback, no opportunistic retransmission; the receiver takes data out of the order of a subflow too, where Linux waits for the subflow.
 //!
 //! ```text

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use hawser_units::Instant;
+use hawser_units::{Duration, Instant};
 
 use super::{Config, Coupling, MOST_SUBFLOWS, Scheduler, View};
 use crate::app::outgoing;
@@ -23,6 +23,11 @@ pub struct MptcpSource {
     right_edge: u64,
     /// Data of failed subflows, to be sent again by others.
     reinjected: VecDeque<(u64, u64)>,
+    /// When the first unacknowledged data is sent again, by a subflow that has nothing else to do.
+    repeat_due: Option<Instant>,
+    interval: Duration,
+    /// Bytes beyond the acknowledged data that the receiver's buffer has been seen to need.
+    buffer: u64,
     turn: usize,
 }
 
@@ -32,6 +37,18 @@ struct Subflow {
     has_asked: bool,
     is_up: bool,
     is_backup: bool,
+    /// When a segment came last.
+    heard: Instant,
+    silence: Silence,
+}
+
+/// How often in a row the connection's timer found data on its way and nothing heard since the time before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Silence {
+    count: u32,
+    since: Instant,
+    /// It was too often: nothing new goes this way until something is heard.
+    is_stale: bool,
 }
 
 impl MptcpSource {
@@ -47,6 +64,8 @@ impl MptcpSource {
             has_asked: false,
             is_up: true,
             is_backup: false,
+            heard: start,
+            silence: Silence::default(),
         };
         Self {
             subflows: vec![subflow; subflows],
@@ -57,6 +76,9 @@ impl MptcpSource {
             una: 0,
             right_edge: u64::from(config.tcp.receive_window),
             reinjected: VecDeque::new(),
+            repeat_due: None,
+            interval: LEAST_REPEAT,
+            buffer: 0,
             turn: 0,
             config,
         }
@@ -172,7 +194,8 @@ impl MptcpSource {
                 Scheduler::RoundRobin => (self.turn + step) % count,
             };
             let subflow = &mut self.subflows[way];
-            let is_allowed = subflow.is_up && !(has_regular && subflow.is_backup);
+            let is_allowed =
+                subflow.is_up && !subflow.silence.is_stale && !(has_regular && subflow.is_backup);
             if !is_allowed || !subflow.sender.has_room(len) {
                 continue;
             }
@@ -194,6 +217,86 @@ impl MptcpSource {
         best
     }
 
+    /// What the receiver's buffer has grown to: twice what one round trip brings, and never less than before.
+    ///
+    /// Source: Linux `mptcp_rcv_space_adjust`. Deviates: the sender reckons it from its windows.
+    fn buffer(&mut self) -> u64 {
+        let windows: f64 = self.subflows.iter().map(|subflow| subflow.sender.window()).sum();
+        let segments = windows as u64 * 2 + BUFFER_EXTRA;
+        self.buffer = self.buffer.max(segments * u64::from(self.config.tcp.segment));
+        self.buffer
+    }
+
+    /// Works out the connection's timer when something is sent: the longest of the subflows' own that are not silent.
+    ///
+    /// Source: Linux `__mptcp_set_timeout`, called by the scheduler.
+    fn set_interval(&mut self, now: Instant) {
+        let heard = self.subflows.iter().filter(|subflow| subflow.silence.count == 0);
+        let due = heard.filter_map(|subflow| subflow.sender.timer_due()).max();
+        let after = due.map_or(Duration::ZERO, |due| due.since(now));
+        self.interval = if after.is_zero() { LEAST_REPEAT } else { after };
+    }
+
+    fn arm_repeat(&mut self, now: Instant) {
+        self.repeat_due = (self.next > self.una).then_some(now + self.interval);
+    }
+
+    /// The connection's timer fired: a subflow that has nothing on its way repeats the first data, and those that are silent are found out.
+    ///
+    /// Source: Linux `__mptcp_retrans`, `mptcp_pm_subflow_chk_stale`.
+    fn repeat(&mut self, now: Instant) {
+        let mut has_idle = false;
+        for way in 0..self.subflows.len() {
+            let subflow = &self.subflows[way];
+            if !subflow.is_up || !subflow.sender.is_open() {
+                continue;
+            }
+            if subflow.sender.is_idle() {
+                has_idle |= !subflow.is_backup;
+            } else {
+                self.note_silence(way);
+            }
+        }
+        if has_idle && self.reinjected.is_empty() {
+            self.reinject_data(self.next.min(self.una + FRAGMENT));
+        }
+        self.arm_repeat(now);
+    }
+
+    fn note_silence(&mut self, way: usize) {
+        let subflow = &mut self.subflows[way];
+        let (heard, silence) = (subflow.heard, &mut subflow.silence);
+        if silence.count > 0 && silence.since != heard {
+            *silence = Silence::default();
+            return;
+        }
+        silence.since = heard;
+        silence.count += 1;
+        let others = self
+            .subflows
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != way);
+        let has_other = { others }.any(|(_, other)| other.is_up && other.silence.count < STALE_AFTER);
+        let silence = &mut self.subflows[way].silence;
+        if silence.count > STALE_AFTER && !silence.is_stale && has_other {
+            silence.is_stale = true;
+            self.reinjected.clear();
+            self.reinject_data(self.next);
+        }
+    }
+
+    /// Queues what is not acknowledged before `end` to be sent again.
+    fn reinject_data(&mut self, end: u64) {
+        let full = u64::from(self.config.tcp.segment);
+        let mut data = self.una;
+        while data < end {
+            let len = (end - data).min(full);
+            self.reinjected.push_back((data, len));
+            data += len;
+        }
+    }
+
     /// What to send next: data of a failed subflow, or new data.
     fn piece(&mut self) -> Option<(u64, u16)> {
         while let Some((data, len)) = self.reinjected.front().copied() {
@@ -202,7 +305,8 @@ impl MptcpSource {
             }
             self.reinjected.pop_front();
         }
-        let left = self.total.min(self.right_edge).saturating_sub(self.next);
+        let edge = self.right_edge.min(self.una + self.buffer());
+        let left = self.total.min(edge).saturating_sub(self.next);
         let full = u64::from(self.config.tcp.segment);
         let is_short = left < full && self.next + left < self.total;
         (left > 0 && !is_short).then(|| (self.next, left.min(full) as u16))
@@ -216,7 +320,9 @@ impl MptcpSource {
         } else {
             self.reinjected.pop_front();
         }
-        Some((way, self.subflows[way].sender.send(len, data, now)))
+        let segment = self.subflows[way].sender.send(len, data, now);
+        self.set_interval(now);
+        Some((way, segment))
     }
 }
 
@@ -227,10 +333,19 @@ impl Application for MptcpSource {
 
     fn handle_packet(&mut self, way: usize, packet: &Packet, now: Instant) {
         let Body::Tcp(segment) = &packet.body else { return };
+        let subflow = &mut self.subflows[way];
+        subflow.heard = now;
+        if subflow.silence.is_stale {
+            subflow.silence = Silence::default();
+        }
+        let has_advanced = segment.data_ack > self.una;
         self.una = self.una.max(segment.data_ack);
         self.right_edge = self.right_edge.max(segment.data_ack + u64::from(segment.window));
         self.couple(way);
         self.subflows[way].sender.handle_segment(segment, now);
+        if has_advanced || self.repeat_due.is_none() {
+            self.arm_repeat(now);
+        }
         if self.subflows.iter().any(|subflow| !subflow.has_asked) {
             self.begin(now);
         }
@@ -239,13 +354,11 @@ impl Application for MptcpSource {
     fn handle_timeout(&mut self, now: Instant) {
         self.begin(now);
         for way in 0..self.subflows.len() {
-            let before = self.subflows[way].sender.backoff();
             self.couple(way);
             self.subflows[way].sender.handle_timeout(now);
-            let is_failing = before == 0 && self.subflows[way].sender.backoff() > 0;
-            if is_failing && self.subflows.len() > 1 && self.subflows[way].sender.is_open() {
-                self.reinject(way);
-            }
+        }
+        if self.repeat_due.is_some_and(|due| due <= now) {
+            self.repeat(now);
         }
     }
 
@@ -273,9 +386,19 @@ impl Application for MptcpSource {
             return Some(self.start);
         }
         let up = self.subflows.iter().filter(|subflow| subflow.is_up);
-        up.filter_map(|subflow| subflow.sender.poll_timeout()).min()
+        up.filter_map(|subflow| subflow.sender.poll_timeout())
+            .chain(self.repeat_due)
+            .min()
     }
 }
 
 /// A subflow with so many timeouts in a row gives way to a backup.
 const STALE: u32 = 2;
+/// Silent turns of the connection's timer after which a subflow is stale. Source: Linux `net.mptcp.stale_loss_cnt`.
+const STALE_AFTER: u32 = 4;
+/// What one turn of the connection's timer repeats: a fragment of the sender's pages. Units: bytes.
+const FRAGMENT: u64 = 32 << 10;
+/// The connection's timer where no subflow has one. Source: Linux `TCP_RTO_MIN`.
+const LEAST_REPEAT: Duration = Duration::from_millis(200);
+/// Segments that the receiver's buffer holds beyond its need.
+const BUFFER_EXTRA: u64 = 16;

@@ -1,8 +1,8 @@
 //! TCP without packets' bytes: a sender and a receiver, each a machine that is driven by segments and time.
 //!
 //! Scope: opening, slow start, NewReno and CUBIC, five ways to find and repair losses (see [`Recovery`]), delayed and selective
-//! acknowledgements, retransmission timeout, a bounded receive window, ECN, undo of needless reductions. Limitations: one direction of
-//! data for each pair, no Nagle, no urgent data, no tail-loss probe, sequence numbers do not wrap.
+//! acknowledgements, tail-loss probe, retransmission timeout, a bounded receive window, ECN, undo of needless reductions. Limitations: one direction of
+//! data for each pair, no Nagle, no urgent data, sequence numbers do not wrap.
 //!
 //! ```text
 //!   sender:    opening -> open <-> fast recovery
@@ -81,6 +81,12 @@ pub struct Config {
     pub counts_bytes: bool,
     /// Whether the first two duplicate acknowledgements let a new segment go. Source: RFC 3042.
     pub limited_transmit: bool,
+    /// Segments that go together: with room for fewer the sender waits for the next acknowledgement, unless it has sent nothing since the last.
+    ///
+    /// Source: Linux `tcp_tso_should_defer`, `net.ipv4.tcp_min_tso_segs`.
+    pub least_burst: u16,
+    /// Whether silence at the end of what was sent is probed before the retransmission timeout. Source: RFC 8985 section 7.
+    pub tail_probe: bool,
     /// Whether the window begins anew after an idle timeout.
     pub restarts_after_idle: bool,
     /// Bounds of the retransmission timeout.
@@ -114,6 +120,8 @@ impl Config {
             recovery: Recovery::Rack,
             counts_bytes: true,
             limited_transmit: true,
+            least_burst: 2,
+            tail_probe: true,
             restarts_after_idle: true,
             rto: RtoBounds::LINUX,
             delayed_ack: Some(Duration::from_millis(40)),
@@ -141,6 +149,8 @@ impl Config {
             recovery,
             counts_bytes: false,
             limited_transmit: true,
+            least_burst: 1,
+            tail_probe: false,
             restarts_after_idle: false,
             rto: RtoBounds {
                 initial: Duration::from_secs(3),

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-use super::congestion::{HyStart, Saved, Window};
+use super::congestion::{HyStart, Round, Saved, Window};
 use super::rtt::RoundTrip;
 use super::{Config, Opening, Ranges, Recovery};
 use crate::packet::{Segment, flag};
 
 mod loss;
+mod opening;
+mod tail;
 
 /// What a sender has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,11 +80,14 @@ pub struct Sender {
     recover: u64,
     duplicate_acks: u32,
     timer: Option<Instant>,
+    tail: tail::Tail,
     rack: loss::Rack,
     undo: Option<Undo>,
     owes_cwr: bool,
     cwr_until: u64,
     is_limited: bool,
+    /// New segments since the last acknowledgement.
+    burst: u32,
     last_sent: Instant,
     /// Bytes acknowledged since the last loss, and between the two before it.
     between_losses: (u64, u64),
@@ -149,11 +154,13 @@ impl Sender {
             recover: 0,
             duplicate_acks: 0,
             timer: None,
+            tail: tail::Tail::default(),
             rack: loss::Rack::default(),
             undo: None,
             owes_cwr: false,
             cwr_until: 0,
             is_limited: false,
+            burst: 0,
             last_sent: Instant::ZERO,
             between_losses: (0, 0),
             statistics: Statistics::default(),
@@ -231,6 +238,18 @@ impl Sender {
         self.between_losses.0.max(self.between_losses.1)
     }
 
+    /// When the next probe or timeout is due while something is on its way.
+    #[must_use]
+    pub fn timer_due(&self) -> Option<Instant> {
+        self.tail.due.or(self.timer)
+    }
+
+    /// Whether everything sent is acknowledged.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.records.is_empty()
+    }
+
     /// Consecutive timeouts without progress.
     #[must_use]
     pub fn backoff(&self) -> u32 {
@@ -285,6 +304,9 @@ impl Sender {
         if self.rack_due().is_some_and(|due| due <= now) {
             self.detect_losses(now);
         }
+        if self.on_tail_due(now) {
+            return;
+        }
         if self.timer.is_some_and(|due| due <= now) {
             self.on_timeout(now);
         }
@@ -293,7 +315,7 @@ impl Sender {
     /// When [`Self::handle_timeout`] or [`Self::poll_transmit`] is to be called at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.opening_due, self.timer, self.rack_due()]
+        [self.opening_due, self.timer, self.rack_due(), self.tail.due]
             .into_iter()
             .flatten()
             .min()
@@ -303,6 +325,9 @@ impl Sender {
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         if self.state != State::Open || self.owes_synack {
             return self.poll_opening(now);
+        }
+        if self.tail.is_owed && !self.is_limited {
+            return self.repeat_last(now);
         }
         if self.to_repair == 0 {
             return None;
@@ -318,7 +343,14 @@ impl Sender {
         if self.next + u64::from(len) > self.right_edge {
             return false;
         }
-        let has_room = self.in_flight + u64::from(len) <= self.window_bytes() + self.extra_bytes();
+        if self.tail.is_owed {
+            return true;
+        }
+        let least = u32::from(self.config.least_burst).max(1);
+        let begins_another =
+            self.burst >= least && self.burst.is_multiple_of(least) && self.episode.is_none();
+        let together = u64::from(if begins_another { least } else { 1 });
+        let has_room = self.in_flight + u64::from(len) * together <= self.window_bytes() + self.extra_bytes();
         self.is_limited |= !has_room;
         has_room
     }
@@ -343,9 +375,11 @@ impl Sender {
         };
         self.next += u64::from(len);
         self.in_flight += u64::from(len);
+        self.burst += 1;
         self.last_sent = now;
         self.records.push_back(record);
         self.statistics.segments += 1;
+        self.on_new_data(now);
         self.segment(&record)
     }
 
@@ -378,47 +412,6 @@ impl Sender {
         }
     }
 
-    fn on_opening(&mut self, segment: &Segment, now: Instant) {
-        match self.config.opening {
-            Opening::BySender if self.state == State::Opening && segment.has(flag::SYN) => {
-                self.state = State::Open;
-                self.opening_due = None;
-                self.measure(now.since(self.opening_sent));
-                self.right_edge = u64::from(segment.window);
-            }
-            Opening::ByReceiver if segment.has(flag::SYN) => {
-                self.state = State::Opening;
-                self.opening_due = Some(now);
-            }
-            Opening::ByReceiver if self.state == State::Opening && segment.has(flag::ACK) => {
-                self.state = State::Open;
-                self.opening_due = None;
-                self.measure(now.since(self.opening_sent));
-            }
-            Opening::BySender | Opening::ByReceiver | Opening::Open => {}
-        }
-    }
-
-    fn poll_opening(&mut self, now: Instant) -> Option<Segment> {
-        let is_due = self.opening_due.is_some_and(|due| due <= now);
-        if !is_due && !std::mem::take(&mut self.owes_synack) {
-            return None;
-        }
-        if is_due {
-            self.opening_sent = now;
-            self.opening_due = Some(self.round_trip.deadline(now));
-            self.round_trip.back_off();
-        }
-        let flags = match self.config.opening {
-            Opening::BySender | Opening::Open => flag::SYN,
-            Opening::ByReceiver => flag::SYN | flag::ACK,
-        };
-        Some(Segment {
-            flags,
-            ..Segment::default()
-        })
-    }
-
     fn measure(&mut self, sample: Duration) {
         self.round_trip.measure(sample);
         self.round_trip.forgive();
@@ -432,6 +425,7 @@ impl Sender {
         let is_window_update = edge != self.right_edge;
         self.right_edge = self.right_edge.max(edge);
         let had_limit = std::mem::take(&mut self.is_limited);
+        self.burst = 0;
         let mut delivered = Delivered::default();
         if self.config.recovery.is_selective() {
             self.read_sack(segment, now, &mut delivered);
@@ -445,9 +439,10 @@ impl Sender {
         if segment.duplicate > 0 {
             self.on_needless_repair();
         }
+        self.judge_tail(segment);
         if let Some(sample) = delivered.round_trip {
             self.measure(sample);
-            self.watch_slow_start(sample);
+            self.watch_slow_start(sample, now);
         }
         if advanced > 0 && self.episode.is_some() {
             self.on_progress(segment, advanced);
@@ -458,25 +453,28 @@ impl Sender {
         }
         if advanced > 0 && had_limit && self.episode != Some(Episode::FastRecovery) {
             let acked = if self.config.counts_bytes {
-                advanced as f64 / f64::from(self.config.segment)
+                delivered.bytes as f64 / f64::from(self.config.segment)
             } else {
                 1.0
             };
             if self.una >= self.cwr_until {
-                self.window.on_ack(acked, self.round_trip.smoothed(), now);
+                self.window.on_ack(acked, self.round_trip.min(), now);
             }
         }
     }
 
-    fn watch_slow_start(&mut self, sample: Duration) {
-        if self.config.hystart && self.window.is_in_slow_start() {
-            let place = (self.una, self.next);
-            if self
-                .hystart
-                .is_enough(sample, self.round_trip.min(), self.window.size(), place)
-            {
-                self.window.leave_slow_start();
-            }
+    fn watch_slow_start(&mut self, sample: Duration, now: Instant) {
+        if !self.config.hystart || !self.window.is_in_slow_start() {
+            return;
+        }
+        let round = Round {
+            sample,
+            min: self.round_trip.min(),
+            acked: self.una,
+            next: self.next,
+        };
+        if self.hystart.is_enough(round, self.window.size(), now) {
+            self.window.leave_slow_start();
         }
     }
 
@@ -511,6 +509,7 @@ impl Sender {
         }
         self.round_trip.forgive();
         self.timer = (!self.records.is_empty()).then(|| self.round_trip.deadline(now));
+        self.arm_tail(now);
     }
 
     fn leave_flight(&mut self, record: &Record) {
@@ -555,6 +554,7 @@ impl Sender {
         }
         self.in_flight = 0;
         self.repair_hint = self.una;
+        self.tail = tail::Tail::default();
         self.rack.forget_repairs();
     }
 
@@ -605,4 +605,6 @@ impl Sender {
 #[derive(Default)]
 struct Delivered {
     round_trip: Option<Duration>,
+    /// Bytes that no acknowledgement had named before.
+    bytes: u64,
 }

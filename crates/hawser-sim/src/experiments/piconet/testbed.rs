@@ -55,6 +55,8 @@ fn host() -> Config {
         recovery: Recovery::Reno,
         counts_bytes: false,
         limited_transmit: false,
+        least_burst: 1,
+        tail_probe: false,
         restarts_after_idle: true,
         rto: RtoBounds::LINUX,
         delayed_ack: Some(Duration::from_millis(200)),

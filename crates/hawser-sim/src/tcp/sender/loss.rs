@@ -91,6 +91,7 @@ impl Sender {
 
     /// A segment was delivered for the first time.
     pub(super) fn on_delivered(&mut self, record: &Record, now: Instant, delivered: &mut Delivered) {
+        delivered.bytes += u64::from(record.len);
         let round_trip = now.since(record.sent);
         let end = record.sequence + u64::from(record.len);
         if !record.is_repeated {

@@ -1,0 +1,330 @@
+//! `hawser conform`: the simulator held against real packets, scenario by scenario.
+#![expect(clippy::print_stdout, reason = "results are this command's output")]
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hawser_lab::{Options, RunDir, Spread, prepare_process, read_scenario};
+use hawser_netem::scenario::{Scenario, ScenarioError};
+use hawser_sim::run as sim;
+use serde::Serialize;
+
+/// Runs scenarios in the simulator and in the lab, and prints the goodput of both side by side.
+///
+/// Exits with 1 when the medians of a scenario differ by more than a tenth.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct ConformArgs {
+    /// Scenario files, or names of the committed ones; by default all of those.
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// How often each scenario runs in each world, each time with the next seed.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Runs the simulator only, which needs neither root nor time; nothing is judged.
+    #[arg(long)]
+    sim_only: bool,
+    /// Lists the committed scenarios and runs nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+const HELP: &str = "\
+Examples:
+  sudo hawser conform                          all committed scenarios, three runs each: seven minutes
+  sudo hawser conform hub-delays my.toml       one of them and one of your own
+  hawser conform --sim-only --json             the simulator's half, for machines";
+
+/// Runs the command; 0 everything agrees, 1 something does not, 64 a scenario that cannot be run.
+///
+/// # Errors
+/// When the lab cannot be built or a run fails.
+pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
+    if args.list {
+        for (name, text) in COMMITTED {
+            let about = text.lines().next().unwrap_or_default();
+            println!("{name:<22} {}", about.trim_start_matches("# "));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let scenarios = match scenarios(&args.scenarios) {
+        Ok(scenarios) => scenarios,
+        Err(problem) => {
+            // Standard error may be closed; the exit code says it too.
+            let _ = writeln!(std::io::stderr(), "hawser: {problem}");
+            return Ok(ExitCode::from(64));
+        }
+    };
+    let lab = if args.sim_only { None } else { Some(options()?) };
+    let mut rows = Vec::new();
+    if !args.json {
+        println!("{}", heading(args.runs));
+    }
+    for (name, scenario) in &scenarios {
+        let row = compare(name, scenario, args.runs, lab.as_ref())?;
+        if !args.json {
+            println!("{}", row.to_text());
+        }
+        rows.push(row);
+    }
+    let conformity = Conformity::new(args.runs, rows);
+    if args.json {
+        println!("{}", serde_json::to_string(&conformity)?);
+    } else if lab.is_some() {
+        println!("{}", conformity.to_text());
+    }
+    Ok(if conformity.beyond == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Readies this process for the lab: it has one thread now.
+fn options() -> anyhow::Result<Options> {
+    prepare_process()?;
+    Ok(Options {
+        program: std::env::current_exe().context("cannot find this program")?,
+        run_dir: RunDir::new(None)?,
+    })
+}
+
+fn scenarios(asked: &[String]) -> Result<Vec<(String, Scenario)>, String> {
+    if asked.is_empty() {
+        return COMMITTED.iter().map(committed).collect();
+    }
+    let find = |label: &String| match COMMITTED.iter().find(|(name, _)| name == label) {
+        Some(found) => committed(found),
+        None if !Path::new(label).exists() => Err(format!(
+            "{label}: neither a file nor a committed scenario; hawser conform --list prints those"
+        )),
+        None => read_scenario(Path::new(label), &[])
+            .map(|scenario| (label.clone(), scenario))
+            .map_err(|error| error.to_string()),
+    };
+    asked.iter().map(find).collect()
+}
+
+fn committed((name, text): &(&str, &str)) -> Result<(String, Scenario), String> {
+    let path = PathBuf::from(format!("scenarios/conform/{name}.toml"));
+    let read: Result<Scenario, ScenarioError> =
+        Scenario::parse(text, &path, &[], &mut |_| Ok(TRACE.to_owned()));
+    read.map(|scenario| ((*name).to_owned(), scenario))
+        .map_err(|error| error.to_string())
+}
+
+fn compare(name: &str, scenario: &Scenario, runs: u32, lab: Option<&Options>) -> anyhow::Result<Row> {
+    let (mut simulated, mut measured) = (Vec::new(), Vec::new());
+    for round in 0..runs {
+        let mut scenario = scenario.clone();
+        scenario.seed = scenario.seed.wrapping_add(u64::from(round));
+        let outcome = sim::run(&scenario, &scenario.via, None, &mut |_| {})
+            .with_context(|| format!("{name}: simulator"))?;
+        simulated.push(outcome.report.goodput_bps.total);
+        if let Some(options) = lab {
+            let line = format!("{name}: run {} of {runs}", round + 1);
+            let report = hawser_lab::run(&scenario, &scenario.via, options, &mut |_| show(&line))
+                .with_context(|| format!("{name}: lab"))?;
+            show("");
+            measured.push(report.goodput_bps.total);
+        }
+    }
+    Ok(Row::new(name, scenario, simulated, measured))
+}
+
+/// One line that is written again and again, where somebody can see it.
+fn show(line: &str) {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+    }
+}
+
+/// All scenarios of one call.
+#[derive(Debug, Serialize)]
+struct Conformity {
+    version: u32,
+    runs: u32,
+    /// The largest difference of a ratio from one that agrees.
+    tolerance: f64,
+    /// How many scenarios differ by more.
+    beyond: usize,
+    scenarios: Vec<Row>,
+}
+
+/// One scenario in both worlds. Units: goodput in bit/s.
+#[derive(Debug, Serialize)]
+struct Row {
+    scenario: String,
+    via: String,
+    sim: Option<Spread>,
+    lab: Option<Spread>,
+    sim_runs: Vec<f64>,
+    lab_runs: Vec<f64>,
+    /// Median over median, the simulator's first; `None` without the lab.
+    ratio: Option<f64>,
+    agrees: Option<bool>,
+}
+
+impl Row {
+    fn new(name: &str, scenario: &Scenario, sim_runs: Vec<f64>, lab_runs: Vec<f64>) -> Self {
+        let (sim, lab) = (Spread::of(sim_runs.clone()), Spread::of(lab_runs.clone()));
+        let ratio = match (sim, lab) {
+            // A lab in which nothing arrives agrees only with a simulator in which nothing does.
+            (Some(sim), Some(lab)) if sim.median == lab.median => Some(1.0),
+            (Some(sim), Some(lab)) => Some(sim.median / lab.median.max(1.0)),
+            (Some(_) | None, None) | (None, Some(_)) => None,
+        };
+        Self {
+            scenario: name.to_owned(),
+            via: scenario.via.label(),
+            sim,
+            lab,
+            sim_runs,
+            lab_runs,
+            ratio,
+            agrees: ratio.map(|ratio| (ratio - 1.0).abs() <= TOLERANCE),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let world = |spread: Option<Spread>| {
+            spread.map_or(String::new(), |s| {
+                let range = format!("[{:.2}..{:.2}]", s.min / 1e6, s.max / 1e6);
+                format!("{:>8.2} {range:<16}", s.median / 1e6)
+            })
+        };
+        let ratio = self.ratio.map_or(String::new(), |ratio| format!("{ratio:>6.3}"));
+        let verdict = if self.agrees == Some(false) {
+            "  beyond"
+        } else {
+            ""
+        };
+        let line = format!(
+            "  {:<22} {:<13} {} {:<25} {ratio}{verdict}",
+            self.scenario,
+            self.via,
+            world(self.sim),
+            world(self.lab)
+        );
+        line.trim_end().to_owned()
+    }
+}
+
+impl Conformity {
+    fn new(runs: u32, scenarios: Vec<Row>) -> Self {
+        Self {
+            version: 1,
+            runs,
+            tolerance: TOLERANCE,
+            beyond: scenarios.iter().filter(|row| row.agrees == Some(false)).count(),
+            scenarios,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let all = self.scenarios.len();
+        format!("{} of {all} within {:.0} %", all - self.beyond, TOLERANCE * 100.0)
+    }
+}
+
+fn heading(runs: u32) -> String {
+    format!(
+        "goodput in Mbit/s, medians of {runs}, min..max in brackets\n  {:<22} {:<13} {:>8} {:<16} {:>8} {:<16} {:>6}",
+        "scenario", "via", "sim", "", "lab", "", "ratio"
+    )
+}
+
+macro_rules! committed {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../scenarios/conform/", $name, ".toml")))),*]
+    };
+}
+
+/// Name and text of each.
+const COMMITTED: &[(&str, &str)] = committed![
+    "single-tcp",
+    "single-tcp-far",
+    "single-tcp-loss",
+    "single-tcp-trace",
+    "single-tcp-outage",
+    "single-udp",
+    "hub-equal",
+    "hub-rates",
+    "hub-delays",
+    "hub-rates-and-delays",
+    "hub-loss",
+    "hub-trace",
+    "hub-outage",
+    "hub-upload",
+    "hub-udp",
+    "mptcp-equal",
+    "mptcp-unequal",
+    "mptcp-outage",
+];
+const TRACE: &str = include_str!("../../../scenarios/conform/cell.csv");
+
+/// What a user may rely on: a choice between two ways that differ by more is the same in both worlds.
+const TOLERANCE: f64 = 0.1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(sim: &[f64], lab: &[f64]) -> Row {
+        let (_, scenario) = committed(&COMMITTED[0]).expect("it is a scenario");
+        Row::new("x", &scenario, sim.to_vec(), lab.to_vec())
+    }
+
+    #[test]
+    fn a_tenth_is_the_limit() {
+        let verdict = |sim, lab| row(&[sim], &[lab]).agrees;
+        assert_eq!(verdict(109.0, 100.0), Some(true));
+        assert_eq!(verdict(111.0, 100.0), Some(false));
+        assert_eq!(verdict(89.0, 100.0), Some(false));
+        assert_eq!(verdict(0.0, 0.0), Some(true));
+        assert_eq!(verdict(5e6, 0.0), Some(false));
+        assert_eq!(row(&[1.0], &[]).agrees, None);
+    }
+
+    #[test]
+    fn medians_are_compared_and_what_differs_is_counted() {
+        let near = row(&[1.0, 100.0, 101.0], &[99.0, 100.0, 500.0]);
+        assert_eq!(near.ratio, Some(1.0));
+        let far = row(&[50.0], &[100.0]);
+        assert!(far.to_text().ends_with("0.500  beyond"), "{}", far.to_text());
+        let conformity = Conformity::new(3, vec![near, far]);
+        assert_eq!(conformity.beyond, 1);
+        assert_eq!(conformity.to_text(), "1 of 2 within 10 %");
+    }
+
+    #[test]
+    fn every_file_is_in_the_set_and_every_one_of_the_set_is_legal() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/conform");
+        let mut files: Vec<String> = std::fs::read_dir(directory)
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+            .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
+            .collect();
+        files.sort();
+        let mut names: Vec<&str> = COMMITTED.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        assert_eq!(files, names);
+        assert!(names.len() >= 12);
+        assert_eq!(scenarios(&[]).expect("all are legal").len(), names.len());
+    }
+
+    #[test]
+    fn an_unknown_scenario_is_refused() {
+        let problem = scenarios(&["no-such".to_owned()]).expect_err("there is none");
+        assert!(
+            problem.contains("no-such") && problem.contains("--list"),
+            "{problem}"
+        );
+    }
+}
