@@ -87,6 +87,8 @@ pub enum Refused {
     Malformed,
     /// Larger than any path takes; the largest inner packet that fits is given.
     TooLarge(u16),
+    /// Larger than any path is known to take, while their search for larger sizes goes on.
+    TooSoon,
     /// Its flow's queue is full.
     QueueFull,
     /// There are too many flows.
@@ -275,7 +277,17 @@ impl<B: Copy> Egress<B> {
             inner::clamp_mss(packet, &summary, least, !offload.checksum_partial);
             cut.fit(least);
             if cut.packet_len() > u32::from(most) {
-                return Err(Refused::TooLarge(most));
+                // A sender believes the size it is told for minutes: it is told when the search has ended, a few round trips after the start.
+                let mut active = self
+                    .lanes
+                    .iter()
+                    .filter(|lane| lane.path.state() == State::Active);
+                let may_rise = active.any(|lane| lane.path.mtu_may_rise());
+                return Err(if may_rise {
+                    Refused::TooSoon
+                } else {
+                    Refused::TooLarge(most)
+                });
             }
         }
         let run = Run {

@@ -280,6 +280,7 @@ impl Sender {
                 match refused {
                     Refused::Malformed => self.dropped.malformed += 1,
                     Refused::QueueFull | Refused::TableFull => self.dropped.queue_full += 1,
+                    Refused::TooSoon => self.dropped.too_large += 1,
                     Refused::TooLarge(mtu) => {
                         self.dropped.too_large += 1;
                         self.say_too_large(id, len, mtu);

@@ -186,6 +186,12 @@ impl Path {
         self.pmtu.inner()
     }
 
+    /// Whether larger packets than [`Self::mtu`] may turn out to pass.
+    #[must_use]
+    pub fn mtu_may_rise(&self) -> bool {
+        !self.pmtu.is_settled()
+    }
+
     /// The largest outer IP packet that is known to pass, in bytes.
     #[must_use]
     pub fn outer_mtu(&self) -> u16 {

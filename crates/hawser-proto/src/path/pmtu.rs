@@ -74,6 +74,12 @@ impl Pmtu {
         self.known
     }
 
+    /// Whether the search has ended: what is known is what there is.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        !self.confirming && (self.known == self.link || self.finished())
+    }
+
     /// Changes the bytes around an inner packet: the path's far address is of another family.
     pub fn set_overhead(&mut self, overhead: u16) {
         self.overhead = overhead;
@@ -237,10 +243,12 @@ mod tests {
     fn takes_the_link_size_after_one_reply() {
         let mut pmtu = Pmtu::new(1500, 68, Instant::ZERO);
         assert_eq!(pmtu.inner(), 1212);
+        assert!(!pmtu.is_settled());
         assert_eq!(pmtu.poll(5, Instant::ZERO), 1500);
         pmtu.handle_reply(6, Instant::ZERO);
         assert_eq!(pmtu.outer(), 1280);
         pmtu.handle_reply(5, Instant::ZERO);
         assert_eq!(pmtu.inner(), 1432);
+        assert!(pmtu.is_settled());
     }
 }
