@@ -208,11 +208,11 @@ fn a_damaged_line_in_the_middle_is_run_again() {
     let path = dir.path().join("rows-0-of-1.journal");
     let text = std::fs::read_to_string(&path).expect("a journal");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    lines[4] = lines[4].replacen("goodput", "goodbye", 1);
+    lines[4] = lines[4].replacen("\"run\"", "\"rum\"", 1);
     lines.push(lines[6].clone());
     std::fs::write(&path, lines.join("\n") + "\n").expect("written");
     let summary = whole(dir.path(), Shard::ALL).expect("goes on");
-    assert!((10..=11).contains(&summary.resumed), "{}", summary.resumed);
+    assert_eq!(summary.resumed, 11);
     assert_eq!(std::fs::read(&good.files[0]).expect("a table"), csv);
     assert_eq!(
         std::fs::read_to_string(&path).expect("a journal").lines().count(),
