@@ -4,4 +4,5 @@
 //! real ones in the daemon.
 #![forbid(unsafe_code)]
 
+pub mod all_aps;
 pub mod juggler;
