@@ -2,6 +2,7 @@
 //!
 //! Each module holds what its paper states of a set-up, and says what it does not state and how that was filled in.
 
+pub mod all_aps;
 pub mod flow_switch;
 pub mod piconet;
 

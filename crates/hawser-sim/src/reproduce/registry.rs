@@ -1,10 +1,15 @@
 //! Every experiment there is.
 
 use super::experiment::Experiment;
-use crate::experiments::{flow_switch, piconet};
+use crate::experiments::{all_aps, flow_switch, piconet};
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
+    &all_aps::Sweep,
+    &all_aps::CongestedUplink,
+    &all_aps::MoreAccessPoints,
+    &all_aps::TwoChannels,
+    &all_aps::ManyUsers,
     &piconet::Sizes,
     &piconet::Joining,
     &piconet::Unequal,
