@@ -6,3 +6,4 @@
 
 pub mod all_aps;
 pub mod juggler;
+pub mod multifacet;

@@ -8,6 +8,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &all_aps::Sweep,
     &all_aps::CongestedUplink,
     &all_aps::MoreAccessPoints,
+    &all_aps::Fairness,
     &all_aps::TwoChannels,
     &all_aps::ManyUsers,
     &piconet::Sizes,

@@ -9,9 +9,12 @@
 //! for plain TCP, because the paper states no positions.
 
 mod contention;
+mod fairness;
 mod marking;
+mod place;
 mod switching;
 
+pub use fairness::Fairness;
 pub use marking::{CongestedUplink, MoreAccessPoints, Sweep};
 pub use switching::{ManyUsers, TwoChannels};
 
