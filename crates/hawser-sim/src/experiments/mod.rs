@@ -4,6 +4,7 @@
 
 pub mod all_aps;
 pub mod flow_switch;
+pub mod multifacet;
 pub mod piconet;
 
 #[cfg(test)]

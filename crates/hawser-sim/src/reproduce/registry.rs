@@ -1,14 +1,20 @@
 //! Every experiment there is.
 
 use super::experiment::Experiment;
-use crate::experiments::{all_aps, flow_switch, piconet};
+use crate::experiments::{all_aps, flow_switch, multifacet, piconet};
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
+    &multifacet::Constants,
+    &multifacet::Searching,
     &all_aps::Sweep,
     &all_aps::CongestedUplink,
     &all_aps::MoreAccessPoints,
     &all_aps::Fairness,
+    &all_aps::Constants,
+    &all_aps::Estimation,
+    &all_aps::HiddenAccessPoints,
+    &all_aps::CarrierSense,
     &all_aps::TwoChannels,
     &all_aps::ManyUsers,
     &piconet::Sizes,

@@ -10,12 +10,16 @@
 
 mod contention;
 mod fairness;
+mod hearing;
 mod marking;
 mod place;
+mod positions;
 mod switching;
 
 pub use fairness::Fairness;
+pub use hearing::{Constants, Estimation};
 pub use marking::{CongestedUplink, MoreAccessPoints, Sweep};
+pub use positions::{CarrierSense, HiddenAccessPoints};
 pub use switching::{ManyUsers, TwoChannels};
 
 use crate::reproduce::{Axis, Curve, Plot, Quantity, Unit};

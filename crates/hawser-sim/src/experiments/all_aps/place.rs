@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use hawser_netem::LinkConfig;
-use hawser_netem::air::{AccessPointConfig, Signal, StationConfig, StationId};
+use hawser_netem::air::{AccessPointConfig, Kind, Signal, StationConfig, StationId};
 use hawser_radio::all_aps::{AccessPoints, Config as Comparison};
 use hawser_units::{Duration, Instant, Rate};
 
@@ -60,6 +60,7 @@ impl Place {
             .map(|config| radio.add_access_point(config.clone(), AccessPointConfig::default()))
             .collect();
         radio.set_all_signals(&ids, between);
+        radio.air_mut().record();
         let air = network.add(radio);
         let server = network.add(Host::default());
         let link = LinkConfig {
@@ -84,6 +85,43 @@ impl Place {
             stations: Vec::new(),
             flows: 0,
         }
+    }
+
+    /// The medium's record of what was sent to a client, in seconds after the downloads' start: how many frames of each access point were read.
+    fn seconds(&self, client: &Client, from: Duration, to: Duration) -> Vec<[u32; 2]> {
+        let radio: &Radio = self.network.node(self.air).expect("it is a radio");
+        let mut counts = vec![[0; 2]; (to - from).as_secs() as usize];
+        for sent in radio.log() {
+            let place = client
+                .stations
+                .iter()
+                .position(|station| sent.to == Some(*station));
+            if let Some(place) = place
+                && sent.kind == Kind::Data
+                && sent.read
+                && sent.end >= START + from
+                && let Some(second) = counts.get_mut(sent.end.since(START + from).as_secs() as usize)
+            {
+                second[place.min(1)] += 1;
+            }
+        }
+        counts
+    }
+
+    /// The larger subflow's share of the frames of a second, in the mean over seconds.
+    pub(super) fn monopoly(&self, client: &Client, from: Duration, to: Duration) -> f64 {
+        let seconds = self.seconds(client, from, to);
+        let share = |[a, b]: &[u32; 2]| f64::from(*a.max(b)) / f64::from((a + b).max(1));
+        seconds.iter().map(share).sum::<f64>() / seconds.len() as f64
+    }
+
+    /// The first subflow's share of all frames.
+    pub(super) fn first_share(&self, client: &Client, from: Duration, to: Duration) -> f64 {
+        let seconds = self.seconds(client, from, to);
+        let (first, second) = seconds
+            .iter()
+            .fold((0, 0), |(first, second), [a, b]| (first + a, second + b));
+        f64::from(first) / f64::from((first + second).max(1))
     }
 
     pub(super) fn radio(&mut self) -> &mut Radio {
@@ -198,7 +236,7 @@ impl Place {
             Load::Udp(rate) => {
                 let end = Instant::FAR_FUTURE;
                 (
-                    Box::new(Cbr::new(*rate, 1500, (start, end))),
+                    Box::new(Cbr::new(*rate, 1472, (start, end))),
                     Box::new(DatagramSink::default()),
                 )
             }
@@ -241,9 +279,7 @@ impl Place {
         }
         let host: &Host = self.network.node(flow.host).expect("it is a host");
         let sink: &DatagramSink = host.application(flow.socket).expect("it is a datagram sink");
-        // From the beginning: datagrams are not timed.
-        let _ = from;
-        sink.delays().len() as f64 * 1500.0 * 8.0 / to.as_secs_f64() / 1e6
+        sink.meter().rate(START + from, START + to) / 1e6
     }
 }
 
