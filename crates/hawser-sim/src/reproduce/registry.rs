@@ -7,6 +7,10 @@ use crate::experiments::{all_aps, flow_switch, multifacet, piconet};
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &multifacet::Constants,
     &multifacet::Searching,
+    &multifacet::Placements,
+    &multifacet::Reaction,
+    &multifacet::Interfered,
+    &multifacet::SeveralClients,
     &all_aps::Sweep,
     &all_aps::CongestedUplink,
     &all_aps::MoreAccessPoints,
@@ -15,6 +19,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &all_aps::Estimation,
     &all_aps::HiddenAccessPoints,
     &all_aps::CarrierSense,
+    &all_aps::RetryLimits,
     &all_aps::TwoChannels,
     &all_aps::ManyUsers,
     &piconet::Sizes,

@@ -56,7 +56,7 @@ impl Medium {
             drawn -= self.points[*index].weight;
             drawn < 0.0
         });
-        let Some(next) = chosen.or_else(|| waiting().last()) else {
+        let Some(next) = chosen.or_else(|| waiting().next_back()) else {
             return;
         };
         self.sending = Some(next);

@@ -14,12 +14,14 @@ mod hearing;
 mod marking;
 mod place;
 mod positions;
+mod retries;
 mod switching;
 
 pub use fairness::Fairness;
 pub use hearing::{Constants, Estimation};
 pub use marking::{CongestedUplink, MoreAccessPoints, Sweep};
 pub use positions::{CarrierSense, HiddenAccessPoints};
+pub use retries::RetryLimits;
 pub use switching::{ManyUsers, TwoChannels};
 
 use crate::reproduce::{Axis, Curve, Plot, Quantity, Unit};
