@@ -5,6 +5,7 @@
 //! senders are taken to keep the access point's buffer filled; the clients' acknowledgements.
 //!
 //! What the paper does not state, and what was taken:
+//! - An access point that may have t packets unanswered is ready at t/(t+4) of the times when the channel is free; the naive one always is.
 //! - Figure 6: the link of its own carries 10 to 45 Mb/s, the hops on the shared channel 30 to 60, drawn evenly. The naive repeater sends in turn
 //!   and never waits for feedback; both lose what finds 200 packets at the repeater.
 //! - Figure 12: 20, 45 and 60 Mb/s; the interferer takes 30 Mb/s of the repeater's air. A reaction is the first reduction after its onset.
@@ -113,7 +114,6 @@ impl Repeater {
     /// Runs for `length` seconds; the interferer takes `interference` Mb/s of the repeater's hop while `is_on`.
     fn run(&mut self, length: f64, interference: f64, is_on: impl Fn(f64) -> bool) {
         let mut now = 0.0;
-        // Packets of the access point that may still be sent before the repeater has had its turn.
         while now < length {
             self.catch_up(now);
             let threshold = self.throttle.threshold() as f64;
