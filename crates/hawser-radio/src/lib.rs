@@ -4,4 +4,6 @@
 //! real ones in the daemon.
 #![forbid(unsafe_code)]
 
+pub mod all_aps;
 pub mod juggler;
+pub mod multifacet;

@@ -2,8 +2,10 @@
 //!
 //! Each module holds what its paper states of a set-up, and says what it does not state and how that was filled in.
 
+pub mod all_aps;
 pub mod flow_switch;
 pub mod juggler;
+pub mod multifacet;
 pub mod piconet;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Every experiment there is.
 
 use super::experiment::Experiment;
-use crate::experiments::{flow_switch, juggler, piconet};
+use crate::experiments::{all_aps, flow_switch, juggler, multifacet, piconet};
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
@@ -11,6 +11,17 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &juggler::Video,
     &juggler::Swarm,
     &juggler::SideChannel,
+    &all_aps::Sweep,
+    &all_aps::CongestedUplink,
+    &all_aps::MoreAccessPoints,
+    &all_aps::Fairness,
+    &all_aps::Constants,
+    &all_aps::Estimation,
+    &all_aps::HiddenAccessPoints,
+    &all_aps::CarrierSense,
+    &all_aps::RetryLimits,
+    &all_aps::TwoChannels,
+    &all_aps::ManyUsers,
     &piconet::Sizes,
     &piconet::Joining,
     &piconet::Unequal,
@@ -30,4 +41,10 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &flow_switch::TenNetworks,
     &flow_switch::ByPolicy,
     &flow_switch::PacketSize,
+    &multifacet::Constants,
+    &multifacet::Searching,
+    &multifacet::Placements,
+    &multifacet::Reaction,
+    &multifacet::Interfered,
+    &multifacet::SeveralClients,
 ];

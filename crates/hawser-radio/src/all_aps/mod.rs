@@ -1,0 +1,285 @@
+//! Using all access points of a channel at once: which of them makes good use of the air, and how a sender far away learns of it.
+//!
+//! The client has a subflow through every access point. It listens to what each one sends, estimates how long a packet takes there when it is
+//! alone, and marks a share of the packets of those that are clearly worse than the best, before IP sees them: the sender's coupled congestion
+//! control then moves to the better ones by itself. Of many access points the worst are only backups.
+//!
+//! It starts knowing nothing, marks nothing and keeps every access point in use. Steady state: estimates follow a window of half a second. It
+//! fails towards not marking: an access point without an estimate is neither marked nor the measure of others, and one that is no longer heard
+//! loses its estimate after [`Config::memory`].
+//!
+//! ```text
+//!   access point:  unknown -- frames read --> known <--> marked (packet time above threshold * best)
+//!                     ^                         |
+//!                     +-- not heard for long ---+
+//!   subflow:       regular <-- among the best `regular` --> backup
+//! ```
+//!
+//! Source: All-APs section 5. Deviates: an estimate outlives its window for some seconds, because an access point that the sender has left is silent;
+//! a backup becomes regular only when it is better by the threshold. Scope: one channel; for several, [`slots::Config`] divides the radio's time.
+
+pub mod delivery;
+pub mod efficiency;
+pub mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use hawser_netem::Random;
+use hawser_units::{Duration, Instant};
+
+use delivery::Delivery;
+use efficiency::{Airtime, marking_rate};
+
+/// How access points are compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// How delivery is estimated.
+    pub delivery: delivery::Config,
+    /// What a packet takes besides its bits.
+    pub airtime: Airtime,
+    /// An access point is marked when its packet time exceeds the best one's by this factor.
+    ///
+    /// Source: All-APs section 5.2 (20 %).
+    pub threshold: f64,
+    /// How many access points carry data; the others are backups.
+    ///
+    /// Source: All-APs section 6.2.1 (no more than 3 or 4).
+    pub regular: usize,
+    /// How long an estimate outlives the last frame.
+    pub memory: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            delivery: delivery::Config::default(),
+            airtime: Airtime::ofdm(),
+            threshold: 1.2,
+            regular: 3,
+            memory: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The access points of one channel, as one client hears them.
+#[derive(Clone, Debug)]
+pub struct AccessPoints {
+    config: Config,
+    points: Vec<Point>,
+    events: VecDeque<Event>,
+    random: Random,
+}
+
+/// Names an access point: its place in the order of [`AccessPoints::join`].
+pub type Index = usize;
+
+/// What the embedding is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Make the subflow through an access point a backup, or regular again.
+    Backup {
+        /// Which.
+        access_point: Index,
+        /// Whether it is to be a backup.
+        is_backup: bool,
+    },
+}
+
+/// What became of packets that passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// All of them.
+    pub passed: u64,
+    /// Those that were marked.
+    pub marked: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Point {
+    delivery: Delivery,
+    /// Smoothed. Units: seconds for each bit.
+    bit_time: f64,
+    heard: Option<Instant>,
+    packet_time: Option<f64>,
+    round_trip: Option<Duration>,
+    is_backup: bool,
+    is_gone: bool,
+    counters: Counters,
+}
+
+impl AccessPoints {
+    /// Without access points.
+    #[must_use]
+    pub fn new(config: Config, seed: u64) -> Self {
+        Self {
+            config,
+            points: Vec::new(),
+            events: VecDeque::new(),
+            random: Random::new(seed, "all-aps"),
+        }
+    }
+
+    /// Adds an access point, which is regular until a comparison says otherwise.
+    pub fn join(&mut self) -> Index {
+        self.points.push(Point {
+            delivery: Delivery::new(self.config.delivery),
+            bit_time: 0.0,
+            heard: None,
+            packet_time: None,
+            round_trip: None,
+            is_backup: false,
+            is_gone: false,
+            counters: Counters::default(),
+        });
+        self.points.len() - 1
+    }
+
+    /// The client left an access point: it is compared no more. Its place is not used again.
+    pub fn leave(&mut self, access_point: Index) {
+        self.points[access_point].is_gone = true;
+        self.points[access_point].packet_time = None;
+    }
+
+    /// A frame of an access point was read, for whomever it was; `rate` in bit/s.
+    pub fn handle_frame(&mut self, access_point: Index, sequence: u16, retry: bool, rate: f64, now: Instant) {
+        let point = &mut self.points[access_point];
+        if point.is_gone || rate <= 0.0 {
+            return;
+        }
+        point.delivery.handle_frame(sequence, retry, now);
+        point.bit_time = if point.heard.is_none() {
+            1.0 / rate
+        } else {
+            point.bit_time + (1.0 / rate - point.bit_time) / SMOOTHING
+        };
+        point.heard = Some(now);
+        point.assess(&self.config);
+    }
+
+    /// A round trip through an access point, from TCP's timestamps. The smallest one counts.
+    pub fn handle_round_trip(&mut self, access_point: Index, sample: Duration) {
+        let point = &mut self.points[access_point];
+        point.round_trip = Some(point.round_trip.map_or(sample, |least| least.min(sample)));
+    }
+
+    /// A packet of an access point is about to go to IP: says whether it is to be marked.
+    pub fn handle_packet(&mut self, access_point: Index, now: Instant) -> bool {
+        let share = self.marking_rate(access_point, now);
+        let is_marked = share > 0.0 && self.random.chance(share);
+        let counters = &mut self.points[access_point].counters;
+        counters.passed += 1;
+        counters.marked += u64::from(is_marked);
+        is_marked
+    }
+
+    /// Forgets what is old and chooses the backups anew; to be called once a window.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let memory = self.config.memory;
+        for point in &mut self.points {
+            point.delivery.handle_timeout(now);
+            if point.heard.is_some_and(|heard| now.since(heard) > memory) {
+                point.heard = None;
+                point.packet_time = None;
+            }
+        }
+        self.choose_backups();
+    }
+
+    /// Changes that are due.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The estimated time of a packet when its access point is alone. Units: seconds.
+    #[must_use]
+    pub fn packet_time(&self, access_point: Index) -> Option<f64> {
+        self.points[access_point].packet_time
+    }
+
+    /// How an access point delivers.
+    #[must_use]
+    pub fn delivery(&self, access_point: Index) -> &Delivery {
+        &self.points[access_point].delivery
+    }
+
+    /// Whether the subflow of an access point is a backup.
+    #[must_use]
+    pub fn is_backup(&self, access_point: Index) -> bool {
+        self.points[access_point].is_backup
+    }
+
+    /// What passed an access point.
+    #[must_use]
+    pub fn counters(&self, access_point: Index) -> Counters {
+        self.points[access_point].counters
+    }
+
+    /// The share of an access point's packets that is marked.
+    #[must_use]
+    pub fn marking_rate(&self, access_point: Index, now: Instant) -> f64 {
+        let point = &self.points[access_point];
+        let is_fresh = |point: &Point| {
+            point
+                .heard
+                .is_some_and(|heard| now.since(heard) <= self.config.memory)
+        };
+        let best = self
+            .points
+            .iter()
+            .filter(|point| is_fresh(point))
+            .filter_map(|point| point.packet_time)
+            .fold(f64::INFINITY, f64::min);
+        let (Some(time), Some(round_trip)) = (point.packet_time, point.round_trip) else {
+            return 0.0;
+        };
+        if !is_fresh(point) || time <= self.config.threshold * best {
+            return 0.0;
+        }
+        marking_rate(time, round_trip.as_secs_f64())
+    }
+
+    fn choose_backups(&mut self) {
+        // A regular one defends its place by the threshold; an unknown one comes after all that are known, in the order of joining.
+        let rank = |point: &Point| {
+            let time = point.packet_time.unwrap_or(f64::INFINITY);
+            if point.is_backup {
+                time * self.config.threshold
+            } else {
+                time
+            }
+        };
+        let mut order: Vec<Index> = (0..self.points.len())
+            .filter(|index| !self.points[*index].is_gone)
+            .collect();
+        order.sort_by(|a, b| {
+            let (a, b) = (&self.points[*a], &self.points[*b]);
+            rank(a).total_cmp(&rank(b)).then(a.is_backup.cmp(&b.is_backup))
+        });
+        for (place, access_point) in order.into_iter().enumerate() {
+            let is_backup = place >= self.config.regular;
+            if self.points[access_point].is_backup != is_backup {
+                self.points[access_point].is_backup = is_backup;
+                self.events.push_back(Event::Backup {
+                    access_point,
+                    is_backup,
+                });
+            }
+        }
+    }
+}
+
+impl Point {
+    fn assess(&mut self, config: &Config) {
+        let time = self
+            .delivery
+            .estimate()
+            .and_then(|delivery| config.airtime.packet_time(1.0 / self.bit_time, 1.0 - delivery));
+        // A window in which no first attempt came through says that the access point is bad, not how bad.
+        self.packet_time = time.or(self.packet_time);
+    }
+}
+
+/// Frames over which rates are smoothed.
+const SMOOTHING: f64 = 32.0;

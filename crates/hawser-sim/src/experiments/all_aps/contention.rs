@@ -1,0 +1,328 @@
+//! A shared medium without 802.11: each access point's packets take their own time, and one that waits is chosen by weight.
+//!
+//! Source: All-APs section 6.2.1, which put such a queue into htsim. The paper states packet times, weights and round trips. It does not state:
+//! - which access point a weight of more than one favours: the worse one, as in its example;
+//! - how its choice is fair: here a draw with chances in the proportion of the weights, as stations' backoffs are draws;
+//! - the access points' buffers: 100 packets each, which its eq. 5 has;
+//! - the congestion control: LIA;
+//! - how acknowledgements return: by themselves, without using the medium, as htsim's queues are one-way.
+
+use std::collections::VecDeque;
+
+use hawser_netem::{Capacity, LinkConfig, QueueBound, Random};
+use hawser_radio::all_aps::efficiency::marking_rate;
+use hawser_units::{Bytes, Duration, Instant, Rate};
+
+use crate::app::{TcpSink, TcpSource};
+use crate::host::{Application, End, Host, SocketId, Way, join};
+use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
+use crate::network::{Context, LinkId, Network, Node, NodeId};
+use crate::packet::{Ecn, FlowId, Packet};
+
+/// Packets an access point keeps.
+const BUFFER: usize = 100;
+
+/// One access point of a [`Medium`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    /// How long its packets are on the air. Units: seconds.
+    pub(super) packet_time: f64,
+    /// How often it is chosen when all wait, relative to the others.
+    pub(super) weight: f64,
+}
+
+/// The medium, and the client's marking just behind it.
+struct Medium {
+    points: Vec<Point>,
+    queues: Vec<VecDeque<Packet>>,
+    sending: Option<usize>,
+    /// By link in, the access point.
+    inward: Vec<(LinkId, usize)>,
+    outward: Option<LinkId>,
+    /// Of each access point.
+    marking: Vec<f64>,
+    random: Random,
+}
+
+impl Medium {
+    fn start(&mut self, context: &mut Context<'_>) {
+        if self.sending.is_some() {
+            return;
+        }
+        let waiting = || (0..self.points.len()).filter(|index| !self.queues[*index].is_empty());
+        let total: f64 = waiting().map(|index| self.points[index].weight).sum();
+        let mut drawn = self.random.uniform() * total;
+        let chosen = waiting().find(|index| {
+            drawn -= self.points[*index].weight;
+            drawn < 0.0
+        });
+        let Some(next) = chosen.or_else(|| waiting().next_back()) else {
+            return;
+        };
+        self.sending = Some(next);
+        context.after(Duration::from_secs_f64(self.points[next].packet_time), 0);
+    }
+}
+
+impl Node for Medium {
+    fn handle_packet(&mut self, packet: Packet, link: LinkId, context: &mut Context<'_>) {
+        let place = self.inward.iter().find(|(known, _)| *known == link);
+        let Some(&(_, index)) = place else { return };
+        if self.queues[index].len() < BUFFER {
+            self.queues[index].push_back(packet);
+        }
+        self.start(context);
+    }
+
+    fn handle_timer(&mut self, _tag: u32, context: &mut Context<'_>) {
+        if let Some(index) = self.sending.take()
+            && let Some(mut packet) = self.queues[index].pop_front()
+            && let Some(link) = self.outward
+        {
+            if packet.ecn == Ecn::Capable && self.random.chance(self.marking[index]) {
+                packet.ecn = Ecn::Marked;
+            }
+            context.send(link, packet);
+        }
+        self.start(context);
+    }
+}
+
+/// A client behind several access points.
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) points: Vec<Point>,
+    /// Without queues.
+    pub(super) round_trip: Duration,
+    /// Whether the client marks those that are worse.
+    pub(super) marks: bool,
+    /// The rate of the second access point's uplink, and how many TCPs compete there.
+    pub(super) uplink: Option<(Rate, usize)>,
+    pub(super) seed: u64,
+}
+
+/// Which of the access points the client uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    All,
+    /// Plain TCP through one.
+    Only(usize),
+}
+
+/// Before measuring, and measuring.
+pub(super) const WARM_UP: Duration = Duration::from_secs(10);
+pub(super) const LENGTH: Duration = Duration::from_secs(30);
+
+impl World {
+    /// What the client gets, in Mb/s of whole packets.
+    pub(super) fn throughput(&self, which: Use) -> f64 {
+        let mut network = Network::new(self.seed);
+        let (server, client) = (network.add(Host::default()), network.add(Host::default()));
+        let medium = network.add(Medium {
+            queues: vec![VecDeque::new(); self.points.len()],
+            sending: None,
+            inward: Vec::new(),
+            outward: None,
+            marking: self.marking(),
+            random: network.streams().get("marks"),
+            points: self.points.clone(),
+        });
+        let outward = network.connect("air", medium, client, wire(Duration::ZERO));
+        let back = network.connect("back", client, server, wire(self.round_trip / 2));
+        let used: Vec<usize> = match which {
+            Use::All => (0..self.points.len()).collect(),
+            Use::Only(index) => vec![index],
+        };
+        let mut ways = Vec::new();
+        for index in used {
+            let link = match self.uplink {
+                Some((rate, competitors)) if index == 1 => {
+                    self.congested(&mut network, (server, medium), rate, competitors)
+                }
+                _ => network.connect(&format!("ap{index}"), server, medium, wire(self.round_trip / 2)),
+            };
+            let (far, near) = (network.address(server), network.address(client));
+            let node: &mut Medium = network.node_mut(medium).expect("it is the medium");
+            node.inward.push((link, index));
+            node.outward = Some(outward);
+            let there = Way {
+                link,
+                local: far,
+                remote: near,
+            };
+            let here = Way {
+                link: back,
+                local: near,
+                remote: far,
+            };
+            ways.push((there, here));
+        }
+        let count = ways.len();
+        let (there, here): (Vec<Way>, Vec<Way>) = ways.into_iter().unzip();
+        let (source, sink): (Box<dyn Application>, Box<dyn Application>) = match which {
+            Use::All => {
+                let config = config(Coupling::Lia);
+                let source = MptcpSource::new(config, count, None, Instant::ZERO);
+                (
+                    Box::new(source),
+                    Box::new(MptcpSink::new(config, count, None, Instant::ZERO)),
+                )
+            }
+            Use::Only(_) => {
+                let config = plain();
+                let source = TcpSource::new(config, None, Instant::ZERO);
+                (
+                    Box::new(source),
+                    Box::new(TcpSink::new(config, None, Instant::ZERO)),
+                )
+            }
+        };
+        let near = End {
+            host: server,
+            application: source,
+            ways: &there,
+        };
+        let far = End {
+            host: client,
+            application: sink,
+            ways: &here,
+        };
+        let (_, socket) = join(&mut network, FlowId(1), near, far);
+        measure(&mut network, client, socket, which)
+    }
+
+    /// The share of each access point's packets that the client marks.
+    fn marking(&self) -> Vec<f64> {
+        let times = || self.points.iter().map(|point| point.packet_time);
+        let best = times().fold(f64::INFINITY, f64::min);
+        let round_trip = self.round_trip.as_secs_f64();
+        let rate = |time: f64| {
+            let is_marked = self.marks && time > THRESHOLD * best;
+            // The smallest round trip that TCP can see includes one packet on the air.
+            if is_marked {
+                marking_rate(time, round_trip + time)
+            } else {
+                0.0
+            }
+        };
+        times().map(rate).collect()
+    }
+
+    /// An uplink of `rate` with `competitors` TCPs of the same round trip, which end before the air.
+    fn congested(
+        &self,
+        network: &mut Network,
+        (server, medium): (NodeId, NodeId),
+        rate: Rate,
+        competitors: usize,
+    ) -> LinkId {
+        let config = LinkConfig {
+            capacity: Capacity::Rate(rate),
+            queue: QueueBound::Bytes(Bytes(FRAME * BUFFER as u64)),
+            ..LinkConfig::default()
+        };
+        let fork = network.add(Fork::default());
+        let uplink = network.connect("uplink", server, fork, config);
+        let others = network.add(Host::default());
+        let to_air = network.connect("behind", fork, medium, wire(self.round_trip / 2));
+        let to_others = network.connect("others", fork, others, wire(self.round_trip / 2));
+        let back = network.connect("others-back", others, server, wire(self.round_trip / 2));
+        let node: &mut Fork = network.node_mut(fork).expect("it is the fork");
+        (node.to_air, node.to_others) = (Some(to_air), Some(to_others));
+        for number in 0..competitors {
+            let (far, near) = (network.address(server), network.address(others));
+            // They begin one after another, not in step.
+            let start = Instant::ZERO + Duration::from_millis(37 * number as u64);
+            let here = [Way {
+                link: uplink,
+                local: far,
+                remote: near,
+            }];
+            let there = [Way {
+                link: back,
+                local: near,
+                remote: far,
+            }];
+            let source = Box::new(TcpSource::new(plain(), None, start));
+            let sink = Box::new(TcpSink::new(plain(), None, start));
+            let near = End {
+                host: server,
+                application: source,
+                ways: &here,
+            };
+            let far = End {
+                host: others,
+                application: sink,
+                ways: &there,
+            };
+            join(network, FlowId(COMPETING + number as u32), near, far);
+        }
+        let node: &mut Medium = network.node_mut(medium).expect("it is the medium");
+        node.inward.push((to_air, 1));
+        uplink
+    }
+}
+
+/// The end of an uplink: to the client's access point, or to the competitors.
+#[derive(Default)]
+struct Fork {
+    to_air: Option<LinkId>,
+    to_others: Option<LinkId>,
+}
+
+impl Node for Fork {
+    fn handle_packet(&mut self, packet: Packet, _link: LinkId, context: &mut Context<'_>) {
+        let way = if packet.flow.0 >= COMPETING {
+            self.to_others
+        } else {
+            self.to_air
+        };
+        if let Some(link) = way {
+            context.send(link, packet);
+        }
+    }
+}
+
+fn measure(network: &mut Network, client: NodeId, socket: SocketId, which: Use) -> f64 {
+    let from = Instant::ZERO + WARM_UP;
+    let to = from + LENGTH;
+    network.run(to);
+    let host: &Host = network.node(client).expect("it is a host");
+    let meter = match which {
+        Use::All => host.application::<MptcpSink>(socket).map(MptcpSink::meter),
+        Use::Only(_) => host.application::<TcpSink>(socket).map(TcpSink::meter),
+    };
+    meter.expect("it is that sink").rate(from, to) / 1e6 * 1500.0 / 1428.0
+}
+
+fn config(coupling: Coupling) -> mptcp::Config {
+    let config = mptcp::Config::coupled(coupling);
+    let tcp = crate::tcp::Config {
+        ecn: true,
+        hystart: false,
+        ..config.tcp
+    };
+    mptcp::Config { tcp, ..config }
+}
+
+fn plain() -> crate::tcp::Config {
+    crate::tcp::Config {
+        congestion: crate::tcp::Congestion::NewReno,
+        hystart: false,
+        segment: 1428,
+        header: 72,
+        ..crate::tcp::Config::linux()
+    }
+}
+
+fn wire(delay: Duration) -> LinkConfig {
+    LinkConfig {
+        delay,
+        ..LinkConfig::default()
+    }
+}
+
+const THRESHOLD: f64 = 1.2;
+const COMPETING: u32 = 100;
+/// Bytes of a full packet as a link counts them.
+const FRAME: u64 = 1538;

@@ -1,0 +1,56 @@
+//! All access points at once: a client with a subflow through each of those that it can hear.
+//!
+//! # Scope
+//! The evaluation on one channel and on several. Estimator, marking and slots are the machines of [`hawser_radio::all_aps`]; the air is
+//! [`crate::radio`], but for figure 6, which the paper has from a queue model of its own.
+//!
+//! # Limitations
+//! A client's interfaces are stations of their own: they contend for the air with each other. Places are signal strengths that fit the paper's rates
+//! for plain TCP, because the paper states no positions.
+
+mod contention;
+mod fairness;
+mod hearing;
+mod marking;
+mod place;
+mod positions;
+mod retries;
+mod switching;
+
+pub use fairness::Fairness;
+pub use hearing::{Constants, Estimation};
+pub use marking::{CongestedUplink, MoreAccessPoints, Sweep};
+pub use positions::{CarrierSense, HiddenAccessPoints};
+pub use retries::RetryLimits;
+pub use switching::{ManyUsers, TwoChannels};
+
+use crate::reproduce::{Axis, Curve, Plot, Quantity, Unit};
+
+fn curve(name: &str, points: Vec<(f64, f64)>) -> Curve {
+    Curve {
+        name: name.to_owned(),
+        points,
+    }
+}
+
+fn plot(setup: &str, title: &str, x: (&str, Unit), y: (&str, Unit), curves: Vec<Curve>) -> Plot {
+    Plot {
+        setup: setup.to_owned(),
+        title: title.to_owned(),
+        x: Axis::new(x.0, x.1),
+        y: Axis::new(y.0, y.1),
+        curves,
+    }
+}
+
+fn mbps(name: &str, value: f64) -> (String, Quantity) {
+    (name.to_owned(), Quantity::new(value, Unit::Mbps))
+}
+
+fn ratio(name: &str, value: f64) -> (String, Quantity) {
+    (name.to_owned(), Quantity::new(value, Unit::Ratio))
+}
+
+fn percent(name: &str, value: f64) -> (String, Quantity) {
+    (name.to_owned(), Quantity::new(value, Unit::Percent))
+}

@@ -1,0 +1,320 @@
+//! A place with access points on one channel, clients that use some of them, and a server behind all.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use hawser_netem::LinkConfig;
+use hawser_netem::air::{AccessPointConfig, Kind, Signal, StationConfig, StationId};
+use hawser_radio::all_aps::{AccessPoints, Config as Comparison};
+use hawser_units::{Duration, Instant, Rate};
+
+use crate::app::{Cbr, DatagramSink, Meter, TcpSink, TcpSource};
+use crate::host::{Application, End, Host, SocketId, Way, join};
+use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
+use crate::network::{Network, NodeId};
+use crate::packet::{Address, Body, Ecn, FlowId, Packet};
+use crate::radio::{ClientMachine, Gate, Heard, Look, Radio, Wire, wire};
+use crate::tcp;
+
+/// Access points, clients and a server.
+pub(super) struct Place {
+    pub(super) network: Network,
+    pub(super) air: NodeId,
+    pub(super) access_points: Vec<StationId>,
+    config: StationConfig,
+    server: NodeId,
+    backhauls: Vec<Wire>,
+    /// Of all clients.
+    stations: Vec<StationId>,
+    flows: u32,
+}
+
+/// A client's interfaces: one for each access point that it uses.
+pub(super) struct Client {
+    host: NodeId,
+    pub(super) stations: Vec<StationId>,
+    ways: Vec<(Way, Way)>,
+}
+
+/// What a client downloads.
+pub(super) enum Load {
+    Tcp(tcp::Congestion),
+    Mptcp(Coupling),
+    Udp(Rate),
+}
+
+/// One download.
+#[derive(Clone, Copy)]
+pub(super) struct Flow {
+    host: NodeId,
+    socket: SocketId,
+}
+
+impl Place {
+    /// Access points that send as these configurations say and hear each other by `between`; the server is `delay` away.
+    pub(super) fn new(seed: u64, access_points: &[StationConfig], between: &Signal, delay: Duration) -> Self {
+        let mut network = Network::new(seed);
+        let mut radio = Radio::new(network.streams().seed("air"));
+        let ids: Vec<StationId> = access_points
+            .iter()
+            .map(|config| radio.add_access_point(config.clone(), AccessPointConfig::default()))
+            .collect();
+        radio.set_all_signals(&ids, between);
+        radio.air_mut().record();
+        let air = network.add(radio);
+        let server = network.add(Host::default());
+        let link = LinkConfig {
+            delay,
+            ..LinkConfig::default()
+        };
+        let mut backhauls = Vec::new();
+        for (index, id) in ids.iter().enumerate() {
+            let name = format!("backhaul{index}");
+            backhauls.push(wire(&mut network, &name, air, *id, server, link.clone()));
+        }
+        Self {
+            network,
+            air,
+            access_points: ids,
+            config: StationConfig {
+                monitor: true,
+                ..access_points[0].clone()
+            },
+            server,
+            backhauls,
+            stations: Vec::new(),
+            flows: 0,
+        }
+    }
+
+    /// The medium's record of what was sent to a client, in seconds after the downloads' start: how many frames of each access point were read.
+    fn seconds(&self, client: &Client, from: Duration, to: Duration) -> Vec<[u32; 2]> {
+        let radio: &Radio = self.network.node(self.air).expect("it is a radio");
+        let mut counts = vec![[0; 2]; (to - from).as_secs() as usize];
+        for sent in radio.log() {
+            let place = client
+                .stations
+                .iter()
+                .position(|station| sent.to == Some(*station));
+            if let Some(place) = place
+                && sent.kind == Kind::Data
+                && sent.read
+                && sent.end >= START + from
+                && let Some(second) = counts.get_mut(sent.end.since(START + from).as_secs() as usize)
+            {
+                second[place.min(1)] += 1;
+            }
+        }
+        counts
+    }
+
+    /// The larger subflow's share of the frames of a second, in the mean over seconds.
+    pub(super) fn monopoly(&self, client: &Client, from: Duration, to: Duration) -> f64 {
+        let seconds = self.seconds(client, from, to);
+        let share = |[a, b]: &[u32; 2]| f64::from(*a.max(b)) / f64::from((a + b).max(1));
+        seconds.iter().map(share).sum::<f64>() / seconds.len() as f64
+    }
+
+    /// The first subflow's share of all frames.
+    pub(super) fn first_share(&self, client: &Client, from: Duration, to: Duration) -> f64 {
+        let seconds = self.seconds(client, from, to);
+        let (first, second) = seconds
+            .iter()
+            .fold((0, 0), |(first, second), [a, b]| (first + a, second + b));
+        f64::from(first) / f64::from((first + second).max(1))
+    }
+
+    pub(super) fn radio(&mut self) -> &mut Radio {
+        self.network.node_mut(self.air).expect("it is a radio")
+    }
+
+    /// Adds a client that receives the access points by `signals` and uses those of `used`. It marks what is worse when `marks`.
+    pub(super) fn client(&mut self, signals: &[Signal], used: &[usize], marks: bool) -> Client {
+        let host = self.network.add(Host::default());
+        let comparison = Rc::new(RefCell::new(AccessPoints::new(
+            Comparison::default(),
+            u64::from(self.flows),
+        )));
+        let (config, ids, others) = (
+            self.config.clone(),
+            self.access_points.clone(),
+            self.stations.clone(),
+        );
+        let (mut stations, mut ways) = (Vec::new(), Vec::new());
+        for &index in used {
+            let radio = self.radio();
+            let station = radio.add_client(config.clone(), ids[index]);
+            for (id, signal) in ids.iter().zip(signals) {
+                radio.set_signals(*id, station, signal);
+            }
+            for other in others.iter().chain(&stations) {
+                radio.set_signals(*other, station, &Signal::clear());
+            }
+            if marks {
+                comparison.borrow_mut().join();
+                let gate = Marking {
+                    comparison: comparison.clone(),
+                    place: stations.len(),
+                    access_point: ids[index],
+                    station,
+                };
+                let machine: &mut ClientMachine = radio.machine_mut(station).expect("it is a client");
+                machine.set_gate(gate);
+            }
+            let near = self.network.address(host);
+            self.radio().assign(near, station);
+            let name = format!("bus{}-{}", self.stations.len(), stations.len());
+            let bus = wire(
+                &mut self.network,
+                &name,
+                self.air,
+                station,
+                host,
+                LinkConfig::default(),
+            );
+            let far = self.network.address(self.server);
+            ways.push(Self::way(self.backhauls[index], bus, far, near));
+            stations.push(station);
+        }
+        self.stations.extend(&stations);
+        Client { host, stations, ways }
+    }
+
+    fn way(backhaul: Wire, bus: Wire, far: Address, near: Address) -> (Way, Way) {
+        let there = Way {
+            link: backhaul.to_radio,
+            local: far,
+            remote: near,
+        };
+        (
+            there,
+            Way {
+                link: bus.to_radio,
+                local: near,
+                remote: far,
+            },
+        )
+    }
+
+    /// Lets a client download without end, through all its interfaces or, but for MPTCP, its first.
+    pub(super) fn download(&mut self, client: &Client, load: &Load) -> Flow {
+        self.flows += 1;
+        let start = START + Duration::from_millis(13 * u64::from(self.flows));
+        let count = if matches!(load, Load::Mptcp(_)) {
+            client.ways.len()
+        } else {
+            1
+        };
+        let (source, sink): (Box<dyn Application>, Box<dyn Application>) = match load {
+            Load::Tcp(congestion) => {
+                let config = tcp::Config {
+                    congestion: *congestion,
+                    hystart: false,
+                    ..tcp::Config::linux()
+                };
+                (
+                    Box::new(TcpSource::new(config, None, start)),
+                    Box::new(TcpSink::new(config, None, start)),
+                )
+            }
+            Load::Mptcp(coupling) => {
+                let config = mptcp::Config::coupled(*coupling);
+                let config = mptcp::Config {
+                    tcp: tcp::Config {
+                        ecn: true,
+                        hystart: false,
+                        ..config.tcp
+                    },
+                    ..config
+                };
+                let source = MptcpSource::new(config, count, None, start);
+                (
+                    Box::new(source),
+                    Box::new(MptcpSink::new(config, count, None, start)),
+                )
+            }
+            Load::Udp(rate) => {
+                let end = Instant::FAR_FUTURE;
+                (
+                    Box::new(Cbr::new(*rate, 1472, (start, end))),
+                    Box::new(DatagramSink::default()),
+                )
+            }
+        };
+        let (there, here): (Vec<Way>, Vec<Way>) = client.ways[..count].iter().copied().unzip();
+        let near = End {
+            host: self.server,
+            application: source,
+            ways: &there,
+        };
+        let far = End {
+            host: client.host,
+            application: sink,
+            ways: &here,
+        };
+        let (_, socket) = join(&mut self.network, FlowId(self.flows), near, far);
+        Flow {
+            host: client.host,
+            socket,
+        }
+    }
+
+    /// Lets time pass until so long after the downloads' start.
+    pub(super) fn run(&mut self, after: Duration) {
+        self.network.run(START + after);
+    }
+
+    fn meter(&self, flow: Flow) -> Option<&Meter> {
+        let host: &Host = self.network.node(flow.host)?;
+        let tcp = || host.application::<TcpSink>(flow.socket).map(TcpSink::meter);
+        host.application::<MptcpSink>(flow.socket)
+            .map(MptcpSink::meter)
+            .or_else(tcp)
+    }
+
+    /// The mean rate between two times after the downloads' start, in Mb/s.
+    pub(super) fn rate(&self, flow: Flow, from: Duration, to: Duration) -> f64 {
+        if let Some(meter) = self.meter(flow) {
+            return meter.rate(START + from, START + to) / 1e6;
+        }
+        let host: &Host = self.network.node(flow.host).expect("it is a host");
+        let sink: &DatagramSink = host.application(flow.socket).expect("it is a datagram sink");
+        sink.meter().rate(START + from, START + to) / 1e6
+    }
+}
+
+/// Downloads begin when all have joined.
+pub(super) const START: Instant = Instant::from_nanos(500_000_000);
+
+/// The comparison of access points at a client, just before IP.
+pub(super) struct Marking {
+    comparison: Rc<RefCell<AccessPoints>>,
+    /// Among the client's access points.
+    place: usize,
+    access_point: StationId,
+    station: StationId,
+}
+
+impl Gate for Marking {
+    fn handle_packet(&mut self, packet: &mut Packet, look: Look) -> bool {
+        let mut comparison = self.comparison.borrow_mut();
+        if let Body::Tcp(segment) = &packet.body
+            && segment.echo != Instant::ZERO
+        {
+            comparison.handle_round_trip(self.place, look.now.since(segment.echo));
+        }
+        if packet.ecn == Ecn::Capable && comparison.handle_packet(self.place, look.now) {
+            packet.ecn = Ecn::Marked;
+        }
+        true
+    }
+
+    fn handle_heard(&mut self, _at: StationId, frame: &Heard, now: Instant) {
+        if frame.from == self.access_point && frame.to == Some(self.station) {
+            let rate = frame.rate.as_bps() as f64;
+            let mut comparison = self.comparison.borrow_mut();
+            comparison.handle_frame(self.place, frame.sequence, frame.retry, rate, now);
+            comparison.handle_timeout(now);
+        }
+    }
+}

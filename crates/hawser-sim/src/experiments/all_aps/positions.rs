@@ -1,0 +1,276 @@
+//! A client on its way from one access point to another: figures 2 and 3.
+//!
+//! What the paper does not state, and what was taken:
+//! - Seven places, from -50 dBm of one access point and -74 of the other to the reverse, in equal steps; a frame 10 dB stronger is read over another.
+//! - Fading of 5 dB with a coherence of 50 ms, of each access point for itself, in figure 3.
+//! - No marks: these experiments come before them. Minstrel-like rate control; 100 packets of buffer; a server 10 ms away; OLIA; 8 s after 3 s at each place.
+
+use hawser_netem::air::phy::{PhyRate, Standard};
+use hawser_netem::air::{RateControl, Signal, StationConfig};
+use hawser_units::{Duration, Rate};
+
+use super::place::{Load, Place};
+use super::{curve, mbps, plot, ratio};
+use crate::mptcp::Coupling;
+use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
+use crate::tcp::Congestion;
+
+/// Figure 2: access points that do not hear each other.
+#[derive(Clone, Copy, Debug)]
+pub struct HiddenAccessPoints;
+
+/// Figure 3: access points that do.
+#[derive(Clone, Copy, Debug)]
+pub struct CarrierSense;
+
+const PLACES: usize = 7;
+
+fn powers(place: usize) -> [f32; 2] {
+    let step = 24.0 / (PLACES - 1) as f32;
+    [-50.0 - step * place as f32, -74.0 + step * place as f32]
+}
+
+fn from(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// What both access points together give, in Mb/s.
+struct Totals {
+    alone: [f64; 2],
+    mptcp: f64,
+    udp: f64,
+    /// The better access point's datagrams when it is alone.
+    udp_alone: f64,
+    /// The larger share of a second, in the mean, with MPTCP.
+    monopoly: f64,
+}
+
+fn minstrel() -> StationConfig {
+    StationConfig {
+        rate: RateControl::throughput(Standard::A.rates()),
+        queue: 100,
+        ..StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(54))
+    }
+}
+
+fn walk(seed: u64, between: &Signal, is_fading: bool) -> Vec<Totals> {
+    (0..PLACES)
+        .map(|at| {
+            let signal = |power| {
+                let signal = Signal::of_power(power);
+                if is_fading {
+                    signal.fading(5.0, Duration::from_millis(50))
+                } else {
+                    signal
+                }
+            };
+            let signals = powers(at).map(signal);
+            let place = || {
+                Place::new(
+                    seed,
+                    &[minstrel(), minstrel()],
+                    between,
+                    Duration::from_millis(10),
+                )
+            };
+            let alone = [0, 1].map(|used| {
+                let mut place = place();
+                let client = place.client(&signals, &[used], false);
+                let flow = place.download(&client, &Load::Tcp(Congestion::NewReno));
+                place.run(from(11));
+                place.rate(flow, from(3), from(11))
+            });
+            let mut both = place();
+            let client = both.client(&signals, &[0, 1], false);
+            let flow = both.download(&client, &Load::Mptcp(Coupling::Olia));
+            both.run(from(11));
+            let udp_alone = [0, 1].map(|used| {
+                let mut place = place();
+                let client = place.client(&signals, &[used], false);
+                let flow = place.download(&client, &Load::Udp(Rate::from_mbps(30)));
+                place.run(from(5));
+                place.rate(flow, from(1), from(5))
+            });
+            let mut datagrams = place();
+            let flows = [0, 1].map(|used| {
+                let client = datagrams.client(&signals, &[used], false);
+                datagrams.download(&client, &Load::Udp(Rate::from_mbps(30)))
+            });
+            datagrams.run(from(11));
+            Totals {
+                alone,
+                mptcp: both.rate(flow, from(3), from(11)),
+                udp: flows
+                    .map(|flow| datagrams.rate(flow, from(3), from(11)))
+                    .iter()
+                    .sum(),
+                udp_alone: udp_alone[0].max(udp_alone[1]),
+                monopoly: both.monopoly(&client, from(3), from(11)),
+            }
+        })
+        .collect()
+}
+
+fn best(totals: &Totals) -> f64 {
+    totals.alone[0].max(totals.alone[1])
+}
+
+fn draw(setup: &str, all: &[Totals]) -> crate::reproduce::Plot {
+    let points = |of: &dyn Fn(&Totals) -> f64| {
+        all.iter()
+            .enumerate()
+            .map(|(place, totals)| (place as f64, of(totals)))
+            .collect()
+    };
+    plot(
+        setup,
+        "Throughput from one access point to the other",
+        ("place", Unit::Count),
+        ("throughput", Unit::Mbps),
+        vec![
+            curve("TCP on the first", points(&|totals| totals.alone[0])),
+            curve("TCP on the second", points(&|totals| totals.alone[1])),
+            curve("MPTCP", points(&|totals| totals.mptcp)),
+            curve("UDP on both", points(&|totals| totals.udp)),
+        ],
+    )
+}
+
+impl Experiment for HiddenAccessPoints {
+    fn setups(&self) -> &'static [&'static str] {
+        &["N-fig2"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        ["ends", "udp_mid", "mptcp_mid", "mono"]
+            .map(|claim| format!("N.fig2.{claim}"))
+            .to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let all = walk(seed, &Signal::of_power(-120.0), false);
+        let mut findings = Findings::default();
+        let ends = [&all[0], &all[PLACES - 1]];
+        let least = ends
+            .iter()
+            .map(|totals| (totals.udp / totals.udp_alone).min(totals.mptcp / best(totals)))
+            .fold(f64::INFINITY, f64::min);
+        findings.shape("N.fig2.ends", least >= 0.9, vec![ratio("least share", least)]);
+        let middle = &all[PLACES / 2];
+        let numbers = vec![
+            mbps("UDP", middle.udp),
+            mbps("MPTCP", middle.mptcp),
+            mbps("TCP", best(middle)),
+            mbps("UDP on one", middle.udp_alone),
+        ];
+        findings.shape(
+            "N.fig2.udp_mid",
+            middle.udp < 0.75 * middle.udp_alone,
+            numbers.clone(),
+        );
+        findings.shape("N.fig2.mptcp_mid", middle.mptcp >= 0.8 * best(middle), numbers);
+        findings.shape(
+            "N.fig2.mono",
+            middle.monopoly > 0.8,
+            vec![ratio("larger share", middle.monopoly)],
+        );
+        findings.plots.push(draw("N-fig2", &all));
+        Ok(findings)
+    }
+}
+
+impl Experiment for CarrierSense {
+    fn setups(&self) -> &'static [&'static str] {
+        &["N-fig3"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        [
+            "N.fig3a.best",
+            "N.fig3a.mid",
+            "N.sec4.samerate",
+            "N.sec4.lowrate",
+            "N.sec4.cc",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let all = walk(seed, &Signal::clear(), true);
+        let mut findings = Findings::default();
+        let gain = |totals: &Totals| totals.mptcp / best(totals);
+        let least = all.iter().map(gain).fold(f64::INFINITY, f64::min);
+        findings.shape("N.fig3a.best", least >= 0.95, vec![ratio("least share", least)]);
+        findings.value(
+            "N.fig3a.mid",
+            100.0 * (gain(&all[PLACES / 2]) - 1.0),
+            Unit::Percent,
+        );
+        let mut evidence = Vec::new();
+        let mut is_ordered = true;
+        for attempts in [1, 3, 7, 11] {
+            let config = StationConfig {
+                attempts,
+                ..StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(54))
+            };
+            let rates = pair(seed, [config.clone(), config], [0.0, 0.3]);
+            is_ordered &= rates[0] > rates[1];
+            evidence.push(ratio(
+                &format!("share with {attempts} attempts"),
+                rates[0] / (rates[0] + rates[1]),
+            ));
+        }
+        findings.shape("N.sec4.samerate", is_ordered, evidence);
+        let fixed = |mbps| StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(mbps));
+        let slow = pair(seed, [fixed(54), fixed(6)], [0.0, 0.0]).iter().sum::<f64>();
+        let fast = single(seed, fixed(54));
+        findings.value("N.sec4.lowrate", slow / fast, Unit::Ratio);
+        let share = |coupling| {
+            let mut place = Place::new(
+                seed,
+                &[minstrel(), minstrel()],
+                &Signal::clear(),
+                Duration::from_millis(10),
+            );
+            let client = place.client(&[Signal::lossy(0.1), Signal::lossy(0.1)], &[0, 1], false);
+            place.download(&client, &Load::Mptcp(coupling));
+            place.run(from(23));
+            place.first_share(&client, from(3), from(23))
+        };
+        let shares = [share(Coupling::Lia), share(Coupling::Olia)];
+        let rates = pair(seed, [minstrel(), minstrel()], [0.1, 0.1]);
+        let datagrams = rates[0] / (rates[0] + rates[1]);
+        findings.shape(
+            "N.sec4.cc",
+            shares.iter().all(|share| (share - datagrams).abs() < 0.1),
+            vec![
+                ratio("LIA", shares[0]),
+                ratio("OLIA", shares[1]),
+                ratio("UDP", datagrams),
+            ],
+        );
+        findings.plots.push(draw("N-fig3", &all));
+        Ok(findings)
+    }
+}
+
+/// The rates of two saturated access points whose frames are lost so often.
+fn pair(seed: u64, configs: [StationConfig; 2], loss: [f64; 2]) -> [f64; 2] {
+    let mut place = Place::new(seed, &configs, &Signal::clear(), Duration::from_millis(1));
+    let signals = loss.map(Signal::lossy);
+    let flows = [0, 1].map(|used| {
+        let client = place.client(&signals, &[used], false);
+        place.download(&client, &Load::Udp(Rate::from_mbps(40)))
+    });
+    place.run(from(6));
+    flows.map(|flow| place.rate(flow, from(1), from(6)))
+}
+
+fn single(seed: u64, config: StationConfig) -> f64 {
+    let mut place = Place::new(seed, &[config], &Signal::clear(), Duration::from_millis(1));
+    let client = place.client(&[Signal::clear()], &[0], false);
+    let flow = place.download(&client, &Load::Udp(Rate::from_mbps(40)));
+    place.run(from(6));
+    place.rate(flow, from(1), from(6))
+}
