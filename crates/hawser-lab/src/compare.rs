@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use hawser_netem::report::Spread;
 use hawser_netem::scenario::{Scenario, Via};
 use serde::Serialize;
 
@@ -31,17 +32,6 @@ pub struct Arm {
     pub summary: BTreeMap<&'static str, Spread>,
     /// Every run, in order; without its series.
     pub runs: Vec<Report>,
-}
-
-/// A median with its extremes.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Spread {
-    /// The middle value.
-    pub median: f64,
-    /// The smallest value.
-    pub min: f64,
-    /// The largest value.
-    pub max: f64,
 }
 
 /// Runs `scenario` `rounds` times over each of `ways`, the first of which is the scenario's own.
@@ -132,22 +122,6 @@ impl Arm {
         self.summary
             .get("goodput_bps")
             .map_or(0.0, |spread| spread.median)
-    }
-}
-
-impl Spread {
-    /// The spread of some values; `None` where there are none.
-    #[must_use]
-    pub fn of(mut values: Vec<f64>) -> Option<Self> {
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 {
-            values[middle]
-        } else {
-            f64::midpoint(values[middle - 1], values[middle])
-        };
-        Some(Self { median, min, max })
     }
 }
 

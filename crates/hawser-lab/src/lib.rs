@@ -27,7 +27,7 @@ mod workload;
 pub mod world;
 
 pub use arm::{Options, Progress, run};
-pub use compare::{Comparison, Spread, compare};
+pub use compare::{Comparison, compare};
 pub use run_dir::RunDir;
 pub use workload::http::serve as serve_http;
 

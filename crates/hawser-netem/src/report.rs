@@ -377,6 +377,28 @@ pub fn quantile_ms(sorted: &[u64], share: f64) -> f64 {
     sorted.get(index).map_or(0.0, |nanos| *nanos as f64 / 1e6)
 }
 
+/// A median with its extremes. Units: those of the values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The middle value.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of these values; `None` when there are none.
+    #[must_use]
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Some(Self { median, min, max })
+    }
+}
+
 impl RoundTrips {
     /// Of some times in nanoseconds; `None` when there are none.
     #[must_use]

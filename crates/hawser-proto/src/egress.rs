@@ -9,7 +9,7 @@ mod kept;
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant, PathId, Rate, Sequence};
-use hawser_wire::data::{Class, FRAMING, Feedback};
+use hawser_wire::data::{Class, FRAMING, Feedback, Inner, Kind};
 use hawser_wire::inner::{self, Ecn};
 use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
@@ -78,6 +78,49 @@ pub enum Body<B> {
     Probe(Probe),
     /// The answer to a peer's probe.
     Reply(u64),
+}
+
+impl<B> Body<B> {
+    /// The inner header for something handed to its path at `sent`; of several packets that of the first, and the others differ in sequence only.
+    #[must_use]
+    pub fn header(&self, sent: Instant) -> Inner {
+        let plain = Inner {
+            kind: Kind::Packet,
+            class: Class::Bulk,
+            checksum_partial: false,
+            unordered: false,
+            backed: false,
+            repair: false,
+            flow: 0,
+            sequence: Sequence(0),
+            sent_us: sent.as_micros_wrapping(),
+        };
+        let of = |kind| Inner { kind, ..plain };
+        match self {
+            Self::Packets {
+                run,
+                flow,
+                class,
+                unordered,
+                backed,
+                repair,
+                sequence,
+                ..
+            } => Inner {
+                class: *class,
+                checksum_partial: run.checksum_partial,
+                unordered: *unordered,
+                backed: *backed,
+                repair: *repair,
+                flow: *flow,
+                sequence: *sequence,
+                ..plain
+            },
+            Self::Report(_) => of(Kind::Feedback),
+            Self::Probe(_) => of(Kind::Probe),
+            Self::Reply(_) => of(Kind::ProbeReply),
+        }
+    }
 }
 
 /// Why a packet was refused.

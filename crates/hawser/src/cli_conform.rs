@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use hawser_lab::{Options, RunDir, Spread, prepare_process, read_scenario};
+use hawser_lab::{Options, RunDir, prepare_process, read_scenario};
+use hawser_netem::report::Spread;
 use hawser_netem::scenario::{Scenario, ScenarioError};
 use hawser_sim::run as sim;
 use serde::Serialize;

@@ -9,6 +9,8 @@ use anyhow::Context;
 use hawser_lab::{Options, Progress, RunDir, prepare_process, read_scenario};
 use hawser_netem::scenario::{Scenario, Via};
 
+use crate::ways::{self, refuse};
+
 /// Runs a scenario with real kernel sockets and emulated networks.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LabArgs {
@@ -43,7 +45,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
         Ok(scenario) => scenario,
         Err(error) => return Ok(refuse(&error.to_string())),
     };
-    let ways = match ways(&args, &scenario) {
+    let ways = match runnable(&args, &scenario) {
         Ok(ways) => ways,
         Err(problem) => return Ok(refuse(&problem)),
     };
@@ -71,29 +73,8 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ways(args: &LabArgs, scenario: &Scenario) -> Result<Vec<Via>, String> {
-    let mut ways = vec![scenario.via.clone()];
-    let singles = scenario
-        .networks
-        .iter()
-        .map(|network| Via::Single(network.name.clone()));
-    let mut asked: Vec<Via> = if args.compare {
-        singles.clone().collect()
-    } else {
-        Vec::new()
-    };
-    for label in &args.versus {
-        let via = Via::from_label(label)
-            .filter(|via| !matches!(via, Via::Single(_)) || singles.clone().any(|s| s == *via));
-        asked.push(via.ok_or(format!(
-            "--vs {label}: no such way; write hub, mptcp or single:<network>"
-        ))?);
-    }
-    for via in asked {
-        if !ways.contains(&via) {
-            ways.push(via);
-        }
-    }
+fn runnable(args: &LabArgs, scenario: &Scenario) -> Result<Vec<Via>, String> {
+    let ways = ways::asked(scenario, args.compare, &args.versus)?;
     match ways
         .iter()
         .find(|via| matches!(via, Via::Direct | Via::Peer | Via::Repeater))
@@ -108,12 +89,6 @@ fn ways(args: &LabArgs, scenario: &Scenario) -> Result<Vec<Via>, String> {
         )),
         None => Ok(ways),
     }
-}
-
-fn refuse(problem: &str) -> ExitCode {
-    // Standard error may be closed; the exit code says it too.
-    let _ = writeln!(std::io::stderr(), "hawser: {problem}");
-    ExitCode::from(64)
 }
 
 fn print(as_json: bool, json: impl FnOnce() -> serde_json::Result<String>, text: &str) -> anyhow::Result<()> {

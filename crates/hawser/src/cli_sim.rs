@@ -15,6 +15,7 @@ use hawser_sim::run::{self, Outcome};
 use hawser_sim::sweep::Row;
 use hawser_units::Duration;
 
+use crate::ways::{self, refuse};
 use crate::{cli_replay, cli_sweep};
 
 /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
@@ -67,7 +68,7 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
         Ok(scenario) => scenario,
         Err(error) => return Ok(refuse(&error.to_string())),
     };
-    let ways = match ways(&args, &scenario) {
+    let ways = match ways::asked(&scenario, args.compare, &args.versus) {
         Ok(ways) => ways,
         Err(problem) => return Ok(refuse(&problem)),
     };
@@ -174,32 +175,6 @@ fn simulate(
     Ok(outcome)
 }
 
-fn ways(args: &SimArgs, scenario: &Scenario) -> Result<Vec<Via>, String> {
-    let singles = scenario
-        .networks
-        .iter()
-        .map(|network| Via::Single(network.name.clone()));
-    let mut ways = vec![scenario.via.clone()];
-    let mut asked: Vec<Via> = if args.compare {
-        singles.clone().collect()
-    } else {
-        Vec::new()
-    };
-    for label in &args.versus {
-        let via = Via::from_label(label)
-            .filter(|via| !matches!(via, Via::Single(_)) || singles.clone().any(|single| single == *via));
-        asked.push(via.ok_or(format!(
-            "--vs {label}: no such way; write hub, mptcp or single:<network>"
-        ))?);
-    }
-    for via in asked {
-        if !ways.contains(&via) {
-            ways.push(via);
-        }
-    }
-    Ok(ways)
-}
-
 fn write_series(report: &Report, file: &Path) -> std::io::Result<()> {
     let mut out = BufWriter::new(File::create(file)?);
     let columns = (0..report.series.workloads.len()).map(|index| format!(",workload_{index}_bytes"));
@@ -216,12 +191,6 @@ fn write_series(report: &Report, file: &Path) -> std::io::Result<()> {
         writeln!(out)?;
     }
     out.flush()
-}
-
-fn refuse(problem: &str) -> ExitCode {
-    // Standard error may be closed; the exit code says it too.
-    let _ = writeln!(std::io::stderr(), "hawser: {problem}");
-    ExitCode::from(64)
 }
 
 const HELP: &str = "\

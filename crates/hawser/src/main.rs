@@ -17,6 +17,7 @@ mod cli_status;
 mod cli_sweep;
 mod logs;
 mod progress;
+mod ways;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -63,6 +63,26 @@ pub enum Frame<P> {
     Deauthenticate,
 }
 
+impl<P> Frame<P> {
+    /// The packet of a data frame.
+    #[must_use]
+    pub fn into_packet(self) -> Option<P> {
+        match self {
+            Self::Data { packet, .. } => Some(packet),
+            Self::Null { .. }
+            | Self::PsPoll
+            | Self::Beacon(_)
+            | Self::ProbeRequest
+            | Self::ProbeResponse { .. }
+            | Self::Authenticate
+            | Self::Authenticated
+            | Self::Associate
+            | Self::Associated { .. }
+            | Self::Deauthenticate => None,
+        }
+    }
+}
+
 /// What a beacon says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beacon {
@@ -352,7 +372,7 @@ impl<P: Copy> AccessPoint<P> {
                 });
             self.outgoing = others;
             for out in waiting {
-                if let Frame::Data { packet, .. } = out.body {
+                if let Some(packet) = out.body.into_packet() {
                     self.keep(from, packet, out.len - DATA_OVERHEAD, now);
                 }
             }

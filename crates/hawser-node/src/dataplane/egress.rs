@@ -13,8 +13,8 @@ use hawser_linux::wait::{Waker, wait_readable};
 use hawser_proto::egress::{Body, Egress, PROBE_LEN, Refused, Transmit};
 use hawser_proto::ingress;
 use hawser_proto::path::{self, Probing, State};
-use hawser_units::{Duration, Instant, PathId, Sequence};
-use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer};
+use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer};
 use hawser_wire::inner::{self, Ecn};
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
@@ -611,41 +611,14 @@ impl Session {
             path: transmit.path,
             outer,
         };
-        let mut inner = Inner {
-            kind: Kind::Packet,
-            class: Class::Bulk,
-            checksum_partial: false,
-            unordered: false,
-            backed: false,
-            repair: false,
-            flow: 0,
-            sequence: Sequence(0),
-            sent_us: at.as_micros_wrapping(),
-        };
+        let mut inner = transmit.body.header(at);
         match transmit.body {
             Body::Packets {
-                run,
-                count,
-                flow,
-                class,
-                unordered,
-                backed,
-                repair,
-                sequence,
-                ..
+                run, count, sequence, ..
             } => {
                 let packet = &buffers[run.buffer as usize][VIRTIO_LEN..];
                 let packet = &packet[..run.cut.total()];
                 target.ecn = ecn_of(packet).bits();
-                inner = Inner {
-                    class,
-                    checksum_partial: run.checksum_partial,
-                    unordered,
-                    backed,
-                    repair,
-                    flow,
-                    ..inner
-                };
                 for step in 0..count {
                     inner.sequence = sequence.add(u32::from(step));
                     let len = run.cut.len_of(run.next + step);
@@ -659,18 +632,15 @@ impl Session {
                 }
             }
             Body::Report(report) => {
-                inner.kind = Kind::Feedback;
                 let room = batches.room(&target, report.emitted_len() + FRAMING);
                 sealer.seal(room, 0, &inner, |body| emit_report(&report, body));
             }
             Body::Probe(probe) => {
-                inner.kind = Kind::Probe;
                 let udp = usize::from(probe.outer_len).saturating_sub(udp_overhead(&to));
                 let room = batches.room(&target, udp.max(PROBE_LEN + FRAMING));
                 sealer.seal(room, 0, &inner, |body| emit_token(probe.token, body));
             }
             Body::Reply(token) => {
-                inner.kind = Kind::ProbeReply;
                 let room = batches.room(&target, PROBE_LEN + FRAMING);
                 sealer.seal(room, 0, &inner, |body| emit_token(token, body));
             }

@@ -10,7 +10,7 @@ use hawser_netem::{Capacity, Change, Jitter, Link, LinkConfig, Loss, QueueBound}
 use hawser_proto::egress::{Body, Egress, PROBE_LEN, Transmit};
 use hawser_proto::ingress::{Authentic, Event, Ingress};
 use hawser_proto::path::{self, Probing, State};
-use hawser_units::{Duration, Instant, PathId, Rate, Sequence};
+use hawser_units::{Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, INNER_LEN, Inner, Kind, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
@@ -573,41 +573,23 @@ impl World {
     fn send(&mut self, at: usize, transmit: &Transmit<usize>, now: Instant) {
         let last = self.seen.entry((at, transmit.path)).or_default();
         assert!(transmit.counter > *last, "counters increase");
-        let mut inner = Inner {
-            kind: Kind::Packet,
-            class: Class::Bulk,
-            checksum_partial: false,
-            unordered: false,
-            backed: false,
-            repair: false,
-            flow: 0,
-            sequence: Sequence(0),
-            sent_us: now.as_micros_wrapping(),
-        };
+        let mut inner = transmit.body.header(now);
         let token = |token: u64, len: usize| {
             let mut body = token.to_be_bytes().to_vec();
             body.resize(len, 0);
             body
         };
-        let (kind, body) = match transmit.body {
+        let body = match transmit.body {
             Body::Packets {
                 run,
                 count,
-                flow,
-                class,
-                unordered,
-                backed,
-                repair,
                 sequence,
                 last: freed,
+                ..
             } => {
                 *last = transmit.counter + u64::from(count) - 1;
                 let label = self.ends[at].buffers[run.buffer].expect("a buffer is filled while it is sent");
                 for step in 0..count {
-                    inner.class = class;
-                    inner.unordered = unordered;
-                    (inner.backed, inner.repair) = (backed, repair);
-                    inner.flow = flow;
                     inner.sequence = sequence.add(u32::from(step));
                     let len = run.cut.len_of(run.next + step);
                     let label = Label {
@@ -627,16 +609,15 @@ impl World {
             Body::Report(report) => {
                 let mut body = [0; FEEDBACK_LEN];
                 report.emit(&mut body);
-                (Kind::Feedback, body[..report.emitted_len()].to_vec())
+                body[..report.emitted_len()].to_vec()
             }
             Body::Probe(probe) => {
                 let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
-                (Kind::Probe, token(probe.token, len.max(PROBE_LEN)))
+                token(probe.token, len.max(PROBE_LEN))
             }
-            Body::Reply(reply) => (Kind::ProbeReply, token(reply, PROBE_LEN)),
+            Body::Reply(reply) => token(reply, PROBE_LEN),
         };
         *last = transmit.counter;
-        inner.kind = kind;
         let len = body.len();
         self.put(at, transmit.path, transmit.counter, inner, body, len, None);
     }

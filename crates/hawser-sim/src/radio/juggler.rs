@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use hawser_netem::air::StationId;
 use hawser_netem::air::phy::DATA_OVERHEAD;
-use hawser_netem::air::{Frame, StationId};
 use hawser_radio::juggler::{
     DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, Event, Handoff, HandoffEvent, IpConfig, Juggler,
     NetworkConfig, NetworkId,
@@ -163,19 +163,7 @@ impl JugglerMachine {
     fn take_back(&mut self, peer: StationId, air: &mut AirContext<'_, '_>) {
         let frames = air.take_back(self.at, peer);
         let returned = frames.into_iter().map(|frame| {
-            let size = match frame {
-                Frame::Data { packet, .. } => u32::from(packet.size),
-                Frame::Null { .. }
-                | Frame::PsPoll
-                | Frame::Beacon(_)
-                | Frame::ProbeRequest
-                | Frame::ProbeResponse { .. }
-                | Frame::Authenticate
-                | Frame::Authenticated
-                | Frame::Associate
-                | Frame::Associated { .. }
-                | Frame::Deauthenticate => 0,
-            };
+            let size = frame.into_packet().map_or(0, |packet| u32::from(packet.size));
             (frame, size + DATA_OVERHEAD)
         });
         self.juggler.handle_returned(peer, returned);

@@ -70,6 +70,20 @@ pub struct Plot {
     pub curves: Vec<Curve>,
 }
 
+impl Plot {
+    /// A plot; an axis is its label and its unit.
+    #[must_use]
+    pub fn new(setup: &str, title: &str, x: (&str, Unit), y: (&str, Unit), curves: Vec<Curve>) -> Self {
+        Self {
+            setup: setup.to_owned(),
+            title: title.to_owned(),
+            x: Axis::new(x.0, x.1),
+            y: Axis::new(y.0, y.1),
+            curves,
+        }
+    }
+}
+
 /// What an axis counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
@@ -86,6 +100,17 @@ pub struct Curve {
     pub name: String,
     /// In order of x.
     pub points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// A line through these points, in order of x.
+    #[must_use]
+    pub fn new(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self {
+            name: name.to_owned(),
+            points,
+        }
+    }
 }
 
 /// Why a run found nothing.

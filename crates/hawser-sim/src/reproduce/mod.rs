@@ -16,4 +16,4 @@ pub use quantity::{Dimension, Quantity, Unit};
 pub use registry::EXPERIMENTS;
 pub use report::{ClaimReport, ReproductionReport, SpreadReport};
 pub use runner::{JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run};
-pub use verdict::{Evidence, Judgement, Spread, Verdict, judge};
+pub use verdict::{Evidence, Judgement, Verdict, judge};

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::claims::{Claim, Paper, Setup};
 use super::experiment::{Axis, Experiment, Findings, Outcome, Plot};
-use super::verdict::{Evidence, Judgement, Spread, Verdict, judge};
+use super::verdict::{Evidence, Judgement, Verdict, judge};
 use crate::parallel;
+use hawser_netem::report::Spread;
 
 /// A claim with the paper and the set-up that it belongs to.
 pub type Selected = (&'static Paper, &'static Setup, &'static Claim);

@@ -1,5 +1,6 @@
 //! From measurements to a verdict.
 
+use hawser_netem::report::Spread;
 use serde::Serialize;
 
 use super::claims::{Claim, Expected};
@@ -22,17 +23,6 @@ pub enum Verdict {
     Lost,
     /// There is no experiment yet.
     Pending,
-}
-
-/// What several seeds gave. Units: those of the claim; shares of the seeds for a shape.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    /// The middle value.
-    pub median: f64,
-    /// The smallest.
-    pub min: f64,
-    /// The largest.
-    pub max: f64,
 }
 
 /// A claim, judged.
@@ -174,22 +164,6 @@ fn medians(runs: &[Shape]) -> Vec<(String, f64, Unit)> {
         Spread::of(values.collect()).map(|spread| (name.clone(), spread.median, like.unit))
     };
     first.iter().filter_map(median).collect()
-}
-
-impl Spread {
-    /// Of these values; `None` when there are none.
-    #[must_use]
-    pub fn of(mut values: Vec<f64>) -> Option<Self> {
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 {
-            values[middle]
-        } else {
-            f64::midpoint(values[middle - 1], values[middle])
-        };
-        Some(Self { median, min, max })
-    }
 }
 
 impl Verdict {

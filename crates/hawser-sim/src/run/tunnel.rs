@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 use hawser_proto::egress::{Body as Sent, Egress, PROBE_LEN, Transmit};
 use hawser_proto::ingress::{Authentic, Event, Ingress};
 use hawser_proto::path::{self, Probing};
-use hawser_units::{Duration, Instant, PathId, Sequence};
-use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Inner, Kind, Outer};
+use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
 
@@ -184,34 +184,14 @@ impl Tunnel {
     }
 
     fn send(&mut self, at: usize, transmit: &Transmit<usize>, now: Instant, context: &mut Context<'_>) {
-        let mut inner = Inner {
-            kind: Kind::Packet,
-            class: Class::Bulk,
-            checksum_partial: false,
-            unordered: false,
-            backed: false,
-            repair: false,
-            flow: 0,
-            sequence: Sequence(0),
-            sent_us: now.as_micros_wrapping(),
-        };
+        let inner = transmit.body.header(now);
         let token = |token: u64, len: usize| {
             let mut body = token.to_be_bytes().to_vec();
             body.resize(len, 0);
             body
         };
-        let (kind, body) = match transmit.body {
-            Sent::Packets {
-                run,
-                flow,
-                class,
-                unordered,
-                backed,
-                repair,
-                sequence,
-                last,
-                ..
-            } => {
+        let body = match transmit.body {
+            Sent::Packets { run, last, .. } => {
                 let end = &mut self.ends[at];
                 let mut packet = end.buffers[run.buffer].expect("a buffer is filled while it is sent");
                 if run.mark {
@@ -221,26 +201,20 @@ impl Tunnel {
                     end.buffers[run.buffer] = None;
                     end.free.push(run.buffer);
                 }
-                inner.class = class;
-                inner.unordered = unordered;
-                (inner.backed, inner.repair) = (backed, repair);
-                inner.flow = flow;
-                inner.sequence = sequence;
                 self.put(at, transmit, inner, (Vec::new(), Some(packet)), context);
                 return;
             }
             Sent::Report(report) => {
                 let mut body = [0; FEEDBACK_LEN];
                 report.emit(&mut body);
-                (Kind::Feedback, body[..report.emitted_len()].to_vec())
+                body[..report.emitted_len()].to_vec()
             }
             Sent::Probe(probe) => {
                 let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
-                (Kind::Probe, token(probe.token, len.max(PROBE_LEN)))
+                token(probe.token, len.max(PROBE_LEN))
             }
-            Sent::Reply(reply) => (Kind::ProbeReply, token(reply, PROBE_LEN)),
+            Sent::Reply(reply) => token(reply, PROBE_LEN),
         };
-        inner.kind = kind;
         self.put(at, transmit, inner, (body, None), context);
     }
 

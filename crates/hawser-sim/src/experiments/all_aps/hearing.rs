@@ -16,9 +16,8 @@ use hawser_units::{Duration, Instant, Rate};
 
 use super::marking::BEST;
 use super::place::{Load, Place};
-use super::{curve, plot};
 use crate::radio::{ClientMachine, Gate, Heard};
-use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 use crate::tcp::Congestion;
 
 /// Figure 5: what a client takes for the delivery probability.
@@ -181,14 +180,14 @@ impl Experiment for Estimation {
                 .map(|found| (found.0.at.as_nanos() as f64 / 1e9, 100.0 * of(found)))
                 .collect()
         };
-        findings.plots.push(plot(
+        findings.plots.push(Plot::new(
             "N-fig5",
             "Delivery",
             ("time", Unit::Seconds),
             ("delivery", Unit::Percent),
             vec![
-                curve("estimate", points(|found| found.0.estimate)),
-                curve("truth", points(|found| found.1)),
+                Curve::new("estimate", points(|found| found.0.estimate)),
+                Curve::new("truth", points(|found| found.1)),
             ],
         ));
         Ok(findings)

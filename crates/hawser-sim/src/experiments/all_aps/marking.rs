@@ -10,8 +10,8 @@
 use hawser_units::{Duration, Rate};
 
 use super::contention::{Point, Use, World};
-use super::{curve, mbps, plot, ratio};
-use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
+use super::{mbps, ratio};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 
 /// Figure 6a: two access points at all round trips, packet times and weights.
 #[derive(Clone, Copy, Debug)]
@@ -119,15 +119,15 @@ impl Experiment for Sweep {
                 .map(|(run, share)| (run as f64, *share))
                 .collect()
         };
-        findings.plots.push(plot(
+        findings.plots.push(Plot::new(
             "N-fig6a",
             "Share of the optimum, sorted",
             ("run", Unit::Count),
             ("share", Unit::Percent),
             vec![
-                curve("marked", sorted(&marked)),
-                curve("plain", sorted(&plain)),
-                curve("marked, congested uplink", sorted(&congested)),
+                Curve::new("marked", sorted(&marked)),
+                Curve::new("plain", sorted(&plain)),
+                Curve::new("marked, congested uplink", sorted(&congested)),
             ],
         ));
         Ok(findings)
@@ -191,15 +191,15 @@ impl Experiment for CongestedUplink {
             ],
         );
         let points = |all: &[f64]| counts.iter().zip(all).map(|(x, y)| (*x as f64, *y)).collect();
-        findings.plots.push(plot(
+        findings.plots.push(Plot::new(
             "N-fig6b",
             "Throughput with a congested uplink",
             ("TCPs on the uplink", Unit::Count),
             ("throughput", Unit::Mbps),
             vec![
-                curve("marked", points(&marked)),
-                curve("plain", points(&plain)),
-                curve("TCP on the better", points(&alone)),
+                Curve::new("marked", points(&marked)),
+                Curve::new("plain", points(&plain)),
+                Curve::new("TCP on the better", points(&alone)),
             ],
         ));
         Ok(findings)
@@ -262,12 +262,15 @@ impl Experiment for MoreAccessPoints {
             vec![ratio("with four poor ones", poor[4])],
         );
         let points = |all: &[f64]| all.iter().enumerate().map(|(x, y)| (x as f64, *y)).collect();
-        findings.plots.push(plot(
+        findings.plots.push(Plot::new(
             "N-fig6c",
             "Share of the best access point's rate",
             ("other access points", Unit::Count),
             ("share", Unit::Ratio),
-            vec![curve("poor", points(&poor)), curve("uniform", points(&uniform))],
+            vec![
+                Curve::new("poor", points(&poor)),
+                Curve::new("uniform", points(&uniform)),
+            ],
         ));
         Ok(findings)
     }

@@ -24,24 +24,7 @@ pub use positions::{CarrierSense, HiddenAccessPoints};
 pub use retries::RetryLimits;
 pub use switching::{ManyUsers, TwoChannels};
 
-use crate::reproduce::{Axis, Curve, Plot, Quantity, Unit};
-
-fn curve(name: &str, points: Vec<(f64, f64)>) -> Curve {
-    Curve {
-        name: name.to_owned(),
-        points,
-    }
-}
-
-fn plot(setup: &str, title: &str, x: (&str, Unit), y: (&str, Unit), curves: Vec<Curve>) -> Plot {
-    Plot {
-        setup: setup.to_owned(),
-        title: title.to_owned(),
-        x: Axis::new(x.0, x.1),
-        y: Axis::new(y.0, y.1),
-        curves,
-    }
-}
+use crate::reproduce::{Quantity, Unit};
 
 fn mbps(name: &str, value: f64) -> (String, Quantity) {
     (name.to_owned(), Quantity::new(value, Unit::Mbps))

@@ -10,9 +10,9 @@ use hawser_netem::air::{RateControl, Signal, StationConfig};
 use hawser_units::{Duration, Rate};
 
 use super::place::{Load, Place};
-use super::{curve, mbps, plot, ratio};
+use super::{mbps, ratio};
 use crate::mptcp::Coupling;
-use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 use crate::tcp::Congestion;
 
 /// Figure 2: access points that do not hear each other.
@@ -122,16 +122,16 @@ fn draw(setup: &str, all: &[Totals]) -> crate::reproduce::Plot {
             .map(|(place, totals)| (place as f64, of(totals)))
             .collect()
     };
-    plot(
+    Plot::new(
         setup,
         "Throughput from one access point to the other",
         ("place", Unit::Count),
         ("throughput", Unit::Mbps),
         vec![
-            curve("TCP on the first", points(&|totals| totals.alone[0])),
-            curve("TCP on the second", points(&|totals| totals.alone[1])),
-            curve("MPTCP", points(&|totals| totals.mptcp)),
-            curve("UDP on both", points(&|totals| totals.udp)),
+            Curve::new("TCP on the first", points(&|totals| totals.alone[0])),
+            Curve::new("TCP on the second", points(&|totals| totals.alone[1])),
+            Curve::new("MPTCP", points(&|totals| totals.mptcp)),
+            Curve::new("UDP on both", points(&|totals| totals.udp)),
         ],
     )
 }

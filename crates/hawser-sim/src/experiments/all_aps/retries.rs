@@ -8,8 +8,8 @@ use hawser_netem::air::phy::{DATA_OVERHEAD, PhyRate, Standard};
 use hawser_netem::air::{Air, AirEvent, Outgoing, Signal, StationConfig, StationId};
 use hawser_units::{Duration, Instant};
 
-use super::{curve, percent, plot};
-use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
+use super::percent;
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 
 /// Figure 2c.
 #[derive(Clone, Copy, Debug)]
@@ -113,12 +113,12 @@ impl Experiment for RetryLimits {
                 .map(|(x, losses)| (x as f64, losses[of]))
                 .collect()
         };
-        findings.plots.push(plot(
+        findings.plots.push(Plot::new(
             "N-fig2c",
             "Episodes with a loss",
             ("retries", Unit::Count),
             ("episodes", Unit::Percent),
-            vec![curve("first", points(0)), curve("second", points(1))],
+            vec![Curve::new("first", points(0)), Curve::new("second", points(1))],
         ));
         Ok(findings)
     }

@@ -9,8 +9,8 @@ use hawser_netem::Random;
 use hawser_radio::all_aps::slots::Config;
 use hawser_units::Duration;
 
-use super::{curve, percent, plot};
-use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
+use super::percent;
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Unit};
 
 /// Section 7: one client, two channels.
 #[derive(Clone, Copy, Debug)]
@@ -200,12 +200,12 @@ impl Experiment for ManyUsers {
             .zip(&shares)
             .map(|(users, share)| (*users as f64, *share))
             .collect();
-        findings.plots.push(plot(
+        findings.plots.push(Plot::new(
             "N-sec7.1",
             "Utilisation of three channels",
             ("users", Unit::Count),
             ("utilisation", Unit::Percent),
-            vec![curve("preference 2", points)],
+            vec![Curve::new("preference 2", points)],
         ));
         Ok(findings)
     }

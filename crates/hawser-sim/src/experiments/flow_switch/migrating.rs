@@ -19,7 +19,7 @@ use crate::app::{TcpSink, TcpSource};
 use crate::host::{self, Host, SocketId, Way, join};
 use crate::network::{Network, NodeId};
 use crate::packet::{Address, FlowId};
-use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use crate::tcp::Config;
 
 /// Figure 6: WiMAX, after 30 s WiFi, after 50 s WiFi through an off-path middlebox.
@@ -207,13 +207,13 @@ fn mbps(name: &str, value: f64) -> (String, Quantity) {
 }
 
 fn figure(setup: &str, curve: Curve) -> Plot {
-    Plot {
-        setup: setup.to_owned(),
-        title: "Throughput".to_owned(),
-        x: Axis::new("time", Unit::Seconds),
-        y: Axis::new("throughput", Unit::Mbps),
-        curves: vec![curve],
-    }
+    Plot::new(
+        setup,
+        "Throughput",
+        ("time", Unit::Seconds),
+        ("throughput", Unit::Mbps),
+        vec![curve],
+    )
 }
 
 impl Experiment for Migrating {

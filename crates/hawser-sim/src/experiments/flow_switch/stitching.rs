@@ -22,7 +22,7 @@ use crate::app::{TcpSink, TcpSource};
 use crate::host::{End, Host, SocketId, Way, join};
 use crate::network::{LinkId, Network, NodeId};
 use crate::packet::FlowId;
-use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use crate::tcp::Config;
 
 /// Figure 7: each network alone, both stitched; on a laptop and on a phone.
@@ -225,16 +225,16 @@ fn mbps(name: &str, value: f64) -> (String, Quantity) {
 }
 
 fn figure(setup: &str, points: Vec<(f64, f64)>) -> Plot {
-    Plot {
-        setup: setup.to_owned(),
-        title: "Throughput".to_owned(),
-        x: Axis::new("time", Unit::Seconds),
-        y: Axis::new("throughput", Unit::Mbps),
-        curves: vec![Curve {
+    Plot::new(
+        setup,
+        "Throughput",
+        ("time", Unit::Seconds),
+        ("throughput", Unit::Mbps),
+        vec![Curve {
             name: "all connections".to_owned(),
             points,
         }],
-    }
+    )
 }
 
 impl Experiment for TwoNetworks {

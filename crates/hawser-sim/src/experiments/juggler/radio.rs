@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::network::{Context, LinkId, Node};
 use crate::packet::{Address, Packet};
 use crate::radio::{ApMachine, JugglerMachine, Note, Radio, dhcp_message, dhcp_packet, wire};
-use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 
 /// How long switches and slots take.
 ///
@@ -213,17 +213,13 @@ fn penalty(seed: u64, findings: &mut Findings) {
         evidence.push((format!("{rate} KB/s"), share));
     }
     findings.shape("J.fig4.penalty", holds, evidence);
-    let curve = |name: &str, points| Curve {
-        name: name.to_owned(),
-        points,
-    };
-    findings.plots.push(Plot {
-        setup: "J-fig4".to_owned(),
-        title: "A download beside scanning".to_owned(),
-        x: Axis::new("rate of the gateway", Unit::KilobytesPerSecond),
-        y: Axis::new("throughput", Unit::KilobytesPerSecond),
-        curves: vec![curve("100 %", all), curve("90 %", most)],
-    });
+    findings.plots.push(Plot::new(
+        "J-fig4",
+        "A download beside scanning",
+        ("rate of the gateway", Unit::KilobytesPerSecond),
+        ("throughput", Unit::KilobytesPerSecond),
+        vec![Curve::new("100 %", all), Curve::new("90 %", most)],
+    ));
 }
 
 /// Seconds from the first beacon to the association, and from there to the addresses.

@@ -3,7 +3,7 @@
 use hawser_units::{Duration, Instant};
 
 use super::lab::{Behind, Laptop, Plan};
-use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 
 /// 450 ms for the access point, 50 ms for a neighbour in ad hoc mode that keeps nothing; a download over each.
 ///
@@ -51,21 +51,17 @@ impl Experiment for SideChannel {
             .iter()
             .map(|(rate, share)| (format!("{rate} KB/s"), Quantity::new(*share, Unit::Ratio)));
         findings.shape("J.fig9.fg", holds, evidence.collect());
-        let curve = |name: &str, points| Curve {
-            name: name.to_owned(),
-            points,
-        };
-        findings.plots.push(Plot {
-            setup: "J-fig9".to_owned(),
-            title: "A neighbour beside the access point".to_owned(),
-            x: Axis::new("rate of each gateway", Unit::KilobytesPerSecond),
-            y: Axis::new("throughput", Unit::KilobytesPerSecond),
-            curves: vec![
-                curve("access point alone", alone),
-                curve("access point, 90 %", beside),
-                curve("neighbour, 10 %", side),
+        findings.plots.push(Plot::new(
+            "J-fig9",
+            "A neighbour beside the access point",
+            ("rate of each gateway", Unit::KilobytesPerSecond),
+            ("throughput", Unit::KilobytesPerSecond),
+            vec![
+                Curve::new("access point alone", alone),
+                Curve::new("access point, 90 %", beside),
+                Curve::new("neighbour, 10 %", side),
             ],
-        });
+        ));
         Ok(findings)
     }
 }

@@ -1,7 +1,7 @@
 //! Figures 5 and 6: half of a file over each of two access points.
 
 use super::lab::{Behind, FILE, Lab, Laptop, Plan, Transfer, halves, two};
-use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use hawser_units::Duration;
 
 /// A 10 MB file over one access point, two cards, and one shared radio, while the gateways' rate grows.
@@ -84,17 +84,17 @@ fn times(rows: &[Row], findings: &mut Findings) {
         name: name.to_owned(),
         points: rows.iter().map(|row| (row.0, of(row).seconds)).collect(),
     };
-    findings.plots.push(Plot {
-        setup: "J-fig5".to_owned(),
-        title: "A 10 MB file".to_owned(),
-        x: Axis::new("rate of each gateway", Unit::KilobytesPerSecond),
-        y: Axis::new("time", Unit::Seconds),
-        curves: vec![
+    findings.plots.push(Plot::new(
+        "J-fig5",
+        "A 10 MB file",
+        ("rate of each gateway", Unit::KilobytesPerSecond),
+        ("time", Unit::Seconds),
+        vec![
             curve("1 AP", |row| row.1),
             curve("2 cards", |row| row.2),
             curve("Juggler", |row| row.3),
         ],
-    });
+    ));
 }
 
 fn repetitions(rows: &[Row], findings: &mut Findings) {

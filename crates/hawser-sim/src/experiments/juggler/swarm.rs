@@ -5,7 +5,7 @@ use hawser_units::Duration;
 use super::lab::{Behind, FILE, Laptop, Plan, halves, linux_2008};
 use crate::app::{Leecher, Pieces, Seeds};
 use crate::experiments::juggler::striping;
-use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 
 /// A 10 MB torrent over one access point and over two, which share the seeds evenly.
 ///
@@ -62,17 +62,13 @@ impl Experiment for Swarm {
                 .map(|(rate, gain)| (format!("{rate} KB/s: file"), Quantity::new(*gain, Unit::Ratio))),
         );
         findings.shape("J.fig8.faster_decay", falls(&gains) < falls(&plain), evidence);
-        let curve = |name: &str, points| Curve {
-            name: name.to_owned(),
-            points,
-        };
-        findings.plots.push(Plot {
-            setup: "J-fig8".to_owned(),
-            title: "A 10 MB torrent".to_owned(),
-            x: Axis::new("rate of each gateway", Unit::KilobytesPerSecond),
-            y: Axis::new("time", Unit::Seconds),
-            curves: vec![curve("1 AP", ones), curve("Juggler", twos)],
-        });
+        findings.plots.push(Plot::new(
+            "J-fig8",
+            "A 10 MB torrent",
+            ("rate of each gateway", Unit::KilobytesPerSecond),
+            ("time", Unit::Seconds),
+            vec![Curve::new("1 AP", ones), Curve::new("Juggler", twos)],
+        ));
         Ok(findings)
     }
 }

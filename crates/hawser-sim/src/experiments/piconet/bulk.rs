@@ -12,10 +12,10 @@
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant};
 
-use super::constant::{DISCIPLINES, DUTIES, curve, periods, plot, spearman};
+use super::constant::{DISCIPLINES, DUTIES, periods, spearman};
 use super::topology::{Channel, Piconet, Plan};
 use crate::app::{TcpSink, TcpSource};
-use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use crate::tcp::{Config, Recovery};
 
 /// Figure 3: 1 to 14 equal channels.
@@ -82,18 +82,8 @@ fn transfer(stated: &Stated, seed: u64, prepare: impl FnOnce(&mut Piconet)) -> R
     };
     let source = TcpSource::new(config, Some(FILE), Instant::ZERO);
     let (_, sink) = piconet.join(0, source, TcpSink::new(config, Some(FILE), Instant::ZERO));
-    let mut until = Instant::ZERO;
-    while until.as_nanos() < LIMIT.as_nanos() as u64 {
-        until += Duration::from_secs(10);
-        piconet.network.run(until);
-        if let Some(done) = piconet.at_receiver::<TcpSink>(sink).done() {
-            return Ok(FILE as f64 * 8.0 / 1e3 / done.since(Instant::ZERO).as_secs_f64());
-        }
-    }
-    Err(ExperimentError::Unfinished {
-        setup: stated.setup.to_owned(),
-        what: "the transfer".to_owned(),
-    })
+    let took = piconet.finish(sink, LIMIT, stated.setup)?;
+    Ok(FILE as f64 * 8.0 / 1e3 / took.as_secs_f64())
 }
 
 /// Places in the cycle of joins and leaves at which transfers begin, for their mean.
@@ -170,13 +160,13 @@ impl Experiment for Sizes {
         findings.shape("H.fig3.rrwrr", apart <= 0.03, ratio("most", apart));
         let points = |series: Vec<f64>| (1..).map(f64::from).zip(series).collect();
         let curves = vec![
-            curve("random", points(random)),
-            curve("rr", points(rr)),
-            curve("wrr", points(wrr)),
-            curve("rr, large window", points(large)),
+            Curve::new("random", points(random)),
+            Curve::new("rr", points(rr)),
+            Curve::new("wrr", points(wrr)),
+            Curve::new("rr, large window", points(large)),
         ];
         let axes = (("links", Unit::Links), ("throughput", Unit::Kbps));
-        findings.plots = vec![plot("H-fig3", "Throughput", axes.0, axes.1, curves)];
+        findings.plots = vec![Plot::new("H-fig3", "Throughput", axes.0, axes.1, curves)];
         Ok(findings)
     }
 }
@@ -215,7 +205,7 @@ impl Experiment for Joining {
             let mut curves = Vec::new();
             for (name, discipline) in DISCIPLINES {
                 let rates = duties(setup, counts, discipline, seed)?;
-                curves.push(curve(name, DUTIES.iter().copied().zip(rates).collect()));
+                curves.push(Curve::new(name, DUTIES.iter().copied().zip(rates).collect()));
             }
             let rates = |at: usize| -> Vec<f64> { curves[at].points.iter().map(|(_, rate)| *rate).collect() };
             let worst = [1, 2]
@@ -249,7 +239,7 @@ impl Experiment for Joining {
             let axes = (("duty cycle", Unit::Percent), ("throughput", Unit::Kbps));
             findings
                 .plots
-                .push(plot(setup, "Throughput", axes.0, axes.1, curves));
+                .push(Plot::new(setup, "Throughput", axes.0, axes.1, curves));
         }
         intervals(&mut findings, seed)?;
         Ok(findings)
@@ -277,12 +267,12 @@ fn intervals(findings: &mut Findings, seed: u64) -> Result<(), ExperimentError> 
         vec![kbps("1 s", shortest), kbps("5 s", longest)],
     );
     let axes = (("up-time", Unit::Seconds), ("throughput", Unit::Kbps));
-    findings.plots.push(plot(
+    findings.plots.push(Plot::new(
         "H-fig6",
         "Throughput",
         axes.0,
         axes.1,
-        vec![curve("rr", points)],
+        vec![Curve::new("rr", points)],
     ));
     Ok(())
 }

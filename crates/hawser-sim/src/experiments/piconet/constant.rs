@@ -15,7 +15,7 @@ use hawser_units::{Duration, Instant, Rate};
 
 use super::topology::{Channel, Piconet, Plan};
 use crate::app::{Cbr, DatagramSink};
-use crate::reproduce::{Axis, Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 
 /// Tables II and figure 7: a stream of 920 kb/s over 1 to 14 channels of 115.2 kb/s.
 #[derive(Clone, Copy, Debug)]
@@ -168,19 +168,19 @@ impl Experiment for Members {
                     .map(|(n, stream)| (*n as f64, of(stream)))
                     .collect::<Vec<_>>()
             };
-            losses.push(curve(name, points(|stream| stream.loss)));
-            jitters.push(curve(name, points(|stream| stream.jitter)));
+            losses.push(Curve::new(name, points(|stream| stream.loss)));
+            jitters.push(Curve::new(name, points(|stream| stream.jitter)));
         }
         judge_members(&mut findings, &losses, &jitters);
         findings.plots = vec![
-            plot(
+            Plot::new(
                 "H-tab2",
                 "Loss",
                 ("links", Unit::Links),
                 ("loss", Unit::Percent),
                 losses,
             ),
-            plot(
+            Plot::new(
                 "H-fig7",
                 "Jitter",
                 ("links", Unit::Links),
@@ -330,13 +330,13 @@ impl Experiment for JoiningConstant {
                 .collect();
             correlations.push(spearman(&DUTIES, &losses));
             let points = DUTIES.iter().copied().zip(losses).collect();
-            curves.push(curve(&format!("{transient} transient"), points));
+            curves.push(Curve::new(&format!("{transient} transient"), points));
         }
         let worst = correlations.iter().copied().fold(-1.0, f64::max);
         let evidence = vec![("spearman".to_owned(), Quantity::new(worst, Unit::Ratio))];
         findings.shape("H.cbrdyn.mono", worst <= -0.9, evidence);
         let axes = (("duty cycle", Unit::Percent), ("loss", Unit::Percent));
-        findings.plots = vec![plot("H-cbrdyn", "Loss", axes.0, axes.1, curves)];
+        findings.plots = vec![Plot::new("H-cbrdyn", "Loss", axes.0, axes.1, curves)];
         Ok(findings)
     }
 }
@@ -364,23 +364,6 @@ pub(super) fn spearman(x: &[f64], y: &[f64]) -> f64 {
     let mean = (x.len() as f64 - 1.0) / 2.0;
     let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - mean) * (b - mean)).sum::<f64>();
     product(&x, &y) / (product(&x, &x) * product(&y, &y)).sqrt()
-}
-
-pub(super) fn curve(name: &str, points: Vec<(f64, f64)>) -> Curve {
-    Curve {
-        name: name.to_owned(),
-        points,
-    }
-}
-
-pub(super) fn plot(setup: &str, title: &str, x: (&str, Unit), y: (&str, Unit), curves: Vec<Curve>) -> Plot {
-    Plot {
-        setup: setup.to_owned(),
-        title: title.to_owned(),
-        x: Axis::new(x.0, x.1),
-        y: Axis::new(y.0, y.1),
-        curves,
-    }
 }
 
 #[cfg(test)]

@@ -14,10 +14,10 @@
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, Rate};
 
-use super::constant::{DUTIES, curve, periods, plot, spearman};
+use super::constant::{DUTIES, periods, spearman};
 use super::topology::{Channel, Piconet, Plan};
 use crate::app::{Cbr, DatagramSink, TcpSink, TcpSource};
-use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
+use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use crate::tcp::{Config, Congestion, Opening, Recovery, RtoBounds};
 
 /// Figures 10 to 12 but for joins: one to four lines, and one that is slower.
@@ -111,18 +111,8 @@ impl Lines {
         prepare(&mut piconet);
         let source = TcpSource::new(host(), Some(FILE), Instant::ZERO);
         let (_, sink) = piconet.join(0, source, TcpSink::new(host(), Some(FILE), Instant::ZERO));
-        let mut until = Instant::ZERO;
-        while until.as_nanos() < LIMIT.as_nanos() as u64 {
-            until += Duration::from_secs(10);
-            piconet.network.run(until);
-            if let Some(done) = piconet.at_receiver::<TcpSink>(sink).done() {
-                return Ok(FILE as f64 * 8.0 / 1e3 / done.since(Instant::ZERO).as_secs_f64());
-            }
-        }
-        Err(ExperimentError::Unfinished {
-            setup: self.setup.to_owned(),
-            what: "a transfer".to_owned(),
-        })
+        let took = piconet.finish(sink, LIMIT, self.setup)?;
+        Ok(FILE as f64 * 8.0 / 1e3 / took.as_secs_f64())
     }
 
     /// The mean of [`RUNS`] transfers.
@@ -243,11 +233,11 @@ impl Experiment for Testbed {
         });
         findings.shape("H.fig10.trend", grows && above, evidence.collect());
         let points = |series: Vec<f64>| (1..).map(f64::from).zip(series).collect();
-        let curves = vec![curve("random", points(random)), curve("rr", points(rr))];
+        let curves = vec![Curve::new("random", points(random)), Curve::new("rr", points(rr))];
         let axes = (("links", Unit::Links), ("throughput", Unit::Kbps));
         findings
             .plots
-            .push(plot("H-fig10", "Throughput", axes.0, axes.1, curves));
+            .push(Plot::new("H-fig10", "Throughput", axes.0, axes.1, curves));
 
         let extra: Vec<f64> = (0..=5).map(|step| 20.0 * f64::from(step)).collect();
         let mut rates = Vec::new();
@@ -264,12 +254,12 @@ impl Experiment for Testbed {
         );
         let points = extra.into_iter().zip(rates).collect();
         let axes = (("extra delay", Unit::Millis), ("throughput", Unit::Kbps));
-        findings.plots.push(plot(
+        findings.plots.push(Plot::new(
             "H-fig11",
             "Throughput",
             axes.0,
             axes.1,
-            vec![curve("rr", points)],
+            vec![Curve::new("rr", points)],
         ));
         Ok(findings)
     }
@@ -326,12 +316,12 @@ impl Experiment for Transient {
             vec![kbps("1 s", shortest), kbps("5 s", longest)],
         );
         let axes = (("up-time", Unit::Seconds), ("throughput", Unit::Kbps));
-        findings.plots = vec![plot(
+        findings.plots = vec![Plot::new(
             "H-fig12",
             "Throughput",
             axes.0,
             axes.1,
-            vec![curve("rr", points)],
+            vec![Curve::new("rr", points)],
         )];
         Ok(findings)
     }
@@ -456,19 +446,19 @@ impl Experiment for OneSlow {
         };
         let x = ("extra delay", Unit::Millis);
         findings.plots = vec![
-            plot(
+            Plot::new(
                 "H-fig15",
                 "Loss",
                 x,
                 ("loss", Unit::Percent),
-                vec![curve("rr", points(|media| media.loss))],
+                vec![Curve::new("rr", points(|media| media.loss))],
             ),
-            plot(
+            Plot::new(
                 "H-fig16",
                 "Jitter",
                 x,
                 ("jitter", Unit::Millis),
-                vec![curve("rr", points(|media| media.jitter))],
+                vec![Curve::new("rr", points(|media| media.jitter))],
             ),
         ];
         Ok(findings)

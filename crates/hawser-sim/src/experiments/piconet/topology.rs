@@ -5,9 +5,11 @@ use hawser_proto::scheduler::{Choice, Demand, PathView, Scheduler};
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::layer::Layer;
 
+use crate::app::TcpSink;
 use crate::host::{Application, End, Host, SocketId, Way, join};
 use crate::network::{Context, LinkId, Network, Node, NodeId};
 use crate::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
+use crate::reproduce::ExperimentError;
 use crate::router::Router;
 
 /// What a channel is like.
@@ -145,6 +147,27 @@ impl Plan {
 }
 
 impl Piconet {
+    /// Lets a transfer end, and says how long it took.
+    pub(super) fn finish(
+        &mut self,
+        sink: SocketId,
+        limit: Duration,
+        setup: &str,
+    ) -> Result<Duration, ExperimentError> {
+        let mut until = Instant::ZERO;
+        while until < Instant::ZERO + limit {
+            until += Duration::from_secs(10);
+            self.network.run(until);
+            if let Some(done) = self.at_receiver::<TcpSink>(sink).done() {
+                return Ok(done.since(Instant::ZERO));
+            }
+        }
+        Err(ExperimentError::Unfinished {
+            setup: setup.to_owned(),
+            what: "the transfer".to_owned(),
+        })
+    }
+
     /// Opens a conversation from the source to the receiver.
     pub(super) fn join(
         &mut self,

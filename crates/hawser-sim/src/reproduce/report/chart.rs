@@ -2,12 +2,12 @@
 //!
 //! Curves differ by dash and marker as well as by colour.
 
+use hawser_netem::report::Spread;
 use std::fmt::Write;
 
 use super::super::claims::Expected;
 use super::super::quantity::Unit;
 use super::super::runner::{JoinedCurve, JoinedPlot, Reproduced};
-use super::super::verdict::Spread;
 use super::number;
 
 /// A line plot: medians, with a band from the smallest to the largest seed.

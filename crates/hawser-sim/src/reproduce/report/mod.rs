@@ -9,7 +9,7 @@ pub use json::{ClaimReport, ReproductionReport, SpreadReport};
 
 use super::claims::Expected;
 use super::runner::Reproduction;
-use super::verdict::Spread;
+use hawser_netem::report::Spread;
 
 impl Reproduction {
     /// A table with a line for each claim, and a summary.

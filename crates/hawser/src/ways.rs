@@ -1,0 +1,43 @@
+//! Which ways to carry a scenario's traffic were asked for: shared by the commands that compare them.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use hawser_netem::scenario::{Scenario, Via};
+
+/// The scenario's own way, then each single network when they are to be compared, then those that `--vs` names; each once.
+///
+/// # Errors
+/// `--vs` names no way: one line for the user.
+pub(crate) fn asked(scenario: &Scenario, compare: bool, versus: &[String]) -> Result<Vec<Via>, String> {
+    let singles = scenario
+        .networks
+        .iter()
+        .map(|network| Via::Single(network.name.clone()));
+    let mut ways = vec![scenario.via.clone()];
+    let mut asked: Vec<Via> = if compare {
+        singles.clone().collect()
+    } else {
+        Vec::new()
+    };
+    for label in versus {
+        let via = Via::from_label(label)
+            .filter(|via| !matches!(via, Via::Single(_)) || singles.clone().any(|single| single == *via));
+        asked.push(via.ok_or(format!(
+            "--vs {label}: no such way; write hub, mptcp or single:<network>"
+        ))?);
+    }
+    for via in asked {
+        if !ways.contains(&via) {
+            ways.push(via);
+        }
+    }
+    Ok(ways)
+}
+
+/// Says why a scenario cannot be run.
+pub(crate) fn refuse(problem: &str) -> ExitCode {
+    // Standard error may be closed; the exit code says it too.
+    let _ = writeln!(std::io::stderr(), "hawser: {problem}");
+    ExitCode::from(64)
+}
