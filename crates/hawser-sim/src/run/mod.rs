@@ -7,6 +7,7 @@
 //! Scope: every workload and event of a scenario. Limitations: processors cost nothing, so rates beyond what a machine carries are
 //! reached here and not in the lab; a network without emulation is a 10 Gbit/s cable of 20 us.
 
+mod offload;
 mod tunnel;
 mod workload;
 

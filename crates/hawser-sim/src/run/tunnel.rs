@@ -1,7 +1,7 @@
 //! Both halves of a tunnel as one node: the daemon's own egress and ingress of each end, joined as its data plane joins them.
 //!
-//! Scope: real headers, reports and probes, whose sizes count; clocks of the two ends that disagree. Limitations: nothing is encrypted, inner
-//! packets come one by one instead of in segments of up to 64 KB, datagrams leave at once, the control channel is silent.
+//! Scope: real headers, reports and probes, whose sizes count; clocks of the two ends that disagree; segmentation offload of the device
+//! ([`super::offload`]). Limitations: nothing is encrypted, datagrams leave at once, the control channel is silent.
 //!
 //! ```text
 //!   client --in--> [ egress ] ==(network: up)==> [ ingress ] --out--> server
@@ -18,6 +18,7 @@ use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
 
+use super::offload::{Large, cut};
 use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
 use crate::packet::{Body, Ecn, Packet};
@@ -41,7 +42,9 @@ struct End {
     egress: Egress<usize>,
     ingress: Ingress<Packet>,
     clock: Duration,
-    buffers: Vec<Option<Packet>>,
+    /// What came in at this instant and may still grow.
+    entering: Option<Large>,
+    buffers: Vec<Option<Large>>,
     free: Vec<usize>,
     heard: Vec<bool>,
     timer: TimerId,
@@ -82,9 +85,28 @@ impl Tunnel {
         self.inner_out = inner_out.to_vec();
     }
 
-    /// An inner packet enters at an end.
-    fn offer(&mut self, at: usize, packet: Packet, context: &mut Context<'_>) {
-        write_headers(&mut self.scratch, &packet);
+    /// An inner packet enters at an end; what enters with it may be joined to it.
+    fn enter(&mut self, at: usize, packet: Packet, context: &mut Context<'_>) {
+        let end = &mut self.ends[at];
+        if end
+            .entering
+            .as_mut()
+            .is_some_and(|entering| entering.join(&packet))
+        {
+            return;
+        }
+        let before = end.entering.replace(Large::new(packet));
+        match before {
+            Some(large) => self.offer(at, large, context),
+            None => {
+                end.armed = context.now();
+                context.arm(end.timer, end.armed);
+            }
+        }
+    }
+
+    fn offer(&mut self, at: usize, large: Large, context: &mut Context<'_>) {
+        write_headers(&mut self.scratch, &large.packet);
         let end = &mut self.ends[at];
         let id = end.free.pop().unwrap_or_else(|| {
             end.buffers.push(None);
@@ -92,15 +114,14 @@ impl Tunnel {
         });
         let offload = Offload {
             checksum_partial: true,
-            segment: 0,
+            segment: large.segment,
         };
         let now = context.now() + end.clock;
         match end.egress.enqueue(&mut self.scratch, offload, id, now) {
-            Ok(()) => end.buffers[id] = Some(packet),
+            Ok(()) => end.buffers[id] = Some(large),
             // As in the daemon, the packet is lost and its sender notices.
             Err(_) => end.free.push(id),
         }
-        self.service(at, context);
     }
 
     /// A datagram arrives at an end.
@@ -151,13 +172,24 @@ impl Tunnel {
                 Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
             }
         }
+        let mut leaving: Option<Large> = None;
         for packet in self.out.drain(..) {
-            context.send(self.inner_out[at], packet);
+            if !leaving.as_mut().is_some_and(|large| large.join(&packet))
+                && let Some(before) = leaving.replace(Large::new(packet))
+            {
+                context.send(self.inner_out[at], before.packet);
+            }
+        }
+        if let Some(last) = leaving {
+            context.send(self.inner_out[at], last.packet);
         }
     }
 
     /// Lets the sending half send, and sets the end's timer.
     fn service(&mut self, at: usize, context: &mut Context<'_>) {
+        if let Some(entered) = self.ends[at].entering.take() {
+            self.offer(at, entered, context);
+        }
         let now = context.now() + self.ends[at].clock;
         self.ends[at].egress.handle_timeout(now);
         while let Some(transmit) = self.ends[at].egress.poll_transmit(now) {
@@ -191,17 +223,29 @@ impl Tunnel {
             body
         };
         let body = match transmit.body {
-            Sent::Packets { run, last, .. } => {
+            Sent::Packets { run, count, last, .. } => {
                 let end = &mut self.ends[at];
-                let mut packet = end.buffers[run.buffer].expect("a buffer is filled while it is sent");
-                if run.mark {
-                    packet.ecn = Ecn::Marked;
-                }
+                let large = end.buffers[run.buffer].expect("a buffer is filled while it is sent");
                 if last {
                     end.buffers[run.buffer] = None;
                     end.free.push(run.buffer);
                 }
-                self.put(at, transmit, inner, (Vec::new(), Some(packet)), context);
+                for step in 0..count {
+                    let index = run.next + step;
+                    let mut packet = cut(&large.packet, index, run.cut.packet_len(), run.cut.len_of(index));
+                    if run.mark && step == 0 {
+                        packet.ecn = Ecn::Marked;
+                    }
+                    let numbers = Inner {
+                        sequence: inner.sequence.add(u32::from(step)),
+                        ..inner
+                    };
+                    let transmit = Transmit {
+                        counter: transmit.counter + u64::from(step),
+                        ..*transmit
+                    };
+                    self.put(at, &transmit, numbers, (Vec::new(), Some(packet)), context);
+                }
                 return;
             }
             Sent::Report(report) => {
@@ -272,6 +316,7 @@ impl Node for Tunnel {
                 egress: Egress::new(self.seed.wrapping_add(at as u64), now),
                 ingress: Ingress::default(),
                 clock,
+                entering: None,
                 buffers: Vec::new(),
                 free: Vec::new(),
                 heard: vec![false; self.away[at].len()],
@@ -299,7 +344,7 @@ impl Node for Tunnel {
 
     fn handle_packet(&mut self, packet: Packet, link: LinkId, context: &mut Context<'_>) {
         if let Some(at) = self.inner_in.iter().position(|inner| *inner == link) {
-            self.offer(at, packet, context);
+            self.enter(at, packet, context);
             return;
         }
         let Body::Tunnel(number) = packet.body else { return };
