@@ -18,10 +18,11 @@ use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
 
+use super::Hop;
 use super::offload::{Large, cut};
 use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
-use crate::packet::{Body, Ecn, Packet};
+use crate::packet::{Address, Body, Ecn, Packet};
 
 /// The node: index 0 is the client's end, 1 the hub's.
 pub(super) struct Tunnel {
@@ -29,6 +30,10 @@ pub(super) struct Tunnel {
     ends: Vec<End>,
     /// Links that lead away from each end, by path.
     away: [Vec<LinkId>; 2],
+    /// Links that packets from each end come out of, by path.
+    arrivals: [Vec<LinkId>; 2],
+    /// The client's address on each path.
+    outer: Vec<Address>,
     inner_in: Vec<LinkId>,
     inner_out: Vec<LinkId>,
     /// Datagrams on their way, by number; lost ones are forgotten after [`PATIENCE`].
@@ -66,6 +71,8 @@ impl Tunnel {
             seed,
             ends: Vec::new(),
             away: [Vec::new(), Vec::new()],
+            arrivals: [Vec::new(), Vec::new()],
+            outer: Vec::new(),
             inner_in: Vec::new(),
             inner_out: Vec::new(),
             flying: VecDeque::new(),
@@ -75,12 +82,18 @@ impl Tunnel {
         }
     }
 
-    /// Tells which links are which: down and up of each network, and those from and to client and server.
-    pub(super) fn attach(&mut self, networks: &[[LinkId; 2]], inner_in: [LinkId; 2], inner_out: [LinkId; 2]) {
-        self.away = [
-            networks.iter().map(|[_, up]| *up).collect(),
-            networks.iter().map(|[down, _]| *down).collect(),
-        ];
+    /// Tells which links are which: those of each network, with the client's address there, and those from and to client and server.
+    pub(super) fn attach(
+        &mut self,
+        hops: &[Hop],
+        outer: Vec<Address>,
+        inner_in: [LinkId; 2],
+        inner_out: [LinkId; 2],
+    ) {
+        // The client's end sends up, which is second in each pair.
+        self.away = [1, 0].map(|way| hops.iter().map(|hop| hop.sends[way]).collect());
+        self.arrivals = [1, 0].map(|way| hops.iter().map(|hop| hop.arrives[way]).collect());
+        self.outer = outer;
         self.inner_in = inner_in.to_vec();
         self.inner_out = inner_out.to_vec();
     }
@@ -278,7 +291,13 @@ impl Tunnel {
             counter: transmit.counter,
         };
         let number = self.first_flying.wrapping_add(self.flying.len() as u32);
+        let path = usize::from(transmit.path.0);
         let frame = Packet {
+            destination: if at == HUB {
+                self.outer[path]
+            } else {
+                Address::default()
+            },
             flow: packet.map_or_else(Default::default, |packet| packet.flow),
             body: Body::Tunnel(number),
             ..placeholder(udp_len, context.now())
@@ -292,7 +311,7 @@ impl Tunnel {
             since: context.now(),
         })));
         self.forget_lost(context.now());
-        context.send(self.away[at][usize::from(transmit.path.0)], frame);
+        context.send(self.away[at][path], frame);
     }
 
     fn forget_lost(&mut self, now: Instant) {
@@ -348,8 +367,8 @@ impl Node for Tunnel {
             return;
         }
         let Body::Tunnel(number) = packet.body else { return };
-        for from in 0..self.away.len() {
-            if let Some(path) = self.away[from].iter().position(|away| *away == link) {
+        for from in 0..self.arrivals.len() {
+            if let Some(path) = self.arrivals[from].iter().position(|arrival| *arrival == link) {
                 self.arrive(1 - from, path, number, context);
                 return;
             }
