@@ -186,3 +186,38 @@ fn the_air_is_drawn_where_there_is_one() {
     let refused = drawn(&AIR.replace("wifi =", "# wifi ="));
     assert_eq!(refused.err(), Some(RunError::NoAir));
 }
+
+const VIDEO: &str = include_str!("../../../scenarios/video-frames.toml");
+
+fn video(settings: &[&str]) -> (f64, Vec<f64>) {
+    let Finding::Video {
+        pictures,
+        shown,
+        layer_loss,
+    } = report(VIDEO, settings).workloads[0].clone()
+    else {
+        panic!("the workload is a video");
+    };
+    (shown as f64 / pictures as f64, layer_loss)
+}
+
+#[test]
+fn frames_that_others_build_on_go_where_least_is_lost() {
+    let (striped, by_kind) = video(&[]);
+    assert!(by_kind[0] < 0.01, "{by_kind:?}");
+    let (alone, all) = video(&["via=single:b", "network.1.down.rate=2mbit"]);
+    assert!(all.iter().all(|loss| (0.02..0.09).contains(loss)), "{all:?}");
+    assert!(striped > alone, "{striped} {alone}");
+}
+
+#[test]
+fn each_description_has_a_network_of_its_own() {
+    let report = report(include_str!("../../../scenarios/video-descriptions.toml"), &[]);
+    let carried = |name: &str| report.networks[name].down.bytes as f64;
+    let ratio = carried("a") / carried("b");
+    assert!((0.8..1.25).contains(&ratio), "{ratio}");
+    let Finding::Video { pictures, shown, .. } = &report.workloads[0] else {
+        panic!("the workload is a video");
+    };
+    assert_eq!(shown, pictures);
+}

@@ -201,7 +201,7 @@ fn write_series(report: &Report, file: &Path) -> std::io::Result<()> {
 
 const HELP: &str = "\
 The file is the one that `hawser lab` takes, and so is the result. Traffic is modelled TCP (cubic, reno),
-multipath TCP (also lia, olia, balia) or datagrams; via = \"hub\" carries it through the daemon's own machines.
+multipath TCP (also lia, olia, balia), datagrams or video; via = \"hub\" carries it through the daemon's own machines.
 
 Would a second modem help?
   hawser sim scenarios/sum-20-20.toml --compare --vs mptcp

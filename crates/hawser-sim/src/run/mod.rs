@@ -15,7 +15,7 @@ mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Direction, Scenario, Via};
+use hawser_netem::scenario::{Coding, Direction, Scenario, Via, Workload};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_units::{Duration, Instant, Rate};
 
@@ -43,6 +43,9 @@ pub enum RunError {
     /// The network of `single:<network>` is not in the scenario.
     #[error("via single:{0}: the scenario has no such network")]
     Network(String),
+    /// The tunnel stripes videos in one way at a time.
+    #[error("the videos of a scenario share one coding where via is hub; write one scenario for each")]
+    Codings,
     /// A picture of the air is wanted, and there is none.
     #[error("no network of the scenario has wifi = {{ .. }}: there is no air to draw")]
     NoAir,
@@ -160,7 +163,7 @@ impl World {
         let (client, server) = (network.add(Host::default()), network.add(Host::default()));
         let is_tunnelled = *via == Via::Hub;
         let ends = if is_tunnelled {
-            let tunnel = network.add(Tunnel::new(scenario.seed));
+            let tunnel = network.add(Tunnel::new(scenario.seed, coding(scenario)?));
             (tunnel, tunnel)
         } else {
             (client, server)
@@ -328,6 +331,19 @@ impl World {
             findings: results.into_iter().map(|result| result.finding).collect(),
         }
     }
+}
+
+/// What the videos of a scenario are coded as.
+fn coding(scenario: &Scenario) -> Result<Option<Coding>, RunError> {
+    let mut found = None;
+    for workload in &scenario.workloads {
+        if let Workload::Video { coding, .. } = workload
+            && *found.get_or_insert(*coding) != *coding
+        {
+            return Err(RunError::Codings);
+        }
+    }
+    Ok(found)
 }
 
 fn cable() -> hawser_netem::scenario::Links {

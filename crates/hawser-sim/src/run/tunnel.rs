@@ -10,12 +10,14 @@
 
 use std::collections::VecDeque;
 
+use hawser_netem::scenario::Coding;
 use hawser_proto::egress::{Body as Sent, Egress, PROBE_LEN, Transmit};
 use hawser_proto::ingress::{Authentic, Event, Ingress};
 use hawser_proto::path::{self, Probing};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Inner, Outer};
+use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
+use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
 
 use super::Hop;
@@ -34,6 +36,8 @@ pub(super) struct Tunnel {
     arrivals: [Vec<LinkId>; 2],
     /// The client's address on each path.
     outer: Vec<Address>,
+    /// Of the videos that it carries.
+    coding: Option<Coding>,
     inner_in: Vec<LinkId>,
     inner_out: Vec<LinkId>,
     /// Datagrams on their way, by number; lost ones are forgotten after [`PATIENCE`].
@@ -66,13 +70,14 @@ struct Datagram {
 }
 
 impl Tunnel {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, coding: Option<Coding>) -> Self {
         Self {
             seed,
             ends: Vec::new(),
             away: [Vec::new(), Vec::new()],
             arrivals: [Vec::new(), Vec::new()],
             outer: Vec::new(),
+            coding,
             inner_in: Vec::new(),
             inner_out: Vec::new(),
             flying: VecDeque::new(),
@@ -342,6 +347,9 @@ impl Node for Tunnel {
                 timer: context.timer(at as u32),
                 armed: Instant::FAR_FUTURE,
             };
+            if let Some(coding) = self.coding {
+                stripe(&mut end.egress, coding);
+            }
             for index in 0..self.away[at].len() {
                 let id = PathId(index as u16);
                 let config = path::Config {
@@ -383,6 +391,25 @@ impl Node for Tunnel {
     }
 }
 
+/// Lets a coding's packets be known by their code points, and striped as suits it.
+fn stripe(egress: &mut Egress<usize>, coding: Coding) {
+    let rule = |layer| Rule {
+        pattern: Pattern {
+            dscp: Some(layer + 1),
+            ..Pattern::default()
+        },
+        reading: Reading::Fixed(Layer(layer)),
+    };
+    egress.set_layer_rules((0..coding.layers()).map(rule).collect());
+    let scheduler = match coding {
+        Coding::Frames => "layer-priority",
+        Coding::Descriptions(_) => "independent-path",
+    };
+    egress
+        .set_scheduler(Class::Layered, scheduler)
+        .expect("a scheduler of the list");
+}
+
 fn placeholder(udp_len: usize, now: Instant) -> Packet {
     Packet {
         source: Default::default(),
@@ -413,6 +440,9 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
     bytes[20..22].copy_from_slice(&(FIRST_PORT + packet.source_port).to_be_bytes());
     bytes[22..24].copy_from_slice(&(FIRST_PORT + packet.destination_port).to_be_bytes());
     bytes[9] = protocol::UDP;
+    if let Body::Datagram(datagram) = packet.body {
+        bytes[1] |= (datagram.mark as u8) << 2;
+    }
     if let Body::Tcp(segment) = packet.body {
         let header = (packet.size - 20).saturating_sub(segment.payload);
         bytes[9] = protocol::TCP;
