@@ -134,7 +134,7 @@ impl<B: Copy> Egress<B> {
             .filter_map(|(_, lane)| {
                 Some((
                     lane.path.relative_delay_us()?,
-                    lane.path.model().min_round_trip() / 2,
+                    lane.path.model().base_round_trip() / 2,
                 ))
             })
             .min_by_key(|(delay, _)| *delay);
@@ -148,7 +148,7 @@ impl<B: Copy> Egress<B> {
             let path = &lane.path;
             let window = path.model().window();
             let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(SPARSE_EXTRA));
-            let half = path.model().min_round_trip() / 2;
+            let half = path.model().base_round_trip() / 2;
             let delay = match (nearest, path.relative_delay_us()) {
                 (Some((least, base)), Some(own)) => {
                     base + Duration::from_micros(u64::from(own.wrapping_sub(least).unsigned_abs()))

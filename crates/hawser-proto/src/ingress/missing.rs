@@ -70,6 +70,12 @@ impl Holes {
         found
     }
 
+    /// How many counters may still come.
+    pub(super) fn open(&self) -> u16 {
+        let open = self.holes.iter().filter(|hole| !hole.found).count();
+        u16::try_from(open).unwrap_or(u16::MAX)
+    }
+
     /// What a report is to name.
     pub(super) fn mention(&mut self, highest: u64) -> Missing {
         let mut missing = Missing::default();
