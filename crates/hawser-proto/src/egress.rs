@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
-use hawser_wire::inner::{self, Ecn};
+use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
 use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
@@ -254,6 +254,7 @@ impl<B: Copy> Egress<B> {
             checksum_partial: offload.checksum_partial,
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
+            order_free: is_bare_ack(packet, &summary),
             layer: layer::layer_of(packet, &summary, &self.layer_rules),
             since: now,
         };
@@ -439,7 +440,9 @@ impl<B: Copy> Egress<B> {
                         break;
                     }
                 }
-                Decision::Send { lane, count } => return Some(self.emit(skip, slot, lane, count, now)),
+                Decision::Send { lane, count } => {
+                    return Some(self.emit(skip, slot, lane, count, false, now));
+                }
                 Decision::Duplicate(mask) => return self.emit_copies(skip, slot, mask, now),
             }
         }
@@ -466,10 +469,20 @@ impl<B: Copy> Egress<B> {
         self.free(freed, now);
     }
 
-    fn emit(&mut self, skip: usize, slot: u16, lane: usize, count: u16, now: Instant) -> Transmit<B> {
+    /// Sends `count` segments. Packets whose order is free have no place in their flow, unless each has `copies` to be told from.
+    fn emit(
+        &mut self,
+        skip: usize,
+        slot: u16,
+        lane: usize,
+        count: u16,
+        copies: bool,
+        now: Instant,
+    ) -> Transmit<B> {
         let flow = self.flows.get(slot).expect("the flow was chosen");
         let run = *flow.head().expect("its head was chosen");
-        let (class, unordered) = (flow.class, flow.unordered);
+        let class = flow.class;
+        let unordered = !copies && (flow.unordered || run.order_free);
         let path = &mut self.lanes[lane].path;
         let mut counter = 0;
         let mut bytes = 0;
@@ -482,12 +495,12 @@ impl<B: Copy> Egress<B> {
             bytes += len;
         }
         let id = path.id;
-        let sequence = self.flows.on_sent(slot, count, bytes, id.0, now);
+        let places = if unordered { 0 } else { count };
+        let sequence = self.flows.on_sent(slot, places, bytes, id.0, now);
         let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
-        // Nobody waits for the missing packet of a flow without order, and its receiver could not tell the repair from a copy.
-        let keeping = self.keeping.filter(|_| !unordered);
-        if let Some(time) = keeping {
+        // Nobody waits for a missing packet whose order is free, and its receiver could not tell the repair from a copy.
+        if let Some(time) = self.keeping.filter(|_| !unordered) {
             let parcel = Parcel {
                 run,
                 flow: slot,
@@ -497,7 +510,7 @@ impl<B: Copy> Egress<B> {
             self.kept
                 .keep(id, counter..counter + u64::from(count), parcel, now + time);
         }
-        let backed = keeping.is_some();
+        let backed = self.keeping.is_some();
         let last = done.and_then(|buffer| self.kept.retire(buffer, now)).is_some();
         let body = Body::Packets {
             run,
@@ -525,14 +538,10 @@ impl<B: Copy> Egress<B> {
             .map(|bit| self.view_lanes[bit])
             .collect();
         let (first, others) = lanes.split_first()?;
-        let mut transmit = self.emit(skip, slot, *first, 1, now);
-        let Body::Packets {
-            run, last, unordered, ..
-        } = &mut transmit.body
-        else {
+        let mut transmit = self.emit(skip, slot, *first, 1, true, now);
+        let Body::Packets { run, last, .. } = &mut transmit.body else {
             return Some(transmit);
         };
-        *unordered = false;
         let release = core::mem::take(last);
         let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
         for lane in others {
@@ -597,6 +606,13 @@ impl<B: Copy> Egress<B> {
     }
 }
 
+/// Whether a packet is an acknowledgement and nothing else: the newest one says everything, so it overtakes whatever is held up.
+fn is_bare_ack(packet: &[u8], summary: &Summary) -> bool {
+    summary.key.protocol == protocol::TCP
+        && summary.tcp_flags & !(tcp_flag::ECE | tcp_flag::CWR) == tcp_flag::ACK
+        && packet.len() == usize::from(summary.headers_len)
+}
+
 /// What may go to an address before it is proven: the side that is called on waits to hear from it, the calling side chose it.
 fn initial_budget(path: &Path) -> Option<u64> {
     (path.probing() == path::Probing::OnHearing).then_some(0)
@@ -645,6 +661,55 @@ mod tests {
         sent.iter()
             .filter(|transmit| matches!(transmit.body, Body::Probe(_)))
             .count()
+    }
+
+    /// A TCP segment of one flow.
+    fn segment(flags: u8, payload: usize) -> Vec<u8> {
+        let mut packet = vec![0; 40 + payload];
+        let len = packet.len() as u16;
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&len.to_be_bytes());
+        packet[9] = protocol::TCP;
+        packet[32] = 5 << 4;
+        packet[33] = flags;
+        packet
+    }
+
+    #[test]
+    fn a_bare_acknowledgement_has_no_place_in_its_flow() {
+        let start = Instant::from_nanos(1_000_000_000);
+        let now = start + Duration::from_millis(150);
+        let mut egress = client(start);
+        let token = egress.lanes[0]
+            .path
+            .poll_probe(start, now)
+            .map_or(0, |probe| probe.token);
+        egress.handle_probe_reply(PathId(0), token, now);
+        assert_eq!(egress.lanes[0].path.state(), State::Active);
+        let flags = [
+            tcp_flag::ACK,
+            tcp_flag::ACK,
+            tcp_flag::ACK,
+            tcp_flag::ACK | tcp_flag::FIN,
+        ];
+        for (buffer, (flags, payload)) in flags.into_iter().zip([10, 0, 10, 0]).enumerate() {
+            let offload = Offload::default();
+            egress
+                .enqueue(&mut segment(flags, payload), offload, buffer as u32, now)
+                .expect("there is room");
+        }
+        let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now))
+            .filter_map(|transmit| match transmit.body {
+                Body::Packets {
+                    unordered, sequence, ..
+                } => Some((unordered, sequence.0)),
+                _ => None,
+            })
+            .collect();
+        let [(false, first), (true, _), (false, second), (false, third)] = sent[..] else {
+            panic!("{sent:?}")
+        };
+        assert_eq!((second, third), (first + 1, first + 2));
     }
 
     #[test]

@@ -175,11 +175,9 @@ impl<T> Ingress<T> {
             return (Freshness::Replayed, Some(item));
         }
         let newest = outer.counter > receiver.highest;
-        if receiver.backed {
-            receiver
-                .holes
-                .on_packet(outer.counter, receiver.highest, inner.sent_us, now);
-        }
+        receiver
+            .holes
+            .on_packet(outer.counter, receiver.highest, inner.sent_us, now);
         if inner.kind == Kind::Packet {
             receiver.backed = inner.backed;
             if inner.repair {
@@ -233,8 +231,12 @@ impl<T> Ingress<T> {
             let found = receiver
                 .holes
                 .find(now, |sent_us| resequencer.has_passed(receiver.id, sent_us));
-            receiver.urgent |= found > 0;
-            self.repairs.on_found(found, now);
+            if receiver.backed {
+                receiver.urgent |= found > 0;
+                self.repairs.on_found(found, now);
+            } else if found > 0 {
+                receiver.holes.forget_losses();
+            }
         }
         let repairs = self
             .repairs

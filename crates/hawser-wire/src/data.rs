@@ -127,7 +127,7 @@ pub struct Inner {
     pub checksum_partial: bool,
     /// Deliver at once: order does not matter to this flow.
     pub unordered: bool,
-    /// The sender keeps the packet for a while and sends it again when it is reported missing.
+    /// The sender keeps packets for a while, where order matters, and sends them again when they are reported missing.
     pub backed: bool,
     /// It is sent again.
     pub repair: bool,

@@ -32,7 +32,7 @@ pub enum Body<B> {
         class: Class,
         /// Its order does not matter.
         unordered: bool,
-        /// It is sent again when it is reported missing.
+        /// The sender keeps what it sends and sends it again when it is reported missing.
         backed: bool,
         /// It is sent again.
         repair: bool,
