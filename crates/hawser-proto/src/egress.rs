@@ -155,6 +155,11 @@ impl<B: Copy> Egress<B> {
         Ok(())
     }
 
+    /// Bounds the buffers that are kept for repair: a driver whose buffers hold single packets needs more of them.
+    pub fn keep_at_most(&mut self, buffers: usize) {
+        self.kept.limit = buffers;
+    }
+
     /// Changes how packets of layered streams are known; it holds for packets that come in from now on. A flow in which a rule
     /// finds a mark is of class [`Class::Layered`] from then on.
     pub fn set_layer_rules(&mut self, rules: Vec<layer::Rule>) {

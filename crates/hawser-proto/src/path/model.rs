@@ -30,6 +30,8 @@ const STARTUP_GAIN: f64 = 2.77;
 const STARTUP_LOSS: u64 = 6;
 /// Gains of the cruise cycle, one each round: probe, give back, hold.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// The gain of a probe after others that found more.
+const MAX_PROBE_GAIN: f64 = 2.0;
 /// Gain while a queue is drained.
 const DRAIN_GAIN: f64 = 0.7;
 /// How far the window exceeds the product of rate and round trip: room for jitter, small enough that a blackhole swallows little.
@@ -109,6 +111,7 @@ pub struct Model {
     queued_reports: u32,
     full_rate: Rate,
     full_rounds: u32,
+    probe_gain: f64,
     cap: Option<Rate>,
 }
 
@@ -132,6 +135,7 @@ impl Model {
             queued_reports: 0,
             full_rate: Rate::ZERO,
             full_rounds: 0,
+            probe_gain: CYCLE[0],
             cap,
         }
     }
@@ -191,6 +195,7 @@ impl Model {
         let gain = match self.phase {
             Phase::Startup => STARTUP_GAIN,
             Phase::Drain => DRAIN_GAIN,
+            Phase::Cruise if self.cycle == 0 => self.probe_gain,
             Phase::Cruise => CYCLE[self.cycle],
         };
         let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(LEAST));
@@ -210,7 +215,7 @@ impl Model {
         let gain = if self.phase == Phase::Startup {
             STARTUP_WINDOW_GAIN
         } else {
-            WINDOW_GAIN
+            WINDOW_GAIN.max(self.probe_gain)
         };
         let product = rate.bytes_in(self.base_round_trip()).0;
         let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
@@ -284,7 +289,7 @@ impl Model {
 
     /// Whether a queue is more than the path's own irregularity.
     fn stands(&self, queue: Duration) -> bool {
-        queue > QUEUE_ALLOWANCE + self.base_round_trip() / 8 + self.delay.jitter()
+        queue > QUEUE_ALLOWANCE + self.base_round_trip() / 8 + self.delay.jitter() + self.delay.spread()
     }
 
     fn on_round(&mut self, sample: &Sample) {
@@ -337,14 +342,18 @@ impl Model {
         self.full_rounds >= 3
     }
 
-    /// A probe that found more is repeated at once: capacity is taken up within a few rounds.
+    /// A probe that found more is repeated at once, and more boldly: capacity is taken up within a few rounds. What a round sends is
+    /// measured in the next.
     fn advance_cycle(&mut self, sample: &Sample) {
-        let found = self.cycle == 0 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
+        let found = self.cycle <= 1 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
+        self.cycle = if found { 0 } else { (self.cycle + 1) % CYCLE.len() };
         if self.cycle == 0 {
             self.full_rate = self.rate();
-        }
-        if !found {
-            self.cycle = (self.cycle + 1) % CYCLE.len();
+            self.probe_gain = if found {
+                (self.probe_gain * 1.25).min(MAX_PROBE_GAIN)
+            } else {
+                CYCLE[0]
+            };
         }
     }
 
@@ -359,6 +368,7 @@ impl Model {
         if phase == Phase::Cruise {
             self.full_rate = self.rate();
             self.cycle = 2;
+            self.probe_gain = CYCLE[0];
         }
         self.phase = phase;
     }

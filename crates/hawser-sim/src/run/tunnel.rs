@@ -22,6 +22,9 @@ use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
 use crate::packet::{Body, Ecn, Packet};
 
+/// Packets kept for repair: what the daemon's thousand buffers of up to 64 KB hold when they are half full.
+const KEPT_PACKETS: usize = 16_384;
+
 /// The node: index 0 is the client's end, 1 the hub's.
 pub(super) struct Tunnel {
     seed: u64,
@@ -278,6 +281,7 @@ impl Node for Tunnel {
                 timer: context.timer(at as u32),
                 armed: Instant::FAR_FUTURE,
             };
+            end.egress.keep_at_most(KEPT_PACKETS);
             for index in 0..self.away[at].len() {
                 let id = PathId(index as u16);
                 let config = path::Config {
