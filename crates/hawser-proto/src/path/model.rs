@@ -28,6 +28,13 @@ const STARTUP_GAIN: f64 = 2.77;
 ///
 /// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.
 const STARTUP_LOSS: u64 = 6;
+/// Losses in one round that say that a queue overflows, whatever its delay: so many, and so large a share, beyond what links lose by chance.
+const OVERFLOW_LOST: u64 = 16;
+const OVERFLOW_SHARE: f64 = 0.1;
+/// What is left of the rate after an overflow.
+///
+/// Source: draft-ietf-ccwg-bbr, `BBRBeta`.
+const OVERFLOW_CUT: f64 = 0.7;
 /// Gains of the cruise cycle, one each round: probe, give back, hold.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// The gain of a probe after others that found more.
@@ -101,6 +108,8 @@ pub struct Model {
     delay: Delay,
     /// Smoothed round trip and its variation; `None` before the first.
     smoothed: Option<(Duration, Duration)>,
+    /// The counters at which this round began and will end.
+    round_begin: u64,
     round_end: u64,
     round_since: Instant,
     /// The shortest queue seen in this round.
@@ -126,6 +135,7 @@ impl Model {
             bucket_since: now,
             delay: Delay::new(now),
             smoothed: None,
+            round_begin: 0,
             round_end: 0,
             round_since: now,
             round_queue: None,
@@ -251,6 +261,7 @@ impl Model {
         let round_over = sample.newest >= self.round_end && now.since(self.round_since) >= MIN_ROUND;
         if round_over {
             self.on_round(sample);
+            self.round_begin = sample.newest;
             self.round_end = sample.next_counter;
             self.round_since = now;
             self.round_queue = None;
@@ -292,6 +303,12 @@ impl Model {
         queue > QUEUE_ALLOWANCE + self.base_round_trip() / 8 + self.delay.jitter() + self.delay.spread()
     }
 
+    /// A queue that overflows is not seen to stand when the path is used in bursts, but it is seen to lose.
+    fn overflows(&self, sample: &Sample) -> bool {
+        let sent = sample.newest.saturating_sub(self.round_begin);
+        self.round_lost >= OVERFLOW_LOST && self.round_lost as f64 > OVERFLOW_SHARE * sent as f64
+    }
+
     fn on_round(&mut self, sample: &Sample) {
         let queued = self.round_queue.is_some_and(|queue| self.stands(queue));
         self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
@@ -309,7 +326,12 @@ impl Model {
                 }
             }
             Phase::Cruise => {
-                if queued {
+                if self.overflows(sample) {
+                    for rate in &mut self.buckets {
+                        *rate = rate.scale(OVERFLOW_CUT);
+                    }
+                    self.enter(Phase::Drain);
+                } else if queued {
                     self.enter(Phase::Drain);
                 } else {
                     self.advance_cycle(sample);
