@@ -339,7 +339,7 @@ impl Path {
 
     /// Doubles the ring while what is in flight would overwrite itself.
     fn grow_ring(&mut self) {
-        let needed = self.next_counter - self.reported.unwrap_or(0);
+        let needed = self.next_counter - self.newest;
         let len = self.ring.len() as u64;
         if needed < len || len >= 1 << 16 {
             return;
@@ -444,12 +444,13 @@ impl Path {
 
     /// The newest packet sent by `at`, after those reported before and up to `highest`.
     fn sent_by(&self, at: Instant, highest: u64) -> u64 {
-        let (mut low, mut high) = (self.newest.min(highest), highest);
+        let oldest = self.next_counter - self.next_counter.min(self.ring.len() as u64);
+        let (mut low, mut high) = (self.newest.max(oldest).min(highest), highest);
         // The clocks of both ends count whole microseconds.
         let at = at + Duration::from_micros(3);
         while low < high {
             let middle = high - (high - low) / 2;
-            if self.remembers(middle) && self.sent(middle).at <= at {
+            if self.sent(middle).at <= at {
                 low = middle;
             } else {
                 high = middle - 1;
