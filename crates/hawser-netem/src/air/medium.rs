@@ -196,6 +196,19 @@ struct Transmission {
     arrived: u64,
     /// By station.
     clarity: Vec<Clarity>,
+    /// When something has overlapped with it at its receiver.
+    harmed: Option<(Instant, Instant)>,
+}
+
+impl Transmission {
+    /// Something overlaps with it at a station.
+    fn spoil(&mut self, at: usize, from: Instant, until: Instant) {
+        self.clarity[at] = Clarity::Spoiled;
+        if self.to == Some(at) {
+            let (first, last) = self.harmed.unwrap_or((from, until));
+            self.harmed = Some((first.min(from), last.max(until)));
+        }
+    }
 }
 
 /// An answer that is due.
@@ -224,6 +237,8 @@ pub struct Air<B> {
     log: Option<Vec<Transmitted>>,
     spare: Vec<Vec<Clarity>>,
     released: Vec<Reception<B>>,
+    /// Pairs of channels of which each is noise on the other.
+    overlaps: Vec<(u16, u16)>,
     random: Random,
     now: Instant,
 }
@@ -241,6 +256,7 @@ impl<B: Clone> Air<B> {
             log: None,
             spare: Vec::new(),
             released: Vec::new(),
+            overlaps: Vec::new(),
             random: Random::new(seed, "air"),
             now,
         }
@@ -277,6 +293,15 @@ impl<B: Clone> Air<B> {
     pub fn set_signals(&mut self, a: StationId, b: StationId, signal: &Signal) {
         self.set_signal(a, b, signal.clone());
         self.set_signal(b, a, signal.clone());
+    }
+
+    /// Says that what is sent on either channel is noise on the other, as where a 40 MHz channel covers part of a neighbour's.
+    ///
+    /// Noise keeps a station from sending only where it is strong, because nobody can recognise its preamble, and spoils what it overlaps with.
+    ///
+    /// Source: IEEE 802.11-2016 section 17.3.10.6 (20 dB between the thresholds of preamble and energy).
+    pub fn set_overlap(&mut self, a: u16, b: u16) {
+        self.overlaps.push((a, b));
     }
 
     /// Records transmissions from now on, for [`Self::log`].
@@ -465,14 +490,25 @@ impl<B: Clone> Air<B> {
             },
             arrived: answer.arrived,
             clarity: Vec::new(),
+            harmed: None,
         };
         self.transmit(sent, now);
     }
 
     /// Whether a transmission keeps a station from sending: one that it senses, or its own.
     fn senses(&self, at: usize, sent: &Transmission) -> bool {
+        let signal = &self.signals[sent.from][at];
         at == sent.from
-            || self.stations[at].channel == sent.channel && self.signals[sent.from][at].is_sensed()
+            || self.stations[at].channel == sent.channel && signal.is_sensed()
+            || self.is_noise(at, sent) && signal.is_loud()
+    }
+
+    /// Whether a transmission is on a channel that overlaps with a station's.
+    fn is_noise(&self, at: usize, sent: &Transmission) -> bool {
+        let own = self.stations[at].channel;
+        let is_pair =
+            |(a, b): &(u16, u16)| (*a, *b) == (own, sent.channel) || (*b, *a) == (own, sent.channel);
+        !self.overlaps.is_empty() && self.overlaps.iter().any(is_pair)
     }
 
     /// Puts a transmission on the air: whoever senses it stops counting, and what overlaps with it at a receiver suffers.
@@ -483,6 +519,10 @@ impl<B: Clone> Air<B> {
         sent.clarity.resize(self.stations.len(), Clarity::Clear);
         for at in 0..self.stations.len() {
             sent.clarity[at] = Clarity::Missed;
+            let is_noise = self.is_noise(at, &sent);
+            if is_noise {
+                self.disturb(&sent, at);
+            }
             if !self.senses(at, &sent) {
                 continue;
             }
@@ -491,7 +531,11 @@ impl<B: Clone> Air<B> {
                 station.settle(now);
             }
             station.sensed += 1;
-            if at == from || station.away_until > now || self.active.iter().any(|other| other.from == at) {
+            if at == from
+                || is_noise
+                || station.away_until > now
+                || self.active.iter().any(|other| other.from == at)
+            {
                 continue;
             }
             self.signals[from][at].advance(now, &mut self.random);

@@ -39,6 +39,7 @@ impl<B: Clone> Air<B> {
                     reserves: standard.sifs() * 3 + cts + station.burst() + station.answer_time(),
                     arrived: 0,
                     clarity: Vec::new(),
+                    harmed: None,
                 };
                 self.transmit(sent, now);
             }
@@ -64,6 +65,7 @@ impl<B: Clone> Air<B> {
             },
             arrived: 0,
             clarity: Vec::new(),
+            harmed: None,
         };
         self.transmit(sent, now);
     }

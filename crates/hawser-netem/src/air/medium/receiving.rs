@@ -11,6 +11,11 @@ impl<B: Clone> Air<B> {
     pub(super) fn meet(&mut self, sent: &mut Transmission, at: usize, now: Instant) {
         let power = self.signals[sent.from][at].power();
         sent.clarity[at] = Clarity::Clear;
+        if !self.overlaps.is_empty()
+            && let Some(noise) = self.active.iter().find(|noise| self.drowns(noise, sent, at))
+        {
+            sent.spoil(at, now, noise.end);
+        }
         for other in &mut self.active {
             if other.channel != sent.channel || !self.signals[other.from][at].is_sensed() {
                 continue;
@@ -27,13 +32,31 @@ impl<B: Clone> Air<B> {
                 sent.clarity[at] = Clarity::Missed;
             } else if was_followed {
                 if -margin < CAPTURE {
-                    other.clarity[at] = Clarity::Spoiled;
+                    other.spoil(at, now, sent.end);
                 }
                 sent.clarity[at] = Clarity::Missed;
             } else if outlasts {
                 sent.clarity[at] = Clarity::Missed;
             }
         }
+    }
+
+    /// A transmission on an overlapping channel begins: it spoils what a station follows, unless that is much stronger.
+    pub(super) fn disturb(&mut self, noise: &Transmission, at: usize) {
+        for index in 0..self.active.len() {
+            if self.active[index].clarity[at] == Clarity::Clear && self.drowns(noise, &self.active[index], at)
+            {
+                self.active[index].clarity[at] = Clarity::Spoiled;
+            }
+        }
+    }
+
+    fn drowns(&self, noise: &Transmission, sent: &Transmission, at: usize) -> bool {
+        let (signal, loudness) = (&self.signals[sent.from][at], &self.signals[noise.from][at]);
+        noise.from != sent.from
+            && self.is_noise(at, noise)
+            && loudness.is_sensed()
+            && signal.power() - loudness.power() < CAPTURE
     }
 
     /// A transmission ends: stations sense it no longer, and those it was clear for read it.
@@ -53,7 +76,8 @@ impl<B: Clone> Air<B> {
             let is_clear = sent.clarity[at] == Clarity::Clear
                 && (sent.kind == Kind::Data || !self.is_lost(&sent, at, 1));
             self.stations[at].is_confused = !is_clear;
-            if is_clear && is_for_me {
+            let is_partly_clear = is_clear || self.is_aggregate(&sent);
+            if is_partly_clear && is_for_me {
                 is_read = self.on_received(&sent, at, now);
                 self.stations[at].is_confused = !is_read;
             } else if is_clear {
@@ -118,6 +142,27 @@ impl<B: Clone> Air<B> {
         }
     }
 
+    /// Whether frames of a transmission may be readable where others are not.
+    fn is_aggregate(&self, sent: &Transmission) -> bool {
+        sent.kind == Kind::Data && self.stations[sent.from].head.len() > 1
+    }
+
+    /// Whether something overlapped with the frame between these bytes of a transmission's frames, or with the preamble, without which nothing can be read.
+    fn is_harmed(&self, sent: &Transmission, from: u32, to: u32) -> bool {
+        let Some((first, last)) = sent.harmed else {
+            return false;
+        };
+        let all: u32 = self.stations[sent.from].head.iter().map(|frame| frame.len).sum();
+        let body = sent.start + HT_PREAMBLE;
+        let when = |bytes: u32| {
+            body + sent
+                .end
+                .since(body)
+                .mul_f64(f64::from(bytes) / f64::from(all.max(1)))
+        };
+        first < body || first < when(to) && when(from) < last
+    }
+
     /// The frames of a transmission one by one: which of them are readable.
     fn receive_frames(&mut self, sent: &Transmission, at: usize) -> u64 {
         let count = self.stations[sent.from].head.len();
@@ -126,9 +171,11 @@ impl<B: Clone> Air<B> {
             .first()
             .and_then(|frame| frame.sequence);
         let mut arrived = 0;
+        let mut passed = 0;
         for index in 0..count {
             let bytes = self.stations[sent.from].head[index].len;
-            if self.is_lost(sent, at, bytes) {
+            passed += bytes;
+            if self.is_harmed(sent, passed - bytes, passed) || self.is_lost(sent, at, bytes) {
                 continue;
             }
             arrived |= 1 << index;
@@ -212,6 +259,8 @@ impl<B: Clone> Air<B> {
 ///
 /// Source: Lee et al. 2007 (message-in-message capture needs about 10 dB on OFDM receivers).
 const CAPTURE: f32 = 10.0;
+/// Before the frames of an aggregate: the legacy part, and training for three streams. Source: IEEE 802.11-2016 section 19.3.2.
+const HT_PREAMBLE: Duration = Duration::from_micros(48);
 /// How long a receiver needs to recognise a preamble, during which an overlap may end without harm.
 ///
 /// Source: IEEE 802.11-2016 section 17.3.10.6 (4 us).
