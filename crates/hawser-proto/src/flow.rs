@@ -44,6 +44,8 @@ pub struct Run<B> {
     pub ecn_capable: bool,
     /// Mark the next segment sent.
     pub mark: bool,
+    /// Its order does not matter, whatever its flow's does.
+    pub order_free: bool,
     /// Its place in a layered stream.
     pub layer: Option<Layer>,
     /// When it came in.
@@ -361,7 +363,7 @@ impl<B: Copy> Flows<B> {
         flow.queue.pop_front().map(|run| run.buffer)
     }
 
-    /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the sequence number of the first.
+    /// Accounts for segments of `bytes` in all sent on `path` that take `count` places in the flow, and returns the first of them.
     pub fn on_sent(&mut self, slot: u16, count: u16, bytes: u64, path: u16, now: Instant) -> Sequence {
         let flow = self.slots[usize::from(slot)]
             .as_mut()
