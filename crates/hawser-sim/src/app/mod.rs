@@ -14,4 +14,5 @@ pub use ping::{Echo, Pinger};
 pub use swarm::{Leecher, Pieces, Seeds};
 pub use transfer::{TcpSink, TcpSource};
 
+pub(crate) use datagram::UDP_HEADER;
 pub(crate) use transfer::outgoing;

@@ -10,6 +10,7 @@
 //! ```
 
 mod congestion;
+mod generation;
 mod ranges;
 mod receiver;
 mod rtt;
@@ -71,6 +72,8 @@ pub struct Config {
     pub initial_window: f64,
     /// Where slow start ends without a loss. Units: segments.
     pub initial_threshold: f64,
+    /// What a loss leaves at least of the window. Units: segments.
+    pub least_window: f64,
     /// How the window grows.
     pub congestion: Congestion,
     /// Whether slow start ends when round trips grow.
@@ -115,6 +118,7 @@ impl Config {
             header: 52,
             initial_window: 10.0,
             initial_threshold: f64::INFINITY,
+            least_window: 2.0,
             congestion: Congestion::Cubic,
             hystart: true,
             recovery: Recovery::Rack,
@@ -144,6 +148,7 @@ impl Config {
             header: 40,
             initial_window: 2.0,
             initial_threshold: 20.0,
+            least_window: 2.0,
             congestion: Congestion::NewReno,
             hystart: false,
             recovery,

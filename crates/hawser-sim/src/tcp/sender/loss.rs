@@ -327,7 +327,8 @@ impl Sender {
     }
 
     pub(super) fn on_mark(&mut self) {
-        if self.una < self.cwr_until || self.episode.is_some() || !self.config.ecn {
+        // The acknowledgement of the last segment before the one that says so still repeats the mark.
+        if self.una <= self.cwr_until || self.episode.is_some() || !self.config.ecn {
             return;
         }
         self.statistics.marks += 1;
