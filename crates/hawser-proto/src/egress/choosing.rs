@@ -177,6 +177,7 @@ impl<B: Copy> Egress<B> {
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
                 loss: path.loss(),
+                is_growing: path.model().is_growing(),
             });
             self.view_lanes.push(at);
         }

@@ -171,6 +171,12 @@ impl Model {
         rate.max(Rate::of(Bytes(INITIAL_WINDOW), round_trip).unwrap_or_default())
     }
 
+    /// Whether the path's capacity is still being found by sending ever more.
+    #[must_use]
+    pub fn is_growing(&self) -> bool {
+        self.phase == Phase::Startup
+    }
+
     /// Smoothed round trip (RFC 6298); zero when nothing is known.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
