@@ -100,8 +100,10 @@ impl<B: Copy> Flow<B> {
 }
 
 /// CoDel's memory of one queue.
+///
+/// Source: RFC 8289.
 #[derive(Clone, Copy, Debug, Default)]
-struct Codel {
+pub struct Codel {
     above_since: Option<Instant>,
     dropping: bool,
     drop_next: Instant,
@@ -109,8 +111,8 @@ struct Codel {
 }
 
 impl Codel {
-    /// Whether to drop or mark a packet that waited for `sojourn`.
-    fn on_dequeue(&mut self, sojourn: Duration, target: Duration, now: Instant) -> bool {
+    /// Whether to drop or mark a packet that waited for `sojourn`; the interval is 100 ms and `target`.
+    pub fn on_dequeue(&mut self, sojourn: Duration, target: Duration, now: Instant) -> bool {
         let interval = INTERVAL + target;
         if sojourn < target {
             self.above_since = None;

@@ -194,4 +194,6 @@ impl Striping {
 }
 
 #[cfg(test)]
+mod air_events;
+#[cfg(test)]
 mod tests;

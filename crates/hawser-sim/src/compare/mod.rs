@@ -5,6 +5,7 @@
 
 mod registry;
 mod report;
+mod throttling;
 
 use std::num::NonZeroUsize;
 

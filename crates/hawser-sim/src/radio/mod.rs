@@ -87,7 +87,7 @@ pub use client::ClientMachine;
 pub use context::{AirContext, Finished};
 pub use juggler::{JugglerMachine, Note};
 pub(crate) use juggler::{dhcp_message, dhcp_packet};
-pub use multifacet::{RepeaterConfig, RepeaterMachine, StripingMachine};
+pub use multifacet::{RepeaterConfig, RepeaterMachine, StripingMachine, Waiting};
 pub use peer::PeerMachine;
 pub use timeline::Timeline;
 

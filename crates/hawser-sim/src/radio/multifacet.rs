@@ -10,6 +10,7 @@
 //!        <-- feedback (((------------------------------------ monitor +
 //! ```
 
+mod queue;
 mod repeater;
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use crate::engine::TimerId;
 use crate::network::LinkId;
 use crate::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
 
-pub use repeater::{RepeaterConfig, RepeaterMachine};
+pub use repeater::{RepeaterConfig, RepeaterMachine, Waiting};
 
 /// An access point that stripes what comes from its wire towards a repeater.
 ///

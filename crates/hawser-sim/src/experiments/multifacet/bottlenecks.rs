@@ -11,8 +11,9 @@
 
 use hawser_units::Rate;
 
-use super::floor::{Competitor, FAINT, Hop, Load, NEAR, Scheme, Setup, Who, ht, throughput};
+use super::floor::{Hop, Load, Scheme, Setup, ht, throughput};
 use super::hops::{LONG, forty_five, twenty};
+use super::others::{Competitor, FAINT, NEAR, Who};
 use super::video;
 use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
 

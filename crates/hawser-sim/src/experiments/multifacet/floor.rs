@@ -1,8 +1,8 @@
 //! A floor with an access point, a repeater, clients and those who compete with them, and a server behind a wire.
 //!
 //! What the paper does not state, and what was taken for all experiments:
-//! - A wire of 1 Gb/s and 5 ms each way where no delay is stated; hosts with ten initial segments, CUBIC without a tail-loss probe, and a loss
-//!   detection that adapts to reordering, as Linux 3.2 does.
+//! - A wire of 1 Gb/s and 5 ms each way where no delay is stated, hosts of the time: CUBIC without HyStart (figure 8 states HighSpeed TCP, which has
+//!   none, and says that others give the same), a loss detection that adapts to reordering, as Linux 3.2 does.
 //! - Eight packets may be unanswered on a link that is not throttled, so a transmission of 802.11n aggregates eight frames, on all hops. Chosen after
 //!   seeing that with 16 or more two links differ by more than the 10 ms that the repeater waits, and that a 3x3 link of 40 MHz then carries the
 //!   210 Mb/s that section 5.5 states as the most of one link.
@@ -11,9 +11,7 @@
 //! - All who share a channel sense each other unless an experiment says otherwise. Rates of 802.11n are fixed for each hop; 802.11a and g sample.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
-use hawser_netem::air::{
-    AccessPointConfig, BEACON_LEN, Frame, Outgoing, RateControl, Signal, StationConfig, StationId,
-};
+use hawser_netem::air::{RateControl, Signal, StationConfig, StationId};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_radio::multifacet::access_point::{AccessPoint, Config, Discipline, OWN, SHARED};
 use hawser_radio::multifacet::migration::{self, Migration, Search};
@@ -22,19 +20,19 @@ use hawser_radio::multifacet::throttle::{MonitorConfig, ThrottleConfig};
 use hawser_radio::multifacet::{BUFFER_PACKETS, THRESHOLD};
 use hawser_units::{Duration, Instant, Rate};
 
+use super::others::{Competitor, add_neighbours};
 use crate::app::{Cbr, DatagramSink, Meter, TcpSink, TcpSource};
 use crate::host::{Application, End, Host, SocketId, Way, join};
 use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
-use crate::network::{LinkId, Network, NodeId};
+use crate::network::{Network, NodeId};
 use crate::packet::{FlowId, Packet};
 use crate::radio::{
-    AirContext, Heard, Machine, PeerMachine, Radio, RepeaterConfig, RepeaterMachine, StripingMachine, Wire,
-    wire,
+    PeerMachine, Radio, RepeaterConfig, RepeaterMachine, StripingMachine, Waiting, Wire, wire,
 };
 use crate::tcp;
 
 /// A rate of 802.11n; 40 MHz with the short guard interval, as drivers have it.
-pub(super) const fn ht(mcs: u8, streams: u8, wide: bool) -> PhyRate {
+pub(crate) const fn ht(mcs: u8, streams: u8, wide: bool) -> PhyRate {
     PhyRate::Ht {
         mcs,
         streams,
@@ -45,17 +43,17 @@ pub(super) const fn ht(mcs: u8, streams: u8, wide: bool) -> PhyRate {
 
 /// One hop over the air, both ways.
 #[derive(Clone, Debug)]
-pub(super) struct Hop {
-    pub(super) standard: Standard,
-    pub(super) rates: RateControl,
+pub(crate) struct Hop {
+    pub(crate) standard: Standard,
+    pub(crate) rates: RateControl,
     /// Frames in one transmission.
-    pub(super) aggregate: u16,
-    pub(super) signal: Signal,
+    pub(crate) aggregate: u16,
+    pub(crate) signal: Signal,
 }
 
 impl Hop {
     /// 802.11n at one rate.
-    pub(super) fn fixed(mcs: u8, streams: u8, wide: bool) -> Self {
+    pub(crate) fn fixed(mcs: u8, streams: u8, wide: bool) -> Self {
         Self {
             standard: Standard::N,
             rates: RateControl::fixed(ht(mcs, streams, wide)),
@@ -65,7 +63,7 @@ impl Hop {
     }
 
     /// 802.11a or g, at 54 Mb/s but for what the driver samples.
-    pub(super) fn legacy() -> Self {
+    pub(crate) fn legacy() -> Self {
         Self {
             standard: Standard::A,
             rates: RateControl::throughput(Standard::A.rates()),
@@ -75,7 +73,7 @@ impl Hop {
     }
 
     /// The same hop of which each frame is lost with this probability.
-    pub(super) fn lossy(self, loss: f64) -> Self {
+    pub(crate) fn lossy(self, loss: f64) -> Self {
         Self {
             signal: Signal::lossy(loss),
             ..self
@@ -94,7 +92,7 @@ impl Hop {
 
 /// How the access point uses its two radios.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Scheme {
+pub(crate) enum Scheme {
     /// The own link only.
     Traditional,
     /// In turn, without throttling.
@@ -110,55 +108,35 @@ pub(super) enum Scheme {
     ByAddress,
 }
 
-/// Who can be heard where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
-    AccessPoint,
-    Repeater,
-    Clients,
-}
-
-/// A pair of stations with frames of their own.
-#[derive(Clone, Debug)]
-pub(super) struct Competitor {
-    pub(super) channel: u16,
-    pub(super) rate: PhyRate,
-    pub(super) aggregate: u16,
-    /// Offered. Units: Mb/s.
-    pub(super) load: f64,
-    /// Who they are heard by and hear, and how strongly. Units: dBm.
-    pub(super) near: Vec<(Who, f32)>,
-    /// On for the second half of each such period; `None` always.
-    pub(super) period: Option<Duration>,
-}
-
 /// What is the same for all loads.
 #[derive(Clone, Debug)]
-pub(super) struct Setup {
-    pub(super) own: Hop,
-    pub(super) shared: Hop,
+pub(crate) struct Setup {
+    pub(crate) own: Hop,
+    pub(crate) shared: Hop,
     /// Repeater to clients; `None` on its wire.
-    pub(super) down: Option<Hop>,
-    pub(super) scheme: Scheme,
-    pub(super) clients: usize,
+    pub(crate) down: Option<Hop>,
+    pub(crate) scheme: Scheme,
+    pub(crate) clients: usize,
     /// Of the wire, one way.
-    pub(super) delay: Duration,
-    pub(super) reorders: bool,
+    pub(crate) delay: Duration,
+    pub(crate) reorders: bool,
     /// The access point's. Units: packets.
-    pub(super) buffer: usize,
-    pub(super) competitors: Vec<Competitor>,
+    pub(crate) buffer: usize,
+    pub(crate) competitors: Vec<Competitor>,
     /// Whether others' access points are on the channels.
-    pub(super) neighbours: bool,
-    pub(super) channels: [u16; 2],
-    pub(super) threshold: usize,
-    pub(super) monitor: MonitorConfig,
-    pub(super) throttle: ThrottleConfig,
+    pub(crate) neighbours: bool,
+    pub(crate) channels: [u16; 2],
+    /// The repeater's queue for its clients.
+    pub(crate) waiting: Waiting,
+    pub(crate) threshold: usize,
+    pub(crate) monitor: MonitorConfig,
+    pub(crate) throttle: ThrottleConfig,
     /// Channels that disturb each other without understanding.
-    pub(super) overlaps: Vec<(u16, u16)>,
+    pub(crate) overlaps: Vec<(u16, u16)>,
 }
 
 impl Setup {
-    pub(super) fn new(own: Hop, shared: Hop, down: Option<Hop>, scheme: Scheme) -> Self {
+    pub(crate) fn new(own: Hop, shared: Hop, down: Option<Hop>, scheme: Scheme) -> Self {
         Self {
             own,
             shared,
@@ -172,6 +150,7 @@ impl Setup {
             competitors: Vec::new(),
             neighbours: true,
             channels: [36, 1],
+            waiting: Waiting::InOrder(REPEATER),
             threshold: THRESHOLD,
             monitor: MonitorConfig::default(),
             throttle: ThrottleConfig::default(),
@@ -182,16 +161,16 @@ impl Setup {
 
 /// What a client gets.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Load {
+pub(crate) enum Load {
     Tcp,
     Mptcp,
     Udp(Rate),
 }
 
 /// The floor, with its stations.
-pub(super) struct Floor {
-    pub(super) network: Network,
-    pub(super) air: NodeId,
+pub(crate) struct Floor {
+    pub(crate) network: Network,
+    pub(crate) air: NodeId,
     /// Of the own and the shared link: the access point's and the repeater's.
     access_point: [StationId; 2],
     repeater: [StationId; 2],
@@ -202,13 +181,13 @@ pub(super) struct Floor {
 
 /// One download.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    pub(super) server: (NodeId, SocketId),
-    pub(super) client: (NodeId, SocketId),
+pub(crate) struct Flow {
+    pub(crate) server: (NodeId, SocketId),
+    pub(crate) client: (NodeId, SocketId),
 }
 
 impl Floor {
-    pub(super) fn new(setup: &Setup, seed: u64) -> Self {
+    pub(crate) fn new(setup: &Setup, seed: u64) -> Self {
         let mut network = Network::new(seed);
         let mut radio = Radio::new(network.streams().seed("air"));
         let (access_point, repeater) = add_link(&mut radio, setup);
@@ -294,6 +273,8 @@ impl Floor {
             if setup.scheme == Scheme::ByAddress {
                 let machine: &mut StripingMachine = radio.machine_mut(access_point).expect("it stripes");
                 machine.pin(near, link);
+                let machine: &mut RepeaterMachine = radio.machine_mut(repeater).expect("it repeats");
+                machine.pin(near, link);
             }
             let there = Way {
                 link: backhaul.to_radio,
@@ -311,9 +292,8 @@ impl Floor {
     }
 
     /// Lets a client download without end.
-    pub(super) fn download(&mut self, client: usize, load: Load) -> Flow {
-        self.flows += 1;
-        let start = START + Duration::from_millis(13 * u64::from(self.flows));
+    pub(crate) fn download(&mut self, client: usize, load: Load) -> Flow {
+        let start = START + Duration::from_millis(13 * u64::from(self.flows + 1));
         let config = tcp_config();
         let (source, sink): (Box<dyn Application>, Box<dyn Application>) = match load {
             Load::Tcp => (
@@ -341,13 +321,14 @@ impl Floor {
     }
 
     /// Joins two applications over one or both of a client's addresses.
-    pub(super) fn join(
+    pub(crate) fn join(
         &mut self,
         client: usize,
         ways: usize,
         source: Box<dyn Application>,
         sink: Box<dyn Application>,
     ) -> Flow {
+        self.flows += 1;
         let (host, known) = &self.clients[client];
         let (there, here): (Vec<Way>, Vec<Way>) = known[..ways].iter().copied().unzip();
         let near = End {
@@ -369,7 +350,7 @@ impl Floor {
     }
 
     /// What arrived.
-    pub(super) fn meter(&self, flow: Flow) -> &Meter {
+    pub(crate) fn meter(&self, flow: Flow) -> &Meter {
         let (host, socket) = flow.client;
         let host: &Host = self.network.node(host).expect("it is a host");
         let tcp = || host.application::<TcpSink>(socket).map(TcpSink::meter);
@@ -379,12 +360,12 @@ impl Floor {
     }
 
     /// The mean rate between two times after the downloads' start. Units: Mb/s.
-    pub(super) fn rate(&self, flow: Flow, from: Duration, to: Duration) -> f64 {
+    pub(crate) fn rate(&self, flow: Flow, from: Duration, to: Duration) -> f64 {
         self.meter(flow).rate(START + from, START + to) / 1e6
     }
 
     /// Changes the shares of an access point that takes turns.
-    pub(super) fn set_shares(&mut self, shares: [f64; 2]) {
+    pub(crate) fn set_shares(&mut self, shares: [f64; 2]) {
         let at = self.access_point[OWN];
         let radio: &mut Radio = self.network.node_mut(self.air).expect("it is a radio");
         let machine: &mut StripingMachine = radio.machine_mut(at).expect("it is the access point");
@@ -392,13 +373,13 @@ impl Floor {
     }
 
     /// Records what is sent from now on, for [`Self::busy`].
-    pub(super) fn record(&mut self) {
+    pub(crate) fn record(&mut self) {
         let radio: &mut Radio = self.network.node_mut(self.air).expect("it is a radio");
         radio.record();
     }
 
     /// The share of a time in which the stations of a link's channel sent.
-    pub(super) fn busy(&self, link: usize, from: Instant, to: Instant) -> f64 {
+    pub(crate) fn busy(&self, link: usize, from: Instant, to: Instant) -> f64 {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         let channel = radio.air().channel(self.access_point[link]);
         let sent = radio.log().iter().rev().take_while(|sent| sent.end >= from);
@@ -409,13 +390,13 @@ impl Floor {
     }
 
     /// The repeater.
-    pub(super) fn repeater(&self) -> &RepeaterMachine {
+    pub(crate) fn repeater(&self) -> &RepeaterMachine {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         radio.machine(self.repeater[OWN]).expect("it is the repeater")
     }
 
     /// The access point.
-    pub(super) fn access_point(&self) -> &StripingMachine {
+    pub(crate) fn access_point(&self) -> &StripingMachine {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         radio
             .machine(self.access_point[OWN])
@@ -424,7 +405,7 @@ impl Floor {
 }
 
 /// What `load` gives one client in the mean of `length` after `warm_up`. Units: Mb/s.
-pub(super) fn throughput(
+pub(crate) fn throughput(
     setup: &Setup,
     load: Load,
     (warm_up, length): (Duration, Duration),
@@ -448,7 +429,7 @@ fn add_link(radio: &mut Radio, setup: &Setup) -> ([StationId; 2], [StationId; 2]
     let repeater_config = RepeaterConfig {
         reorder: setup.reorders.then(reorder::Config::default),
         monitor: is_multifacet.then_some(setup.monitor),
-        queue: REPEATER,
+        queue: setup.waiting,
         upward: if setup.scheme == Scheme::OneChannel {
             SHARED
         } else {
@@ -500,147 +481,25 @@ fn striping(setup: &Setup) -> AccessPoint<Packet> {
     AccessPoint::new(config, migration, Instant::ZERO)
 }
 
-/// The beacons of others' access points, which all hear.
-fn add_neighbours(radio: &mut Radio, who: (&[StationId; 2], &[StationId; 2], &[StationId]), setup: &Setup) {
-    let (access_point, repeater, clients) = who;
-    for (link, channel) in setup.channels.into_iter().enumerate() {
-        // In the 2.4 GHz band beacons are at the lowest rate of 802.11b.
-        let standard = if channel > 14 { Standard::A } else { Standard::G };
-        let config = StationConfig::fixed(standard, channel, standard.lowest());
-        let id = radio.add_machine(vec![config], |ids| Noise {
-            at: ids[0],
-            to: None,
-            len: BEACON_LEN,
-            gap: AccessPointConfig::default().beacon_interval / NEIGHBOURS,
-            period: None,
-        })[0];
-        let heard = clients.iter().filter(|_| link == SHARED);
-        for station in [access_point[link], repeater[link]].iter().chain(heard) {
-            radio.set_signals(id, *station, &Signal::clear());
-        }
-    }
-}
-
-impl Competitor {
-    fn add(&self, radio: &mut Radio, who: (&[StationId; 2], &[StationId; 2], &[StationId])) {
-        let config = StationConfig {
-            aggregate: self.aggregate,
-            ..StationConfig::fixed(Standard::N, self.channel, self.rate)
-        };
-        let gap = Duration::from_secs_f64(f64::from(COMPETING_LEN) * 8.0 / (self.load * 1e6));
-        let to = radio.add_machine(vec![config.clone()], |_| Silent)[0];
-        let from = radio.add_machine(vec![config], |ids| Noise {
-            at: ids[0],
-            to: Some(to),
-            len: COMPETING_LEN,
-            gap,
-            period: self.period,
-        })[0];
-        radio.set_signals(from, to, &Signal::clear());
-        let (access_point, repeater, clients) = who;
-        for (near, power) in &self.near {
-            let stations = match near {
-                Who::AccessPoint => &access_point[..],
-                Who::Repeater => &repeater[..],
-                Who::Clients => clients,
-            };
-            for station in stations {
-                let signal = Signal {
-                    power: *power,
-                    ..Signal::clear()
-                };
-                radio.set_signals(from, *station, &signal);
-                radio.set_signals(to, *station, &signal);
-            }
-        }
-    }
-}
-
-/// Receives and says nothing of its own.
-struct Silent;
-
-impl Machine for Silent {
-    fn handle_packet(&mut self, _packet: Packet, _link: LinkId, _air: &mut AirContext<'_, '_>) {}
-
-    fn handle_frame(&mut self, _at: StationId, _frame: &Heard, _air: &mut AirContext<'_, '_>) {}
-}
-
-/// Sends frames at a rate, in one half of each period.
-struct Noise {
-    at: StationId,
-    to: Option<StationId>,
-    len: u32,
-    gap: Duration,
-    period: Option<Duration>,
-}
-
-impl Machine for Noise {
-    fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
-        let first = self
-            .gap
-            .mul_f64(air.random(&format!("noise{}", self.at.0)).uniform());
-        air.after(first, 0);
-    }
-
-    fn handle_packet(&mut self, _packet: Packet, _link: LinkId, _air: &mut AirContext<'_, '_>) {}
-
-    fn handle_frame(&mut self, _at: StationId, _frame: &Heard, _air: &mut AirContext<'_, '_>) {}
-
-    fn handle_timer(&mut self, _tag: u16, air: &mut AirContext<'_, '_>) {
-        let is_on = self.period.is_none_or(|period| {
-            let into = u128::from(air.now().as_nanos()) % period.as_nanos();
-            into * 2 >= period.as_nanos()
-        });
-        if is_on && air.queued(self.at) < DRIVER {
-            air.send(
-                self.at,
-                Outgoing {
-                    to: self.to,
-                    body: Frame::Null { power_save: false },
-                    len: self.len,
-                    urgent: false,
-                },
-            );
-        }
-        air.after(self.gap, 0);
-    }
-}
-
-/// Linux 3.2's, which the paper's machines run.
-pub(super) fn tcp_config() -> tcp::Config {
+/// Linux 3.2's, which the paper's machines run: that of 3.5 without HyStart.
+pub(crate) fn tcp_config() -> tcp::Config {
     tcp::Config {
-        tail_probe: false,
-        least_burst: 1,
-        ..tcp::Config::linux()
+        recovery: tcp::Recovery::SackAdaptive,
+        hystart: false,
+        ..tcp::Config::linux_3_5()
     }
 }
 
-/// The same with coupled subflows, as the paper's MPTCP.
-pub(super) fn mptcp_config() -> mptcp::Config {
-    let config = mptcp::Config::coupled(Coupling::Lia);
-    mptcp::Config {
-        tcp: tcp::Config {
-            tail_probe: false,
-            least_burst: 1,
-            ..config.tcp
-        },
-        ..config
-    }
+/// The paper's MPTCP.
+pub(crate) fn mptcp_config() -> mptcp::Config {
+    mptcp::Config::v0_89(Coupling::Lia)
 }
 
 /// When downloads begin.
-pub(super) const START: Instant = Instant::from_nanos(100_000_000);
+pub(crate) const START: Instant = Instant::from_nanos(100_000_000);
 /// Frames that a driver keeps. Source: ath9k's limit for each access category.
-const DRIVER: usize = 128;
+pub(super) const DRIVER: usize = 128;
 /// Packets that the repeater keeps for its clients.
 const REPEATER: usize = 200;
-/// Access points of others on a channel.
-const NEIGHBOURS: u32 = 5;
-/// Of a competitor's frames. Units: bytes.
-const COMPETING_LEN: u32 = 1536;
-/// Near enough to a station to disturb it as its partner would. Units: dBm.
-pub(super) const NEAR: f32 = -50.0;
-/// Just so that a station senses it, and receives others all the same. Units: dBm.
-pub(super) const FAINT: f32 = -80.0;
 /// How a client and the access point receive each other: just so that they sense each other. Units: dBm.
 const FAR: f32 = -75.0;

@@ -7,43 +7,43 @@ use hawser_units::Duration;
 use super::floor::{Hop, Load, Scheme, Setup, throughput};
 
 /// About 20: "till 64 feet" from access point to repeater.
-pub(super) fn twenty() -> Hop {
+pub(crate) fn twenty() -> Hop {
     Hop::fixed(3, 1, false)
 }
 
 /// About 30.
-pub(super) fn thirty() -> Hop {
+pub(crate) fn thirty() -> Hop {
     Hop::fixed(4, 1, false)
 }
 
 /// About 45: repeater to client when the repeater is 64 feet from the access point.
-pub(super) fn forty_five() -> Hop {
+pub(crate) fn forty_five() -> Hop {
     Hop::fixed(7, 1, false)
 }
 
 /// About 60, the most of figure 2: the repeater next to the client.
-pub(super) fn sixty() -> Hop {
+pub(crate) fn sixty() -> Hop {
     Hop::fixed(4, 2, false)
 }
 
 /// About 5: 170 feet between access point and client.
-pub(super) fn five() -> Hop {
+pub(crate) fn five() -> Hop {
     Hop::fixed(0, 1, false)
 }
 
 /// What a hop carries alone on the own link's channel.
-pub(super) fn alone(hop: Hop, seed: u64) -> f64 {
+pub(crate) fn alone(hop: Hop, seed: u64) -> f64 {
     let setup = Setup::new(hop, five(), None, Scheme::Traditional);
     throughput(&setup, Load::Tcp, SHORT, seed)
 }
 
 /// What it carries alone on the shared channel.
-pub(super) fn alone_shared(hop: Hop, seed: u64) -> f64 {
+pub(crate) fn alone_shared(hop: Hop, seed: u64) -> f64 {
     let setup = Setup::new(five(), hop, None, Scheme::OneChannel);
     throughput(&setup, Load::Tcp, SHORT, seed)
 }
 
 /// Time to begin in, and to measure. Units: seconds.
-pub(super) const SHORT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
+pub(crate) const SHORT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 /// The same where a throttle has to find its place.
-pub(super) const LONG: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(7));
+pub(crate) const LONG: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(7));

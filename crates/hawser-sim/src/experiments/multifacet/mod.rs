@@ -7,8 +7,9 @@
 mod aggregation;
 mod bottlenecks;
 mod estimate;
-mod floor;
-mod hops;
+pub(crate) mod floor;
+pub(crate) mod hops;
+pub(crate) mod others;
 mod reaction;
 mod rivals;
 mod searching;

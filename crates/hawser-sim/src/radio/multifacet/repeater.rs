@@ -1,14 +1,18 @@
 //! The repeater.
 
 use hawser_netem::air::phy::DATA_OVERHEAD;
+use std::collections::BTreeMap;
+
 use hawser_netem::air::{Frame, Outgoing, StationId};
+use hawser_radio::multifacet::THRESHOLD;
 use hawser_radio::multifacet::access_point::{OWN, SHARED};
 use hawser_radio::multifacet::reorder::{self, Reorder};
 use hawser_radio::multifacet::throttle::{Monitor, MonitorConfig};
 
+use super::queue::FairQueue;
 use super::{Alarm, feedback_packet};
 use crate::network::LinkId;
-use crate::packet::Packet;
+use crate::packet::{Address, Packet};
 use crate::radio::{AirContext, Finished, Heard, Machine};
 
 /// How a repeater behaves.
@@ -18,10 +22,19 @@ pub struct RepeaterConfig {
     pub reorder: Option<reorder::Config>,
     /// What it reports of its queue; `None` reports nothing.
     pub monitor: Option<MonitorConfig>,
-    /// Packets for clients that may wait at its radio.
-    pub queue: usize,
-    /// The link on which it sends upward.
+    /// How packets wait for clients.
+    pub queue: Waiting,
+    /// The link on which it sends upward what is not pinned.
     pub upward: usize,
+}
+
+/// How packets wait for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// In order, so many at most.
+    InOrder(usize),
+    /// By FQ-CoDel (RFC 8290), with two transmissions of packets at the radio.
+    Fair,
 }
 
 /// Passes on what an access point stripes: to clients on the shared channel, or to its wire, which is that of its first station.
@@ -30,12 +43,14 @@ pub struct RepeaterMachine {
     stations: [StationId; 2],
     access_point: [StationId; 2],
     config: RepeaterConfig,
+    pinned: BTreeMap<Address, usize>,
     reorder: Reorder<Packet>,
     monitor: Option<Monitor>,
     alarm: Alarm,
     ready: Vec<Packet>,
     /// For clients, at the radio.
     unsent: usize,
+    fair: FairQueue,
     overflowed: u64,
     lost: u64,
 }
@@ -49,13 +64,20 @@ impl RepeaterMachine {
             access_point,
             reorder: Reorder::new(config.reorder.unwrap_or_default()),
             monitor: None,
+            pinned: BTreeMap::new(),
             alarm: Alarm::default(),
             ready: Vec::new(),
             unsent: 0,
+            fair: FairQueue::new(),
             overflowed: 0,
             lost: 0,
             config,
         }
+    }
+
+    /// Sends all that comes from an address upward on one link, as routing by flows does.
+    pub fn pin(&mut self, address: Address, link: usize) {
+        self.pinned.insert(address, link);
     }
 
     /// The machine that keeps order.
@@ -64,16 +86,16 @@ impl RepeaterMachine {
         &self.reorder
     }
 
-    /// Packets for clients that wait at the radio.
+    /// Packets that wait for clients.
     #[must_use]
     pub fn unsent(&self) -> usize {
-        self.unsent
+        self.unsent + self.fair.len()
     }
 
-    /// Packets for clients that found the queue full, and that were given up on the air.
+    /// Packets for clients that found the queue full or waited too long, and that were given up on the air.
     #[must_use]
     pub fn lost(&self) -> (u64, u64) {
-        (self.overflowed, self.lost)
+        (self.overflowed + self.fair.dropped(), self.lost)
     }
 
     fn pass(&mut self, air: &mut AirContext<'_, '_>) {
@@ -89,14 +111,38 @@ impl RepeaterMachine {
             None => {
                 air.forward(self.stations[OWN], packet);
             }
-            Some(_) if self.unsent >= self.config.queue => self.overflowed += 1,
-            Some(client) => {
-                if air.send_packet(self.stations[SHARED], client, packet) {
-                    self.unsent += 1;
-                } else {
-                    self.overflowed += 1;
+            Some(client) => match self.config.queue {
+                Waiting::InOrder(most) if self.unsent >= most => self.overflowed += 1,
+                Waiting::InOrder(_) => self.send(client, packet, air),
+                Waiting::Fair => {
+                    self.fair.push(packet, air.now());
+                    self.feed(air);
                 }
-            }
+            },
+        }
+    }
+
+    fn send_up(&mut self, packet: Packet, air: &mut AirContext<'_, '_>) {
+        let pinned = self.pinned.get(&packet.source).copied();
+        let link = pinned.unwrap_or(self.config.upward);
+        air.send_packet(self.stations[link], self.access_point[link], packet);
+    }
+
+    fn send(&mut self, client: StationId, packet: Packet, air: &mut AirContext<'_, '_>) {
+        if air.send_packet(self.stations[SHARED], client, packet) {
+            self.unsent += 1;
+        } else {
+            self.overflowed += 1;
+        }
+    }
+
+    /// Keeps the radio supplied from the fair queue.
+    fn feed(&mut self, air: &mut AirContext<'_, '_>) {
+        while self.unsent < 2 * THRESHOLD
+            && let Some(packet) = self.fair.pop(air.now())
+            && let Some(client) = air.station_of(packet.destination)
+        {
+            self.send(client, packet, air);
         }
     }
 
@@ -106,7 +152,7 @@ impl RepeaterMachine {
             self.alarm.set(due, air);
             return;
         };
-        monitor.handle_queue(self.unsent);
+        monitor.handle_queue(self.unsent + self.fair.len());
         while let Some(feedback) = monitor.poll_transmit() {
             let frame = Outgoing {
                 to: Some(self.access_point[OWN]),
@@ -141,8 +187,7 @@ impl Machine for RepeaterMachine {
     }
 
     fn handle_packet(&mut self, packet: Packet, _link: LinkId, air: &mut AirContext<'_, '_>) {
-        let link = self.config.upward;
-        air.send_packet(self.stations[link], self.access_point[link], packet);
+        self.send_up(packet, air);
     }
 
     fn handle_frame(&mut self, _at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
@@ -158,10 +203,7 @@ impl Machine for RepeaterMachine {
                 self.ready.push(packet);
                 self.pass(air);
             }
-            Frame::Data { packet, .. } => {
-                let link = self.config.upward;
-                air.send_packet(self.stations[link], self.access_point[link], packet);
-            }
+            Frame::Data { packet, .. } => self.send_up(packet, air),
             Frame::Striped { .. }
             | Frame::Null { .. }
             | Frame::PsPoll
@@ -181,6 +223,7 @@ impl Machine for RepeaterMachine {
         if at == self.stations[SHARED] && is_for_client {
             self.unsent = self.unsent.saturating_sub(1);
             self.lost += u64::from(!sent.acknowledged);
+            self.feed(air);
             self.report(air);
         }
     }
