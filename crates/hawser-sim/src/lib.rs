@@ -83,6 +83,7 @@
 
 pub mod app;
 pub mod bench;
+pub mod compare;
 pub mod engine;
 pub mod experiments;
 pub mod host;

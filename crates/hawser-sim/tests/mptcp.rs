@@ -229,3 +229,28 @@ fn coupled_subflows_share_a_bottleneck_like_one_connection() {
     assert!((0.38..0.60).contains(&lia), "{lia}");
     assert!((0.60..0.74).contains(&uncoupled), "{uncoupled}");
 }
+
+#[test]
+fn before_linux_had_it_a_timeout_moved_everything_at_once() {
+    let longest = |config: Config| {
+        let mut pair = Pair::new(1, &two_links());
+        let connection = connect(&mut pair, config, 2, None);
+        let dead = Change {
+            state: Some(State::Blackhole),
+            ..Change::default()
+        };
+        for id in [pair.down[0], pair.up[0]] {
+            pair.network.change_at(at(5.0), id, dead.clone());
+        }
+        pair.run(10.0);
+        let sink: &MptcpSink = pair.at_client(connection.sink);
+        sink.meter().gaps().iter().map(|gap| gap.length).max()
+    };
+    let uncoupled = Coupling::Uncoupled(Congestion::NewReno);
+    let (then, now) = (
+        longest(Config::v0_89(uncoupled)),
+        longest(Config::coupled(uncoupled)),
+    );
+    // A retransmission timeout and a round trip.
+    assert!(then < Some(ms(600)) && then < now, "{then:?} {now:?}");
+}

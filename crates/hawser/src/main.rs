@@ -5,6 +5,7 @@
 mod cli_bench;
 mod cli_check;
 mod cli_client;
+mod cli_compare;
 mod cli_conform;
 mod cli_demo;
 mod cli_hub;
@@ -62,6 +63,8 @@ enum Command {
     Record(cli_record::RecordArgs),
     /// Runs the evaluations of the papers again and holds them against what the papers print.
     Reproduce(cli_reproduce::ReproduceArgs),
+    /// Lets published ideas compete under the same conditions, in virtual time.
+    Compare(cli_compare::CompareArgs),
     /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
     Sim(cli_sim::SimArgs),
     /// Shows what Hawser does: one download over three networks, with a picture.
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Conform(args) => cli_conform::run(&args),
         Command::Record(args) => cli_record::run(&args),
         Command::Reproduce(args) => cli_reproduce::run(&args),
+        Command::Compare(args) => cli_compare::run(&args),
         Command::Sim(args) => cli_sim::run(args),
         Command::Demo(args) => cli_demo::run(args),
         Command::Bench(args) => cli_bench::run(args),

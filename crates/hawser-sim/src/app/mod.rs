@@ -16,4 +16,5 @@ pub use swarm::{Leecher, Pieces, Seeds};
 pub use transfer::{TcpSink, TcpSource};
 pub use video::{Shown, Video};
 
+pub(crate) use datagram::UDP_HEADER;
 pub(crate) use transfer::outgoing;

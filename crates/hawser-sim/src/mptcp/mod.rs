@@ -28,6 +28,26 @@ pub struct Config {
     pub coupling: Coupling,
     /// Which subflow takes the next data.
     pub scheduler: Scheduler,
+    /// What becomes of the data of a subflow in trouble.
+    pub relief: Relief,
+    /// Whether the receiver's buffer grows with what a round trip brings, instead of being the whole receive window from the beginning.
+    pub grows_buffer: bool,
+}
+
+/// What becomes of the data that a subflow in trouble owes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relief {
+    /// Idle subflows repeat it, a fragment at a turn of the connection's timer; all of it when the subflow stays silent.
+    ///
+    /// Source: Linux 6, `__mptcp_retrans`, `mptcp_pm_subflow_chk_stale`.
+    #[default]
+    ByTurns,
+    /// Each retransmission timeout hands all of it to the others, and the subflow gets nothing new until it has recovered.
+    ///
+    /// Source: MPTCP v0.8x outside of the kernel, `mptcp_reinject_data`, `mptcp_is_available`.
+    AtTimeout,
+    /// It stays with its subflow.
+    None,
 }
 
 /// Which of the subflows that have room takes the next data.
@@ -53,6 +73,46 @@ impl Config {
             tcp,
             coupling: Coupling::Uncoupled(tcp::Congestion::Cubic),
             scheduler: Scheduler::MinRtt,
+            relief: Relief::ByTurns,
+            grows_buffer: true,
+        }
+    }
+
+    /// That of 2012 to 2014, which was not yet part of Linux, on hosts with Linux 3.5.
+    ///
+    /// Source: MPTCP v0.89. Deviates: the receiver's buffer is whole from the beginning.
+    #[must_use]
+    pub const fn v0_89(coupling: Coupling) -> Self {
+        let config = Self::coupled(coupling);
+        Self {
+            tcp: tcp::Config {
+                segment: config.tcp.segment,
+                header: config.tcp.header,
+                congestion: config.tcp.congestion,
+                hystart: false,
+                ..tcp::Config::linux_3_5()
+            },
+            relief: Relief::AtTimeout,
+            grows_buffer: false,
+            ..config
+        }
+    }
+
+    /// That of htsim: subflows that share nothing but their windows' growth.
+    ///
+    /// Source: htsim `mtcp.cpp`.
+    #[must_use]
+    pub const fn htsim(coupling: Coupling) -> Self {
+        let config = Self::coupled(coupling);
+        Self {
+            tcp: tcp::Config {
+                congestion: config.tcp.congestion,
+                least_window: 1.0,
+                ..tcp::Config::htsim()
+            },
+            relief: Relief::None,
+            grows_buffer: false,
+            ..config
         }
     }
 

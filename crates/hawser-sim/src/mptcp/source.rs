@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-use super::{Config, Coupling, MOST_SUBFLOWS, Scheduler, View};
+use super::{Config, Coupling, MOST_SUBFLOWS, Relief, Scheduler, View};
 use crate::app::outgoing;
 use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Packet, Segment};
@@ -82,6 +82,11 @@ impl MptcpSource {
             turn: 0,
             config,
         }
+    }
+
+    /// Lets it send up to `total` bytes in all: an answer on a connection that persists.
+    pub fn extend(&mut self, total: u64) {
+        self.total = self.total.max(total);
     }
 
     /// Uses a subflow only while no other works.
@@ -173,8 +178,10 @@ impl MptcpSource {
     fn reinject(&mut self, way: usize) {
         let una = self.una;
         let owed = self.subflows[way].sender.outstanding();
-        self.reinjected
-            .extend(owed.filter(|(data, len)| data + len > una));
+        let owed: Vec<_> = owed
+            .filter(|piece| piece.0 + piece.1 > una && !self.reinjected.contains(piece))
+            .collect();
+        self.reinjected.extend(owed);
     }
 
     fn is_usable(subflow: &Subflow) -> bool {
@@ -194,8 +201,12 @@ impl MptcpSource {
                 Scheduler::RoundRobin => (self.turn + step) % count,
             };
             let subflow = &mut self.subflows[way];
-            let is_allowed =
-                subflow.is_up && !subflow.silence.is_stale && !(has_regular && subflow.is_backup);
+            let is_in_trouble = match self.config.relief {
+                Relief::ByTurns => subflow.silence.is_stale,
+                Relief::AtTimeout => subflow.sender.is_after_timeout(),
+                Relief::None => false,
+            };
+            let is_allowed = subflow.is_up && !is_in_trouble && !(has_regular && subflow.is_backup);
             if !is_allowed || !subflow.sender.has_room(len) {
                 continue;
             }
@@ -238,7 +249,8 @@ impl MptcpSource {
     }
 
     fn arm_repeat(&mut self, now: Instant) {
-        self.repeat_due = (self.next > self.una).then_some(now + self.interval);
+        let is_needed = self.next > self.una && self.config.relief == Relief::ByTurns;
+        self.repeat_due = is_needed.then_some(now + self.interval);
     }
 
     /// The connection's timer fired: a subflow that has nothing on its way repeats the first data, and those that are silent are found out.
@@ -305,7 +317,11 @@ impl MptcpSource {
             }
             self.reinjected.pop_front();
         }
-        let edge = self.right_edge.min(self.una + self.buffer());
+        let edge = if self.config.grows_buffer {
+            self.right_edge.min(self.una + self.buffer())
+        } else {
+            self.right_edge
+        };
         let left = self.total.min(edge).saturating_sub(self.next);
         let full = u64::from(self.config.tcp.segment);
         let is_short = left < full && self.next + left < self.total;
@@ -355,7 +371,12 @@ impl Application for MptcpSource {
         self.begin(now);
         for way in 0..self.subflows.len() {
             self.couple(way);
-            self.subflows[way].sender.handle_timeout(now);
+            let sender = &mut self.subflows[way].sender;
+            let timeouts = sender.statistics().timeouts;
+            sender.handle_timeout(now);
+            if self.config.relief == Relief::AtTimeout && sender.statistics().timeouts > timeouts {
+                self.reinject(way);
+            }
         }
         if self.repeat_due.is_some_and(|due| due <= now) {
             self.repeat(now);

@@ -143,7 +143,8 @@ impl Machine for ClientMachine {
                     air.forward(at, packet);
                 }
             }
-            Frame::Null { .. }
+            Frame::Striped { .. }
+            | Frame::Null { .. }
             | Frame::PsPoll
             | Frame::Beacon(_)
             | Frame::ProbeRequest

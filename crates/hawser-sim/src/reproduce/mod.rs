@@ -14,6 +14,7 @@ pub use claims::{Claim, ClaimsError, Expected, Paper, Setup, Source, UnknownSele
 pub use experiment::{Axis, Curve, Experiment, ExperimentError, Findings, Measured, Outcome, Plot};
 pub use quantity::{Dimension, Quantity, Unit};
 pub use registry::EXPERIMENTS;
+pub(crate) use report::number;
 pub use report::{ClaimReport, ReproductionReport, SpreadReport};
 pub use runner::{JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run};
 pub use verdict::{Evidence, Judgement, Verdict, judge};

@@ -26,6 +26,9 @@ use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
 use crate::packet::{Address, Body, Ecn, Packet};
 
+/// Packets kept for repair: what the daemon's thousand buffers of up to 64 KB hold when they are half full.
+const KEPT_PACKETS: usize = 16_384;
+
 /// The node: index 0 is the client's end, 1 the hub's.
 pub(super) struct Tunnel {
     seed: u64,
@@ -350,6 +353,7 @@ impl Node for Tunnel {
             if let Some(coding) = self.coding {
                 stripe(&mut end.egress, coding);
             }
+            end.egress.keep_at_most(KEPT_PACKETS);
             for index in 0..self.away[at].len() {
                 let id = PathId(index as u16);
                 let config = path::Config {

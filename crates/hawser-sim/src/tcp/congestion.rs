@@ -37,6 +37,8 @@ pub(crate) struct Window {
     cubic: Cubic,
     /// What a coupling says: growth for each acknowledged segment, and the share that a loss leaves.
     coupled: (f64, f64),
+    /// What a loss leaves at least.
+    least: f64,
 }
 
 /// What can be taken back when a loss turns out to be none.
@@ -77,6 +79,7 @@ impl Window {
             threshold,
             cubic: Cubic::default(),
             coupled: (0.0, 0.5),
+            least: 2.0,
         }
     }
 
@@ -90,6 +93,12 @@ impl Window {
 
     pub(crate) fn is_in_slow_start(&self) -> bool {
         self.size < self.threshold
+    }
+
+    /// Sets what a loss leaves at least.
+    pub(crate) fn leaving_at_least(mut self, least: f64) -> Self {
+        self.least = least;
+        self
     }
 
     pub(crate) fn couple(&mut self, increase: f64, left_after_loss: f64) {
@@ -130,8 +139,8 @@ impl Window {
         self.cubic.shrink(self.size);
         let left = self.size * left;
         self.threshold = match self.algorithm {
-            Congestion::Cubic => left.floor().max(2.0),
-            Congestion::NewReno | Congestion::Coupled => left.max(2.0),
+            Congestion::Cubic => left.floor().max(self.least),
+            Congestion::NewReno | Congestion::Coupled => left.max(self.least),
         };
         self.size = self.threshold;
     }

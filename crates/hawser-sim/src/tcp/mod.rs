@@ -10,6 +10,7 @@
 //! ```
 
 mod congestion;
+mod generation;
 mod ranges;
 mod receiver;
 mod rtt;
@@ -35,16 +36,25 @@ pub enum Recovery {
     NewReno,
     /// Selective acknowledgements; three segments received later mean a loss. Source: RFC 6675.
     Sack,
+    /// The same with as many segments, up to 127, as reordering has been seen to need; needless reductions are undone. A timeout forgets it.
+    ///
+    /// Source: Linux before RACK, `tcp_update_reordering`, `tcp_enter_loss`; RFC 3522, RFC 2883.
+    SackAdaptive,
     /// Selective acknowledgements and time: a segment is lost when one sent later has arrived and a part of a round trip has passed, which
     /// grows where reordering is seen; needless reductions are undone. Source: RFC 8985, RFC 3522, RFC 2883, as in Linux.
     Rack,
 }
 
 impl Recovery {
+    /// Whether a reduction is taken back when nothing was lost.
+    pub(crate) const fn undoes(self) -> bool {
+        matches!(self, Self::SackAdaptive | Self::Rack)
+    }
+
     /// Whether selective acknowledgements are read.
     #[must_use]
     pub const fn is_selective(self) -> bool {
-        matches!(self, Self::Sack | Self::Rack)
+        matches!(self, Self::Sack | Self::SackAdaptive | Self::Rack)
     }
 }
 
@@ -71,6 +81,8 @@ pub struct Config {
     pub initial_window: f64,
     /// Where slow start ends without a loss. Units: segments.
     pub initial_threshold: f64,
+    /// What a loss leaves at least of the window. Units: segments.
+    pub least_window: f64,
     /// How the window grows.
     pub congestion: Congestion,
     /// Whether slow start ends when round trips grow.
@@ -115,6 +127,7 @@ impl Config {
             header: 52,
             initial_window: 10.0,
             initial_threshold: f64::INFINITY,
+            least_window: 2.0,
             congestion: Congestion::Cubic,
             hystart: true,
             recovery: Recovery::Rack,
@@ -144,6 +157,7 @@ impl Config {
             header: 40,
             initial_window: 2.0,
             initial_threshold: 20.0,
+            least_window: 2.0,
             congestion: Congestion::NewReno,
             hystart: false,
             recovery,

@@ -2,7 +2,7 @@
 
 use hawser_units::{Duration, Instant};
 
-use super::{Config, Opening, Ranges, Recovery};
+use super::{Config, Opening, Ranges};
 use crate::packet::{Ecn, Sack, Segment, flag};
 
 /// Puts segments in order and acknowledges them. Its application reads at once.
@@ -209,7 +209,7 @@ impl Receiver {
             segment.sack = self.blocks();
             segment.duplicate = std::mem::take(&mut self.duplicate);
         }
-        if self.config.recovery == Recovery::Rack && std::mem::take(&mut self.has_echo) {
+        if self.config.recovery.undoes() && std::mem::take(&mut self.has_echo) {
             segment.echo = self.echo;
         }
         segment

@@ -147,7 +147,7 @@ impl Sender {
             repair_hint: 0,
             sacked: Ranges::default(),
             sacked_bytes: 0,
-            window: Window::new(config.congestion, config.initial_window, config.initial_threshold),
+            window: Self::first_window(&config),
             hystart: HyStart::default(),
             round_trip: RoundTrip::new(config.rto),
             episode: None,
@@ -166,6 +166,11 @@ impl Sender {
             statistics: Statistics::default(),
             config,
         }
+    }
+
+    fn first_window(config: &Config) -> Window {
+        Window::new(config.congestion, config.initial_window, config.initial_threshold)
+            .leaving_at_least(config.least_window)
     }
 
     /// Begins to open, where that is the sender's part.
@@ -250,6 +255,12 @@ impl Sender {
         self.records.is_empty()
     }
 
+    /// Whether what was on its way at a timeout is not all acknowledged yet.
+    #[must_use]
+    pub fn is_after_timeout(&self) -> bool {
+        self.episode == Some(Episode::AfterTimeout)
+    }
+
     /// Consecutive timeouts without progress.
     #[must_use]
     pub fn backoff(&self) -> u32 {
@@ -263,8 +274,7 @@ impl Sender {
 
     /// Begins anew after an outage that is over: everything on its way is lost, the window is the first one.
     pub fn restart(&mut self, now: Instant) {
-        let config = &self.config;
-        self.window = Window::new(config.congestion, config.initial_window, config.initial_threshold);
+        self.window = Self::first_window(&self.config);
         self.hystart = HyStart::default();
         self.round_trip.forgive();
         self.undo = None;
@@ -457,7 +467,7 @@ impl Sender {
             } else {
                 1.0
             };
-            if self.una >= self.cwr_until {
+            if self.una > self.cwr_until {
                 self.window.on_ack(acked, self.round_trip.min(), now);
             }
         }
@@ -556,6 +566,7 @@ impl Sender {
         self.repair_hint = self.una;
         self.tail = tail::Tail::default();
         self.rack.forget_repairs();
+        self.rack.forget_distance();
     }
 
     fn note_loss(&mut self) {

@@ -2,9 +2,9 @@
 //!
 //! Source: All-APs section 6.2.1, which put such a queue into htsim. The paper states packet times, weights and round trips. It does not state:
 //! - which access point a weight of more than one favours: the worse one, as in its example;
-//! - how its choice is fair: here a draw with chances in the proportion of the weights, as stations' backoffs are draws;
+//! - how its choice is fair: by self-clocked fair queueing (Golestani 1994), which counts packets and not their length;
 //! - the access points' buffers: 100 packets each, which its eq. 5 has;
-//! - the congestion control: LIA;
+//! - the congestion control: LIA; the rest of TCP is as htsim has it ([`crate::tcp::Config::htsim`]);
 //! - how acknowledgements return: by themselves, without using the medium, as htsim's queues are one-way.
 
 use std::collections::VecDeque;
@@ -18,6 +18,7 @@ use crate::host::{Application, End, Host, SocketId, Way, join};
 use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
 use crate::network::{Context, LinkId, Network, Node, NodeId};
 use crate::packet::{Ecn, FlowId, Packet};
+use crate::tcp;
 
 /// Packets an access point keeps.
 const BUFFER: usize = 100;
@@ -34,7 +35,11 @@ pub(super) struct Point {
 /// The medium, and the client's marking just behind it.
 struct Medium {
     points: Vec<Point>,
-    queues: Vec<VecDeque<Packet>>,
+    /// Packets and when they are due in virtual time.
+    queues: Vec<VecDeque<(f64, Packet)>>,
+    /// Of the last packet of each access point, and of the one that is sent.
+    tags: Vec<f64>,
+    virtual_time: f64,
     sending: Option<usize>,
     /// By link in, the access point.
     inward: Vec<(LinkId, usize)>,
@@ -45,22 +50,25 @@ struct Medium {
 }
 
 impl Medium {
+    /// Queues a packet with the time at which it would be through if its access point had its share of the medium.
+    fn queue(&mut self, index: usize, packet: Packet) {
+        if self.queues[index].len() < BUFFER {
+            self.tags[index] = self.tags[index].max(self.virtual_time) + 1.0 / self.points[index].weight;
+            self.queues[index].push_back((self.tags[index], packet));
+        }
+    }
+
     fn start(&mut self, context: &mut Context<'_>) {
         if self.sending.is_some() {
             return;
         }
-        let waiting = || (0..self.points.len()).filter(|index| !self.queues[*index].is_empty());
-        let total: f64 = waiting().map(|index| self.points[index].weight).sum();
-        let mut drawn = self.random.uniform() * total;
-        let chosen = waiting().find(|index| {
-            drawn -= self.points[*index].weight;
-            drawn < 0.0
-        });
-        let Some(next) = chosen.or_else(|| waiting().next_back()) else {
-            return;
-        };
-        self.sending = Some(next);
-        context.after(Duration::from_secs_f64(self.points[next].packet_time), 0);
+        let first = |index: &usize| self.queues[*index].front().map(|(tag, _)| (*tag, *index));
+        let firsts = (0..self.points.len()).filter_map(|index| first(&index));
+        if let Some((tag, next)) = firsts.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            self.virtual_time = tag;
+            self.sending = Some(next);
+            context.after(Duration::from_secs_f64(self.points[next].packet_time), 0);
+        }
     }
 }
 
@@ -68,15 +76,13 @@ impl Node for Medium {
     fn handle_packet(&mut self, packet: Packet, link: LinkId, context: &mut Context<'_>) {
         let place = self.inward.iter().find(|(known, _)| *known == link);
         let Some(&(_, index)) = place else { return };
-        if self.queues[index].len() < BUFFER {
-            self.queues[index].push_back(packet);
-        }
+        self.queue(index, packet);
         self.start(context);
     }
 
     fn handle_timer(&mut self, _tag: u32, context: &mut Context<'_>) {
         if let Some(index) = self.sending.take()
-            && let Some(mut packet) = self.queues[index].pop_front()
+            && let Some((_, mut packet)) = self.queues[index].pop_front()
             && let Some(link) = self.outward
         {
             if packet.ecn == Ecn::Capable && self.random.chance(self.marking[index]) {
@@ -120,6 +126,8 @@ impl World {
         let (server, client) = (network.add(Host::default()), network.add(Host::default()));
         let medium = network.add(Medium {
             queues: vec![VecDeque::new(); self.points.len()],
+            tags: vec![0.0; self.points.len()],
+            virtual_time: 0.0,
             sending: None,
             inward: Vec::new(),
             outward: None,
@@ -161,7 +169,7 @@ impl World {
         let (there, here): (Vec<Way>, Vec<Way>) = ways.into_iter().unzip();
         let (source, sink): (Box<dyn Application>, Box<dyn Application>) = match which {
             Use::All => {
-                let config = config(Coupling::Lia);
+                let config = multipath();
                 let source = MptcpSource::new(config, count, None, Instant::ZERO);
                 (
                     Box::new(source),
@@ -169,7 +177,7 @@ impl World {
                 )
             }
             Use::Only(_) => {
-                let config = plain();
+                let config = tcp::Config::htsim();
                 let source = TcpSource::new(config, None, Instant::ZERO);
                 (
                     Box::new(source),
@@ -243,8 +251,8 @@ impl World {
                 local: near,
                 remote: far,
             }];
-            let source = Box::new(TcpSource::new(plain(), None, start));
-            let sink = Box::new(TcpSink::new(plain(), None, start));
+            let source = Box::new(TcpSource::new(tcp::Config::htsim(), None, start));
+            let sink = Box::new(TcpSink::new(tcp::Config::htsim(), None, start));
             let near = End {
                 host: server,
                 application: source,
@@ -292,27 +300,17 @@ fn measure(network: &mut Network, client: NodeId, socket: SocketId, which: Use) 
         Use::All => host.application::<MptcpSink>(socket).map(MptcpSink::meter),
         Use::Only(_) => host.application::<TcpSink>(socket).map(TcpSink::meter),
     };
-    meter.expect("it is that sink").rate(from, to) / 1e6 * 1500.0 / 1428.0
+    meter.expect("it is that sink").rate(from, to) / 1e6
 }
 
-fn config(coupling: Coupling) -> mptcp::Config {
-    let config = mptcp::Config::coupled(coupling);
-    let tcp = crate::tcp::Config {
+/// Of the client's connection.
+fn multipath() -> mptcp::Config {
+    let config = mptcp::Config::htsim(Coupling::Lia);
+    let tcp = tcp::Config {
         ecn: true,
-        hystart: false,
         ..config.tcp
     };
     mptcp::Config { tcp, ..config }
-}
-
-fn plain() -> crate::tcp::Config {
-    crate::tcp::Config {
-        congestion: crate::tcp::Congestion::NewReno,
-        hystart: false,
-        segment: 1428,
-        header: 72,
-        ..crate::tcp::Config::linux()
-    }
 }
 
 fn wire(delay: Duration) -> LinkConfig {

@@ -209,8 +209,8 @@ impl Place {
             Load::Tcp(congestion) => {
                 let config = tcp::Config {
                     congestion: *congestion,
-                    hystart: false,
-                    ..tcp::Config::linux()
+                    hystart: *congestion == tcp::Congestion::Cubic,
+                    ..tcp::Config::linux_3_5()
                 };
                 (
                     Box::new(TcpSource::new(config, None, start)),
@@ -218,11 +218,10 @@ impl Place {
                 )
             }
             Load::Mptcp(coupling) => {
-                let config = mptcp::Config::coupled(*coupling);
+                let config = mptcp::Config::v0_89(*coupling);
                 let config = mptcp::Config {
                     tcp: tcp::Config {
                         ecn: true,
-                        hystart: false,
                         ..config.tcp
                     },
                     ..config

@@ -63,16 +63,6 @@ pub(super) struct Transfer {
     pub(super) sink: (NodeId, SocketId),
 }
 
-/// A Linux host of the paper's time: what it has less than today's.
-pub(super) fn linux_2008() -> tcp::Config {
-    tcp::Config {
-        initial_window: 3.0,
-        hystart: false,
-        recovery: tcp::Recovery::Sack,
-        ..tcp::Config::linux()
-    }
-}
-
 impl Plan {
     pub(super) fn build(self) -> Lab {
         let mut network = Network::new(self.seed);
@@ -239,7 +229,7 @@ impl Lab {
     pub(super) fn download(&mut self, network: usize, total: Option<u64>, start: Instant) -> Transfer {
         let config = tcp::Config {
             opening: tcp::Opening::ByReceiver,
-            ..linux_2008()
+            ..tcp::Config::linux_2_6()
         };
         let source = Box::new(TcpSource::new(config, total, start));
         let sink = Box::new(TcpSink::new(config, total, start));
@@ -252,7 +242,7 @@ impl Lab {
 
     /// An upload over one network.
     pub(super) fn upload(&mut self, network: usize, start: Instant) -> Transfer {
-        let config = linux_2008();
+        let config = tcp::Config::linux_2_6();
         let source = Box::new(TcpSource::new(config, None, start));
         let sink = Box::new(TcpSink::new(config, None, start));
         let (sink, source) = self.join(sink, source, &[network]);

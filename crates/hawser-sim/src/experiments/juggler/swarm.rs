@@ -2,10 +2,11 @@
 
 use hawser_units::Duration;
 
-use super::lab::{Behind, FILE, Laptop, Plan, halves, linux_2008};
+use super::lab::{Behind, FILE, Laptop, Plan, halves};
 use crate::app::{Leecher, Pieces, Seeds};
 use crate::experiments::juggler::striping;
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
+use crate::tcp;
 
 /// A 10 MB torrent over one access point and over two, which share the seeds evenly.
 ///
@@ -89,7 +90,7 @@ fn download(
     .build();
     let start = lab.start();
     let pieces = Pieces {
-        config: linux_2008(),
+        config: tcp::Config::linux_2_6(),
         count: FILE / PIECE,
         bytes: PIECE,
     };

@@ -2,9 +2,10 @@
 
 use hawser_units::{Duration, Instant};
 
-use super::lab::{Behind, FILE, Laptop, Plan, halves, linux_2008};
+use super::lab::{Behind, FILE, Laptop, Plan, halves};
 use crate::app::{BlockClient, BlockServer, Blocks};
 use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
+use crate::tcp;
 
 /// A 10 MB film of 400 Kb/s over one access point or two, and how long the player stands still.
 ///
@@ -116,7 +117,7 @@ fn play(seed: u64, rates: &[f64]) -> Result<Playback, ExperimentError> {
     }
     .build();
     let blocks = Blocks {
-        config: linux_2008(),
+        config: tcp::Config::linux_2_6(),
         count: COUNT,
         bytes: BLOCK,
         paths: rates.len(),

@@ -50,6 +50,7 @@ fn host() -> Config {
         header: 40,
         initial_window: 2.0,
         initial_threshold: f64::INFINITY,
+        least_window: 2.0,
         congestion: Congestion::NewReno,
         hystart: false,
         recovery: Recovery::Reno,

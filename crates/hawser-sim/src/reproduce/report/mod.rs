@@ -32,7 +32,7 @@ impl Reproduction {
 }
 
 /// A number with as many digits as a reader wants: four that count, no zeros at the end.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
