@@ -1,4 +1,4 @@
-//! `hawser bench ...`: measurements that need no scenario.
+//! `hawser bench ...`: measurements of this machine, and of Hawser beside other ways.
 #![expect(clippy::print_stdout, reason = "results are these commands' output")]
 
 use std::net::{SocketAddr, UdpSocket};
@@ -19,6 +19,7 @@ use hawser_node::run_dir;
 use hawser_sim::bench::{WiredMultipath, measure};
 use serde_json::json;
 
+use crate::cli_bench_networks::{self, NetworksArgs};
 use crate::cli_client::runtime;
 
 /// Measures parts of Hawser on this machine.
@@ -30,6 +31,8 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
+    /// Scenarios through Hawser, over each network alone and by the kernel's MPTCP, interleaved, on real packets.
+    Networks(NetworksArgs),
     /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network namespace; needs root.
     IdleClients(IdleArgs),
     /// Packet events per second of the simulator on one core, with the size of the network: wired multipath TCP.
@@ -82,6 +85,7 @@ struct IdleArgs {
 
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
+        BenchCommand::Networks(args) => cli_bench_networks::run(&args),
         BenchCommand::IdleClients(args) => idle_clients(&args),
         BenchCommand::Air(args) => air(&args),
         BenchCommand::Sim(args) => sim(&args),

@@ -2,15 +2,18 @@
 #![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use hawser_lab::{Options, RunDir, prepare_process, read_scenario};
+use hawser_lab::Options;
 use hawser_netem::report::Spread;
-use hawser_netem::scenario::{Scenario, ScenarioError};
+use hawser_netem::scenario::Scenario;
 use hawser_sim::run as sim;
 use serde::Serialize;
+
+use crate::committed;
+use crate::committed::Set;
+use crate::ways::{lab_options, refuse};
 
 /// Runs scenarios in the simulator and in the lab, and prints the goodput of both side by side.
 ///
@@ -47,21 +50,18 @@ Examples:
 /// When the lab cannot be built or a run fails.
 pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
     if args.list {
-        for (name, text) in COMMITTED {
-            let about = text.lines().next().unwrap_or_default();
-            println!("{name:<22} {}", about.trim_start_matches("# "));
-        }
+        print!("{}", SET.list());
         return Ok(ExitCode::SUCCESS);
     }
-    let scenarios = match scenarios(&args.scenarios) {
+    let scenarios = match SET.find(&args.scenarios, &[]) {
         Ok(scenarios) => scenarios,
-        Err(problem) => {
-            // Standard error may be closed; the exit code says it too.
-            let _ = writeln!(std::io::stderr(), "hawser: {problem}");
-            return Ok(ExitCode::from(64));
-        }
+        Err(problem) => return Ok(refuse(&problem)),
     };
-    let lab = if args.sim_only { None } else { Some(options()?) };
+    let lab = if args.sim_only {
+        None
+    } else {
+        Some(lab_options(None)?)
+    };
     let mut rows = Vec::new();
     if !args.json {
         println!("{}", heading(args.runs));
@@ -84,39 +84,6 @@ pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Readies this process for the lab: it has one thread now.
-fn options() -> anyhow::Result<Options> {
-    prepare_process()?;
-    Ok(Options {
-        program: std::env::current_exe().context("cannot find this program")?,
-        run_dir: RunDir::new(None)?,
-    })
-}
-
-fn scenarios(asked: &[String]) -> Result<Vec<(String, Scenario)>, String> {
-    if asked.is_empty() {
-        return COMMITTED.iter().map(committed).collect();
-    }
-    let find = |label: &String| match COMMITTED.iter().find(|(name, _)| name == label) {
-        Some(found) => committed(found),
-        None if !Path::new(label).exists() => Err(format!(
-            "{label}: neither a file nor a committed scenario; hawser conform --list prints those"
-        )),
-        None => read_scenario(Path::new(label), &[])
-            .map(|scenario| (label.clone(), scenario))
-            .map_err(|error| error.to_string()),
-    };
-    asked.iter().map(find).collect()
-}
-
-fn committed((name, text): &(&str, &str)) -> Result<(String, Scenario), String> {
-    let path = PathBuf::from(format!("scenarios/conform/{name}.toml"));
-    let read: Result<Scenario, ScenarioError> =
-        Scenario::parse(text, &path, &[], &mut |_| Ok(TRACE.to_owned()));
-    read.map(|scenario| ((*name).to_owned(), scenario))
-        .map_err(|error| error.to_string())
 }
 
 fn compare(name: &str, scenario: &Scenario, runs: u32, lab: Option<&Options>) -> anyhow::Result<Row> {
@@ -240,34 +207,32 @@ fn heading(runs: u32) -> String {
     )
 }
 
-macro_rules! committed {
-    ($($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!("../../../scenarios/conform/", $name, ".toml")))),*]
-    };
-}
-
-/// Name and text of each.
-const COMMITTED: &[(&str, &str)] = committed![
-    "single-tcp",
-    "single-tcp-far",
-    "single-tcp-loss",
-    "single-tcp-trace",
-    "single-tcp-outage",
-    "single-udp",
-    "hub-equal",
-    "hub-rates",
-    "hub-delays",
-    "hub-rates-and-delays",
-    "hub-loss",
-    "hub-trace",
-    "hub-outage",
-    "hub-upload",
-    "hub-udp",
-    "mptcp-equal",
-    "mptcp-unequal",
-    "mptcp-outage",
-];
-const TRACE: &str = include_str!("../../../scenarios/conform/cell.csv");
+/// The committed scenarios.
+const SET: Set = Set {
+    directory: "conform",
+    scenarios: committed!["conform":
+        "single-tcp",
+        "single-tcp-far",
+        "single-tcp-loss",
+        "single-tcp-trace",
+        "single-tcp-outage",
+        "single-udp",
+        "hub-equal",
+        "hub-rates",
+        "hub-delays",
+        "hub-rates-and-delays",
+        "hub-loss",
+        "hub-trace",
+        "hub-outage",
+        "hub-upload",
+        "hub-udp",
+        "mptcp-equal",
+        "mptcp-unequal",
+        "mptcp-outage",
+    ],
+    trace: include_str!("../../../scenarios/conform/cell.csv"),
+    listed_by: "hawser conform --list",
+};
 
 /// What a user may rely on: a choice between two ways that differ by more is the same in both worlds.
 const TOLERANCE: f64 = 0.1;
@@ -275,10 +240,12 @@ const TOLERANCE: f64 = 0.1;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::committed::assert_complete;
 
     fn row(sim: &[f64], lab: &[f64]) -> Row {
-        let (_, scenario) = committed(&COMMITTED[0]).expect("it is a scenario");
-        Row::new("x", &scenario, sim.to_vec(), lab.to_vec())
+        let all = SET.find(&[], &[]).expect("scenarios");
+        let (_, scenario) = &all[0];
+        Row::new("x", scenario, sim.to_vec(), lab.to_vec())
     }
 
     #[test]
@@ -305,24 +272,13 @@ mod tests {
 
     #[test]
     fn every_file_is_in_the_set_and_every_one_of_the_set_is_legal() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/conform");
-        let mut files: Vec<String> = std::fs::read_dir(directory)
-            .expect("a directory")
-            .map(|entry| entry.expect("an entry").path())
-            .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
-            .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
-            .collect();
-        files.sort();
-        let mut names: Vec<&str> = COMMITTED.iter().map(|(name, _)| *name).collect();
-        names.sort_unstable();
-        assert_eq!(files, names);
-        assert!(names.len() >= 12);
-        assert_eq!(scenarios(&[]).expect("all are legal").len(), names.len());
+        assert_complete(&SET);
+        assert!(SET.scenarios.len() >= 12);
     }
 
     #[test]
     fn an_unknown_scenario_is_refused() {
-        let problem = scenarios(&["no-such".to_owned()]).expect_err("there is none");
+        let problem = SET.find(&["no-such".to_owned()], &[]).expect_err("there is none");
         assert!(
             problem.contains("no-such") && problem.contains("--list"),
             "{problem}"

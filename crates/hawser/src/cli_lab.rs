@@ -5,11 +5,10 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use hawser_lab::{Options, Progress, RunDir, prepare_process, read_scenario};
+use hawser_lab::{Progress, read_scenario};
 use hawser_netem::scenario::{Scenario, Via};
 
-use crate::ways::{self, refuse};
+use crate::ways::{self, lab_options, refuse};
 
 /// Runs a scenario with real kernel sockets and emulated networks.
 #[derive(Debug, clap::Args)]
@@ -49,12 +48,7 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
         Ok(ways) => ways,
         Err(problem) => return Ok(refuse(&problem)),
     };
-    prepare_process()?;
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let options = Options {
-        program,
-        run_dir: RunDir::new(args.keep.as_deref())?,
-    };
+    let options = lab_options(args.keep.as_deref())?;
     let mut progress = ProgressLine::new(&scenario);
     let mut on_progress = |now: &Progress<'_>| progress.show(now);
     if ways.len() == 1 && args.runs == 1 {

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
 
 mod cli_bench;
+mod cli_bench_networks;
 mod cli_check;
 mod cli_client;
 mod cli_compare;
@@ -16,6 +17,7 @@ mod cli_reproduce;
 mod cli_sim;
 mod cli_status;
 mod cli_sweep;
+mod committed;
 mod large_pages;
 mod logs;
 mod progress;

@@ -1,8 +1,11 @@
-//! Which ways to carry a scenario's traffic were asked for: shared by the commands that compare them.
+//! Which ways to carry a scenario's traffic were asked for, and the lab to run them in: shared by the commands that compare them.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
+use hawser_lab::{Options, RunDir, prepare_process};
 use hawser_netem::scenario::{Scenario, Via};
 
 /// The scenario's own way, then each single network when they are to be compared, then those that `--vs` names; each once.
@@ -33,6 +36,18 @@ pub(crate) fn asked(scenario: &Scenario, compare: bool, versus: &[String]) -> Re
         }
     }
     Ok(ways)
+}
+
+/// Readies this process for the lab, while it has one thread. `keep`: where configurations and logs of the daemons stay.
+///
+/// # Errors
+/// When the process cannot enter namespaces or the directory cannot be made.
+pub(crate) fn lab_options(keep: Option<&Path>) -> anyhow::Result<Options> {
+    prepare_process()?;
+    Ok(Options {
+        program: std::env::current_exe().context("cannot find this program")?,
+        run_dir: RunDir::new(keep)?,
+    })
 }
 
 /// Says why a scenario cannot be run.

@@ -1,0 +1,205 @@
+//! `hawser bench networks`: what Hawser makes of several networks, beside the best of them, the kernel's MPTCP and their sum.
+#![expect(clippy::print_stdout, reason = "results are this command's output")]
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use hawser_lab::{Comparison, Progress};
+use hawser_netem::scenario::{Scenario, Via, Workload};
+use serde::Serialize;
+
+use crate::committed;
+use crate::committed::Set;
+use crate::ways::{asked, lab_options, refuse};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct NetworksArgs {
+    /// Scenario files, or names of the committed ones; by default all of those.
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// How often each way runs, interleaved with the others.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Replaces a field of every scenario, e.g. `--set workload.0.streams=16`.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    settings: Vec<String>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Lists the committed scenarios and runs nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+const HELP: &str = "\
+Runs in network namespaces with real sockets; needs root. One scenario takes its duration times ways times runs.
+
+Examples:
+  sudo hawser bench networks                               all committed scenarios: a quarter of an hour
+  sudo hawser bench networks rtt-70 my.toml --runs 5
+  sudo hawser bench networks --set workload.0.streams=16
+  sudo hawser bench networks --set workload.0.direction=up --json";
+
+/// Runs the command; 0 done, 64 a scenario that cannot be run.
+///
+/// # Errors
+/// When the lab cannot be built or a run fails.
+pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
+    if args.list {
+        print!("{}", SET.list());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let scenarios = match SET.find(&args.scenarios, &args.settings) {
+        Ok(scenarios) => scenarios,
+        Err(problem) => return Ok(refuse(&problem)),
+    };
+    let options = lab_options(None)?;
+    let mut rows = Vec::new();
+    if !args.json {
+        println!("{}", heading(args.runs));
+    }
+    for (name, scenario) in scenarios {
+        let mut on_progress = |now: &Progress<'_>| {
+            let share = now.elapsed.as_secs_f64() / now.duration.as_secs_f64().max(1e-9);
+            show(&format!("{name}: {} {:.0} %", now.via.label(), share * 100.0));
+        };
+        let ways = match ways_of(&scenario) {
+            Ok(ways) => ways,
+            Err(problem) => return Ok(refuse(&problem)),
+        };
+        let comparison = hawser_lab::compare(&scenario, &ways, args.runs, &options, &mut on_progress)?;
+        show("");
+        let row = Row::new(name, comparison);
+        if !args.json {
+            println!("{}", row.to_text());
+        }
+        rows.push(row);
+    }
+    if args.json {
+        let result = Benchmark {
+            version: 1,
+            runs: args.runs,
+            scenarios: rows,
+        };
+        println!("{}", serde_json::to_string(&result)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The scenario's own way, each network alone, and MPTCP where everything is TCP.
+fn ways_of(scenario: &Scenario) -> Result<Vec<Via>, String> {
+    let is_tcp = scenario
+        .workloads
+        .iter()
+        .all(|workload| matches!(workload, Workload::Tcp { .. }));
+    let versus = if is_tcp {
+        vec![Via::Mptcp.label()]
+    } else {
+        Vec::new()
+    };
+    asked(scenario, true, &versus)
+}
+
+/// One line that is written again and again, where somebody can see it.
+fn show(line: &str) {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Benchmark {
+    version: u32,
+    runs: u32,
+    scenarios: Vec<Row>,
+}
+
+/// One scenario over every way. Units: goodput in bit/s, medians.
+#[derive(Debug, Serialize)]
+struct Row {
+    scenario: String,
+    hawser_bps: f64,
+    best_single_bps: f64,
+    mptcp_bps: Option<f64>,
+    /// Of the networks' rates, where they are constant.
+    share_of_sum: Option<f64>,
+    comparison: Comparison,
+}
+
+impl Row {
+    fn new(scenario: String, comparison: Comparison) -> Self {
+        let median = |via: &str, name: &str| {
+            let arm = comparison.arms.iter().find(|arm| arm.via == via)?;
+            Some(arm.summary.get(name)?.median)
+        };
+        let own = comparison.main.via.clone();
+        let best = comparison
+            .best_single
+            .as_ref()
+            .map(|name| format!("single:{name}"));
+        Self {
+            scenario,
+            hawser_bps: median(&own, "goodput_bps").unwrap_or(0.0),
+            best_single_bps: best.and_then(|via| median(&via, "goodput_bps")).unwrap_or(0.0),
+            mptcp_bps: median("mptcp", "goodput_bps"),
+            share_of_sum: median(&own, "share_of_sum"),
+            comparison,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let mbps = |bps: f64| format!("{:8.2}", bps / 1e6);
+        let ratio =
+            |value: Option<f64>| value.map_or(String::from("       -"), |value| format!("{value:8.3}"));
+        format!(
+            "{:<20} {} {} {} {} {}",
+            self.scenario,
+            mbps(self.hawser_bps),
+            mbps(self.best_single_bps),
+            self.mptcp_bps.map_or(String::from("       -"), mbps),
+            ratio((self.best_single_bps > 0.0).then(|| self.hawser_bps / self.best_single_bps)),
+            ratio(self.share_of_sum),
+        )
+    }
+}
+
+fn heading(runs: u32) -> String {
+    format!(
+        "goodput in Mbit/s, medians of {runs}\n{:<20} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "scenario", "hawser", "best one", "mptcp", "of best", "of sum"
+    )
+}
+
+/// The committed scenarios.
+const SET: Set = Set {
+    directory: "bench",
+    scenarios: committed!["bench": "baseline", "rtt-70", "loss-2", "bw-10to1", "fiber-lte", "jit-20", "four"],
+    trace: "",
+    listed_by: "hawser bench networks --list",
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::committed::assert_complete;
+
+    #[test]
+    fn the_set_is_complete() {
+        assert_complete(&SET);
+    }
+
+    #[test]
+    fn each_network_and_mptcp_stand_beside_hawser() {
+        let all = SET.find(&["four".to_owned()], &[]).expect("a scenario");
+        let labels: Vec<String> = ways_of(&all[0].1)
+            .expect("legal")
+            .iter()
+            .map(Via::label)
+            .collect();
+        assert_eq!(
+            labels,
+            ["hub", "single:a", "single:b", "single:c", "single:d", "mptcp"]
+        );
+    }
+}
