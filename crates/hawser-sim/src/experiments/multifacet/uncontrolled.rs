@@ -25,7 +25,7 @@ pub struct SeveralClients;
 const RATES: [(u8, u8); 8] = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (7, 1), (4, 2), (5, 2)];
 const PLACEMENTS: u64 = 30;
 /// Of Table 3; the paper has twenty.
-const RUNS: u64 = 5;
+const RUNS: u64 = 8;
 
 /// What each of [`RATES`] carries.
 fn known(seed: u64) -> Vec<(Hop, f64)> {
