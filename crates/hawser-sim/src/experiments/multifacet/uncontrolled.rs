@@ -117,13 +117,15 @@ fn each_client(scheme: Scheme, clients: usize, seed: u64) -> Vec<f64> {
     let mut mean = vec![0.0; clients];
     for run in 0..RUNS {
         let mut floor = Floor::new(&setup, seed.wrapping_mul(RUNS).wrapping_add(run));
-        let flows: Vec<_> = (0..clients)
-            .map(|client| floor.download(client, Load::Tcp))
+        // Who comes first has an advantage: everybody does in turn.
+        let order = (0..clients).map(|place| (place + run as usize) % clients);
+        let flows: Vec<_> = order
+            .map(|client| (client, floor.download(client, Load::Tcp)))
             .collect();
         let (from, to) = (LONG.0, LONG.0 + LONG.1);
         floor.network.run(START + to);
-        for (mean, flow) in mean.iter_mut().zip(flows) {
-            *mean += floor.rate(flow, from, to) / RUNS as f64;
+        for (client, flow) in flows {
+            mean[client] += floor.rate(flow, from, to) / RUNS as f64;
         }
     }
     mean
