@@ -76,6 +76,13 @@ struct Lane {
     budget: Option<u64>,
 }
 
+/// Whose turn it is: a flow, and its place among those that wait.
+#[derive(Clone, Copy)]
+struct Turn {
+    skip: usize,
+    slot: u16,
+}
+
 /// The sending half of a session.
 ///
 /// Cost: O(paths) a run of packets; no allocation once the tables have grown.
@@ -153,6 +160,11 @@ impl<B: Copy> Egress<B> {
     pub fn set_scheduler(&mut self, class: Class, name: &str) -> Result<(), UnknownScheduler> {
         self.schedulers[class as usize] = scheduler::by_name(name, self.seed)?;
         Ok(())
+    }
+
+    /// Bounds the buffers that are kept for repair: a driver whose buffers hold single packets needs more of them.
+    pub fn keep_at_most(&mut self, buffers: usize) {
+        self.kept.limit = buffers;
     }
 
     /// Changes how packets of layered streams are known; it holds for packets that come in from now on. A flow in which a rule
@@ -441,9 +453,9 @@ impl<B: Copy> Egress<B> {
                     }
                 }
                 Decision::Send { lane, count } => {
-                    return Some(self.emit(skip, slot, lane, count, false, now));
+                    return Some(self.emit(Turn { skip, slot }, lane, count, false, now));
                 }
-                Decision::Duplicate(mask) => return self.emit_copies(skip, slot, mask, now),
+                Decision::Duplicate(mask) => return self.emit_copies(Turn { skip, slot }, mask, now),
             }
         }
         self.note_idle(now);
@@ -472,8 +484,7 @@ impl<B: Copy> Egress<B> {
     /// Sends `count` segments. Packets whose order is free have no place in their flow, unless each has `copies` to be told from.
     fn emit(
         &mut self,
-        skip: usize,
-        slot: u16,
+        Turn { skip, slot }: Turn,
         lane: usize,
         count: u16,
         copies: bool,
@@ -532,13 +543,13 @@ impl<B: Copy> Egress<B> {
 
     /// Sends one segment on several paths; the buffer is freed with the last copy. Copies pass the receiver's resequencer whatever
     /// the flow: it delivers one of them.
-    fn emit_copies(&mut self, skip: usize, slot: u16, mask: u64, now: Instant) -> Option<Transmit<B>> {
+    fn emit_copies(&mut self, turn: Turn, mask: u64, now: Instant) -> Option<Transmit<B>> {
         let lanes: Vec<usize> = (0..self.views.len())
             .filter(|bit| mask & (1 << bit) != 0)
             .map(|bit| self.view_lanes[bit])
             .collect();
         let (first, others) = lanes.split_first()?;
-        let mut transmit = self.emit(skip, slot, *first, 1, true, now);
+        let mut transmit = self.emit(turn, *first, 1, true, now);
         let Body::Packets { run, last, .. } = &mut transmit.body else {
             return Some(transmit);
         };
@@ -703,7 +714,7 @@ mod tests {
                 Body::Packets {
                     unordered, sequence, ..
                 } => Some((unordered, sequence.0)),
-                _ => None,
+                Body::Report(_) | Body::Probe(_) | Body::Reply(_) => None,
             })
             .collect();
         let [(false, first), (true, _), (false, second), (false, third)] = sent[..] else {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use hawser_netem::report::{Finding, Report};
 use hawser_netem::scenario::Scenario;
-use hawser_sim::run::{RunError, run};
+use hawser_sim::run::{RunError, Watch, run};
 use hawser_units::Duration;
 
 const TWO: &str = r#"
@@ -34,7 +34,7 @@ fn scenario(text: &str, settings: &[&str]) -> Scenario {
 
 fn report(text: &str, settings: &[&str]) -> Report {
     let scenario = scenario(text, settings);
-    run(&scenario, &scenario.via, None, &mut |_: Duration| {})
+    run(&scenario, &scenario.via, Watch::default(), &mut |_: Duration| {})
         .expect("it runs")
         .report
 }
@@ -118,11 +118,71 @@ fn a_run_repeats_itself_bit_for_bit() {
 fn refuses_what_it_does_not_model() {
     let refusal = |text: &str, settings: &[&str]| {
         let scenario = scenario(text, settings);
-        run(&scenario, &scenario.via, None, &mut |_| {}).expect_err("it is refused")
+        run(&scenario, &scenario.via, Watch::default(), &mut |_| {}).expect_err("it is refused")
     };
     let text = format!("{TWO}{TCP}");
     assert_eq!(refusal(TWO, &[]), RunError::NoWorkload);
     assert_eq!(refusal(&text, &["via=direct"]), RunError::Via("direct".into()));
     let error = refusal(&text, &["via=mptcp", "workload.0.congestion=bbr"]);
     assert!(error.to_string().contains("use cubic, reno, lia"), "{error}");
+}
+
+const AIR: &str = r#"
+name = "air"
+duration = "5s"
+warmup = "1s"
+via = "single:a"
+[[network]]
+name = "a"
+wifi = { standard = "g", channel = 6, rate = "54mbit" }
+down = { rate = "100mbit", delay = "5ms" }
+up = { rate = "100mbit", delay = "5ms" }
+[[network]]
+name = "b"
+wifi = { standard = "g", channel = 11, rate = "54mbit" }
+down = { rate = "100mbit", delay = "5ms" }
+up = { rate = "100mbit", delay = "5ms" }
+[[workload]]
+kind = "tcp"
+"#;
+
+#[test]
+fn a_last_hop_on_the_air_bounds_what_a_network_carries() {
+    let mbps = |settings: &[&str]| report(AIR, settings).goodput_bps.total / 1e6;
+    let alone = mbps(&[]);
+    assert!((20.0..28.0).contains(&alone), "{alone}");
+    let crowded = mbps(&["network.0.wifi.neighbours=[\"40mbit\"]"]);
+    assert!(
+        crowded < 0.75 * alone,
+        "{crowded} beside a neighbour, {alone} without"
+    );
+    let slow = mbps(&["network.0.wifi.rate=6mbit"]);
+    assert!(slow < 6.0, "{slow}");
+    for via in ["via=hub", "via=mptcp"] {
+        let apart = mbps(&[via]);
+        assert!(
+            apart > 1.5 * alone,
+            "{via}: {apart} on two channels, {alone} on one"
+        );
+        let shared = mbps(&[via, "network.1.wifi.channel=6"]);
+        assert!(shared < 1.2 * alone, "{via}: {shared} on one channel twice");
+    }
+}
+
+#[test]
+fn the_air_is_drawn_where_there_is_one() {
+    let drawn = |text: &str| {
+        let scenario = scenario(text, &["duration=2s"]);
+        let watch = Watch {
+            air: true,
+            ..Watch::default()
+        };
+        run(&scenario, &scenario.via, watch, &mut |_: Duration| {})
+    };
+    let page = drawn(AIR).expect("it runs").timeline.expect("it is drawn");
+    for name in ["a: access point", "a: station", "b: access point"] {
+        assert!(page.contains(name), "{name}");
+    }
+    let refused = drawn(&AIR.replace("wifi =", "# wifi ="));
+    assert_eq!(refused.err(), Some(RunError::NoAir));
 }

@@ -7,12 +7,15 @@
 mod overrides;
 mod parse;
 mod values;
+mod wifi;
 
 use std::path::PathBuf;
 
 use hawser_units::{Bytes, Duration, Rate};
 
 use crate::{Change, LinkConfig};
+
+pub use wifi::Wifi;
 
 /// One experiment.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +62,8 @@ pub struct Network {
     pub name: String,
     /// Both directions; `None` for a plain cable without emulation.
     pub links: Option<Links>,
+    /// Its last hop, where that is the air.
+    pub wifi: Option<Wifi>,
 }
 
 /// Both directions of an emulated network.

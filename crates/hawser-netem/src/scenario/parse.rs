@@ -11,6 +11,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
+use super::wifi::RawWifi;
 use super::{Direction, Event, Links, Network, Scenario, ScenarioError, Via, Workload, overrides};
 use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
 
@@ -37,6 +38,7 @@ struct RawNetwork {
     name: Spanned<String>,
     down: Option<Spanned<RawLink>>,
     up: Option<Spanned<RawLink>>,
+    wifi: Option<Spanned<RawWifi>>,
 }
 
 #[derive(Deserialize)]
@@ -211,9 +213,15 @@ impl Reader<'_> {
                 .map(|link| self.link(link))
                 .transpose()?
                 .unwrap_or_default();
+            let wifi = network.wifi.map(|raw| {
+                let span = raw.span();
+                let read = raw.into_inner().read();
+                read.map_err(|problem| self.invalid(Some(span), problem))
+            });
             networks.push(Network {
                 name,
                 links: is_emulated.then_some(Links { down, up }),
+                wifi: wifi.transpose()?,
             });
         }
         Ok(networks)

@@ -145,3 +145,53 @@ fn units_mean_what_they_say() {
         assert!(values::duration(wrong).is_err(), "{wrong:?}");
     }
 }
+
+#[test]
+fn reads_a_last_hop_on_the_air_and_says_what_is_wrong_with_it() {
+    let with = |wifi: &str| {
+        FULL.replace(
+            "name = \"fiber\"\ndown",
+            &format!("name = \"fiber\"\nwifi = {{ {wifi} }}\ndown"),
+        )
+    };
+    let whole = "standard = \"g\", channel = 6, rate = \"54mbit\", power = \"-70dBm\", fading = { sd = \"4dB\", coherence = \"100ms\" }, neighbours = [\"5mbit\"]";
+    let scenario = parse_with(&with(whole), &[]).expect("a scenario");
+    let wifi = scenario.networks[0].wifi.as_ref().expect("on the air");
+    assert_eq!(
+        (wifi.channel, wifi.rate),
+        (6, Some(crate::air::phy::PhyRate::Ofdm(54)))
+    );
+    let expected = crate::air::Signal::of_power(-70.0).fading(4.0, Duration::from_millis(100));
+    assert_eq!(wifi.signal, expected);
+    assert_eq!(wifi.neighbours, [Rate::from_mbps(5)]);
+    assert_eq!(scenario.networks[1].wifi, None);
+    for (wrong, said) in [
+        (
+            "standard = \"ac\", channel = 6",
+            "unknown standard \"ac\"; write a, b, g or n",
+        ),
+        (
+            "standard = \"b\", channel = 6, rate = \"54mbit\"",
+            "write one of 1mbit, 2mbit, 5.5mbit, 11mbit",
+        ),
+        (
+            "standard = \"g\", channel = 6, power = \"-70\"",
+            "like \"-70dBm\"",
+        ),
+        (
+            "standard = \"g\", channel = 6, loss = 0.1, power = \"-70dBm\"",
+            "remove one",
+        ),
+        ("standard = \"g\", channel = 6, loss = 1.0", "below 1.0"),
+        (
+            "standard = \"g\", channel = 6, colour = 1",
+            "unknown field `colour`",
+        ),
+    ] {
+        let problem = problem(&with(wrong));
+        assert!(
+            problem.starts_with("dir/a.toml:9: ") && problem.contains(said),
+            "{problem}"
+        );
+    }
+}

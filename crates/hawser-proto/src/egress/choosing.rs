@@ -63,8 +63,9 @@ impl<B: Copy> Egress<B> {
         let Some(run) = flow.head().copied() else {
             return Decision::Again;
         };
-        let sparse = flow.backlog() < SPARSE;
         let (class, backlog) = (flow.class, flow.backlog());
+        // A transfer without a backlog is held back by its own window, not by ours.
+        let sparse = backlog < SPARSE && class != Class::Bulk;
         let len = run.cut.len_of(run.next) as u32;
         let usable = self.build_views(len, sparse, now);
         if self.views.is_empty() {
@@ -176,6 +177,7 @@ impl<B: Copy> Egress<B> {
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
                 loss: path.loss(),
+                is_growing: path.model().is_growing(),
             });
             self.view_lanes.push(at);
         }

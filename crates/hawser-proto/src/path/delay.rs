@@ -12,8 +12,10 @@ use hawser_units::{Duration, Instant};
 const WINDOW: Duration = Duration::from_secs(5);
 /// How far jitter may move the mean of a batch, in microseconds.
 const PRECISION_US: u64 = 1_000;
-/// Packets of a batch beyond which a path counts as irregular: a deviation of 4 ms.
-const FEW: u64 = 16;
+/// Deviation of a path that counts as irregular, in microseconds.
+const IRREGULAR_US: u64 = 4_000;
+/// No more is believed, in microseconds.
+const MAX_SPREAD_US: u32 = 200_000;
 /// A batch takes no longer than this: its deviation is added to it instead.
 const LONGEST_BATCH: Duration = Duration::from_secs(1);
 
@@ -57,6 +59,8 @@ pub struct Delay {
     reverse: i32,
     /// Mean difference between successive reports, us.
     jitter: u32,
+    /// Deviation of single packets, us; rises at once.
+    spread: u32,
     last: i32,
     batch: Batch,
     batch_since: Instant,
@@ -77,6 +81,7 @@ impl Delay {
             forward: None,
             reverse: 0,
             jitter: 0,
+            spread: 0,
             last: 0,
             batch: Batch::default(),
             batch_since: now,
@@ -108,6 +113,10 @@ impl Delay {
             self.reverse = measured.reverse_us;
         }
         self.last = forward;
+        self.spread = measured
+            .spread_us
+            .min(MAX_SPREAD_US)
+            .max(self.spread - self.spread / 16);
         self.newest_at = now;
         self.add_to_batch(measured, now);
     }
@@ -121,7 +130,7 @@ impl Delay {
         let batch = &mut self.batch;
         batch.sum +=
             i64::from(measured.forward_us.wrapping_sub(batch.first)) * packets.min(1 << 16).cast_signed();
-        batch.spread += u64::from(measured.spread_us) * packets;
+        batch.spread += u64::from(measured.spread_us.min(MAX_SPREAD_US)) * packets;
         batch.packets += packets.min(1 << 16);
         let spread = batch.spread / batch.packets;
         let needed = (spread / PRECISION_US).saturating_mul(spread / PRECISION_US);
@@ -129,15 +138,15 @@ impl Delay {
             .first
             .wrapping_add((batch.sum / batch.packets.cast_signed()) as i32);
         let error = (2 * spread) as f64 / (batch.packets as f64).sqrt();
+        if spread > IRREGULAR_US && !self.is_irregular {
+            self.is_irregular = true;
+            self.least = None;
+        }
         if batch.packets >= needed || now.since(self.batch_since) >= LONGEST_BATCH {
-            if needed > FEW && !self.is_irregular {
-                self.is_irregular = true;
-                self.least = None;
-            }
             self.on_mean(mean.wrapping_add(error as i32), now);
             self.batch = Batch::default();
         } else if self.least.is_none() {
-            self.on_mean(mean, now);
+            self.on_mean(mean.wrapping_add(error as i32), now);
         }
     }
 
@@ -186,6 +195,12 @@ impl Delay {
     #[must_use]
     pub fn jitter(&self) -> Duration {
         Duration::from_micros(u64::from(self.jitter))
+    }
+
+    /// How far single packets deviate on a path that reorders; zero on one that keeps the order.
+    #[must_use]
+    pub fn spread(&self) -> Duration {
+        Duration::from_micros(u64::from(self.spread))
     }
 
     /// How fast the one-way delay grows, in seconds per second.

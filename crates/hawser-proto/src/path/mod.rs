@@ -67,6 +67,9 @@ const DEAD_EAGER_FOR: Duration = Duration::from_secs(60);
 const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
+/// Packets in flight that make a burst, and how long after its end it is probed.
+const BURST: u32 = 4;
+const TAIL_QUIET: Duration = Duration::from_millis(10);
 /// So many losses in one report are not chance when nothing large came through.
 const DOUBTFUL: u64 = 8;
 
@@ -127,6 +130,9 @@ pub struct Path {
     was_dead: bool,
     last_probe: Option<Instant>,
     next_probe: Instant,
+    /// The newest counter behind which a probe of the burst's end was sent, and when the last packet that will be reported went.
+    tail_probed: u64,
+    eliciting_at: Instant,
     tokens: [(u64, Instant); 8],
     next_token: u64,
 }
@@ -164,6 +170,8 @@ impl Path {
             was_dead: false,
             last_probe: None,
             next_probe: now,
+            tail_probed: 0,
+            eliciting_at: now,
             tokens: [(0, now); 8],
             next_token: seed | 1,
         }
@@ -303,6 +311,7 @@ impl Path {
                 self.acked_sent_at = now;
             }
             self.eliciting_sent = counter;
+            self.eliciting_at = now;
             self.pacer.on_sent(self.model.pacing(), udp_bytes, now);
         }
         self.cumulative += udp_bytes;
@@ -330,7 +339,7 @@ impl Path {
 
     /// Doubles the ring while what is in flight would overwrite itself.
     fn grow_ring(&mut self) {
-        let needed = self.next_counter - self.reported.unwrap_or(0);
+        let needed = self.next_counter - self.newest;
         let len = self.ring.len() as u64;
         if needed < len || len >= 1 << 16 {
             return;
@@ -435,12 +444,13 @@ impl Path {
 
     /// The newest packet sent by `at`, after those reported before and up to `highest`.
     fn sent_by(&self, at: Instant, highest: u64) -> u64 {
-        let (mut low, mut high) = (self.newest.min(highest), highest);
+        let oldest = self.next_counter - self.next_counter.min(self.ring.len() as u64);
+        let (mut low, mut high) = (self.newest.max(oldest).min(highest), highest);
         // The clocks of both ends count whole microseconds.
         let at = at + Duration::from_micros(3);
         while low < high {
             let middle = high - (high - low) / 2;
-            if self.remembers(middle) && self.sent(middle).at <= at {
+            if self.sent(middle).at <= at {
                 low = middle;
             } else {
                 high = middle - 1;
@@ -596,6 +606,18 @@ impl Path {
         }
     }
 
+    /// When the end of a burst is to be followed by a probe: its loss would show at no later packet.
+    ///
+    /// Source: RFC 8985 section 7 (tail loss probe). Deviates: after a fixed time, because the probe is small and carries nothing.
+    fn tail_due(&self) -> Instant {
+        let is_burst = self.packets_in_flight() >= BURST && self.eliciting_sent > self.tail_probed;
+        if self.state == State::Active && is_burst {
+            self.eliciting_at + TAIL_QUIET
+        } else {
+            Instant::FAR_FUTURE
+        }
+    }
+
     fn probe_due(&self, session_used: Instant, now: Instant) -> Instant {
         match self.state {
             State::Active => {
@@ -603,7 +625,7 @@ impl Path {
                     .last_heard
                     .unwrap_or(self.since)
                     .max(self.last_probe.unwrap_or(self.since));
-                heard + self.keepalive(session_used, now)
+                (heard + self.keepalive(session_used, now)).min(self.tail_due())
             }
             State::Dead if self.probing == Probing::OnHearing => Instant::FAR_FUTURE,
             State::Suspect | State::Validating | State::Dead => self.next_probe,
@@ -637,6 +659,7 @@ impl Path {
         };
         self.next_probe = now + interval;
         self.last_probe = Some(now);
+        self.tail_probed = self.next_counter;
         Some(Probe {
             token: self.issue_token(now, true),
             outer_len: 0,

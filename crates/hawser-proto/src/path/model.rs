@@ -28,8 +28,17 @@ const STARTUP_GAIN: f64 = 2.77;
 ///
 /// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.
 const STARTUP_LOSS: u64 = 6;
+/// Losses in one round that say that a queue overflows, whatever its delay: so many, and so large a share, beyond what links lose by chance.
+const OVERFLOW_LOST: u64 = 16;
+const OVERFLOW_SHARE: f64 = 0.1;
+/// What is left of the rate after an overflow.
+///
+/// Source: draft-ietf-ccwg-bbr, `BBRBeta`.
+const OVERFLOW_CUT: f64 = 0.7;
 /// Gains of the cruise cycle, one each round: probe, give back, hold.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// The gain of a probe after others that found more.
+const MAX_PROBE_GAIN: f64 = 2.0;
 /// Gain while a queue is drained.
 const DRAIN_GAIN: f64 = 0.7;
 /// How far the window exceeds the product of rate and round trip: room for jitter, small enough that a blackhole swallows little.
@@ -99,6 +108,8 @@ pub struct Model {
     delay: Delay,
     /// Smoothed round trip and its variation; `None` before the first.
     smoothed: Option<(Duration, Duration)>,
+    /// The counters at which this round began and will end.
+    round_begin: u64,
     round_end: u64,
     round_since: Instant,
     /// The shortest queue seen in this round.
@@ -109,6 +120,7 @@ pub struct Model {
     queued_reports: u32,
     full_rate: Rate,
     full_rounds: u32,
+    probe_gain: f64,
     cap: Option<Rate>,
 }
 
@@ -123,6 +135,7 @@ impl Model {
             bucket_since: now,
             delay: Delay::new(now),
             smoothed: None,
+            round_begin: 0,
             round_end: 0,
             round_since: now,
             round_queue: None,
@@ -132,6 +145,7 @@ impl Model {
             queued_reports: 0,
             full_rate: Rate::ZERO,
             full_rounds: 0,
+            probe_gain: CYCLE[0],
             cap,
         }
     }
@@ -155,6 +169,12 @@ impl Model {
         }
         let round_trip = self.base_round_trip() + REPORT_DELAY;
         rate.max(Rate::of(Bytes(INITIAL_WINDOW), round_trip).unwrap_or_default())
+    }
+
+    /// Whether the path's capacity is still being found by sending ever more.
+    #[must_use]
+    pub fn is_growing(&self) -> bool {
+        self.phase == Phase::Startup
     }
 
     /// Smoothed round trip (RFC 6298); zero when nothing is known.
@@ -191,6 +211,7 @@ impl Model {
         let gain = match self.phase {
             Phase::Startup => STARTUP_GAIN,
             Phase::Drain => DRAIN_GAIN,
+            Phase::Cruise if self.cycle == 0 => self.probe_gain,
             Phase::Cruise => CYCLE[self.cycle],
         };
         let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(LEAST));
@@ -210,7 +231,7 @@ impl Model {
         let gain = if self.phase == Phase::Startup {
             STARTUP_WINDOW_GAIN
         } else {
-            WINDOW_GAIN
+            WINDOW_GAIN.max(self.probe_gain)
         };
         let product = rate.bytes_in(self.base_round_trip()).0;
         let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
@@ -246,6 +267,7 @@ impl Model {
         let round_over = sample.newest >= self.round_end && now.since(self.round_since) >= MIN_ROUND;
         if round_over {
             self.on_round(sample);
+            self.round_begin = sample.newest;
             self.round_end = sample.next_counter;
             self.round_since = now;
             self.round_queue = None;
@@ -284,7 +306,13 @@ impl Model {
 
     /// Whether a queue is more than the path's own irregularity.
     fn stands(&self, queue: Duration) -> bool {
-        queue > QUEUE_ALLOWANCE + self.base_round_trip() / 8 + self.delay.jitter()
+        queue > QUEUE_ALLOWANCE + self.base_round_trip() / 8 + self.delay.jitter() + self.delay.spread()
+    }
+
+    /// A queue that overflows is not seen to stand when the path is used in bursts, but it is seen to lose.
+    fn overflows(&self, sample: &Sample) -> bool {
+        let sent = sample.newest.saturating_sub(self.round_begin);
+        self.round_lost >= OVERFLOW_LOST && self.round_lost as f64 > OVERFLOW_SHARE * sent as f64
     }
 
     fn on_round(&mut self, sample: &Sample) {
@@ -304,7 +332,12 @@ impl Model {
                 }
             }
             Phase::Cruise => {
-                if queued {
+                if self.overflows(sample) {
+                    for rate in &mut self.buckets {
+                        *rate = rate.scale(OVERFLOW_CUT);
+                    }
+                    self.enter(Phase::Drain);
+                } else if queued {
                     self.enter(Phase::Drain);
                 } else {
                     self.advance_cycle(sample);
@@ -337,14 +370,18 @@ impl Model {
         self.full_rounds >= 3
     }
 
-    /// A probe that found more is repeated at once: capacity is taken up within a few rounds.
+    /// A probe that found more is repeated at once, and more boldly: capacity is taken up within a few rounds. What a round sends is
+    /// measured in the next.
     fn advance_cycle(&mut self, sample: &Sample) {
-        let found = self.cycle == 0 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
+        let found = self.cycle <= 1 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
+        self.cycle = if found { 0 } else { (self.cycle + 1) % CYCLE.len() };
         if self.cycle == 0 {
             self.full_rate = self.rate();
-        }
-        if !found {
-            self.cycle = (self.cycle + 1) % CYCLE.len();
+            self.probe_gain = if found {
+                (self.probe_gain * 1.25).min(MAX_PROBE_GAIN)
+            } else {
+                CYCLE[0]
+            };
         }
     }
 
@@ -359,6 +396,7 @@ impl Model {
         if phase == Phase::Cruise {
             self.full_rate = self.rate();
             self.cycle = 2;
+            self.probe_gain = CYCLE[0];
         }
         self.phase = phase;
     }

@@ -115,7 +115,7 @@ impl Receiver {
         }
         let before = self.next;
         self.next = self.beyond.advance(end);
-        self.unacknowledged += 1;
+        self.unacknowledged += u32::from(segment.payload.div_ceil(self.config.segment));
         if had_holes || self.config.delayed_ack.is_none() || self.unacknowledged >= 2 || self.quick_acks > 0 {
             // What fills a hole is acknowledged at once (RFC 5681 section 4.2).
             self.quick_acks = self.quick_acks.saturating_sub(1);
