@@ -5,6 +5,7 @@
 //!   carries as much, of which so many frames are lost. Equation 2 is given what each hop carries alone. A gain counts as none below 2 %.
 //!   The own link's 40 were 45 before a look at the results, of which too many had no gain.
 //! - Table 3: the own link is as its traditional row says (19 Mb/s), the shared link and the hop to the clients are from figure 2's range, 30 and 60.
+//!   Eight runs in which the clients begin in turn stand for the paper's twenty; with one order the last to begin had 0.79 of a fair share.
 
 use hawser_netem::Random;
 use hawser_netem::report::Spread;
