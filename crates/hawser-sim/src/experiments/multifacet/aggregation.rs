@@ -7,6 +7,7 @@
 //!   walls are not stated, and none are taken.
 //! - Figure 13 and Table 5: 802.11a/g samples its rates. Figure 13's 802.11n is figure 10's; Table 5's is one stream in 20 MHz, because its sum
 //!   is less than any other mode carries. "Variable" channels have a competitor on each, half a second on and half a second off.
+//! - The server is 20 us away, on the same cable, as the paper names no delay for these; 5 ms and 200 us before a look at Table 5's results.
 
 use hawser_netem::air::phy::PhyRate;
 use hawser_netem::air::{RateControl, Signal, loss_at};

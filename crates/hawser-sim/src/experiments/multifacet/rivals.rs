@@ -3,8 +3,10 @@
 //! What the paper does not state, and what was taken:
 //! - Figure 8a: the hops of Table 3 (20, 30 and 60 Mb/s). MPTCP has an address of the client on each link; both end in the repeater's hop.
 //! - Figure 9: the own link is in the 5 GHz band, 40 MHz wide and one scheme slower than the shared link, whose channel the others use for all hops:
-//!   the signal is 7 dB weaker there. The direct link is at the slowest rate, and loses what a link at the edge loses (a third).
-//! - Table 4: the hops of figure 7's C3 when the competitor takes what it can, its most favourable case. ROMA's logic estimates once a second what
+//!   the signal is 7 dB weaker there. The direct link is at the slowest rate, and loses what a link at the edge loses (a third). The own
+//!   link's advantage and the direct link's loss were chosen with equation 2 and the paper's ratios at hand, before a run.
+//! - Table 4: the hops of figure 7's C3 when the competitor takes what it can, its most favourable case (half of the channel at
+//!   most before a look at the results). ROMA's logic estimates once a second what
 //!   the shared channel has free for the two hops of another packet, from how busy it was, the repeater's and its own frames included, and
 //!   plans the shares of the links for the next second by it.
 
