@@ -5,6 +5,7 @@
 
 mod registry;
 mod report;
+mod slots;
 
 use std::num::NonZeroUsize;
 
