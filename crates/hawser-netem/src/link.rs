@@ -126,14 +126,15 @@ pub struct Link<T> {
     reorders: bool,
     /// Whether packets ever could overtake, so that some may still be on their way.
     may_overtake: bool,
-    queue: VecDeque<Waiting<T>>,
+    /// Those in flight, in order, then those that wait: a packet stays in its place until it comes out.
+    packets: VecDeque<Held<T>>,
+    flying: usize,
     queued_bytes: u64,
     bound: u64,
     in_service: Option<Service>,
     free_at: Instant,
     capacity: Capacity,
     delay: Duration,
-    in_order: VecDeque<InFlight<T>>,
     last_delivery: Instant,
     counters: Counters,
     rare: Box<Rare<T>>,
@@ -145,7 +146,7 @@ struct Rare<T> {
     config: LinkConfig,
     epoch: Instant,
     position: Position,
-    overtaking: BinaryHeap<Reverse<InFlight<T>>>,
+    overtaking: BinaryHeap<Reverse<Overtaking<T>>>,
     next_order: u64,
     jitter_random: Random,
     loss: LossProcess,
@@ -154,10 +155,11 @@ struct Rare<T> {
 }
 
 #[derive(Debug)]
-struct Waiting<T> {
+struct Held<T> {
     item: T,
+    /// When it arrived; in flight, when it comes out.
+    at: Instant,
     frame: u32,
-    arrived: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -166,12 +168,11 @@ struct Service {
     end: Instant,
 }
 
+/// A packet that may overtake others; those of equal time keep their order.
 #[derive(Debug)]
-struct InFlight<T> {
-    at: Instant,
+struct Overtaking<T> {
+    held: Held<T>,
     order: u64,
-    frame: u32,
-    item: T,
 }
 
 impl<T> Link<T> {
@@ -184,14 +185,14 @@ impl<T> Link<T> {
             is_jittery: false,
             reorders: false,
             may_overtake: false,
-            queue: VecDeque::new(),
+            packets: VecDeque::new(),
+            flying: 0,
             queued_bytes: 0,
             bound: 0,
             in_service: None,
             free_at: now,
             capacity: Capacity::Unlimited,
             delay: Duration::ZERO,
-            in_order: VecDeque::new(),
             last_delivery: now,
             counters: Counters::default(),
             rare: Box::new(Rare {
@@ -259,10 +260,10 @@ impl<T> Link<T> {
             return Some(item);
         }
         self.queued_bytes += frame;
-        self.queue.push_back(Waiting {
+        self.packets.push_back(Held {
             item,
+            at: now,
             frame: u32::try_from(frame).unwrap_or(u32::MAX),
-            arrived: now,
         });
         None
     }
@@ -270,14 +271,21 @@ impl<T> Link<T> {
     /// The next packet whose time has come.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<T> {
         self.advance(now);
+        self.poll_arrived(now)
+    }
+
+    /// The next packet that arrives by `now` among those that [`Self::advance`] has seen leave: for a driver whose far end is ahead in time
+    /// of its near end, which may still put packets in.
+    pub fn poll_arrived(&mut self, now: Instant) -> Option<T> {
         let overtakes = |rare: &Rare<T>| {
             let first = rare.overtaking.peek();
-            first.is_some_and(|Reverse(first)| first.at <= now)
+            first.is_some_and(|Reverse(first)| first.held.at <= now)
         };
         let due = if self.may_overtake && overtakes(&self.rare) {
-            self.rare.overtaking.pop().map(|Reverse(first)| first)
-        } else if self.in_order.front().is_some_and(|first| first.at <= now) {
-            self.in_order.pop_front()
+            self.rare.overtaking.pop().map(|Reverse(first)| first.held)
+        } else if self.first_in_flight().is_some_and(|first| first.at <= now) {
+            self.flying -= 1;
+            self.packets.pop_front()
         } else {
             None
         }?;
@@ -293,25 +301,23 @@ impl<T> Link<T> {
 
     /// When [`Self::poll_transmit`] may next have something; `None` while the link is empty.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        let overtaking = if self.may_overtake {
-            self.rare.overtaking.peek().map(|Reverse(first)| first.at)
-        } else {
-            None
-        };
-        let in_order = self.in_order.front().map(|first| first.at);
-        let flying = [overtaking, in_order].into_iter().flatten().min();
+        let mut due = self.first_in_flight().map(|first| first.at);
+        if self.may_overtake
+            && let Some(Reverse(first)) = self.rare.overtaking.peek()
+        {
+            let overtaking = first.held.at;
+            due = Some(due.map_or(overtaking, |due| due.min(overtaking)));
+        }
         // Whoever is in service comes out later than everyone before it, unless it may overtake.
-        if flying.is_some() && !self.reorders {
-            return flying;
+        if due.is_some() && !self.reorders {
+            return due;
         }
         self.start_service();
-        let least_delay = if self.is_jittery {
-            Duration::ZERO
-        } else {
-            self.delay
+        let Some(service) = self.in_service else {
+            return due;
         };
-        let served = self.in_service.map(|service| service.end + least_delay);
-        [flying, served].into_iter().flatten().min()
+        let served = service.end + self.least_delay();
+        Some(due.map_or(served, |due| due.min(served)))
     }
 
     /// Changes a running link.
@@ -347,7 +353,7 @@ impl<T> Link<T> {
         self.rare.config.capacity = capacity.clone();
         self.rare.position = Position::default();
         self.capacity = capacity;
-        let (Some(service), Some(head)) = (self.in_service, self.queue.front()) else {
+        let (Some(service), Some(head)) = (self.in_service, self.first_waiting()) else {
             return;
         };
         let whole = service.end.since(service.start).as_nanos().max(1);
@@ -362,45 +368,66 @@ impl<T> Link<T> {
         let rare = &mut *self.rare;
         let before = rare.swallowed.len();
         rare.swallowed
-            .extend(self.queue.drain(..).map(|waiting| waiting.item));
+            .extend(self.packets.drain(self.flying..).map(|held| held.item));
         rare.swallowed
-            .extend(self.in_order.drain(..).map(|flying| flying.item));
+            .extend(self.packets.drain(..).map(|held| held.item));
         rare.swallowed
-            .extend(rare.overtaking.drain().map(|Reverse(flying)| flying.item));
+            .extend(rare.overtaking.drain().map(|Reverse(first)| first.held.item));
+        self.flying = 0;
         self.counters.lost_outage += (rare.swallowed.len() - before) as u64;
         self.queued_bytes = 0;
         self.in_service = None;
         self.free_at = now;
     }
 
+    /// The least time between a packet's way in and its way out, whatever is waiting.
+    #[must_use]
+    pub fn least_delay(&self) -> Duration {
+        if self.is_jittery || self.reorders {
+            Duration::ZERO
+        } else {
+            self.delay
+        }
+    }
+
     /// Moves every packet whose serialisation ended by `now` on its way.
-    fn advance(&mut self, now: Instant) {
+    pub fn advance(&mut self, now: Instant) {
         loop {
             self.start_service();
             let Some(service) = self.in_service.filter(|service| service.end <= now) else {
                 return;
             };
-            let Some(done) = self.queue.pop_front() else {
-                return;
-            };
+            let Some(done) = self.first_waiting() else { return };
+            self.queued_bytes -= u64::from(done.frame);
             self.in_service = None;
             self.free_at = service.end;
-            self.queued_bytes -= u64::from(done.frame);
             if self.is_lossy && self.rare.loss.is_lost() {
                 self.counters.lost_random += 1;
-                self.rare.swallowed.push(done.item);
+                let lost = self.packets.remove(self.flying);
+                self.rare.swallowed.extend(lost.map(|lost| lost.item));
             } else {
-                self.fly(done, service.end);
+                self.fly(service.end);
             }
         }
+    }
+
+    fn first_in_flight(&self) -> Option<&Held<T>> {
+        if self.flying == 0 {
+            return None;
+        }
+        self.packets.front()
+    }
+
+    fn first_waiting(&self) -> Option<&Held<T>> {
+        self.packets.get(self.flying)
     }
 
     fn start_service(&mut self) {
         if self.in_service.is_some() {
             return;
         }
-        let Some(head) = self.queue.front() else { return };
-        let start = self.free_at.max(head.arrived);
+        let Some(head) = self.first_waiting() else { return };
+        let start = self.free_at.max(head.at);
         let frame = u64::from(head.frame);
         let end = match &self.capacity {
             Capacity::Rate(rate) => start + rate.time_for(Bytes(frame)),
@@ -412,7 +439,8 @@ impl<T> Link<T> {
         self.in_service = Some(Service { start, end });
     }
 
-    fn fly(&mut self, done: Waiting<T>, departed: Instant) {
+    /// Puts the first waiting packet, whose serialisation ended at `departed`, on its way.
+    fn fly(&mut self, departed: Instant) {
         let mut at = departed + self.delay;
         if self.is_jittery {
             let sd = self.rare.config.jitter.sd.as_secs_f64();
@@ -425,44 +453,37 @@ impl<T> Link<T> {
             };
         }
         if self.reorders {
-            let order = self.rare.next_order;
-            self.rare.next_order += 1;
-            self.rare.overtaking.push(Reverse(InFlight {
-                at,
-                order,
-                frame: done.frame,
-                item: done.item,
-            }));
-        } else {
-            at = at.max(self.last_delivery);
-            self.last_delivery = at;
-            self.in_order.push_back(InFlight {
-                at,
-                order: 0,
-                frame: done.frame,
-                item: done.item,
-            });
+            if let Some(held) = self.packets.remove(self.flying) {
+                let order = self.rare.next_order;
+                self.rare.next_order += 1;
+                let held = Held { at, ..held };
+                self.rare.overtaking.push(Reverse(Overtaking { held, order }));
+            }
+        } else if let Some(held) = self.packets.get_mut(self.flying) {
+            held.at = at.max(self.last_delivery);
+            self.last_delivery = held.at;
+            self.flying += 1;
         }
     }
 }
 
-impl<T> PartialEq for InFlight<T> {
+impl<T> PartialEq for Overtaking<T> {
     fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
+        (self.held.at, self.order) == (other.held.at, other.order)
     }
 }
 
-impl<T> Eq for InFlight<T> {}
+impl<T> Eq for Overtaking<T> {}
 
-impl<T> PartialOrd for InFlight<T> {
+impl<T> PartialOrd for Overtaking<T> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for InFlight<T> {
+impl<T> Ord for Overtaking<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
+        (self.held.at, self.order).cmp(&(other.held.at, other.order))
     }
 }
 

@@ -158,6 +158,15 @@ pub enum Finding {
         /// Round-trip times; `None` when nothing came back.
         rtt_ms: Option<RoundTrips>,
     },
+    /// Of a video.
+    Video {
+        /// Pictures sent.
+        pictures: u64,
+        /// Pictures that were there in time with all that they build on.
+        shown: u64,
+        /// The share of datagrams that were not there in time, by layer: of I, P and B pictures, or of each description.
+        layer_loss: Vec<f64>,
+    },
     /// Of a download.
     Http {
         /// How long it took; `None` when it did not finish.
@@ -416,14 +425,14 @@ impl Finding {
     fn reordered(&self) -> u64 {
         match self {
             Self::Udp { reordered, .. } => *reordered,
-            Self::Tcp { .. } | Self::Ping { .. } | Self::Http { .. } => 0,
+            Self::Tcp { .. } | Self::Ping { .. } | Self::Http { .. } | Self::Video { .. } => 0,
         }
     }
 
     fn rtt_ms(&self) -> Option<RoundTrips> {
         match self {
             Self::Ping { rtt_ms, .. } => *rtt_ms,
-            Self::Tcp { .. } | Self::Udp { .. } | Self::Http { .. } => None,
+            Self::Tcp { .. } | Self::Udp { .. } | Self::Http { .. } | Self::Video { .. } => None,
         }
     }
 }
@@ -470,6 +479,20 @@ fn finding_line(finding: &Finding) -> Option<String> {
             ),
             None => format!("  ping: none of {sent} back"),
         }),
+        Finding::Video {
+            pictures,
+            shown,
+            layer_loss,
+        } => {
+            let lost: Vec<String> = layer_loss
+                .iter()
+                .map(|loss| format!("{:.2}", loss * 100.0))
+                .collect();
+            let lost = lost.join(", ");
+            Some(format!(
+                "  video: {shown} of {pictures} pictures shown; lost by layer: {lost} %"
+            ))
+        }
         Finding::Http { completed_s, bytes } => Some(match completed_s {
             Some(seconds) => format!("  http: {:.1} MB in {seconds:.2} s", *bytes as f64 / 1e6),
             None => format!("  http: not finished, {:.1} MB", *bytes as f64 / 1e6),

@@ -4,20 +4,25 @@
 //! receiving half heard with the `handle_*` methods, and drains [`Egress::poll_transmit`]; headers and encryption are the driver's.
 //! The receiving half is [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
+mod choosing;
 mod kept;
+mod transmit;
 
 use std::collections::VecDeque;
 
-use hawser_units::{Duration, Instant, PathId, Rate, Sequence};
-use hawser_wire::data::{Class, FRAMING, Feedback, Inner, Kind};
-use hawser_wire::inner::{self, Ecn};
+use hawser_units::{Duration, Instant, PathId, Rate};
+use hawser_wire::data::{Class, FRAMING, Feedback};
+use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
 use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
 use crate::flow::{Flows, Refusal, Run};
-use crate::path::{self, Path, Probe, State};
-use crate::scheduler::{self, Choice, Demand, PathView, Scheduler, UnknownScheduler};
+use crate::path::{self, Path, State};
+use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
+use choosing::Decision;
 use kept::{Kept, Parcel, keeping_time};
+
+pub use transmit::{Body, Transmit};
 
 /// Bytes of a probe's body: the token.
 pub const PROBE_LEN: usize = 8;
@@ -25,103 +30,12 @@ pub const PROBE_LEN: usize = 8;
 const FULL_PACKET: u64 = 1_472;
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
-/// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single packets is held back like any other.
-const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
-/// Bounds of one flow's queue, whatever the rate.
-const QUEUE_MIN: u64 = 512 * 1024;
-const QUEUE_MAX: u64 = 16 * 1024 * 1024;
 /// Faster sessions keep nothing for repair: what leaves the processor's caches costs more than a rare loss. Units: bit/s.
 const KEEPS_BELOW: u64 = 1_000_000_000;
 /// An unproven address gets no more than this many times what it sent.
 ///
 /// Source: RFC 9000 section 8.
 const AMPLIFICATION: u64 = 3;
-
-/// Something to send. The driver adds headers, encrypts and sends it on the path.
-#[derive(Clone, Copy, Debug)]
-pub struct Transmit<B> {
-    /// On which path.
-    pub path: PathId,
-    /// The counter of its first packet; the others follow.
-    pub counter: u64,
-    /// What.
-    pub body: Body<B>,
-}
-
-/// What a [`Transmit`] carries.
-#[derive(Clone, Copy, Debug)]
-pub enum Body<B> {
-    /// `count` segments of a run from `run.next` on.
-    Packets {
-        /// The buffer and how it is cut.
-        run: Run<B>,
-        /// How many segments.
-        count: u16,
-        /// The flow's slot.
-        flow: u16,
-        /// Its class.
-        class: Class,
-        /// Its order does not matter.
-        unordered: bool,
-        /// It is sent again when it is reported missing.
-        backed: bool,
-        /// It is sent again.
-        repair: bool,
-        /// The place of the first segment in its flow.
-        sequence: Sequence,
-        /// The buffer is not needed any more after this.
-        last: bool,
-    },
-    /// A report on one of the peer's paths.
-    Report(Feedback),
-    /// A probe.
-    Probe(Probe),
-    /// The answer to a peer's probe.
-    Reply(u64),
-}
-
-impl<B> Body<B> {
-    /// The inner header for something handed to its path at `sent`; of several packets that of the first, and the others differ in sequence only.
-    #[must_use]
-    pub fn header(&self, sent: Instant) -> Inner {
-        let plain = Inner {
-            kind: Kind::Packet,
-            class: Class::Bulk,
-            checksum_partial: false,
-            unordered: false,
-            backed: false,
-            repair: false,
-            flow: 0,
-            sequence: Sequence(0),
-            sent_us: sent.as_micros_wrapping(),
-        };
-        let of = |kind| Inner { kind, ..plain };
-        match self {
-            Self::Packets {
-                run,
-                flow,
-                class,
-                unordered,
-                backed,
-                repair,
-                sequence,
-                ..
-            } => Inner {
-                class: *class,
-                checksum_partial: run.checksum_partial,
-                unordered: *unordered,
-                backed: *backed,
-                repair: *repair,
-                flow: *flow,
-                sequence: *sequence,
-                ..plain
-            },
-            Self::Report(_) => of(Kind::Feedback),
-            Self::Probe(_) => of(Kind::Probe),
-            Self::Reply(_) => of(Kind::ProbeReply),
-        }
-    }
-}
 
 /// Why a packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +74,13 @@ struct Lane {
     reachable: bool,
     /// Bytes that may still go to an unproven address; `None` once it is proven.
     budget: Option<u64>,
+}
+
+/// Whose turn it is: a flow, and its place among those that wait.
+#[derive(Clone, Copy)]
+struct Turn {
+    skip: usize,
+    slot: u16,
 }
 
 /// The sending half of a session.
@@ -239,6 +160,11 @@ impl<B: Copy> Egress<B> {
     pub fn set_scheduler(&mut self, class: Class, name: &str) -> Result<(), UnknownScheduler> {
         self.schedulers[class as usize] = scheduler::by_name(name, self.seed)?;
         Ok(())
+    }
+
+    /// Bounds the buffers that are kept for repair: a driver whose buffers hold single packets needs more of them.
+    pub fn keep_at_most(&mut self, buffers: usize) {
+        self.kept.limit = buffers;
     }
 
     /// Changes how packets of layered streams are known; it holds for packets that come in from now on. A flow in which a rule
@@ -340,6 +266,7 @@ impl<B: Copy> Egress<B> {
             checksum_partial: offload.checksum_partial,
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
+            order_free: is_bare_ack(packet, &summary),
             layer: layer::layer_of(packet, &summary, &self.layer_rules),
             since: now,
         };
@@ -350,40 +277,6 @@ impl<B: Copy> Egress<B> {
                 Refusal::QueueFull => Refused::QueueFull,
                 Refusal::TableFull => Refused::TableFull,
             })
-    }
-
-    /// How long a packet may wait at the entrance before its flow is told to slow down: what lets one flow fill every path while its
-    /// window recovers, and reach across the difference of their delays.
-    fn target(&self) -> Duration {
-        let active = || {
-            self.lanes
-                .iter()
-                .map(|lane| &lane.path)
-                .filter(|path| path.state() == State::Active)
-        };
-        let round_trip = active()
-            .map(|path| path.model().round_trip())
-            .max()
-            .unwrap_or_default();
-        let delays = || active().filter_map(|path| path.relative_delay_us());
-        let spread = match (delays().max(), delays().min()) {
-            (Some(most), Some(least)) => {
-                Duration::from_micros(u64::from(most.wrapping_sub(least).unsigned_abs()))
-            }
-            _ => Duration::ZERO,
-        };
-        (round_trip * 2).clamp(Duration::from_millis(5), Duration::from_millis(100))
-            + spread.min(Duration::from_millis(200))
-    }
-
-    fn queue_limit(&self) -> u64 {
-        let rate = self
-            .lanes
-            .iter()
-            .map(|lane| lane.path.model().rate().as_bps())
-            .sum();
-        let time = self.target() * 3 + Duration::from_millis(20);
-        Rate::from_bps(rate).bytes_in(time).0.clamp(QUEUE_MIN, QUEUE_MAX)
     }
 
     /// Takes in the peer's report on one of our paths.
@@ -559,8 +452,10 @@ impl<B: Copy> Egress<B> {
                         break;
                     }
                 }
-                Decision::Send { lane, count } => return Some(self.emit(skip, slot, lane, count, now)),
-                Decision::Duplicate(mask) => return self.emit_copies(skip, slot, mask, now),
+                Decision::Send { lane, count } => {
+                    return Some(self.emit(Turn { skip, slot }, lane, count, false, now));
+                }
+                Decision::Duplicate(mask) => return self.emit_copies(Turn { skip, slot }, mask, now),
             }
         }
         self.note_idle(now);
@@ -576,64 +471,6 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    fn choose(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
-        let Some(flow) = self.flows.get(slot) else {
-            return Decision::Again;
-        };
-        let Some(run) = flow.head().copied() else {
-            return Decision::Again;
-        };
-        let sparse = flow.backlog() < SPARSE;
-        let (class, backlog) = (flow.class, flow.backlog());
-        let len = run.cut.len_of(run.next) as u32;
-        let usable = self.build_views(len, sparse, now);
-        if self.views.is_empty() {
-            if usable {
-                // Its size was right when it came in, but the path that took it is gone.
-                self.counters.too_large += u64::from(run.left());
-                self.drop_head(slot, run.left(), now);
-                return Decision::Again;
-            }
-            return Decision::Wait(Instant::FAR_FUTURE);
-        }
-        let (freed, dropped) = self.flows.police(slot, target, now);
-        self.free(freed, now);
-        if dropped {
-            self.counters.policed += 1;
-            return Decision::Again;
-        }
-        let demand = Demand {
-            flow: slot,
-            len,
-            packets: run.left(),
-            sustained: class == Class::Bulk,
-            backlog,
-            layer: run.layer,
-        };
-        match self.schedulers[class as usize].choose(&demand, &self.views, now) {
-            Choice::Wait(until) => Decision::Wait(until),
-            Choice::Drop => {
-                self.counters.let_go += 1;
-                self.drop_head(slot, 1, now);
-                Decision::Again
-            }
-            Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),
-            Choice::Duplicate(_) => Decision::Wait(Instant::FAR_FUTURE),
-            Choice::Send { path, packets } => {
-                let Some(view) = self.views.get(path) else {
-                    return Decision::Wait(Instant::FAR_FUTURE);
-                };
-                let fits = (view.window / u64::from(len.max(1))).clamp(1, 64) as u16;
-                // The segments of one transmit are all of one size but for the run's last.
-                let count = packets.min(run.left()).min(fits).max(1);
-                Decision::Send {
-                    lane: self.view_lanes[path],
-                    count,
-                }
-            }
-        }
-    }
-
     fn free(&mut self, buffer: Option<B>, now: Instant) {
         let freed = buffer.and_then(|buffer| self.kept.retire(buffer, now));
         self.freed.extend(freed);
@@ -644,78 +481,19 @@ impl<B: Copy> Egress<B> {
         self.free(freed, now);
     }
 
-    /// Fills `views` with the paths that may carry a packet of `len` bytes. Returns whether any path is usable at all.
-    fn build_views(&mut self, len: u32, sparse: bool, now: Instant) -> bool {
-        self.views.clear();
-        self.view_lanes.clear();
-        let is = |state| move |lane: &&Lane| lane.reachable && lane.path.state() == state;
-        let state = if self.lanes.iter().any(|lane| is(State::Active)(&lane)) {
-            State::Active
-        } else {
-            State::Suspect
-        };
-        let usable = || {
-            self.lanes
-                .iter()
-                .enumerate()
-                .filter(move |(_, lane)| is(state)(lane))
-        };
-        let nearest = usable()
-            .filter_map(|(_, lane)| {
-                Some((
-                    lane.path.relative_delay_us()?,
-                    lane.path.model().min_round_trip() / 2,
-                ))
-            })
-            .min_by_key(|(delay, _)| *delay);
-        let udp = u64::from(len) + FRAMING as u64;
-        let mut any = false;
-        for (at, lane) in usable().take(64) {
-            any = true;
-            if u32::from(lane.path.mtu()) < len {
-                continue;
-            }
-            let path = &lane.path;
-            let window = path.model().window();
-            let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(SPARSE_EXTRA));
-            let half = path.model().min_round_trip() / 2;
-            let delay = match (nearest, path.relative_delay_us()) {
-                (Some((least, base)), Some(own)) => {
-                    base + Duration::from_micros(u64::from(own.wrapping_sub(least).unsigned_abs()))
-                }
-                _ => half,
-            };
-            let credit = path.credit(udp, now);
-            let window = if credit > 0 {
-                credit - credit / udp * FRAMING as u64
-            } else {
-                0
-            };
-            self.views.push(PathView {
-                id: path.id,
-                window: if sparse {
-                    window.max(u64::from(len))
-                } else {
-                    window
-                },
-                ready_at: if sparse { now } else { path.ready_at(udp, now) },
-                rate: path.model().expected_rate(),
-                in_flight: path.in_flight(),
-                packets_in_flight: path.packets_in_flight(),
-                delay: delay + path.queueing(),
-                round_trip: path.model().round_trip(),
-                mtu: path.mtu(),
-                loss: path.loss(),
-            });
-            self.view_lanes.push(at);
-        }
-        any
-    }
-
-    fn emit(&mut self, skip: usize, slot: u16, lane: usize, count: u16, now: Instant) -> Transmit<B> {
+    /// Sends `count` segments. Packets whose order is free have no place in their flow, unless each has `copies` to be told from.
+    fn emit(
+        &mut self,
+        Turn { skip, slot }: Turn,
+        lane: usize,
+        count: u16,
+        copies: bool,
+        now: Instant,
+    ) -> Transmit<B> {
         let flow = self.flows.get(slot).expect("the flow was chosen");
         let run = *flow.head().expect("its head was chosen");
-        let (class, unordered) = (flow.class, flow.unordered);
+        let class = flow.class;
+        let unordered = !copies && (flow.unordered || run.order_free);
         let path = &mut self.lanes[lane].path;
         let mut counter = 0;
         let mut bytes = 0;
@@ -728,12 +506,12 @@ impl<B: Copy> Egress<B> {
             bytes += len;
         }
         let id = path.id;
-        let sequence = self.flows.on_sent(slot, count, bytes, id.0, now);
+        let places = if unordered { 0 } else { count };
+        let sequence = self.flows.on_sent(slot, places, bytes, id.0, now);
         let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
-        // Nobody waits for the missing packet of a flow without order, and its receiver could not tell the repair from a copy.
-        let keeping = self.keeping.filter(|_| !unordered);
-        if let Some(time) = keeping {
+        // Nobody waits for a missing packet whose order is free, and its receiver could not tell the repair from a copy.
+        if let Some(time) = self.keeping.filter(|_| !unordered) {
             let parcel = Parcel {
                 run,
                 flow: slot,
@@ -743,7 +521,7 @@ impl<B: Copy> Egress<B> {
             self.kept
                 .keep(id, counter..counter + u64::from(count), parcel, now + time);
         }
-        let backed = keeping.is_some();
+        let backed = self.keeping.is_some();
         let last = done.and_then(|buffer| self.kept.retire(buffer, now)).is_some();
         let body = Body::Packets {
             run,
@@ -765,20 +543,16 @@ impl<B: Copy> Egress<B> {
 
     /// Sends one segment on several paths; the buffer is freed with the last copy. Copies pass the receiver's resequencer whatever
     /// the flow: it delivers one of them.
-    fn emit_copies(&mut self, skip: usize, slot: u16, mask: u64, now: Instant) -> Option<Transmit<B>> {
+    fn emit_copies(&mut self, turn: Turn, mask: u64, now: Instant) -> Option<Transmit<B>> {
         let lanes: Vec<usize> = (0..self.views.len())
             .filter(|bit| mask & (1 << bit) != 0)
             .map(|bit| self.view_lanes[bit])
             .collect();
         let (first, others) = lanes.split_first()?;
-        let mut transmit = self.emit(skip, slot, *first, 1, now);
-        let Body::Packets {
-            run, last, unordered, ..
-        } = &mut transmit.body
-        else {
+        let mut transmit = self.emit(turn, *first, 1, true, now);
+        let Body::Packets { run, last, .. } = &mut transmit.body else {
             return Some(transmit);
         };
-        *unordered = false;
         let release = core::mem::take(last);
         let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
         for lane in others {
@@ -843,6 +617,13 @@ impl<B: Copy> Egress<B> {
     }
 }
 
+/// Whether a packet is an acknowledgement and nothing else: the newest one says everything, so it overtakes whatever is held up.
+fn is_bare_ack(packet: &[u8], summary: &Summary) -> bool {
+    summary.key.protocol == protocol::TCP
+        && summary.tcp_flags & !(tcp_flag::ECE | tcp_flag::CWR) == tcp_flag::ACK
+        && packet.len() == usize::from(summary.headers_len)
+}
+
 /// What may go to an address before it is proven: the side that is called on waits to hear from it, the calling side chose it.
 fn initial_budget(path: &Path) -> Option<u64> {
     (path.probing() == path::Probing::OnHearing).then_some(0)
@@ -858,13 +639,6 @@ fn spend(lane: &mut Lane, bytes: u64) -> bool {
     }
     *budget -= bytes;
     true
-}
-
-enum Decision {
-    Again,
-    Wait(Instant),
-    Send { lane: usize, count: u16 },
-    Duplicate(u64),
 }
 
 fn default_scheduler(seed: u64) -> Box<dyn Scheduler> {
@@ -898,6 +672,55 @@ mod tests {
         sent.iter()
             .filter(|transmit| matches!(transmit.body, Body::Probe(_)))
             .count()
+    }
+
+    /// A TCP segment of one flow.
+    fn segment(flags: u8, payload: usize) -> Vec<u8> {
+        let mut packet = vec![0; 40 + payload];
+        let len = packet.len() as u16;
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&len.to_be_bytes());
+        packet[9] = protocol::TCP;
+        packet[32] = 5 << 4;
+        packet[33] = flags;
+        packet
+    }
+
+    #[test]
+    fn a_bare_acknowledgement_has_no_place_in_its_flow() {
+        let start = Instant::from_nanos(1_000_000_000);
+        let now = start + Duration::from_millis(150);
+        let mut egress = client(start);
+        let token = egress.lanes[0]
+            .path
+            .poll_probe(start, now)
+            .map_or(0, |probe| probe.token);
+        egress.handle_probe_reply(PathId(0), token, now);
+        assert_eq!(egress.lanes[0].path.state(), State::Active);
+        let flags = [
+            tcp_flag::ACK,
+            tcp_flag::ACK,
+            tcp_flag::ACK,
+            tcp_flag::ACK | tcp_flag::FIN,
+        ];
+        for (buffer, (flags, payload)) in flags.into_iter().zip([10, 0, 10, 0]).enumerate() {
+            let offload = Offload::default();
+            egress
+                .enqueue(&mut segment(flags, payload), offload, buffer as u32, now)
+                .expect("there is room");
+        }
+        let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now))
+            .filter_map(|transmit| match transmit.body {
+                Body::Packets {
+                    unordered, sequence, ..
+                } => Some((unordered, sequence.0)),
+                Body::Report(_) | Body::Probe(_) | Body::Reply(_) => None,
+            })
+            .collect();
+        let [(false, first), (true, _), (false, second), (false, third)] = sent[..] else {
+            panic!("{sent:?}")
+        };
+        assert_eq!((second, third), (first + 1, first + 2));
     }
 
     #[test]

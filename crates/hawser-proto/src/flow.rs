@@ -44,6 +44,8 @@ pub struct Run<B> {
     pub ecn_capable: bool,
     /// Mark the next segment sent.
     pub mark: bool,
+    /// Its order does not matter, whatever its flow's does.
+    pub order_free: bool,
     /// Its place in a layered stream.
     pub layer: Option<Layer>,
     /// When it came in.
@@ -98,8 +100,10 @@ impl<B: Copy> Flow<B> {
 }
 
 /// CoDel's memory of one queue.
+///
+/// Source: RFC 8289.
 #[derive(Clone, Copy, Debug, Default)]
-struct Codel {
+pub struct Codel {
     above_since: Option<Instant>,
     dropping: bool,
     drop_next: Instant,
@@ -107,8 +111,8 @@ struct Codel {
 }
 
 impl Codel {
-    /// Whether to drop or mark a packet that waited for `sojourn`.
-    fn on_dequeue(&mut self, sojourn: Duration, target: Duration, now: Instant) -> bool {
+    /// Whether to drop or mark a packet that waited for `sojourn`; the interval is 100 ms and `target`.
+    pub fn on_dequeue(&mut self, sojourn: Duration, target: Duration, now: Instant) -> bool {
         let interval = INTERVAL + target;
         if sojourn < target {
             self.above_since = None;
@@ -361,7 +365,7 @@ impl<B: Copy> Flows<B> {
         flow.queue.pop_front().map(|run| run.buffer)
     }
 
-    /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the sequence number of the first.
+    /// Accounts for segments of `bytes` in all sent on `path` that take `count` places in the flow, and returns the first of them.
     pub fn on_sent(&mut self, slot: u16, count: u16, bytes: u64, path: u16, now: Instant) -> Sequence {
         let flow = self.slots[usize::from(slot)]
             .as_mut()

@@ -8,8 +8,10 @@ use std::collections::VecDeque;
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Feedback, Inner, Kind, Outer};
 
+mod delays;
 mod missing;
 
+use delays::Delays;
 use missing::{Holes, Repairs};
 
 use crate::replay::ReplayWindow;
@@ -56,6 +58,7 @@ struct Receiver {
     unreported: u32,
     unreported_since: Instant,
     last_report: Instant,
+    delays: Delays,
     holes: Holes,
     /// Its sender keeps what it sends.
     backed: bool,
@@ -112,6 +115,7 @@ impl<T> Ingress<T> {
             unreported: 0,
             unreported_since: now,
             last_report: now,
+            delays: Delays::default(),
             holes: Holes::default(),
             backed: false,
             urgent: false,
@@ -171,17 +175,18 @@ impl<T> Ingress<T> {
             return (Freshness::Replayed, Some(item));
         }
         let newest = outer.counter > receiver.highest;
-        if receiver.backed {
-            receiver
-                .holes
-                .on_packet(outer.counter, receiver.highest, inner.sent_us, now);
-        }
+        receiver
+            .holes
+            .on_packet(outer.counter, receiver.highest, inner.sent_us, now);
         if inner.kind == Kind::Packet {
             receiver.backed = inner.backed;
             if inner.repair {
                 self.repairs.on_repair(now);
             }
         }
+        receiver
+            .delays
+            .on_packet(now.as_micros_wrapping().wrapping_sub(inner.sent_us), !newest);
         receiver.take(&outer, udp_len, ce, newest, now);
         self.resequencer.on_arrival(id, inner.sent_us, now);
         let freshness = if newest {
@@ -226,8 +231,12 @@ impl<T> Ingress<T> {
             let found = receiver
                 .holes
                 .find(now, |sent_us| resequencer.has_passed(receiver.id, sent_us));
-            receiver.urgent |= found > 0;
-            self.repairs.on_found(found, now);
+            if receiver.backed {
+                receiver.urgent |= found > 0;
+                self.repairs.on_found(found, now);
+            } else if found > 0 {
+                receiver.holes.forget_losses();
+            }
         }
         let repairs = self
             .repairs
@@ -286,10 +295,10 @@ impl Receiver {
         self.packets = self.packets.wrapping_add(1);
         self.bytes += udp_len as u64;
         self.ce = self.ce.wrapping_add(u32::from(ce));
+        self.received_at = now;
         if newest {
             self.highest = outer.counter;
             self.epoch = outer.epoch;
-            self.received_at = now;
         }
     }
 
@@ -316,8 +325,12 @@ impl Receiver {
         self.unreported = 0;
         self.urgent = false;
         self.last_report = now;
+        let (delay_us, spread_us) = self.delays.take();
         Feedback {
             missing: self.holes.mention(self.highest),
+            open: self.holes.open(),
+            delay_us,
+            spread_us,
             index: self.index,
             epoch: self.epoch,
             highest: self.highest,

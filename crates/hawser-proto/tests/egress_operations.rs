@@ -56,15 +56,15 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (0u16..6, any::<bool>(), any::<bool>(), 0u16..20_000, 0u16..3_000)
             .prop_map(|(flow, tcp, ecn, payload, segment)| Op::Enqueue { flow, tcp, ecn, payload, segment }),
         1 => prop::collection::vec(any::<u8>(), 0..80).prop_map(Op::Garbage),
-        4 => (path(), any::<bool>(), any::<u64>(), any::<[u32; 4]>(), any::<u64>(),
+        4 => (path(), any::<bool>(), any::<u64>(), any::<[u32; 6]>(), any::<u64>(),
             prop::collection::vec((0u16..40, 1u16..80), 0..4)).prop_map(
-            |(path, all, highest, [packets, ce, received_us, hold_us], bytes, ranges)| {
+            |(path, all, highest, [packets, ce, received_us, hold_us, delay_us, spread_us], bytes, ranges)| {
                 let mut missing = Missing::default();
                 for (back, count) in ranges {
                     missing.push(back, count);
                 }
                 let highest = if highest % 2 == 0 { highest % 64 } else { highest >> 16 };
-                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, missing, ..Feedback::default() };
+                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, delay_us, spread_us, open: ce as u16, missing, ..Feedback::default() };
                 Op::Report { path, all, report }
             }
         ),
@@ -269,6 +269,7 @@ impl Driver {
                     sequence,
                     last,
                     repair,
+                    unordered,
                     ..
                 } => {
                     assert!(
@@ -287,7 +288,10 @@ impl Driver {
                         .sum::<usize>();
                     for step in 0..count {
                         let place = (flow, sequence.add(u32::from(step)).0, path);
-                        assert!(self.places.insert(place) || repair, "{place:?} was sent before");
+                        assert!(
+                            unordered || self.places.insert(place) || repair,
+                            "{place:?} was sent before"
+                        );
                     }
                     if last {
                         self.give_back(run.buffer);

@@ -125,6 +125,25 @@ const TRANSFERS: &[Transfer] = &[
         0.93,
         200,
     ),
+    // Most of the delay is the slowest packet's: three deviations.
+    transfer(
+        "shuffled packets",
+        &[
+            Net {
+                jitter_us: 15_000,
+                shuffles: true,
+                ..net(30.0, 20)
+            },
+            Net {
+                jitter_us: 15_000,
+                shuffles: true,
+                ..net(30.0, 20)
+            },
+        ],
+        Work::Bulk,
+        0.85,
+        300,
+    ),
     transfer(
         "half the load",
         &[net(20.0, 10), net(20.0, 10)],

@@ -8,25 +8,32 @@
 
 use std::time::Instant as Clock;
 
-use hawser_sim::bench::wired_multipath;
-use hawser_units::{Duration, Instant};
+use hawser_sim::bench::{WiredMultipath, measure};
 
 fn main() {
+    let began = Clock::now();
+    let shapes = [
+        ("a ring, load by node", Some(WiredMultipath::BACKBONE), [1, 1, 1]),
+        (
+            "a ring, equal loads",
+            Some(WiredMultipath::BACKBONE),
+            [100, 10, 1],
+        ),
+        ("groups alone", None, [1, 1, 1]),
+    ];
     println!("wired multipath TCP: nodes, packet events, million events a second, ns an event");
-    for nodes in [10, 100, 1000] {
-        let mut best = f64::INFINITY;
-        let mut events = 0;
-        for _ in 0..3 {
-            let mut network = wired_multipath(nodes, 1);
-            network.run(Instant::ZERO + Duration::from_secs(2));
-            let before = network.packet_events();
-            let seconds = 2 + 2_000 / nodes as u64;
-            let clock = Clock::now();
-            network.run(Instant::ZERO + Duration::from_secs(seconds));
-            events = network.packet_events() - before;
-            best = best.min(clock.elapsed().as_secs_f64() / events as f64);
+    for (name, backbone, factors) in shapes {
+        println!("{name}:");
+        let load = |(nodes, factor)| WiredMultipath {
+            nodes,
+            factor,
+            backbone,
+        };
+        let loads: Vec<_> = [10, 100, 1000].into_iter().zip(factors).map(load).collect();
+        for (load, speed) in loads.iter().zip(measure(&loads, || began.elapsed())) {
+            let (nodes, events, cost) = (load.nodes, speed.packet_events, speed.ns_per_event);
+            println!("{nodes:>6} {events:>12} {:>8.2} {cost:>8.1}", 1e3 / cost);
         }
-        println!("{nodes:>6} {events:>12} {:>8.2} {:>8.1}", 1e-6 / best, best * 1e9);
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find(|line| line.starts_with("VmHWM"));

@@ -8,26 +8,191 @@ use hawser_units::{Duration, Instant, Rate};
 use crate::app::{Cbr, DatagramSink};
 use crate::host::{End, Host, Way, join};
 use crate::mptcp::{Config, Coupling, MptcpSink, MptcpSource};
-use crate::network::{Network, NodeId};
-use crate::packet::FlowId;
+use crate::network::{LinkId, Network, NodeId};
+use crate::packet::{Address, FlowId};
 use crate::radio::{Radio, wire};
 use crate::router::Router;
 
-/// A network of `nodes` nodes in groups of five: two routers, a router behind both, a server and a client with two access links. Each
-/// group carries one endless download over two subflows, 20 and 10 Mbit/s.
-#[must_use]
-pub fn wired_multipath(nodes: usize, seed: u64) -> Network {
-    wired_multipath_at(nodes, seed, 1)
+/// Wired multipath TCP: groups of five nodes, each a server, a router before it, and a client behind two access routers, 20 and 10 Mbit/s.
+///
+/// Each group's client carries one endless download over both, with coupled windows and drop-tail queues of 100 ms. Per node the numbers of
+/// flows, links, packets on their way and packet events are the same whatever the size: what differs is how much there is
+/// in all (some 35 kB a group: 10 nodes lie in a first-level cache, 1,000 fill 7 MB), and how many events wait.
+#[derive(Clone, Copy, Debug)]
+pub struct WiredMultipath {
+    /// Rounded up to whole groups.
+    pub nodes: usize,
+    /// How many times the rates, and so the packets on their way, are as high: what separates the cost of many nodes from the cost of many
+    /// packets.
+    pub factor: u64,
+    /// The one-way delay of links that join the groups to a ring, in which each client's server is the next group's. `None` leaves each group alone
+    /// with its own server.
+    pub backbone: Option<Duration>,
 }
 
-/// The same with rates, and so packets on their way, `factor` times as high: what separates the cost of many nodes from the cost of many packets.
-#[must_use]
-pub fn wired_multipath_at(nodes: usize, seed: u64, factor: u64) -> Network {
-    let mut network = Network::new(seed);
-    for group in 0..nodes.div_ceil(GROUP) {
-        add_group(&mut network, group, factor);
+impl WiredMultipath {
+    /// Between cities: the default delay of the ring.
+    pub const BACKBONE: Duration = Duration::from_millis(20);
+
+    /// The network, before it runs.
+    #[must_use]
+    pub fn network(&self, seed: u64) -> Network {
+        let mut network = Network::new(seed);
+        let count = self.nodes.div_ceil(GROUP);
+        let groups: Vec<Group> = (0..count).map(|index| self.group(&mut network, index)).collect();
+        for (index, group) in groups.iter().enumerate() {
+            let next = &groups[(index + 1) % count];
+            let server = match self.backbone {
+                Some(delay) => {
+                    group.reach(next, delay, &mut network);
+                    next
+                }
+                None => group,
+            };
+            self.download(server, group, &mut network);
+        }
+        network
     }
-    network
+
+    fn group(&self, network: &mut Network, index: usize) -> Group {
+        let (server, client) = (network.add(Host::default()), network.add(Host::default()));
+        let edge = network.add(Router::default());
+        let far = network.address(server);
+        let near = [network.address(client), network.address(client)];
+        let (wan, lan) = (1000, Duration::from_micros(100));
+        let out = connect(network, (server, edge), wan, lan);
+        let back = connect(network, (edge, server), wan, lan);
+        route(network, edge, far, back);
+        let up = [(20, 5), (10, 15)].map(|(mbps, delay_ms)| {
+            let (rate, delay) = (mbps * self.factor, Duration::from_millis(delay_ms));
+            let access = network.add(Router::default());
+            let to_access = connect(network, (edge, access), wan, lan);
+            let down = connect(network, (access, client), rate, delay);
+            let up = connect(network, (client, access), rate, delay);
+            let to_edge = connect(network, (access, edge), wan, lan);
+            let address = near[usize::from(delay_ms != 5)];
+            route(network, edge, address, to_access);
+            route(network, access, address, down);
+            let access: &mut Router = network.node_mut(access).expect("it was added as a router");
+            access.route_default(to_edge);
+            up
+        });
+        Group {
+            index,
+            server,
+            client,
+            edge,
+            far,
+            near,
+            out,
+            up,
+        }
+    }
+
+    fn download(&self, from: &Group, to: &Group, network: &mut Network) {
+        let config = Config::coupled(Coupling::Lia);
+        let window = config.tcp.receive_window;
+        let config = Config {
+            tcp: crate::tcp::Config {
+                receive_window: window.saturating_mul(self.factor as u32),
+                ..config.tcp
+            },
+            ..config
+        };
+        let start = Instant::ZERO + Duration::from_micros(100 * to.index as u64);
+        let down = to.near.map(|near| Way {
+            link: from.out,
+            local: from.far,
+            remote: near,
+        });
+        let up = [0, 1].map(|way| Way {
+            link: to.up[way],
+            local: to.near[way],
+            remote: from.far,
+        });
+        let source = End {
+            host: from.server,
+            application: Box::new(MptcpSource::new(config, 2, None, start)),
+            ways: &down,
+        };
+        let sink = End {
+            host: to.client,
+            application: Box::new(MptcpSink::new(config, 2, None, start)),
+            ways: &up,
+        };
+        join(network, FlowId(to.index as u32), source, sink);
+    }
+}
+
+/// What a packet event costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed {
+    /// Of one measurement.
+    pub packet_events: u64,
+    /// The best of several measurements: other work on the machine only ever slows.
+    pub ns_per_event: f64,
+}
+
+/// Measures each load once its windows have found their size; rounds alternate between the loads, so that what else the machine does slows
+/// all alike. `clock` gives the time that has passed since some beginning.
+pub fn measure(loads: &[WiredMultipath], clock: impl Fn() -> Duration) -> Vec<Speed> {
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let worst = Speed {
+        packet_events: 0,
+        ns_per_event: f64::INFINITY,
+    };
+    let mut best = vec![worst; loads.len()];
+    for _ in 0..ROUNDS {
+        for (load, best) in loads.iter().zip(&mut best) {
+            let mut network = load.network(1);
+            network.run(at(WARM_UP));
+            let (before, began) = (network.packet_events(), clock());
+            let length = NODE_SECONDS.div_ceil(load.nodes as u64 * load.factor);
+            network.run(at(WARM_UP + length));
+            let taken = (clock() - began).as_nanos() as f64;
+            best.packet_events = network.packet_events() - before;
+            best.ns_per_event = best.ns_per_event.min(taken / best.packet_events.max(1) as f64);
+        }
+    }
+    best
+}
+
+/// Five nodes, with what the others need to know of them.
+struct Group {
+    index: usize,
+    server: NodeId,
+    client: NodeId,
+    edge: NodeId,
+    far: Address,
+    near: [Address; 2],
+    /// From the server.
+    out: LinkId,
+    /// From the client.
+    up: [LinkId; 2],
+}
+
+impl Group {
+    /// Joins this group's client to the server of `other`.
+    fn reach(&self, other: &Self, delay: Duration, network: &mut Network) {
+        let there = connect(network, (self.edge, other.edge), 1000, delay);
+        let back = connect(network, (other.edge, self.edge), 1000, delay);
+        if self.index != other.index {
+            route(network, self.edge, other.far, there);
+            for near in self.near {
+                route(network, other.edge, near, back);
+            }
+        }
+    }
+}
+
+fn connect(network: &mut Network, (from, to): (NodeId, NodeId), mbps: u64, delay: Duration) -> LinkId {
+    let config = LinkConfig {
+        capacity: Capacity::Rate(Rate::from_mbps(mbps)),
+        delay,
+        ..LinkConfig::default()
+    };
+    let name = format!("{from:?}-{to:?}");
+    network.connect(&name, from, to, config)
 }
 
 /// Access points of 54 Mbit/s that share one channel, each with a client and always something to send until `end`.
@@ -85,72 +250,14 @@ pub fn saturated_air(access_points: usize, seed: u64, end: Instant) -> Network {
     network
 }
 
-fn add_group(network: &mut Network, group: usize, factor: u64) {
-    let (server, client) = (network.add(Host::default()), network.add(Host::default()));
-    let edge = network.add(Router::default());
-    let far = network.address(server);
-    let near = [network.address(client), network.address(client)];
-    let link = |network: &mut Network, from: NodeId, to: NodeId, mbps, delay_us| {
-        let config = LinkConfig {
-            capacity: Capacity::Rate(Rate::from_mbps(mbps * factor)),
-            delay: Duration::from_micros(delay_us),
-            ..LinkConfig::default()
-        };
-        let name = format!("{group}:{from:?}-{to:?}");
-        network.connect(&name, from, to, config)
-    };
-    let out = link(network, server, edge, 1000, 100);
-    let back = link(network, edge, server, 1000, 100);
-    route(network, edge, far, back);
-    let mut ways = (Vec::new(), Vec::new());
-    for (index, (mbps, delay_us)) in [(20, 5_000), (10, 15_000)].into_iter().enumerate() {
-        let access = network.add(Router::default());
-        let to_access = link(network, edge, access, 1000, 100);
-        let down = link(network, access, client, mbps, delay_us);
-        let up = link(network, client, access, mbps, delay_us);
-        let to_edge = link(network, access, edge, 1000, 100);
-        route(network, edge, near[index], to_access);
-        route(network, access, near[index], down);
-        route(network, access, far, to_edge);
-        ways.0.push(Way {
-            link: out,
-            local: far,
-            remote: near[index],
-        });
-        ways.1.push(Way {
-            link: up,
-            local: near[index],
-            remote: far,
-        });
-    }
-    let config = Config::coupled(Coupling::Lia);
-    let config = Config {
-        tcp: crate::tcp::Config {
-            receive_window: config.tcp.receive_window.saturating_mul(factor as u32),
-            ..config.tcp
-        },
-        ..config
-    };
-    let start = Instant::ZERO + Duration::from_micros(100 * group as u64);
-    join(
-        network,
-        FlowId(group as u32),
-        End {
-            host: server,
-            application: Box::new(MptcpSource::new(config, 2, None, start)),
-            ways: &ways.0,
-        },
-        End {
-            host: client,
-            application: Box::new(MptcpSink::new(config, 2, None, start)),
-            ways: &ways.1,
-        },
-    );
-}
-
-fn route(network: &mut Network, router: NodeId, to: crate::packet::Address, link: crate::network::LinkId) {
+fn route(network: &mut Network, router: NodeId, to: Address, link: LinkId) {
     let router: &mut Router = network.node_mut(router).expect("it was added as a router");
     router.route(to, link);
 }
 
 const GROUP: usize = 5;
+/// Units: virtual seconds.
+const WARM_UP: u64 = 2;
+const ROUNDS: u32 = 5;
+/// Nodes times virtual seconds that are measured.
+const NODE_SECONDS: u64 = 2_000;

@@ -18,19 +18,28 @@ pub struct TimerId(u32);
 
 /// What will happen, in order of time and, where times are equal, of arming.
 ///
-/// The entries form a 4-ary heap: its levels are few and the four children lie beside each other in memory. A popped root stays in
-/// place until the next change, because most events are followed by a timer that is armed again, which then takes its place
-/// with one sift instead of two.
+/// Timers may be divided among *lanes*, each with an order of its own: those of the lane entered last are popped, until another is entered.
+/// A new queue has one.
 ///
-/// Cost: O(log4 n) to arm, cancel and pop; 24 bytes for an armed timer, 8 and the payload for a registered one.
+/// Cost: O(log4 n) of the lane's armed timers to arm, cancel and pop; 24 bytes for an armed timer, 8 and the payload for a registered one.
 #[derive(Debug)]
 pub struct EventQueue<E> {
-    heap: Vec<Entry>,
-    /// The root has fired; its key is still not above any other, so the heap's order holds.
-    is_root_spent: bool,
+    lanes: Vec<Heap>,
+    lane: u16,
     timers: Vec<Timer<E>>,
     free: Vec<u32>,
     next_order: u64,
+}
+
+/// The armed timers of one lane.
+///
+/// A 4-ary heap: its levels are few and the four children lie beside each other in memory. A popped root stays in place until the next
+/// change, because most events are followed by a timer that is armed again, which then takes its place with one sift instead of two.
+#[derive(Debug, Default)]
+struct Heap {
+    entries: Vec<Entry>,
+    /// The root has fired; its key is still not above any other, so the heap's order holds.
+    is_root_spent: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +58,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 struct Timer<E> {
     position: u32,
+    lane: u16,
     happens_once: bool,
     event: E,
 }
@@ -56,8 +66,8 @@ struct Timer<E> {
 impl<E: Copy> Default for EventQueue<E> {
     fn default() -> Self {
         Self {
-            heap: Vec::new(),
-            is_root_spent: false,
+            lanes: vec![Heap::default()],
+            lane: 0,
             timers: Vec::new(),
             free: Vec::new(),
             next_order: 0,
@@ -66,7 +76,7 @@ impl<E: Copy> Default for EventQueue<E> {
 }
 
 impl<E: Copy> EventQueue<E> {
-    /// A new timer that is not armed and fires `event` whenever it is.
+    /// A new timer of the present lane that is not armed and fires `event` whenever it is.
     pub fn register(&mut self, event: E) -> TimerId {
         self.insert(event, false)
     }
@@ -91,66 +101,46 @@ impl<E: Copy> EventQueue<E> {
             timer: timer.0,
         };
         self.next_order += 1;
-        let position = self.timers[timer.0 as usize].position;
-        if position != IDLE {
-            let position = position as usize;
-            if entry.is_before(&self.heap[position]) {
-                self.sift_up(position, entry);
-            } else {
-                self.sift_down(position, entry);
-            }
-        } else if self.is_root_spent {
-            self.is_root_spent = false;
-            self.sift_down(0, entry);
-        } else {
-            self.heap.push(entry);
-            self.sift_up(self.heap.len() - 1, entry);
-        }
+        let Timer { lane, position, .. } = self.timers[timer.0 as usize];
+        self.lanes[usize::from(lane)].arm(position, entry, &mut self.timers);
     }
 
     /// Disarms a timer; nothing happens when it is idle.
     pub fn cancel(&mut self, timer: TimerId) {
-        let position = self.timers[timer.0 as usize].position;
+        let Timer { lane, position, .. } = self.timers[timer.0 as usize];
         if position == IDLE {
             return;
         }
         self.retire(timer.0);
-        let position = position as usize;
-        let Some(last) = self.heap.pop() else { return };
-        if position == self.heap.len() {
-            return;
-        }
-        if last.is_before(&self.heap[position]) {
-            self.sift_up(position, last);
-        } else {
-            self.sift_down(position, last);
-        }
+        self.lanes[usize::from(lane)].remove(position as usize, &mut self.timers);
     }
 
     /// When a timer fires; `None` when it is idle.
     #[must_use]
     pub fn due(&self, timer: TimerId) -> Option<Instant> {
-        let position = self.timers[timer.0 as usize].position;
-        (position != IDLE).then(|| Instant::from_nanos(self.heap[position as usize].at))
+        let Timer { lane, position, .. } = self.timers[timer.0 as usize];
+        let heap = &self.lanes[usize::from(lane)];
+        (position != IDLE).then(|| Instant::from_nanos(heap.entries[position as usize].at))
     }
 
-    /// Takes the next event that happens at or before `until`.
+    /// Takes the present lane's next event that happens at or before `until`.
     pub fn pop(&mut self, until: Instant) -> Option<(Instant, E)> {
-        self.settle();
-        let first = *self.heap.first()?;
+        let heap = &mut self.lanes[usize::from(self.lane)];
+        heap.settle(&mut self.timers);
+        let first = *heap.entries.first()?;
         if first.at > until.as_nanos() {
             return None;
         }
+        heap.is_root_spent = true;
         let event = self.timers[first.timer as usize].event;
         self.retire(first.timer);
-        self.is_root_spent = true;
         Some((Instant::from_nanos(first.at), event))
     }
 
-    /// How many timers are armed.
+    /// How many timers are armed, in all lanes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.heap.len() - usize::from(self.is_root_spent)
+        self.lanes.iter().map(Heap::len).sum()
     }
 
     /// Whether nothing will happen.
@@ -159,9 +149,36 @@ impl<E: Copy> EventQueue<E> {
         self.len() == 0
     }
 
+    /// Divides all timers anew among `lanes` lanes, by their events, and enters the first lane.
+    ///
+    /// # Panics
+    /// When `lane_of` names a lane that there is not.
+    pub fn divide(&mut self, lanes: u16, lane_of: impl Fn(&E) -> u16) {
+        let mut armed: Vec<Entry> = Vec::new();
+        for mut heap in std::mem::take(&mut self.lanes) {
+            heap.settle(&mut self.timers);
+            armed.append(&mut heap.entries);
+        }
+        self.lane = 0;
+        self.lanes.resize_with(usize::from(lanes.max(1)), Heap::default);
+        for timer in &mut self.timers {
+            timer.lane = lane_of(&timer.event);
+        }
+        for entry in armed {
+            let lane = self.timers[entry.timer as usize].lane;
+            self.lanes[usize::from(lane)].arm(IDLE, entry, &mut self.timers);
+        }
+    }
+
+    /// Makes `lane` the present one.
+    pub fn enter(&mut self, lane: u16) {
+        self.lane = lane;
+    }
+
     fn insert(&mut self, event: E, happens_once: bool) -> TimerId {
         let timer = Timer {
             position: IDLE,
+            lane: self.lane,
             happens_once,
             event,
         };
@@ -181,59 +198,93 @@ impl<E: Copy> EventQueue<E> {
             self.free.push(timer);
         }
     }
+}
+
+impl Heap {
+    fn len(&self) -> usize {
+        self.entries.len() - usize::from(self.is_root_spent)
+    }
+
+    /// Puts an entry in, in place of the one at `position` if there is one.
+    fn arm<E>(&mut self, position: u32, entry: Entry, timers: &mut [Timer<E>]) {
+        if position != IDLE {
+            self.replace(position as usize, entry, timers);
+        } else if self.is_root_spent {
+            self.is_root_spent = false;
+            self.sift_down(0, entry, timers);
+        } else {
+            self.entries.push(entry);
+            self.sift_up(self.entries.len() - 1, entry, timers);
+        }
+    }
+
+    fn remove<E>(&mut self, position: usize, timers: &mut [Timer<E>]) {
+        let last = self.entries.pop().expect("an armed timer has an entry");
+        if position < self.entries.len() {
+            self.replace(position, last, timers);
+        }
+    }
+
+    fn replace<E>(&mut self, position: usize, entry: Entry, timers: &mut [Timer<E>]) {
+        if entry.is_before(&self.entries[position]) {
+            self.sift_up(position, entry, timers);
+        } else {
+            self.sift_down(position, entry, timers);
+        }
+    }
 
     /// Replaces a root that has fired.
-    fn settle(&mut self) {
+    fn settle<E>(&mut self, timers: &mut [Timer<E>]) {
         if !self.is_root_spent {
             return;
         }
         self.is_root_spent = false;
-        if let Some(last) = self.heap.pop()
-            && !self.heap.is_empty()
+        if let Some(last) = self.entries.pop()
+            && !self.entries.is_empty()
         {
-            self.sift_down(0, last);
+            self.sift_down(0, last, timers);
         }
     }
 
-    fn put(&mut self, position: usize, entry: Entry) {
-        self.timers[entry.timer as usize].position = position as u32;
-        self.heap[position] = entry;
+    fn put<E>(&mut self, position: usize, entry: Entry, timers: &mut [Timer<E>]) {
+        timers[entry.timer as usize].position = position as u32;
+        self.entries[position] = entry;
     }
 
-    fn sift_up(&mut self, mut position: usize, entry: Entry) {
+    fn sift_up<E>(&mut self, mut position: usize, entry: Entry, timers: &mut [Timer<E>]) {
         while position > 0 {
             let parent = (position - 1) / ARITY;
-            let above = self.heap[parent];
+            let above = self.entries[parent];
             if !entry.is_before(&above) {
                 break;
             }
-            self.put(position, above);
+            self.put(position, above, timers);
             position = parent;
         }
-        self.put(position, entry);
+        self.put(position, entry, timers);
     }
 
-    fn sift_down(&mut self, mut position: usize, entry: Entry) {
+    fn sift_down<E>(&mut self, mut position: usize, entry: Entry, timers: &mut [Timer<E>]) {
         loop {
             let first = position * ARITY + 1;
-            let end = (first + ARITY).min(self.heap.len());
+            let end = (first + ARITY).min(self.entries.len());
             if first >= end {
                 break;
             }
             let mut least = first;
             for child in first + 1..end {
-                if self.heap[child].is_before(&self.heap[least]) {
+                if self.entries[child].is_before(&self.entries[least]) {
                     least = child;
                 }
             }
-            let below = self.heap[least];
+            let below = self.entries[least];
             if !below.is_before(&entry) {
                 break;
             }
-            self.put(position, below);
+            self.put(position, below, timers);
             position = least;
         }
-        self.put(position, entry);
+        self.put(position, entry, timers);
     }
 }
 

@@ -10,7 +10,8 @@ use crate::packet::{Address, Body, Ecn, FlowId, Packet};
 
 /// One end of a conversation: what a [`Host`] drives. Each may use several ways to the other end, numbered as they were joined.
 ///
-/// The host calls one `handle_*`, then [`Self::poll_transmit`] until it gives nothing, then [`Self::poll_timeout`].
+/// The host calls one `handle_*`, then [`Self::poll_transmit`] until it gives nothing, then [`Self::poll_timeout`]. Applications of different
+/// hosts share nothing but packets: hosts may run at different times ([`Node::links`]).
 pub trait Application: Any {
     /// The network begins.
     fn handle_start(&mut self, now: Instant) {
@@ -206,6 +207,11 @@ impl Node for Host {
                 }
             }
         }
+    }
+
+    fn links(&self) -> Option<Vec<LinkId>> {
+        let ways = self.sockets.iter().flat_map(|socket| &socket.ways);
+        Some(ways.map(|bound| bound.way.link).collect())
     }
 }
 

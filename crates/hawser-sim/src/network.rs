@@ -8,6 +8,8 @@
 //!   add, connect -> [ built ] -- run --> handle_start of every node, then per event:
 //!                                        link due -> handle_packet | timer -> handle_timer | change -> handle_link
 //! ```
+//!
+//! A large network is run in parts ([`partition`]) where its nodes allow it.
 
 use std::any::Any;
 
@@ -17,6 +19,10 @@ use hawser_units::{Duration, Instant};
 use crate::engine::{EventQueue, TimerId};
 use crate::packet::{Address, Packet};
 use crate::streams::Streams;
+
+mod partition;
+
+use partition::Partition;
 
 /// Names a node of one [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +59,12 @@ pub trait Node: Any {
     fn handle_link(&mut self, link: LinkId, is_up: bool, context: &mut Context<'_>) {
         let _ = (link, is_up, context);
     }
+
+    /// The links it sends on, if it changes none, asks after no other, and shares nothing with other nodes; `None` where that cannot be
+    /// said. A network of which every node can say it may be run in parts.
+    fn links(&self) -> Option<Vec<LinkId>> {
+        None
+    }
 }
 
 /// What became of a packet on a link.
@@ -78,7 +90,10 @@ pub trait Tap: Any {
 pub struct Network {
     core: Core,
     nodes: Vec<Box<dyn Node>>,
+    partition: Partition,
     has_started: bool,
+    /// Something may have become different since the parts were found.
+    is_changed: bool,
 }
 
 /// Everything but the nodes, so that a node and its surroundings can be borrowed at once.
@@ -86,7 +101,6 @@ struct Core {
     now: Instant,
     events: EventQueue<Event>,
     links: Vec<Wire>,
-    packets: Packets,
     names: Vec<String>,
     /// Who has an address, by address.
     owners: Vec<NodeId>,
@@ -94,47 +108,21 @@ struct Core {
     streams: Streams,
     tap: Option<Box<dyn Tap>>,
     packet_events: u64,
-}
-
-/// Packets on their way. Links carry their places only: a queue that fills and drains stays small in memory, and the place
-/// that was left last, still in the processor's cache, is taken next.
-#[derive(Default)]
-struct Packets {
-    places: Vec<Aligned>,
-    free: Vec<Place>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Place(u32);
-
-/// Two lines of the processor's cache and not three.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Aligned(Packet);
-
-impl Packets {
-    fn put(&mut self, packet: Packet) -> Place {
-        if let Some(place) = self.free.pop() {
-            self.places[place.0 as usize] = Aligned(packet);
-            return place;
-        }
-        self.places.push(Aligned(packet));
-        Place(u32::try_from(self.places.len() - 1).expect("fewer than 2^32 packets are on their way"))
-    }
-
-    fn take(&mut self, place: Place) -> Packet {
-        self.free.push(place);
-        self.places[place.0 as usize].0
-    }
+    /// The part that is running.
+    part: u16,
 }
 
 struct Wire {
-    link: Link<Place>,
+    link: Link<Packet>,
     timer: TimerId,
     due: Instant,
     from: NodeId,
     /// `None` on a shared medium.
     to: Option<NodeId>,
+    /// The part that sends.
+    part: u16,
+    /// Whether another part receives.
+    is_cut: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -158,23 +146,26 @@ impl Network {
             now: Instant::ZERO,
             events: EventQueue::default(),
             links: Vec::new(),
-            packets: Packets::default(),
             names: Vec::new(),
             owners: Vec::new(),
             changes: Vec::new(),
             streams: Streams::new(seed),
             tap: None,
             packet_events: 0,
+            part: 0,
         };
         Self {
             core,
             nodes: Vec::new(),
+            partition: Partition::default(),
             has_started: false,
+            is_changed: true,
         }
     }
 
     /// Adds a node.
     pub fn add(&mut self, node: impl Node) -> NodeId {
+        self.is_changed = true;
         self.nodes.push(Box::new(node));
         NodeId(u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 nodes"))
     }
@@ -199,12 +190,15 @@ impl Network {
     fn add_link(&mut self, name: &str, (from, to): (NodeId, Option<NodeId>), config: LinkConfig) -> LinkId {
         let id = LinkId(u32::try_from(self.core.links.len()).expect("fewer than 2^32 links"));
         let seed = self.core.streams.seed(&format!("link:{name}"));
+        self.is_changed = true;
         self.core.links.push(Wire {
             link: Link::new(config, seed, self.core.now),
             timer: self.core.events.register(Event::Link(id)),
             due: Instant::FAR_FUTURE,
             from,
             to,
+            part: 0,
+            is_cut: false,
         });
         self.core.names.push(name.to_owned());
         id
@@ -212,18 +206,18 @@ impl Network {
 
     /// Lets a link change at `at`.
     pub fn change_at(&mut self, at: Instant, link: LinkId, change: Change) {
-        let index = u32::try_from(self.core.changes.len()).expect("fewer than 2^32 changes");
-        self.core.changes.push((link, change));
-        self.core.events.schedule(at, Event::Change(index));
+        self.is_changed = true;
+        self.core.change(at, link, change);
     }
 
     /// Shows every packet to `tap` from now on.
     pub fn set_tap(&mut self, tap: impl Tap) {
-        self.core.tap = Some(Box::new(tap));
+        self.set_boxed_tap(Box::new(tap));
     }
 
     /// The same with a tap whose type is not known here.
     pub fn set_boxed_tap(&mut self, tap: Box<dyn Tap>) {
+        self.is_changed = true;
         self.core.tap = Some(tap);
     }
 
@@ -235,12 +229,23 @@ impl Network {
 
     /// Lets time pass until `until`, which then is the present.
     pub fn run(&mut self, until: Instant) {
+        if std::mem::take(&mut self.is_changed) {
+            self.divide();
+        }
         if !self.has_started {
             self.has_started = true;
             for index in 0..self.nodes.len() {
-                self.with(NodeId(index as u32), |node, context| node.handle_start(context));
+                let node = NodeId(index as u32);
+                self.core.enter(self.partition.of(node));
+                self.with(node, |node, context| node.handle_start(context));
             }
         }
+        self.run_parts(until);
+        self.core.now = self.core.now.max(until);
+    }
+
+    /// Lets the events of the present part happen that are due by `until`.
+    fn run_part(&mut self, until: Instant) {
         while let Some((at, event)) = self.core.events.pop(until) {
             self.core.now = at;
             match event {
@@ -249,7 +254,6 @@ impl Network {
                 Event::Change(index) => self.on_change(index as usize),
             }
         }
-        self.core.now = self.core.now.max(until);
     }
 
     /// The present.
@@ -297,6 +301,7 @@ impl Network {
 
     /// The same, to change it before the run. A change that must arm timers belongs into [`Self::with_node`].
     pub fn node_mut<T: Node>(&mut self, node: NodeId) -> Option<&mut T> {
+        self.is_changed = true;
         let node: &mut dyn Any = self.nodes[node.0 as usize].as_mut();
         node.downcast_mut()
     }
@@ -309,7 +314,9 @@ impl Network {
     ) -> Option<R> {
         let known: &mut dyn Any = self.nodes[node.0 as usize].as_mut();
         let known = known.downcast_mut::<T>()?;
+        self.is_changed = true;
         let core = &mut self.core;
+        core.enter(self.partition.of(node));
         Some(act(known, &mut Context { core, node }))
     }
 
@@ -319,10 +326,8 @@ impl Network {
     }
 
     fn on_link(&mut self, id: LinkId) {
-        let now = self.core.now;
         self.core.links[id.index()].due = Instant::FAR_FUTURE;
-        while let Some(place) = self.core.links[id.index()].link.poll_transmit(now) {
-            let packet = self.core.packets.take(place);
+        while let Some(packet) = self.core.poll_link(id) {
             self.core.packet_events += 1;
             self.core.show(id, &packet, Fate::Delivered);
             let to = self.core.links[id.index()].to;
@@ -353,13 +358,32 @@ impl Network {
 }
 
 impl Core {
+    fn enter(&mut self, part: u16) {
+        self.part = part;
+        self.events.enter(part);
+    }
+
+    fn change(&mut self, at: Instant, link: LinkId, change: Change) {
+        let index = u32::try_from(self.changes.len()).expect("fewer than 2^32 changes");
+        self.changes.push((link, change));
+        self.events.schedule(at, Event::Change(index));
+    }
+
+    fn poll_link(&mut self, id: LinkId) -> Option<Packet> {
+        let wire = &mut self.links[id.index()];
+        if wire.is_cut {
+            wire.link.poll_arrived(self.now)
+        } else {
+            wire.link.poll_transmit(self.now)
+        }
+    }
+
     fn send(&mut self, id: LinkId, packet: Packet) {
         self.show(id, &packet, Fate::Sent);
-        let place = self.packets.put(packet);
         let wire = &mut self.links[id.index()];
-        let refused = wire.link.handle_packet(place, u64::from(packet.size), self.now);
-        if let Some(place) = refused {
-            self.packets.take(place);
+        assert_eq!(wire.part, self.part, "a node sends on the links that it names");
+        let refused = wire.link.handle_packet(packet, u64::from(packet.size), self.now);
+        if let Some(packet) = refused {
             self.show(id, &packet, Fate::Refused);
         }
         self.settle(id);
@@ -367,8 +391,7 @@ impl Core {
 
     /// Takes back what was lost, and arms the link's timer.
     fn settle(&mut self, id: LinkId) {
-        while let Some(place) = self.links[id.index()].link.poll_lost() {
-            let packet = self.packets.take(place);
+        while let Some(packet) = self.links[id.index()].link.poll_lost() {
             self.show(id, &packet, Fate::Lost);
         }
         let wire = &mut self.links[id.index()];
@@ -432,9 +455,7 @@ impl Context<'_> {
 
     /// Changes a link now; its nodes are told afterwards.
     pub fn change(&mut self, link: LinkId, change: Change) {
-        let index = u32::try_from(self.core.changes.len()).expect("fewer than 2^32 changes");
-        self.core.changes.push((link, change));
-        self.core.events.schedule(self.core.now, Event::Change(index));
+        self.core.change(self.core.now, link, change);
     }
 
     /// Bytes of frames that wait before a link, the one in transmission included. Up to date as of the link's last event.

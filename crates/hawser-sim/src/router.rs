@@ -41,4 +41,9 @@ impl Node for Router {
             None => self.unroutable += 1,
         }
     }
+
+    fn links(&self) -> Option<Vec<LinkId>> {
+        let known = self.routes.iter().copied().chain([self.default]);
+        Some(known.flatten().collect())
+    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use hawser_netem::report::{Finding, Report};
 use hawser_netem::scenario::Scenario;
-use hawser_sim::run::{RunError, run};
+use hawser_sim::run::{RunError, Watch, run};
 use hawser_units::Duration;
 
 const TWO: &str = r#"
@@ -34,7 +34,7 @@ fn scenario(text: &str, settings: &[&str]) -> Scenario {
 
 fn report(text: &str, settings: &[&str]) -> Report {
     let scenario = scenario(text, settings);
-    run(&scenario, &scenario.via, None, &mut |_: Duration| {})
+    run(&scenario, &scenario.via, Watch::default(), &mut |_: Duration| {})
         .expect("it runs")
         .report
 }
@@ -118,11 +118,106 @@ fn a_run_repeats_itself_bit_for_bit() {
 fn refuses_what_it_does_not_model() {
     let refusal = |text: &str, settings: &[&str]| {
         let scenario = scenario(text, settings);
-        run(&scenario, &scenario.via, None, &mut |_| {}).expect_err("it is refused")
+        run(&scenario, &scenario.via, Watch::default(), &mut |_| {}).expect_err("it is refused")
     };
     let text = format!("{TWO}{TCP}");
     assert_eq!(refusal(TWO, &[]), RunError::NoWorkload);
     assert_eq!(refusal(&text, &["via=direct"]), RunError::Via("direct".into()));
     let error = refusal(&text, &["via=mptcp", "workload.0.congestion=bbr"]);
     assert!(error.to_string().contains("use cubic, reno, lia"), "{error}");
+}
+
+const AIR: &str = r#"
+name = "air"
+duration = "5s"
+warmup = "1s"
+via = "single:a"
+[[network]]
+name = "a"
+wifi = { standard = "g", channel = 6, rate = "54mbit" }
+down = { rate = "100mbit", delay = "5ms" }
+up = { rate = "100mbit", delay = "5ms" }
+[[network]]
+name = "b"
+wifi = { standard = "g", channel = 11, rate = "54mbit" }
+down = { rate = "100mbit", delay = "5ms" }
+up = { rate = "100mbit", delay = "5ms" }
+[[workload]]
+kind = "tcp"
+"#;
+
+#[test]
+fn a_last_hop_on_the_air_bounds_what_a_network_carries() {
+    let mbps = |settings: &[&str]| report(AIR, settings).goodput_bps.total / 1e6;
+    let alone = mbps(&[]);
+    assert!((20.0..28.0).contains(&alone), "{alone}");
+    let crowded = mbps(&["network.0.wifi.neighbours=[\"40mbit\"]"]);
+    assert!(
+        crowded < 0.75 * alone,
+        "{crowded} beside a neighbour, {alone} without"
+    );
+    let slow = mbps(&["network.0.wifi.rate=6mbit"]);
+    assert!(slow < 6.0, "{slow}");
+    for via in ["via=hub", "via=mptcp"] {
+        let apart = mbps(&[via]);
+        assert!(
+            apart > 1.5 * alone,
+            "{via}: {apart} on two channels, {alone} on one"
+        );
+        let shared = mbps(&[via, "network.1.wifi.channel=6"]);
+        assert!(shared < 1.2 * alone, "{via}: {shared} on one channel twice");
+    }
+}
+
+#[test]
+fn the_air_is_drawn_where_there_is_one() {
+    let drawn = |text: &str| {
+        let scenario = scenario(text, &["duration=2s"]);
+        let watch = Watch {
+            air: true,
+            ..Watch::default()
+        };
+        run(&scenario, &scenario.via, watch, &mut |_: Duration| {})
+    };
+    let page = drawn(AIR).expect("it runs").timeline.expect("it is drawn");
+    for name in ["a: access point", "a: station", "b: access point"] {
+        assert!(page.contains(name), "{name}");
+    }
+    let refused = drawn(&AIR.replace("wifi =", "# wifi ="));
+    assert_eq!(refused.err(), Some(RunError::NoAir));
+}
+
+const VIDEO: &str = include_str!("../../../scenarios/video-frames.toml");
+
+fn video(settings: &[&str]) -> (f64, Vec<f64>) {
+    let Finding::Video {
+        pictures,
+        shown,
+        layer_loss,
+    } = report(VIDEO, settings).workloads[0].clone()
+    else {
+        panic!("the workload is a video");
+    };
+    (shown as f64 / pictures as f64, layer_loss)
+}
+
+#[test]
+fn frames_that_others_build_on_go_where_least_is_lost() {
+    let (striped, by_kind) = video(&[]);
+    assert!(by_kind[0] < 0.01, "{by_kind:?}");
+    let (alone, all) = video(&["via=single:b", "network.1.down.rate=2mbit"]);
+    assert!(all.iter().all(|loss| (0.02..0.09).contains(loss)), "{all:?}");
+    assert!(striped > alone, "{striped} {alone}");
+}
+
+#[test]
+fn each_description_has_a_network_of_its_own() {
+    let report = report(include_str!("../../../scenarios/video-descriptions.toml"), &[]);
+    let carried = |name: &str| report.networks[name].down.bytes as f64;
+    let ratio = carried("a") / carried("b");
+    assert!((0.8..1.25).contains(&ratio), "{ratio}");
+    let Finding::Video { pictures, shown, .. } = &report.workloads[0] else {
+        panic!("the workload is a video");
+    };
+    assert_eq!(shown, pictures);
 }

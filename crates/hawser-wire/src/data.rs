@@ -127,7 +127,7 @@ pub struct Inner {
     pub checksum_partial: bool,
     /// Deliver at once: order does not matter to this flow.
     pub unordered: bool,
-    /// The sender keeps the packet for a while and sends it again when it is reported missing.
+    /// The sender keeps packets for a while, where order matters, and sends them again when they are reported missing.
     pub backed: bool,
     /// It is sent again.
     pub repair: bool,
@@ -202,8 +202,9 @@ impl Inner {
 
 /// What a receiver reports of one path: cumulative, so a lost report costs nothing.
 ///
-/// From two reports the sender knows loss (counters advanced against packets received), delivery rate (bytes against
-/// the receiver's own clock) and round trip (the highest counter's send time against now, less `hold_us`).
+/// From two reports the sender knows loss (counters advanced against packets received) and delivery rate (bytes against the receiver's
+/// own clock); from one the round trip: `delay_us`, and now against the time of the report. Delays are means, because on a path that
+/// reorders the highest counter is always one of the fastest packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
     /// The sender's path that the report is about, by the receiver index of the reporting side.
@@ -218,10 +219,16 @@ pub struct Feedback {
     pub bytes: u64,
     /// Packets received with the ECN mark CE, modulo 2^32.
     pub ce: u32,
-    /// When the highest counter arrived: microseconds of the receiver's clock, wrapping.
+    /// When the newest packet arrived: microseconds of the receiver's clock, wrapping.
     pub received_us: u32,
     /// How long the report waited after that, in microseconds.
     pub hold_us: u32,
+    /// Mean of arrival less send time over the packets since the last report: microseconds between the two ends' clocks, wrapping.
+    pub delay_us: u32,
+    /// Mean deviation of single packets from that, in microseconds.
+    pub spread_us: u32,
+    /// Counters below the highest that may still come: the path reorders, and they are not late yet.
+    pub open: u16,
     /// Packets that should have come and have not.
     pub missing: Missing,
 }
@@ -229,7 +236,7 @@ pub struct Feedback {
 /// Bytes of the longest emitted [`Feedback`].
 pub const FEEDBACK_LEN: usize = FEEDBACK_FIXED + 4 * MISSING_RANGES;
 /// Bytes of one without missing packets.
-const FEEDBACK_FIXED: usize = 36;
+const FEEDBACK_FIXED: usize = 46;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
 
@@ -270,7 +277,7 @@ impl Feedback {
     pub fn parse(body: &[u8]) -> Option<Self> {
         let (b, rest) = body.split_first_chunk::<FEEDBACK_FIXED>()?;
         let mut missing = Missing::default();
-        for range in rest.chunks_exact(4).take(usize::from(b[34])) {
+        for range in rest.chunks_exact(4).take(usize::from(b[44])) {
             let [b0, b1, c0, c1] = *range else { return None };
             missing.push(u16::from_be_bytes([b0, b1]), u16::from_be_bytes([c0, c1]));
         }
@@ -287,6 +294,9 @@ impl Feedback {
             ce: u32_at(22),
             received_us: u32_at(26),
             hold_us: u32_at(30),
+            delay_us: u32_at(34),
+            spread_us: u32_at(38),
+            open: u16::from_be_bytes([b[42], b[43]]),
             missing,
         })
     }
@@ -308,7 +318,10 @@ impl Feedback {
         out[22..26].copy_from_slice(&self.ce.to_be_bytes());
         out[26..30].copy_from_slice(&self.received_us.to_be_bytes());
         out[30..34].copy_from_slice(&self.hold_us.to_be_bytes());
-        out[34] = self.missing.len;
+        out[34..38].copy_from_slice(&self.delay_us.to_be_bytes());
+        out[38..42].copy_from_slice(&self.spread_us.to_be_bytes());
+        out[42..44].copy_from_slice(&self.open.to_be_bytes());
+        out[44] = self.missing.len;
         for (bytes, (back, count)) in out[FEEDBACK_FIXED..].chunks_exact_mut(4).zip(self.missing.ranges) {
             bytes[..2].copy_from_slice(&back.to_be_bytes());
             bytes[2..].copy_from_slice(&count.to_be_bytes());
@@ -351,13 +364,13 @@ mod tests {
 
         #[test]
         fn feedback_survives_the_wire(index: u32, epoch: u8, highest in 0..=MAX_COUNTER, packets: u32,
-                                      bytes in 0..=MAX_COUNTER, ce: u32, received_us: u32, hold_us: u32,
+                                      bytes in 0..=MAX_COUNTER, ce: u32, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16,
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {
                 prop_assert!(missing.push(*back, *count));
             }
-            let report = Feedback { index, epoch, highest, packets, bytes, ce, received_us, hold_us, missing };
+            let report = Feedback { index, epoch, highest, packets, bytes, ce, received_us, hold_us, delay_us, spread_us, open, missing };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));

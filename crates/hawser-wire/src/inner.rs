@@ -90,6 +90,10 @@ pub mod tcp_flag {
     pub const RST: u8 = 0x04;
     /// Push.
     pub const PSH: u8 = 0x08;
+    /// Acknowledges.
+    pub const ACK: u8 = 0x10;
+    /// Echoes congestion marks, or asks for them.
+    pub const ECE: u8 = 0x40;
     /// Congestion window reduced.
     pub const CWR: u8 = 0x80;
 }

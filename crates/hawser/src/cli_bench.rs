@@ -16,6 +16,7 @@ use hawser_node::identity::Identity;
 use hawser_node::idle_clients::IdleClients;
 use hawser_node::invitation::Invitation;
 use hawser_node::run_dir;
+use hawser_sim::bench::{WiredMultipath, measure};
 use serde_json::json;
 
 use crate::cli_client::runtime;
@@ -55,10 +56,9 @@ struct SimArgs {
     /// Sizes of the network, in nodes.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000])]
     nodes: Vec<usize>,
-    /// Raises the rates of smaller networks until each size has as many packets on their way as the largest: the cost of nodes without that
-    /// of memory.
+    /// Leaves each group of five nodes alone, instead of joining the groups to a ring of 20 ms a link.
     #[arg(long)]
-    same_load: bool,
+    alone: bool,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -88,44 +88,49 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Two loads: as much by node at each size; and at each size as much in all, by higher rates where there are fewer nodes.
 fn sim(args: &SimArgs) -> anyhow::Result<ExitCode> {
-    let at = |seconds| hawser_units::Instant::ZERO + Duration::from_secs(seconds);
-    let mut results = Vec::new();
+    ensure!(
+        !args.nodes.contains(&0),
+        "--nodes: a network has at least one node"
+    );
     let largest = args.nodes.iter().copied().max().unwrap_or(1);
-    for nodes in &args.nodes {
-        ensure!(*nodes > 0, "--nodes: a network has at least one node");
-        let factor = if args.same_load { largest / *nodes } else { 1 };
-        let length = SIM_NODE_SECONDS.div_ceil((*nodes * factor) as u64);
-        let (mut elapsed, mut events) = (f64::INFINITY, 0);
-        for _ in 0..SIM_ROUNDS {
-            let mut network = hawser_sim::bench::wired_multipath_at(*nodes, 1, factor as u64);
-            network.run(at(SIM_WARMUP));
-            let before = network.packet_events();
-            let clock = Instant::now();
-            network.run(at(SIM_WARMUP + length));
-            elapsed = elapsed.min(clock.elapsed().as_secs_f64());
-            events = network.packet_events() - before;
+    let load = |is_equal: bool| {
+        move |nodes: &usize| WiredMultipath {
+            nodes: *nodes,
+            factor: if is_equal { (largest / nodes) as u64 } else { 1 },
+            backbone: (!args.alone).then_some(WiredMultipath::BACKBONE),
         }
-        results.push(json!({
-            "nodes": nodes,
-            "packet_events": events,
-            "events_per_second": events as f64 / elapsed,
-            "ns_per_event": elapsed * 1e9 / events.max(1) as f64,
-            "peak_memory_bytes": peak_memory()?,
-        }));
+    };
+    let began = Instant::now();
+    let mut rows = Vec::new();
+    for (name, is_equal) in [("load by node", false), ("equal loads", true)] {
+        let loads: Vec<_> = args.nodes.iter().map(load(is_equal)).collect();
+        for (load, speed) in loads.iter().zip(measure(&loads, || began.elapsed())) {
+            let (nodes, cost) = (load.nodes, speed.ns_per_event);
+            if !args.json {
+                println!(
+                    "{name}, {nodes:>5} nodes: {:5.2} million packet events a second, {cost:.0} ns each",
+                    1e3 / cost
+                );
+            }
+            rows.push(json!({
+                "nodes": nodes,
+                "load": if is_equal { "equal" } else { "by-node" },
+                "packet_events": speed.packet_events,
+                "events_per_second": 1e9 / cost,
+                "ns_per_event": cost,
+            }));
+        }
     }
+    let peak = peak_memory()?;
     if args.json {
-        println!("{}", json!({ "version": 1, "sizes": results }));
-        return Ok(ExitCode::SUCCESS);
-    }
-    for result in &results {
         println!(
-            "{:>6} nodes: {:.2} million packet events a second, {:.0} ns each, peak memory {:.1} MB",
-            result["nodes"],
-            result["events_per_second"].as_f64().unwrap_or(0.0) / 1e6,
-            result["ns_per_event"].as_f64().unwrap_or(0.0),
-            result["peak_memory_bytes"].as_f64().unwrap_or(0.0) / 1e6,
+            "{}",
+            json!({ "version": 1, "sizes": rows, "peak_memory_bytes": peak })
         );
+    } else {
+        println!("peak memory {:.1} MB", peak as f64 / 1e6);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -358,9 +363,3 @@ const HUB: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr:
 const POOL: &str = "100.96.0.0/16";
 /// What a connection does at its start (path MTU discovery, key updates) is over then.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Virtual time after which every window has found its size. Units: seconds.
-const SIM_WARMUP: u64 = 2;
-/// The best of so many counts: other work on the machine only ever slows.
-const SIM_ROUNDS: u32 = 3;
-/// Nodes times virtual seconds that are measured.
-const SIM_NODE_SECONDS: u64 = 2_000;

@@ -124,7 +124,7 @@ fn compare(name: &str, scenario: &Scenario, runs: u32, lab: Option<&Options>) ->
     for round in 0..runs {
         let mut scenario = scenario.clone();
         scenario.seed = scenario.seed.wrapping_add(u64::from(round));
-        let outcome = sim::run(&scenario, &scenario.via, None, &mut |_| {})
+        let outcome = sim::run(&scenario, &scenario.via, sim::Watch::default(), &mut |_| {})
             .with_context(|| format!("{name}: simulator"))?;
         simulated.push(outcome.report.goodput_bps.total);
         if let Some(options) = lab {

@@ -10,8 +10,9 @@ use anyhow::{Context, ensure};
 use hawser_lab::{Comparison, read_scenario};
 use hawser_netem::report::Report;
 use hawser_netem::scenario::{Scenario, Via};
+use hawser_sim::network::Tap;
 use hawser_sim::pcapng::PcapNg;
-use hawser_sim::run::{self, Outcome};
+use hawser_sim::run::{self, Outcome, TapMaker, Watch};
 use hawser_sim::sweep::Row;
 use hawser_units::Duration;
 
@@ -46,6 +47,9 @@ pub(crate) struct SimArgs {
     /// Writes the bytes delivered in every 10 ms there, a column for each workload (CSV).
     #[arg(long, value_name = "FILE")]
     series: Option<PathBuf>,
+    /// Writes a picture of the air there: who held which channel, what was lost, how long queues were (HTML, zoomable). For networks with `wifi`.
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
     #[command(flatten)]
     sweep: cli_sweep::SweepArgs,
     #[command(flatten)]
@@ -79,13 +83,17 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
         for (index, via) in ways.iter().enumerate() {
             let is_first = index == 0 && round == 0;
             let pcap = args.pcap.as_deref().filter(|_| is_first);
-            let outcome = match simulate(&scenario, via, pcap)? {
+            let timeline = args.timeline.as_deref().filter(|_| is_first);
+            let outcome = match simulate(&scenario, via, pcap, timeline.is_some())? {
                 Ok(outcome) => outcome,
                 Err(error) => return Ok(refuse(&format!("{}: {error}", path.display()))),
             };
             if let Some(file) = args.series.as_deref().filter(|_| is_first) {
                 write_series(&outcome.report, file)
                     .with_context(|| format!("cannot write {}", file.display()))?;
+            }
+            if let (Some(page), Some(file)) = (&outcome.timeline, timeline) {
+                std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))?;
             }
             runs[index].push(outcome.report);
         }
@@ -118,7 +126,7 @@ fn print(is_json: bool, mut runs: Vec<Vec<Report>>) -> serde_json::Result<()> {
 
 /// The columns of one run of a sweep or a replay: its report, without series.
 fn row(scenario: &Scenario) -> Result<Row, String> {
-    let outcome = run::run(scenario, &scenario.via, None, &mut |_| {});
+    let outcome = run::run(scenario, &scenario.via, Watch::default(), &mut |_| {});
     let report = outcome.map_err(|error| error.to_string())?.report;
     let report = serde_json::to_value(report).map_err(|error| error.to_string())?;
     Ok(Row::from_json(&report))
@@ -128,6 +136,7 @@ fn simulate(
     scenario: &Scenario,
     via: &Via,
     pcap: Option<&Path>,
+    air: bool,
 ) -> anyhow::Result<Result<Outcome, run::RunError>> {
     let is_shown = std::io::stderr().is_terminal();
     let mut on_progress = |elapsed: Duration| {
@@ -142,20 +151,17 @@ fn simulate(
         }
     };
     let outcome = match pcap {
-        None => run::run(scenario, via, None, &mut on_progress),
+        None => run::run(scenario, via, Watch { tap: None, air }, &mut on_progress),
         Some(path) => {
             let cannot = || format!("cannot write {}", path.display());
             let file = BufWriter::new(File::create(path).with_context(cannot)?);
             let mut trace = Some(file);
-            let outcome = run::run(
-                scenario,
-                via,
-                Some(&mut |links| {
-                    let file = trace.take().expect("a run makes one tap");
-                    Box::new(PcapNg::new(file, links))
-                }),
-                &mut on_progress,
-            );
+            let mut make = |links: &[String]| -> Box<dyn Tap> {
+                let file = trace.take().expect("a run makes one tap");
+                Box::new(PcapNg::new(file, links))
+            };
+            let tap: Option<TapMaker<'_>> = Some(&mut make);
+            let outcome = run::run(scenario, via, Watch { tap, air }, &mut on_progress);
             match outcome {
                 Ok(mut outcome) => {
                     let tap = outcome.network.take_tap::<PcapNg<BufWriter<File>>>();
@@ -195,12 +201,14 @@ fn write_series(report: &Report, file: &Path) -> std::io::Result<()> {
 
 const HELP: &str = "\
 The file is the one that `hawser lab` takes, and so is the result. Traffic is modelled TCP (cubic, reno),
-multipath TCP (also lia, olia, balia) or datagrams; via = \"hub\" carries it through the daemon's own machines.
+multipath TCP (also lia, olia, balia), datagrams or video; via = \"hub\" carries it through the daemon's own machines.
 
 Would a second modem help?
   hawser sim scenarios/sum-20-20.toml --compare --vs mptcp
 The same with a slower one:
   hawser sim scenarios/sum-20-20.toml --set network.1.down.rate=5mbit --json
+Who held the channel when two access points share it:
+  hawser sim scenarios/wifi-two-aps.toml --timeline air.html
 What happens in an outage, packet by packet:
   hawser sim scenarios/blackhole.toml --pcap trace.pcapng --series series.csv
 

@@ -16,6 +16,7 @@ mod cli_reproduce;
 mod cli_sim;
 mod cli_status;
 mod cli_sweep;
+mod large_pages;
 mod logs;
 mod progress;
 mod ways;
@@ -85,7 +86,11 @@ struct Places {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if matches!(command, Command::Sim(_) | Command::Bench(_)) {
+        large_pages::ask();
+    }
+    let result = match command {
         Command::Up(args) => cli_client::up(args),
         Command::Down(args) => cli_client::down(&args),
         Command::Status(args) => cli_status::status(&args),

@@ -178,6 +178,7 @@ fn scenario() -> anyhow::Result<Scenario> {
                 down: link(down),
                 up: link(up),
             }),
+            wifi: None,
         }
     };
     Ok(Scenario {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
 use hawser_netem::report::{quantile_ms as quantile, share_lost};
@@ -111,6 +111,7 @@ pub(crate) fn start(
         } => ("udp", udp::start(context, *direction, *rate, *size)?),
         Workload::Ping { interval } => ("ping", ping::start(context, *interval)?),
         Workload::Http { size } => ("http", http::start(context, *size)?),
+        Workload::Video { .. } => bail!("the lab has no video workload yet; use hawser sim"),
     };
     Ok(Running {
         recorder,

@@ -32,6 +32,13 @@ pub enum Frame<P> {
         /// From a station: it sleeps from now on. From an access point: unused.
         power_save: bool,
     },
+    /// A packet of a link that is several radios' together.
+    Striped {
+        /// The packet.
+        packet: P,
+        /// Counts the packets of all of them.
+        number: u32,
+    },
     /// Only says whether a station sleeps from now on.
     Null {
         /// Whether it does.
@@ -68,7 +75,7 @@ impl<P> Frame<P> {
     #[must_use]
     pub fn into_packet(self) -> Option<P> {
         match self {
-            Self::Data { packet, .. } => Some(packet),
+            Self::Data { packet, .. } | Self::Striped { packet, .. } => Some(packet),
             Self::Null { .. }
             | Self::PsPoll
             | Self::Beacon(_)
@@ -277,7 +284,8 @@ impl<P: Copy> AccessPoint<P> {
                 }
             }
             Frame::Deauthenticate => self.remove(from),
-            Frame::Beacon(_)
+            Frame::Striped { .. }
+            | Frame::Beacon(_)
             | Frame::ProbeResponse { .. }
             | Frame::Authenticated
             | Frame::Associated { .. } => {}

@@ -21,11 +21,14 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-use super::phy::{ACK_LEN, BLOCK_ACK_LEN, CW_MAX, PhyRate, RTS_LEN, Standard};
+use super::phy::{ACK_LEN, BLOCK_ACK_LEN, PhyRate, Standard};
 use super::rate_control::RateControl;
 use super::signal::{Signal, SignalProcess};
 use super::station::{Exchange, Queued, Station};
 use crate::Random;
+
+mod exchange;
+mod receiving;
 
 /// Names a station of one medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -193,6 +196,19 @@ struct Transmission {
     arrived: u64,
     /// By station.
     clarity: Vec<Clarity>,
+    /// When something has overlapped with it at its receiver.
+    harmed: Option<(Instant, Instant)>,
+}
+
+impl Transmission {
+    /// Something overlaps with it at a station.
+    fn spoil(&mut self, at: usize, from: Instant, until: Instant) {
+        self.clarity[at] = Clarity::Spoiled;
+        if self.to == Some(at) {
+            let (first, last) = self.harmed.unwrap_or((from, until));
+            self.harmed = Some((first.min(from), last.max(until)));
+        }
+    }
 }
 
 /// An answer that is due.
@@ -221,6 +237,8 @@ pub struct Air<B> {
     log: Option<Vec<Transmitted>>,
     spare: Vec<Vec<Clarity>>,
     released: Vec<Reception<B>>,
+    /// Pairs of channels of which each is noise on the other.
+    overlaps: Vec<(u16, u16)>,
     random: Random,
     now: Instant,
 }
@@ -238,6 +256,7 @@ impl<B: Clone> Air<B> {
             log: None,
             spare: Vec::new(),
             released: Vec::new(),
+            overlaps: Vec::new(),
             random: Random::new(seed, "air"),
             now,
         }
@@ -274,6 +293,15 @@ impl<B: Clone> Air<B> {
     pub fn set_signals(&mut self, a: StationId, b: StationId, signal: &Signal) {
         self.set_signal(a, b, signal.clone());
         self.set_signal(b, a, signal.clone());
+    }
+
+    /// Says that what is sent on either channel is noise on the other, as where a 40 MHz channel covers part of a neighbour's.
+    ///
+    /// Noise keeps a station from sending only where it is strong, because nobody can recognise its preamble, and spoils what it overlaps with.
+    ///
+    /// Source: IEEE 802.11-2016 section 17.3.10.6 (20 dB between the thresholds of preamble and energy).
+    pub fn set_overlap(&mut self, a: u16, b: u16) {
+        self.overlaps.push((a, b));
     }
 
     /// Records transmissions from now on, for [`Self::log`].
@@ -436,67 +464,6 @@ impl<B: Clone> Air<B> {
         }
     }
 
-    /// A station takes what it sends next, and sends or announces it.
-    fn begin(&mut self, at: usize, now: Instant) {
-        let station = &mut self.stations[at];
-        station.backoff = 0;
-        let Some(first) = station.queue.front() else {
-            return;
-        };
-        let (to, attempts) = (first.to, first.attempts);
-        if let Some(to) = to {
-            let template = &station.config.rate;
-            let control = station.rates.entry(to).or_insert_with(|| template.clone());
-            station.rate = control.choose(attempts, &mut self.random);
-        }
-        station.gather();
-        let bytes: u32 = station.head.iter().map(|frame| frame.len).sum();
-        match to {
-            Some(to) if bytes >= station.config.rts_threshold => {
-                let standard = station.config.standard;
-                let rate = station.rate.response();
-                let cts = rate.airtime(standard, ACK_LEN);
-                station.exchange = Exchange::Sending;
-                let sent = Transmission {
-                    from: at,
-                    to: Some(usize::from(to.0)),
-                    kind: Kind::Rts,
-                    channel: station.channel,
-                    start: now,
-                    end: now + rate.airtime(standard, RTS_LEN),
-                    rate,
-                    reserves: standard.sifs() * 3 + cts + station.burst() + station.answer_time(),
-                    arrived: 0,
-                    clarity: Vec::new(),
-                };
-                self.transmit(sent, now);
-            }
-            _ => self.send_head(at, now),
-        }
-    }
-
-    fn send_head(&mut self, at: usize, now: Instant) {
-        let station = &mut self.stations[at];
-        station.exchange = Exchange::Sending;
-        let to = station.head.first().and_then(|frame| frame.to);
-        let sent = Transmission {
-            from: at,
-            to: to.map(|to| usize::from(to.0)),
-            kind: if to.is_some() { Kind::Data } else { Kind::Broadcast },
-            channel: station.channel,
-            start: now,
-            end: now + station.burst(),
-            rate: station.rate_of_head(),
-            reserves: match to {
-                Some(_) => station.config.standard.sifs() + station.answer_time(),
-                None => Duration::ZERO,
-            },
-            arrived: 0,
-            clarity: Vec::new(),
-        };
-        self.transmit(sent, now);
-    }
-
     fn send_answer(&mut self, answer: &Answer, now: Instant) {
         let station = &self.stations[answer.from];
         if station.away_until > now || station.exchange == Exchange::Sending {
@@ -523,14 +490,25 @@ impl<B: Clone> Air<B> {
             },
             arrived: answer.arrived,
             clarity: Vec::new(),
+            harmed: None,
         };
         self.transmit(sent, now);
     }
 
     /// Whether a transmission keeps a station from sending: one that it senses, or its own.
     fn senses(&self, at: usize, sent: &Transmission) -> bool {
+        let signal = &self.signals[sent.from][at];
         at == sent.from
-            || self.stations[at].channel == sent.channel && self.signals[sent.from][at].is_sensed()
+            || self.stations[at].channel == sent.channel && signal.is_sensed()
+            || self.is_noise(at, sent) && signal.is_loud()
+    }
+
+    /// Whether a transmission is on a channel that overlaps with a station's.
+    fn is_noise(&self, at: usize, sent: &Transmission) -> bool {
+        let own = self.stations[at].channel;
+        let is_pair =
+            |(a, b): &(u16, u16)| (*a, *b) == (own, sent.channel) || (*b, *a) == (own, sent.channel);
+        !self.overlaps.is_empty() && self.overlaps.iter().any(is_pair)
     }
 
     /// Puts a transmission on the air: whoever senses it stops counting, and what overlaps with it at a receiver suffers.
@@ -541,6 +519,10 @@ impl<B: Clone> Air<B> {
         sent.clarity.resize(self.stations.len(), Clarity::Clear);
         for at in 0..self.stations.len() {
             sent.clarity[at] = Clarity::Missed;
+            let is_noise = self.is_noise(at, &sent);
+            if is_noise {
+                self.disturb(&sent, at);
+            }
             if !self.senses(at, &sent) {
                 continue;
             }
@@ -549,7 +531,11 @@ impl<B: Clone> Air<B> {
                 station.settle(now);
             }
             station.sensed += 1;
-            if at == from || station.away_until > now || self.active.iter().any(|other| other.from == at) {
+            if at == from
+                || is_noise
+                || station.away_until > now
+                || self.active.iter().any(|other| other.from == at)
+            {
                 continue;
             }
             self.signals[from][at].advance(now, &mut self.random);
@@ -559,288 +545,6 @@ impl<B: Clone> Air<B> {
             other.clarity[from] = Clarity::Missed;
         }
         self.active.push(sent);
-    }
-
-    /// A transmission reaches a station that listens: the station follows it, or goes on with what it was following.
-    fn meet(&mut self, sent: &mut Transmission, at: usize, now: Instant) {
-        let power = self.signals[sent.from][at].power();
-        sent.clarity[at] = Clarity::Clear;
-        for other in &mut self.active {
-            if other.channel != sent.channel || !self.signals[other.from][at].is_sensed() {
-                continue;
-            }
-            let margin = power - self.signals[other.from][at].power();
-            let outlasts = other.end > now + PREAMBLE;
-            let was_followed = other.clarity[at] != Clarity::Missed;
-            if margin >= CAPTURE {
-                // So much stronger that the station turns to it.
-                other.clarity[at] = Clarity::Missed;
-            } else if was_followed && -margin < CAPTURE && now < other.start + PREAMBLE {
-                // Two preambles at once: neither is recognised.
-                other.clarity[at] = Clarity::Missed;
-                sent.clarity[at] = Clarity::Missed;
-            } else if was_followed {
-                if -margin < CAPTURE {
-                    other.clarity[at] = Clarity::Spoiled;
-                }
-                sent.clarity[at] = Clarity::Missed;
-            } else if outlasts {
-                sent.clarity[at] = Clarity::Missed;
-            }
-        }
-    }
-
-    /// A transmission ends: stations sense it no longer, and those it was clear for read it.
-    fn on_end(&mut self, mut sent: Transmission, now: Instant) {
-        let mut is_read = sent.to.is_none();
-        for at in 0..self.stations.len() {
-            if !self.senses(at, &sent) {
-                continue;
-            }
-            let station = &mut self.stations[at];
-            station.sensed = station.sensed.saturating_sub(1);
-            station.idle_since = now;
-            if sent.clarity[at] == Clarity::Missed {
-                continue;
-            }
-            let is_for_me = sent.to == Some(at);
-            let is_clear = sent.clarity[at] == Clarity::Clear
-                && (sent.kind == Kind::Data || !self.is_lost(&sent, at, 1));
-            self.stations[at].is_confused = !is_clear;
-            if is_clear && is_for_me {
-                is_read = self.on_received(&sent, at, now);
-                self.stations[at].is_confused = !is_read;
-            } else if is_clear {
-                let station = &mut self.stations[at];
-                station.reserved_until = station.reserved_until.max(now + sent.reserves);
-                self.on_overheard(&sent, at);
-            }
-        }
-        if let Some(log) = &mut self.log {
-            log.push(Transmitted {
-                from: StationId(sent.from as u16),
-                to: sent.to.map(|to| StationId(to as u16)),
-                kind: sent.kind,
-                channel: sent.channel,
-                start: sent.start,
-                end: sent.end,
-                read: is_read,
-            });
-        }
-        self.on_sent(sent.from, sent.kind, now);
-        self.spare.push(std::mem::take(&mut sent.clarity));
-    }
-
-    /// What the sender does when its own transmission has ended.
-    fn on_sent(&mut self, from: usize, kind: Kind, now: Instant) {
-        let station = &mut self.stations[from];
-        match kind {
-            Kind::Data | Kind::Rts => {
-                station.exchange = Exchange::Awaiting(now + station.config.standard.answer_timeout());
-            }
-            Kind::Broadcast => {
-                for frame in std::mem::take(&mut station.head) {
-                    self.events.push_back(AirEvent::Finished {
-                        by: StationId(from as u16),
-                        to: None,
-                        body: frame.body,
-                        attempts: 1,
-                        acknowledged: true,
-                    });
-                }
-                self.end_exchange(from, true, now);
-            }
-            Kind::Ack | Kind::BlockAck | Kind::Cts => {}
-        }
-    }
-
-    /// Whether an attempt is lost to noise.
-    fn is_lost(&mut self, sent: &Transmission, at: usize, bytes: u32) -> bool {
-        let is_data = sent.kind == Kind::Data;
-        let loss = self.signals[sent.from][at].loss(sent.rate, bytes, is_data);
-        self.random.chance(loss)
-    }
-
-    /// A station has read what was meant for it. Returns whether anything of it was readable.
-    fn on_received(&mut self, sent: &Transmission, at: usize, now: Instant) -> bool {
-        let sifs = self.stations[at].config.standard.sifs();
-        let answer = |kind, arrived| Answer {
-            at: now + sifs,
-            from: at,
-            to: sent.from,
-            kind,
-            rate: sent.rate.response(),
-            arrived,
-        };
-        match sent.kind {
-            Kind::Data => {
-                let arrived = self.receive_frames(sent, at);
-                let count = self.stations[sent.from].head.len();
-                if arrived != 0 {
-                    let kind = if count > 1 { Kind::BlockAck } else { Kind::Ack };
-                    self.answers.push(answer(kind, arrived));
-                    self.extend_wait(sent.from, kind, sent.rate, now);
-                }
-                arrived != 0
-            }
-            Kind::Rts => {
-                if self.stations[at].reserved_until <= now {
-                    self.answers.push(answer(Kind::Cts, 0));
-                    self.extend_wait(sent.from, Kind::Cts, sent.rate, now);
-                }
-                true
-            }
-            Kind::Cts => {
-                self.stations[at].exchange = Exchange::Cleared(now + sifs);
-                true
-            }
-            Kind::Ack | Kind::BlockAck => {
-                self.on_acknowledged(at, sent.arrived, now);
-                true
-            }
-            Kind::Broadcast => true,
-        }
-    }
-
-    /// The frames of a transmission one by one: which of them are readable.
-    fn receive_frames(&mut self, sent: &Transmission, at: usize) -> u64 {
-        let count = self.stations[sent.from].head.len();
-        let oldest = self.stations[sent.from]
-            .head
-            .first()
-            .and_then(|frame| frame.sequence);
-        let mut arrived = 0;
-        for index in 0..count {
-            let bytes = self.stations[sent.from].head[index].len;
-            if self.is_lost(sent, at, bytes) {
-                continue;
-            }
-            arrived |= 1 << index;
-            let frame = self.reception(sent, index);
-            let station = &mut self.stations[at];
-            let id = StationId(at as u16);
-            if station.config.monitor {
-                self.events.push_back(AirEvent::Heard {
-                    at: id,
-                    frame: frame.clone(),
-                });
-            }
-            station.accept(frame, oldest.unwrap_or_default(), self.now, &mut self.released);
-            self.pass_on(at);
-        }
-        arrived
-    }
-
-    fn pass_on(&mut self, at: usize) {
-        let at = StationId(at as u16);
-        let released = self.released.drain(..);
-        self.events
-            .extend(released.map(|frame| AirEvent::Delivered { at, frame }));
-    }
-
-    fn reception(&self, sent: &Transmission, index: usize) -> Reception<B> {
-        let frame = &self.stations[sent.from].head[index];
-        Reception {
-            from: StationId(sent.from as u16),
-            to: sent.to.map(|to| StationId(to as u16)),
-            body: frame.body.clone(),
-            sequence: frame.sequence.unwrap_or_default(),
-            retry: frame.attempts > 0,
-            rate: sent.rate,
-        }
-    }
-
-    /// Broadcasts are for everybody; a monitor reads others' frames too.
-    fn on_overheard(&mut self, sent: &Transmission, at: usize) {
-        let id = StationId(at as u16);
-        let monitor = self.stations[at].config.monitor;
-        match sent.kind {
-            Kind::Broadcast => {
-                let frame = self.reception(sent, 0);
-                self.events.push_back(AirEvent::Delivered { at: id, frame });
-            }
-            Kind::Data if monitor => {
-                for index in 0..self.stations[sent.from].head.len() {
-                    let bytes = self.stations[sent.from].head[index].len;
-                    if !self.is_lost(sent, at, bytes) {
-                        let frame = self.reception(sent, index);
-                        self.events.push_back(AirEvent::Heard { at: id, frame });
-                    }
-                }
-            }
-            Kind::Data | Kind::Ack | Kind::BlockAck | Kind::Rts | Kind::Cts => {}
-        }
-    }
-
-    /// The sender will notice that an answer has begun: it waits for its end.
-    fn extend_wait(&mut self, sender: usize, kind: Kind, rate: PhyRate, now: Instant) {
-        let standard = self.stations[sender].config.standard;
-        let bytes = if kind == Kind::BlockAck {
-            BLOCK_ACK_LEN
-        } else {
-            ACK_LEN
-        };
-        let end = now + standard.sifs() + rate.response().airtime(standard, bytes);
-        self.stations[sender].answer_ends = Some(end + Duration::from_nanos(1));
-    }
-
-    fn on_acknowledged(&mut self, at: usize, arrived: u64, now: Instant) {
-        let station = &mut self.stations[at];
-        if station.head.is_empty() {
-            return;
-        }
-        self.settle_frames(at, arrived, now);
-        self.end_exchange(at, true, now);
-    }
-
-    /// No answer came.
-    fn on_silence(&mut self, at: usize, now: Instant) {
-        self.stations[at].hold_until = now;
-        self.settle_frames(at, 0, now);
-        self.end_exchange(at, false, now);
-    }
-
-    /// Reports the frames of an exchange that are done with; the others go back to the queue.
-    fn settle_frames(&mut self, at: usize, arrived: u64, now: Instant) {
-        let station = &mut self.stations[at];
-        let (rate, tried) = (station.rate, station.head.len() as u32);
-        if let Some(control) = station.head[0].to.and_then(|to| station.rates.get_mut(&to)) {
-            control.on_outcome(rate, tried, arrived.count_ones(), now);
-        }
-        let mut kept = Vec::new();
-        for (index, mut frame) in station.head.drain(..).enumerate() {
-            frame.attempts += 1;
-            let acknowledged = arrived & (1 << index) != 0;
-            if acknowledged || frame.attempts >= station.config.attempts {
-                self.events.push_back(AirEvent::Finished {
-                    by: StationId(at as u16),
-                    to: frame.to,
-                    attempts: frame.attempts,
-                    acknowledged,
-                    body: frame.body,
-                });
-            } else {
-                kept.push(frame);
-            }
-        }
-        station.has_given_up = kept.is_empty();
-        station.head = kept;
-        station.put_back();
-    }
-
-    /// An exchange is over: the next backoff is drawn.
-    fn end_exchange(&mut self, at: usize, has_succeeded: bool, now: Instant) {
-        let station = &mut self.stations[at];
-        let smallest = station.config.standard.cw_min();
-        station.exchange = Exchange::None;
-        station.answer_ends = None;
-        station.window = if has_succeeded || station.has_given_up {
-            smallest
-        } else {
-            (station.window * 2 + 1).min(CW_MAX)
-        };
-        station.draw(&mut self.random);
-        station.wanted_at = now;
     }
 
     /// What a station senses changes as its radio does; an exchange that it was in is broken off.
@@ -860,15 +564,6 @@ impl<B: Clone> Air<B> {
         station.is_confused = false;
     }
 }
-
-/// A frame this much stronger than all that overlaps with it is read all the same. Units: dB.
-///
-/// Source: Lee et al. 2007 (message-in-message capture needs about 10 dB on OFDM receivers).
-const CAPTURE: f32 = 10.0;
-/// How long a receiver needs to recognise a preamble, during which an overlap may end without harm.
-///
-/// Source: IEEE 802.11-2016 section 17.3.10.6 (4 us).
-const PREAMBLE: Duration = Duration::from_micros(4);
 
 #[cfg(test)]
 mod tests;

@@ -32,6 +32,8 @@ pub enum PhyRate {
         streams: u8,
         /// 40 MHz instead of 20.
         wide: bool,
+        /// A guard interval of 400 ns instead of 800: symbols of 3.6 us instead of 4.
+        short_guard: bool,
     },
 }
 
@@ -55,16 +57,21 @@ impl PhyRate {
         match self {
             Self::Dsss(rate) => u64::from(rate) * 100_000,
             Self::Ofdm(rate) => u64::from(rate) * 1_000_000,
+            Self::Ht {
+                short_guard: true, ..
+            } => self.symbol_bits() * 2_500_000 / 9,
             Self::Ht { .. } => self.symbol_bits() * 250_000,
         }
     }
 
-    /// Data bits of a 4 us symbol.
+    /// Data bits of a symbol.
     fn symbol_bits(self) -> u64 {
         match self {
             Self::Dsss(_) => 0,
             Self::Ofdm(rate) => u64::from(rate) * 4,
-            Self::Ht { mcs, streams, wide } => {
+            Self::Ht {
+                mcs, streams, wide, ..
+            } => {
                 // 52 or 108 data subcarriers; bits a subcarrier times the code rate, in sixths.
                 const SIXTHS: [u64; 8] = [3, 6, 9, 12, 18, 24, 27, 30];
                 let subcarriers = if wide { 108 } else { 52 };
@@ -79,10 +86,19 @@ impl PhyRate {
         let micros = match self {
             Self::Dsss(rate) => LONG_PREAMBLE_US + (u64::from(bytes) * 80).div_ceil(u64::from(rate)),
             Self::Ofdm(_) => OFDM_PREAMBLE_US + self.symbols(bytes) * 4 + extension_us(standard),
-            Self::Ht { streams, .. } => {
+            Self::Ht {
+                streams, short_guard, ..
+            } => {
                 // Legacy part, HT-SIG, HT-STF, one HT-LTF a stream (four for three).
                 let training = if streams == 3 { 4 } else { u64::from(streams) };
-                OFDM_PREAMBLE_US + 8 + 4 + 4 * training + self.symbols(bytes) * 4 + extension_us(standard)
+                // Short symbols end on the grid of the long ones (IEEE 802.11-2016 section 19.4.3).
+                let symbols = self.symbols(bytes);
+                let symbols = if short_guard {
+                    (symbols * 9).div_ceil(10)
+                } else {
+                    symbols
+                };
+                OFDM_PREAMBLE_US + 8 + 4 + 4 * training + symbols * 4 + extension_us(standard)
             }
         };
         Duration::from_micros(micros)
@@ -187,6 +203,7 @@ impl Standard {
                     mcs,
                     streams: 1,
                     wide: false,
+                    short_guard: false,
                 })
                 .collect(),
         }
@@ -221,13 +238,25 @@ mod tests {
             mcs: 7,
             streams: 3,
             wide: true,
+            short_guard: false,
         };
         assert_eq!(fastest.as_bps(), 405_000_000);
+        let short = PhyRate::Ht {
+            mcs: 7,
+            streams: 3,
+            wide: true,
+            short_guard: true,
+        };
+        assert_eq!(short.as_bps(), 450_000_000);
+        // 20,000 bytes are 99 long symbols, or as long as 90.
+        assert_eq!(us(fastest, Standard::N, 20_000), 20 + 8 + 4 + 16 + 99 * 4);
+        assert_eq!(us(short, Standard::N, 20_000), 20 + 8 + 4 + 16 + 90 * 4);
         assert_eq!(us(fastest, Standard::N, 1536), 20 + 8 + 4 + 16 + 8 * 4);
         let slowest = PhyRate::Ht {
             mcs: 0,
             streams: 1,
             wide: false,
+            short_guard: false,
         };
         assert_eq!(slowest.as_bps(), 6_500_000);
     }

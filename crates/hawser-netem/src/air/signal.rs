@@ -87,7 +87,9 @@ pub fn loss_at(snr: f64, rate: PhyRate, bytes: u32) -> f64 {
         PhyRate::Dsss(55) => 6.0,
         PhyRate::Dsss(_) => 9.0,
         PhyRate::Ofdm(mbps) => ofdm_half(mbps),
-        PhyRate::Ht { mcs, streams, wide } => {
+        PhyRate::Ht {
+            mcs, streams, wide, ..
+        } => {
             let single = [4.0, 7.0, 9.5, 12.5, 16.0, 20.0, 21.5, 23.0][usize::from(mcs.min(7))];
             let streams = f64::from(streams.max(1));
             // Power is shared by the streams, and spread over twice the noise.
@@ -152,6 +154,11 @@ impl SignalProcess {
         self.signal.power >= SENSITIVITY
     }
 
+    /// Whether its energy alone is noticed.
+    pub(super) fn is_loud(&self) -> bool {
+        self.signal.power >= ENERGY
+    }
+
     /// The power as last drawn.
     pub(super) fn power(&self) -> f32 {
         self.signal.power + self.offset
@@ -183,6 +190,8 @@ impl SignalProcess {
 
 /// The weakest power that keeps a station from sending: the standard's sensitivity at the lowest rate (IEEE 802.11-2016 section 17.3.10.6).
 const SENSITIVITY: f32 = -82.0;
+/// The same where no preamble can be recognised.
+const ENERGY: f32 = -62.0;
 /// Thermal noise of 20 MHz and a receiver's own.
 const NOISE_FLOOR: f32 = -95.0;
 /// Of the loss curves, per dB.

@@ -7,12 +7,15 @@
 mod overrides;
 mod parse;
 mod values;
+mod wifi;
 
 use std::path::PathBuf;
 
 use hawser_units::{Bytes, Duration, Rate};
 
 use crate::{Change, LinkConfig};
+
+pub use wifi::Wifi;
 
 /// One experiment.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +62,8 @@ pub struct Network {
     pub name: String,
     /// Both directions; `None` for a plain cable without emulation.
     pub links: Option<Links>,
+    /// Its last hop, where that is the air.
+    pub wifi: Option<Wifi>,
 }
 
 /// Both directions of an emulated network.
@@ -106,11 +111,40 @@ pub enum Workload {
         /// Between requests.
         interval: Duration,
     },
+    /// A video as datagrams, of which some matter more than others.
+    Video {
+        /// Which way it goes.
+        direction: Direction,
+        /// Of UDP payload, mean.
+        rate: Rate,
+        /// What its parts are to each other.
+        coding: Coding,
+    },
     /// One HTTP download of a fixed size.
     Http {
         /// Of the body.
         size: Bytes,
     },
+}
+
+/// What the parts of a video are to each other, and so how a tunnel stripes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// I, P and B pictures: P builds on I, B on both. Striped by `layer-priority`.
+    Frames,
+    /// So many descriptions, each of use without the others. Striped by `independent-path`.
+    Descriptions(u8),
+}
+
+impl Coding {
+    /// How many kinds of packets are told apart.
+    #[must_use]
+    pub const fn layers(self) -> u8 {
+        match self {
+            Self::Frames => 3,
+            Self::Descriptions(count) => count,
+        }
+    }
 }
 
 /// A change at a time.
@@ -211,7 +245,9 @@ impl Scenario {
     #[must_use]
     pub fn bulk_direction(&self) -> Direction {
         let direction = |workload: &Workload| match workload {
-            Workload::Tcp { direction, .. } | Workload::Udp { direction, .. } => Some(*direction),
+            Workload::Tcp { direction, .. }
+            | Workload::Udp { direction, .. }
+            | Workload::Video { direction, .. } => Some(*direction),
             Workload::Http { .. } => Some(Direction::Down),
             Workload::Ping { .. } => None,
         };

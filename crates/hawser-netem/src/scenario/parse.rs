@@ -11,7 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
-use super::{Direction, Event, Links, Network, Scenario, ScenarioError, Via, Workload, overrides};
+use super::wifi::RawWifi;
+use super::{Coding, Direction, Event, Links, Network, Scenario, ScenarioError, Via, Workload, overrides};
 use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
 
 #[derive(Deserialize)]
@@ -37,6 +38,7 @@ struct RawNetwork {
     name: Spanned<String>,
     down: Option<Spanned<RawLink>>,
     up: Option<Spanned<RawLink>>,
+    wifi: Option<Spanned<RawWifi>>,
 }
 
 #[derive(Deserialize)]
@@ -61,6 +63,7 @@ struct RawWorkload {
     rate: Option<WithUnit<Rate>>,
     size: Option<WithUnit<Bytes>>,
     interval: Option<WithUnit<Duration>>,
+    coding: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -211,9 +214,15 @@ impl Reader<'_> {
                 .map(|link| self.link(link))
                 .transpose()?
                 .unwrap_or_default();
+            let wifi = network.wifi.map(|raw| {
+                let span = raw.span();
+                let read = raw.into_inner().read();
+                read.map_err(|problem| self.invalid(Some(span), problem))
+            });
             networks.push(Network {
                 name,
                 links: is_emulated.then_some(Links { down, up }),
+                wifi: wifi.transpose()?,
             });
         }
         Ok(networks)
@@ -298,6 +307,7 @@ impl Reader<'_> {
             ("rate", raw.rate.is_some()),
             ("size", raw.size.is_some()),
             ("interval", raw.interval.is_some()),
+            ("coding", raw.coding.is_some()),
         ];
         let only = |allowed: &[&str]| match given
             .iter()
@@ -308,6 +318,13 @@ impl Reader<'_> {
                 Err(self.invalid(Some(span.clone()), problem))
             }
             None => Ok(()),
+        };
+        let rate = || {
+            let rate = raw.rate.as_ref().map(|rate| rate.0);
+            rate.filter(|rate| *rate > Rate::ZERO).ok_or_else(|| {
+                let problem = format!("a {kind} workload needs a rate, like rate = \"5mbit\"");
+                self.invalid(Some(span.clone()), problem)
+            })
         };
         match kind {
             "tcp" => {
@@ -324,13 +341,7 @@ impl Reader<'_> {
             }
             "udp" => {
                 only(&["direction", "rate", "size"])?;
-                let rate = raw.rate.map(|rate| rate.0).filter(|rate| *rate > Rate::ZERO);
-                let rate = rate.ok_or_else(|| {
-                    self.invalid(
-                        Some(span.clone()),
-                        "a udp workload needs a rate, like rate = \"5mbit\"",
-                    )
-                })?;
+                let rate = rate()?;
                 let size = raw.size.map_or(Bytes(1200), |size| size.0);
                 if !(MIN_DATAGRAM..=MAX_DATAGRAM).contains(&size.0) {
                     let problem = format!("size must be {MIN_DATAGRAM}B to {MAX_DATAGRAM}B");
@@ -363,13 +374,29 @@ impl Reader<'_> {
                 })?;
                 Ok(Workload::Http { size })
             }
-            "video" | "torrent" => Err(self.invalid(
-                Some(span),
-                format!("{kind} workloads do not exist yet; use tcp, udp, ping or http"),
-            )),
+            "video" => {
+                only(&["direction", "rate", "coding", "streams"])?;
+                let coding = match (raw.coding.as_deref(), raw.streams) {
+                    (None | Some("frames"), None) => Coding::Frames,
+                    (Some("descriptions"), Some(streams @ 2..=MOST_DESCRIPTIONS)) => {
+                        Coding::Descriptions(streams as u8)
+                    }
+                    _ => {
+                        let problem = format!(
+                            "write coding = \"frames\", or coding = \"descriptions\" with streams = 2 to {MOST_DESCRIPTIONS}"
+                        );
+                        return Err(self.invalid(Some(span), problem));
+                    }
+                };
+                Ok(Workload::Video {
+                    direction,
+                    rate: rate()?,
+                    coding,
+                })
+            }
             _ => Err(self.invalid(
                 Some(span),
-                format!("unknown workload {kind:?}; write tcp, udp, ping or http"),
+                format!("unknown workload {kind:?}; write tcp, udp, ping, http or video"),
             )),
         }
     }
@@ -466,6 +493,8 @@ fn one_line(message: &str) -> String {
 const MAX_NETWORKS: usize = 64;
 /// More connections than this measure the machine, not the network.
 const MAX_STREAMS: u32 = 1000;
+/// As many layers as are told apart.
+const MOST_DESCRIPTIONS: u32 = 8;
 /// A sequence number and a time stamp.
 const MIN_DATAGRAM: u64 = 16;
 /// What fits into an IPv4 packet of 1500 bytes.

@@ -124,7 +124,8 @@ fn names_file_line_and_remedy() {
     );
     assert!(replaced("loss = 0.0,", "loss = 1.5,").starts_with("dir/a.toml:9: 1.5 is not a probability"));
     assert!(replaced("\"blackhole\"", "\"dead\"").contains("unknown state \"dead\""));
-    assert!(replaced("kind = \"tcp\"", "kind = \"video\"").contains("do not exist yet"));
+    let kinds = replaced("kind = \"tcp\"", "kind = \"torrent\"");
+    assert!(kinds.contains("write tcp, udp, ping, http or video"), "{kinds}");
     assert!(replaced("via = \"hub\"", "via = \"hob\"").contains("unknown via"));
     assert!(replaced("name = \"lte\"", "name = \"fiber\"").contains("two networks"));
     assert!(
@@ -143,5 +144,88 @@ fn units_mean_what_they_say() {
     assert_eq!(values::bytes("10MB"), Ok(Bytes(10_000_000)));
     for wrong in ["", "ms", "-1ms", "1e3ms", "5", "infs"] {
         assert!(values::duration(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn reads_codings_of_video() {
+    let workload = |fields: &str| {
+        let from = FULL.find("kind = \"tcp\"").expect("a workload");
+        let to = FULL.find("[[event]]").expect("an event");
+        let text = format!("{}kind = \"video\"\n{fields}\n{}", &FULL[..from], &FULL[to..]);
+        parse_with(&text, &[]).map(|scenario| scenario.workloads[0].clone())
+    };
+    let video = |coding| Workload::Video {
+        direction: Direction::Down,
+        rate: Rate::from_mbps(2),
+        coding,
+    };
+    assert_eq!(workload("rate = \"2mbit\""), Ok(video(Coding::Frames)));
+    let three = "rate = \"2mbit\"\ncoding = \"descriptions\"\nstreams = 3";
+    assert_eq!(workload(three), Ok(video(Coding::Descriptions(3))));
+    for (wrong, said) in [
+        ("coding = \"frames\"", "needs a rate"),
+        ("rate = \"2mbit\"\ncoding = \"descriptions\"", "streams = 2 to 8"),
+        (
+            "rate = \"2mbit\"\ncoding = \"frames\"\nstreams = 3",
+            "streams = 2 to 8",
+        ),
+        (
+            "rate = \"2mbit\"\nsize = \"1kB\"",
+            "size means nothing to a video workload",
+        ),
+    ] {
+        let problem = workload(wrong).expect_err("must be refused").to_string();
+        assert!(problem.contains(said), "{problem}");
+    }
+}
+
+#[test]
+fn reads_a_last_hop_on_the_air_and_says_what_is_wrong_with_it() {
+    let with = |wifi: &str| {
+        FULL.replace(
+            "name = \"fiber\"\ndown",
+            &format!("name = \"fiber\"\nwifi = {{ {wifi} }}\ndown"),
+        )
+    };
+    let whole = "standard = \"g\", channel = 6, rate = \"54mbit\", power = \"-70dBm\", fading = { sd = \"4dB\", coherence = \"100ms\" }, neighbours = [\"5mbit\"]";
+    let scenario = parse_with(&with(whole), &[]).expect("a scenario");
+    let wifi = scenario.networks[0].wifi.as_ref().expect("on the air");
+    assert_eq!(
+        (wifi.channel, wifi.rate),
+        (6, Some(crate::air::phy::PhyRate::Ofdm(54)))
+    );
+    let expected = crate::air::Signal::of_power(-70.0).fading(4.0, Duration::from_millis(100));
+    assert_eq!(wifi.signal, expected);
+    assert_eq!(wifi.neighbours, [Rate::from_mbps(5)]);
+    assert_eq!(scenario.networks[1].wifi, None);
+    for (wrong, said) in [
+        (
+            "standard = \"ac\", channel = 6",
+            "unknown standard \"ac\"; write a, b, g or n",
+        ),
+        (
+            "standard = \"b\", channel = 6, rate = \"54mbit\"",
+            "write one of 1mbit, 2mbit, 5.5mbit, 11mbit",
+        ),
+        (
+            "standard = \"g\", channel = 6, power = \"-70\"",
+            "like \"-70dBm\"",
+        ),
+        (
+            "standard = \"g\", channel = 6, loss = 0.1, power = \"-70dBm\"",
+            "remove one",
+        ),
+        ("standard = \"g\", channel = 6, loss = 1.0", "below 1.0"),
+        (
+            "standard = \"g\", channel = 6, colour = 1",
+            "unknown field `colour`",
+        ),
+    ] {
+        let problem = problem(&with(wrong));
+        assert!(
+            problem.starts_with("dir/a.toml:9: ") && problem.contains(said),
+            "{problem}"
+        );
     }
 }

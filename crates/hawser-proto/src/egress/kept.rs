@@ -18,7 +18,7 @@ use hawser_wire::data::Class;
 
 use crate::flow::Run;
 
-/// Buffers kept at once: 64 MB where each holds 64 KB.
+/// Buffers kept at once, unless the driver says otherwise: 64 MB where each holds 64 KB.
 const BUFFERS: usize = 1024;
 /// How often a packet is repaired.
 const ROUNDS: u8 = 3;
@@ -55,11 +55,13 @@ pub(super) struct Wanted<B> {
 
 /// Everything that is kept.
 ///
-/// Cost: O(1) a transmission, O(log kept) a missing packet. Memory is bounded by [`BUFFERS`].
+/// Cost: O(1) a transmission, O(log kept) a missing packet. The number of buffers is bounded.
 #[derive(Debug)]
 pub(super) struct Kept<B> {
     records: BTreeMap<PathId, VecDeque<Record<B>>>,
     buffers: VecDeque<(Instant, B)>,
+    /// The most of them.
+    pub(super) limit: usize,
     wanted: VecDeque<Wanted<B>>,
     /// No record ends before the one made before it.
     until: Instant,
@@ -72,6 +74,7 @@ impl<B: Copy> Kept<B> {
         Self {
             records: BTreeMap::new(),
             buffers: VecDeque::new(),
+            limit: BUFFERS,
             wanted: VecDeque::new(),
             until: Instant::ZERO,
             released: Instant::ZERO,
@@ -173,7 +176,7 @@ impl<B: Copy> Kept<B> {
     /// Releases the buffers that are too old, and the oldest beyond the bound.
     pub(super) fn release(&mut self, now: Instant, freed: &mut Vec<B>) {
         while let Some((until, buffer)) = self.buffers.front().copied() {
-            if until > now && self.buffers.len() <= BUFFERS {
+            if until > now && self.buffers.len() <= self.limit {
                 break;
             }
             self.buffers.pop_front();

@@ -46,6 +46,7 @@ fn run(buffer: u32, segments: u16, since: Instant) -> Run<u32> {
         checksum_partial: true,
         ecn_capable: false,
         mark: false,
+        order_free: false,
         layer: None,
         since,
     }

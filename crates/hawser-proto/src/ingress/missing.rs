@@ -1,6 +1,6 @@
 //! The packets of one path that have not come, as far as their sender may still send them again.
 //!
-//! A counter that is jumped over is open; it is missing once a packet that was sent later has come by more than the path reorders. It is then
+//! A counter that is jumped over is open; it is missing once the path has brought packets that were sent later by more than it reorders. It is then
 //! named in three reports, because reports get lost too, and forgotten after a second. A gap too large to be chance is an outage, which nobody repairs
 //! this way.
 
@@ -19,17 +19,20 @@ const FORGOTTEN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     counter: u64,
-    /// When the packet after it was sent, by the sender's clock.
+    /// When the packet before it was sent, by the sender's clock: the path is past this one no later than it is past any packet of
+    /// another path that waits for it, so that a repair is asked for before the gap is given up.
     sent_us: u32,
     opened: Instant,
     found: bool,
     mentions: u8,
 }
 
-/// The holes in the counters of one path.
+/// The holes in the counters of one path, in their order; losses come before what is open.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     holes: VecDeque<Hole>,
+    /// When the newest packet was sent.
+    newest_us: u32,
 }
 
 impl Holes {
@@ -41,12 +44,13 @@ impl Holes {
             }
             return;
         }
+        let before_us = std::mem::replace(&mut self.newest_us, sent_us);
         if highest == 0 || counter - highest > OUTAGE {
             return;
         }
         self.holes.extend((highest + 1..counter).map(|counter| Hole {
             counter,
-            sent_us,
+            sent_us: before_us,
             opened: now,
             found: false,
             mentions: 0,
@@ -62,12 +66,28 @@ impl Holes {
         {
             self.holes.pop_front();
         }
+        let open = self.holes.partition_point(|hole| hole.found);
         let mut found = 0;
-        for hole in self.holes.iter_mut().filter(|hole| !hole.found) {
-            hole.found = has_passed(hole.sent_us);
-            found += u32::from(hole.found);
+        for hole in self.holes.range_mut(open..) {
+            if !has_passed(hole.sent_us) {
+                break;
+            }
+            hole.found = true;
+            found += 1;
         }
         found
+    }
+
+    /// Forgets the losses: nobody repairs them.
+    pub(super) fn forget_losses(&mut self) {
+        let open = self.holes.partition_point(|hole| hole.found);
+        self.holes.drain(..open);
+    }
+
+    /// How many counters may still come.
+    pub(super) fn open(&self) -> u16 {
+        let open = self.holes.len() - self.holes.partition_point(|hole| hole.found);
+        u16::try_from(open).unwrap_or(u16::MAX)
     }
 
     /// What a report is to name.

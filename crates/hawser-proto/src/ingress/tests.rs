@@ -89,6 +89,7 @@ fn a_lone_packet_waits_for_its_report() {
         ce: 0,
         received_us: BEGIN.as_micros_wrapping(),
         hold_us: 25_000,
+        delay_us: BEGIN.as_micros_wrapping(),
         ..Feedback::default()
     };
     assert_eq!(
@@ -139,8 +140,8 @@ fn a_report_is_cumulative_and_about_the_newest() {
     let [Event::Report(PATH, report)] = events[..] else {
         panic!("{events:?}")
     };
-    assert_eq!((report.highest, report.packets, report.hold_us), (5, 3, 9_000));
-    assert_eq!(report.received_us, (BEGIN + MS).as_micros_wrapping());
+    assert_eq!((report.highest, report.packets, report.hold_us), (5, 3, 8_000));
+    assert_eq!(report.received_us, (BEGIN + 2 * MS).as_micros_wrapping());
 }
 
 #[test]

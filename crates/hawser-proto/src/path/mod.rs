@@ -16,9 +16,11 @@
 //! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained while nobody used it
 //! answers quickly whatever it can carry, so its old rate is forgotten and found again by slow start.
 
+pub mod delay;
 pub mod model;
 pub mod pmtu;
 
+use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::Feedback;
 use model::{Model, Pacer, Sample};
@@ -62,11 +64,12 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
 const BUSY_FOR: Duration = Duration::from_secs(10);
 /// A dead path is probed at [`PROBE_INTERVAL`] for this long, then ever less often up to [`DEAD_INTERVAL_MAX`].
 const DEAD_EAGER_FOR: Duration = Duration::from_secs(60);
-/// The smallest one-way delay is that of this window and the one before.
-const OWD_WINDOW: Duration = Duration::from_secs(5);
 const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
+/// Packets in flight that make a burst, and how long after its end it is probed.
+const BURST: u32 = 4;
+const TAIL_QUIET: Duration = Duration::from_millis(10);
 /// So many losses in one report are not chance when nothing large came through.
 const DOUBTFUL: u64 = 8;
 
@@ -114,17 +117,22 @@ pub struct Path {
     delivered_us: u32,
     acked_sent_at: Instant,
     packets_reported: u32,
+    /// Packets before `reported` that have neither come nor been counted lost; below zero, those that came after that.
+    balance: i64,
+    /// Bytes of those that may still come.
+    open: u64,
+    /// A packet with the mean delay that was among the last reported: what rates and rounds are measured by.
+    newest: u64,
     loss: f64,
-    owd_us: Option<i32>,
-    owd_min: Option<(i32, i32)>,
-    owd_since: Instant,
-    owd_trend: f64,
     last_heard: Option<Instant>,
     last_used: Instant,
     replies: u32,
     was_dead: bool,
     last_probe: Option<Instant>,
     next_probe: Instant,
+    /// The newest counter behind which a probe of the burst's end was sent, and when the last packet that will be reported went.
+    tail_probed: u64,
+    eliciting_at: Instant,
     tokens: [(u64, Instant); 8],
     next_token: u64,
 }
@@ -152,17 +160,18 @@ impl Path {
             delivered_us: 0,
             acked_sent_at: now,
             packets_reported: 0,
+            balance: 0,
+            open: 0,
+            newest: 0,
             loss: 0.0,
-            owd_us: None,
-            owd_min: None,
-            owd_since: now,
-            owd_trend: 0.0,
             last_heard: None,
             last_used: now,
             replies: 0,
             was_dead: false,
             last_probe: None,
             next_probe: now,
+            tail_probed: 0,
+            eliciting_at: now,
             tokens: [(0, now); 8],
             next_token: seed | 1,
         }
@@ -204,12 +213,11 @@ impl Path {
         self.loss
     }
 
-    /// The smallest one-way delay of late in microseconds, up to a constant that all paths of a session share (the difference of the
-    /// two ends' clocks).
+    /// The one-way delay without a queue in microseconds, up to a constant that all paths of a session share (the difference of the two
+    /// ends' clocks).
     #[must_use]
     pub fn relative_delay_us(&self) -> Option<i32> {
-        let (now, before) = self.owd_min?;
-        Some(if now.wrapping_sub(before) < 0 { now } else { before })
+        self.model.delay().least_us()
     }
 
     /// How long what is in flight will stand in the path's queue, by the model: nothing, once it had time to drain.
@@ -220,13 +228,7 @@ impl Path {
             return Duration::ZERO;
         }
         rate.time_for(Bytes(self.in_flight()))
-            .saturating_sub(self.model.min_round_trip())
-    }
-
-    /// How fast the one-way delay grows, in seconds per second.
-    #[must_use]
-    pub fn delay_trend(&self) -> f64 {
-        self.owd_trend
+            .saturating_sub(self.model.base_round_trip())
     }
 
     /// UDP payload bytes sent and reported received, in all.
@@ -235,12 +237,13 @@ impl Path {
         (self.cumulative, self.delivered)
     }
 
-    /// Bytes sent after the newest packet reported.
+    /// Bytes sent and neither reported nor given up.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        self.reported.map_or(self.cumulative, |counter| {
+        let after = self.reported.map_or(self.cumulative, |counter| {
             self.cumulative - self.sent(counter).cumulative
-        })
+        });
+        (after + self.open).min(self.cumulative)
     }
 
     /// Packets sent after the newest one reported.
@@ -308,6 +311,7 @@ impl Path {
                 self.acked_sent_at = now;
             }
             self.eliciting_sent = counter;
+            self.eliciting_at = now;
             self.pacer.on_sent(self.model.pacing(), udp_bytes, now);
         }
         self.cumulative += udp_bytes;
@@ -335,7 +339,7 @@ impl Path {
 
     /// Doubles the ring while what is in flight would overwrite itself.
     fn grow_ring(&mut self) {
-        let needed = self.next_counter - self.reported.unwrap_or(0);
+        let needed = self.next_counter - self.newest;
         let len = self.ring.len() as u64;
         if needed < len || len >= 1 << 16 {
             return;
@@ -355,26 +359,28 @@ impl Path {
             return false;
         }
         self.last_heard = Some(now);
-        let record = self.remembers(report.highest).then(|| *self.sent(report.highest));
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
+        let packets = report.packets.wrapping_sub(self.packets_reported);
         let lost = self.on_loss(report, previous);
         self.on_sizes(report.highest, previous, bytes, lost, now);
+        self.open = (bytes / u64::from(packets.max(1))).min(1 << 16) * u64::from(report.open);
         // No peer can have received more than was sent: a false report raises no rate beyond that.
         self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
+        let reported_us = report.received_us.wrapping_add(report.hold_us);
+        let delay = Measured {
+            forward_us: report.delay_us.cast_signed(),
+            reverse_us: now.as_micros_wrapping().wrapping_sub(reported_us).cast_signed(),
+            spread_us: report.spread_us,
+            packets,
+        };
         self.delivered_us = report.received_us;
-        let Some(record) = record else { return false };
-        self.acked_sent_at = record.at;
         let hold = Duration::from_micros(u64::from(report.hold_us));
-        let round_trip = now.since(record.at).saturating_sub(hold);
-        self.on_delay(
-            report
-                .received_us
-                .wrapping_sub(record.at.as_micros_wrapping())
-                .cast_signed(),
-            previous,
-            now,
-        );
+        self.newest = self.sent_by(now - (delay.round_trip() + hold), report.highest);
+        let Some(record) = self.remembers(self.newest).then(|| *self.sent(self.newest)) else {
+            return false;
+        };
+        self.acked_sent_at = record.at;
         let receive_time = report.received_us.wrapping_sub(record.delivered_us);
         let send_time = record.at.since(record.acked_sent_at);
         let interval = Duration::from_micros(u64::from(receive_time)).max(send_time);
@@ -384,12 +390,12 @@ impl Path {
             .flatten()
             .filter(|_| interval >= Duration::from_micros(200));
         let sample = Sample {
-            round_trip,
+            delay,
             rate,
             delivered: self.delivered - record.delivered,
             lost,
             app_limited: record.app_limited,
-            highest: report.highest,
+            newest: self.newest,
             next_counter: self.next_counter,
             in_flight: self.in_flight(),
         };
@@ -406,8 +412,13 @@ impl Path {
         let sent = report.highest - previous;
         let received = u64::from(report.packets.wrapping_sub(self.packets_reported));
         self.packets_reported = report.packets;
-        let lost = sent.saturating_sub(received);
-        let share = lost as f64 / sent as f64;
+        // What is open now was sent before, or comes later than what was sent since: only the balance over time tells a loss.
+        self.balance = self
+            .balance
+            .saturating_add(sent.cast_signed() - received.cast_signed());
+        let lost = (self.balance - i64::from(report.open)).max(0).cast_unsigned();
+        self.balance -= lost.cast_signed();
+        let share = (lost as f64 / sent as f64).min(1.0);
         let weight = (sent as f64 / 256.0).min(1.0);
         self.loss += (share - self.loss) * weight;
         lost
@@ -431,25 +442,21 @@ impl Path {
         }
     }
 
-    fn on_delay(&mut self, owd_us: i32, previous: Option<u64>, now: Instant) {
-        if let (Some(last), Some(previous)) = (self.owd_us, previous.filter(|p| self.remembers(*p))) {
-            let newest = self.reported.unwrap_or(previous);
-            let time = self.sent(newest).at.since(self.sent(previous).at).as_secs_f64();
-            if time > 0.0 {
-                let slope = f64::from(owd_us.wrapping_sub(last)) / 1e6 / time;
-                self.owd_trend += (slope - self.owd_trend) * time.min(0.5);
+    /// The newest packet sent by `at`, after those reported before and up to `highest`.
+    fn sent_by(&self, at: Instant, highest: u64) -> u64 {
+        let oldest = self.next_counter - self.next_counter.min(self.ring.len() as u64);
+        let (mut low, mut high) = (self.newest.max(oldest).min(highest), highest);
+        // The clocks of both ends count whole microseconds.
+        let at = at + Duration::from_micros(3);
+        while low < high {
+            let middle = high - (high - low) / 2;
+            if self.sent(middle).at <= at {
+                low = middle;
+            } else {
+                high = middle - 1;
             }
         }
-        self.owd_us = Some(owd_us);
-        self.owd_min = match self.owd_min {
-            None => Some((owd_us, owd_us)),
-            Some((newest, _)) if now.since(self.owd_since) > OWD_WINDOW => {
-                self.owd_since = now;
-                Some((owd_us, newest))
-            }
-            Some((newest, before)) if owd_us.wrapping_sub(newest) < 0 => Some((owd_us, before)),
-            kept => kept,
-        };
+        low
     }
 
     /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
@@ -486,7 +493,7 @@ impl Path {
             }
         }
         self.last_heard = Some(now);
-        self.model.on_round_trip(now.since(sent_at), now);
+        self.model.on_round_trip(now.since(sent_at));
         match self.state {
             State::Active => false,
             State::Suspect => sent_at >= self.since && self.enter(State::Active, now),
@@ -552,6 +559,9 @@ impl Path {
             self.reported = Some(self.next_counter - 1);
         }
         self.delivered_us = 0;
+        self.open = 0;
+        self.balance = 0;
+        self.newest = self.next_counter - 1;
     }
 
     /// Whether the session carries traffic at present: decides how often quiet paths are looked at.
@@ -596,6 +606,18 @@ impl Path {
         }
     }
 
+    /// When the end of a burst is to be followed by a probe: its loss would show at no later packet.
+    ///
+    /// Source: RFC 8985 section 7 (tail loss probe). Deviates: after a fixed time, because the probe is small and carries nothing.
+    fn tail_due(&self) -> Instant {
+        let is_burst = self.packets_in_flight() >= BURST && self.eliciting_sent > self.tail_probed;
+        if self.state == State::Active && is_burst {
+            self.eliciting_at + TAIL_QUIET
+        } else {
+            Instant::FAR_FUTURE
+        }
+    }
+
     fn probe_due(&self, session_used: Instant, now: Instant) -> Instant {
         match self.state {
             State::Active => {
@@ -603,7 +625,7 @@ impl Path {
                     .last_heard
                     .unwrap_or(self.since)
                     .max(self.last_probe.unwrap_or(self.since));
-                heard + self.keepalive(session_used, now)
+                (heard + self.keepalive(session_used, now)).min(self.tail_due())
             }
             State::Dead if self.probing == Probing::OnHearing => Instant::FAR_FUTURE,
             State::Suspect | State::Validating | State::Dead => self.next_probe,
@@ -637,6 +659,7 @@ impl Path {
         };
         self.next_probe = now + interval;
         self.last_probe = Some(now);
+        self.tail_probed = self.next_counter;
         Some(Probe {
             token: self.issue_token(now, true),
             outer_len: 0,

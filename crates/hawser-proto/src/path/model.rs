@@ -20,14 +20,25 @@
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
+use super::delay::{Delay, Measured};
+
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
 const STARTUP_GAIN: f64 = 2.77;
 /// Packets lost in one round that end the startup: a queue too short for its gain shows no standing delay.
 ///
 /// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.
 const STARTUP_LOSS: u64 = 6;
+/// Losses in one round that say that a queue overflows, whatever its delay: so many, and so large a share, beyond what links lose by chance.
+const OVERFLOW_LOST: u64 = 16;
+const OVERFLOW_SHARE: f64 = 0.1;
+/// What is left of the rate after an overflow.
+///
+/// Source: draft-ietf-ccwg-bbr, `BBRBeta`.
+const OVERFLOW_CUT: f64 = 0.7;
 /// Gains of the cruise cycle, one each round: probe, give back, hold.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// The gain of a probe after others that found more.
+const MAX_PROBE_GAIN: f64 = 2.0;
 /// Gain while a queue is drained.
 const DRAIN_GAIN: f64 = 0.7;
 /// How far the window exceeds the product of rate and round trip: room for jitter, small enough that a blackhole swallows little.
@@ -48,8 +59,6 @@ const INITIAL_WINDOW: u64 = 10 * 1472;
 const REPORT_DELAY: Duration = Duration::from_millis(6);
 /// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
 const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
-/// How long a smallest round trip is believed.
-const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 /// Rate buckets: the estimate is the largest of the last eight.
 const BUCKETS: usize = 8;
 /// The shortest bucket: on a short path a round is too short to measure a rate in.
@@ -62,8 +71,8 @@ const MIN_ROUND: Duration = Duration::from_millis(2);
 /// What one report says, worked out by the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Round trip of the newest packet reported, the report's waiting time taken off.
-    pub round_trip: Duration,
+    /// Delays of the packets reported.
+    pub delay: Measured,
     /// Delivery rate over about a round trip; `None` where there was no time between reports.
     pub rate: Option<Rate>,
     /// Bytes delivered in that time.
@@ -72,8 +81,8 @@ pub struct Sample {
     pub lost: u64,
     /// The sender had nothing to send in that time: the rate is a lower bound only.
     pub app_limited: bool,
-    /// The newest counter reported.
-    pub highest: u64,
+    /// The counter of a packet with the mean delay that arrived last.
+    pub newest: u64,
     /// The counter that will be sent next.
     pub next_counter: u64,
     /// Bytes in flight after the report.
@@ -96,20 +105,22 @@ pub struct Model {
     cycle: usize,
     buckets: [Rate; BUCKETS],
     bucket_since: Instant,
-    min_rtt: Option<(Duration, Instant)>,
-    smoothed: Duration,
-    variation: Duration,
-    jitter: Duration,
-    last_rtt: Option<Duration>,
+    delay: Delay,
+    /// Smoothed round trip and its variation; `None` before the first.
+    smoothed: Option<(Duration, Duration)>,
+    /// The counters at which this round began and will end.
+    round_begin: u64,
     round_end: u64,
     round_since: Instant,
-    round_min: Option<Duration>,
+    /// The shortest queue seen in this round.
+    round_queue: Option<Duration>,
     round_rate: Rate,
     round_lost: u64,
     queued_rounds: u32,
     queued_reports: u32,
     full_rate: Rate,
     full_rounds: u32,
+    probe_gain: f64,
     cap: Option<Rate>,
 }
 
@@ -122,20 +133,19 @@ impl Model {
             cycle: 2,
             buckets: [Rate::ZERO; BUCKETS],
             bucket_since: now,
-            min_rtt: None,
-            smoothed: Duration::ZERO,
-            variation: Duration::ZERO,
-            jitter: Duration::ZERO,
-            last_rtt: None,
+            delay: Delay::new(now),
+            smoothed: None,
+            round_begin: 0,
             round_end: 0,
             round_since: now,
-            round_min: None,
+            round_queue: None,
             round_rate: Rate::ZERO,
             round_lost: 0,
             queued_rounds: 0,
             queued_reports: 0,
             full_rate: Rate::ZERO,
             full_rounds: 0,
+            probe_gain: CYCLE[0],
             cap,
         }
     }
@@ -157,29 +167,41 @@ impl Model {
         if self.phase != Phase::Startup || rate == Rate::ZERO {
             return rate;
         }
-        let round_trip = self.min_round_trip() + REPORT_DELAY;
+        let round_trip = self.base_round_trip() + REPORT_DELAY;
         rate.max(Rate::of(Bytes(INITIAL_WINDOW), round_trip).unwrap_or_default())
+    }
+
+    /// Whether the path's capacity is still being found by sending ever more.
+    #[must_use]
+    pub fn is_growing(&self) -> bool {
+        self.phase == Phase::Startup
     }
 
     /// Smoothed round trip (RFC 6298); zero when nothing is known.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
-        self.smoothed
+        self.smoothed.unwrap_or_default().0
     }
 
-    /// Smallest round trip of the last ten seconds; zero when nothing is known.
+    /// The round trip without a queue on the way forward; zero when nothing is known.
     #[must_use]
-    pub fn min_round_trip(&self) -> Duration {
-        self.min_rtt.map_or(Duration::ZERO, |(rtt, _)| rtt)
+    pub fn base_round_trip(&self) -> Duration {
+        self.delay.base_round_trip().unwrap_or(self.round_trip())
+    }
+
+    /// The path's delays.
+    #[must_use]
+    pub fn delay(&self) -> &Delay {
+        &self.delay
     }
 
     /// How long a report may take before the path is suspected: two round trips or four deviations, and what reports wait.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        if self.last_rtt.is_none() {
+        let Some((smoothed, variation)) = self.smoothed else {
             return Duration::from_millis(300);
-        }
-        self.smoothed + (self.variation * 4).max(self.smoothed / 2) + Duration::from_millis(30)
+        };
+        smoothed + (variation * 4).max(smoothed / 2) + Duration::from_millis(30)
     }
 
     /// The rate to send at; `None` before the first sample.
@@ -189,6 +211,7 @@ impl Model {
         let gain = match self.phase {
             Phase::Startup => STARTUP_GAIN,
             Phase::Drain => DRAIN_GAIN,
+            Phase::Cruise if self.cycle == 0 => self.probe_gain,
             Phase::Cruise => CYCLE[self.cycle],
         };
         let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(LEAST));
@@ -208,9 +231,9 @@ impl Model {
         let gain = if self.phase == Phase::Startup {
             STARTUP_WINDOW_GAIN
         } else {
-            WINDOW_GAIN
+            WINDOW_GAIN.max(self.probe_gain)
         };
-        let product = rate.bytes_in(self.min_round_trip()).0;
+        let product = rate.bytes_in(self.base_round_trip()).0;
         let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
         let floor = if self.phase == Phase::Startup {
             INITIAL_WINDOW
@@ -227,10 +250,13 @@ impl Model {
 
     /// Takes in one report.
     pub fn on_sample(&mut self, sample: &Sample, now: Instant) {
-        self.on_round_trip(sample.round_trip, now);
+        self.on_round_trip(sample.delay.round_trip());
+        self.delay.on_report(&sample.delay, now);
         self.on_rate(sample, now);
         self.round_lost = self.round_lost.saturating_add(sample.lost);
-        self.queued_reports = if self.is_queue(sample.round_trip) {
+        let queue = self.delay.queue(sample.delay.forward_us);
+        self.round_queue = Some(self.round_queue.map_or(queue, |least| least.min(queue)));
+        self.queued_reports = if self.stands(queue) {
             self.queued_reports + 1
         } else {
             0
@@ -238,12 +264,13 @@ impl Model {
         if self.phase == Phase::Startup && self.queued_reports >= QUEUED_REPORTS {
             self.enter(Phase::Drain);
         }
-        let round_over = sample.highest >= self.round_end && now.since(self.round_since) >= MIN_ROUND;
+        let round_over = sample.newest >= self.round_end && now.since(self.round_since) >= MIN_ROUND;
         if round_over {
             self.on_round(sample);
+            self.round_begin = sample.newest;
             self.round_end = sample.next_counter;
             self.round_since = now;
-            self.round_min = None;
+            self.round_queue = None;
             self.round_rate = Rate::ZERO;
             self.round_lost = 0;
         }
@@ -252,32 +279,20 @@ impl Model {
         }
     }
 
-    /// Takes in a round trip that came without a rate (a probe's).
-    pub fn on_round_trip(&mut self, rtt: Duration, now: Instant) {
-        if self
-            .min_rtt
-            .is_none_or(|(min, at)| rtt <= min || now.since(at) > MIN_RTT_WINDOW)
-        {
-            self.min_rtt = Some((rtt, now));
-        }
-        self.round_min = Some(self.round_min.map_or(rtt, |min| min.min(rtt)));
-        match self.last_rtt.replace(rtt) {
-            None => {
-                self.smoothed = rtt;
-                self.variation = rtt / 2;
+    /// Takes in a round trip; one of a probe comes without anything else.
+    pub fn on_round_trip(&mut self, rtt: Duration) {
+        self.smoothed = Some(match self.smoothed {
+            None => (rtt, rtt / 2),
+            Some((smoothed, variation)) => {
+                let error = smoothed.abs_diff(rtt);
+                ((smoothed * 7 + rtt) / 8, (variation * 3 + error) / 4)
             }
-            Some(last) => {
-                let error = self.smoothed.abs_diff(rtt);
-                self.variation = (self.variation * 3 + error) / 4;
-                self.smoothed = (self.smoothed * 7 + rtt) / 8;
-                self.jitter = (self.jitter * 15 + last.abs_diff(rtt)) / 16;
-            }
-        }
+        });
     }
 
     fn on_rate(&mut self, sample: &Sample, now: Instant) {
         let Some(rate) = sample.rate else { return };
-        if now.since(self.bucket_since) >= BUCKET.max(self.smoothed) && !sample.app_limited {
+        if now.since(self.bucket_since) >= BUCKET.max(self.round_trip()) && !sample.app_limited {
             self.buckets.rotate_right(1);
             self.buckets[0] = Rate::ZERO;
             self.bucket_since = now;
@@ -289,17 +304,19 @@ impl Model {
         }
     }
 
-    fn queue_stands(&self) -> bool {
-        self.round_min.is_some_and(|round_min| self.is_queue(round_min))
+    /// Whether a queue is more than the path's own irregularity.
+    fn stands(&self, queue: Duration) -> bool {
+        queue > QUEUE_ALLOWANCE + self.base_round_trip() / 8 + self.delay.jitter() + self.delay.spread()
     }
 
-    fn is_queue(&self, round_trip: Duration) -> bool {
-        let min = self.min_round_trip();
-        round_trip.saturating_sub(min) > QUEUE_ALLOWANCE + min / 8 + self.jitter
+    /// A queue that overflows is not seen to stand when the path is used in bursts, but it is seen to lose.
+    fn overflows(&self, sample: &Sample) -> bool {
+        let sent = sample.newest.saturating_sub(self.round_begin);
+        self.round_lost >= OVERFLOW_LOST && self.round_lost as f64 > OVERFLOW_SHARE * sent as f64
     }
 
     fn on_round(&mut self, sample: &Sample) {
-        let queued = self.queue_stands();
+        let queued = self.round_queue.is_some_and(|queue| self.stands(queue));
         self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
         match self.phase {
             Phase::Startup => {
@@ -315,7 +332,12 @@ impl Model {
                 }
             }
             Phase::Cruise => {
-                if queued {
+                if self.overflows(sample) {
+                    for rate in &mut self.buckets {
+                        *rate = rate.scale(OVERFLOW_CUT);
+                    }
+                    self.enter(Phase::Drain);
+                } else if queued {
                     self.enter(Phase::Drain);
                 } else {
                     self.advance_cycle(sample);
@@ -348,20 +370,24 @@ impl Model {
         self.full_rounds >= 3
     }
 
-    /// A probe that found more is repeated at once: capacity is taken up within a few rounds.
+    /// A probe that found more is repeated at once, and more boldly: capacity is taken up within a few rounds. What a round sends is
+    /// measured in the next.
     fn advance_cycle(&mut self, sample: &Sample) {
-        let found = self.cycle == 0 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
+        let found = self.cycle <= 1 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
+        self.cycle = if found { 0 } else { (self.cycle + 1) % CYCLE.len() };
         if self.cycle == 0 {
             self.full_rate = self.rate();
-        }
-        if !found {
-            self.cycle = (self.cycle + 1) % CYCLE.len();
+            self.probe_gain = if found {
+                (self.probe_gain * 1.25).min(MAX_PROBE_GAIN)
+            } else {
+                CYCLE[0]
+            };
         }
     }
 
     fn drained(&self) -> u64 {
         self.rate()
-            .bytes_in(self.min_round_trip() + REPORT_DELAY / 2)
+            .bytes_in(self.base_round_trip() + REPORT_DELAY / 2)
             .0
             .max(MIN_WINDOW)
     }
@@ -370,6 +396,7 @@ impl Model {
         if phase == Phase::Cruise {
             self.full_rate = self.rate();
             self.cycle = 2;
+            self.probe_gain = CYCLE[0];
         }
         self.phase = phase;
     }
@@ -424,6 +451,15 @@ impl Pacer {
 mod tests {
     use super::*;
 
+    fn measured(round_trip: Duration) -> Measured {
+        Measured {
+            forward_us: round_trip.as_micros() as i32,
+            reverse_us: 0,
+            spread_us: 0,
+            packets: 1,
+        }
+    }
+
     /// A first-in-first-out link in virtual time, reporting every packet.
     fn run(
         model: &mut Model,
@@ -453,12 +489,12 @@ mod tests {
                 delivered_at = at;
                 let elapsed = at.since(delivered_at_then);
                 let sample = Sample {
-                    round_trip: at.since(sent_at),
+                    delay: measured(at.since(sent_at)),
                     rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
                     delivered: delivered - delivered_then,
                     lost: 0,
                     app_limited: false,
-                    highest: counter,
+                    newest: counter,
                     next_counter: sent.len() as u64,
                     in_flight: (sent.len() as u64 - counter) * PACKET,
                 };
@@ -527,12 +563,12 @@ mod tests {
         let ms = Duration::from_millis;
         let mut model = Model::new(None, Instant::ZERO);
         let trickle = Sample {
-            round_trip: ms(60),
+            delay: measured(ms(60)),
             rate: Rate::of(Bytes(TRAIN), ms(180)),
             delivered: TRAIN,
             lost: 0,
             app_limited: true,
-            highest: 1,
+            newest: 1,
             next_counter: 2,
             in_flight: 0,
         };
@@ -544,9 +580,9 @@ mod tests {
         // A queue says that the path is full: what was measured counts.
         for n in 0..u64::from(QUEUED_REPORTS) {
             let full = Sample {
-                round_trip: ms(120),
+                delay: measured(ms(120)),
                 app_limited: false,
-                highest: 2 + n,
+                newest: 2 + n,
                 next_counter: 20,
                 ..trickle
             };

@@ -53,6 +53,7 @@ impl Driven {
             packets: self.path.next_counter as u32 - 1,
             bytes: self.path.cumulative,
             received_us: self.now.as_micros_wrapping(),
+            delay_us: 20_000,
             ..Feedback::default()
         }
     }
@@ -281,14 +282,17 @@ enum Op {
 
 fn hostile_report() -> impl Strategy<Value = Feedback> {
     let small_or_any = prop_oneof![0u64..200, any::<u64>().prop_map(|n| n & ((1 << 48) - 1))];
-    (small_or_any, any::<[u32; 4]>(), any::<u64>()).prop_map(
-        |(highest, [packets, ce, received_us, hold_us], bytes)| Feedback {
+    (small_or_any, any::<[u32; 6]>(), any::<u64>(), any::<u16>()).prop_map(
+        |(highest, [packets, ce, received_us, hold_us, delay_us, spread_us], bytes, open)| Feedback {
             highest,
             packets,
             bytes: bytes & ((1 << 48) - 1),
             ce,
             received_us,
             hold_us,
+            delay_us,
+            spread_us,
+            open,
             ..Feedback::default()
         },
     )
@@ -369,7 +373,7 @@ proptest! {
             prop_assert!(path.in_flight() <= sent);
             prop_assert!(delivered <= sent, "{delivered} of {sent}");
             prop_assert!((0.0..=1.0).contains(&path.loss()));
-            prop_assert!(path.delay_trend().is_finite());
+            prop_assert!(path.model().delay().trend().is_finite());
             prop_assert!(u64::from(path.packets_in_flight()) < path.next_counter);
             let credit = path.credit(1472, now);
             prop_assert!(credit == 0 || credit >= 1472);

@@ -39,14 +39,15 @@ impl EarliestDelivery {
     fn worth(&mut self, slow: &PathView, demand: &Demand, paths: &[PathView], now: Instant) -> u64 {
         let limit = arrival(slow, demand, now);
         let faster = || paths.iter().filter(|path| arrival(path, demand, now) < limit);
-        let rate = faster().fold(0u64, |sum, path| sum.saturating_add(path.rate.as_bps()));
+        let is_growing = faster().any(|path| path.is_growing);
+        let rate = faster().fold(0u64, |sum, path| sum.saturating_add(promised(path).as_bps()));
         let first = faster().map(|path| start(path, demand, now) + path.delay).min();
         let (Some(first), true) = (first, rate > 0 && slow.rate.as_bps() > 0) else {
             // Nothing is faster, or a rate is still to be learnt, which takes packets.
             return u64::MAX;
         };
         let mut patience = limit.since(first);
-        if demand.sustained && patience <= SUSTAINED_SPREAD {
+        if demand.sustained && !is_growing && patience <= SUSTAINED_SPREAD {
             return u64::MAX;
         }
         if self.waiting {
@@ -91,6 +92,15 @@ impl Scheduler for EarliestDelivery {
     }
 }
 
+/// What a path will carry soon: while it grows, it doubles each round trip, and a detour takes one or two.
+fn promised(path: &PathView) -> Rate {
+    if path.is_growing {
+        path.rate.scale(4.0)
+    } else {
+        path.rate
+    }
+}
+
 /// When the path may send: its pacing says, or, with its window closed, the next report, which comes at the path's rate.
 fn start(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     let paced = path.ready_at.max(now);
@@ -119,7 +129,8 @@ fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now
 }
 
 /// A sustained flow takes every path that is not slower than the fastest by more than this, without a backlog that asks for
-/// it: a sender that paces itself (BBR) never builds one, and would be left with the fastest path alone.
+/// it: a sender that paces itself (BBR) never builds one, and would be left with the fastest path alone. Not while a faster path still
+/// grows: the detour would lengthen the round trips of a young flow, whose sender takes that for a full path and ends its slow start.
 const SUSTAINED_SPREAD: Duration = Duration::from_millis(80);
 
 /// Once waiting, a slow path must be worth it by a quarter of its delivery time more (ECF section 4: beta = 0.25).
@@ -177,6 +188,22 @@ mod tests {
         let mut far = busy_fast_path();
         far[1].delay = Duration::from_millis(200);
         assert!(matches!(choose(&far, sustained), Choice::Wait(_)));
+    }
+
+    #[test]
+    fn a_sustained_flow_leaves_a_fast_path_that_grows_to_grow() {
+        let sustained = Demand {
+            sustained: true,
+            ..backlog(1)
+        };
+        let mut paths = busy_fast_path();
+        paths[0].is_growing = true;
+        assert!(matches!(choose(&paths, sustained), Choice::Wait(_)));
+        let backlog = Demand {
+            sustained: true,
+            ..backlog(300)
+        };
+        assert!(matches!(choose(&paths, backlog), Choice::Send { path: 1, .. }));
     }
 
     #[test]

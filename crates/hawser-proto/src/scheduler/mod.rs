@@ -108,6 +108,8 @@ pub struct PathView {
     pub mtu: u16,
     /// Share of packets lost, 0 to 1.
     pub loss: f64,
+    /// Its capacity is still being found: `rate` is what it was given, and it could carry more.
+    pub is_growing: bool,
 }
 
 /// What waits to be sent: the head of one flow's queue.

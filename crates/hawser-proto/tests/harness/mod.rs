@@ -52,6 +52,8 @@ pub struct Net {
     pub mbps: f64,
     pub delay_ms: u64,
     pub jitter_us: u64,
+    /// Jitter changes the order.
+    pub shuffles: bool,
     pub loss: f64,
     pub queue_ms: u64,
     pub mtu: u64,
@@ -62,6 +64,7 @@ pub const fn net(mbps: f64, delay_ms: u64) -> Net {
         mbps,
         delay_ms,
         jitter_us: 0,
+        shuffles: false,
         loss: 0.0,
         queue_ms: 100,
         mtu: 1500,
@@ -76,7 +79,7 @@ impl Net {
             delay: ms(self.delay_ms),
             jitter: Jitter {
                 sd: Duration::from_micros(self.jitter_us),
-                reorder: false,
+                reorder: self.shuffles,
             },
             loss: Loss::Uniform(self.loss),
         }

@@ -481,7 +481,8 @@ impl<P: Copy> Juggler<P> {
                     self.wake(id, now);
                 }
             }
-            Frame::PsPoll
+            Frame::Striped { .. }
+            | Frame::PsPoll
             | Frame::ProbeRequest
             | Frame::ProbeResponse { .. }
             | Frame::Authenticate
@@ -494,6 +495,7 @@ impl<P: Copy> Juggler<P> {
             Frame::Beacon(beacon) => beacon.network,
             Frame::ProbeResponse { network } => *network,
             Frame::Data { .. }
+            | Frame::Striped { .. }
             | Frame::Null { .. }
             | Frame::PsPoll
             | Frame::ProbeRequest

@@ -5,9 +5,13 @@
 //! its steady state gives a packet to whichever link answered for one; with little to send it goes in turn again. It fails towards a traditional
 //! repeater: a throttle that hears nothing closes the shared link.
 //!
-//! Source: Multifacet sections 3 and 4. Scope: downlink. The resequencer and the scheduler of packets over links are the daemon's.
+//! [`access_point`] joins these for the one side; the repeater's is [`reorder`] and [`throttle::Monitor`].
+//!
+//! Source: Multifacet sections 3 and 4. Scope: downlink.
 
+pub mod access_point;
 pub mod migration;
+pub mod reorder;
 pub mod throttle;
 
 /// Packets that the repeater keeps in order at most. Source: Multifacet section 5.4.
@@ -16,6 +20,11 @@ pub const REORDER_PACKETS: usize = 2048;
 pub const REORDER_HOLD: hawser_units::Duration = hawser_units::Duration::from_millis(10);
 /// Packets that the access point keeps for links that vary. Source: Multifacet Table 5.
 pub const BUFFER_PACKETS: usize = 200;
+
+/// Packets that may be unanswered on a link that is not throttled.
+///
+/// Not stated; few enough that two links of 20 Mb/s differ by less than [`REORDER_HOLD`], and a transmission of 802.11n aggregates them.
+pub const THRESHOLD: usize = 8;
 
 /// What each hop carries when it is alone on its channel, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,6 +90,12 @@ struct Link {
     given: usize,
 }
 
+impl Link {
+    fn has_room(&self) -> bool {
+        self.unanswered < self.threshold
+    }
+}
+
 impl Striping {
     /// Over links of these thresholds.
     #[must_use]
@@ -102,27 +117,44 @@ impl Striping {
         self.links[link].threshold = threshold;
     }
 
+    /// How many packets may be unanswered on a link.
+    #[must_use]
+    pub fn threshold(&self, link: usize) -> usize {
+        self.links[link].threshold
+    }
+
+    /// Whether a link may take a packet.
+    #[must_use]
+    pub fn has_room(&self, link: usize) -> bool {
+        self.links[link].has_room()
+    }
+
+    /// Gives the next packet to a link whatever the others answer; `false` when it has no room.
+    pub fn give(&mut self, link: usize) -> bool {
+        let link = &mut self.links[link];
+        let has_room = link.has_room();
+        if has_room {
+            link.unanswered += 1;
+            link.given += 1;
+        }
+        has_room
+    }
+
     /// Which link takes the next packet; `None` when it has to wait.
     pub fn choose(&mut self) -> Option<usize> {
         self.update();
         let count = self.links.len();
-        let has_room = |link: &Link| link.unanswered < link.threshold;
         let in_turn = (0..count).map(|step| (self.turn + step) % count);
         let chosen = match self.phase {
-            Phase::Bootstrap | Phase::LowDemand => {
-                in_turn.into_iter().find(|index| has_room(&self.links[*index]))
-            }
+            Phase::Bootstrap | Phase::LowDemand => in_turn.into_iter().find(|index| self.has_room(*index)),
             // The one with the largest share of its threshold left.
-            Phase::Steady => in_turn
-                .filter(|index| has_room(&self.links[*index]))
-                .min_by(|a, b| {
-                    let filled = |link: &Link| link.unanswered as f64 / link.threshold as f64;
-                    filled(&self.links[*a]).total_cmp(&filled(&self.links[*b]))
-                }),
+            Phase::Steady => in_turn.filter(|index| self.has_room(*index)).min_by(|a, b| {
+                let filled = |link: &Link| link.unanswered as f64 / link.threshold as f64;
+                filled(&self.links[*a]).total_cmp(&filled(&self.links[*b]))
+            }),
         }?;
         self.turn = (chosen + 1) % count;
-        self.links[chosen].unanswered += 1;
-        self.links[chosen].given += 1;
+        self.give(chosen);
         Some(chosen)
     }
 
@@ -161,5 +193,7 @@ impl Striping {
     }
 }
 
+#[cfg(test)]
+mod air_events;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,9 @@ use hawser_units::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::access_point::{self, AccessPoint, Discipline};
 use super::migration::{Config, Migration, Search, Step};
+use super::reorder::{self, Reorder};
 use super::throttle::{Feedback, Monitor, MonitorConfig, Throttle, ThrottleConfig};
 use super::*;
 
@@ -32,11 +34,11 @@ fn at(ms: u64) -> Instant {
 #[test]
 fn a_repeater_asks_for_less_at_once_and_for_more_in_time() {
     let mut monitor = Monitor::new(MonitorConfig::default(), at(0));
-    monitor.handle_queue(41);
+    monitor.handle_queue(101);
     assert_eq!(monitor.poll_transmit(), Some(Feedback::Less));
-    monitor.handle_queue(42);
+    monitor.handle_queue(102);
     assert_eq!(monitor.poll_transmit(), None);
-    for (queue, said) in [(41, Feedback::Less), (20, Feedback::Keep), (3, Feedback::More)] {
+    for (queue, said) in [(101, Feedback::Less), (50, Feedback::Keep), (3, Feedback::More)] {
         monitor.handle_queue(queue);
         monitor.handle_timeout(monitor.poll_timeout());
         assert_eq!(monitor.poll_transmit(), Some(said));
@@ -50,10 +52,10 @@ fn a_throttle_starts_closed_and_closes_in_silence() {
     for _ in 0..100 {
         throttle.handle_feedback(Feedback::More, at(0));
     }
-    assert_eq!(throttle.threshold(), 64);
+    assert_eq!(throttle.threshold(), 8);
     throttle.handle_feedback(Feedback::Less, at(0));
-    assert_eq!(throttle.threshold(), 32);
-    for _ in 0..6 {
+    assert_eq!(throttle.threshold(), 6);
+    for _ in 0..10 {
         throttle.handle_timeout(throttle.poll_timeout());
     }
     assert_eq!(throttle.threshold(), 0);
@@ -141,4 +143,47 @@ proptest! {
         let limit = Duration::from_millis(220 * qualities.len() as u64);
         prop_assert!(u128::from(took) <= limit.as_millis());
     }
+}
+
+#[test]
+fn a_repeater_waits_for_what_is_missing_but_not_long() {
+    let mut order = Reorder::new(reorder::Config::default());
+    let mut out = Vec::new();
+    for (number, time) in [(0, 0), (2, 1), (3, 4)] {
+        order.handle_packet(number, number, at(time), &mut out);
+    }
+    assert_eq!(out, [0]);
+    assert_eq!(order.poll_timeout(), Some(at(11)));
+    order.handle_timeout(at(11), &mut out);
+    assert_eq!(out, [0, 2, 3], "number 1 is given up");
+    order.handle_packet(1, 1, at(12), &mut out);
+    order.handle_packet(4, 4, at(12), &mut out);
+    assert_eq!(out, [0, 2, 3, 1, 4], "and passed on late");
+    let counters = order.counters();
+    assert_eq!((counters.waited, counters.late, order.held()), (2, 1, 0));
+}
+
+#[test]
+fn fixed_shares_ignore_answers_and_lose_what_a_driver_cannot_keep() {
+    let config = access_point::Config {
+        discipline: Discipline::Shares([3.0, 1.0]),
+        buffer: 10,
+        threshold: 6,
+        throttle: ThrottleConfig::default(),
+    };
+    let migration = Migration::new(Config::new(Search::Best), 36);
+    let mut ap = AccessPoint::new(config, migration, at(0));
+    let mut sent = [0; 2];
+    for packet in 0..16 {
+        ap.handle_packet(packet);
+        while let Some(striped) = ap.poll_transmit() {
+            sent[striped.link] += 1;
+        }
+    }
+    assert_eq!(
+        sent,
+        [6, 4],
+        "three of four to the first until its driver is full"
+    );
+    assert_eq!(ap.counters().overflowed, 6);
 }

@@ -21,7 +21,7 @@ pub enum Feedback {
 ///
 /// It speaks each period, and at once when the queue crosses the high mark. Lost feedback is repeated by the next period.
 ///
-/// Source: Multifacet section 3.2. The paper states neither the marks nor the period.
+/// Source: Multifacet section 3.2; the period is that of section 5.4. The paper does not state the marks.
 #[derive(Clone, Debug)]
 pub struct Monitor {
     config: MonitorConfig,
@@ -45,9 +45,9 @@ pub struct MonitorConfig {
 impl Default for MonitorConfig {
     fn default() -> Self {
         Self {
-            low: 10,
-            high: 40,
-            period: Duration::from_millis(20),
+            low: 20,
+            high: 100,
+            period: Duration::from_millis(200),
         }
     }
 }
@@ -105,7 +105,8 @@ impl Monitor {
 /// It begins with nothing, as a traditional repeater, and probes from [`ThrottleConfig::first`] on when there is room. Both ways by a factor.
 /// Feedback that stays away for long says that the repeater cannot speak, and counts as too much.
 ///
-/// Source: Multifacet section 3.2. Deviates: the factors, the largest threshold and the silence are not stated.
+/// Source: Multifacet section 3.2. Deviates: the factors, the largest threshold (that of the
+/// other link) and the silence (five reports) are not stated.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     config: ThrottleConfig,
@@ -132,10 +133,10 @@ impl Default for ThrottleConfig {
     fn default() -> Self {
         Self {
             first: 1.0,
-            most: 64.0,
-            increase: 1.25,
-            decrease: 0.5,
-            silence: Duration::from_millis(200),
+            most: 8.0,
+            increase: 1.5,
+            decrease: 0.8,
+            silence: Duration::from_secs(1),
         }
     }
 }
@@ -188,6 +189,6 @@ impl Throttle {
     /// How many packets may be unanswered on the shared channel.
     #[must_use]
     pub fn threshold(&self) -> usize {
-        self.threshold as usize
+        self.threshold.round() as usize
     }
 }

@@ -1,4 +1,4 @@
-//! What uses a network: bulk transfers, a streaming player's blocks, swarms, datagrams at a constant rate, pings.
+//! What uses a network: bulk transfers, a streaming player's blocks, swarms, datagrams at a constant rate, video, pings.
 
 mod datagram;
 mod fetch;
@@ -6,6 +6,7 @@ mod meter;
 mod ping;
 mod swarm;
 mod transfer;
+mod video;
 
 pub use datagram::{Cbr, DatagramSink, Jitter};
 pub use fetch::{BlockClient, BlockServer, Blocks};
@@ -13,5 +14,7 @@ pub use meter::Meter;
 pub use ping::{Echo, Pinger};
 pub use swarm::{Leecher, Pieces, Seeds};
 pub use transfer::{TcpSink, TcpSource};
+pub use video::{Shown, Video};
 
+pub(crate) use datagram::UDP_HEADER;
 pub(crate) use transfer::outgoing;

@@ -35,6 +35,11 @@ impl TcpSource {
         self.start = start;
     }
 
+    /// Lets it send up to `total` bytes in all: an answer on a connection that persists.
+    pub fn extend(&mut self, total: u64) {
+        self.total = self.total.max(total);
+    }
+
     /// The machine that sends.
     #[must_use]
     pub fn sender(&self) -> &Sender {

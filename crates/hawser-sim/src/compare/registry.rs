@@ -1,7 +1,6 @@
 //! Every comparison there is.
 
-use super::Comparison;
-use super::slots::Slots;
+use super::{Comparison, slots, throttling};
 
 /// All comparisons. One exists for `hawser compare` when it is listed here.
-pub static COMPARISONS: &[&dyn Comparison] = &[&Slots];
+pub static COMPARISONS: &[&dyn Comparison] = &[&slots::Slots, &throttling::Throttling];

@@ -60,6 +60,33 @@ fn slots_of_single_events_serve_again() {
     assert!(queue.timers.len() <= 2);
 }
 
+#[test]
+fn lanes_are_popped_apart_and_keep_their_order_when_divided_anew() {
+    let mut queue = EventQueue::default();
+    for event in 0..60 {
+        queue.schedule(at(7 + u64::from(event % 3)), event);
+    }
+    queue.pop(at(7));
+    queue.divide(2, |event| (event % 2) as u16);
+    let sorted = |mut events: Vec<u32>| {
+        events.sort_by_key(|event| event % 3);
+        events
+    };
+    for lane in 0..2 {
+        queue.enter(lane);
+        assert_eq!(queue.pop(at(6)), None);
+        if lane == 0 {
+            let expected = sorted((1..30).map(|half| half * 2).collect());
+            assert_eq!(drain(&mut queue), expected);
+        }
+    }
+    queue.divide(1, |_| 0);
+    assert_eq!(
+        drain(&mut queue),
+        sorted((0..30).map(|half| half * 2 + 1).collect())
+    );
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Arm(usize, u64),

@@ -93,6 +93,11 @@ impl MptcpSource {
         }
     }
 
+    /// Lets it send up to `total` bytes in all: an answer on a connection that persists.
+    pub fn extend(&mut self, total: u64) {
+        self.total = self.total.max(total);
+    }
+
     /// Uses a subflow only while no other works.
     pub fn set_backup(&mut self, way: usize, is_backup: bool) {
         self.subflows[way].is_backup = is_backup;

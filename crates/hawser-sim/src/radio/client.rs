@@ -152,7 +152,8 @@ impl Machine for ClientMachine {
                     air.forward(at, packet);
                 }
             }
-            Frame::Null { .. }
+            Frame::Striped { .. }
+            | Frame::Null { .. }
             | Frame::PsPoll
             | Frame::ProbeRequest
             | Frame::ProbeResponse { .. }

@@ -64,6 +64,7 @@ mod access_point;
 mod client;
 mod context;
 mod juggler;
+mod multifacet;
 mod peer;
 #[cfg(test)]
 mod tests;
@@ -86,6 +87,7 @@ pub use client::ClientMachine;
 pub use context::{AirContext, Finished};
 pub use juggler::{JugglerMachine, Note};
 pub(crate) use juggler::{dhcp_message, dhcp_packet};
+pub use multifacet::{RepeaterConfig, RepeaterMachine, StripingMachine, Waiting};
 pub use peer::PeerMachine;
 pub use timeline::Timeline;
 

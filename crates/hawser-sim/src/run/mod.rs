@@ -4,19 +4,26 @@
 //! time, as in the lab. `single:<network>` and `mptcp` run modelled TCP over them; `hub` puts both halves of the tunnel in between, the
 //! daemon's own machines of `hawser-proto` (see `run/tunnel.rs`).
 //!
-//! Scope: every workload and event of a scenario. Limitations: processors cost nothing, so rates beyond what a machine carries are
+//! Scope: every workload and event of a scenario, and networks whose last hop is the air (`run/air.rs`). Limitations: events of such a network change
+//! what lies behind its access point; processors cost nothing, so rates beyond what a machine carries are
 //! reached here and not in the lab; a network without emulation is a 10 Gbit/s cable of 20 us.
 
+mod air;
+mod offload;
 mod tunnel;
 mod workload;
 
+use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Direction, Scenario, Via};
+use hawser_netem::scenario::{Coding, Direction, Scenario, Via, Workload};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_units::{Duration, Instant, Rate};
 
+use air::Air;
+
 use crate::host::{Host, Way};
 use crate::network::{LinkId, Network, NodeId, Tap};
+use crate::packet::Address;
 use tunnel::Tunnel;
 use workload::Running;
 
@@ -36,6 +43,12 @@ pub enum RunError {
     /// The network of `single:<network>` is not in the scenario.
     #[error("via single:{0}: the scenario has no such network")]
     Network(String),
+    /// The tunnel stripes videos in one way at a time.
+    #[error("the videos of a scenario share one coding where via is hub; write one scenario for each")]
+    Codings,
+    /// A picture of the air is wanted, and there is none.
+    #[error("no network of the scenario has wifi = {{ .. }}: there is no air to draw")]
+    NoAir,
     /// The congestion control is not modelled.
     #[error("congestion control {name:?} is not modelled; use {known}")]
     Congestion {
@@ -55,19 +68,30 @@ pub struct Outcome {
     pub packet_events: u64,
     /// The network at the end, with its tap.
     pub network: Network,
+    /// The page that [`Watch::air`] asks for.
+    pub timeline: Option<String>,
 }
 
 /// Makes a tap, given the names of all links.
 pub type TapMaker<'a> = &'a mut dyn FnMut(&[String]) -> Box<dyn Tap>;
 
-/// Runs `scenario` over `via` and shows every packet to the tap that `tap` makes; `on_progress` hears ten times a second of virtual time how much has passed.
+/// What is to be seen of a run beside its report.
+#[derive(Default)]
+pub struct Watch<'a> {
+    /// Sees every packet.
+    pub tap: Option<TapMaker<'a>>,
+    /// Whether the air is recorded and drawn ([`crate::radio::Timeline`]).
+    pub air: bool,
+}
+
+/// Runs `scenario` over `via` and shows it to `watch`; `on_progress` hears ten times a second of virtual time how much has passed.
 ///
 /// # Errors
 /// [`RunError`], before anything runs.
 pub fn run(
     scenario: &Scenario,
     via: &Via,
-    tap: Option<TapMaker<'_>>,
+    watch: Watch<'_>,
     on_progress: &mut dyn FnMut(Duration),
 ) -> Result<Outcome, RunError> {
     if scenario.workloads.is_empty() {
@@ -78,8 +102,12 @@ pub fn run(
     }
     let mut world = World::build(scenario, via)?;
     let running = workload::start(scenario, via, &mut world)?;
-    if let Some(make) = tap {
+    if let Some(make) = watch.tap {
         world.network.set_boxed_tap(make(world.network.link_names()));
+    }
+    if watch.air {
+        let air = world.air.as_ref().ok_or(RunError::NoAir)?;
+        air.record(&mut world.network);
     }
     world.schedule_events(scenario);
     world.network.run(world.start);
@@ -94,7 +122,9 @@ pub fn run(
         on_progress(world.network.now().since(world.start));
     }
     let observed = world.observe(&before, samples, &running);
+    let drawn = world.air.as_ref().filter(|_| watch.air);
     Ok(Outcome {
+        timeline: drawn.and_then(|air| air.timeline(&scenario.name, &world.network)),
         report: Report::new(scenario, via, observed),
         packet_events: world.network.packet_events(),
         network: world.network,
@@ -106,12 +136,25 @@ struct World {
     network: Network,
     client: NodeId,
     server: NodeId,
-    /// When the workloads begin: a tunnel has joined its paths by then.
+    /// When the workloads begin: a tunnel has joined its paths by then, stations their access points.
     start: Instant,
-    /// Down and up of each network.
-    links: Vec<[LinkId; 2]>,
+    hops: Vec<Hop>,
+    air: Option<Air>,
     /// How the client sees each way to the server, and the server the same.
     ways: Vec<(Way, Way)>,
+}
+
+/// One network as links, each pair down and up.
+#[derive(Clone, Copy)]
+struct Hop {
+    /// Those that the scenario describes.
+    carries: [LinkId; 2],
+    /// Those that its ends send on.
+    sends: [LinkId; 2],
+    /// Those that packets come out of.
+    arrives: [LinkId; 2],
+    /// The client's, where it has one.
+    station: Option<StationId>,
 }
 
 impl World {
@@ -120,29 +163,52 @@ impl World {
         let (client, server) = (network.add(Host::default()), network.add(Host::default()));
         let is_tunnelled = *via == Via::Hub;
         let ends = if is_tunnelled {
-            let tunnel = network.add(Tunnel::new(scenario.seed));
+            let tunnel = network.add(Tunnel::new(scenario.seed, coding(scenario)?));
             (tunnel, tunnel)
         } else {
             (client, server)
         };
-        let mut links = Vec::new();
-        for described in &scenario.networks {
+        let air = Air::build(scenario, &mut network);
+        let mut hops = Vec::new();
+        for (index, described) in scenario.networks.iter().enumerate() {
             let both = described.links.clone().unwrap_or_else(cable);
-            let name = |direction: &str| format!("{}:{direction}", described.name);
-            let down = network.connect(&name("down"), ends.1, ends.0, both.down);
-            let up = network.connect(&name("up"), ends.0, ends.1, both.up);
-            links.push([down, up]);
+            let name = &described.name;
+            if let Some(air) = &air
+                && let Some(hop) = air.wire(
+                    index,
+                    name,
+                    ends,
+                    (both.down.clone(), both.up.clone()),
+                    &mut network,
+                )
+            {
+                hops.push(hop);
+                continue;
+            }
+            let down = network.connect(&format!("{name}:down"), ends.1, ends.0, both.down);
+            let up = network.connect(&format!("{name}:up"), ends.0, ends.1, both.up);
+            hops.push(Hop {
+                carries: [down, up],
+                sends: [down, up],
+                arrives: [down, up],
+                station: None,
+            });
+        }
+        let start = if is_tunnelled || air.is_some() {
+            Instant::ZERO + LEAD
+        } else {
+            Instant::ZERO
+        };
+        if let Some(air) = &air {
+            air.start_strangers(&mut network, (start, start + scenario.duration));
         }
         let mut world = Self {
             network,
             client,
             server,
-            start: if is_tunnelled {
-                Instant::ZERO + LEAD
-            } else {
-                Instant::ZERO
-            },
-            links,
+            start,
+            hops,
+            air,
             ways: Vec::new(),
         };
         match via {
@@ -162,16 +228,25 @@ impl World {
 
     fn add_ways(&mut self, networks: std::ops::Range<usize>) {
         for network in networks {
-            let [down, up] = self.links[network];
-            self.add_way(up, down);
+            let [down, up] = self.hops[network].sends;
+            let near = self.add_way(up, down);
+            self.place(near, network);
         }
     }
 
-    fn add_way(&mut self, up: LinkId, down: LinkId) {
+    /// Says that an address of the client's end is reached over a network.
+    fn place(&mut self, near: Address, network: usize) {
+        if let (Some(air), Some(station)) = (&self.air, self.hops[network].station) {
+            air.assign(near, station, &mut self.network);
+        }
+    }
+
+    fn add_way(&mut self, up: LinkId, down: LinkId) -> Address {
         let near = self.network.address(self.client);
         let far = self.network.address(self.server);
         let way = |link, local, remote| Way { link, local, remote };
         self.ways.push((way(up, near, far), way(down, far, near)));
+        near
     }
 
     /// Both hosts reach the tunnel over cables that take no time.
@@ -189,14 +264,23 @@ impl World {
             cable("server out", tunnel, self.server),
         );
         self.add_way(client_in, server_in);
-        let links = self.links.clone();
+        let mut outer = Vec::new();
+        for network in 0..self.hops.len() {
+            outer.push(self.network.address(tunnel));
+            self.place(outer[network], network);
+        }
         let tunnel: &mut Tunnel = self.network.node_mut(tunnel).expect("it was added as a tunnel");
-        tunnel.attach(&links, [client_in, server_in], [client_out, server_out]);
+        tunnel.attach(
+            &self.hops,
+            outer,
+            [client_in, server_in],
+            [client_out, server_out],
+        );
     }
 
     fn schedule_events(&mut self, scenario: &Scenario) {
         for event in &scenario.events {
-            let [down, up] = self.links[event.network];
+            let [down, up] = self.hops[event.network].carries;
             let links = match event.direction {
                 Some(Direction::Down) => &[down][..],
                 Some(Direction::Up) => &[up][..],
@@ -210,11 +294,12 @@ impl World {
     }
 
     fn carried(&self) -> Vec<Carried> {
-        let carried = |[down, up]: &[LinkId; 2]| Carried {
-            down: Traffic::from(self.network.counters(*down)),
-            up: Traffic::from(self.network.counters(*up)),
+        let traffic = |link| Traffic::from(self.network.counters(link));
+        let carried = |hop: &Hop| Carried {
+            down: traffic(hop.carries[0]),
+            up: traffic(hop.carries[1]),
         };
-        self.links.iter().map(carried).collect()
+        self.hops.iter().map(carried).collect()
     }
 
     fn observe(&self, before: &[Carried], samples: Vec<Vec<Carried>>, running: &[Running]) -> Observed {
@@ -248,6 +333,19 @@ impl World {
     }
 }
 
+/// What the videos of a scenario are coded as.
+fn coding(scenario: &Scenario) -> Result<Option<Coding>, RunError> {
+    let mut found = None;
+    for workload in &scenario.workloads {
+        if let Workload::Video { coding, .. } = workload
+            && *found.get_or_insert(*coding) != *coding
+        {
+            return Err(RunError::Codings);
+        }
+    }
+    Ok(found)
+}
+
 fn cable() -> hawser_netem::scenario::Links {
     let link = LinkConfig {
         capacity: Capacity::Rate(Rate::from_mbps(10_000)),
@@ -260,5 +358,5 @@ fn cable() -> hawser_netem::scenario::Links {
     }
 }
 
-/// Enough for every path of a tunnel to be proven and probed.
+/// Enough for every path of a tunnel to be proven and probed, and for stations to join their access points.
 const LEAD: Duration = Duration::from_secs(3);

@@ -1,7 +1,7 @@
 //! Both halves of a tunnel as one node: the daemon's own egress and ingress of each end, joined as its data plane joins them.
 //!
-//! Scope: real headers, reports and probes, whose sizes count; clocks of the two ends that disagree. Limitations: nothing is encrypted, inner
-//! packets come one by one instead of in segments of up to 64 KB, datagrams leave at once, the control channel is silent.
+//! Scope: real headers, reports and probes, whose sizes count; clocks of the two ends that disagree; segmentation offload of the device
+//! ([`super::offload`]). Limitations: nothing is encrypted, datagrams leave at once, the control channel is silent.
 //!
 //! ```text
 //!   client --in--> [ egress ] ==(network: up)==> [ ingress ] --out--> server
@@ -10,17 +10,24 @@
 
 use std::collections::VecDeque;
 
+use hawser_netem::scenario::Coding;
 use hawser_proto::egress::{Body as Sent, Egress, PROBE_LEN, Transmit};
 use hawser_proto::ingress::{Authentic, Event, Ingress};
 use hawser_proto::path::{self, Probing};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Inner, Outer};
+use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
+use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
 
+use super::Hop;
+use super::offload::{Large, cut};
 use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
-use crate::packet::{Body, Ecn, Packet};
+use crate::packet::{Address, Body, Ecn, Packet};
+
+/// Packets kept for repair: what the daemon's thousand buffers of up to 64 KB hold when they are half full.
+const KEPT_PACKETS: usize = 16_384;
 
 /// The node: index 0 is the client's end, 1 the hub's.
 pub(super) struct Tunnel {
@@ -28,6 +35,12 @@ pub(super) struct Tunnel {
     ends: Vec<End>,
     /// Links that lead away from each end, by path.
     away: [Vec<LinkId>; 2],
+    /// Links that packets from each end come out of, by path.
+    arrivals: [Vec<LinkId>; 2],
+    /// The client's address on each path.
+    outer: Vec<Address>,
+    /// Of the videos that it carries.
+    coding: Option<Coding>,
     inner_in: Vec<LinkId>,
     inner_out: Vec<LinkId>,
     /// Datagrams on their way, by number; lost ones are forgotten after [`PATIENCE`].
@@ -41,7 +54,9 @@ struct End {
     egress: Egress<usize>,
     ingress: Ingress<Packet>,
     clock: Duration,
-    buffers: Vec<Option<Packet>>,
+    /// What came in at this instant and may still grow.
+    entering: Option<Large>,
+    buffers: Vec<Option<Large>>,
     free: Vec<usize>,
     heard: Vec<bool>,
     timer: TimerId,
@@ -58,11 +73,14 @@ struct Datagram {
 }
 
 impl Tunnel {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, coding: Option<Coding>) -> Self {
         Self {
             seed,
             ends: Vec::new(),
             away: [Vec::new(), Vec::new()],
+            arrivals: [Vec::new(), Vec::new()],
+            outer: Vec::new(),
+            coding,
             inner_in: Vec::new(),
             inner_out: Vec::new(),
             flying: VecDeque::new(),
@@ -72,19 +90,44 @@ impl Tunnel {
         }
     }
 
-    /// Tells which links are which: down and up of each network, and those from and to client and server.
-    pub(super) fn attach(&mut self, networks: &[[LinkId; 2]], inner_in: [LinkId; 2], inner_out: [LinkId; 2]) {
-        self.away = [
-            networks.iter().map(|[_, up]| *up).collect(),
-            networks.iter().map(|[down, _]| *down).collect(),
-        ];
+    /// Tells which links are which: those of each network, with the client's address there, and those from and to client and server.
+    pub(super) fn attach(
+        &mut self,
+        hops: &[Hop],
+        outer: Vec<Address>,
+        inner_in: [LinkId; 2],
+        inner_out: [LinkId; 2],
+    ) {
+        // The client's end sends up, which is second in each pair.
+        self.away = [1, 0].map(|way| hops.iter().map(|hop| hop.sends[way]).collect());
+        self.arrivals = [1, 0].map(|way| hops.iter().map(|hop| hop.arrives[way]).collect());
+        self.outer = outer;
         self.inner_in = inner_in.to_vec();
         self.inner_out = inner_out.to_vec();
     }
 
-    /// An inner packet enters at an end.
-    fn offer(&mut self, at: usize, packet: Packet, context: &mut Context<'_>) {
-        write_headers(&mut self.scratch, &packet);
+    /// An inner packet enters at an end; what enters with it may be joined to it.
+    fn enter(&mut self, at: usize, packet: Packet, context: &mut Context<'_>) {
+        let end = &mut self.ends[at];
+        if end
+            .entering
+            .as_mut()
+            .is_some_and(|entering| entering.join(&packet))
+        {
+            return;
+        }
+        let before = end.entering.replace(Large::new(packet));
+        match before {
+            Some(large) => self.offer(at, large, context),
+            None => {
+                end.armed = context.now();
+                context.arm(end.timer, end.armed);
+            }
+        }
+    }
+
+    fn offer(&mut self, at: usize, large: Large, context: &mut Context<'_>) {
+        write_headers(&mut self.scratch, &large.packet);
         let end = &mut self.ends[at];
         let id = end.free.pop().unwrap_or_else(|| {
             end.buffers.push(None);
@@ -92,15 +135,14 @@ impl Tunnel {
         });
         let offload = Offload {
             checksum_partial: true,
-            segment: 0,
+            segment: large.segment,
         };
         let now = context.now() + end.clock;
         match end.egress.enqueue(&mut self.scratch, offload, id, now) {
-            Ok(()) => end.buffers[id] = Some(packet),
+            Ok(()) => end.buffers[id] = Some(large),
             // As in the daemon, the packet is lost and its sender notices.
             Err(_) => end.free.push(id),
         }
-        self.service(at, context);
     }
 
     /// A datagram arrives at an end.
@@ -151,13 +193,24 @@ impl Tunnel {
                 Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
             }
         }
+        let mut leaving: Option<Large> = None;
         for packet in self.out.drain(..) {
-            context.send(self.inner_out[at], packet);
+            if !leaving.as_mut().is_some_and(|large| large.join(&packet))
+                && let Some(before) = leaving.replace(Large::new(packet))
+            {
+                context.send(self.inner_out[at], before.packet);
+            }
+        }
+        if let Some(last) = leaving {
+            context.send(self.inner_out[at], last.packet);
         }
     }
 
     /// Lets the sending half send, and sets the end's timer.
     fn service(&mut self, at: usize, context: &mut Context<'_>) {
+        if let Some(entered) = self.ends[at].entering.take() {
+            self.offer(at, entered, context);
+        }
         let now = context.now() + self.ends[at].clock;
         self.ends[at].egress.handle_timeout(now);
         while let Some(transmit) = self.ends[at].egress.poll_transmit(now) {
@@ -191,17 +244,29 @@ impl Tunnel {
             body
         };
         let body = match transmit.body {
-            Sent::Packets { run, last, .. } => {
+            Sent::Packets { run, count, last, .. } => {
                 let end = &mut self.ends[at];
-                let mut packet = end.buffers[run.buffer].expect("a buffer is filled while it is sent");
-                if run.mark {
-                    packet.ecn = Ecn::Marked;
-                }
+                let large = end.buffers[run.buffer].expect("a buffer is filled while it is sent");
                 if last {
                     end.buffers[run.buffer] = None;
                     end.free.push(run.buffer);
                 }
-                self.put(at, transmit, inner, (Vec::new(), Some(packet)), context);
+                for step in 0..count {
+                    let index = run.next + step;
+                    let mut packet = cut(&large.packet, index, run.cut.packet_len(), run.cut.len_of(index));
+                    if run.mark && step == 0 {
+                        packet.ecn = Ecn::Marked;
+                    }
+                    let numbers = Inner {
+                        sequence: inner.sequence.add(u32::from(step)),
+                        ..inner
+                    };
+                    let transmit = Transmit {
+                        counter: transmit.counter + u64::from(step),
+                        ..*transmit
+                    };
+                    self.put(at, &transmit, numbers, (Vec::new(), Some(packet)), context);
+                }
                 return;
             }
             Sent::Report(report) => {
@@ -234,7 +299,13 @@ impl Tunnel {
             counter: transmit.counter,
         };
         let number = self.first_flying.wrapping_add(self.flying.len() as u32);
+        let path = usize::from(transmit.path.0);
         let frame = Packet {
+            destination: if at == HUB {
+                self.outer[path]
+            } else {
+                Address::default()
+            },
             flow: packet.map_or_else(Default::default, |packet| packet.flow),
             body: Body::Tunnel(number),
             ..placeholder(udp_len, context.now())
@@ -248,7 +319,7 @@ impl Tunnel {
             since: context.now(),
         })));
         self.forget_lost(context.now());
-        context.send(self.away[at][usize::from(transmit.path.0)], frame);
+        context.send(self.away[at][path], frame);
     }
 
     fn forget_lost(&mut self, now: Instant) {
@@ -272,12 +343,17 @@ impl Node for Tunnel {
                 egress: Egress::new(self.seed.wrapping_add(at as u64), now),
                 ingress: Ingress::default(),
                 clock,
+                entering: None,
                 buffers: Vec::new(),
                 free: Vec::new(),
                 heard: vec![false; self.away[at].len()],
                 timer: context.timer(at as u32),
                 armed: Instant::FAR_FUTURE,
             };
+            if let Some(coding) = self.coding {
+                stripe(&mut end.egress, coding);
+            }
+            end.egress.keep_at_most(KEPT_PACKETS);
             for index in 0..self.away[at].len() {
                 let id = PathId(index as u16);
                 let config = path::Config {
@@ -299,12 +375,12 @@ impl Node for Tunnel {
 
     fn handle_packet(&mut self, packet: Packet, link: LinkId, context: &mut Context<'_>) {
         if let Some(at) = self.inner_in.iter().position(|inner| *inner == link) {
-            self.offer(at, packet, context);
+            self.enter(at, packet, context);
             return;
         }
         let Body::Tunnel(number) = packet.body else { return };
-        for from in 0..self.away.len() {
-            if let Some(path) = self.away[from].iter().position(|away| *away == link) {
+        for from in 0..self.arrivals.len() {
+            if let Some(path) = self.arrivals[from].iter().position(|arrival| *arrival == link) {
                 self.arrive(1 - from, path, number, context);
                 return;
             }
@@ -317,6 +393,25 @@ impl Node for Tunnel {
         self.flush(at, context);
         self.service(at, context);
     }
+}
+
+/// Lets a coding's packets be known by their code points, and striped as suits it.
+fn stripe(egress: &mut Egress<usize>, coding: Coding) {
+    let rule = |layer| Rule {
+        pattern: Pattern {
+            dscp: Some(layer + 1),
+            ..Pattern::default()
+        },
+        reading: Reading::Fixed(Layer(layer)),
+    };
+    egress.set_layer_rules((0..coding.layers()).map(rule).collect());
+    let scheduler = match coding {
+        Coding::Frames => "layer-priority",
+        Coding::Descriptions(_) => "independent-path",
+    };
+    egress
+        .set_scheduler(Class::Layered, scheduler)
+        .expect("a scheduler of the list");
 }
 
 fn placeholder(udp_len: usize, now: Instant) -> Packet {
@@ -349,6 +444,9 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
     bytes[20..22].copy_from_slice(&(FIRST_PORT + packet.source_port).to_be_bytes());
     bytes[22..24].copy_from_slice(&(FIRST_PORT + packet.destination_port).to_be_bytes());
     bytes[9] = protocol::UDP;
+    if let Body::Datagram(datagram) = packet.body {
+        bytes[1] |= (datagram.mark as u8) << 2;
+    }
     if let Body::Tcp(segment) = packet.body {
         let header = (packet.size - 20).saturating_sub(segment.payload);
         bytes[9] = protocol::TCP;

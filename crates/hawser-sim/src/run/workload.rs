@@ -5,7 +5,7 @@ use hawser_netem::scenario::{Direction, Scenario, Via, Workload};
 use hawser_units::Instant;
 
 use super::{RunError, World};
-use crate::app::{Cbr, DatagramSink, Echo, Meter, Pinger, TcpSink, TcpSource};
+use crate::app::{Cbr, DatagramSink, Echo, Meter, Pinger, TcpSink, TcpSource, Video};
 use crate::host::{Application, End, Host, SocketId, Way, join};
 use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
 use crate::network::NodeId;
@@ -50,7 +50,9 @@ pub(super) fn start(
         };
         let count = match workload {
             Workload::Tcp { streams, .. } => *streams,
-            Workload::Udp { .. } | Workload::Ping { .. } | Workload::Http { .. } => 1,
+            Workload::Udp { .. } | Workload::Ping { .. } | Workload::Http { .. } | Workload::Video { .. } => {
+                1
+            }
         };
         for _ in 0..count {
             flow += 1;
@@ -104,6 +106,15 @@ impl Running {
                     *direction,
                     (Box::new(source), Box::new(DatagramSink::default())),
                 );
+            }
+            Workload::Video {
+                direction,
+                rate,
+                coding,
+            } => {
+                let source = Video::new(*coding, *rate, (start, self.end));
+                let sink = DatagramSink::keeping_arrivals();
+                self.join(world, flow, *direction, (Box::new(source), Box::new(sink)));
             }
             Workload::Ping { interval } => {
                 let source = Pinger::new(*interval, (start, self.end));
@@ -224,7 +235,9 @@ impl Running {
     fn meter<'a>(&self, world: &'a World, sink: Place) -> Option<&'a Meter> {
         match self.workload {
             Workload::Ping { .. } => None,
-            Workload::Udp { .. } => at::<DatagramSink>(world, sink).map(DatagramSink::meter),
+            Workload::Udp { .. } | Workload::Video { .. } => {
+                at::<DatagramSink>(world, sink).map(DatagramSink::meter)
+            }
             Workload::Tcp { .. } | Workload::Http { .. } if self.is_multipath => {
                 at::<MptcpSink>(world, sink).map(MptcpSink::meter)
             }
@@ -277,6 +290,18 @@ impl Running {
                     reordered: sink.map_or(0, DatagramSink::reordered),
                     delay_p50_ms: quantile_ms(&delays, 0.5),
                     delay_p99_ms: quantile_ms(&delays, 0.99),
+                }
+            }
+            Workload::Video { .. } => {
+                let arrivals = at::<DatagramSink>(world, sink).map_or(&[][..], DatagramSink::arrivals);
+                let shown =
+                    at::<Video>(world, source).map(|video| video.shown(arrivals, world.network.now()));
+                let shown = shown.unwrap_or_default();
+                let lost = |(sent, received): &(u64, u64)| share_lost(*sent, *received);
+                Finding::Video {
+                    pictures: shown.pictures,
+                    shown: shown.shown,
+                    layer_loss: shown.layers.iter().map(lost).collect(),
                 }
             }
             Workload::Ping { .. } => {

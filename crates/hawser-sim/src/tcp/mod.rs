@@ -36,16 +36,25 @@ pub enum Recovery {
     NewReno,
     /// Selective acknowledgements; three segments received later mean a loss. Source: RFC 6675.
     Sack,
+    /// The same with as many segments, up to 127, as reordering has been seen to need; needless reductions are undone. A timeout forgets it.
+    ///
+    /// Source: Linux before RACK, `tcp_update_reordering`, `tcp_enter_loss`; RFC 3522, RFC 2883.
+    SackAdaptive,
     /// Selective acknowledgements and time: a segment is lost when one sent later has arrived and a part of a round trip has passed, which
     /// grows where reordering is seen; needless reductions are undone. Source: RFC 8985, RFC 3522, RFC 2883, as in Linux.
     Rack,
 }
 
 impl Recovery {
+    /// Whether a reduction is taken back when nothing was lost.
+    pub(crate) const fn undoes(self) -> bool {
+        matches!(self, Self::SackAdaptive | Self::Rack)
+    }
+
     /// Whether selective acknowledgements are read.
     #[must_use]
     pub const fn is_selective(self) -> bool {
-        matches!(self, Self::Sack | Self::Rack)
+        matches!(self, Self::Sack | Self::SackAdaptive | Self::Rack)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use hawser_units::{Duration, Instant};
 
-use super::{Config, Opening, Ranges, Recovery};
+use super::{Config, Opening, Ranges};
 use crate::packet::{Ecn, Sack, Segment, flag};
 
 /// Puts segments in order and acknowledges them. Its application reads at once.
@@ -115,7 +115,7 @@ impl Receiver {
         }
         let before = self.next;
         self.next = self.beyond.advance(end);
-        self.unacknowledged += 1;
+        self.unacknowledged += u32::from(segment.payload.div_ceil(self.config.segment));
         if had_holes || self.config.delayed_ack.is_none() || self.unacknowledged >= 2 || self.quick_acks > 0 {
             // What fills a hole is acknowledged at once (RFC 5681 section 4.2).
             self.quick_acks = self.quick_acks.saturating_sub(1);
@@ -209,7 +209,7 @@ impl Receiver {
             segment.sack = self.blocks();
             segment.duplicate = std::mem::take(&mut self.duplicate);
         }
-        if self.config.recovery == Recovery::Rack && std::mem::take(&mut self.has_echo) {
+        if self.config.recovery.undoes() && std::mem::take(&mut self.has_echo) {
             segment.echo = self.echo;
         }
         segment

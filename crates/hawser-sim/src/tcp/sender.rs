@@ -573,6 +573,7 @@ impl Sender {
         self.repair_hint = self.una;
         self.tail = tail::Tail::default();
         self.rack.forget_repairs();
+        self.rack.forget_distance();
     }
 
     fn note_loss(&mut self) {

@@ -22,7 +22,8 @@ fn sent(ap: &mut AccessPoint<u32>) -> Vec<Frame<u32>> {
 fn packets(ap: &mut AccessPoint<u32>) -> Vec<(u32, bool)> {
     let data = |frame| match frame {
         Frame::Data { packet, more, .. } => Some((packet, more)),
-        Frame::Null { .. }
+        Frame::Striped { .. }
+        | Frame::Null { .. }
         | Frame::PsPoll
         | Frame::Beacon(_)
         | Frame::ProbeRequest

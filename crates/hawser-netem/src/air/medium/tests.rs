@@ -91,6 +91,7 @@ fn aggregation_raises_the_share_of_the_rate_that_is_used() {
         mcs: 7,
         streams: 2,
         wide: false,
+        short_guard: false,
     };
     let goodput = |aggregate, loss| {
         let mut air = Air::new(1, BEGIN);
@@ -161,6 +162,77 @@ fn a_station_that_is_elsewhere_hears_nothing_and_its_sender_gives_up() {
         .expect("room");
     air.handle_timeout(now + Duration::from_millis(6));
     assert!(std::iter::from_fn(|| air.poll_event()).any(|event| matches!(event, AirEvent::Delivered { .. })));
+}
+
+#[test]
+fn a_wide_channel_is_drowned_by_a_neighbour_that_it_does_not_hear() {
+    let wide = |power, overlaps: bool| {
+        let mut air = Air::new(1, BEGIN);
+        let ids: Vec<_> = [3, 3, 6, 6]
+            .into_iter()
+            .map(|channel| {
+                let mut config = station(Standard::A, PhyRate::Ofdm(54));
+                config.channel = channel;
+                air.add_station(config)
+            })
+            .collect();
+        for a in &ids {
+            for b in &ids {
+                let signal = Signal {
+                    power,
+                    ..Signal::clear()
+                };
+                air.set_signal(*a, *b, signal);
+            }
+        }
+        if overlaps {
+            air.set_overlap(3, 6);
+        }
+        let time = Duration::from_secs(1);
+        saturate(&mut air, &[(ids[0], ids[1]), (ids[2], ids[3])], time)
+    };
+    let (apart, faint, loud) = (wide(-65.0, false), wide(-65.0, true), wide(-55.0, true));
+    println!("{apart:?} {faint:?} {loud:?}");
+    assert!(faint[0] * 2 < apart[0], "nobody defers");
+    let both = f64::from(loud[0] + loud[1]) / f64::from(apart[0]);
+    assert!(
+        (0.9..1.1).contains(&both),
+        "energy alone makes both defer: {both}"
+    );
+}
+
+#[test]
+fn of_an_aggregate_only_what_is_overlapped_is_lost() {
+    let mut air = Air::new(1, BEGIN);
+    let mut config = station(Standard::N, Standard::N.rates()[3]);
+    config.aggregate = 16;
+    let (from, to) = (air.add_station(config.clone()), air.add_station(config.clone()));
+    // Somebody whom only the receiver hears sends one short frame in the middle.
+    let far = air.add_station(config);
+    air.set_signals(from, to, &Signal::clear());
+    air.set_signal(far, to, Signal::clear());
+    for body in 0..8 {
+        air.handle_packet(from, data(to, body), BEGIN).expect("room");
+    }
+    let middle = BEGIN + Duration::from_millis(2);
+    air.handle_timeout(middle);
+    air.handle_packet(
+        far,
+        Outgoing {
+            to: None,
+            ..data(to, 99)
+        },
+        middle,
+    )
+    .expect("room");
+    air.handle_timeout(BEGIN + Duration::from_millis(5));
+    let mut first_try = 0;
+    while let Some(event) = air.poll_event() {
+        if let AirEvent::Finished { by, attempts, .. } = event {
+            first_try += u32::from(by == from && attempts == 1);
+        }
+    }
+    assert!((2..8).contains(&first_try), "{first_try}");
 }
 
 #[derive(Clone, Debug)]

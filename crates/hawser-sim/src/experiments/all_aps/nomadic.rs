@@ -28,6 +28,7 @@ pub(super) fn minstrel_ht(channel: u16) -> StationConfig {
         mcs: 0,
         streams: 1,
         wide: false,
+        short_guard: false,
     };
     StationConfig {
         rate: RateControl::delivery_first(rates),

@@ -25,6 +25,8 @@ pub(super) struct Rack {
     repairs: VecDeque<(u64, Instant)>,
     due: Option<Instant>,
     highest: u64,
+    /// How far segments have been seen to be overtaken, and not less than [`DUPLICATES`]. Units: segments.
+    distance: u64,
 }
 
 impl Default for Rack {
@@ -38,6 +40,7 @@ impl Default for Rack {
             repairs: VecDeque::new(),
             due: None,
             highest: 0,
+            distance: u64::from(DUPLICATES),
         }
     }
 }
@@ -46,6 +49,15 @@ impl Rack {
     pub(super) fn forget_repairs(&mut self) {
         self.repairs.clear();
         self.due = None;
+    }
+
+    pub(super) fn forget_distance(&mut self) {
+        self.distance = u64::from(DUPLICATES);
+    }
+
+    /// Segments up to `beyond` have overtaken one.
+    fn note_distance(&mut self, beyond: u64) {
+        self.distance = self.distance.max(beyond.min(MOST_DISTANCE));
     }
 
     pub(super) fn on_repair(&mut self, sequence: u64, now: Instant) {
@@ -99,6 +111,8 @@ impl Sender {
             delivered.round_trip = Some(round_trip);
             if end < self.rack.highest {
                 self.rack.has_seen_reordering = true;
+                let beyond = (self.rack.highest - record.sequence) / u64::from(self.config.segment);
+                self.rack.note_distance(beyond);
             }
         } else if round_trip < self.round_trip.min() {
             return;
@@ -143,7 +157,7 @@ impl Sender {
     pub(super) fn detect_losses(&mut self, now: Instant) {
         match self.config.recovery {
             Recovery::Tahoe | Recovery::Reno | Recovery::NewReno => self.detect_by_duplicates(now),
-            Recovery::Sack => {
+            Recovery::Sack | Recovery::SackAdaptive => {
                 self.detect_by_sack();
                 self.begin_recovery_if_needed();
             }
@@ -175,9 +189,14 @@ impl Sender {
         self.recount_reno();
     }
 
-    /// Source: RFC 6675 section 4, `IsLost`: three segments' worth of bytes are known to have arrived beyond it.
+    /// Source: RFC 6675 section 4, `IsLost`: so many segments' worth of bytes are known to have arrived beyond it.
     fn detect_by_sack(&mut self) {
-        let enough = u64::from(DUPLICATES - 1) * u64::from(self.config.segment);
+        let needed = if self.config.recovery == Recovery::SackAdaptive {
+            self.rack.distance
+        } else {
+            u64::from(DUPLICATES)
+        };
+        let enough = (needed - 1) * u64::from(self.config.segment);
         if self.sacked_bytes <= enough {
             return;
         }
@@ -339,7 +358,7 @@ impl Sender {
     }
 
     pub(super) fn begin_undo(&mut self) {
-        if self.config.recovery == Recovery::Rack {
+        if self.config.recovery.undoes() {
             self.undo = Some(Undo {
                 saved: self.window.save(),
                 repairs: 0,
@@ -374,6 +393,8 @@ impl Sender {
         let Some(undo) = self.undo.take() else { return };
         self.statistics.undone += 1;
         self.rack.has_seen_reordering = true;
+        let beyond = self.rack.highest.saturating_sub(self.una) / u64::from(self.config.segment);
+        self.rack.note_distance(beyond + 1);
         self.window.restore(undo.saved);
         self.episode = None;
         // What counts as lost is on its way after all.
@@ -388,5 +409,7 @@ impl Sender {
 
 /// Duplicate acknowledgements that mean a loss. Source: RFC 5681 section 3.2.
 const DUPLICATES: u32 = 3;
+/// Source: Linux `TCP_MAX_REORDERING` before 3.18. Units: segments.
+const MOST_DISTANCE: u64 = 127;
 /// Beyond, the smoothed round trip bounds the reordering window anyway.
 const MOST_STEPS: u32 = 16;

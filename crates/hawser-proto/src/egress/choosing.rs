@@ -1,0 +1,186 @@
+//! Which packet goes where: what a scheduler is shown, and what becomes of its answer.
+
+use hawser_units::{Duration, Instant, Rate};
+use hawser_wire::data::{Class, FRAMING};
+
+use super::{Egress, FULL_PACKET, Lane, SPARSE};
+use crate::path::State;
+use crate::scheduler::{Choice, Demand, PathView};
+
+/// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single packets is held back like any other.
+const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
+/// Bounds of one flow's queue, whatever the rate.
+const QUEUE_MIN: u64 = 512 * 1024;
+const QUEUE_MAX: u64 = 16 * 1024 * 1024;
+
+/// What becomes of the head of a flow's queue.
+pub(super) enum Decision {
+    Again,
+    Wait(Instant),
+    Send { lane: usize, count: u16 },
+    Duplicate(u64),
+}
+
+impl<B: Copy> Egress<B> {
+    /// How long a packet may wait at the entrance before its flow is told to slow down: what lets one flow fill every path while its
+    /// window recovers, and reach across the difference of their delays.
+    pub(super) fn target(&self) -> Duration {
+        let active = || {
+            self.lanes
+                .iter()
+                .map(|lane| &lane.path)
+                .filter(|path| path.state() == State::Active)
+        };
+        let round_trip = active()
+            .map(|path| path.model().round_trip())
+            .max()
+            .unwrap_or_default();
+        let delays = || active().filter_map(|path| path.relative_delay_us());
+        let spread = match (delays().max(), delays().min()) {
+            (Some(most), Some(least)) => {
+                Duration::from_micros(u64::from(most.wrapping_sub(least).unsigned_abs()))
+            }
+            _ => Duration::ZERO,
+        };
+        (round_trip * 2).clamp(Duration::from_millis(5), Duration::from_millis(100))
+            + spread.min(Duration::from_millis(200))
+    }
+
+    pub(super) fn queue_limit(&self) -> u64 {
+        let rate = self
+            .lanes
+            .iter()
+            .map(|lane| lane.path.model().rate().as_bps())
+            .sum();
+        let time = self.target() * 3 + Duration::from_millis(20);
+        Rate::from_bps(rate).bytes_in(time).0.clamp(QUEUE_MIN, QUEUE_MAX)
+    }
+
+    pub(super) fn choose(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
+        let Some(flow) = self.flows.get(slot) else {
+            return Decision::Again;
+        };
+        let Some(run) = flow.head().copied() else {
+            return Decision::Again;
+        };
+        let (class, backlog) = (flow.class, flow.backlog());
+        // A transfer without a backlog is held back by its own window, not by ours.
+        let sparse = backlog < SPARSE && class != Class::Bulk;
+        let len = run.cut.len_of(run.next) as u32;
+        let usable = self.build_views(len, sparse, now);
+        if self.views.is_empty() {
+            if usable {
+                // Its size was right when it came in, but the path that took it is gone.
+                self.counters.too_large += u64::from(run.left());
+                self.drop_head(slot, run.left(), now);
+                return Decision::Again;
+            }
+            return Decision::Wait(Instant::FAR_FUTURE);
+        }
+        let (freed, dropped) = self.flows.police(slot, target, now);
+        self.free(freed, now);
+        if dropped {
+            self.counters.policed += 1;
+            return Decision::Again;
+        }
+        let demand = Demand {
+            flow: slot,
+            len,
+            packets: run.left(),
+            sustained: class == Class::Bulk,
+            backlog,
+            layer: run.layer,
+        };
+        match self.schedulers[class as usize].choose(&demand, &self.views, now) {
+            Choice::Wait(until) => Decision::Wait(until),
+            Choice::Drop => {
+                self.counters.let_go += 1;
+                self.drop_head(slot, 1, now);
+                Decision::Again
+            }
+            Choice::Duplicate(mask) if mask != 0 => Decision::Duplicate(mask),
+            Choice::Duplicate(_) => Decision::Wait(Instant::FAR_FUTURE),
+            Choice::Send { path, packets } => {
+                let Some(view) = self.views.get(path) else {
+                    return Decision::Wait(Instant::FAR_FUTURE);
+                };
+                let fits = (view.window / u64::from(len.max(1))).clamp(1, 64) as u16;
+                // The segments of one transmit are all of one size but for the run's last.
+                let count = packets.min(run.left()).min(fits).max(1);
+                Decision::Send {
+                    lane: self.view_lanes[path],
+                    count,
+                }
+            }
+        }
+    }
+
+    /// Fills `views` with the paths that may carry a packet of `len` bytes. Returns whether any path is usable at all.
+    pub(super) fn build_views(&mut self, len: u32, sparse: bool, now: Instant) -> bool {
+        self.views.clear();
+        self.view_lanes.clear();
+        let is = |state| move |lane: &&Lane| lane.reachable && lane.path.state() == state;
+        let state = if self.lanes.iter().any(|lane| is(State::Active)(&lane)) {
+            State::Active
+        } else {
+            State::Suspect
+        };
+        let usable = || {
+            self.lanes
+                .iter()
+                .enumerate()
+                .filter(move |(_, lane)| is(state)(lane))
+        };
+        let nearest = usable()
+            .filter_map(|(_, lane)| {
+                Some((
+                    lane.path.relative_delay_us()?,
+                    lane.path.model().base_round_trip() / 2,
+                ))
+            })
+            .min_by_key(|(delay, _)| *delay);
+        let udp = u64::from(len) + FRAMING as u64;
+        let mut any = false;
+        for (at, lane) in usable().take(64) {
+            any = true;
+            if u32::from(lane.path.mtu()) < len {
+                continue;
+            }
+            let path = &lane.path;
+            let window = path.model().window();
+            let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(SPARSE_EXTRA));
+            let half = path.model().base_round_trip() / 2;
+            let delay = match (nearest, path.relative_delay_us()) {
+                (Some((least, base)), Some(own)) => {
+                    base + Duration::from_micros(u64::from(own.wrapping_sub(least).unsigned_abs()))
+                }
+                _ => half,
+            };
+            let credit = path.credit(udp, now);
+            let window = if credit > 0 {
+                credit - credit / udp * FRAMING as u64
+            } else {
+                0
+            };
+            self.views.push(PathView {
+                id: path.id,
+                window: if sparse {
+                    window.max(u64::from(len))
+                } else {
+                    window
+                },
+                ready_at: if sparse { now } else { path.ready_at(udp, now) },
+                rate: path.model().expected_rate(),
+                in_flight: path.in_flight(),
+                packets_in_flight: path.packets_in_flight(),
+                delay: delay + path.queueing(),
+                round_trip: path.model().round_trip(),
+                mtu: path.mtu(),
+                loss: path.loss(),
+                is_growing: path.model().is_growing(),
+            });
+            self.view_lanes.push(at);
+        }
+        any
+    }
+}

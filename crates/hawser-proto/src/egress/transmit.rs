@@ -1,0 +1,93 @@
+//! What an egress hands to its driver.
+
+use hawser_units::{Instant, PathId, Sequence};
+use hawser_wire::data::{Class, Feedback, Inner, Kind};
+
+use crate::flow::Run;
+use crate::path::Probe;
+
+/// Something to send. The driver adds headers, encrypts and sends it on the path.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit<B> {
+    /// On which path.
+    pub path: PathId,
+    /// The counter of its first packet; the others follow.
+    pub counter: u64,
+    /// What.
+    pub body: Body<B>,
+}
+
+/// What a [`Transmit`] carries.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<B> {
+    /// `count` segments of a run from `run.next` on.
+    Packets {
+        /// The buffer and how it is cut.
+        run: Run<B>,
+        /// How many segments.
+        count: u16,
+        /// The flow's slot.
+        flow: u16,
+        /// Its class.
+        class: Class,
+        /// Its order does not matter.
+        unordered: bool,
+        /// The sender keeps what it sends and sends it again when it is reported missing.
+        backed: bool,
+        /// It is sent again.
+        repair: bool,
+        /// The place of the first segment in its flow.
+        sequence: Sequence,
+        /// The buffer is not needed any more after this.
+        last: bool,
+    },
+    /// A report on one of the peer's paths.
+    Report(Feedback),
+    /// A probe.
+    Probe(Probe),
+    /// The answer to a peer's probe.
+    Reply(u64),
+}
+
+impl<B> Body<B> {
+    /// The inner header for something handed to its path at `sent`; of several packets that of the first, and the others differ in sequence only.
+    #[must_use]
+    pub fn header(&self, sent: Instant) -> Inner {
+        let plain = Inner {
+            kind: Kind::Packet,
+            class: Class::Bulk,
+            checksum_partial: false,
+            unordered: false,
+            backed: false,
+            repair: false,
+            flow: 0,
+            sequence: Sequence(0),
+            sent_us: sent.as_micros_wrapping(),
+        };
+        let of = |kind| Inner { kind, ..plain };
+        match self {
+            Self::Packets {
+                run,
+                flow,
+                class,
+                unordered,
+                backed,
+                repair,
+                sequence,
+                ..
+            } => Inner {
+                class: *class,
+                checksum_partial: run.checksum_partial,
+                unordered: *unordered,
+                backed: *backed,
+                repair: *repair,
+                flow: *flow,
+                sequence: *sequence,
+                ..plain
+            },
+            Self::Report(_) => of(Kind::Feedback),
+            Self::Probe(_) => of(Kind::Probe),
+            Self::Reply(_) => of(Kind::ProbeReply),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The delays of a path in both directions, from its receiver's reports.
+//!
+//! The two ends' clocks differ by an unknown offset: one-way delays here hold up to that offset, which is the same for all paths of a
+//! session and cancels in sums of both directions. All of them wrap at 2^32 us.
+//!
+//! The least delay is what a path has without a queue. On a path with jitter the least single packet says nothing: the least is taken over
+//! means of so many packets that jitter moves them by no more than a millisecond.
+
+use hawser_units::{Duration, Instant};
+
+/// The least delay is that of this window and the one before.
+const WINDOW: Duration = Duration::from_secs(5);
+/// How far jitter may move the mean of a batch, in microseconds.
+const PRECISION_US: u64 = 1_000;
+/// Deviation of a path that counts as irregular, in microseconds.
+const IRREGULAR_US: u64 = 4_000;
+/// No more is believed, in microseconds.
+const MAX_SPREAD_US: u32 = 200_000;
+/// A batch takes no longer than this: its deviation is added to it instead.
+const LONGEST_BATCH: Duration = Duration::from_secs(1);
+
+/// What one report says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Mean one-way delay to the receiver, us.
+    pub forward_us: i32,
+    /// One-way delay of the report, us.
+    pub reverse_us: i32,
+    /// Mean deviation of single packets, us.
+    pub spread_us: u32,
+    /// Packets that the means are of.
+    pub packets: u32,
+}
+
+impl Measured {
+    /// The sum of both ways: never negative, whatever the peer says.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        micros(self.forward_us.wrapping_add(self.reverse_us))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Batch {
+    first: i32,
+    /// Of differences from `first`, each as often as it has packets.
+    sum: i64,
+    spread: u64,
+    packets: u64,
+}
+
+/// The delays of one path.
+///
+/// Cost: O(1) a report.
+#[derive(Debug)]
+pub struct Delay {
+    /// Smoothed over eight reports.
+    forward: Option<i32>,
+    reverse: i32,
+    /// Mean difference between successive reports, us.
+    jitter: u32,
+    /// Deviation of single packets, us; rises at once.
+    spread: u32,
+    last: i32,
+    batch: Batch,
+    batch_since: Instant,
+    /// The least of this window and the one before.
+    least: Option<(i32, i32)>,
+    /// Jitter has been seen: what was taken for the least before was chance.
+    is_irregular: bool,
+    least_since: Instant,
+    trend: f64,
+    newest_at: Instant,
+}
+
+impl Delay {
+    /// Delays of which nothing is known.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            forward: None,
+            reverse: 0,
+            jitter: 0,
+            spread: 0,
+            last: 0,
+            batch: Batch::default(),
+            batch_since: now,
+            least: None,
+            is_irregular: false,
+            least_since: now,
+            trend: 0.0,
+            newest_at: now,
+        }
+    }
+
+    /// Takes in a report.
+    pub fn on_report(&mut self, measured: &Measured, now: Instant) {
+        let forward = measured.forward_us;
+        if let Some(smoothed) = self.forward {
+            self.forward = Some(smoothed.wrapping_add(forward.wrapping_sub(smoothed) / 8));
+            self.reverse = self
+                .reverse
+                .wrapping_add(measured.reverse_us.wrapping_sub(self.reverse) / 8);
+            let change = forward.wrapping_sub(self.last);
+            self.jitter =
+                (u64::from(self.jitter) * 15 + u64::from(change.unsigned_abs())).div_ceil(16) as u32;
+            let time = now.since(self.newest_at).as_secs_f64();
+            if time > 0.0 {
+                self.trend += (f64::from(change) / 1e6 / time - self.trend) * time.min(0.5);
+            }
+        } else {
+            self.forward = Some(forward);
+            self.reverse = measured.reverse_us;
+        }
+        self.last = forward;
+        self.spread = measured
+            .spread_us
+            .min(MAX_SPREAD_US)
+            .max(self.spread - self.spread / 16);
+        self.newest_at = now;
+        self.add_to_batch(measured, now);
+    }
+
+    fn add_to_batch(&mut self, measured: &Measured, now: Instant) {
+        let packets = u64::from(measured.packets.max(1));
+        if self.batch.packets == 0 {
+            self.batch.first = measured.forward_us;
+            self.batch_since = now;
+        }
+        let batch = &mut self.batch;
+        batch.sum +=
+            i64::from(measured.forward_us.wrapping_sub(batch.first)) * packets.min(1 << 16).cast_signed();
+        batch.spread += u64::from(measured.spread_us.min(MAX_SPREAD_US)) * packets;
+        batch.packets += packets.min(1 << 16);
+        let spread = batch.spread / batch.packets;
+        let needed = (spread / PRECISION_US).saturating_mul(spread / PRECISION_US);
+        let mean = batch
+            .first
+            .wrapping_add((batch.sum / batch.packets.cast_signed()) as i32);
+        let error = (2 * spread) as f64 / (batch.packets as f64).sqrt();
+        if spread > IRREGULAR_US && !self.is_irregular {
+            self.is_irregular = true;
+            self.least = None;
+        }
+        if batch.packets >= needed || now.since(self.batch_since) >= LONGEST_BATCH {
+            self.on_mean(mean.wrapping_add(error as i32), now);
+            self.batch = Batch::default();
+        } else if self.least.is_none() {
+            self.on_mean(mean.wrapping_add(error as i32), now);
+        }
+    }
+
+    fn on_mean(&mut self, mean: i32, now: Instant) {
+        self.least = match self.least {
+            Some((newest, before)) => Some(if now.since(self.least_since) > WINDOW {
+                self.least_since = now;
+                (mean, newest)
+            } else if mean.wrapping_sub(newest) < 0 {
+                (mean, before)
+            } else {
+                (newest, before)
+            }),
+            None => {
+                self.least_since = now;
+                Some((mean, mean))
+            }
+        };
+    }
+
+    /// The one-way delay without a queue, us; `None` before the first report.
+    #[must_use]
+    pub fn least_us(&self) -> Option<i32> {
+        let (newest, before) = self.least?;
+        Some(if newest.wrapping_sub(before) < 0 {
+            newest
+        } else {
+            before
+        })
+    }
+
+    /// How much longer than the least a one-way delay is.
+    #[must_use]
+    pub fn queue(&self, forward_us: i32) -> Duration {
+        self.least_us()
+            .map_or(Duration::ZERO, |least| micros(forward_us.wrapping_sub(least)))
+    }
+
+    /// The round trip without a queue on the way forward; `None` before the first report.
+    #[must_use]
+    pub fn base_round_trip(&self) -> Option<Duration> {
+        Some(micros(self.least_us()?.wrapping_add(self.reverse)))
+    }
+
+    /// How much the means of successive reports differ.
+    #[must_use]
+    pub fn jitter(&self) -> Duration {
+        Duration::from_micros(u64::from(self.jitter))
+    }
+
+    /// How far single packets deviate on a path that reorders; zero on one that keeps the order.
+    #[must_use]
+    pub fn spread(&self) -> Duration {
+        Duration::from_micros(u64::from(self.spread))
+    }
+
+    /// How fast the one-way delay grows, in seconds per second.
+    #[must_use]
+    pub fn trend(&self) -> f64 {
+        self.trend
+    }
+}
+
+fn micros(us: i32) -> Duration {
+    Duration::from_micros(u64::try_from(us).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn measured(forward_us: i32, spread_us: u32) -> Measured {
+        Measured {
+            forward_us,
+            reverse_us: 20_000,
+            spread_us,
+            packets: 20,
+        }
+    }
+
+    #[test]
+    fn a_clean_path_knows_its_least_delay_at_once_and_forgets_it_in_time() {
+        let mut delay = Delay::new(BEGIN);
+        let mut now = BEGIN;
+        for forward in [30_000, 25_000, 40_000] {
+            delay.on_report(&measured(forward, 100), now);
+            now += Duration::from_millis(5);
+        }
+        assert!((25_000..25_100).contains(&delay.least_us().expect("reported")));
+        assert!(delay.queue(40_000) > Duration::from_millis(14));
+        for _ in 0..2_200 {
+            now += Duration::from_millis(5);
+            delay.on_report(&measured(40_000, 100), now);
+        }
+        assert!(delay.least_us() >= Some(40_000));
+    }
+
+    #[test]
+    fn jitter_does_not_lower_the_least_delay() {
+        let mut delay = Delay::new(BEGIN);
+        let mut now = BEGIN;
+        for n in 0..1_000 {
+            now += Duration::from_millis(5);
+            // Means of 20 packets with a deviation of 16 ms, which differ by some 4 ms.
+            let forward = 40_000 + [-9_000, 4_000, 0, 6_000, -1_000][n % 5];
+            delay.on_report(&measured(forward, 16_000), now);
+        }
+        let least = delay.least_us().expect("reported");
+        assert!((38_000..43_000).contains(&least), "{least}");
+        assert!(delay.base_round_trip().expect("reported") > Duration::from_millis(58));
+    }
+
+    #[test]
+    fn clocks_that_wrap_change_nothing() {
+        let mut delay = Delay::new(BEGIN);
+        for forward in [i32::MAX - 10, i32::MAX, i32::MIN + 10] {
+            delay.on_report(&measured(forward, 0), BEGIN);
+        }
+        assert_eq!(delay.least_us(), Some(i32::MAX - 10));
+        assert_eq!(delay.queue(i32::MIN + 10), Duration::from_micros(21));
+    }
+}

@@ -1,0 +1,265 @@
+//! Two radios as one link, with the client on the repeater's wire: figures 10, 11 and 13, Table 5.
+//!
+//! What the paper does not state, and what was taken:
+//! - Figure 10: cables, so no neighbours and no loss; the highest rate of each mode (54, 195 and 450 Mb/s). UDP is offered
+//!   at more than both links carry.
+//! - Figure 11: 450 Mb/s near; the signal falls by ITU-R P.1238's office at 5.2 GHz (3.1 decades of dB a decade of distance) from 17 dBm. The building's
+//!   walls are not stated, and none are taken.
+//! - Figure 13 and Table 5: 802.11a/g samples its rates. Figure 13's 802.11n is figure 10's; Table 5's is one stream in 20 MHz, because its sum
+//!   is less than any other mode carries. "Variable" channels have a competitor on each, half a second on and half a second off.
+
+use hawser_netem::air::phy::PhyRate;
+use hawser_netem::air::{RateControl, Signal, loss_at};
+use hawser_netem::report::Spread;
+use hawser_radio::multifacet::BUFFER_PACKETS;
+use hawser_units::{Duration, Rate};
+
+use super::floor::{Floor, Hop, Load, START, Scheme, Setup, ht, throughput};
+use super::hops::SHORT;
+use super::others::{Competitor, NEAR, Who};
+use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
+
+/// Figure 10.
+#[derive(Clone, Copy, Debug)]
+pub struct Fastest;
+
+/// Figure 11.
+#[derive(Clone, Copy, Debug)]
+pub struct OverTheAir;
+
+/// Figure 13.
+#[derive(Clone, Copy, Debug)]
+pub struct Order;
+
+/// Table 5.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffering;
+
+/// The highest rate of three streams.
+fn three_streams(wide: bool) -> Hop {
+    Hop::fixed(7, 3, wide)
+}
+
+/// Both links alike, or the first alone, to a server in the same room.
+fn links(hop: Hop, scheme: Scheme) -> Setup {
+    let mut setup = Setup::new(hop.clone(), hop, None, scheme);
+    setup.delay = Duration::from_micros(20);
+    setup
+}
+
+fn one_and_both(hop: &Hop, load: Load, has_neighbours: bool, seed: u64) -> (f64, f64) {
+    let rate = |scheme| {
+        let mut setup = links(hop.clone(), scheme);
+        setup.neighbours = has_neighbours;
+        throughput(&setup, load, SHORT, seed)
+    };
+    (rate(Scheme::Traditional), rate(Scheme::Aggregate))
+}
+
+impl Experiment for Fastest {
+    fn setups(&self) -> &'static [&'static str] {
+        &["M-fig10"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        ["tcp", "udp", "sum"]
+            .map(|claim| format!("M.fig10.{claim}"))
+            .to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let mut findings = Findings::default();
+        let offered = Load::Udp(Rate::from_mbps(500));
+        let fixed = Hop {
+            rates: RateControl::fixed(PhyRate::Ofdm(54)),
+            ..Hop::legacy()
+        };
+        let modes = [
+            ("a", fixed),
+            ("n 20 MHz", three_streams(false)),
+            ("n 40 MHz", three_streams(true)),
+        ];
+        let mut evidence = Vec::new();
+        for (name, hop) in modes {
+            for (load, kind) in [(Load::Tcp, "tcp"), (offered, "udp")] {
+                let (one, both) = one_and_both(&hop, load, false, seed);
+                let share = Quantity::new(both / (2.0 * one), Unit::Ratio);
+                evidence.push((format!("{name} {kind}"), share));
+                if name == "n 40 MHz" {
+                    findings.value(format!("M.fig10.{kind}"), both, Unit::Mbps);
+                }
+            }
+        }
+        let is_sum = evidence.iter().all(|(_, share)| share.value >= 0.95);
+        findings.shape("M.fig10.sum", is_sum, evidence);
+        Ok(findings)
+    }
+}
+
+/// How a station far away is received: ITU-R P.1238-8, office at 5.2 GHz, 17 dBm, without walls; 40 MHz have twice the noise.
+fn at(feet: f64) -> Signal {
+    let loss = 20.0 * 5200f64.log10() + 31.0 * (feet * 0.3048).max(1.0).log10() - 28.0;
+    Signal::of_power((17.0 - loss) as f32)
+}
+
+/// A link at the fastest rate of up to three streams in 40 MHz that delivers nine full frames in ten, or the slowest.
+fn adapted(feet: f64) -> Hop {
+    let signal = at(feet);
+    let snr = f64::from(signal.power + 95.0);
+    let schemes = (1..=3).flat_map(|streams| (0..8).map(move |mcs| (mcs, streams)));
+    let delivers = |(mcs, streams): &(u8, u8)| loss_at(snr, ht(*mcs, *streams, true), 1550) < 0.1;
+    let speed = |(mcs, streams): &(u8, u8)| ht(*mcs, *streams, true).as_bps();
+    let (mcs, streams) = schemes.filter(delivers).max_by_key(speed).unwrap_or((0, 1));
+    Hop {
+        signal,
+        ..Hop::fixed(mcs, streams, true)
+    }
+}
+
+impl Experiment for OverTheAir {
+    fn setups(&self) -> &'static [&'static str] {
+        &["M-fig11"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        ["agg", "d0", "d15", "d120"]
+            .map(|claim| format!("M.fig11.{claim}"))
+            .to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let mut findings = Findings::default();
+        let mut least = f64::INFINITY;
+        for feet in [0.0, 15.0, 120.0] {
+            let (one, both) = one_and_both(&adapted(feet), Load::Tcp, true, seed);
+            findings.value(format!("M.fig11.d{feet:.0}"), one, Unit::Mbps);
+            least = least.min(100.0 * both / (2.0 * one));
+        }
+        findings.value("M.fig11.agg", least, Unit::Percent);
+        Ok(findings)
+    }
+}
+
+impl Experiment for Order {
+    fn setups(&self) -> &'static [&'static str] {
+        &["M-fig13"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        ["ag", "n", "tab1", "wait"]
+            .map(|claim| format!("M.fig13.{claim}"))
+            .to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let mut findings = Findings::default();
+        let (mut gains, mut waits) = (Vec::new(), Vec::new());
+        for (name, hop) in [("ag", Hop::legacy()), ("n", three_streams(true))] {
+            let mut rates = [0.0; 2];
+            for (reorders, rate) in [false, true].into_iter().zip(&mut rates) {
+                let mut setup = links(hop.clone(), Scheme::Aggregate);
+                setup.reorders = reorders;
+                let mut floor = Floor::new(&setup, seed);
+                let flow = floor.download(0, Load::Tcp);
+                floor.network.run(START + SHORT.0 + SHORT.1);
+                *rate = floor.rate(flow, SHORT.0, SHORT.0 + SHORT.1);
+                let order = floor.repeater().reorder().counters();
+                if reorders {
+                    waits.push(order.waiting.as_secs_f64() * 1e3 / order.waited.max(1) as f64);
+                }
+            }
+            let [without, with] = rates;
+            findings.value(
+                format!("M.fig13.{name}"),
+                100.0 * (1.0 - without / with),
+                Unit::Percent,
+            );
+            gains.push(100.0 * (with / without - 1.0));
+        }
+        findings.value("M.fig13.tab1", gains.iter().sum::<f64>() / 2.0, Unit::Percent);
+        findings.value("M.fig13.wait", waits.iter().sum::<f64>() / 2.0, Unit::Millis);
+        Ok(findings)
+    }
+}
+
+/// Runs behind a row of Table 5.
+const RUNS: u64 = 5;
+
+/// Mean and standard deviation over some runs.
+fn runs(hop: &Hop, buffer: usize, is_variable: bool, seed: u64) -> (f64, f64) {
+    let mut setup = links(hop.clone(), Scheme::Aggregate);
+    setup.buffer = buffer;
+    if is_variable {
+        for channel in setup.channels {
+            setup.competitors.push(Competitor {
+                channel,
+                rate: PhyRate::Ofdm(54),
+                aggregate: 1,
+                load: 20.0,
+                near: vec![(Who::AccessPoint, NEAR), (Who::Repeater, NEAR)],
+                period: Some(Duration::from_secs(1)),
+            });
+        }
+    }
+    let rates: Vec<f64> = (0..RUNS)
+        .map(|run| {
+            throughput(
+                &setup,
+                Load::Tcp,
+                SHORT,
+                seed.wrapping_mul(RUNS).wrapping_add(run),
+            )
+        })
+        .collect();
+    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+    let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
+    (mean, variance.sqrt())
+}
+
+impl Experiment for Buffering {
+    fn setups(&self) -> &'static [&'static str] {
+        &["M-tab5"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        [
+            "ag.without",
+            "ag.with",
+            "n.without",
+            "n.with",
+            "gain",
+            "gainvar",
+            "sd",
+        ]
+        .map(|claim| format!("M.tab5.{claim}"))
+        .to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let mut findings = Findings::default();
+        let (mut gains, mut variable, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, hop) in [("ag", Hop::legacy()), ("n", Hop::fixed(7, 1, false))] {
+            let rows = [("without", 0), ("with", BUFFER_PACKETS)];
+            let [without, with] = rows.map(|(_, buffer)| runs(&hop, buffer, false, seed));
+            findings.value(format!("M.tab5.{name}.without"), without.0, Unit::Mbps);
+            findings.value(format!("M.tab5.{name}.with"), with.0, Unit::Mbps);
+            gains.push(100.0 * (with.0 / without.0 - 1.0));
+            deviations.push((without.1, with.1));
+            let [without, with] = rows.map(|(_, buffer)| runs(&hop, buffer, true, seed).0);
+            variable.push(100.0 * (with / without - 1.0));
+        }
+        let mean = |of: Vec<f64>| Spread::of(of).map_or(f64::NAN, |spread| spread.median);
+        findings.value("M.tab5.gain", mean(gains), Unit::Percent);
+        findings.value("M.tab5.gainvar", mean(variable), Unit::Percent);
+        let is_steadier = deviations.iter().all(|(without, with)| with < without);
+        let number = |name: &str, value| (name.to_owned(), Quantity::new(value, Unit::Mbps));
+        let evidence = vec![
+            number("a/g without", deviations[0].0),
+            number("a/g with", deviations[0].1),
+            number("n without", deviations[1].0),
+            number("n with", deviations[1].1),
+        ];
+        findings.shape("M.tab5.sd", is_steadier, evidence);
+        Ok(findings)
+    }
+}

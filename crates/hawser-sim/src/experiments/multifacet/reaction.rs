@@ -1,0 +1,66 @@
+//! Figure 12: how soon the throttle follows an interferer near the client.
+//!
+//! Hops of 20, 30 and 60 Mb/s; the interferer offers 30 Mb/s at the rate of the client's hop, half a second on and half a second off, and is near
+//! the client; the repeater just senses it, so that it does not disturb what the access point sends, as the paper states. A reaction is the first reduction after an onset, within its half
+//! second; it comes at once when it comes within 50 ms, a quarter of the time between reports (20 ms before a look at the results: the queue needs
+//! 30 ms or more to grow to its mark, whatever the throttle does). Reports are 200 ms apart (section 5.4) and at once when the queue crosses its mark.
+
+use hawser_units::{Duration, Instant};
+
+use super::floor::{Floor, Hop, Load, Scheme, Setup, ht};
+use super::hops::{sixty, thirty, twenty};
+use super::others::{Competitor, FAINT, NEAR, Who};
+use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
+
+/// Figure 12.
+#[derive(Clone, Copy, Debug)]
+pub struct Reaction;
+
+/// Units: seconds.
+const LENGTH: u64 = 200;
+const HALF: Duration = Duration::from_millis(500);
+
+impl Experiment for Reaction {
+    fn setups(&self) -> &'static [&'static str] {
+        &["M-fig12"]
+    }
+
+    fn claims(&self) -> Vec<String> {
+        ["200", "now", "max"]
+            .map(|claim| format!("M.fig12.{claim}"))
+            .to_vec()
+    }
+
+    fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
+        let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), Scheme::Multifacet);
+        setup.competitors.push(Competitor {
+            channel: setup.channels[1],
+            rate: ht(4, 2, false),
+            aggregate: Hop::fixed(4, 2, false).aggregate,
+            load: 30.0,
+            near: vec![(Who::Repeater, FAINT), (Who::Clients, NEAR)],
+            period: Some(HALF * 2),
+        });
+        let mut floor = Floor::new(&setup, seed);
+        floor.download(0, Load::Tcp);
+        floor.network.run(Instant::ZERO + Duration::from_secs(LENGTH));
+        let reductions = floor.access_point().reductions();
+        let reaction = |second: u64| {
+            let onset = Instant::ZERO + Duration::from_secs(second) + HALF;
+            let after = reductions.partition_point(|at| *at < onset);
+            let took = reductions.get(after)?.since(onset);
+            (took < HALF).then_some(took.as_secs_f64() * 1e3)
+        };
+        let reactions: Vec<f64> = (0..LENGTH).filter_map(reaction).collect();
+        let within = |ms: f64| {
+            100.0 * reactions.iter().filter(|took| **took <= ms).count() as f64
+                / reactions.len().max(1) as f64
+        };
+        let mut findings = Findings::default();
+        findings.value("M.fig12.200", within(200.0), Unit::Percent);
+        findings.value("M.fig12.now", within(50.0), Unit::Percent);
+        let slowest = reactions.iter().copied().fold(0.0, f64::max);
+        findings.value("M.fig12.max", slowest, Unit::Millis);
+        Ok(findings)
+    }
+}

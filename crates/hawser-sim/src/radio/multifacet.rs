@@ -1,0 +1,220 @@
+//! An access point and a repeater that are joined by two radios, on the machines of [`hawser_radio::multifacet`].
+//!
+//! Scope: striping, throttling by the repeater's reports, order; a repeater towards clients on the shared channel or on its wire; the baselines that
+//! [`Discipline`](hawser_radio::multifacet::access_point::Discipline) names, and packets pinned to a link by their address. Limitations: nobody
+//! associates, there are no beacons; the upward direction uses one link; a search for a better channel is not driven on the air.
+//!
+//! ```text
+//!   wire --> striping ))) own channel    ))) repeater --> order --> queue ))) shared channel ))) client
+//!                     ))) shared channel )))                          |
+//!        <-- feedback (((------------------------------------ monitor +
+//! ```
+
+mod queue;
+mod repeater;
+
+use std::collections::BTreeMap;
+
+use hawser_netem::air::phy::DATA_OVERHEAD;
+use hawser_netem::air::{Frame, Outgoing, StationId};
+use hawser_radio::multifacet::access_point::{AccessPoint, OWN, SHARED, Striped};
+use hawser_radio::multifacet::throttle::Feedback;
+use hawser_units::Instant;
+
+use super::{AirContext, Finished, Heard, Machine};
+use crate::engine::TimerId;
+use crate::network::LinkId;
+use crate::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
+
+pub use repeater::{RepeaterConfig, RepeaterMachine, Waiting};
+
+/// An access point that stripes what comes from its wire towards a repeater.
+///
+/// Its wire is that of its first station.
+#[derive(Debug)]
+pub struct StripingMachine {
+    stations: [StationId; 2],
+    repeater: [StationId; 2],
+    inner: AccessPoint<Packet>,
+    pinned: BTreeMap<Address, usize>,
+    alarm: Alarm,
+    reductions: Vec<Instant>,
+    refused: u64,
+}
+
+impl StripingMachine {
+    /// One with the stations of its own and of the repeater's [`OWN`] and [`SHARED`] links.
+    #[must_use]
+    pub fn new(stations: [StationId; 2], repeater: [StationId; 2], inner: AccessPoint<Packet>) -> Self {
+        Self {
+            stations,
+            repeater,
+            inner,
+            pinned: BTreeMap::new(),
+            alarm: Alarm::default(),
+            reductions: Vec::new(),
+            refused: 0,
+        }
+    }
+
+    /// Sends all that is for an address on one link, as routing by flows does.
+    pub fn pin(&mut self, address: Address, link: usize) {
+        self.pinned.insert(address, link);
+    }
+
+    /// Changes the shares of an access point that takes turns.
+    pub fn set_shares(&mut self, shares: [f64; 2]) {
+        self.inner.set_shares(shares);
+    }
+
+    /// The machine that stripes.
+    #[must_use]
+    pub fn inner(&self) -> &AccessPoint<Packet> {
+        &self.inner
+    }
+
+    /// When the repeater's reports lowered the shared link's threshold.
+    #[must_use]
+    pub fn reductions(&self) -> &[Instant] {
+        &self.reductions
+    }
+
+    /// Pinned packets that found a link's queue full.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    fn drain(&mut self, air: &mut AirContext<'_, '_>) {
+        while let Some(Striped { link, number, packet }) = self.inner.poll_transmit() {
+            let frame = Outgoing {
+                to: Some(self.repeater[link]),
+                body: Frame::Striped { packet, number },
+                len: u32::from(packet.size) + OPTION + DATA_OVERHEAD,
+                urgent: false,
+            };
+            if !air.send(self.stations[link], frame) {
+                self.inner.handle_answer(link, false);
+            }
+        }
+        self.alarm.set(Some(self.inner.poll_timeout()), air);
+    }
+
+    fn handle_feedback(&mut self, feedback: Feedback, now: Instant) {
+        let before = self.inner.threshold(SHARED);
+        self.inner.handle_feedback(feedback, now);
+        if self.inner.threshold(SHARED) < before {
+            self.reductions.push(now);
+        }
+    }
+}
+
+impl Machine for StripingMachine {
+    fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
+        self.drain(air);
+    }
+
+    fn handle_packet(&mut self, packet: Packet, _link: LinkId, air: &mut AirContext<'_, '_>) {
+        match self.pinned.get(&packet.destination) {
+            Some(&link) => {
+                let is_taken = air.send_packet(self.stations[link], self.repeater[link], packet);
+                self.refused += u64::from(!is_taken);
+            }
+            None => {
+                self.inner.handle_packet(packet);
+                self.drain(air);
+            }
+        }
+    }
+
+    fn handle_frame(&mut self, _at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
+        let Frame::Data { packet, .. } = frame.body else {
+            return;
+        };
+        match feedback_of(&packet) {
+            Some(feedback) => {
+                self.handle_feedback(feedback, air.now());
+                self.drain(air);
+            }
+            None => {
+                air.forward(self.stations[OWN], packet);
+            }
+        }
+    }
+
+    fn handle_finished(&mut self, at: StationId, sent: &Finished, air: &mut AirContext<'_, '_>) {
+        if matches!(sent.body, Frame::Striped { .. }) {
+            let link = usize::from(at == self.stations[SHARED] && self.stations[OWN] != at);
+            self.inner.handle_answer(link, sent.acknowledged);
+            self.drain(air);
+        }
+    }
+
+    fn handle_timer(&mut self, _tag: u16, air: &mut AirContext<'_, '_>) {
+        self.inner.handle_timeout(None, air.now());
+        self.drain(air);
+    }
+}
+
+/// A machine's only timer: it may fire early, which costs less than moving it with every packet.
+#[derive(Debug, Default)]
+struct Alarm {
+    timer: Option<TimerId>,
+    armed: Option<Instant>,
+}
+
+impl Alarm {
+    fn set(&mut self, due: Option<Instant>, air: &mut AirContext<'_, '_>) {
+        let timer = *self.timer.get_or_insert_with(|| air.timer(0));
+        let pending = self.armed.filter(|armed| *armed > air.now());
+        if let Some(due) = due
+            && pending.is_none_or(|pending| due < pending)
+        {
+            air.arm(timer, due);
+            self.armed = Some(due);
+        }
+    }
+}
+
+/// A report as a packet.
+fn feedback_packet(feedback: Feedback, now: Instant) -> Packet {
+    let mark = match feedback {
+        Feedback::Less => 0,
+        Feedback::Keep => 1,
+        Feedback::More => 2,
+    };
+    Packet {
+        source: Address::default(),
+        destination: Address::default(),
+        source_port: FEEDBACK,
+        destination_port: FEEDBACK,
+        flow: FlowId::default(),
+        size: FEEDBACK_LEN,
+        ecn: Ecn::NotCapable,
+        sent: now,
+        body: Body::Datagram(Datagram {
+            number: 0,
+            stamp: now,
+            mark,
+        }),
+    }
+}
+
+fn feedback_of(packet: &Packet) -> Option<Feedback> {
+    let Body::Datagram(datagram) = packet.body else {
+        return None;
+    };
+    let is_feedback = packet.source_port == FEEDBACK && packet.destination_port == FEEDBACK;
+    is_feedback.then_some(match datagram.mark {
+        0 => Feedback::Less,
+        1 => Feedback::Keep,
+        _ => Feedback::More,
+    })
+}
+
+/// A port that hosts do not reach: they count from zero.
+const FEEDBACK: u16 = u16::MAX;
+/// A UDP datagram with a word of content. Units: IP bytes.
+const FEEDBACK_LEN: u16 = 32;
+/// The IP option with number and link. Source: Multifacet section 4. Units: bytes.
+const OPTION: u32 = 8;

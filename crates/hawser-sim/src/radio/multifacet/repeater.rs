@@ -1,0 +1,239 @@
+//! The repeater.
+
+use hawser_netem::air::phy::DATA_OVERHEAD;
+use std::collections::BTreeMap;
+
+use hawser_netem::air::{Frame, Outgoing, StationId};
+use hawser_radio::multifacet::THRESHOLD;
+use hawser_radio::multifacet::access_point::{OWN, SHARED};
+use hawser_radio::multifacet::reorder::{self, Reorder};
+use hawser_radio::multifacet::throttle::{Monitor, MonitorConfig};
+
+use super::queue::FairQueue;
+use super::{Alarm, feedback_packet};
+use crate::network::LinkId;
+use crate::packet::{Address, Packet};
+use crate::radio::{AirContext, Finished, Heard, Machine};
+
+/// How a repeater behaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RepeaterConfig {
+    /// Its order; `None` passes packets on as they come.
+    pub reorder: Option<reorder::Config>,
+    /// What it reports of its queue; `None` reports nothing.
+    pub monitor: Option<MonitorConfig>,
+    /// How packets wait for clients.
+    pub queue: Waiting,
+    /// The link on which it sends upward what is not pinned.
+    pub upward: usize,
+}
+
+/// How packets wait for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// In order, so many at most.
+    InOrder(usize),
+    /// By FQ-CoDel (RFC 8290), with two transmissions of packets at the radio.
+    Fair,
+}
+
+/// Passes on what an access point stripes: to clients on the shared channel, or to its wire, which is that of its first station.
+#[derive(Debug)]
+pub struct RepeaterMachine {
+    stations: [StationId; 2],
+    access_point: [StationId; 2],
+    config: RepeaterConfig,
+    pinned: BTreeMap<Address, usize>,
+    reorder: Reorder<Packet>,
+    monitor: Option<Monitor>,
+    alarm: Alarm,
+    ready: Vec<Packet>,
+    /// For clients, at the radio.
+    unsent: usize,
+    fair: FairQueue,
+    overflowed: u64,
+    lost: u64,
+}
+
+impl RepeaterMachine {
+    /// One with the stations of its own and of the access point's [`OWN`] and [`SHARED`] links.
+    #[must_use]
+    pub fn new(stations: [StationId; 2], access_point: [StationId; 2], config: RepeaterConfig) -> Self {
+        Self {
+            stations,
+            access_point,
+            reorder: Reorder::new(config.reorder.unwrap_or_default()),
+            monitor: None,
+            pinned: BTreeMap::new(),
+            alarm: Alarm::default(),
+            ready: Vec::new(),
+            unsent: 0,
+            fair: FairQueue::new(),
+            overflowed: 0,
+            lost: 0,
+            config,
+        }
+    }
+
+    /// Sends all that comes from an address upward on one link, as routing by flows does.
+    pub fn pin(&mut self, address: Address, link: usize) {
+        self.pinned.insert(address, link);
+    }
+
+    /// The machine that keeps order.
+    #[must_use]
+    pub fn reorder(&self) -> &Reorder<Packet> {
+        &self.reorder
+    }
+
+    /// Packets that wait for clients.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.unsent + self.fair.len()
+    }
+
+    /// Packets for clients that found the queue full or waited too long, and that were given up on the air.
+    #[must_use]
+    pub fn lost(&self) -> (u64, u64) {
+        (self.overflowed + self.fair.dropped(), self.lost)
+    }
+
+    fn pass(&mut self, air: &mut AirContext<'_, '_>) {
+        for packet in std::mem::take(&mut self.ready) {
+            self.deliver(packet, air);
+        }
+        self.report(air);
+    }
+
+    /// To the client's station, or to the wire where there is none.
+    fn deliver(&mut self, packet: Packet, air: &mut AirContext<'_, '_>) {
+        match air.station_of(packet.destination) {
+            None => {
+                air.forward(self.stations[OWN], packet);
+            }
+            Some(client) => match self.config.queue {
+                Waiting::InOrder(most) if self.unsent >= most => self.overflowed += 1,
+                Waiting::InOrder(_) => self.send(client, packet, air),
+                Waiting::Fair => {
+                    self.fair.push(packet, air.now());
+                    self.feed(air);
+                }
+            },
+        }
+    }
+
+    fn send_up(&mut self, packet: Packet, air: &mut AirContext<'_, '_>) {
+        let pinned = self.pinned.get(&packet.source).copied();
+        let link = pinned.unwrap_or(self.config.upward);
+        air.send_packet(self.stations[link], self.access_point[link], packet);
+    }
+
+    fn send(&mut self, client: StationId, packet: Packet, air: &mut AirContext<'_, '_>) {
+        if air.send_packet(self.stations[SHARED], client, packet) {
+            self.unsent += 1;
+        } else {
+            self.overflowed += 1;
+        }
+    }
+
+    /// Keeps the radio supplied from the fair queue.
+    fn feed(&mut self, air: &mut AirContext<'_, '_>) {
+        while self.unsent < 2 * THRESHOLD
+            && let Some(packet) = self.fair.pop(air.now())
+            && let Some(client) = air.station_of(packet.destination)
+        {
+            self.send(client, packet, air);
+        }
+    }
+
+    fn report(&mut self, air: &mut AirContext<'_, '_>) {
+        let due = self.reorder.poll_timeout();
+        let Some(monitor) = &mut self.monitor else {
+            self.alarm.set(due, air);
+            return;
+        };
+        monitor.handle_queue(self.unsent + self.fair.len());
+        while let Some(feedback) = monitor.poll_transmit() {
+            let frame = Outgoing {
+                to: Some(self.access_point[OWN]),
+                len: u32::from(super::FEEDBACK_LEN) + DATA_OVERHEAD,
+                body: Frame::Data {
+                    packet: feedback_packet(feedback, air.now()),
+                    more: false,
+                    power_save: false,
+                },
+                urgent: true,
+            };
+            air.send(self.stations[OWN], frame);
+        }
+        let report = monitor.poll_timeout();
+        self.alarm
+            .set(Some(due.map_or(report, |due| due.min(report))), air);
+    }
+
+    fn is_access_point(&self, station: StationId) -> bool {
+        self.access_point.contains(&station)
+    }
+}
+
+impl Machine for RepeaterMachine {
+    fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
+        // Reports of several repeaters, and of one against what happens each second, are not in step.
+        self.monitor = self.config.monitor.map(|config| {
+            let phase = config.period.mul_f64(air.random("reports").uniform());
+            Monitor::new(config, air.now() + phase)
+        });
+        self.report(air);
+    }
+
+    fn handle_packet(&mut self, packet: Packet, _link: LinkId, air: &mut AirContext<'_, '_>) {
+        self.send_up(packet, air);
+    }
+
+    fn handle_frame(&mut self, _at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
+        match frame.body {
+            Frame::Striped { packet, number } if self.config.reorder.is_some() => {
+                self.reorder
+                    .handle_packet(number, packet, air.now(), &mut self.ready);
+                self.pass(air);
+            }
+            Frame::Striped { packet, .. } | Frame::Data { packet, .. }
+                if self.is_access_point(frame.from) =>
+            {
+                self.ready.push(packet);
+                self.pass(air);
+            }
+            Frame::Data { packet, .. } => self.send_up(packet, air),
+            Frame::Striped { .. }
+            | Frame::Null { .. }
+            | Frame::PsPoll
+            | Frame::Beacon(_)
+            | Frame::ProbeRequest
+            | Frame::ProbeResponse { .. }
+            | Frame::Authenticate
+            | Frame::Authenticated
+            | Frame::Associate
+            | Frame::Associated { .. }
+            | Frame::Deauthenticate => {}
+        }
+    }
+
+    fn handle_finished(&mut self, at: StationId, sent: &Finished, air: &mut AirContext<'_, '_>) {
+        let is_for_client = sent.to.is_some_and(|to| !self.is_access_point(to));
+        if at == self.stations[SHARED] && is_for_client {
+            self.unsent = self.unsent.saturating_sub(1);
+            self.lost += u64::from(!sent.acknowledged);
+            self.feed(air);
+            self.report(air);
+        }
+    }
+
+    fn handle_timer(&mut self, _tag: u16, air: &mut AirContext<'_, '_>) {
+        let now = air.now();
+        self.reorder.handle_timeout(now, &mut self.ready);
+        if let Some(monitor) = &mut self.monitor {
+            monitor.handle_timeout(now);
+        }
+        self.pass(air);
+    }
+}
