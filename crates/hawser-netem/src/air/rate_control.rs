@@ -47,7 +47,7 @@ impl RateControl {
         Self::new(rates, Kind::Throughput)
     }
 
-    /// The fastest rate that delivers nine attempts in ten.
+    /// The fastest rate that delivers nine of ten attempts that the most reliable one delivers.
     #[must_use]
     pub fn delivery_first(rates: Vec<PhyRate>) -> Self {
         Self::new(rates, Kind::DeliveryFirst)
@@ -147,7 +147,9 @@ impl RateControl {
         }
         self.current = match self.kind {
             Kind::DeliveryFirst => {
-                let good = |index: &usize| self.delivery[*index] >= RELIABLE;
+                // Collisions hit every rate alike, so that they say nothing against one.
+                let most = self.delivery[self.most_reliable()];
+                let good = |index: &usize| self.delivery[*index] >= RELIABLE * most;
                 (0..self.rates.len()).rev().find(good).unwrap_or(0)
             }
             Kind::Fixed | Kind::Stepping | Kind::Throughput => self.best(),

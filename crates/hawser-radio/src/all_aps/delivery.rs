@@ -54,11 +54,17 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// All of them.
+    #[must_use]
+    pub const fn all(self) -> u32 {
+        self.first + self.repeated + self.lost
+    }
+
     /// The share of attempts that succeed (eq. 2); `None` when there was no frame.
     #[must_use]
     pub fn delivery(self) -> Option<f64> {
-        let all = u64::from(self.first) + u64::from(self.repeated) + u64::from(self.lost);
-        (all > 0).then(|| f64::from(self.first) / all as f64)
+        let all = self.all();
+        (all > 0).then(|| f64::from(self.first) / f64::from(all))
     }
 }
 

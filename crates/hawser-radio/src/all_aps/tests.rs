@@ -192,7 +192,9 @@ fn the_worst_beyond_three_are_backups() {
     let mut points = AccessPoints::new(Config::default(), 1);
     for mbps in [6.0, 12.0, 54.0, 24.0, 36.0] {
         let index = points.join();
-        points.handle_frame(index, 0, false, mbps * 1e6, at(0));
+        for sequence in 0..20 {
+            points.handle_frame(index, sequence, false, mbps * 1e6, at(0));
+        }
     }
     points.handle_timeout(at(500));
     let backups: Vec<bool> = (0..5).map(|index| points.is_backup(index)).collect();

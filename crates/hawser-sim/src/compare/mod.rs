@@ -5,6 +5,7 @@
 
 mod registry;
 mod report;
+mod slots;
 mod throttling;
 
 use std::num::NonZeroUsize;

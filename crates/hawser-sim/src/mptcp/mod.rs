@@ -2,7 +2,7 @@
 //!
 //! Scope: coupled and uncoupled windows, backup subflows, subflows that join and leave, a scheduler, data sequence numbers with reassembly
 //! and one receive window for the connection, repetition by idle subflows and reinjection of what a silent one owes. Limitations: no handshake of keys, no
-//! fallback, no opportunistic retransmission; the receiver takes data out of the order of a subflow too, where Linux waits for the subflow.
+//! fallback; the receiver takes data out of the order of a subflow too, where Linux waits for the subflow.
 //!
 //! ```text
 //!   source: data -> scheduler -> subflow 0: tcp::Sender ==> tcp::Receiver \
@@ -42,7 +42,8 @@ pub enum Relief {
     /// Source: Linux 6, `__mptcp_retrans`, `mptcp_pm_subflow_chk_stale`.
     #[default]
     ByTurns,
-    /// Each retransmission timeout hands all of it to the others, and the subflow gets nothing new until it has recovered.
+    /// Each retransmission timeout hands all of it to the others, and the subflow gets nothing new until it has recovered. When the receive
+    /// window is full, a faster subflow repeats what the receiver waits for.
     ///
     /// Source: MPTCP v0.8x outside of the kernel, `mptcp_reinject_data`, `mptcp_is_available`.
     AtTimeout,

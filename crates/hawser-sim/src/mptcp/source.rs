@@ -26,6 +26,8 @@ pub struct MptcpSource {
     /// When the first unacknowledged data is sent again, by a subflow that has nothing else to do.
     repeat_due: Option<Instant>,
     interval: Duration,
+    /// The data that was sent again because the receive window was full.
+    rescued: Option<u64>,
     /// Bytes beyond the acknowledged data that the receiver's buffer has been seen to need.
     buffer: u64,
     turn: usize,
@@ -39,6 +41,10 @@ struct Subflow {
     is_backup: bool,
     /// When a segment came last.
     heard: Instant,
+    /// When the other end sent it: what the next segment repeats, so that the other end knows the round trip too (RFC 7323 section 3).
+    stamp: Instant,
+    /// When its window was halved for keeping the receiver waiting.
+    penalised: Instant,
     silence: Silence,
 }
 
@@ -65,6 +71,8 @@ impl MptcpSource {
             is_up: true,
             is_backup: false,
             heard: start,
+            stamp: Instant::ZERO,
+            penalised: start,
             silence: Silence::default(),
         };
         Self {
@@ -78,6 +86,7 @@ impl MptcpSource {
             reinjected: VecDeque::new(),
             repeat_due: None,
             interval: LEAST_REPEAT,
+            rescued: None,
             buffer: 0,
             turn: 0,
             config,
@@ -309,6 +318,11 @@ impl MptcpSource {
         }
     }
 
+    fn stamped(&self, way: usize, segment: Segment) -> Outgoing {
+        let echo = self.subflows[way].stamp;
+        outgoing(&self.config.tcp, way, Segment { echo, ..segment })
+    }
+
     /// What to send next: data of a failed subflow, or new data.
     fn piece(&mut self) -> Option<(u64, u16)> {
         while let Some((data, len)) = self.reinjected.front().copied() {
@@ -329,7 +343,9 @@ impl MptcpSource {
     }
 
     fn send(&mut self, now: Instant) -> Option<(usize, Segment)> {
-        let (data, len) = self.piece()?;
+        let Some((data, len)) = self.piece() else {
+            return self.rescue(now);
+        };
         let way = self.choose(len)?;
         if data == self.next {
             self.next += u64::from(len);
@@ -342,6 +358,42 @@ impl MptcpSource {
     }
 }
 
+impl MptcpSource {
+    /// The receive window is full: a faster subflow sends the data again that the receiver waits for, and the slow one sends less.
+    ///
+    /// Source: Raiciu et al. 2012 section 4.2, as MPTCP v0.8x has it.
+    fn rescue(&mut self, now: Instant) -> Option<(usize, Segment)> {
+        let full = self.config.tcp.segment;
+        let is_full = self.next < self.total && self.next + u64::from(full) > self.right_edge;
+        let knows = self.config.relief == Relief::AtTimeout;
+        if !knows || !is_full || self.rescued == Some(self.una) {
+            return None;
+        }
+        let way = self.choose(full)?;
+        let una = self.una;
+        let holds = |subflow: &Subflow| {
+            let mut owed = subflow.sender.outstanding();
+            owed.find(|(data, len)| (*data..data + len).contains(&una))
+        };
+        let slow = self
+            .subflows
+            .iter()
+            .position(|subflow| holds(subflow).is_some())?;
+        let (data, len) = holds(&self.subflows[slow])?;
+        let slower = self.subflows[slow].sender.round_trip();
+        if slow == way || slower <= self.subflows[way].sender.round_trip() {
+            return None;
+        }
+        self.rescued = Some(una);
+        let subflow = &mut self.subflows[slow];
+        if now.since(subflow.penalised) > slower {
+            subflow.penalised = now;
+            subflow.sender.penalise();
+        }
+        Some((way, self.subflows[way].sender.send(len as u16, data, now)))
+    }
+}
+
 impl Application for MptcpSource {
     fn handle_start(&mut self, now: Instant) {
         self.begin(now);
@@ -351,6 +403,7 @@ impl Application for MptcpSource {
         let Body::Tcp(segment) = &packet.body else { return };
         let subflow = &mut self.subflows[way];
         subflow.heard = now;
+        subflow.stamp = packet.sent;
         if subflow.silence.is_stale {
             subflow.silence = Silence::default();
         }
@@ -395,11 +448,11 @@ impl Application for MptcpSource {
             if subflow.is_up
                 && let Some(segment) = subflow.sender.poll_transmit(now)
             {
-                return Some(outgoing(&self.config.tcp, way, segment));
+                return Some(self.stamped(way, segment));
             }
         }
         let (way, segment) = self.send(now)?;
-        Some(outgoing(&self.config.tcp, way, segment))
+        Some(self.stamped(way, segment))
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

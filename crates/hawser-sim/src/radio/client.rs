@@ -26,6 +26,7 @@ pub struct ClientMachine {
     gate: Option<Box<dyn Gate>>,
     lost: u64,
     received: u64,
+    beacons: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,7 @@ impl ClientMachine {
             gate: None,
             lost: 0,
             received: 0,
+            beacons: 0,
         }
     }
 
@@ -74,6 +76,12 @@ impl ClientMachine {
     #[must_use]
     pub fn counters(&self) -> (u64, u64) {
         (self.received, self.lost)
+    }
+
+    /// Beacons of its access point that it has read.
+    #[must_use]
+    pub fn beacons(&self) -> u64 {
+        self.beacons
     }
 
     fn join(&mut self, air: &mut AirContext<'_, '_>) {
@@ -126,6 +134,7 @@ impl Machine for ClientMachine {
                 }
             }
             Frame::Deauthenticate if self.state == State::In => self.join(air),
+            Frame::Beacon(_) => self.beacons += 1,
             Frame::Data { mut packet, .. } => {
                 let look = Look {
                     now: air.now(),
@@ -146,7 +155,6 @@ impl Machine for ClientMachine {
             Frame::Striped { .. }
             | Frame::Null { .. }
             | Frame::PsPoll
-            | Frame::Beacon(_)
             | Frame::ProbeRequest
             | Frame::ProbeResponse { .. }
             | Frame::Authenticate

@@ -272,6 +272,13 @@ impl Sender {
         self.window.couple(increase, left_after_loss);
     }
 
+    /// Halves the window, without a loss: the connection's receiver waits for this subflow.
+    ///
+    /// Source: Raiciu et al. 2012 section 4.2 (penalising slow subflows).
+    pub fn penalise(&mut self) {
+        self.window.on_loss();
+    }
+
     /// Begins anew after an outage that is over: everything on its way is lost, the window is the first one.
     pub fn restart(&mut self, now: Instant) {
         self.window = Self::first_window(&self.config);

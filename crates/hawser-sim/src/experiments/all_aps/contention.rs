@@ -4,7 +4,7 @@
 //! - which access point a weight of more than one favours: the worse one, as in its example;
 //! - how its choice is fair: by self-clocked fair queueing (Golestani 1994), which counts packets and not their length;
 //! - the access points' buffers: 100 packets each, which its eq. 5 has;
-//! - the congestion control: LIA; the rest of TCP is as htsim has it ([`crate::tcp::Config::htsim`]);
+//! - the congestion control: LIA in figure 6; the rest of TCP is as htsim has it ([`crate::tcp::Config::htsim`]);
 //! - how acknowledgements return: by themselves, without using the medium, as htsim's queues are one-way.
 
 use std::collections::VecDeque;
@@ -20,6 +20,9 @@ use crate::network::{Context, LinkId, Network, Node, NodeId};
 use crate::packet::{Ecn, FlowId, Packet};
 use crate::tcp;
 
+/// How finely the medium counts what it carries.
+const BIN_NANOS: u64 = 100_000_000;
+const SECOND: usize = 10;
 /// Packets an access point keeps.
 const BUFFER: usize = 100;
 
@@ -46,6 +49,10 @@ struct Medium {
     outward: Option<LinkId>,
     /// Of each access point.
     marking: Vec<f64>,
+    /// From when on the first access point's packets are lost so often.
+    worsens: Option<(Instant, f64)>,
+    /// Packets that each access point brought in each [`BIN_NANOS`].
+    brought: Vec<Vec<u32>>,
     random: Random,
 }
 
@@ -56,6 +63,14 @@ impl Medium {
             self.tags[index] = self.tags[index].max(self.virtual_time) + 1.0 / self.points[index].weight;
             self.queues[index].push_back((self.tags[index], packet));
         }
+    }
+
+    fn count(&mut self, index: usize, now: Instant) {
+        let bin = (now.as_nanos() / BIN_NANOS) as usize;
+        if self.brought.len() <= bin {
+            self.brought.resize(bin + 1, vec![0; self.points.len()]);
+        }
+        self.brought[bin][index] += 1;
     }
 
     fn start(&mut self, context: &mut Context<'_>) {
@@ -88,7 +103,13 @@ impl Node for Medium {
             if packet.ecn == Ecn::Capable && self.random.chance(self.marking[index]) {
                 packet.ecn = Ecn::Marked;
             }
-            context.send(link, packet);
+            let loss = self
+                .worsens
+                .filter(|(from, _)| index == 0 && context.now() >= *from);
+            if !self.random.chance(loss.map_or(0.0, |(_, loss)| loss)) {
+                self.count(index, context.now());
+                context.send(link, packet);
+            }
         }
         self.start(context);
     }
@@ -104,6 +125,9 @@ pub(super) struct World {
     pub(super) marks: bool,
     /// The rate of the second access point's uplink, and how many TCPs compete there.
     pub(super) uplink: Option<(Rate, usize)>,
+    /// From when on the first access point loses such a share of its packets.
+    pub(super) worsens: Option<(Instant, f64)>,
+    pub(super) coupling: Coupling,
     pub(super) seed: u64,
 }
 
@@ -122,6 +146,23 @@ pub(super) const LENGTH: Duration = Duration::from_secs(30);
 impl World {
     /// What the client gets, in Mb/s of whole packets.
     pub(super) fn throughput(&self, which: Use) -> f64 {
+        self.run(which).0
+    }
+
+    /// How long after the first access point has become worse it has brought no more than a tenth of the packets of a second.
+    pub(super) fn shift(&self) -> Option<Duration> {
+        let brought = self.run(Use::All).1;
+        let from = (self.worsens?.0.as_nanos() / BIN_NANOS) as usize;
+        let has_shifted = |bins: &[Vec<u32>]| {
+            let all: u32 = bins.iter().flatten().sum();
+            let first: u32 = bins.iter().map(|bin| bin[0]).sum();
+            10 * first <= all
+        };
+        let after = brought.get(from..)?.windows(SECOND).position(has_shifted)?;
+        Some(Duration::from_nanos(BIN_NANOS) * (after + SECOND) as u32)
+    }
+
+    fn run(&self, which: Use) -> (f64, Vec<Vec<u32>>) {
         let mut network = Network::new(self.seed);
         let (server, client) = (network.add(Host::default()), network.add(Host::default()));
         let medium = network.add(Medium {
@@ -132,6 +173,8 @@ impl World {
             inward: Vec::new(),
             outward: None,
             marking: self.marking(),
+            worsens: self.worsens,
+            brought: Vec::new(),
             random: network.streams().get("marks"),
             points: self.points.clone(),
         });
@@ -169,7 +212,7 @@ impl World {
         let (there, here): (Vec<Way>, Vec<Way>) = ways.into_iter().unzip();
         let (source, sink): (Box<dyn Application>, Box<dyn Application>) = match which {
             Use::All => {
-                let config = multipath();
+                let config = multipath(self.coupling);
                 let source = MptcpSource::new(config, count, None, Instant::ZERO);
                 (
                     Box::new(source),
@@ -196,7 +239,9 @@ impl World {
             ways: &here,
         };
         let (_, socket) = join(&mut network, FlowId(1), near, far);
-        measure(&mut network, client, socket, which)
+        let rate = measure(&mut network, client, socket, which);
+        let node: &mut Medium = network.node_mut(medium).expect("it is the medium");
+        (rate, std::mem::take(&mut node.brought))
     }
 
     /// The share of each access point's packets that the client marks.
@@ -304,8 +349,8 @@ fn measure(network: &mut Network, client: NodeId, socket: SocketId, which: Use) 
 }
 
 /// Of the client's connection.
-fn multipath() -> mptcp::Config {
-    let config = mptcp::Config::htsim(Coupling::Lia);
+fn multipath(coupling: Coupling) -> mptcp::Config {
+    let config = mptcp::Config::htsim(coupling);
     let tcp = tcp::Config {
         ecn: true,
         ..config.tcp

@@ -11,6 +11,7 @@ use hawser_units::{Duration, Rate};
 
 use super::contention::{Point, Use, World};
 use super::{mbps, ratio};
+use crate::mptcp::Coupling;
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 
 /// Figure 6a: two access points at all round trips, packet times and weights.
@@ -49,6 +50,8 @@ fn conditions(seed: u64) -> Vec<World> {
                     round_trip: Duration::from_millis(ms),
                     marks: true,
                     uplink: None,
+                    worsens: None,
+                    coupling: Coupling::Lia,
                     seed,
                 });
             }
@@ -57,7 +60,7 @@ fn conditions(seed: u64) -> Vec<World> {
     all
 }
 
-const PERFECT: Point = Point {
+pub(super) const PERFECT: Point = Point {
     packet_time: BEST,
     weight: 1.0,
 };
@@ -157,6 +160,8 @@ impl Experiment for CongestedUplink {
                 round_trip: Duration::from_millis(25),
                 marks,
                 uplink: Some((UPLINK, competitors)),
+                worsens: None,
+                coupling: Coupling::Lia,
                 seed,
             };
             counts
@@ -228,6 +233,8 @@ impl Experiment for MoreAccessPoints {
                 round_trip: Duration::from_millis(25),
                 marks: true,
                 uplink: None,
+                worsens: None,
+                coupling: Coupling::Lia,
                 seed,
             };
             world.throughput(Use::All) * BEST * 1e6 / PACKET

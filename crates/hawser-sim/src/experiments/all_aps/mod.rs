@@ -9,19 +9,29 @@
 //! for plain TCP, because the paper states no positions.
 
 mod contention;
+mod diversity;
 mod fairness;
 mod hearing;
 mod marking;
+mod mobility;
+mod nomadic;
+mod office;
 mod place;
 mod positions;
 mod retries;
+mod shift;
 mod switching;
 
+pub use diversity::Diversity;
 pub use fairness::Fairness;
 pub use hearing::{Constants, Estimation};
 pub use marking::{CongestedUplink, MoreAccessPoints, Sweep};
+pub use mobility::Mobility;
+pub use nomadic::Nomadic;
+pub use office::Office;
 pub use positions::{CarrierSense, HiddenAccessPoints};
 pub use retries::RetryLimits;
+pub use shift::Shift;
 pub use switching::{ManyUsers, TwoChannels};
 
 use crate::reproduce::{Quantity, Unit};
@@ -36,4 +46,8 @@ fn ratio(name: &str, value: f64) -> (String, Quantity) {
 
 fn percent(name: &str, value: f64) -> (String, Quantity) {
     (name.to_owned(), Quantity::new(value, Unit::Percent))
+}
+
+fn millis(name: &str, value: f64) -> (String, Quantity) {
+    (name.to_owned(), Quantity::new(value, Unit::Millis))
 }

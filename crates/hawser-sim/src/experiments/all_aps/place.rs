@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use hawser_netem::LinkConfig;
-use hawser_netem::air::{AccessPointConfig, Kind, Signal, StationConfig, StationId};
-use hawser_radio::all_aps::{AccessPoints, Config as Comparison};
+use hawser_netem::air::{AccessPointConfig, Kind, Signal, StationConfig, StationId, Transmitted};
+use hawser_radio::all_aps::{AccessPoints, Config as Comparison, Event};
 use hawser_units::{Duration, Instant, Rate};
 
 use crate::app::{Cbr, DatagramSink, Meter, TcpSink, TcpSource};
@@ -21,7 +21,7 @@ pub(super) struct Place {
     pub(super) network: Network,
     pub(super) air: NodeId,
     pub(super) access_points: Vec<StationId>,
-    config: StationConfig,
+    configs: Vec<StationConfig>,
     server: NodeId,
     backhauls: Vec<Wire>,
     /// Of all clients.
@@ -34,6 +34,19 @@ pub(super) struct Client {
     host: NodeId,
     pub(super) stations: Vec<StationId>,
     ways: Vec<(Way, Way)>,
+    comparison: Rc<RefCell<AccessPoints>>,
+}
+
+impl Client {
+    /// The same client, with one of its interfaces.
+    pub(super) fn only(&self, interface: usize) -> Self {
+        Self {
+            host: self.host,
+            stations: vec![self.stations[interface]],
+            ways: vec![self.ways[interface]],
+            comparison: self.comparison.clone(),
+        }
+    }
 }
 
 /// What a client downloads.
@@ -46,6 +59,7 @@ pub(super) enum Load {
 /// One download.
 #[derive(Clone, Copy)]
 pub(super) struct Flow {
+    source: SocketId,
     host: NodeId,
     socket: SocketId,
 }
@@ -76,10 +90,7 @@ impl Place {
             network,
             air,
             access_points: ids,
-            config: StationConfig {
-                monitor: true,
-                ..access_points[0].clone()
-            },
+            configs: access_points.to_vec(),
             server,
             backhauls,
             stations: Vec::new(),
@@ -135,15 +146,15 @@ impl Place {
             Comparison::default(),
             u64::from(self.flows),
         )));
-        let (config, ids, others) = (
-            self.config.clone(),
-            self.access_points.clone(),
-            self.stations.clone(),
-        );
+        let (ids, others) = (self.access_points.clone(), self.stations.clone());
         let (mut stations, mut ways) = (Vec::new(), Vec::new());
         for &index in used {
+            let config = StationConfig {
+                monitor: true,
+                ..self.configs[index].clone()
+            };
             let radio = self.radio();
-            let station = radio.add_client(config.clone(), ids[index]);
+            let station = radio.add_client(config, ids[index]);
             for (id, signal) in ids.iter().zip(signals) {
                 radio.set_signals(*id, station, signal);
             }
@@ -177,7 +188,12 @@ impl Place {
             stations.push(station);
         }
         self.stations.extend(&stations);
-        Client { host, stations, ways }
+        Client {
+            host,
+            stations,
+            ways,
+            comparison,
+        }
     }
 
     fn way(backhaul: Wire, bus: Wire, far: Address, near: Address) -> (Way, Way) {
@@ -196,10 +212,58 @@ impl Place {
         )
     }
 
+    /// Datagrams for a client's first interface between two times.
+    pub(super) fn visit(&mut self, client: &Client, rate: Rate, during: (Instant, Instant)) {
+        self.flows += 1;
+        let (there, here) = client.ways[0];
+        let near = End {
+            host: self.server,
+            application: Box::new(Cbr::new(rate, 1472, during)),
+            ways: &[there],
+        };
+        let far = End {
+            host: client.host,
+            application: Box::new(DatagramSink::default()),
+            ways: &[here],
+        };
+        let (source, _) = join(&mut self.network, FlowId(self.flows), near, far);
+        self.wake(source);
+    }
+
+    /// Lets one that joined in the middle set its timers.
+    fn wake(&mut self, source: SocketId) {
+        if self.network.now() > Instant::ZERO {
+            self.network.with_node(self.server, |host: &mut Host, context| {
+                host.with_application(source, context, |_: &mut MptcpSource| ());
+            });
+        }
+    }
+
+    /// Beacons that a client has heard of each of its access points.
+    pub(super) fn beacons(&self, client: &Client) -> Vec<u64> {
+        let radio: &Radio = self.network.node(self.air).expect("it is a radio");
+        let machine = |station| {
+            radio
+                .machine::<ClientMachine>(station)
+                .map_or(0, ClientMachine::beacons)
+        };
+        client.stations.iter().map(|station| machine(*station)).collect()
+    }
+
+    /// The present.
+    pub(super) fn now(&self) -> Instant {
+        self.network.now()
+    }
+
     /// Lets a client download without end, through all its interfaces or, but for MPTCP, its first.
     pub(super) fn download(&mut self, client: &Client, load: &Load) -> Flow {
+        let start = START + Duration::from_millis(13 * (u64::from(self.flows) + 1));
+        self.fetch(client, load, None, start)
+    }
+
+    /// The same from a time on, and so many bytes.
+    pub(super) fn fetch(&mut self, client: &Client, load: &Load, bytes: Option<u64>, start: Instant) -> Flow {
         self.flows += 1;
-        let start = START + Duration::from_millis(13 * u64::from(self.flows));
         let count = if matches!(load, Load::Mptcp(_)) {
             client.ways.len()
         } else {
@@ -213,8 +277,8 @@ impl Place {
                     ..tcp::Config::linux_3_5()
                 };
                 (
-                    Box::new(TcpSource::new(config, None, start)),
-                    Box::new(TcpSink::new(config, None, start)),
+                    Box::new(TcpSource::new(config, bytes, start)),
+                    Box::new(TcpSink::new(config, bytes, start)),
                 )
             }
             Load::Mptcp(coupling) => {
@@ -226,10 +290,10 @@ impl Place {
                     },
                     ..config
                 };
-                let source = MptcpSource::new(config, count, None, start);
+                let source = MptcpSource::new(config, count, bytes, start);
                 (
                     Box::new(source),
-                    Box::new(MptcpSink::new(config, count, None, start)),
+                    Box::new(MptcpSink::new(config, count, bytes, start)),
                 )
             }
             Load::Udp(rate) => {
@@ -251,11 +315,53 @@ impl Place {
             application: sink,
             ways: &here,
         };
-        let (_, socket) = join(&mut self.network, FlowId(self.flows), near, far);
+        let (source, socket) = join(&mut self.network, FlowId(self.flows), near, far);
+        self.wake(source);
         Flow {
+            source,
             host: client.host,
             socket,
         }
+    }
+
+    /// Lets the sender of a flow do something between two runs.
+    pub(super) fn with_source(&mut self, flow: Flow, act: impl FnOnce(&mut MptcpSource, Instant)) {
+        self.network.with_node(self.server, |host: &mut Host, context| {
+            let now = context.now();
+            host.with_application(flow.source, context, |source: &mut MptcpSource| act(source, now));
+        });
+    }
+
+    /// When frames of data for a client were read, after so long, in seconds.
+    pub(super) fn arrivals(&self, client: &Client, from: Duration) -> Vec<f64> {
+        let radio: &Radio = self.network.node(self.air).expect("it is a radio");
+        let is_data = |sent: &&Transmitted| sent.kind == Kind::Data && sent.read && sent.end >= START + from;
+        let log = radio.log().iter().filter(is_data);
+        log.filter(|sent| sent.to.is_some_and(|to| client.stations.contains(&to)))
+            .map(|sent| sent.end.since(START).as_secs_f64())
+            .collect()
+    }
+
+    /// Follows what the client's comparison says of its subflows: which are backups from now on.
+    pub(super) fn follow(&mut self, client: &Client, flow: Flow) {
+        let events: Vec<Event> = std::iter::from_fn(|| client.comparison.borrow_mut().poll_event()).collect();
+        self.with_source(flow, |source, _| {
+            for Event::Backup {
+                access_point,
+                is_backup,
+            } in events
+            {
+                source.set_backup(access_point, is_backup);
+            }
+        });
+    }
+
+    /// When a flow had brought all its bytes.
+    pub(super) fn done(&self, flow: Flow) -> Option<Instant> {
+        let host: &Host = self.network.node(flow.host)?;
+        let tcp = || host.application::<TcpSink>(flow.socket)?.done();
+        host.application::<MptcpSink>(flow.socket)
+            .map_or_else(tcp, MptcpSink::done)
     }
 
     /// Lets time pass until so long after the downloads' start.

@@ -16,7 +16,7 @@ use crate::{LinkId, Network};
 
 /// How the laptop reaches its networks.
 #[derive(Clone, Debug)]
-pub(super) enum Laptop {
+pub(crate) enum Laptop {
     /// One card for each network, always there.
     Cards,
     /// One radio, shared. A weight for each network; a slot that scans, when there is one; the slot of weight one.
@@ -29,26 +29,26 @@ pub(super) enum Laptop {
 
 /// What a network is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Behind {
+pub(crate) enum Behind {
     AccessPoint(u16),
     Neighbour(u16),
 }
 
-pub(super) struct Plan {
-    pub(super) seed: u64,
-    pub(super) laptop: Laptop,
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) laptop: Laptop,
     /// Each network, and what its gateway lets through. Units: KB/s of 1024 bytes.
-    pub(super) networks: Vec<(Behind, f64)>,
+    pub(crate) networks: Vec<(Behind, f64)>,
 }
 
-pub(super) struct Lab {
-    pub(super) network: Network,
-    pub(super) air: NodeId,
-    pub(super) server: NodeId,
-    pub(super) client: NodeId,
-    pub(super) ids: Vec<NetworkId>,
-    pub(super) stations: Vec<StationId>,
-    pub(super) radio: StationId,
+pub(crate) struct Lab {
+    pub(crate) network: Network,
+    pub(crate) air: NodeId,
+    pub(crate) server: NodeId,
+    pub(crate) client: NodeId,
+    pub(crate) ids: Vec<NetworkId>,
+    pub(crate) stations: Vec<StationId>,
+    pub(crate) radio: StationId,
     far: Address,
     near: Vec<Address>,
     down: Vec<LinkId>,
@@ -58,13 +58,13 @@ pub(super) struct Lab {
 
 /// Both ends of one transfer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
-    pub(super) source: (NodeId, SocketId),
-    pub(super) sink: (NodeId, SocketId),
+pub(crate) struct Transfer {
+    pub(crate) source: (NodeId, SocketId),
+    pub(crate) sink: (NodeId, SocketId),
 }
 
 impl Plan {
-    pub(super) fn build(self) -> Lab {
+    pub(crate) fn build(self) -> Lab {
         let mut network = Network::new(self.seed);
         let (server, client) = (network.add(Host::default()), network.add(Host::default()));
         let far = network.address(server);
@@ -201,7 +201,7 @@ impl Lab {
     }
 
     /// Joins two applications over ways through these networks, in order.
-    pub(super) fn join(
+    pub(crate) fn join(
         &mut self,
         server: Box<dyn Application>,
         client: Box<dyn Application>,
@@ -226,7 +226,7 @@ impl Lab {
     }
 
     /// A download over one network, which the laptop opens.
-    pub(super) fn download(&mut self, network: usize, total: Option<u64>, start: Instant) -> Transfer {
+    pub(crate) fn download(&mut self, network: usize, total: Option<u64>, start: Instant) -> Transfer {
         let config = tcp::Config {
             opening: tcp::Opening::ByReceiver,
             ..tcp::Config::linux_2_6()
@@ -241,7 +241,7 @@ impl Lab {
     }
 
     /// An upload over one network.
-    pub(super) fn upload(&mut self, network: usize, start: Instant) -> Transfer {
+    pub(crate) fn upload(&mut self, network: usize, start: Instant) -> Transfer {
         let config = tcp::Config::linux_2_6();
         let source = Box::new(TcpSource::new(config, None, start));
         let sink = Box::new(TcpSink::new(config, None, start));
@@ -254,23 +254,23 @@ impl Lab {
 
     /// # Panics
     /// Never: a transfer's sink is a sink.
-    pub(super) fn sink(&self, transfer: Transfer) -> &TcpSink {
+    pub(crate) fn sink(&self, transfer: Transfer) -> &TcpSink {
         self.application(transfer.sink)
     }
 
     /// # Panics
     /// Never: a transfer's source is a source.
-    pub(super) fn source(&self, transfer: Transfer) -> &TcpSource {
+    pub(crate) fn source(&self, transfer: Transfer) -> &TcpSource {
         self.application(transfer.source)
     }
 
-    pub(super) fn application<A: Application>(&self, (host, socket): (NodeId, SocketId)) -> &A {
+    pub(crate) fn application<A: Application>(&self, (host, socket): (NodeId, SocketId)) -> &A {
         let host: &Host = self.network.node(host).expect("it is a host");
         host.application(socket).expect("it is such an application")
     }
 
     /// Runs until `is_done` or the time is over; looks every 100 ms. Returns whether it was done.
-    pub(super) fn run_until(&mut self, limit: Duration, is_done: impl Fn(&Self) -> bool) -> bool {
+    pub(crate) fn run_until(&mut self, limit: Duration, is_done: impl Fn(&Self) -> bool) -> bool {
         let end = Instant::ZERO + limit;
         while self.network.now() < end {
             let next = self.network.now() + Duration::from_millis(100);
@@ -283,19 +283,19 @@ impl Lab {
     }
 
     /// The laptop's shared radio.
-    pub(super) fn machine(&self) -> &JugglerMachine {
+    pub(crate) fn machine(&self) -> &JugglerMachine {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         radio.machine(self.radio).expect("the laptop juggles")
     }
 
     /// The same, to set it up.
-    pub(super) fn machine_mut(&mut self) -> &mut JugglerMachine {
+    pub(crate) fn machine_mut(&mut self) -> &mut JugglerMachine {
         let radio: &mut Radio = self.network.node_mut(self.air).expect("it is a radio");
         radio.machine_mut(self.radio).expect("the laptop juggles")
     }
 
     /// When the first byte of a transfer came, to a tenth of a millisecond.
-    pub(super) fn first_arrival(&mut self, transfer: Transfer, limit: Duration) -> Option<Duration> {
+    pub(crate) fn first_arrival(&mut self, transfer: Transfer, limit: Duration) -> Option<Duration> {
         while self.network.now().since(Instant::ZERO) < limit {
             let next = self.network.now() + Duration::from_micros(100);
             self.network.run(next);
@@ -311,20 +311,20 @@ impl Lab {
     }
 
     /// A time between one second and one more cycle of slots, when everything has been joined.
-    pub(super) fn start(&self) -> Instant {
+    pub(crate) fn start(&self) -> Instant {
         let within = self.network.streams().get("start").uniform();
         Instant::ZERO + Duration::from_secs(1) + Duration::from_millis(500).mul_f64(within)
     }
 }
 
-pub(super) fn channel(behind: Behind) -> u16 {
+pub(crate) fn channel(behind: Behind) -> u16 {
     match behind {
         Behind::AccessPoint(channel) | Behind::Neighbour(channel) => channel,
     }
 }
 
 /// A station of the laboratory.
-pub(super) fn card(channel: u16) -> StationConfig {
+pub(crate) fn card(channel: u16) -> StationConfig {
     StationConfig::fixed(Standard::G, channel, PhyRate::Ofdm(54))
 }
 
@@ -337,7 +337,7 @@ fn neighbour(channel: u16) -> StationConfig {
 }
 
 /// A gateway that lets this much through each way. Units: KB/s of 1024 bytes.
-pub(super) fn gateway(rate: f64) -> LinkConfig {
+pub(crate) fn gateway(rate: f64) -> LinkConfig {
     LinkConfig {
         capacity: Capacity::Rate(Rate::from_bps((rate * 8192.0) as u64)),
         queue: QueueBound::Bytes(Bytes(8 << 20)),
@@ -349,16 +349,16 @@ pub(super) fn gateway(rate: f64) -> LinkConfig {
 /// One way.
 const WIRE: Duration = Duration::from_micros(2_500);
 /// Of the laboratory's striping experiments, and the default.
-pub(super) const SLOT: Duration = Duration::from_millis(100);
+pub(crate) const SLOT: Duration = Duration::from_millis(100);
 /// The file of sections 6.2.1 to 6.2.3: 10 MB.
-pub(super) const FILE: u64 = 10 << 20;
+pub(crate) const FILE: u64 = 10 << 20;
 /// Two access points on the paper's channels.
-pub(super) fn two(rate: f64) -> Vec<(Behind, f64)> {
+pub(crate) fn two(rate: f64) -> Vec<(Behind, f64)> {
     vec![(Behind::AccessPoint(1), rate), (Behind::AccessPoint(11), rate)]
 }
 
 /// Half of the radio for each of two access points.
-pub(super) fn halves() -> Laptop {
+pub(crate) fn halves() -> Laptop {
     Laptop::Juggler {
         weights: vec![1, 1],
         scan: None,

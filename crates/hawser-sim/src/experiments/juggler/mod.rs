@@ -6,7 +6,7 @@
 //!
 //! Source: Juggler sections 3 to 6.
 
-mod lab;
+pub(crate) mod lab;
 mod radio;
 mod side_channel;
 mod striping;

@@ -351,6 +351,7 @@ impl Sender {
             return;
         }
         self.statistics.marks += 1;
+        self.note_loss();
         self.window.on_loss();
         self.cwr_until = self.next;
         self.owes_cwr = true;
