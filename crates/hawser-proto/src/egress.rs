@@ -32,6 +32,10 @@ const FULL_PACKET: u64 = 1_472;
 const SPARSE: u64 = 3_000;
 /// Faster sessions keep nothing for repair: what leaves the processor's caches costs more than a rare loss. Units: bit/s.
 const KEEPS_BELOW: u64 = 1_000_000_000;
+/// So many packets are sent again whatever the windows say: losses by chance.
+const FEW_REPAIRS: usize = 32;
+/// When packets to be sent again are looked at again, at the soonest.
+const REPAIR_RETRY: Duration = Duration::from_millis(1);
 /// An unproven address gets no more than this many times what it sent.
 ///
 /// Source: RFC 9000 section 8.
@@ -101,6 +105,8 @@ pub struct Egress<B> {
     changes: VecDeque<StateChange>,
     used: Instant,
     wait: Instant,
+    /// When packets to be sent again may go; far away when none waits.
+    repair_wait: Instant,
     counters: Counters,
     layer_rules: Vec<layer::Rule>,
     seed: u64,
@@ -124,6 +130,7 @@ impl<B: Copy> Egress<B> {
             changes: VecDeque::new(),
             used: now,
             wait: Instant::FAR_FUTURE,
+            repair_wait: Instant::FAR_FUTURE,
             counters: Counters::default(),
             layer_rules: Vec::new(),
             seed,
@@ -360,8 +367,11 @@ impl<B: Copy> Egress<B> {
         urgent.or_else(|| self.poll_packets(now))
     }
 
-    /// A packet that was reported missing, on the path where it arrives first, whatever the windows say: it has left its own path's.
+    /// A packet that is to be sent again, on the path where it arrives first. A few go whatever the windows say, as they have left their own
+    /// path's; the contents of a path that died keep to them.
     fn poll_repair(&mut self, now: Instant) -> Option<Transmit<B>> {
+        self.repair_wait = Instant::FAR_FUTURE;
+        let is_few = self.kept.wanted() <= FEW_REPAIRS;
         let wanted = self.kept.next(now)?;
         let Parcel {
             run,
@@ -370,9 +380,16 @@ impl<B: Copy> Egress<B> {
             sequence,
         } = wanted.parcel;
         let len = run.cut.len_of(run.next);
-        self.build_views(len as u32, true, now);
+        self.build_views(len as u32, is_few, now);
         let arrival = |view: &PathView| view.ready_at.max(now) + view.delay;
-        let best = (0..self.views.len()).min_by_key(|at| arrival(&self.views[*at]))?;
+        let best = (0..self.views.len()).min_by_key(|at| arrival(&self.views[*at]));
+        let Some(best) = best.filter(|best| is_few || self.views[*best].is_ready(now)) else {
+            self.repair_wait = best.map_or(now + REPAIR_RETRY, |best| {
+                self.views[best].ready_at.max(now + REPAIR_RETRY)
+            });
+            self.kept.put_back(wanted);
+            return None;
+        };
         let path = &mut self.lanes[self.view_lanes[best]].path;
         let counter = path.on_sent((len + FRAMING) as u64, true, now);
         let path = path.id;
@@ -383,7 +400,7 @@ impl<B: Copy> Egress<B> {
             count: 1,
             flow,
             class,
-            unordered: false,
+            unordered: run.order_free,
             backed: true,
             repair: true,
             sequence,
@@ -510,8 +527,9 @@ impl<B: Copy> Egress<B> {
         let sequence = self.flows.on_sent(slot, places, bytes, id.0, now);
         let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
-        // Nobody waits for a missing packet whose order is free, and its receiver could not tell the repair from a copy.
-        if let Some(time) = self.keeping.filter(|_| !unordered) {
+        // Nobody waits for a missing packet of a flow without order, and its receiver could not tell the repair from a copy. To TCP an
+        // acknowledgement that comes twice does no harm, and one that a dying path swallowed may be the last.
+        if let Some(time) = self.keeping.filter(|_| !unordered || run.order_free) {
             let parcel = Parcel {
                 run,
                 flow: slot,
@@ -574,7 +592,11 @@ impl<B: Copy> Egress<B> {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         for lane in &mut self.lanes {
+            let reported = lane.path.reported();
             if lane.path.handle_timeout(now) {
+                if lane.path.state() == State::Suspect {
+                    self.kept.on_silence(lane.path.id, reported, now);
+                }
                 self.changes.push_back((lane.path.id, lane.path.state()));
             }
         }
@@ -591,6 +613,7 @@ impl<B: Copy> Egress<B> {
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
             .min(self.wait)
+            .min(self.repair_wait)
             .min(self.kept.due().unwrap_or(Instant::FAR_FUTURE))
     }
 

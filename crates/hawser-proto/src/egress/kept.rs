@@ -1,7 +1,7 @@
 //! What was sent, kept for a while in case its receiver reports it missing.
 //!
 //! Every transmission of packets leaves a record on its path; the buffers it was cut from live until the youngest record that needs them is too old.
-//! A packet that is reported missing becomes wanted once, goes out again on some path, and leaves a record there in turn, so that a repair that is lost is
+//! A packet that is reported missing, or not reported by a path that fell silent, becomes wanted once, goes out again on some path, and leaves a record there in turn, so that a repair that is lost is
 //! repaired too.
 //!
 //! ```text
@@ -158,6 +158,27 @@ impl<B: Copy> Kept<B> {
         });
     }
 
+    /// A path has fallen silent: everything sent on it after `reported` is wanted, for none of it is known to have arrived.
+    pub(super) fn on_silence(&mut self, path: PathId, reported: u64, now: Instant) {
+        let Some(records) = self.records.get(&path) else {
+            return;
+        };
+        let from = records.partition_point(|record| record.counter + u64::from(record.count) <= reported + 1);
+        let unreported: Vec<u64> = records
+            .range(from..)
+            .flat_map(|record| record.counter..record.counter + u64::from(record.count))
+            .filter(|counter| *counter > reported)
+            .collect();
+        for counter in unreported {
+            self.on_missing(path, counter, now);
+        }
+    }
+
+    /// How many are to be sent again.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted.len()
+    }
+
     /// The next packet to send again.
     pub(super) fn next(&mut self, now: Instant) -> Option<Wanted<B>> {
         loop {
@@ -166,6 +187,11 @@ impl<B: Copy> Kept<B> {
                 return Some(wanted);
             }
         }
+    }
+
+    /// Puts back what could not be sent yet.
+    pub(super) fn put_back(&mut self, wanted: Wanted<B>) {
+        self.wanted.push_front(wanted);
     }
 
     /// When a buffer is to be released.

@@ -231,6 +231,12 @@ impl Path {
             .saturating_sub(self.model.base_round_trip())
     }
 
+    /// The newest counter reported; 0 before the first report.
+    #[must_use]
+    pub fn reported(&self) -> u64 {
+        self.reported.unwrap_or(0)
+    }
+
     /// UDP payload bytes sent and reported received, in all.
     #[must_use]
     pub fn totals(&self) -> (u64, u64) {
