@@ -151,8 +151,8 @@ impl World {
         let commands = |peer: &Namespace, device: &str, net: &str, net6: &str| {
             let path = peer.path();
             format!(
-                "link add {device} type veth peer name eth0 netns {path}\n\
-                 link set {device} up\n\
+                "link add name {device} type veth peer name eth0 netns {path}\n\
+                 link set dev {device} up\n\
                  addr add {net}.1/24 dev {device}\n\
                  addr add {net6}::1/64 dev {device} nodad\n"
             )
@@ -203,7 +203,7 @@ impl World {
         ip(
             &self.client,
             &[],
-            &format!("link add {name} type veth peer name {far} netns {path}\n"),
+            &format!("link add name {name} type veth peer name {far} netns {path}\n"),
         )
     }
 
@@ -211,11 +211,11 @@ impl World {
         let (mut client, mut router) = (String::from("link set lo up\n"), String::new());
         for BuiltNetwork { name, number, .. } in &self.networks {
             let device = gateway_device(*number);
-            client += &format!("link set {name} mtu 1500 txqueuelen 10000\n");
+            client += &format!("link set dev {name} mtu 1500 txqueuelen 10000\n");
             client += &format!("addr add 10.77.{number}.2/24 dev {name}\n");
             client += &self.bring_up(name, *number);
             router += &format!(
-                "link set {device} mtu 1500 txqueuelen 10000 up\n\
+                "link set dev {device} mtu 1500 txqueuelen 10000 up\n\
                  addr add 10.77.{number}.1/24 dev {device}\n\
                  addr add fd77:{number:x}::1/64 dev {device} nodad\n"
             );
@@ -231,7 +231,7 @@ impl World {
     /// What a network manager does when a device gets its carrier.
     fn bring_up(&self, name: &str, number: usize) -> String {
         let mut commands =
-            format!("link set {name} up\naddr replace fd77:{number:x}::2/64 dev {name} nodad\n");
+            format!("link set dev {name} up\naddr replace fd77:{number:x}::2/64 dev {name} nodad\n");
         let has_default = match &self.via {
             Via::Single(only) => only == name,
             Via::Hub | Via::Direct | Via::Peer | Via::Repeater | Via::Mptcp => true,
@@ -274,7 +274,7 @@ impl World {
     fn show_state(&self, network: &BuiltNetwork, state: State) -> anyhow::Result<()> {
         let BuiltNetwork { name, number, pumps } = network;
         match state {
-            State::Down => ip(&self.client, &[], &format!("link set {name} down\n")),
+            State::Down => ip(&self.client, &[], &format!("link set dev {name} down\n")),
             State::Up => {
                 if pumps.is_none() {
                     swallow(&self.net, &gateway_device(*number), false)?;
