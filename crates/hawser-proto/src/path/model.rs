@@ -120,6 +120,9 @@ pub struct Model {
     queued_reports: u32,
     full_rate: Rate,
     full_rounds: u32,
+    /// The rate at the last round's end, and whether it rose in that round.
+    last_rate: Rate,
+    grew: bool,
     probe_gain: f64,
     cap: Option<Rate>,
 }
@@ -145,6 +148,8 @@ impl Model {
             queued_reports: 0,
             full_rate: Rate::ZERO,
             full_rounds: 0,
+            last_rate: Rate::ZERO,
+            grew: true,
             probe_gain: CYCLE[0],
             cap,
         }
@@ -171,10 +176,10 @@ impl Model {
         rate.max(Rate::of(Bytes(INITIAL_WINDOW), round_trip).unwrap_or_default())
     }
 
-    /// Whether the path's capacity is still being found by sending ever more.
+    /// Whether the path's capacity is still being found by sending ever more: it carried more in the last round than before.
     #[must_use]
     pub fn is_growing(&self) -> bool {
-        self.phase == Phase::Startup
+        self.phase == Phase::Startup && self.grew
     }
 
     /// Smoothed round trip (RFC 6298); zero when nothing is known.
@@ -316,6 +321,8 @@ impl Model {
     }
 
     fn on_round(&mut self, sample: &Sample) {
+        self.grew = self.rate() >= self.last_rate.scale(1.1);
+        self.last_rate = self.rate();
         let queued = self.round_queue.is_some_and(|queue| self.stands(queue));
         self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
         match self.phase {
