@@ -1,0 +1,125 @@
+use hawser_units::{Duration, Instant, PathId};
+
+use super::*;
+
+/// An open path whose first probes are on their way.
+fn client(start: Instant) -> Egress<u32> {
+    let mut egress = Egress::new(1, start);
+    let config = path::Config {
+        id: PathId(0),
+        probing: path::Probing::Eager,
+        cap: None,
+        mtu: 1500,
+        overhead: 68,
+    };
+    egress.open_path(config, true, start);
+    assert!(probes(&mut egress, start) > 0);
+    egress
+}
+
+fn probes(egress: &mut Egress<u32>, at: Instant) -> usize {
+    egress.handle_timeout(at);
+    let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(at)).collect();
+    sent.iter()
+        .filter(|transmit| matches!(transmit.body, Body::Probe(_)))
+        .count()
+}
+
+/// A TCP segment of one flow.
+fn segment(flags: u8, payload: usize) -> Vec<u8> {
+    let mut packet = vec![0; 40 + payload];
+    let len = packet.len() as u16;
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[9] = protocol::TCP;
+    packet[32] = 5 << 4;
+    packet[33] = flags;
+    packet
+}
+
+#[test]
+fn a_bare_acknowledgement_has_no_place_in_its_flow() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let now = start + Duration::from_millis(150);
+    let mut egress = client(start);
+    let token = egress.lanes[0]
+        .path
+        .poll_probe(start, now)
+        .map_or(0, |probe| probe.token);
+    egress.handle_probe_reply(PathId(0), token, now);
+    assert_eq!(egress.lanes[0].path.state(), State::Active);
+    let flags = [
+        tcp_flag::ACK,
+        tcp_flag::ACK,
+        tcp_flag::ACK,
+        tcp_flag::ACK | tcp_flag::FIN,
+    ];
+    for (buffer, (flags, payload)) in flags.into_iter().zip([10, 0, 10, 0]).enumerate() {
+        let offload = Offload::default();
+        egress
+            .enqueue(&mut segment(flags, payload), offload, buffer as u32, now)
+            .expect("there is room");
+    }
+    let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now))
+        .filter_map(|transmit| match transmit.body {
+            Body::Packets {
+                unordered, sequence, ..
+            } => Some((unordered, sequence.0)),
+            Body::Report(_) | Body::Probe(_) | Body::Reply(_) => None,
+        })
+        .collect();
+    let [(false, first), (true, _), (false, second), (false, third)] = sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!((second, third), (first + 1, first + 2));
+}
+
+#[test]
+fn a_path_that_moved_on_this_side_is_probed_at_once() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let mut egress = client(start);
+    let moved = start + Duration::from_millis(1);
+    egress.handle_moved(PathId(0), 68, moved);
+    assert!(probes(&mut egress, moved) > 0);
+}
+
+#[test]
+fn what_a_silent_path_has_not_reported_is_wanted_once() {
+    let now = Instant::from_nanos(1_000_000_000);
+    let packet = segment(tcp_flag::ACK, 100);
+    let summary = inner::parse(&packet).expect("a packet");
+    let cut = Segmenter::new(&packet, &summary, Offload::default()).expect("a segment");
+    let parcel = |buffer: u32| Parcel {
+        run: Run {
+            buffer,
+            cut,
+            next: 0,
+            checksum_partial: false,
+            ecn_capable: false,
+            mark: false,
+            order_free: false,
+            layer: None,
+            since: now,
+        },
+        flow: 0,
+        class: Class::Bulk,
+        sequence: hawser_units::Sequence(buffer),
+    };
+    let mut kept = Kept::new();
+    for counter in 10..14 {
+        let parcel = parcel(counter as u32);
+        kept.keep(
+            PathId(0),
+            counter..counter + 1,
+            parcel,
+            now + Duration::from_secs(1),
+        );
+    }
+    kept.on_missing(PathId(0), 13, now);
+    kept.on_silence(PathId(0), 11, now);
+    kept.on_silence(PathId(1), 0, now);
+    let buffers: Vec<u32> = std::iter::from_fn(|| kept.next(now))
+        .map(|wanted| wanted.parcel.run.buffer)
+        .collect();
+    assert_eq!(buffers, [13, 12], "each once, and nothing that was reported");
+}
