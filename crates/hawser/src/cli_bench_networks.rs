@@ -1,7 +1,6 @@
 //! `hawser bench networks`: what Hawser makes of several networks, beside the best of them, the kernel's MPTCP and their sum.
 #![expect(clippy::print_stdout, reason = "results are this command's output")]
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use hawser_lab::{Comparison, Progress};
@@ -10,7 +9,9 @@ use serde::Serialize;
 
 use crate::committed;
 use crate::committed::Set;
-use crate::ways::{asked, lab_options, refuse};
+use crate::progress;
+use crate::refusal::refuse;
+use crate::ways::{self, lab_options};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
@@ -36,7 +37,7 @@ const HELP: &str = "\
 Runs in network namespaces with real sockets; needs root. One scenario takes its duration times ways times runs.
 
 Examples:
-  sudo hawser bench networks                               all committed scenarios: a quarter of an hour
+  sudo hawser bench networks                               all committed scenarios: 25 minutes
   sudo hawser bench networks rtt-70 my.toml --runs 5
   sudo hawser bench networks --set workload.0.streams=16
   sudo hawser bench networks --set workload.0.direction=up --json";
@@ -50,26 +51,22 @@ pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
         print!("{}", SET.list());
         return Ok(ExitCode::SUCCESS);
     }
-    let scenarios = match SET.find(&args.scenarios, &args.settings) {
+    let scenarios = match find(args) {
         Ok(scenarios) => scenarios,
-        Err(problem) => return Ok(refuse(&problem)),
+        Err(problem) => return Ok(refuse(problem)),
     };
     let options = lab_options(None)?;
     let mut rows = Vec::new();
     if !args.json {
         println!("{}", heading(args.runs));
     }
-    for (name, scenario) in scenarios {
+    for (name, scenario, ways) in scenarios {
         let mut on_progress = |now: &Progress<'_>| {
             let share = now.elapsed.as_secs_f64() / now.duration.as_secs_f64().max(1e-9);
-            show(&format!("{name}: {} {:.0} %", now.via.label(), share * 100.0));
-        };
-        let ways = match ways_of(&scenario) {
-            Ok(ways) => ways,
-            Err(problem) => return Ok(refuse(&problem)),
+            progress::line(|| format!("{name}: {} {:.0} %", now.via.label(), share * 100.0));
         };
         let comparison = hawser_lab::compare(&scenario, &ways, args.runs, &options, &mut on_progress)?;
-        show("");
+        progress::clear_line();
         let row = Row::new(name, comparison);
         if !args.json {
             println!("{}", row.to_text());
@@ -87,8 +84,19 @@ pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The scenarios that are asked for, each with its ways.
+fn find(args: &NetworksArgs) -> Result<Vec<(String, Scenario, Vec<Via>)>, String> {
+    let scenarios = SET.find(&args.scenarios, &args.settings)?.into_iter();
+    scenarios
+        .map(|(name, scenario)| {
+            let ways = ways_of(&name, &scenario)?;
+            Ok((name, scenario, ways))
+        })
+        .collect()
+}
+
 /// The scenario's own way, each network alone, and MPTCP where everything is TCP.
-fn ways_of(scenario: &Scenario) -> Result<Vec<Via>, String> {
+fn ways_of(name: &str, scenario: &Scenario) -> Result<Vec<Via>, String> {
     let is_tcp = scenario
         .workloads
         .iter()
@@ -98,14 +106,7 @@ fn ways_of(scenario: &Scenario) -> Result<Vec<Via>, String> {
     } else {
         Vec::new()
     };
-    asked(scenario, true, &versus)
-}
-
-/// One line that is written again and again, where somebody can see it.
-fn show(line: &str) {
-    if std::io::stderr().is_terminal() {
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
-    }
+    ways::in_lab(name, scenario, true, &versus)
 }
 
 #[derive(Debug, Serialize)]
@@ -192,7 +193,7 @@ mod tests {
     #[test]
     fn each_network_and_mptcp_stand_beside_hawser() {
         let all = SET.find(&["four".to_owned()], &[]).expect("a scenario");
-        let labels: Vec<String> = ways_of(&all[0].1)
+        let labels: Vec<String> = ways_of(&all[0].0, &all[0].1)
             .expect("legal")
             .iter()
             .map(Via::label)

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use hawser_node::config::{self, ClientConfig, ConfigError, HubConfig};
 use serde_json::json;
 
+use crate::refusal::{BAD_CONFIGURATION, complain};
+
 /// Tests a configuration or scenario file, and touches nothing.
 ///
 /// Says file, line and remedy of the first error, and exits with 64 then.
@@ -60,10 +62,10 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         ),
         (None, false) => println!("{}: a good {name}", args.file.display()),
         (Some(problem), false) => {
-            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {problem}\n"));
+            complain(problem);
         }
     }
-    Ok(problem.map_or(ExitCode::SUCCESS, |_| ExitCode::from(crate::BAD_CONFIGURATION)))
+    Ok(problem.map_or(ExitCode::SUCCESS, |_| ExitCode::from(BAD_CONFIGURATION)))
 }
 
 fn guess(file: &Path) -> Result<Kind, ConfigError> {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use hawser_sim::compare::{self, COMPARISONS, Comparison};
 use hawser_sim::parallel;
 
-use crate::progress;
+use crate::{progress, refusal};
 
 /// Lets published ideas, and what Hawser does, compete under the same conditions in the simulator.
 ///
@@ -39,15 +39,10 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let known = |name: &String| COMPARISONS.iter().any(|comparison| comparison.name() == name);
     if let Some(unknown) = args.names.iter().find(|name| !known(name)) {
         let names: Vec<&str> = COMPARISONS.iter().map(|comparison| comparison.name()).collect();
-        // Standard error may be closed; the exit code says it too.
-        let _ = std::io::Write::write_fmt(
-            &mut std::io::stderr(),
-            format_args!(
-                "hawser: no comparison is called {unknown:?}; there are {}\n",
-                names.join(", ")
-            ),
-        );
-        return Ok(ExitCode::from(USAGE));
+        return Ok(refusal::unknown(format!(
+            "no comparison is called {unknown:?}; there are {}",
+            names.join(", ")
+        )));
     }
     let is_chosen = |name: &str| args.names.is_empty() || args.names.iter().any(|chosen| chosen == name);
     let chosen = COMPARISONS.iter().copied();
@@ -77,6 +72,3 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
-
-/// As clap ends on arguments it does not know.
-const USAGE: u8 = 2;

@@ -1,7 +1,6 @@
 //! `hawser conform`: the simulator held against real packets, scenario by scenario.
 #![expect(clippy::print_stdout, reason = "results are this command's output")]
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -13,7 +12,9 @@ use serde::Serialize;
 
 use crate::committed;
 use crate::committed::Set;
-use crate::ways::{lab_options, refuse};
+use crate::progress;
+use crate::refusal::refuse;
+use crate::ways::lab_options;
 
 /// Runs scenarios in the simulator and in the lab, and prints the goodput of both side by side.
 ///
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
     }
     let scenarios = match SET.find(&args.scenarios, &[]) {
         Ok(scenarios) => scenarios,
-        Err(problem) => return Ok(refuse(&problem)),
+        Err(problem) => return Ok(refuse(problem)),
     };
     let lab = if args.sim_only {
         None
@@ -96,20 +97,15 @@ fn compare(name: &str, scenario: &Scenario, runs: u32, lab: Option<&Options>) ->
         simulated.push(outcome.report.goodput_bps.total);
         if let Some(options) = lab {
             let line = format!("{name}: run {} of {runs}", round + 1);
-            let report = hawser_lab::run(&scenario, &scenario.via, options, &mut |_| show(&line))
-                .with_context(|| format!("{name}: lab"))?;
-            show("");
+            let report = hawser_lab::run(&scenario, &scenario.via, options, &mut |_| {
+                progress::line(|| line.clone());
+            })
+            .with_context(|| format!("{name}: lab"))?;
+            progress::clear_line();
             measured.push(report.goodput_bps.total);
         }
     }
     Ok(Row::new(name, scenario, simulated, measured))
-}
-
-/// One line that is written again and again, where somebody can see it.
-fn show(line: &str) {
-    if std::io::stderr().is_terminal() {
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
-    }
 }
 
 /// All scenarios of one call.

@@ -1,14 +1,15 @@
 //! `hawser lab`: a scenario on real packets.
 #![expect(clippy::print_stdout, reason = "results are this command's output")]
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use hawser_lab::{Progress, read_scenario};
-use hawser_netem::scenario::{Scenario, Via};
+use hawser_netem::scenario::Scenario;
 
-use crate::ways::{self, lab_options, refuse};
+use crate::progress;
+use crate::refusal::refuse;
+use crate::ways::{self, lab_options};
 
 /// Runs a scenario with real kernel sockets and emulated networks.
 #[derive(Debug, clap::Args)]
@@ -42,22 +43,22 @@ pub(crate) struct LabArgs {
 pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
     let scenario = match read_scenario(&args.scenario, &args.settings) {
         Ok(scenario) => scenario,
-        Err(error) => return Ok(refuse(&error.to_string())),
+        Err(error) => return Ok(refuse(error)),
     };
-    let ways = match runnable(&args, &scenario) {
+    let file = args.scenario.display();
+    let ways = match ways::in_lab(file, &scenario, args.compare, &args.versus) {
         Ok(ways) => ways,
-        Err(problem) => return Ok(refuse(&problem)),
+        Err(problem) => return Ok(refuse(problem)),
     };
     let options = lab_options(args.keep.as_deref())?;
-    let mut progress = ProgressLine::new(&scenario);
-    let mut on_progress = |now: &Progress<'_>| progress.show(now);
+    let mut on_progress = |now: &Progress<'_>| progress::line(|| describe(&scenario, now));
     if ways.len() == 1 && args.runs == 1 {
         let report = hawser_lab::run(&scenario, &ways[0], &options, &mut on_progress)?;
-        progress.clear();
+        progress::clear_line();
         print(args.json, || serde_json::to_string(&report), &report.to_text())?;
     } else {
         let comparison = hawser_lab::compare(&scenario, &ways, args.runs, &options, &mut on_progress)?;
-        progress.clear();
+        progress::clear_line();
         print(
             args.json,
             || serde_json::to_string(&comparison),
@@ -65,24 +66,6 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
         )?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn runnable(args: &LabArgs, scenario: &Scenario) -> Result<Vec<Via>, String> {
-    let ways = ways::asked(scenario, args.compare, &args.versus)?;
-    match ways
-        .iter()
-        .find(|via| matches!(via, Via::Direct | Via::Peer | Via::Repeater))
-    {
-        Some(via) => Err(format!(
-            "via {:?} does not exist yet; use hub, mptcp or single:<network>",
-            via.label()
-        )),
-        None if scenario.workloads.is_empty() => Err(format!(
-            "{}: there is no workload; write at least one [[workload]]",
-            args.scenario.display()
-        )),
-        None => Ok(ways),
-    }
 }
 
 fn print(as_json: bool, json: impl FnOnce() -> serde_json::Result<String>, text: &str) -> anyhow::Result<()> {
@@ -94,49 +77,20 @@ fn print(as_json: bool, json: impl FnOnce() -> serde_json::Result<String>, text:
     Ok(())
 }
 
-/// One line that is written again and again, where somebody can see it.
-struct ProgressLine {
-    names: Vec<String>,
-    is_shown: bool,
-}
-
-impl ProgressLine {
-    fn new(scenario: &Scenario) -> Self {
-        let names = scenario
-            .networks
-            .iter()
-            .map(|network| network.name.clone())
-            .collect();
-        Self {
-            names,
-            is_shown: std::io::stderr().is_terminal(),
-        }
-    }
-
-    fn show(&mut self, now: &Progress<'_>) {
-        if !self.is_shown {
-            return;
-        }
-        let networks: Vec<String> = self
-            .names
-            .iter()
-            .zip(&now.networks_bps)
-            .map(|(name, bps)| format!("{name} {:.1}", bps / 1e6))
-            .collect();
-        let _ = write!(
-            std::io::stderr(),
-            "\r\x1b[K{} {:.1}/{:.0} s: {:.1} Mbit/s ({})",
-            now.via.label(),
-            now.elapsed.as_secs_f64(),
-            now.duration.as_secs_f64(),
-            now.goodput_bps / 1e6,
-            networks.join(", ")
-        );
-    }
-
-    fn clear(&mut self) {
-        if self.is_shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
+/// What a run does now: the way, the time, and goodput by network in Mbit/s.
+fn describe(scenario: &Scenario, now: &Progress<'_>) -> String {
+    let networks: Vec<String> = scenario
+        .networks
+        .iter()
+        .zip(&now.networks_bps)
+        .map(|(network, bps)| format!("{} {:.1}", network.name, bps / 1e6))
+        .collect();
+    format!(
+        "{} {:.1}/{:.0} s: {:.1} Mbit/s ({})",
+        now.via.label(),
+        now.elapsed.as_secs_f64(),
+        now.duration.as_secs_f64(),
+        now.goodput_bps / 1e6,
+        networks.join(", ")
+    )
 }

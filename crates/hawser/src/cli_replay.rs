@@ -9,7 +9,7 @@ use hawser_sim::recording::{Recording, Replay};
 use hawser_sim::sweep::{Cell, Row};
 use serde_json::{Value, json};
 
-use crate::BAD_CONFIGURATION;
+use crate::refusal::refuse;
 
 /// What `hawser sim` takes for replays.
 #[derive(Debug, clap::Args)]
@@ -51,9 +51,7 @@ pub(crate) fn run(
     let runs = match prepare(args, path, settings) {
         Ok(runs) => runs,
         Err(problem) => {
-            // Standard error may be closed; the exit code says it too.
-            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {problem}\n"));
-            return Ok(Some(ExitCode::from(BAD_CONFIGURATION)));
+            return Ok(Some(refuse(problem)));
         }
     };
     let measure = |scenario: &Scenario| run_one(scenario).map_err(anyhow::Error::msg);

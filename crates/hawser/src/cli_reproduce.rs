@@ -10,6 +10,7 @@ use hawser_sim::parallel;
 use hawser_sim::reproduce::{self, EXPERIMENTS, Plan, Progress, Reproduction, Selected, Verdict};
 
 use crate::progress;
+use crate::refusal::unknown;
 
 /// Runs the evaluations of the papers again and holds them against what the papers print.
 ///
@@ -43,11 +44,7 @@ pub(crate) struct ReproduceArgs {
 pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
     let selected = match reproduce::select(&args.selection) {
         Ok(selected) => selected,
-        Err(unknown) => {
-            // Standard error may be closed; the exit code says it too.
-            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {unknown}\n"));
-            return Ok(ExitCode::from(USAGE));
-        }
+        Err(problem) => return Ok(unknown(problem)),
     };
     if args.list {
         list(&selected, args.json)?;
@@ -144,6 +141,3 @@ fn measured_of(listed: &Reproduction, measured: &[String]) -> usize {
         .filter(|claim| has_experiment(&claim.claim.id))
         .count()
 }
-
-/// As clap ends on arguments it does not know.
-const USAGE: u8 = 2;

@@ -2,7 +2,7 @@
 #![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,8 +16,8 @@ use hawser_sim::run::{self, Outcome, TapMaker, Watch};
 use hawser_sim::sweep::Row;
 use hawser_units::Duration;
 
-use crate::ways::{self, refuse};
-use crate::{cli_replay, cli_sweep};
+use crate::refusal::refuse;
+use crate::{cli_replay, cli_sweep, progress, ways};
 
 /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
 #[derive(Debug, clap::Args)]
@@ -70,11 +70,11 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
     let path = args.scenario.as_deref().context("there is no scenario")?;
     let scenario = match read_scenario(path, &args.settings) {
         Ok(scenario) => scenario,
-        Err(error) => return Ok(refuse(&error.to_string())),
+        Err(error) => return Ok(refuse(error)),
     };
     let ways = match ways::asked(&scenario, args.compare, &args.versus) {
         Ok(ways) => ways,
-        Err(problem) => return Ok(refuse(&problem)),
+        Err(problem) => return Ok(refuse(problem)),
     };
     let mut runs: Vec<Vec<Report>> = vec![Vec::new(); ways.len()];
     for round in 0..args.runs {
@@ -86,7 +86,7 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
             let timeline = args.timeline.as_deref().filter(|_| is_first);
             let outcome = match simulate(&scenario, via, pcap, timeline.is_some())? {
                 Ok(outcome) => outcome,
-                Err(error) => return Ok(refuse(&format!("{}: {error}", path.display()))),
+                Err(error) => return Ok(refuse(format!("{}: {error}", path.display()))),
             };
             if let Some(file) = args.series.as_deref().filter(|_| is_first) {
                 write_series(&outcome.report, file)
@@ -138,17 +138,11 @@ fn simulate(
     pcap: Option<&Path>,
     air: bool,
 ) -> anyhow::Result<Result<Outcome, run::RunError>> {
-    let is_shown = std::io::stderr().is_terminal();
     let mut on_progress = |elapsed: Duration| {
-        if is_shown {
-            let _ = write!(
-                std::io::stderr(),
-                "\r\x1b[K{} {:.1}/{:.0} s",
-                via.label(),
-                elapsed.as_secs_f64(),
-                scenario.duration.as_secs_f64()
-            );
-        }
+        progress::line(|| {
+            let (now, all) = (elapsed.as_secs_f64(), scenario.duration.as_secs_f64());
+            format!("{} {now:.1}/{all:.0} s", via.label())
+        });
     };
     let outcome = match pcap {
         None => run::run(scenario, via, Watch { tap: None, air }, &mut on_progress),
@@ -175,9 +169,7 @@ fn simulate(
             }
         }
     };
-    if is_shown {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
+    progress::clear_line();
     Ok(outcome)
 }
 

@@ -10,7 +10,8 @@ use hawser_sim::parallel;
 use hawser_sim::sweep::{self, Progress, Row, Shard, Summary, Sweep, SweepError};
 use serde_json::json;
 
-use crate::{BAD_CONFIGURATION, progress};
+use crate::progress;
+use crate::refusal::refuse;
 
 /// What `hawser sim` takes for sweeps.
 #[derive(Debug, clap::Args)]
@@ -46,7 +47,7 @@ pub(crate) fn run(
     let summary = match (&args.sweep, &args.merge) {
         (Some(file), _) => match Sweep::read(file, &|path| std::fs::read_to_string(path)) {
             Ok(sweep) => execute(&sweep, args, file, run_one)?,
-            Err(error) => return Ok(Some(refuse(&error))),
+            Err(error) => return Ok(Some(refuse(error))),
         },
         (None, Some(directory)) => sweep::merge(directory)?,
         (None, None) => return Ok(None),
@@ -101,10 +102,4 @@ fn print(summary: &Summary, as_json: bool) {
         csv.display(),
         parquet.display()
     );
-}
-
-fn refuse(error: &SweepError) -> ExitCode {
-    // Standard error may be closed; the exit code says it too.
-    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("hawser: {error}\n"));
-    ExitCode::from(BAD_CONFIGURATION)
 }

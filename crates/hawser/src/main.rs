@@ -21,14 +21,16 @@ mod committed;
 mod large_pages;
 mod logs;
 mod progress;
+mod refusal;
 mod ways;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use hawser_node::config::ConfigError;
+
+use crate::refusal::{BAD_CONFIGURATION, complain};
 
 /// Uses every network around at once.
 ///
@@ -110,8 +112,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => cli_bench::run(args),
     };
     result.unwrap_or_else(|error| {
-        // Standard error may be closed; the exit code says it too.
-        let _ = writeln!(std::io::stderr(), "hawser: {error:#}");
+        complain(format_args!("{error:#}"));
         if error.chain().any(|cause| cause.is::<ConfigError>()) {
             ExitCode::from(BAD_CONFIGURATION)
         } else {
@@ -119,6 +120,3 @@ fn main() -> ExitCode {
         }
     })
 }
-
-/// A file that cannot be used, as opposed to a failure while running.
-const BAD_CONFIGURATION: u8 = 64;

@@ -1,6 +1,6 @@
-//! A bar for long runs, where somebody can see it.
+//! How far a long run is, where somebody can see it.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -14,6 +14,18 @@ pub(crate) fn bar(total: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed}, {eta} to go  {msg}");
     ProgressBar::with_draw_target(Some(total as u64), target)
         .with_style(style.expect("the template is tested"))
+}
+
+/// Writes one line over the last one on standard error, or nothing when that is no terminal.
+pub(crate) fn line(text: impl FnOnce() -> String) {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K{}", text());
+    }
+}
+
+/// Takes the line of [`line`] away.
+pub(crate) fn clear_line() {
+    line(String::new);
 }
 
 #[cfg(test)]

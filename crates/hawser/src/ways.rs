@@ -1,8 +1,7 @@
 //! Which ways to carry a scenario's traffic were asked for, and the lab to run them in: shared by the commands that compare them.
 
-use std::io::Write;
+use std::fmt::Display;
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::Context;
 use hawser_lab::{Options, RunDir, prepare_process};
@@ -38,6 +37,32 @@ pub(crate) fn asked(scenario: &Scenario, compare: bool, versus: &[String]) -> Re
     Ok(ways)
 }
 
+/// As [`asked`], of ways that the lab has. `file` is what the scenario is called.
+///
+/// # Errors
+/// Nothing can be run: one line for the user.
+pub(crate) fn in_lab(
+    file: impl Display,
+    scenario: &Scenario,
+    compare: bool,
+    versus: &[String],
+) -> Result<Vec<Via>, String> {
+    let ways = asked(scenario, compare, versus)?;
+    match ways
+        .iter()
+        .find(|via| matches!(via, Via::Direct | Via::Peer | Via::Repeater))
+    {
+        Some(via) => Err(format!(
+            "via {:?} does not exist yet; use hub, mptcp or single:<network>",
+            via.label()
+        )),
+        None if scenario.workloads.is_empty() => Err(format!(
+            "{file}: there is no workload; write at least one [[workload]]"
+        )),
+        None => Ok(ways),
+    }
+}
+
 /// Readies this process for the lab, while it has one thread. `keep`: where configurations and logs of the daemons stay.
 ///
 /// # Errors
@@ -48,11 +73,4 @@ pub(crate) fn lab_options(keep: Option<&Path>) -> anyhow::Result<Options> {
         program: std::env::current_exe().context("cannot find this program")?,
         run_dir: RunDir::new(keep)?,
     })
-}
-
-/// Says why a scenario cannot be run.
-pub(crate) fn refuse(problem: &str) -> ExitCode {
-    // Standard error may be closed; the exit code says it too.
-    let _ = writeln!(std::io::stderr(), "hawser: {problem}");
-    ExitCode::from(64)
 }

@@ -1,8 +1,8 @@
 //! What was sent, kept for a while in case its receiver reports it missing.
 //!
 //! Every transmission of packets leaves a record on its path; the buffers it was cut from live until the youngest record that needs them is too old.
-//! A packet that is reported missing, or not reported by a path that fell silent, becomes wanted once, goes out again on some path, and leaves a record there in turn, so that a repair that is lost is
-//! repaired too.
+//! A packet that is reported missing, or not reported by a path that fell silent, becomes wanted once, goes out again on some
+//! path, and leaves a record there in turn, so that a repair that is lost is repaired too.
 //!
 //! ```text
 //!   sent --keep--> kept --on_missing--> wanted --next, keep_again--> kept (round + 1)

@@ -54,14 +54,14 @@ struct Batch {
 /// Cost: O(1) a report.
 #[derive(Debug)]
 pub struct Delay {
-    /// Smoothed over eight reports.
-    forward: Option<i32>,
+    /// Towards us, smoothed over eight reports.
     reverse: i32,
     /// Mean difference between successive reports, us.
     jitter: u32,
     /// Deviation of single packets, us; rises at once.
     spread: u32,
-    last: i32,
+    /// Away from us, by the newest report.
+    last: Option<i32>,
     batch: Batch,
     batch_since: Instant,
     /// The least of this window and the one before.
@@ -78,11 +78,10 @@ impl Delay {
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
-            forward: None,
             reverse: 0,
             jitter: 0,
             spread: 0,
-            last: 0,
+            last: None,
             batch: Batch::default(),
             batch_since: now,
             least: None,
@@ -96,12 +95,11 @@ impl Delay {
     /// Takes in a report.
     pub fn on_report(&mut self, measured: &Measured, now: Instant) {
         let forward = measured.forward_us;
-        if let Some(smoothed) = self.forward {
-            self.forward = Some(smoothed.wrapping_add(forward.wrapping_sub(smoothed) / 8));
+        if let Some(last) = self.last {
             self.reverse = self
                 .reverse
                 .wrapping_add(measured.reverse_us.wrapping_sub(self.reverse) / 8);
-            let change = forward.wrapping_sub(self.last);
+            let change = forward.wrapping_sub(last);
             self.jitter =
                 (u64::from(self.jitter) * 15 + u64::from(change.unsigned_abs())).div_ceil(16) as u32;
             let time = now.since(self.newest_at).as_secs_f64();
@@ -109,10 +107,9 @@ impl Delay {
                 self.trend += (f64::from(change) / 1e6 / time - self.trend) * time.min(0.5);
             }
         } else {
-            self.forward = Some(forward);
             self.reverse = measured.reverse_us;
         }
-        self.last = forward;
+        self.last = Some(forward);
         self.spread = measured
             .spread_us
             .min(MAX_SPREAD_US)

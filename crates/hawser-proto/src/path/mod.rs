@@ -255,7 +255,7 @@ impl Path {
     /// Packets sent after the newest one reported.
     #[must_use]
     pub fn packets_in_flight(&self) -> u32 {
-        (self.next_counter - 1 - self.reported.unwrap_or(0)).min(u64::from(u32::MAX)) as u32
+        (self.next_counter - 1 - self.reported()).min(u64::from(u32::MAX)) as u32
     }
 
     /// UDP payload bytes that may be sent now; 0 or at least `packet`.
@@ -312,7 +312,7 @@ impl Path {
         self.next_counter += 1;
         self.grow_ring();
         if eliciting {
-            if self.eliciting_sent <= self.reported.unwrap_or(0) {
+            if self.eliciting_sent <= self.reported() {
                 // Idle until now: the rate sample starts here.
                 self.acked_sent_at = now;
             }
@@ -330,7 +330,7 @@ impl Path {
             delivered_us: self.delivered_us,
             acked_sent_at: self.acked_sent_at,
             eliciting,
-            app_limited: self.reported.unwrap_or(0) < self.idle_until,
+            app_limited: self.reported() < self.idle_until,
         };
         counter
     }
@@ -360,7 +360,7 @@ impl Path {
 
     /// Takes in a report on this path. Returns whether the state changed.
     pub fn handle_feedback(&mut self, report: &Feedback, now: Instant) -> bool {
-        let newer = report.highest > self.reported.unwrap_or(0) && report.highest < self.next_counter;
+        let newer = report.highest > self.reported() && report.highest < self.next_counter;
         if !newer {
             return false;
         }
@@ -467,7 +467,7 @@ impl Path {
 
     /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
     fn overdue(&self, now: Instant) -> Option<Instant> {
-        let reported = self.reported.unwrap_or(0);
+        let reported = self.reported();
         if self.eliciting_sent <= reported {
             return None;
         }

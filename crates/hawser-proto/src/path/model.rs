@@ -1,6 +1,6 @@
 //! What a path can carry: its rate, its delay, and how much to keep in flight.
 //!
-//! The model follows the delivery rate that the receiver reports and the smallest round trip, as BBR does, and adds what
+//! The model follows the delivery rate that the receiver reports and the round trip without a queue, as BBR does, and adds what
 //! striping needs: the standing queue is watched every round and drained before it can hold up interactive packets, and a rate
 //! estimate that the queue contradicts is forgotten at once instead of after ten rounds, because links here swing tenfold
 //! within a second.
@@ -8,9 +8,9 @@
 //! ```text
 //!            rate stops growing, a queue stands, or packets are lost
 //!  Startup ------------------------------------------> Drain
-//!                                                        | in flight <= rate x min round trip
+//!                                                        | in flight <= rate x round trip
 //!                                                        v
-//!                          queue stands           +-> Cruise (probe 1.25, drain 0.75, 6 rounds at 1)
+//!              queue stands, or overflows         +-> Cruise (probe 1.25 to 2, drain 0.75, 6 rounds at 1)
 //!                    Drain <----------------------+      |
 //!                      +---------------------------------+
 //! ```

@@ -150,6 +150,18 @@ impl Experiment for SpareChannels {
     }
 }
 
+/// Three layers of 15 kbit/s by the discipline of that name; the loss of each, percent.
+fn lost(name: &str, losses: &[f64], changes: &[(Duration, Vec<f64>)], seed: u64) -> Vec<f64> {
+    let stated = Stated {
+        losses,
+        layers: 3,
+        kbps: 15,
+        name,
+        changes,
+    };
+    layers_lost(&stated, seed)
+}
+
 fn cells(table: &str) -> impl Iterator<Item = String> {
     (0..3).flat_map(move |layer| DISCIPLINES.map(|name| format!("H.{table}.l{layer}.{name}")))
 }
@@ -165,14 +177,7 @@ fn table(
     DISCIPLINES
         .iter()
         .map(|name| {
-            let stated = Stated {
-                losses,
-                layers: 3,
-                kbps: 15,
-                name,
-                changes,
-            };
-            let lost = layers_lost(&stated, seed);
+            let lost = lost(name, losses, changes, seed);
             for (layer, loss) in lost.iter().enumerate() {
                 findings.value(format!("H.{table}.l{layer}.{name}"), *loss, Unit::Percent);
             }
@@ -264,23 +269,12 @@ fn in_turn(count: usize, bad: f64, step: usize) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn lost(name: &str, losses: &[f64], changes: &[(Duration, Vec<f64>)]) -> Vec<f64> {
-        let stated = Stated {
-            losses,
-            layers: 3,
-            kbps: 15,
-            name,
-            changes,
-        };
-        layers_lost(&stated, 1)
-    }
-
     #[test]
     fn with_the_errors_of_its_text_table_ix_would_be_another() {
         let changes: Vec<_> = (1..30)
             .map(|step| (TURN * step, in_turn(2, 0.1, step as usize)))
             .collect();
-        let lost = lost("lps", &in_turn(2, 0.1, 0), &changes);
+        let lost = lost("lps", &in_turn(2, 0.1, 0), &changes, 1);
         // The table prints 1, 5 and 100 %.
         assert!((lost[0] - 1.0).abs() < 0.5, "{lost:?}");
         assert!((9.0..11.0).contains(&lost[1]), "{lost:?}");
@@ -292,11 +286,11 @@ mod tests {
         // One channel swallows everything during the last fifth, and nobody is told.
         let failure = [(LENGTH * 4 / 5, vec![0.01, 1.0, 0.01])];
         let all = [0.01; 3];
-        let mut descriptions = lost("ips", &all, &failure);
+        let mut descriptions = lost("ips", &all, &failure, 1);
         descriptions.sort_by(f64::total_cmp);
         assert!(descriptions[1] < 2.0, "{descriptions:?}");
         assert!((15.0..25.0).contains(&descriptions[2]), "{descriptions:?}");
-        let shared = lost("random", &all, &failure);
+        let shared = lost("random", &all, &failure, 1);
         assert!(shared.iter().all(|lost| *lost > 4.0), "{shared:?}");
     }
 }
