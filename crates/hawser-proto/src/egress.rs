@@ -16,7 +16,7 @@ use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
 use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
-use crate::flow::{Flows, Refusal, Run};
+use crate::flow::{Flow, Flows, Refusal, Run};
 use crate::path::{self, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use choosing::Decision;
@@ -270,6 +270,7 @@ impl<B: Copy> Egress<B> {
             buffer,
             cut,
             next: 0,
+            context: None,
             checksum_partial: offload.checksum_partial,
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
@@ -379,7 +380,7 @@ impl<B: Copy> Egress<B> {
             class,
             sequence,
         } = wanted.parcel;
-        let len = run.cut.len_of(run.next);
+        let len = run.len_of(run.next);
         self.build_views(len as u32, is_few, now);
         let arrival = |view: &PathView| view.ready_at.max(now) + view.delay;
         let best = (0..self.views.len()).min_by_key(|at| arrival(&self.views[*at]));
@@ -494,7 +495,7 @@ impl<B: Copy> Egress<B> {
     }
 
     fn drop_head(&mut self, slot: u16, count: u16, now: Instant) {
-        let freed = self.flows.advance(slot, count);
+        let freed = self.flows.skip(slot, count);
         self.free(freed, now);
     }
 
@@ -508,14 +509,18 @@ impl<B: Copy> Egress<B> {
         now: Instant,
     ) -> Transmit<B> {
         let flow = self.flows.get(slot).expect("the flow was chosen");
-        let run = *flow.head().expect("its head was chosen");
+        let head = flow.head().expect("its head was chosen");
         let class = flow.class;
-        let unordered = !copies && (flow.unordered || run.order_free);
+        let unordered = !copies && (flow.unordered || head.order_free);
+        if self.keeping.is_some() && !copies && !unordered {
+            self.flows.compress(slot);
+        }
+        let run = *self.flows.get(slot).and_then(Flow::head).expect("as before");
         let path = &mut self.lanes[lane].path;
         let mut counter = 0;
         let mut bytes = 0;
         for index in run.next..run.next + count {
-            let len = run.cut.len_of(index) as u64;
+            let len = run.len_of(index) as u64;
             let number = path.on_sent(len + FRAMING as u64, true, now);
             if index == run.next {
                 counter = number;
@@ -572,7 +577,7 @@ impl<B: Copy> Egress<B> {
             return Some(transmit);
         };
         let release = core::mem::take(last);
-        let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
+        let bytes = (run.len_of(run.next) + FRAMING) as u64;
         for lane in others {
             let path = &mut self.lanes[*lane].path;
             let counter = path.on_sent(bytes, true, now);

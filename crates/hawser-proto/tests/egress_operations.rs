@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_proto::egress::{Body, Egress};
+use hawser_proto::flow::Run;
 use hawser_proto::path::{self, Probing, State};
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, PathId, Rate};
+use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, FRAMING, Feedback, Missing};
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
@@ -119,9 +121,27 @@ struct Driver {
     unproven: BTreeMap<u16, (u64, u64)>,
     /// Sequence numbers by flow slot and path: a place in a flow is sent once on each path at most.
     places: BTreeSet<(u16, u32, u16)>,
+    /// Buffer and place of the context that each flow sent last.
+    contexts: BTreeMap<u16, (usize, u32)>,
 }
 
 impl Driver {
+    /// A compressed packet refers to the context that its flow sent last, by its place as well as by its segment.
+    fn check_context(&mut self, run: &Run<usize>, step: u16, flow: u16, place: u32) {
+        let index = run.next + step;
+        match run.form(index) {
+            Form::Whole => {}
+            Form::Context => {
+                self.contexts.insert(flow, (run.buffer, place));
+            }
+            Form::Compressed => {
+                let back = u32::from(index - run.context.expect("it is compressed"));
+                let expected = (run.buffer, place.wrapping_sub(back));
+                assert_eq!(self.contexts.get(&flow), Some(&expected), "flow {flow}");
+            }
+        }
+    }
+
     fn apply(&mut self, op: Op) {
         let now = self.now;
         match op {
@@ -284,7 +304,7 @@ impl Driver {
                         .map(path::Path::state);
                     assert!(matches!(state, Some(State::Active | State::Suspect)), "{state:?}");
                     let bytes = (0..count)
-                        .map(|step| run.cut.len_of(run.next + step) + FRAMING)
+                        .map(|step| run.len_of(run.next + step) + FRAMING)
                         .sum::<usize>();
                     for step in 0..count {
                         let place = (flow, sequence.add(u32::from(step)).0, path);
@@ -292,6 +312,9 @@ impl Driver {
                             unordered || self.places.insert(place) || repair,
                             "{place:?} was sent before"
                         );
+                        if !repair {
+                            self.check_context(&run, step, flow, place.1);
+                        }
                     }
                     if last {
                         self.give_back(run.buffer);
@@ -350,6 +373,7 @@ proptest! {
             sent: BTreeMap::new(),
             unproven: BTreeMap::new(),
             places: BTreeSet::new(),
+            contexts: BTreeMap::new(),
         };
         for op in ops {
             driver.apply(op);

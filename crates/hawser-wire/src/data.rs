@@ -13,10 +13,14 @@
 //!  | inner IP packet, or the body of a feedback or probe ...      | tag (16) |
 //! ```
 //!
+//! An inner packet may come without its headers: [`crate::compression`].
+//!
 //! All integers are big-endian. The two first bits are zero, which no QUIC version 1 packet has (RFC 9000 section
 //! 17 sets the second bit), so both share a port.
 
 use hawser_units::Sequence;
+
+use crate::compression::Form;
 
 /// Bytes of the outer header.
 pub const OUTER_LEN: usize = 12;
@@ -131,6 +135,8 @@ pub struct Inner {
     pub backed: bool,
     /// It is sent again.
     pub repair: bool,
+    /// Whether its headers are there.
+    pub form: Form,
     /// The flow's slot in the sender's table.
     pub flow: u16,
     /// The packet's place in its flow slot.
@@ -143,7 +149,8 @@ const FLAG_CHECKSUM_PARTIAL: u8 = 0x80;
 const FLAG_UNORDERED: u8 = 0x40;
 const FLAG_BACKED: u8 = 0x20;
 const FLAG_REPAIR: u8 = 0x10;
-const FLAGS: u8 = FLAG_CHECKSUM_PARTIAL | FLAG_UNORDERED | FLAG_BACKED | FLAG_REPAIR;
+const FLAG_CONTEXT: u8 = 0x08;
+const FLAG_COMPRESSED: u8 = 0x04;
 const CLASS_MASK: u8 = 0x03;
 
 impl Inner {
@@ -153,9 +160,6 @@ impl Inner {
     pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = body.split_first_chunk::<INNER_LEN>()?;
         let [kind, flags, f0, f1, s0, s1, s2, s3, t0, t1, t2, t3] = *head;
-        if flags & !(FLAGS | CLASS_MASK) != 0 {
-            return None;
-        }
         let kind = match kind {
             0 => Kind::Packet,
             1 => Kind::Feedback,
@@ -163,8 +167,15 @@ impl Inner {
             3 => Kind::ProbeReply,
             _ => return None,
         };
+        let form = match flags & (FLAG_CONTEXT | FLAG_COMPRESSED) {
+            0 => Form::Whole,
+            FLAG_CONTEXT => Form::Context,
+            FLAG_COMPRESSED => Form::Compressed,
+            _ => return None,
+        };
         let inner = Self {
             kind,
+            form,
             class: Class::ALL[usize::from(flags & CLASS_MASK)],
             checksum_partial: flags & FLAG_CHECKSUM_PARTIAL != 0,
             unordered: flags & FLAG_UNORDERED != 0,
@@ -191,6 +202,8 @@ impl Inner {
             (self.unordered, FLAG_UNORDERED),
             (self.backed, FLAG_BACKED),
             (self.repair, FLAG_REPAIR),
+            (self.form == Form::Context, FLAG_CONTEXT),
+            (self.form == Form::Compressed, FLAG_COMPRESSED),
         ] {
             out[1] |= if is_set { flag } else { 0 };
         }

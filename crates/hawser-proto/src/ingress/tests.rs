@@ -1,4 +1,5 @@
 use hawser_units::Sequence;
+use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, FEEDBACK_LEN};
 
 use super::*;
@@ -22,6 +23,7 @@ fn inner(kind: Kind, counter: u64, unordered: bool) -> Inner {
         unordered,
         backed: false,
         repair: false,
+        form: Form::Whole,
         flow: 0,
         sequence: Sequence(counter as u32),
         sent_us: 0,
