@@ -6,7 +6,7 @@ use std::path::Path;
 
 use hawser_node::identity::KeyHash;
 use hawser_node::invitation::{HubAddress, Invitation, Token};
-use hawser_units::Sequence;
+use hawser_units::{PathId, Sequence};
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
@@ -67,7 +67,7 @@ fn data() -> Seeds {
     missing.push(7, 2);
     missing.push(1, 1);
     Feedback {
-        index: 1,
+        path: PathId(1),
         epoch: 3,
         highest: 1 << 40,
         packets: 9,

@@ -287,11 +287,12 @@ impl<B: Copy> Egress<B> {
             })
     }
 
-    /// Takes in the peer's report on one of our paths.
-    pub fn handle_feedback(&mut self, id: PathId, report: &Feedback, now: Instant) {
-        let changed = self
-            .lane(id)
-            .is_some_and(|lane| lane.path.handle_feedback(report, now));
+    /// Takes in the peer's report on one of our paths. What came by another path than the one it is about is ahead of a report that will: it says
+    /// what is missing, and nothing of delays.
+    pub fn handle_feedback(&mut self, came_by: PathId, report: &Feedback, now: Instant) {
+        let id = report.path;
+        let lane = self.lane(id).filter(|_| came_by == id);
+        let changed = lane.is_some_and(|lane| lane.path.handle_feedback(report, now));
         for (first, count) in report.missing.ranges(report.highest) {
             for counter in first..first + u64::from(count) {
                 self.kept.on_missing(id, counter, now);
@@ -317,9 +318,31 @@ impl<B: Copy> Egress<B> {
         self.push_urgent(id, Body::Reply(token));
     }
 
-    /// Sends a report of the receiving half on path `id`.
-    pub fn send_report(&mut self, id: PathId, report: Feedback) {
-        self.push_urgent(id, Body::Report(report));
+    /// Sends a report of the receiving half on its path, and on the fastest one too if that is another and packets are missing: what waits
+    /// for them waits the shorter.
+    pub fn send_report(&mut self, report: Feedback) {
+        self.push_urgent(report.path, Body::Report(report));
+        let fastest = self.fastest().filter(|fastest| *fastest != report.path);
+        if let Some(fastest) = fastest.filter(|_| !report.missing.is_empty()) {
+            self.push_urgent(fastest, Body::Report(report));
+        }
+    }
+
+    fn fastest(&self) -> Option<PathId> {
+        let active = self.lanes.iter().map(|lane| &lane.path);
+        let known = active
+            .filter(|path| path.state() == State::Active)
+            .filter_map(|path| Some((path.relative_delay_us()?, path.id)));
+        // Delays are between two clocks, and wrap.
+        known
+            .reduce(|least, own| {
+                if own.0.wrapping_sub(least.0) < 0 {
+                    own
+                } else {
+                    least
+                }
+            })
+            .map(|(_, id)| id)
     }
 
     fn push_urgent(&mut self, path: PathId, body: Body<B>) {

@@ -66,7 +66,7 @@ fn op() -> impl Strategy<Value = Op> {
                     missing.push(back, count);
                 }
                 let highest = if highest % 2 == 0 { highest % 64 } else { highest >> 16 };
-                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, delay_us, spread_us, open: ce as u16, missing, ..Feedback::default() };
+                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, delay_us, spread_us, open: ce as u16, missing, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }), epoch: 0 };
                 Op::Report { path, all, report }
             }
         ),
@@ -202,6 +202,7 @@ impl Driver {
             Op::Report { path, all, report } => {
                 let (counter, bytes) = self.sent.get(&path).copied().unwrap_or_default();
                 let truth = Feedback {
+                    path: PathId(path),
                     highest: counter,
                     packets: counter as u32,
                     bytes,
@@ -220,7 +221,15 @@ impl Driver {
                     .handle_probe_reply(PathId(path), token.unwrap_or(9), now);
             }
             Op::Probe(path) => self.egress.handle_probe(PathId(path), 4),
-            Op::SendReport(path) => self.egress.send_report(PathId(path), Feedback::default()),
+            Op::SendReport(path) => {
+                let mut missing = Missing::default();
+                missing.push(1, 1);
+                self.egress.send_report(Feedback {
+                    path: PathId(path),
+                    missing,
+                    ..Feedback::default()
+                });
+            }
             Op::Heard(path, bytes) => {
                 self.egress.handle_heard(PathId(path), bytes, now);
                 if let Some((heard, _)) = self.unproven.get_mut(&path) {

@@ -508,7 +508,7 @@ impl Sender {
             Relay::Machine(_) | Relay::Heard { .. } | Relay::Epoch(_) => None,
         };
         self.with(name, |session| match relay {
-            Relay::Machine(ingress::Event::Report(path, report)) => session.egress.send_report(path, report),
+            Relay::Machine(ingress::Event::Report(report)) => session.egress.send_report(report),
             Relay::Machine(ingress::Event::Feedback(path, report)) => {
                 session.egress.handle_feedback(path, &report, at);
             }

@@ -563,7 +563,7 @@ impl Receiving {
                 local_index,
             } => {
                 if let Some(state) = self.sessions.get_mut(&session) {
-                    state.ingress.open_path(path, local_index, now());
+                    state.ingress.open_path(path, now());
                     let entry = PathEntry {
                         session,
                         path,

@@ -323,7 +323,7 @@ impl World {
                     overhead: OVERHEAD,
                 };
                 end.egress.open_path(config, at == CLIENT, START + end.clock);
-                end.ingress.open_path(id, u32::from(id.0) + 7, START + end.clock);
+                end.ingress.open_path(id, START + end.clock);
             }
         }
         world
@@ -490,7 +490,7 @@ impl World {
         end.ingress.flush(now, now, &mut out);
         while let Some(event) = end.ingress.poll_event() {
             match event {
-                Event::Report(id, report) => end.egress.send_report(id, report),
+                Event::Report(report) => end.egress.send_report(report),
                 Event::Feedback(id, report) => end.egress.handle_feedback(id, &report, now),
                 Event::Probe(id, token) => end.egress.handle_probe(id, token),
                 Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),

@@ -246,7 +246,7 @@ impl Tunnel {
         end.ingress.flush(now, now, &mut self.out);
         while let Some(event) = end.ingress.poll_event() {
             match event {
-                Event::Report(id, report) => end.egress.send_report(id, report),
+                Event::Report(report) => end.egress.send_report(report),
                 Event::Feedback(id, report) => end.egress.handle_feedback(id, &report, now),
                 Event::Probe(id, token) => end.egress.handle_probe(id, token),
                 Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
@@ -411,7 +411,7 @@ impl Node for Tunnel {
                     overhead: OVERHEAD,
                 };
                 end.egress.open_path(config, at != HUB, now);
-                end.ingress.open_path(id, u32::from(id.0) + 7, now);
+                end.ingress.open_path(id, now);
             }
             self.ends.push(end);
         }
