@@ -142,7 +142,7 @@ impl Running {
             Direction::Up => Opening::BySender,
         };
         if self.is_multipath {
-            let config = multipath_config(congestion, opening)?;
+            let config = multipath_config(congestion, opening, world.marks)?;
             let ways = world.ways.len();
             let source = MptcpSource::new(config, ways, total, start);
             let sink = MptcpSink::new(config, ways, total, start);
@@ -369,7 +369,11 @@ fn config(
     })
 }
 
-fn multipath_config(congestion: &str, opening: Opening) -> core::result::Result<mptcp::Config, RunError> {
+fn multipath_config(
+    congestion: &str,
+    opening: Opening,
+    ecn: bool,
+) -> core::result::Result<mptcp::Config, RunError> {
     let coupling = match congestion {
         "lia" => Coupling::Lia,
         "olia" => Coupling::Olia,
@@ -383,6 +387,7 @@ fn multipath_config(congestion: &str, opening: Opening) -> core::result::Result<
     Ok(mptcp::Config {
         tcp: tcp::Config {
             opening,
+            ecn,
             ..config.tcp
         },
         ..config
