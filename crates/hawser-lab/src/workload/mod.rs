@@ -5,6 +5,7 @@
 
 pub(crate) mod http;
 mod ping;
+mod quic;
 mod tcp;
 mod udp;
 
@@ -104,6 +105,7 @@ pub(crate) fn start(
             streams,
             congestion,
         } => ("tcp", tcp::start(context, *direction, *streams, congestion)?),
+        Workload::Quic { direction, streams } => ("quic", quic::start(context, *direction, *streams)?),
         Workload::Udp {
             direction,
             rate,
