@@ -4,7 +4,8 @@
 //! - The walk is straight, 34 m at 1 km/h. Two Linux access points stand at 0 and 5 m, three of the department at 19, 27 and 35 m, each 3 m beside it; a
 //!   floor lies between at 10 m and takes 6 dB. A metre away -35 dBm arrive, and 35 dB less a decade of distance; the floor of noise is at -85 dBm;
 //!   fading of 4 dB with a coherence of 200 ms.
-//! - The Linux ones have 802.11g and Minstrel, the department's 802.11n and a rate control that wants frames delivered; 100 packets of buffer each.
+//! - The Linux ones have 802.11g and Minstrel, the department's 802.11n and a rate control that wants frames delivered; the buffers
+//!   of [`super::fairness`] (100 packets at first).
 //! - The server is 5 ms away; OLIA. "All" are the best three, the others are backups; one that is out of reach is no subflow.
 //! - Hand-over changes to the access point that was heard ten beacons more often within two seconds. It leaves the old one first; associating and getting
 //!   an address take 1.5 s, as home routers' DHCP does ([`hawser_radio::juggler::DhcpServerConfig`]).
@@ -17,6 +18,7 @@ use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{FrameLoss, RateControl, Signal, StationConfig};
 use hawser_units::{Duration, Instant};
 
+use super::fairness::BUFFER;
 use super::nomadic::minstrel_ht;
 use super::place::{Client, Flow, Load, Place, START};
 use super::{mbps, ratio};
@@ -74,15 +76,11 @@ fn where_at(now: Instant) -> f64 {
 fn walk(seed: u64, policy: Policy) -> Vec<f64> {
     let linux = StationConfig {
         rate: RateControl::throughput(Standard::G.rates()),
-        queue: 100,
+        queue: BUFFER,
         ..StationConfig::fixed(Standard::G, 6, PhyRate::Ofdm(54))
     };
-    let department = StationConfig {
-        queue: 100,
-        ..minstrel_ht(6)
-    };
     let mut configs = vec![linux; LINUX];
-    configs.resize(POINTS.len(), department);
+    configs.resize(POINTS.len(), minstrel_ht(6));
     let mut place = Place::new(seed, &configs, &Signal::clear(), Duration::from_millis(5));
     let used: Vec<usize> = match policy {
         Policy::Only(point) => vec![point],
@@ -117,6 +115,7 @@ fn walk(seed: u64, policy: Policy) -> Vec<f64> {
             Policy::Only(_) | Policy::All { .. } => {
                 let at = where_at(START + STEP * step);
                 let is_near: Vec<bool> = used.iter().map(|point| power(*point, at) >= REACH).collect();
+                client.reach(&is_near);
                 place.with_source(flow, |source, now| {
                     for (way, is_near) in is_near.iter().enumerate() {
                         source.set_up(way, *is_near, now);
