@@ -1,5 +1,7 @@
 //! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
 
+mod network_tables;
+
 use std::ffi::CString;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -208,12 +210,7 @@ impl System {
                 continue;
             }
             self.enter(entry)?;
-            let mut request = self.handle.rule().add();
-            *request.message_mut() = rule_message(rule, ipv6);
-            request
-                .execute()
-                .await
-                .map_err(|source| refused("add a routing rule".to_owned(), source))?;
+            self.add_rule(rule_message(rule, ipv6)).await?;
         }
         Ok(())
     }
@@ -330,13 +327,12 @@ impl System {
 
     async fn undo_one(&self, entry: &Entry) -> Result<(), SystemError> {
         match entry {
-            Entry::Rule { rule, ipv6 } => {
-                let result = self.handle.rule().del(rule_message(*rule, *ipv6)).execute().await;
-                match result {
-                    Err(error) if is_absent(&error) => Ok(()),
-                    other => other.map_err(|source| refused("remove a routing rule".to_owned(), source)),
-                }
+            Entry::Rule { rule, ipv6 } => self.remove_rule(rule_message(*rule, *ipv6)).await,
+            Entry::MarkRule { number, ipv6 } => self.remove_rule(network_tables::mark_rule(*number, *ipv6)).await,
+            Entry::SourceRule { address, number } => {
+                self.remove_rule(network_tables::source_rule(*address, *number)).await
             }
+            Entry::NetworkTable { number } => self.empty_table(*number).await,
             Entry::NftTable { table } => drop_table(table),
             Entry::Sysctl { key, old, new } => match read_sysctl(key) {
                 // Somebody else has set it since: theirs to keep.
@@ -359,6 +355,22 @@ impl System {
                 Ok(())
             }
         }
+    }
+
+    async fn remove_rule(&self, rule: RuleMessage) -> Result<(), SystemError> {
+        match self.handle.rule().del(rule).execute().await {
+            Err(error) if is_absent(&error) => Ok(()),
+            other => other.map_err(|source| refused("remove a routing rule".to_owned(), source)),
+        }
+    }
+
+    async fn add_rule(&self, rule: RuleMessage) -> Result<(), SystemError> {
+        let mut request = self.handle.rule().add();
+        *request.message_mut() = rule;
+        request
+            .execute()
+            .await
+            .map_err(|source| refused("add a routing rule".to_owned(), source))
     }
 
     fn enter(&mut self, entry: Entry) -> Result<(), SystemError> {
