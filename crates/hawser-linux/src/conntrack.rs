@@ -40,7 +40,10 @@ impl Connection {
 /// Rights (`CAP_NET_ADMIN`) are missing, or the kernel has no connection tracking.
 pub fn list(mark: u32, mask: u32) -> io::Result<Vec<Connection>> {
     let socket = open()?;
-    send(&socket, message(GET, libc::NLM_F_DUMP, libc::AF_UNSPEC, &by_mark(mark, mask)))?;
+    send(
+        &socket,
+        message(GET, libc::NLM_F_DUMP, libc::AF_UNSPEC, &by_mark(mark, mask)),
+    )?;
     let mut found = Vec::new();
     loop {
         let (bytes, _) = socket.recv_from_full()?;
@@ -133,7 +136,9 @@ fn acknowledged(socket: &Socket) -> io::Result<()> {
 }
 
 fn outcome(body: &[u8]) -> io::Result<()> {
-    let code = body.first_chunk().map_or(-libc::EPROTO, |code| i32::from_ne_bytes(*code));
+    let code = body
+        .first_chunk()
+        .map_or(-libc::EPROTO, |code| i32::from_ne_bytes(*code));
     if code == 0 {
         Ok(())
     } else {
@@ -196,16 +201,26 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    attributes(bytes)
+        .find(|(kind, _)| *kind == wanted)
+        .map(|(_, value)| value)
 }
 
 fn connection(body: &[u8]) -> Option<Connection> {
     let body = body.get(4..)?;
     let tuple = find(body, TUPLE_ORIGINAL)?;
     let (addresses, ports) = (find(tuple, TUPLE_IP)?, find(tuple, TUPLE_PROTOCOL)?);
-    let port = |kind| find(ports, kind).and_then(|value| value.first_chunk()).map(|p| u16::from_be_bytes(*p));
+    let port = |kind| {
+        find(ports, kind)
+            .and_then(|value| value.first_chunk())
+            .map(|p| u16::from_be_bytes(*p))
+    };
     let identifier = port(ICMP_ID).or_else(|| port(ICMPV6_ID)).unwrap_or(0);
-    let number = |kind| find(body, kind).and_then(|value| value.first_chunk()).map(|n| u32::from_be_bytes(*n));
+    let number = |kind| {
+        find(body, kind)
+            .and_then(|value| value.first_chunk())
+            .map(|n| u32::from_be_bytes(*n))
+    };
     Some(Connection {
         protocol: *find(ports, PROTOCOL_NUMBER)?.first()?,
         from: SocketAddr::new(address(addresses, 1)?, port(PORT_FROM).unwrap_or(identifier)),
@@ -213,7 +228,9 @@ fn connection(body: &[u8]) -> Option<Connection> {
         mark: number(MARK).unwrap_or(0),
         is_assured: number(STATUS).unwrap_or(0) & ASSURED != 0,
         tuple: tuple.to_vec(),
-        zone: find(tuple, TUPLE_ZONE).or_else(|| find(body, ZONE)).map(ToOwned::to_owned),
+        zone: find(tuple, TUPLE_ZONE)
+            .or_else(|| find(body, ZONE))
+            .map(ToOwned::to_owned),
     })
 }
 
@@ -221,11 +238,16 @@ fn connection(body: &[u8]) -> Option<Connection> {
 fn address(addresses: &[u8], which: u16) -> Option<IpAddr> {
     let v4 = find(addresses, which).and_then(|value| value.first_chunk::<4>());
     let v6 = || find(addresses, which + 2).and_then(|value| value.first_chunk::<16>());
-    v4.map(|bytes| IpAddr::from(*bytes)).or_else(|| v6().map(|bytes| IpAddr::from(*bytes)))
+    v4.map(|bytes| IpAddr::from(*bytes))
+        .or_else(|| v6().map(|bytes| IpAddr::from(*bytes)))
 }
 
 fn family(address: IpAddr) -> i32 {
-    if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET }
+    if address.is_ipv6() {
+        libc::AF_INET6
+    } else {
+        libc::AF_INET
+    }
 }
 
 fn padded(address: IpAddr) -> [u8; 16] {

@@ -61,7 +61,13 @@ pub enum Intent {
 
 impl Intent {
     /// All of them, by number from [`reason::FIRST_INTENT`].
-    pub const ALL: [Self; 5] = [Self::Bulk, Self::Interactive, Self::Realtime, Self::Cheap, Self::Redundant];
+    pub const ALL: [Self; 5] = [
+        Self::Bulk,
+        Self::Interactive,
+        Self::Realtime,
+        Self::Cheap,
+        Self::Redundant,
+    ];
 
     /// Its name, as programs give it.
     #[must_use]
@@ -179,12 +185,19 @@ impl Ruleset {
     /// What this machine sends.
     fn output(&self) -> String {
         let interface = &self.interface;
-        let chosen: Vec<_> = self.networks.iter().map(|(number, _)| format!("{:#x}", mark(0, *number))).collect();
+        let chosen: Vec<_> = self
+            .networks
+            .iter()
+            .map(|(number, _)| format!("{:#x}", mark(0, *number)))
+            .collect();
         let chosen = if chosen.is_empty() {
             String::new()
         } else {
             let program = u32::from(reason::PROGRAM) << 8;
-            format!("  meta mark {{ {} }} ct mark set meta mark | {program:#x} meta mark set ct mark accept\n", chosen.join(", "))
+            format!(
+                "  meta mark {{ {} }} ct mark set meta mark | {program:#x} meta mark set ct mark accept\n",
+                chosen.join(", ")
+            )
         };
         let is_flow = format!("& {MARK_MASK:#x} == {MARK:#x}");
         format!(
@@ -206,11 +219,18 @@ impl Ruleset {
     /// What it forwards for others, and what comes in.
     fn forwarded(&self) -> String {
         let interface = &self.interface;
-        let mut devices: Vec<_> = self.networks.iter().map(|(_, device)| format!("\"{device}\"")).collect();
+        let mut devices: Vec<_> = self
+            .networks
+            .iter()
+            .map(|(_, device)| format!("\"{device}\""))
+            .collect();
         let (mut zones, mut came_in) = (String::new(), String::new());
         if !devices.is_empty() {
             let by_device = |value: &dyn Fn(u8) -> String| {
-                let pairs = self.networks.iter().map(|(number, device)| format!("\"{device}\" : {}", value(*number)));
+                let pairs = self
+                    .networks
+                    .iter()
+                    .map(|(number, device)| format!("\"{device}\" : {}", value(*number)));
                 pairs.collect::<Vec<_>>().join(", ")
             };
             let (numbers, marks) = (
@@ -246,7 +266,10 @@ chain forward {{
         text += "chain postrouting {\n  type nat hook postrouting priority srcnat; policy accept;\n";
         for (number, device) in &self.networks {
             let mark = mark(0, *number);
-            let _ = writeln!(text, "  oifname \"{device}\" meta mark & {NETWORK_MASK:#x} == {mark:#x} masquerade");
+            let _ = writeln!(
+                text,
+                "  oifname \"{device}\" meta mark & {NETWORK_MASK:#x} == {mark:#x} masquerade"
+            );
         }
         let _ = write!(
             text,
@@ -273,7 +296,12 @@ fn turn_chain(name: &str, reason: u8, turns: &[u8]) -> String {
         }
     };
     let rule = |protocol: &str| format!("  {protocol}ct mark set {set} {keep}\n");
-    format!("chain {name} {{\n{}{}{}}}\n", rule("meta l4proto tcp "), rule("meta l4proto udp "), rule(""))
+    format!(
+        "chain {name} {{\n{}{}{}}}\n",
+        rule("meta l4proto tcp "),
+        rule("meta l4proto udp "),
+        rule("")
+    )
 }
 
 /// The lines that send flows to a rule's turns.
@@ -311,7 +339,9 @@ fn matching(flows: &Match, ipv6: bool) -> Option<String> {
     }
     if !flows.to.is_empty() {
         let subnets = flows.to.iter().filter(|(address, _)| address.is_ipv6() == ipv6);
-        let subnets: Vec<_> = subnets.map(|(address, prefix)| format!("{address}/{prefix}")).collect();
+        let subnets: Vec<_> = subnets
+            .map(|(address, prefix)| format!("{address}/{prefix}"))
+            .collect();
         if subnets.is_empty() {
             return None;
         }
@@ -365,7 +395,10 @@ mod tests {
             "  meta nfproto ipv4 meta l4proto { tcp, udp } th dport { 80-80, 8000-8100 } ip daddr { 198.51.100.0/24 } goto turns_0_v4\n"
         );
         let text = choose(1, &choice(Match::default(), true));
-        assert!(text.contains("meta nfproto ipv6 reject with icmpx no-route"), "{text}");
+        assert!(
+            text.contains("meta nfproto ipv6 reject with icmpx no-route"),
+            "{text}"
+        );
         let text = choose(1, &choice(Match::default(), false));
         assert!(!text.contains("ipv6"), "{text}");
     }
@@ -375,7 +408,10 @@ mod tests {
         let everything = Match {
             protocol: Some(Protocol::Udp),
             ports: vec![(5000, 6000)],
-            to: vec![("10.0.0.0".parse().unwrap(), 8), ("2001:db8::".parse().unwrap(), 32)],
+            to: vec![
+                ("10.0.0.0".parse().unwrap(), 8),
+                ("2001:db8::".parse().unwrap(), 32),
+            ],
             dscp: Some(46),
             cgroup: None,
             intent: Some(Intent::Realtime),
@@ -391,7 +427,10 @@ mod tests {
         };
         for (networks, choices) in [
             (vec![], vec![]),
-            (vec![(2, "wlan0".to_owned()), (3, "eth0.5".to_owned())], vec![full, last]),
+            (
+                vec![(2, "wlan0".to_owned()), (3, "eth0.5".to_owned())],
+                vec![full, last],
+            ),
         ] {
             let ruleset = Ruleset {
                 interface: "hawser0".to_owned(),
@@ -404,7 +443,11 @@ mod tests {
             };
             let table = format!("table inet {TABLE} {{\n{}\n}}\n", ruleset.body());
             let mut command = namespace.command("nft");
-            let mut child = command.args(["-f", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+            let mut child = command
+                .args(["-f", "-"])
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
             std::io::Write::write_all(&mut child.stdin.take().unwrap(), table.as_bytes()).unwrap();
             assert!(child.wait().unwrap().success(), "{table}");
         }

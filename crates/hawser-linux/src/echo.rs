@@ -3,9 +3,11 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::udp::OUTER_MARK;
 
@@ -21,13 +23,14 @@ pub enum Heard {
 /// A socket that asks one address over one device, past every routing rule.
 #[derive(Debug)]
 pub struct Echo {
-    socket: Socket,
+    socket: AsyncFd<Socket>,
     identifier: u16,
     ipv6: bool,
 }
 
 impl Echo {
-    /// Opens a socket on `device` that talks to `target` only. `identifier` tells its answers from those of other programs.
+    /// Opens a socket on `device` (whose index is `scope`) that talks to `target` only. `identifier` tells its answers from those of other programs.
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The device is gone, or rights (`CAP_NET_RAW`) are missing.
@@ -47,6 +50,8 @@ impl Echo {
             v6.set_scope_id(scope);
         }
         socket.connect(&address.into())?;
+        // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is dropped.
+        let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
         Ok(Self {
             socket,
             identifier,
@@ -60,7 +65,7 @@ impl Echo {
     /// The socket is of no more use.
     pub fn ask(&self, number: u16) -> io::Result<bool> {
         let packet = request(self.ipv6, self.identifier, number);
-        match self.socket.send(&packet) {
+        match self.socket.get_ref().send(&packet) {
             Ok(_) => Ok(true),
             Err(error) if is_not_found(&error) => Ok(false),
             // A full queue is a lost request.
@@ -69,14 +74,25 @@ impl Echo {
         }
     }
 
-    /// What has come back; `None` when nothing waits.
+    /// Waits for what comes back. May be dropped while it waits.
     ///
     /// # Errors
     /// The socket is of no more use.
-    pub fn hear(&self) -> io::Result<Option<Heard>> {
+    pub async fn next(&self) -> io::Result<Heard> {
+        loop {
+            let mut ready = self.socket.readable().await?;
+            match self.hear()? {
+                Some(heard) => return Ok(heard),
+                None => ready.clear_ready(),
+            }
+        }
+    }
+
+    /// What has come back; `None` when nothing waits.
+    fn hear(&self) -> io::Result<Option<Heard>> {
         let mut buffer = [MaybeUninit::uninit(); 256];
         loop {
-            let length = match self.socket.recv(&mut buffer) {
+            let length = match self.socket.get_ref().recv(&mut buffer) {
                 Ok(length) => length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if is_not_found(&error) => return Ok(Some(Heard::NotFound)),
@@ -91,12 +107,6 @@ impl Echo {
     }
 }
 
-impl AsRawFd for Echo {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-}
-
 /// Without this, a raw socket does not hear that a neighbour was not found.
 fn report_errors(socket: &Socket, ipv6: bool) -> io::Result<()> {
     let (level, option) = if ipv6 {
@@ -107,7 +117,8 @@ fn report_errors(socket: &Socket, ipv6: bool) -> io::Result<()> {
     let on: libc::c_int = 1;
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the value is an int that outlives the call, and its size is given.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), length) };
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), length) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -115,7 +126,13 @@ fn report_errors(socket: &Socket, ipv6: bool) -> io::Result<()> {
 }
 
 fn is_not_found(error: &io::Error) -> bool {
-    let codes = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ENETDOWN, libc::ENODEV, libc::EHOSTDOWN];
+    let codes = [
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::ENETDOWN,
+        libc::ENODEV,
+        libc::EHOSTDOWN,
+    ];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
@@ -126,7 +143,10 @@ fn request(ipv6: bool, identifier: u16, number: u16) -> [u8; 16] {
     packet[4..6].copy_from_slice(&identifier.to_be_bytes());
     packet[6..8].copy_from_slice(&number.to_be_bytes());
     if !ipv6 {
-        let sum: u32 = packet.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+        let sum: u32 = packet
+            .chunks_exact(2)
+            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+            .sum();
         let folded = (sum & 0xffff) + (sum >> 16);
         packet[2..4].copy_from_slice(&(!(folded as u16)).to_be_bytes());
     }
@@ -135,7 +155,11 @@ fn request(ipv6: bool, identifier: u16, number: u16) -> [u8; 16] {
 
 /// The number of an echo reply with our identifier. For IPv4 the packet begins with its IP header.
 fn answer(packet: &[u8], ipv6: bool, identifier: u16) -> Option<u16> {
-    let at = if ipv6 { 0 } else { usize::from(packet.first()? & 0x0f) * 4 };
+    let at = if ipv6 {
+        0
+    } else {
+        usize::from(packet.first()? & 0x0f) * 4
+    };
     let message = packet.get(at..at + 8)?;
     let kind = if ipv6 { 129 } else { 0 };
     let ours = message[0] == kind && message[4..6] == identifier.to_be_bytes();
@@ -149,7 +173,10 @@ mod tests {
     #[test]
     fn a_request_is_checked_and_its_answer_known() {
         let packet = request(false, 0x1234, 7);
-        let sum: u32 = packet.chunks_exact(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();
+        let sum: u32 = packet
+            .chunks_exact(2)
+            .map(|p| u32::from(u16::from_be_bytes([p[0], p[1]])))
+            .sum();
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
         let mut reply = vec![0x45; 20];
         reply.extend(packet);

@@ -23,6 +23,11 @@ pub enum Entry {
         /// For IPv6, otherwise IPv4.
         ipv6: bool,
     },
+    /// The route that says that nothing leads out (direct mode, while no network is there).
+    ClosedTunnel {
+        /// For IPv6, otherwise IPv4.
+        ipv6: bool,
+    },
     /// The routing rule that sends marked flows to the table of a network (direct mode).
     MarkRule {
         /// The network's number.

@@ -198,6 +198,24 @@ pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
         .collect())
 }
 
+/// What every interface has received and sent so far, in bytes of frames: name, received, sent.
+///
+/// # Errors
+/// `/proc` is not there.
+pub fn traffic() -> io::Result<Vec<(String, u64, u64)>> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let line = |line: &str| {
+        let (name, counters) = line.split_once(':')?;
+        let mut counters = counters
+            .split_whitespace()
+            .map(|counter| counter.parse::<u64>().ok());
+        // Eight counters of what came in, then those of what went out.
+        let received = counters.next()??;
+        Some((name.trim().to_owned(), received, counters.nth(7)??))
+    };
+    Ok(text.lines().filter_map(line).collect())
+}
+
 /// The interface of a link that is up and has carrier.
 fn usable(link: &LinkMessage) -> Option<Network> {
     let flags = link.header.flags;
@@ -330,6 +348,16 @@ mod tests {
                 Change::Changed(network("b", 1400)),
                 Change::Added(network("d", 1500)),
             ]
+        );
+    }
+
+    #[test]
+    fn loopback_has_counters() {
+        let list = traffic().unwrap();
+        assert!(
+            list.iter()
+                .any(|(name, received, sent)| name == "lo" && received == sent),
+            "{list:?}"
         );
     }
 

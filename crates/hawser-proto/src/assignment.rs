@@ -110,18 +110,15 @@ impl Assignment {
         &self.decisions
     }
 
-    /// A network came or is known better (`Some`), or may take no new flows (`None`).
-    pub fn handle_network(&mut self, id: NetworkId, network: Option<Network>, now: Instant) {
+    /// These networks may take new flows, and no others.
+    pub fn handle_networks(&mut self, networks: BTreeMap<NetworkId, Network>, now: Instant) {
         for policies in &mut self.policies {
             for (family, policy) in policies.iter_mut().enumerate() {
-                let kind = network.as_ref().filter(|n| n.carries[family]).map(|n| n.kind);
-                policy.handle_network(id, kind, now);
+                let carrying = networks.iter().filter(|(_, network)| network.carries[family]);
+                policy.handle_networks(carrying.map(|(id, network)| (*id, network.kind)).collect(), now);
             }
         }
-        match network {
-            Some(network) => drop(self.networks.insert(id, network)),
-            None => drop(self.networks.remove(&id)),
-        }
+        self.networks = networks;
         self.decide();
     }
 
@@ -136,7 +133,11 @@ impl Assignment {
     /// When [`Self::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.policies.iter().flatten().filter_map(Policy::poll_timeout).min()
+        self.policies
+            .iter()
+            .flatten()
+            .filter_map(Policy::poll_timeout)
+            .min()
     }
 
     /// Whether the decisions are others than when this was last asked.
@@ -214,7 +215,9 @@ fn weights(candidates: &[(NetworkId, &Network)], measure: Measure) -> Vec<(Netwo
         Measure::RoundTrip => {
             let best = candidates.iter().filter_map(|(_, n)| n.round_trip).min();
             // Within a quarter the queues of the moment decide, and nobody knows these.
-            even(&|network| best.is_none_or(|best| network.round_trip.is_some_and(|trip| trip <= best * 5 / 4)))
+            even(&|network| {
+                best.is_none_or(|best| network.round_trip.is_some_and(|trip| trip <= best * 5 / 4))
+            })
         }
         Measure::Cost => {
             let least = candidates.iter().map(|(_, n)| n.cost).min();
@@ -252,7 +255,10 @@ pub fn turns(weights: &[(NetworkId, u64)]) -> Vec<NetworkId> {
         .filter(|(_, weight)| *weight > 0)
         .map(|(id, weight)| (*id, step(*weight), 0_i64))
         .collect();
-    let shrink = owed.iter().fold(0, |divisor, (_, share, _)| gcd(divisor, *share)).max(1);
+    let shrink = owed
+        .iter()
+        .fold(0, |divisor, (_, share, _)| gcd(divisor, *share))
+        .max(1);
     owed.iter_mut().for_each(|(_, share, _)| *share /= shrink);
     let total: i64 = owed.iter().map(|(_, share, _)| share).sum();
     (0..total)

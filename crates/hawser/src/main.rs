@@ -35,7 +35,8 @@ use crate::refusal::{BAD_CONFIGURATION, complain};
 /// Uses every network around at once.
 ///
 /// Applications see one interface (hawser0); their packets travel over all networks to a hub of yours and surface there. On a server:
-/// `hawser hub init --endpoint HOST:PORT`, `hawser hub run`, `hawser hub invite NAME`. On the laptop: `sudo hawser up INVITATION`.
+/// `hawser hub init --endpoint HOST:PORT`, `hawser hub run`, `hawser hub invite NAME`. On the laptop: `sudo hawser up INVITATION`. Without
+/// a server: `sudo hawser up --direct`, where each connection travels over one of the networks.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
@@ -45,7 +46,7 @@ struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Brings the tunnel up: joins a hub with an invitation, or the known one without.
+    /// Brings the tunnel up: joins a hub with an invitation, or the known one without; --direct needs no hub.
     Up(cli_client::UpArgs),
     /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a crash.
     Down(cli_client::DownArgs),

@@ -19,11 +19,17 @@ impl System {
     ///
     /// # Errors
     /// The kernel refuses; what was added stays in the journal.
-    pub async fn network_table(&mut self, number: u8, network: &Network, own: &[IpAddr]) -> Result<(), SystemError> {
+    pub async fn network_table(
+        &mut self,
+        number: u8,
+        network: &Network,
+        own: &[IpAddr],
+    ) -> Result<(), SystemError> {
         self.enter(Entry::NetworkTable { number })?;
         self.replace_routes(number, routes(number, network, own)).await?;
         for ipv6 in own.iter().map(IpAddr::is_ipv6) {
-            self.enter_rule(Entry::MarkRule { number, ipv6 }, mark_rule(number, ipv6)).await?;
+            self.enter_rule(Entry::MarkRule { number, ipv6 }, mark_rule(number, ipv6))
+                .await?;
         }
         let addresses: Vec<IpAddr> = network.addresses.iter().map(|(address, _)| *address).collect();
         self.drop_source_rules(number, &addresses).await?;
@@ -44,7 +50,8 @@ impl System {
             return Ok(());
         }
         self.drop_source_rules(number, &[]).await?;
-        self.replace_routes(number, [false, true].map(|ipv6| nowhere(number, ipv6)).into()).await
+        self.replace_routes(number, [false, true].map(|ipv6| nowhere(number, ipv6)).into())
+            .await
     }
 
     /// Drops the rules for addresses that the network no longer has.
@@ -100,9 +107,13 @@ impl System {
         Ok(())
     }
 
-    async fn delete_route(&self, route: RouteMessage) -> Result<(), SystemError> {
+    pub(super) async fn delete_route(&self, route: RouteMessage) -> Result<(), SystemError> {
         match self.handle.route().del(route).execute().await {
-            Err(rtnetlink::Error::NetlinkError(message)) if message.code.is_some_and(|code| -code.get() == libc::ESRCH) => Ok(()),
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.code.is_some_and(|code| -code.get() == libc::ESRCH) =>
+            {
+                Ok(())
+            }
             other => other.map_err(|source| refused("remove a route".to_owned(), source)),
         }
     }
@@ -142,9 +153,16 @@ pub(super) fn source_rule(address: IpAddr, number: u8) -> RuleMessage {
 
 fn rule(number: u8, ipv6: bool, priority: u32) -> RuleMessage {
     let mut message = RuleMessage::default();
-    message.header.family = if ipv6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    message.header.family = if ipv6 {
+        AddressFamily::Inet6
+    } else {
+        AddressFamily::Inet
+    };
     message.header.action = RuleAction::ToTable;
-    message.attributes = vec![RuleAttribute::Priority(priority), RuleAttribute::Table(table(number))];
+    message.attributes = vec![
+        RuleAttribute::Priority(priority),
+        RuleAttribute::Table(table(number)),
+    ];
     message
 }
 
@@ -162,7 +180,13 @@ fn routes(number: u8, network: &Network, own: &[IpAddr]) -> Vec<RouteMessage> {
         }
         match hop {
             Some(NextHop::Gateway(gateway)) => {
-                routes.push(route(number, network.index, None, Some(gateway), (source, family)));
+                routes.push(route(
+                    number,
+                    network.index,
+                    None,
+                    Some(gateway),
+                    (source, family),
+                ));
             }
             Some(NextHop::Device) => routes.push(route(number, network.index, None, None, (source, family))),
             None => routes.push(nowhere(number, family)),
@@ -178,15 +202,19 @@ fn route(
     gateway: Option<IpAddr>,
     (source, ipv6): (Option<IpAddr>, bool),
 ) -> RouteMessage {
-    let mut message = empty_route(number, ipv6);
+    let mut message = empty_route(table(number), ipv6);
     message.attributes.push(RouteAttribute::Oif(index));
     if let Some((address, prefix)) = subnet {
         message.header.destination_prefix_length = prefix;
-        message.attributes.push(RouteAttribute::Destination(address_attribute(address)));
+        message
+            .attributes
+            .push(RouteAttribute::Destination(address_attribute(address)));
     }
     match gateway {
         Some(gateway) => {
-            message.attributes.push(RouteAttribute::Gateway(address_attribute(gateway)));
+            message
+                .attributes
+                .push(RouteAttribute::Gateway(address_attribute(gateway)));
             // The gateway may lie outside the interface's subnet, as some providers have it.
             message.header.flags |= rtnetlink::packet_route::route::RouteFlags::Onlink;
         }
@@ -200,19 +228,20 @@ fn route(
 }
 
 fn nowhere(number: u8, ipv6: bool) -> RouteMessage {
-    let mut message = empty_route(number, ipv6);
+    let mut message = empty_route(table(number), ipv6);
     message.header.kind = RouteType::Unreachable;
     message
 }
 
-fn empty_route(number: u8, ipv6: bool) -> RouteMessage {
+/// A default route of a table that leads nowhere yet.
+pub(super) fn empty_route(table: u32, ipv6: bool) -> RouteMessage {
     let mut message = if ipv6 {
         RouteMessageBuilder::<Ipv6Addr>::new().build()
     } else {
         RouteMessageBuilder::<Ipv4Addr>::new().build()
     };
     message.header.table = 0;
-    message.attributes = vec![RouteAttribute::Table(table(number))];
+    message.attributes = vec![RouteAttribute::Table(table)];
     message
 }
 
@@ -220,7 +249,8 @@ fn empty_route(number: u8, ipv6: bool) -> RouteMessage {
 fn is_same(a: &RouteMessage, b: &RouteMessage) -> bool {
     type Key<'a> = (u8, RouteType, [Option<&'a RouteAttribute>; 3]);
     fn key(route: &RouteMessage) -> Key<'_> {
-        let find = |wanted: fn(&RouteAttribute) -> bool| route.attributes.iter().find(|attribute| wanted(attribute));
+        let find =
+            |wanted: fn(&RouteAttribute) -> bool| route.attributes.iter().find(|attribute| wanted(attribute));
         (
             route.header.destination_prefix_length,
             route.header.kind,
@@ -228,7 +258,8 @@ fn is_same(a: &RouteMessage, b: &RouteMessage) -> bool {
                 find(|a| matches!(a, RouteAttribute::Destination(_))),
                 find(|a| matches!(a, RouteAttribute::Gateway(_))),
                 // The kernel gives unreachable IPv6 routes a device of their own.
-                find(|a| matches!(a, RouteAttribute::Oif(_))).filter(|_| route.header.kind == RouteType::Unicast),
+                find(|a| matches!(a, RouteAttribute::Oif(_)))
+                    .filter(|_| route.header.kind == RouteType::Unicast),
             ],
         )
     }
@@ -288,7 +319,10 @@ mod tests {
             v6: None,
         };
         let routes = routes(2, &network, &["100.64.0.2".parse().unwrap()]);
-        let kinds: Vec<_> = routes.iter().map(|r| (r.header.address_family, r.header.kind)).collect();
+        let kinds: Vec<_> = routes
+            .iter()
+            .map(|r| (r.header.address_family, r.header.kind))
+            .collect();
         use AddressFamily::{Inet, Inet6};
         use RouteType::{Unicast, Unreachable};
         assert_eq!(kinds, [(Inet, Unicast), (Inet, Unicast), (Inet6, Unreachable)]);

@@ -63,7 +63,7 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    fn load_config(&self) -> anyhow::Result<ClientConfig> {
+    pub(crate) fn load_config(&self) -> anyhow::Result<ClientConfig> {
         let mut config: ClientConfig = config::load_or_default(&self.dir.join("client.toml"))?;
         if !self.include.is_empty() {
             config.include.clone_from(&self.include);

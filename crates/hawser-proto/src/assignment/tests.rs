@@ -20,6 +20,18 @@ fn network(mbps: u64) -> Network {
     }
 }
 
+/// One network after the other.
+impl Assignment {
+    fn handle_network(&mut self, id: NetworkId, network: Option<Network>, now: Instant) {
+        let mut networks = self.networks.clone();
+        match network {
+            Some(network) => drop(networks.insert(id, network)),
+            None => drop(networks.remove(&id)),
+        }
+        self.handle_networks(networks, now);
+    }
+}
+
 fn spread(measure: Measure) -> Assignment {
     Assignment::new(vec![Wish {
         way: Way::Spread(Vec::new(), measure),
