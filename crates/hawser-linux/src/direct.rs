@@ -148,13 +148,26 @@ pub struct Choice {
     pub strict: bool,
 }
 
+/// A network that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its number.
+    pub number: u8,
+    /// Its device.
+    pub device: String,
+    /// The addresses with which flows leave, for each family that it carries.
+    ///
+    /// Named, where masquerading would find them: the kernel forgets all masqueraded flows of a device that goes down, even if it is back in a moment.
+    pub addresses: Vec<IpAddr>,
+}
+
 /// All that the ruleset is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
     /// The interface that applications see.
     pub interface: String,
-    /// Number and device of each network that is there.
-    pub networks: Vec<(u8, String)>,
+    /// Each network that is there.
+    pub networks: Vec<Port>,
     /// Rules in their order; the last is for all flows.
     pub choices: Vec<Choice>,
 }
@@ -188,7 +201,7 @@ impl Ruleset {
         let chosen: Vec<_> = self
             .networks
             .iter()
-            .map(|(number, _)| format!("{:#x}", mark(0, *number)))
+            .map(|port| format!("{:#x}", mark(0, port.number)))
             .collect();
         let chosen = if chosen.is_empty() {
             String::new()
@@ -222,7 +235,7 @@ impl Ruleset {
         let mut devices: Vec<_> = self
             .networks
             .iter()
-            .map(|(_, device)| format!("\"{device}\""))
+            .map(|port| format!("\"{}\"", port.device))
             .collect();
         let (mut zones, mut came_in) = (String::new(), String::new());
         if !devices.is_empty() {
@@ -230,7 +243,7 @@ impl Ruleset {
                 let pairs = self
                     .networks
                     .iter()
-                    .map(|(number, device)| format!("\"{device}\" : {}", value(*number)));
+                    .map(|port| format!("\"{}\" : {}", port.device, value(port.number)));
                 pairs.collect::<Vec<_>>().join(", ")
             };
             let (numbers, marks) = (
@@ -264,12 +277,24 @@ chain forward {{
     fn translation(&self) -> String {
         let mut text = "chain came_in {\n  type nat hook input priority 100; policy accept;\n}\n".to_owned();
         text += "chain postrouting {\n  type nat hook postrouting priority srcnat; policy accept;\n";
-        for (number, device) in &self.networks {
+        for Port {
+            number,
+            device,
+            addresses,
+        } in &self.networks
+        {
             let mark = mark(0, *number);
-            let _ = writeln!(
-                text,
-                "  oifname \"{device}\" meta mark & {NETWORK_MASK:#x} == {mark:#x} masquerade"
-            );
+            for address in addresses {
+                let (family, ip) = if address.is_ipv6() {
+                    ("ipv6", "ip6")
+                } else {
+                    ("ipv4", "ip")
+                };
+                let _ = writeln!(
+                    text,
+                    "  oifname \"{device}\" meta nfproto {family} meta mark & {NETWORK_MASK:#x} == {mark:#x} snat {ip} to {address}"
+                );
+            }
         }
         let _ = write!(
             text,
@@ -425,12 +450,14 @@ mod tests {
             turns: [vec![2, 3], vec![2, 3]],
             ..Choice::default()
         };
+        let port = |number, device: &str| Port {
+            number,
+            device: device.to_owned(),
+            addresses: vec!["192.168.0.2".parse().unwrap(), "2001:db8::2".parse().unwrap()],
+        };
         for (networks, choices) in [
             (vec![], vec![]),
-            (
-                vec![(2, "wlan0".to_owned()), (3, "eth0.5".to_owned())],
-                vec![full, last],
-            ),
+            (vec![port(2, "wlan0"), port(3, "eth0.5")], vec![full, last]),
         ] {
             let ruleset = Ruleset {
                 interface: "hawser0".to_owned(),

@@ -45,6 +45,7 @@ use reach::{Line, News, Reach};
 use tunnel::Tunnel;
 
 pub(crate) use reload::Signals;
+pub(crate) use tunnel::overlap;
 
 /// How to run a client.
 pub struct ClientOptions {

@@ -1,15 +1,18 @@
 //! From the configuration's rules to the kernel's: what decides, and what it decides now.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 
-use hawser_linux::direct::{Choice, Intent, Match, Ruleset, reason};
+use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, reason};
+use hawser_linux::netlink::{self, NextHop};
 use hawser_proto::assignment::{Assignment, Measure, Network, Way, Wish};
 use hawser_proto::policy::Selector;
 use hawser_proto::session::NetworkId;
 use hawser_units::Instant;
 
 use super::networks::Networks;
+use crate::client::overlap;
 use crate::config::{ClientConfig, NetworkChoice};
 
 /// The rules in their order: those of the configuration, then intents, then the default.
@@ -163,7 +166,7 @@ impl Rules {
             interface: interface.to_owned(),
             networks: networks
                 .present()
-                .map(|(number, network)| (number, network.name.clone()))
+                .map(|(number, network)| port(number, network))
                 .collect(),
             choices: decisions
                 .filter(|(_, line)| line.is_possible)
@@ -185,6 +188,37 @@ impl Rules {
     pub(super) fn set_applied(&mut self, ruleset: Ruleset) {
         self.applied = Some(ruleset);
     }
+}
+
+fn port(number: u8, network: &netlink::Network) -> Port {
+    let sources = [(network.v4, false), (network.v6, true)];
+    Port {
+        number,
+        device: network.name.clone(),
+        addresses: sources
+            .into_iter()
+            .filter_map(|(hop, ipv6)| source(network, hop?, ipv6))
+            .collect(),
+    }
+}
+
+/// The address with which flows leave: one of the gateway's subnet, else a global one, else the first.
+fn source(network: &netlink::Network, hop: NextHop, ipv6: bool) -> Option<IpAddr> {
+    let own = || {
+        network
+            .addresses
+            .iter()
+            .filter(|(address, _)| address.is_ipv6() == ipv6)
+    };
+    let near = own().find(|(address, prefix)| match hop {
+        NextHop::Gateway(gateway) => overlap((*address, *prefix), (gateway, *prefix)),
+        NextHop::Device => false,
+    });
+    let is_global = |address: &IpAddr| !matches!(address, IpAddr::V6(v6) if v6.is_unique_local());
+    let global = || own().find(|(address, _)| is_global(address));
+    near.or_else(global)
+        .or_else(|| own().next())
+        .map(|(address, _)| *address)
 }
 
 fn how(measure: Measure) -> &'static str {
