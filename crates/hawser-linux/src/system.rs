@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use futures_util::TryStreamExt;
+use rtnetlink::packet_route::address::AddressHeaderFlags;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::packet_route::{AddressFamily, route::RouteHeader};
@@ -147,13 +148,10 @@ impl System {
     /// The interface does not exist or the kernel refuses.
     pub async fn add_address(&self, interface: &str, address: IpAddr, prefix: u8) -> Result<(), SystemError> {
         let index = self.index(interface)?;
-        let result = self
-            .handle
-            .address()
-            .add(index, address, prefix)
-            .replace()
-            .execute()
-            .await;
+        let mut request = self.handle.address().add(index, address, prefix).replace();
+        // Nobody else can have it, and until that was asked the address could not be used.
+        request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+        let result = request.execute().await;
         result.map_err(|source| refused(format!("give {interface} the address {address}/{prefix}"), source))
     }
 

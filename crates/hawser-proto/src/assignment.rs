@@ -234,7 +234,7 @@ fn by_capacity(candidates: &[(NetworkId, &Network)]) -> Vec<(NetworkId, u64)> {
     }
     let known = candidates.iter().filter_map(|(_, network)| network.capacity);
     let (count, sum) = known.fold((0, 0), |(count, sum), rate| (count + 1, sum + rate.as_bps()));
-    let mean = if count == 0 { 1 } else { sum / count };
+    let mean = u64::checked_div(sum, count).unwrap_or(1);
     let worth = |network: &Network| network.capacity.map_or(mean, Rate::as_bps).max(1);
     candidates.iter().map(|(id, n)| (*id, worth(n))).collect()
 }

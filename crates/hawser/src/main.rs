@@ -14,6 +14,7 @@ mod cli_lab;
 mod cli_record;
 mod cli_replay;
 mod cli_reproduce;
+mod cli_run;
 mod cli_sim;
 mod cli_status;
 mod cli_sweep;
@@ -58,6 +59,8 @@ enum Command {
     Check(cli_check::CheckArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
     Reload(cli_client::ReloadArgs),
+    /// Runs a program whose connections take a network of choice (with `up --direct`).
+    Run(cli_run::RunArgs),
     /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => cli_status::explain(&args),
         Command::Check(args) => cli_check::check(&args),
         Command::Reload(args) => cli_client::reload(&args),
+        Command::Run(args) => cli_run::run(&args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
         Command::Conform(args) => cli_conform::run(&args),

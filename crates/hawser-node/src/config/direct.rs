@@ -37,7 +37,7 @@ impl Default for DirectConfig {
             spread: Spread(Measure::Capacity),
             forward: false,
             probe_every: Span(Duration::from_millis(500)),
-            keep_flows: Span(Duration::from_secs(10)),
+            keep_flows: Span(Duration::from_secs(3)),
             // Shared address space (RFC 6598), away from what providers use first.
             address: Ipv4Addr::new(100, 64, 0, 2),
             // Unique local (RFC 4193): "HAWSER" is the global id.

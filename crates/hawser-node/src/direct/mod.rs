@@ -17,7 +17,8 @@ use std::net::IpAddr;
 use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
-use hawser_linux::direct::TABLE;
+use hawser_linux::bpf::{self, SocketOptions};
+use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
 use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
@@ -60,7 +61,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
 }
 
 struct Direct {
-    options: ClientOptions,
+    asked: ClientOptions,
     config: ClientConfig,
     system: System,
     /// Keeps the interface there. Nothing is read from it: what would come is refused before.
@@ -71,8 +72,12 @@ struct Direct {
     networks: Networks,
     rules: Rules,
     releases: Releases,
+    /// Where programs say which network they want; absent where the kernel does not permit it.
+    options: Option<SocketOptions>,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
+    /// When a network that could not be used is tried again.
+    retry_at: Option<Instant>,
     /// Whether the interface leads anywhere, for IPv4 and IPv6; nothing before the first look.
     is_open: [Option<bool>; 2],
     started: Clock,
@@ -87,12 +92,13 @@ enum Next {
 }
 
 impl Direct {
-    fn new(options: ClientOptions, config: ClientConfig, system: System, tun: Tun) -> Self {
+    fn new(asked: ClientOptions, config: ClientConfig, system: System, tun: Tun) -> Self {
         let (tell, heard) = mpsc::unbounded_channel();
         Self {
             networks: Networks::new(tell),
             rules: Rules::new(&config),
-            options,
+            options: socket_options(),
+            asked,
             config,
             system,
             tun,
@@ -101,6 +107,7 @@ impl Direct {
             releases: Releases::default(),
             heard,
             next_sample: Instant::from_nanos(0),
+            retry_at: None,
             is_open: [None; 2],
             started: Clock::now(),
             notice: None,
@@ -131,6 +138,10 @@ impl Direct {
                 () = tokio::time::sleep_until(deadline) => Next::Continue,
                 reload = signals.next() => if reload { self.reload_and_log().await } else { Next::End },
             };
+            if self.retry_at.is_some_and(|at| at <= self.now()) {
+                self.retry_at = None;
+                self.on_networks(self.seen.clone()).await?;
+            }
             self.on_time();
             self.apply()?;
             self.open_or_close().await?;
@@ -186,6 +197,7 @@ impl Direct {
             self.networks.poll_timeout(),
             self.rules.poll_timeout(),
             self.releases.poll_timeout(),
+            self.retry_at,
         ]
         .into_iter()
         .flatten()
@@ -222,6 +234,7 @@ impl Direct {
                     error = format!("{error:#}"),
                     "network not usable"
                 );
+                self.retry_at = Some(time + RETRY_AFTER);
             }
         }
         self.fit_mtu();
@@ -309,10 +322,26 @@ impl Direct {
                 .nft_table(TABLE, &ruleset.body())
                 .context("cannot set the rules")?;
             tracing::debug!(networks = ruleset.networks.len(), "rules set");
+            self.name_choices(&ruleset);
             self.rules.set_applied(ruleset);
         }
         self.releases.handle_timeout(self.now());
         Ok(())
+    }
+
+    /// Programs may name the networks that are there, and intents.
+    fn name_choices(&mut self, ruleset: &Ruleset) {
+        let Some(options) = &mut self.options else { return };
+        let networks = ruleset
+            .networks
+            .iter()
+            .map(|port| ((bpf::NETWORK, port.device.clone()), mark(0, port.number)));
+        let intents = Intent::ALL.map(|intent| ((bpf::INTENT, intent.name().to_owned()), intent.mark()));
+        // The empty name takes a choice back.
+        let nothing = [bpf::NETWORK, bpf::INTENT].map(|option| ((option, String::new()), 0));
+        if let Err(error) = options.know(networks.chain(intents).chain(nothing).collect()) {
+            tracing::warn!(%error, "some networks cannot be chosen by socket option");
+        }
     }
 
     /// Leads into the interface what some network can carry; of the rest, programs hear at once that there is no way.
@@ -370,7 +399,7 @@ impl Direct {
 
     /// Applies the configuration file without dropping flows; returns what waits for a restart.
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
-        let mut fresh = self.options.load_config()?;
+        let mut fresh = self.asked.load_config()?;
         let (old, new) = (&self.config, &fresh);
         let fixed = [
             ("interface", old.interface != new.interface),
@@ -390,12 +419,19 @@ impl Direct {
             .collect();
         fresh.interface = old.interface.clone();
         (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
-        self.options.log.set(fresh.log.as_ref())?;
+        self.asked.log.set(fresh.log.as_ref())?;
         self.rules = self.rules.with(&fresh);
         self.config = fresh;
         self.on_networks(self.seen.clone()).await?;
         Ok(restart)
     }
+}
+
+/// Everything else works without, so this is no reason to fail.
+fn socket_options() -> Option<SocketOptions> {
+    SocketOptions::new()
+        .inspect_err(|error| tracing::warn!(%error, "programs cannot choose by socket option (SO_MARK and SO_BINDTODEVICE work)"))
+        .ok()
 }
 
 /// Answers may come in over any network, and an address of one network is no business of another's neighbours.
@@ -417,5 +453,7 @@ fn prepare_interface(system: &mut System, name: &str) {
 
 /// Of the interface until a network is there; what networks have counts then.
 const FIRST_MTU: u16 = 1500;
+/// What keeps the kernel from taking a route is over soon, or a person's business.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Often enough to see what a download reaches, rarely enough to cost nothing.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);

@@ -26,6 +26,16 @@ pub(super) struct Known {
 }
 
 impl Known {
+    fn gone(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            network: None,
+            kind: kind_of(name),
+            probe: None,
+            meter: Meter::default(),
+        }
+    }
+
     /// Whether new flows may go there.
     pub(super) fn is_alive(&self) -> bool {
         self.network.is_some() && self.state() != State::Unreachable
@@ -78,14 +88,13 @@ impl Networks {
         if let Some((number, _)) = self.all().find(|(_, known)| known.name == name) {
             return Some(number);
         }
+        let gone = self.all().find(|(_, known)| known.network.is_none());
         let unused = NUMBERS
             .into_iter()
             .find(|number| !self.known.contains_key(number));
-        unused.or_else(|| {
-            self.all()
-                .find(|(_, known)| known.network.is_none())
-                .map(|(number, _)| number)
-        })
+        let number = unused.or_else(|| gone.map(|(number, _)| number))?;
+        self.known.insert(number, Known::gone(name));
+        Some(number)
     }
 
     /// Those that were there and are not in the list.
@@ -107,12 +116,12 @@ impl Networks {
                 (Some(NextHop::Gateway(gateway)), _) | (_, Some(NextHop::Gateway(gateway))) => Some(gateway),
                 (Some(NextHop::Device) | None, Some(NextHop::Device) | None) => None,
             });
-        let before = self.known.remove(&number);
-        let (old_probe, meter) = before
-            .filter(|known| known.name == network.name)
-            .map_or((None, Meter::default()), |known| (known.probe, known.meter));
+        let known = self
+            .known
+            .entry(number)
+            .or_insert_with(|| Known::gone(&network.name));
         let is_current = |probe: &Probe| Some(probe.target()) == target && probe.index() == network.index;
-        let probe = match old_probe.filter(is_current) {
+        known.probe = match known.probe.take().filter(is_current) {
             Some(probe) => Some(probe),
             None => target.and_then(|target| {
                 let opened = Probe::start(
@@ -130,14 +139,7 @@ impl Networks {
                     .ok()
             }),
         };
-        let known = Known {
-            name: network.name.clone(),
-            kind: kind_of(&network.name),
-            network: Some(network),
-            probe,
-            meter,
-        };
-        self.known.insert(number, known);
+        known.network = Some(network);
     }
 
     pub(super) fn remove(&mut self, number: u8) {

@@ -34,9 +34,12 @@ impl Releases {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        for (number, _) in self.due.extract_if(.., |_, due| *due <= now) {
-            all(number);
-        }
+        self.due.retain(|number, due| {
+            if *due <= now {
+                all(*number);
+            }
+            *due > now
+        });
     }
 }
 

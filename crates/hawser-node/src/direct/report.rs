@@ -45,6 +45,7 @@ impl Direct {
             "interface": self.config.interface.0,
             "inner": self.own(),
             "mtu": self.mtu,
+            "socket_option": self.options.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice,
             "networks": known.chain(unused).collect::<Vec<_>>(),

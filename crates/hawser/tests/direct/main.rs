@@ -3,10 +3,12 @@
 mod world;
 
 use std::io::{Read, Write};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use hawser_linux::bpf::{INTENT, NETWORK, choose};
 use hawser_linux::direct::mark;
+use socket2::{Domain, SockAddr, Socket, Type};
 use world::{PORT, SERVER, SERVER6, World, connect, ip, nft, read_peer, way_of};
 
 /// Marks by which programs choose: networks are numbered as they are found.
@@ -113,6 +115,65 @@ fn one_program_reaches_two_hosts_of_the_same_address() {
     let nobody = connect(&world.client, SERVER, Some(mark(0, 77)));
     assert!(nobody.is_err(), "a network that does not exist carries nothing");
 }
+
+#[test]
+fn programs_choose_by_socket_option_and_by_hawser_run() {
+    let Some(world) = World::new() else { return };
+    world.write_config("[networks.net1]\ncost = 5\n");
+    let _daemon = world.up();
+    if world.ask(&["status"])["socket_option"] != true {
+        eprintln!("skipped: no rights to load programs into the kernel");
+        return;
+    }
+    let by = |option, name: &str| -> std::io::Result<usize> {
+        world.client.run(|| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            choose(&socket, option, name)?;
+            socket.connect(&SockAddr::from(SocketAddr::new(
+                SERVER.parse().expect("an address"),
+                PORT,
+            )))?;
+            Ok(way_of(&read_peer(&mut socket.into())?))
+        })
+    };
+    for (name, way) in [("net1", 1), ("net2", 2), ("net2", 2), ("net1", 1)] {
+        assert_eq!(by(NETWORK, name).expect("a connection"), way);
+    }
+    assert_eq!(by(INTENT, "cheap").expect("a connection"), 2);
+    assert_eq!(by(INTENT, "cheap").expect("a connection"), 2);
+    let error = by(NETWORK, "net3").expect_err("there is none");
+    assert_eq!(error.raw_os_error(), Some(ENODEV));
+    let script = format!("exec 3<>/dev/tcp/{SERVER}/{PORT}; head -n 1 <&3; exit 7");
+    for network in ["net2", "net1", "net2"] {
+        let output = world.run_program(&["--network", network], &["bash", "-c", &script]);
+        assert_eq!(
+            output.status.code(),
+            Some(7),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(
+            way_of(String::from_utf8_lossy(&output.stdout).trim()),
+            usize::from(network == "net2") + 1
+        );
+    }
+    let output = world.run_program(&["--network", "net3"], &["true"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said.trim(),
+        "hawser: --network net3: there is no such network now; there are: net1, net2"
+    );
+    ip(&world.client, "link set net1 down");
+    world.wait_until("net1 is gone", |world| world.state("net1") == "gone");
+    assert_eq!(
+        by(NETWORK, "net1").expect_err("it is gone").raw_os_error(),
+        Some(ENODEV)
+    );
+}
+
+/// As Linux numbers it.
+const ENODEV: i32 = 19;
 
 #[test]
 fn a_network_that_goes_is_avoided_at_once_and_taken_again() {

@@ -178,6 +178,13 @@ impl World {
         self.hawser(arguments).output().expect("the program runs")
     }
 
+    /// `hawser run` with these options.
+    pub(crate) fn run_program(&self, options: &[&str], program: &[&str]) -> Output {
+        let mut command = self.hawser(&["run"]);
+        command.args(options).arg("--").args(program);
+        command.output().expect("the program runs")
+    }
+
     pub(crate) fn down(&self) -> String {
         let output = self.run(&["down"]);
         assert!(
