@@ -6,7 +6,8 @@ use std::path::Path;
 
 use hawser_node::identity::KeyHash;
 use hawser_node::invitation::{HubAddress, Invitation, Token};
-use hawser_units::Sequence;
+use hawser_units::{PathId, Sequence};
+use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
@@ -20,6 +21,7 @@ fn main() -> io::Result<()> {
         ("layer", layer()),
         ("segment", segment()),
         ("coalesce", coalesce()),
+        ("compression", compression()),
         ("invitation", invitation()),
         ("scenario", scenario()),
         ("config", config()),
@@ -54,6 +56,7 @@ fn data() -> Seeds {
         unordered: false,
         backed: false,
         repair: false,
+        form: Form::Context,
         flow: 7,
         sequence: Sequence(u32::MAX),
         sent_us: 123_456,
@@ -64,7 +67,7 @@ fn data() -> Seeds {
     missing.push(7, 2);
     missing.push(1, 1);
     Feedback {
-        index: 1,
+        path: PathId(1),
         epoch: 3,
         highest: 1 << 40,
         packets: 9,
@@ -244,6 +247,26 @@ fn segment() -> Seeds {
         ("udp", seed([1, 5], 200, udp_v4(1000))),
         ("whole", seed([0, 0], 0, udp_v4(1000))),
         ("contradiction", seed([1, 1], 1, ipv4(protocol::ICMP, 0))),
+    ]
+}
+
+fn compression() -> Seeds {
+    let train = |context: Vec<u8>| {
+        let mut input = (context.len() as u16).to_be_bytes().to_vec();
+        input.extend(context);
+        for back in 1..4 {
+            let last_flags = if back == 3 { tcp_flag::PSH } else { 0 };
+            let head = Compressed { back, last_flags }.emit();
+            input.extend((0x8000u16 | 101).to_be_bytes());
+            input.push(head);
+            input.extend([back; 100]);
+        }
+        input
+    };
+    vec![
+        ("tcp-v4", train(tcp_v4(0, &[1; 12], 200))),
+        ("tcp-v6", train(tcp_v6(0, &[1; 12], 200))),
+        ("udp-v4", train(udp_v4(150))),
     ]
 }
 

@@ -11,13 +11,14 @@ mod texts;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("data", packets::data),
     ("control", packets::control),
     ("inner", packets::inner),
     ("layer", packets::layer),
     ("segment", packets::segment),
     ("coalesce", packets::coalesce),
+    ("compression", packets::compression),
     ("invitation", texts::invitation),
     ("scenario", texts::scenario),
     ("config", texts::config),

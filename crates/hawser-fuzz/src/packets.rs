@@ -1,5 +1,7 @@
 //! Parsers of bytes.
 
+use hawser_units::Sequence;
+use hawser_wire::compression::{Compressed, Contexts};
 use hawser_wire::control::Message;
 use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer, is_data};
 use hawser_wire::inner::{self, Ecn};
@@ -131,6 +133,36 @@ pub(crate) fn segment(input: &[u8]) {
     assert_eq!(total, segmenter.total());
 }
 
+/// Contexts and compressed packets of a flow: each behind two bytes, a flag and twelve bits of length.
+pub(crate) fn compression(input: &[u8]) {
+    let mut contexts = Contexts::default();
+    let mut sequence = Sequence(u32::MAX);
+    let mut rest = input;
+    while let Some((head, tail)) = rest.split_first_chunk::<2>() {
+        let head = u16::from_be_bytes(*head);
+        let (packet, behind) = tail.split_at(tail.len().min(usize::from(head & 0x0fff)));
+        rest = behind;
+        sequence = sequence.add(1);
+        if head & 0x8000 == 0 {
+            contexts.remember(head >> 12, sequence, packet, packet.len());
+            continue;
+        }
+        let Some((byte, payload)) = packet.split_first() else {
+            continue;
+        };
+        let Some(compressed) = Compressed::parse(*byte) else {
+            continue;
+        };
+        assert_eq!(compressed.emit(), *byte);
+        let flow = head >> 12 & 7;
+        if let Some(headers) = contexts.rebuild(flow, sequence, compressed, payload.len()) {
+            let packet = [headers.bytes(), payload].concat();
+            let summary = inner::parse(&packet).expect("is a packet");
+            assert_eq!(usize::from(summary.headers_len), headers.bytes().len());
+        }
+    }
+}
+
 /// Packets to be joined for the TUN device: each behind two bytes, a flag and twelve bits of length.
 pub(crate) fn coalesce(input: &[u8]) {
     let mut coalescer = Coalescer::default();
@@ -144,10 +176,10 @@ pub(crate) fn coalesce(input: &[u8]) {
         let Some(summary) = inner::parse(packet) else {
             continue;
         };
-        let mut join = coalescer.push(packet, head & 0x8000 != 0);
+        let mut join = coalescer.push(packet, packet.len(), head & 0x8000 != 0);
         if join == Join::Flush {
             written += flush(&mut coalescer, &mut pieces);
-            join = coalescer.push(packet, head & 0x8000 != 0);
+            join = coalescer.push(packet, packet.len(), head & 0x8000 != 0);
         }
         match join {
             Join::Append(offset) => {

@@ -251,7 +251,7 @@ fn write_joined(device: &Tun, coalescer: &mut Coalescer, packets: &[Packet]) {
     let mut count = 0;
     for packet in packets {
         loop {
-            match coalescer.push(packet.as_bytes(), packet.is_partial) {
+            match coalescer.push(packet.as_bytes(), packet.as_bytes().len(), packet.is_partial) {
                 Join::Append(at) | Join::Open(at) => {
                     pieces[count] = &packet.as_bytes()[at..];
                     count += 1;

@@ -16,7 +16,7 @@ use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
 use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
-use crate::flow::{Flows, Refusal, Run};
+use crate::flow::{Flow, Flows, Refusal, Run};
 use crate::path::{self, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use choosing::Decision;
@@ -270,6 +270,7 @@ impl<B: Copy> Egress<B> {
             buffer,
             cut,
             next: 0,
+            context: None,
             checksum_partial: offload.checksum_partial,
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
@@ -286,11 +287,12 @@ impl<B: Copy> Egress<B> {
             })
     }
 
-    /// Takes in the peer's report on one of our paths.
-    pub fn handle_feedback(&mut self, id: PathId, report: &Feedback, now: Instant) {
-        let changed = self
-            .lane(id)
-            .is_some_and(|lane| lane.path.handle_feedback(report, now));
+    /// Takes in the peer's report on one of our paths. What came by another path than the one it is about is ahead of a report that will: it says
+    /// what is missing, and nothing of delays.
+    pub fn handle_feedback(&mut self, came_by: PathId, report: &Feedback, now: Instant) {
+        let id = report.path;
+        let lane = self.lane(id).filter(|_| came_by == id);
+        let changed = lane.is_some_and(|lane| lane.path.handle_feedback(report, now));
         for (first, count) in report.missing.ranges(report.highest) {
             for counter in first..first + u64::from(count) {
                 self.kept.on_missing(id, counter, now);
@@ -316,9 +318,31 @@ impl<B: Copy> Egress<B> {
         self.push_urgent(id, Body::Reply(token));
     }
 
-    /// Sends a report of the receiving half on path `id`.
-    pub fn send_report(&mut self, id: PathId, report: Feedback) {
-        self.push_urgent(id, Body::Report(report));
+    /// Sends a report of the receiving half on its path, and on the fastest one too if that is another and packets are missing: what waits
+    /// for them waits the shorter.
+    pub fn send_report(&mut self, report: Feedback) {
+        self.push_urgent(report.path, Body::Report(report));
+        let fastest = self.fastest().filter(|fastest| *fastest != report.path);
+        if let Some(fastest) = fastest.filter(|_| !report.missing.is_empty()) {
+            self.push_urgent(fastest, Body::Report(report));
+        }
+    }
+
+    fn fastest(&self) -> Option<PathId> {
+        let active = self.lanes.iter().map(|lane| &lane.path);
+        let known = active
+            .filter(|path| path.state() == State::Active)
+            .filter_map(|path| Some((path.relative_delay_us()?, path.id)));
+        // Delays are between two clocks, and wrap.
+        known
+            .reduce(|least, own| {
+                if own.0.wrapping_sub(least.0) < 0 {
+                    own
+                } else {
+                    least
+                }
+            })
+            .map(|(_, id)| id)
     }
 
     fn push_urgent(&mut self, path: PathId, body: Body<B>) {
@@ -379,7 +403,7 @@ impl<B: Copy> Egress<B> {
             class,
             sequence,
         } = wanted.parcel;
-        let len = run.cut.len_of(run.next);
+        let len = run.len_of(run.next);
         self.build_views(len as u32, is_few, now);
         let arrival = |view: &PathView| view.ready_at.max(now) + view.delay;
         let best = (0..self.views.len()).min_by_key(|at| arrival(&self.views[*at]));
@@ -494,7 +518,7 @@ impl<B: Copy> Egress<B> {
     }
 
     fn drop_head(&mut self, slot: u16, count: u16, now: Instant) {
-        let freed = self.flows.advance(slot, count);
+        let freed = self.flows.skip(slot, count);
         self.free(freed, now);
     }
 
@@ -508,14 +532,18 @@ impl<B: Copy> Egress<B> {
         now: Instant,
     ) -> Transmit<B> {
         let flow = self.flows.get(slot).expect("the flow was chosen");
-        let run = *flow.head().expect("its head was chosen");
+        let head = flow.head().expect("its head was chosen");
         let class = flow.class;
-        let unordered = !copies && (flow.unordered || run.order_free);
+        let unordered = !copies && (flow.unordered || head.order_free);
+        if self.keeping.is_some() && !copies && !unordered {
+            self.flows.compress(slot);
+        }
+        let run = *self.flows.get(slot).and_then(Flow::head).expect("as before");
         let path = &mut self.lanes[lane].path;
         let mut counter = 0;
         let mut bytes = 0;
         for index in run.next..run.next + count {
-            let len = run.cut.len_of(index) as u64;
+            let len = run.len_of(index) as u64;
             let number = path.on_sent(len + FRAMING as u64, true, now);
             if index == run.next {
                 counter = number;
@@ -572,7 +600,7 @@ impl<B: Copy> Egress<B> {
             return Some(transmit);
         };
         let release = core::mem::take(last);
-        let bytes = (run.cut.len_of(run.next) + FRAMING) as u64;
+        let bytes = (run.len_of(run.next) + FRAMING) as u64;
         for lane in others {
             let path = &mut self.lanes[*lane].path;
             let counter = path.on_sent(bytes, true, now);

@@ -11,8 +11,9 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 
 use hawser_units::{Duration, Instant, Sequence};
+use hawser_wire::compression::{CONTEXT_SLOTS, Form, MAX_BACK};
 use hawser_wire::data::Class;
-use hawser_wire::inner::{FlowKey, Summary, protocol};
+use hawser_wire::inner::{self, Ecn, FlowKey, Summary, protocol};
 use hawser_wire::layer::Layer;
 use hawser_wire::offload::Segmenter;
 
@@ -38,6 +39,8 @@ pub struct Run<B> {
     pub cut: Segmenter,
     /// The next segment to send.
     pub next: u16,
+    /// The segment whose headers stand for those of the segments behind it.
+    pub context: Option<u16>,
     /// Its transport checksum covers only the pseudo-header.
     pub checksum_partial: bool,
     /// The flow understands congestion marks.
@@ -57,6 +60,40 @@ impl<B> Run<B> {
     #[must_use]
     pub fn left(&self) -> u16 {
         self.cut.count().saturating_sub(self.next)
+    }
+
+    /// In which form a segment goes.
+    #[must_use]
+    pub fn form(&self, index: u16) -> Form {
+        match self.context.map(|context| index.checked_sub(context)) {
+            Some(Some(0)) => Form::Context,
+            Some(Some(back)) if back <= MAX_BACK => Form::Compressed,
+            _ => Form::Whole,
+        }
+    }
+
+    /// Bytes of a segment in its form.
+    #[must_use]
+    pub fn len_of(&self, index: u16) -> usize {
+        match self.form(index) {
+            Form::Whole | Form::Context => self.cut.len_of(index),
+            Form::Compressed => self.cut.compressed_len(index),
+        }
+    }
+
+    /// Writes a segment of `packet` in its form into `out`, which must be [`Self::len_of`] bytes long; the first with the congestion mark, if
+    /// it is to have one.
+    ///
+    /// # Panics
+    /// When `packet` is not the one planned for, or `index` or the length of `out` is out of range.
+    pub fn emit(&self, packet: &[u8], index: u16, out: &mut [u8]) {
+        match self.context.filter(|_| self.form(index) == Form::Compressed) {
+            Some(context) => self.cut.emit_compressed(packet, index, context, out),
+            None => self.cut.emit(packet, index, out),
+        }
+        if self.mark && index == self.next {
+            inner::set_ecn(out, Ecn::Ce);
+        }
     }
 }
 
@@ -342,10 +379,32 @@ impl<B: Copy> Flows<B> {
         }
         if run.ecn_capable {
             run.mark = true;
+            // Its headers are its own.
+            run.context = None;
             return (None, false);
         }
-        let freed = self.advance(slot, 1);
-        (freed, true)
+        (self.skip(slot, 1), true)
+    }
+
+    /// Throws away `count` segments at the head of a flow. Returns its buffer once the last segment is gone.
+    pub fn skip(&mut self, slot: u16, count: u16) -> Option<B> {
+        let head = self.slots[usize::from(slot)].as_mut()?.queue.front_mut()?;
+        // What follows is not where its context says.
+        head.context = None;
+        self.advance(slot, count)
+    }
+
+    /// Lets the segment at the head of a flow be the context of those behind it, if that is of use.
+    pub fn compress(&mut self, slot: u16) {
+        let head = self.slots[usize::from(slot)]
+            .as_mut()
+            .and_then(|flow| flow.queue.front_mut());
+        let Some(run) = head.filter(|run| run.left() > 1 && run.checksum_partial && !run.mark) else {
+            return;
+        };
+        if slot < CONTEXT_SLOTS && run.form(run.next) == Form::Whole {
+            run.context = Some(run.next);
+        }
     }
 
     /// Takes `count` segments off the head of a flow. Returns its buffer once the last segment is gone.

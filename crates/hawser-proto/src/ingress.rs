@@ -33,9 +33,9 @@ const REPORT_DELAY: Duration = Duration::from_millis(25);
 /// What the receiving half tells the sending half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Send this report on the path.
-    Report(PathId, Feedback),
-    /// The peer reports on our sending on the path.
+    /// Send this report.
+    Report(Feedback),
+    /// The peer reports on our sending; it came by this path.
     Feedback(PathId, Feedback),
     /// The peer probes the path; the token is to be sent back.
     Probe(PathId, u64),
@@ -47,7 +47,6 @@ pub enum Event {
 #[derive(Debug)]
 struct Receiver {
     id: PathId,
-    index: u32,
     replay: ReplayWindow,
     highest: u64,
     epoch: u8,
@@ -100,11 +99,10 @@ impl<T> Default for Ingress<T> {
 }
 
 impl<T> Ingress<T> {
-    /// Opens a path; `index` is the number we gave to it.
-    pub fn open_path(&mut self, id: PathId, index: u32, now: Instant) {
+    /// Opens a path.
+    pub fn open_path(&mut self, id: PathId, now: Instant) {
         self.receivers.push(Receiver {
             id,
-            index,
             replay: ReplayWindow::new(),
             highest: 0,
             epoch: 0,
@@ -246,8 +244,7 @@ impl<T> Ingress<T> {
         self.resequencer.handle_timeout(heard.min(now), out);
         for receiver in &mut self.receivers {
             if receiver.report_due().is_some_and(|due| due <= now) {
-                self.events
-                    .push_back(Event::Report(receiver.id, receiver.report(now)));
+                self.events.push_back(Event::Report(receiver.report(now)));
             }
         }
     }
@@ -331,7 +328,7 @@ impl Receiver {
             open: self.holes.open(),
             delay_us,
             spread_us,
-            index: self.index,
+            path: self.id,
             epoch: self.epoch,
             highest: self.highest,
             packets: self.packets,

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_proto::egress::{Body, Egress};
+use hawser_proto::flow::Run;
 use hawser_proto::path::{self, Probing, State};
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, PathId, Rate};
+use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, FRAMING, Feedback, Missing};
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
@@ -64,7 +66,7 @@ fn op() -> impl Strategy<Value = Op> {
                     missing.push(back, count);
                 }
                 let highest = if highest % 2 == 0 { highest % 64 } else { highest >> 16 };
-                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, delay_us, spread_us, open: ce as u16, missing, ..Feedback::default() };
+                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, delay_us, spread_us, open: ce as u16, missing, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }), epoch: 0 };
                 Op::Report { path, all, report }
             }
         ),
@@ -119,9 +121,27 @@ struct Driver {
     unproven: BTreeMap<u16, (u64, u64)>,
     /// Sequence numbers by flow slot and path: a place in a flow is sent once on each path at most.
     places: BTreeSet<(u16, u32, u16)>,
+    /// Buffer and place of the context that each flow sent last.
+    contexts: BTreeMap<u16, (usize, u32)>,
 }
 
 impl Driver {
+    /// A compressed packet refers to the context that its flow sent last, by its place as well as by its segment.
+    fn check_context(&mut self, run: &Run<usize>, step: u16, flow: u16, place: u32) {
+        let index = run.next + step;
+        match run.form(index) {
+            Form::Whole => {}
+            Form::Context => {
+                self.contexts.insert(flow, (run.buffer, place));
+            }
+            Form::Compressed => {
+                let back = u32::from(index - run.context.expect("it is compressed"));
+                let expected = (run.buffer, place.wrapping_sub(back));
+                assert_eq!(self.contexts.get(&flow), Some(&expected), "flow {flow}");
+            }
+        }
+    }
+
     fn apply(&mut self, op: Op) {
         let now = self.now;
         match op {
@@ -182,6 +202,7 @@ impl Driver {
             Op::Report { path, all, report } => {
                 let (counter, bytes) = self.sent.get(&path).copied().unwrap_or_default();
                 let truth = Feedback {
+                    path: PathId(path),
                     highest: counter,
                     packets: counter as u32,
                     bytes,
@@ -200,7 +221,15 @@ impl Driver {
                     .handle_probe_reply(PathId(path), token.unwrap_or(9), now);
             }
             Op::Probe(path) => self.egress.handle_probe(PathId(path), 4),
-            Op::SendReport(path) => self.egress.send_report(PathId(path), Feedback::default()),
+            Op::SendReport(path) => {
+                let mut missing = Missing::default();
+                missing.push(1, 1);
+                self.egress.send_report(Feedback {
+                    path: PathId(path),
+                    missing,
+                    ..Feedback::default()
+                });
+            }
             Op::Heard(path, bytes) => {
                 self.egress.handle_heard(PathId(path), bytes, now);
                 if let Some((heard, _)) = self.unproven.get_mut(&path) {
@@ -284,7 +313,7 @@ impl Driver {
                         .map(path::Path::state);
                     assert!(matches!(state, Some(State::Active | State::Suspect)), "{state:?}");
                     let bytes = (0..count)
-                        .map(|step| run.cut.len_of(run.next + step) + FRAMING)
+                        .map(|step| run.len_of(run.next + step) + FRAMING)
                         .sum::<usize>();
                     for step in 0..count {
                         let place = (flow, sequence.add(u32::from(step)).0, path);
@@ -292,6 +321,9 @@ impl Driver {
                             unordered || self.places.insert(place) || repair,
                             "{place:?} was sent before"
                         );
+                        if !repair {
+                            self.check_context(&run, step, flow, place.1);
+                        }
                     }
                     if last {
                         self.give_back(run.buffer);
@@ -350,6 +382,7 @@ proptest! {
             sent: BTreeMap::new(),
             unproven: BTreeMap::new(),
             places: BTreeSet::new(),
+            contexts: BTreeMap::new(),
         };
         for op in ops {
             driver.apply(op);

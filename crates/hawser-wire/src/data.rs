@@ -13,10 +13,14 @@
 //!  | inner IP packet, or the body of a feedback or probe ...      | tag (16) |
 //! ```
 //!
+//! An inner packet may come without its headers: [`crate::compression`].
+//!
 //! All integers are big-endian. The two first bits are zero, which no QUIC version 1 packet has (RFC 9000 section
 //! 17 sets the second bit), so both share a port.
 
-use hawser_units::Sequence;
+use hawser_units::{PathId, Sequence};
+
+use crate::compression::Form;
 
 /// Bytes of the outer header.
 pub const OUTER_LEN: usize = 12;
@@ -131,6 +135,8 @@ pub struct Inner {
     pub backed: bool,
     /// It is sent again.
     pub repair: bool,
+    /// Whether its headers are there.
+    pub form: Form,
     /// The flow's slot in the sender's table.
     pub flow: u16,
     /// The packet's place in its flow slot.
@@ -143,7 +149,8 @@ const FLAG_CHECKSUM_PARTIAL: u8 = 0x80;
 const FLAG_UNORDERED: u8 = 0x40;
 const FLAG_BACKED: u8 = 0x20;
 const FLAG_REPAIR: u8 = 0x10;
-const FLAGS: u8 = FLAG_CHECKSUM_PARTIAL | FLAG_UNORDERED | FLAG_BACKED | FLAG_REPAIR;
+const FLAG_CONTEXT: u8 = 0x08;
+const FLAG_COMPRESSED: u8 = 0x04;
 const CLASS_MASK: u8 = 0x03;
 
 impl Inner {
@@ -153,9 +160,6 @@ impl Inner {
     pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = body.split_first_chunk::<INNER_LEN>()?;
         let [kind, flags, f0, f1, s0, s1, s2, s3, t0, t1, t2, t3] = *head;
-        if flags & !(FLAGS | CLASS_MASK) != 0 {
-            return None;
-        }
         let kind = match kind {
             0 => Kind::Packet,
             1 => Kind::Feedback,
@@ -163,8 +167,15 @@ impl Inner {
             3 => Kind::ProbeReply,
             _ => return None,
         };
+        let form = match flags & (FLAG_CONTEXT | FLAG_COMPRESSED) {
+            0 => Form::Whole,
+            FLAG_CONTEXT => Form::Context,
+            FLAG_COMPRESSED => Form::Compressed,
+            _ => return None,
+        };
         let inner = Self {
             kind,
+            form,
             class: Class::ALL[usize::from(flags & CLASS_MASK)],
             checksum_partial: flags & FLAG_CHECKSUM_PARTIAL != 0,
             unordered: flags & FLAG_UNORDERED != 0,
@@ -191,6 +202,8 @@ impl Inner {
             (self.unordered, FLAG_UNORDERED),
             (self.backed, FLAG_BACKED),
             (self.repair, FLAG_REPAIR),
+            (self.form == Form::Context, FLAG_CONTEXT),
+            (self.form == Form::Compressed, FLAG_COMPRESSED),
         ] {
             out[1] |= if is_set { flag } else { 0 };
         }
@@ -207,8 +220,8 @@ impl Inner {
 /// reorders the highest counter is always one of the fastest packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// The sender's path that the report is about, by the receiver index of the reporting side.
-    pub index: u32,
+    /// The path that the report is about: not always the one it comes by.
+    pub path: PathId,
     /// The key epoch of `highest`.
     pub epoch: u8,
     /// The highest counter received.
@@ -236,7 +249,7 @@ pub struct Feedback {
 /// Bytes of the longest emitted [`Feedback`].
 pub const FEEDBACK_LEN: usize = FEEDBACK_FIXED + 4 * MISSING_RANGES;
 /// Bytes of one without missing packets.
-const FEEDBACK_FIXED: usize = 46;
+const FEEDBACK_FIXED: usize = 42;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
 
@@ -277,26 +290,27 @@ impl Feedback {
     pub fn parse(body: &[u8]) -> Option<Self> {
         let (b, rest) = body.split_first_chunk::<FEEDBACK_FIXED>()?;
         let mut missing = Missing::default();
-        for range in rest.chunks_exact(4).take(usize::from(b[44])) {
+        for range in rest.chunks_exact(4).take(usize::from(b[3])) {
             let [b0, b1, c0, c1] = *range else { return None };
             missing.push(u16::from_be_bytes([b0, b1]), u16::from_be_bytes([c0, c1]));
         }
+        let u16_at = |at: usize| u16::from_be_bytes([b[at], b[at + 1]]);
         let u32_at = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let u48_at = |at: usize| {
             u64::from_be_bytes([0, 0, b[at], b[at + 1], b[at + 2], b[at + 3], b[at + 4], b[at + 5]])
         };
         Some(Self {
-            index: u32_at(0),
-            epoch: b[4],
-            highest: u48_at(6),
-            packets: u32_at(12),
-            bytes: u48_at(16),
-            ce: u32_at(22),
-            received_us: u32_at(26),
-            hold_us: u32_at(30),
-            delay_us: u32_at(34),
-            spread_us: u32_at(38),
-            open: u16::from_be_bytes([b[42], b[43]]),
+            path: PathId(u16_at(0)),
+            epoch: b[2],
+            highest: u48_at(4),
+            packets: u32_at(10),
+            bytes: u48_at(14),
+            ce: u32_at(20),
+            received_us: u32_at(24),
+            hold_us: u32_at(28),
+            delay_us: u32_at(32),
+            spread_us: u32_at(36),
+            open: u16_at(40),
             missing,
         })
     }
@@ -310,18 +324,18 @@ impl Feedback {
     /// Writes the report; what is behind [`Self::emitted_len`] is zero.
     pub fn emit(&self, out: &mut [u8; FEEDBACK_LEN]) {
         out.fill(0);
-        out[0..4].copy_from_slice(&self.index.to_be_bytes());
-        out[4] = self.epoch;
-        out[6..12].copy_from_slice(&self.highest.to_be_bytes()[2..]);
-        out[12..16].copy_from_slice(&self.packets.to_be_bytes());
-        out[16..22].copy_from_slice(&self.bytes.to_be_bytes()[2..]);
-        out[22..26].copy_from_slice(&self.ce.to_be_bytes());
-        out[26..30].copy_from_slice(&self.received_us.to_be_bytes());
-        out[30..34].copy_from_slice(&self.hold_us.to_be_bytes());
-        out[34..38].copy_from_slice(&self.delay_us.to_be_bytes());
-        out[38..42].copy_from_slice(&self.spread_us.to_be_bytes());
-        out[42..44].copy_from_slice(&self.open.to_be_bytes());
-        out[44] = self.missing.len;
+        out[0..2].copy_from_slice(&self.path.0.to_be_bytes());
+        out[2] = self.epoch;
+        out[3] = self.missing.len;
+        out[4..10].copy_from_slice(&self.highest.to_be_bytes()[2..]);
+        out[10..14].copy_from_slice(&self.packets.to_be_bytes());
+        out[14..20].copy_from_slice(&self.bytes.to_be_bytes()[2..]);
+        out[20..24].copy_from_slice(&self.ce.to_be_bytes());
+        out[24..28].copy_from_slice(&self.received_us.to_be_bytes());
+        out[28..32].copy_from_slice(&self.hold_us.to_be_bytes());
+        out[32..36].copy_from_slice(&self.delay_us.to_be_bytes());
+        out[36..40].copy_from_slice(&self.spread_us.to_be_bytes());
+        out[40..42].copy_from_slice(&self.open.to_be_bytes());
         for (bytes, (back, count)) in out[FEEDBACK_FIXED..].chunks_exact_mut(4).zip(self.missing.ranges) {
             bytes[..2].copy_from_slice(&back.to_be_bytes());
             bytes[2..].copy_from_slice(&count.to_be_bytes());
@@ -363,14 +377,14 @@ mod tests {
         }
 
         #[test]
-        fn feedback_survives_the_wire(index: u32, epoch: u8, highest in 0..=MAX_COUNTER, packets: u32,
+        fn feedback_survives_the_wire(path: u16, epoch: u8, highest in 0..=MAX_COUNTER, packets: u32,
                                       bytes in 0..=MAX_COUNTER, ce: u32, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16,
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {
                 prop_assert!(missing.push(*back, *count));
             }
-            let report = Feedback { index, epoch, highest, packets, bytes, ce, received_us, hold_us, delay_us, spread_us, open, missing };
+            let report = Feedback { path: PathId(path), epoch, highest, packets, bytes, ce, received_us, hold_us, delay_us, spread_us, open, missing };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));

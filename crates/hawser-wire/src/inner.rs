@@ -336,6 +336,21 @@ pub(crate) mod tests {
         p
     }
 
+    /// A UDP packet over IPv6, complete checksum.
+    pub(crate) fn udp_packet(payload: &[u8]) -> Vec<u8> {
+        let transport = (8 + payload.len()) as u16;
+        let mut p = vec![0x60, 0, 0, 0];
+        p.extend(transport.to_be_bytes());
+        p.extend([protocol::UDP, 64]);
+        p.extend([0xfd; 32]);
+        for field in [40_000, 443, transport, 0] {
+            p.extend(field.to_be_bytes());
+        }
+        p.extend(payload);
+        complete_transport(&mut p);
+        p
+    }
+
     /// Completes the transport checksum in software.
     pub(crate) fn complete_transport(p: &mut [u8]) {
         let s = parse(p).expect("valid");

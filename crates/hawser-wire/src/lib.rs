@@ -3,6 +3,7 @@
 //! Everything here is a pure function over bytes. Untrusted input gives `None` or an error, never a panic.
 #![forbid(unsafe_code)]
 
+pub mod compression;
 pub mod control;
 pub mod data;
 pub mod icmp;

@@ -6,6 +6,7 @@
 //!
 //! Source: virtio 1.2 section 5.1.6 for the header; the joining conditions follow the kernel's own generic receive offload.
 
+use crate::compression::{COMPRESSED_LEN, Compressed};
 use crate::inner::{self, protocol, tcp_flag};
 
 /// Bytes of the virtio network header in front of a packet.
@@ -115,6 +116,35 @@ impl Segmenter {
         usize::from(self.headers_len) + payload as usize
     }
 
+    /// Bytes of segment `index` without its headers, compressed.
+    #[must_use]
+    pub fn compressed_len(&self, index: u16) -> usize {
+        COMPRESSED_LEN + self.len_of(index) - usize::from(self.headers_len)
+    }
+
+    /// Writes segment `index` as a compressed packet that refers to segment `context` before it into `out`, which must be
+    /// [`Self::compressed_len`] bytes long.
+    ///
+    /// # Panics
+    /// When `packet` is not the one planned for, or `index` or the length of `out` is out of range.
+    pub fn emit_compressed(&self, packet: &[u8], index: u16, context: u16, out: &mut [u8]) {
+        let start = usize::from(self.headers_len) + usize::from(index) * usize::from(self.segment);
+        let (head, payload) = out.split_at_mut(COMPRESSED_LEN);
+        let end = start + payload.len();
+        payload.copy_from_slice(&packet[start..end]);
+        let is_last = self.protocol == protocol::TCP && end == packet.len();
+        let flags = if is_last {
+            packet[usize::from(self.ip_len) + 13]
+        } else {
+            0
+        };
+        let compressed = Compressed {
+            back: (index - context) as u8,
+            last_flags: flags & (tcp_flag::PSH | tcp_flag::FIN),
+        };
+        head[0] = compressed.emit();
+    }
+
     /// Writes the packet of segment `index` into `out`, which must be [`Self::len_of`] bytes long.
     ///
     /// The transport checksum of a cut packet is left as it stands: whoever joins or completes it starts from the
@@ -132,7 +162,7 @@ impl Segmenter {
         if self.count() == 1 {
             return;
         }
-        set_lengths(out, ip_len, self.protocol, index);
+        set_lengths(out, out.len(), ip_len, self.protocol, index);
         if self.protocol == protocol::TCP {
             let at = ip_len + 4;
             let sequence = u32::from_be_bytes([out[at], out[at + 1], out[at + 2], out[at + 3]])
@@ -149,13 +179,8 @@ impl Segmenter {
     }
 }
 
-/// Sets the length fields of an IP (and UDP) packet to its real length; `id` is added to the IPv4 identification.
-fn set_lengths(packet: &mut [u8], ip_len: usize, protocol: u8, id: u16) {
-    let len = packet.len();
-    set_lengths_for(packet, len, ip_len, protocol, id);
-}
-
-fn set_lengths_for(headers: &mut [u8], len: usize, ip_len: usize, protocol: u8, id: u16) {
+/// Sets the length fields of IP (and UDP) headers to those of a packet of `len` bytes; `id` is added to the IPv4 identification.
+pub(crate) fn set_lengths(headers: &mut [u8], len: usize, ip_len: usize, protocol: u8, id: u16) {
     if headers[0] >> 4 == 4 {
         headers[2..4].copy_from_slice(&(len as u16).to_be_bytes());
         let ident = u16::from_be_bytes([headers[4], headers[5]]).wrapping_add(id);
@@ -212,16 +237,17 @@ impl Default for Coalescer {
 }
 
 impl Coalescer {
-    /// Offers the next packet in order. `partial`: its transport checksum covers only the pseudo-header.
+    /// Offers the next packet in order: `len` bytes, of which `packet` holds the headers at least. `partial`: its transport checksum
+    /// covers only the pseudo-header.
     ///
     /// A packet that cannot be parsed is passed on alone, with all its bytes as payload.
-    pub fn push(&mut self, packet: &[u8], partial: bool) -> Join {
+    pub fn push(&mut self, packet: &[u8], len: usize, partial: bool) -> Join {
         let summary = inner::parse(packet);
         if let Some(run) = &mut self.open {
             let Some(summary) = summary else {
                 return Join::Flush;
             };
-            return match append(&mut self.headers, run, packet, &summary, partial) {
+            return match append(&mut self.headers, run, (packet, len), &summary, partial) {
                 true => Join::Append(run.headers_len),
                 false => Join::Flush,
             };
@@ -238,8 +264,8 @@ impl Coalescer {
             headers_len,
             protocol: 0,
             partial: false,
-            segment: packet.len() - headers_len,
-            payload: packet.len() - headers_len,
+            segment: len - headers_len,
+            payload: len - headers_len,
             next_sequence: 0,
             closed: true,
         };
@@ -281,7 +307,7 @@ impl Coalescer {
         }
         if run.payload > run.segment {
             let total = run.headers_len + run.payload;
-            set_lengths_for(&mut self.headers, total, run.ip_len, run.protocol, 0);
+            set_lengths(&mut self.headers, total, run.ip_len, run.protocol, 0);
             virtio[1] = match (run.protocol, self.headers[0] >> 4) {
                 (protocol::UDP, _) => GSO_UDP_L4,
                 (_, 4) => GSO_TCPV4,
@@ -319,12 +345,12 @@ fn ends_run(summary: &inner::Summary) -> bool {
 fn append(
     headers: &mut [u8; 128],
     run: &mut Run,
-    packet: &[u8],
+    (packet, len): (&[u8], usize),
     summary: &inner::Summary,
     partial: bool,
 ) -> bool {
     let headers_len = usize::from(summary.headers_len);
-    let payload = packet.len() - headers_len;
+    let payload = len - headers_len;
     if run.closed
         || !partial
         || headers_len != run.headers_len
@@ -414,7 +440,7 @@ mod tests {
         };
         for packet in packets {
             loop {
-                match coalescer.push(packet, partial) {
+                match coalescer.push(packet, packet.len(), partial) {
                     Join::Append(at) | Join::Open(at) => {
                         pieces.extend_from_slice(&packet[at..]);
                         break;

@@ -508,7 +508,7 @@ impl Sender {
             Relay::Machine(_) | Relay::Heard { .. } | Relay::Epoch(_) => None,
         };
         self.with(name, |session| match relay {
-            Relay::Machine(ingress::Event::Report(path, report)) => session.egress.send_report(path, report),
+            Relay::Machine(ingress::Event::Report(report)) => session.egress.send_report(report),
             Relay::Machine(ingress::Event::Feedback(path, report)) => {
                 session.egress.handle_feedback(path, &report, at);
             }
@@ -611,38 +611,38 @@ impl Session {
             path: transmit.path,
             outer,
         };
-        let mut inner = transmit.body.header(at);
         match transmit.body {
-            Body::Packets {
-                run, count, sequence, ..
-            } => {
+            Body::Packets { run, count, .. } => {
                 let packet = &buffers[run.buffer as usize][VIRTIO_LEN..];
                 let packet = &packet[..run.cut.total()];
                 target.ecn = ecn_of(packet).bits();
                 for step in 0..count {
-                    inner.sequence = sequence.add(u32::from(step));
-                    let len = run.cut.len_of(run.next + step);
-                    let room = batches.room(&target, len + FRAMING);
+                    let index = run.next + step;
+                    let room = batches.room(&target, run.len_of(index) + FRAMING);
+                    let inner = transmit.body.header(step, at);
                     sealer.seal(room, u64::from(step), &inner, |body| {
-                        run.cut.emit(packet, run.next + step, body);
-                        if run.mark && step == 0 {
-                            inner::set_ecn(body, Ecn::Ce);
-                        }
+                        run.emit(packet, index, body)
                     });
                 }
             }
             Body::Report(report) => {
                 let room = batches.room(&target, report.emitted_len() + FRAMING);
-                sealer.seal(room, 0, &inner, |body| emit_report(&report, body));
+                sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
+                    emit_report(&report, body)
+                });
             }
             Body::Probe(probe) => {
                 let udp = usize::from(probe.outer_len).saturating_sub(udp_overhead(&to));
                 let room = batches.room(&target, udp.max(PROBE_LEN + FRAMING));
-                sealer.seal(room, 0, &inner, |body| emit_token(probe.token, body));
+                sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
+                    emit_token(probe.token, body)
+                });
             }
             Body::Reply(token) => {
                 let room = batches.room(&target, PROBE_LEN + FRAMING);
-                sealer.seal(room, 0, &inner, |body| emit_token(token, body));
+                sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
+                    emit_token(token, body)
+                });
             }
         }
     }

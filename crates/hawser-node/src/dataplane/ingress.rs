@@ -13,6 +13,7 @@ use hawser_linux::udp::{DataSocket, plain};
 use hawser_linux::wait::{Waker, wait_readable};
 use hawser_proto::ingress::{Authentic, Freshness, Ingress};
 use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::compression::{COMPRESSED_LEN, Compressed, Contexts, Form, Headers};
 use hawser_wire::data::{INNER_LEN, Inner, OUTER_LEN, Outer, is_data};
 use hawser_wire::inner::{self, Ecn, ecn_at_exit, set_ecn};
 use hawser_wire::offload::{Coalescer, Join};
@@ -20,7 +21,7 @@ use quinn_udp::RecvMeta;
 
 use super::crypto::DataKey;
 use super::egress::{self, Relay};
-use super::store::Store;
+use super::store::{Packet, Store};
 use super::{ControlDatagram, Role, SessionId, SocketId};
 
 /// Buffers offered to the kernel in one call.
@@ -80,6 +81,7 @@ struct PathEntry {
 
 struct Session {
     ingress: Ingress<u32>,
+    contexts: Contexts,
     role: Role,
     inner: Vec<IpAddr>,
     /// Epoch, key, and until when it is valid. The newest last.
@@ -97,6 +99,7 @@ struct Dropped {
     forged: u64,
     spoofed: u64,
     not_ect: u64,
+    no_context: u64,
     tun: u64,
     control: u64,
 }
@@ -118,6 +121,8 @@ pub(super) struct Receiving {
     store: Store,
     offered: Vec<u32>,
     out: Vec<u32>,
+    /// Headers of the compressed packets in `out`, in their order.
+    rebuilt: Vec<Headers>,
     touched: Vec<SessionId>,
     dropped: Dropped,
     datagrams: u64,
@@ -140,6 +145,7 @@ impl Receiving {
             store,
             offered,
             out: Vec::new(),
+            rebuilt: Vec::new(),
             touched: Vec::new(),
             dropped: Dropped::default(),
             datagrams: 0,
@@ -304,7 +310,9 @@ impl Receiving {
             return;
         };
         let is_packet = inner.kind == hawser_wire::data::Kind::Packet;
-        if is_packet && session.role == Role::Hub && !session.owns_source(content) {
+        // A compressed packet has the source of its context.
+        let has_source = is_packet && inner.form != Form::Compressed;
+        if has_source && session.role == Role::Hub && !session.owns_source(content) {
             self.dropped.spoofed += 1;
             return;
         }
@@ -316,14 +324,9 @@ impl Receiving {
             content.len().min(control.len())
         };
         control[..control_len].copy_from_slice(&content[..control_len]);
-        let len = content.len();
-        let item = self.store.add(
-            buffer,
-            range.start + OUTER_LEN + INNER_LEN,
-            len,
-            inner.checksum_partial,
-            ecn,
-        );
+        let start = range.start + OUTER_LEN + INNER_LEN;
+        let content = start..start + content.len();
+        let item = self.store.add(buffer, content, (entry.session, inner), ecn);
         let udp_len = range.len();
         let authentic = Authentic {
             outer,
@@ -421,32 +424,88 @@ impl Receiving {
             return;
         }
         let mut out = std::mem::take(&mut self.out);
-        out.retain(|id| self.may_leave(*id));
+        out.retain(|id| {
+            let leaves = self.restore(*id) && self.may_leave(*id);
+            if !leaves {
+                self.store.free(*id);
+            }
+            leaves
+        });
+        let mut rebuilt = self.rebuilt.iter();
         let mut writer = Writer {
             tun: &self.links.tun,
             coalescer: Coalescer::default(),
             pieces: Vec::new(),
         };
         for id in &out {
-            self.writes += writer.push(
-                self.store.bytes(*id),
-                self.store.packet(*id).partial,
-                &mut self.dropped.tun,
-            );
+            let bytes = self.store.bytes(*id);
+            let inner = self.store.packet(*id).inner;
+            let packet = match inner.form {
+                Form::Whole | Form::Context => Outgoing {
+                    headers: bytes,
+                    skip: 0,
+                    bytes,
+                },
+                Form::Compressed => {
+                    let headers = rebuilt.next().expect("each was restored").bytes();
+                    Outgoing {
+                        headers,
+                        skip: headers.len(),
+                        bytes: &bytes[COMPRESSED_LEN..],
+                    }
+                }
+            };
+            self.writes += writer.push(packet, inner.checksum_partial, &mut self.dropped.tun);
         }
         self.writes += writer.flush(&mut self.dropped.tun);
+        self.rebuilt.clear();
         for id in out.drain(..) {
             self.store.free(id);
         }
         self.out = out;
     }
 
-    /// Carries a congestion mark from the outer to the inner packet; false if the packet must be dropped (RFC 6040).
-    fn may_leave(&mut self, id: u32) -> bool {
-        if self.store.packet(id).outer_ecn != Ecn::Ce {
+    /// Remembers a context, and puts the headers of a compressed packet behind the other `rebuilt` ones; false if it has none.
+    fn restore(&mut self, id: u32) -> bool {
+        let packet = self.store.packet(id);
+        let (session, inner) = (packet.session, packet.inner);
+        if inner.form == Form::Whole {
             return true;
         }
-        let packet = self.store.bytes_mut(id);
+        let bytes = self.store.bytes(id);
+        let contexts = self
+            .sessions
+            .get_mut(&session)
+            .map(|session| &mut session.contexts);
+        let headers = contexts.and_then(|contexts| {
+            if inner.form == Form::Context {
+                contexts.remember(inner.flow, inner.sequence, bytes, bytes.len());
+                return None;
+            }
+            let (head, payload) = bytes.split_first()?;
+            contexts.rebuild(
+                inner.flow,
+                inner.sequence,
+                Compressed::parse(*head)?,
+                payload.len(),
+            )
+        });
+        let has_headers = inner.form == Form::Context || headers.is_some();
+        self.dropped.no_context += u64::from(!has_headers);
+        self.rebuilt.extend(headers);
+        has_headers
+    }
+
+    /// Carries a congestion mark from the outer to the inner packet; false if the packet must be dropped (RFC 6040).
+    fn may_leave(&mut self, id: u32) -> bool {
+        let Packet { outer_ecn, inner, .. } = *self.store.packet(id);
+        if outer_ecn != Ecn::Ce {
+            return true;
+        }
+        let packet = match self.rebuilt.last_mut().filter(|_| inner.form == Form::Compressed) {
+            Some(headers) => headers.bytes_mut(),
+            None => self.store.bytes_mut(id),
+        };
         let Some(summary) = inner::parse(packet) else {
             return true;
         };
@@ -454,7 +513,9 @@ impl Receiving {
             Some(ecn) => set_ecn(packet, ecn),
             None => {
                 self.dropped.not_ect += 1;
-                self.store.free(id);
+                if inner.form == Form::Compressed {
+                    self.rebuilt.pop();
+                }
                 return false;
             }
         }
@@ -472,6 +533,7 @@ impl Receiving {
                 self.remove_session(session);
                 let state = Session {
                     ingress: Ingress::default(),
+                    contexts: Contexts::default(),
                     role,
                     inner,
                     keys: Vec::new(),
@@ -501,7 +563,7 @@ impl Receiving {
                 local_index,
             } => {
                 if let Some(state) = self.sessions.get_mut(&session) {
-                    state.ingress.open_path(path, local_index, now());
+                    state.ingress.open_path(path, now());
                     let entry = PathEntry {
                         session,
                         path,
@@ -564,6 +626,7 @@ impl Receiving {
             ("ingress_forged", dropped.forged),
             ("ingress_spoofed", dropped.spoofed),
             ("ingress_ce_on_not_ect", dropped.not_ect),
+            ("ingress_no_context", dropped.no_context),
             ("ingress_tun_refused", dropped.tun),
             ("ingress_control_dropped", dropped.control),
             ("ingress_datagrams", self.datagrams),
@@ -601,6 +664,16 @@ pub(super) struct Source {
     pub(super) to: Option<IpAddr>,
 }
 
+/// A packet for the TUN.
+#[derive(Clone, Copy)]
+struct Outgoing<'a> {
+    /// Begins with its headers.
+    headers: &'a [u8],
+    /// How many of them are not in `bytes`.
+    skip: usize,
+    bytes: &'a [u8],
+}
+
 /// Joins packets and writes them to the TUN without copying their payload.
 struct Writer<'a> {
     tun: &'a Tun,
@@ -610,15 +683,16 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Returns how many writes it took.
-    fn push(&mut self, packet: &'a [u8], partial: bool, refused: &mut u64) -> u64 {
+    fn push(&mut self, packet: Outgoing<'a>, partial: bool, refused: &mut u64) -> u64 {
         let mut writes = 0;
         if self.pieces.len() >= MAX_PIECES {
             writes += self.flush(refused);
         }
         loop {
-            match self.coalescer.push(packet, partial) {
+            let len = packet.skip + packet.bytes.len();
+            match self.coalescer.push(packet.headers, len, partial) {
                 Join::Append(at) | Join::Open(at) => {
-                    self.pieces.push(&packet[at..]);
+                    self.pieces.push(&packet.bytes[at - packet.skip..]);
                     return writes;
                 }
                 Join::Flush => writes += self.flush(refused),

@@ -3,7 +3,12 @@
 //! The kernel fills buffers of 64 KB with up to 44 datagrams each. Packets in order leave from there without a copy. What the resequencer
 //! holds back either keeps its buffer, if it is a large part of it, or moves to a small one, so that a few late packets cannot pin much memory.
 
+use std::ops::Range;
+
+use hawser_wire::data::Inner;
 use hawser_wire::inner::Ecn;
+
+use super::SessionId;
 
 /// Bytes of a receive buffer: the most that the kernel joins.
 pub(super) const BUFFER: usize = 65_536;
@@ -18,8 +23,10 @@ pub(super) struct Packet {
     buffer: u32,
     from: u32,
     len: u32,
-    /// Its transport checksum covers only the pseudo-header.
-    pub(super) partial: bool,
+    /// Of which session.
+    pub(super) session: SessionId,
+    /// Its inner header.
+    pub(super) inner: Inner,
     /// What its outer packet was marked with.
     pub(super) outer_ecn: Ecn,
     held: bool,
@@ -79,13 +86,20 @@ impl Store {
     }
 
     /// Notes a packet in a large buffer.
-    pub(super) fn add(&mut self, buffer: u32, from: usize, len: usize, partial: bool, outer_ecn: Ecn) -> u32 {
+    pub(super) fn add(
+        &mut self,
+        buffer: u32,
+        range: Range<usize>,
+        (session, inner): (SessionId, Inner),
+        outer_ecn: Ecn,
+    ) -> u32 {
         self.large[buffer as usize].1 += 1;
         let packet = Packet {
             buffer,
-            from: from as u32,
-            len: len as u32,
-            partial,
+            from: range.start as u32,
+            len: range.len() as u32,
+            session,
+            inner,
             outer_ecn,
             held: true,
         };
@@ -208,14 +222,33 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_units::Sequence;
+    use hawser_wire::compression::Form;
+    use hawser_wire::data::{Class, Kind};
+
+    const ANY: (SessionId, Inner) = (
+        SessionId(1),
+        Inner {
+            kind: Kind::Packet,
+            class: Class::Bulk,
+            checksum_partial: false,
+            unordered: false,
+            backed: false,
+            repair: false,
+            form: Form::Whole,
+            flow: 0,
+            sequence: Sequence(0),
+            sent_us: 0,
+        },
+    );
 
     #[test]
     fn a_few_held_packets_move_and_their_buffer_is_used_again() {
         let mut store = Store::new();
         let mut used = [store.take(), store.take()];
         store.large(used[0])[10..14].copy_from_slice(b"held");
-        let id = store.add(used[0], 10, 4, false, Ecn::NotEct);
-        let gone = store.add(used[1], 0, 4, false, Ecn::NotEct);
+        let id = store.add(used[0], 10..14, ANY, Ecn::NotEct);
+        let gone = store.add(used[1], 0..4, ANY, Ecn::NotEct);
         store.free(gone);
         let before = used;
         store.settle(&mut used);
@@ -231,7 +264,7 @@ mod tests {
         let mut used = [store.take()];
         let kept = used[0];
         let ids: Vec<u32> = (0..20)
-            .map(|i| store.add(kept, i * 1400, 1400, false, Ecn::NotEct))
+            .map(|i| store.add(kept, i * 1400..(i + 1) * 1400, ANY, Ecn::NotEct))
             .collect();
         store.settle(&mut used);
         assert_ne!(used[0], kept);

@@ -66,7 +66,7 @@ impl<B: Copy> Egress<B> {
         let (class, backlog) = (flow.class, flow.backlog());
         // A transfer without a backlog is held back by its own window, not by ours.
         let sparse = backlog < SPARSE && class != Class::Bulk;
-        let len = run.cut.len_of(run.next) as u32;
+        let len = run.len_of(run.next) as u32;
         let usable = self.build_views(len, sparse, now);
         if self.views.is_empty() {
             if usable {
@@ -105,8 +105,9 @@ impl<B: Copy> Egress<B> {
                     return Decision::Wait(Instant::FAR_FUTURE);
                 };
                 let fits = (view.window / u64::from(len.max(1))).clamp(1, 64) as u16;
-                // The segments of one transmit are all of one size but for the run's last.
-                let count = packets.min(run.left()).min(fits).max(1);
+                // The mark is for one packet alone.
+                let most = if run.mark { 1 } else { run.left() };
+                let count = packets.min(most).min(fits).max(1);
                 Decision::Send {
                     lane: self.view_lanes[path],
                     count,

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use hawser_units::{Duration, Instant, PathId, Sequence};
+use hawser_wire::compression::Form;
 use hawser_wire::data::Class;
 
 use crate::flow::Run;
@@ -150,6 +151,10 @@ impl<B: Copy> Kept<B> {
         let mut parcel = record.parcel;
         parcel.run.next += index as u16;
         parcel.run.mark = false;
+        if parcel.run.form(parcel.run.next) == Form::Compressed {
+            // It may come when its context is not remembered any more.
+            parcel.run.context = None;
+        }
         parcel.sequence = parcel.sequence.add(index as u32);
         self.wanted.push_back(Wanted {
             parcel,

@@ -94,6 +94,7 @@ fn what_a_silent_path_has_not_reported_is_wanted_once() {
             buffer,
             cut,
             next: 0,
+            context: None,
             checksum_partial: false,
             ecn_capable: false,
             mark: false,

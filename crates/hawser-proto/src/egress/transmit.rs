@@ -1,6 +1,7 @@
 //! What an egress hands to its driver.
 
 use hawser_units::{Instant, PathId, Sequence};
+use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, Feedback, Inner, Kind};
 
 use crate::flow::Run;
@@ -50,9 +51,9 @@ pub enum Body<B> {
 }
 
 impl<B> Body<B> {
-    /// The inner header for something handed to its path at `sent`; of several packets that of the first, and the others differ in sequence only.
+    /// The inner header of packet `step` of something handed to its path at `sent`.
     #[must_use]
-    pub fn header(&self, sent: Instant) -> Inner {
+    pub fn header(&self, step: u16, sent: Instant) -> Inner {
         let plain = Inner {
             kind: Kind::Packet,
             class: Class::Bulk,
@@ -60,6 +61,7 @@ impl<B> Body<B> {
             unordered: false,
             backed: false,
             repair: false,
+            form: Form::Whole,
             flow: 0,
             sequence: Sequence(0),
             sent_us: sent.as_micros_wrapping(),
@@ -81,8 +83,9 @@ impl<B> Body<B> {
                 unordered: *unordered,
                 backed: *backed,
                 repair: *repair,
+                form: run.form(run.next + step),
                 flow: *flow,
-                sequence: *sequence,
+                sequence: sequence.add(u32::from(step)),
                 ..plain
             },
             Self::Report(_) => of(Kind::Feedback),

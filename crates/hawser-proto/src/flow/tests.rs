@@ -43,6 +43,7 @@ fn run(buffer: u32, segments: u16, since: Instant) -> Run<u32> {
         buffer,
         cut: Segmenter::new(&packet, &tcp(1), offload).expect("a plain packet"),
         next: 0,
+        context: None,
         checksum_partial: true,
         ecn_capable: false,
         mark: false,

@@ -1,4 +1,5 @@
 use hawser_units::Sequence;
+use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, FEEDBACK_LEN};
 
 use super::*;
@@ -10,7 +11,7 @@ const LEN: usize = 1000;
 
 fn ingress() -> Ingress<u32> {
     let mut ingress = Ingress::default();
-    ingress.open_path(PATH, 77, BEGIN);
+    ingress.open_path(PATH, BEGIN);
     ingress
 }
 
@@ -22,6 +23,7 @@ fn inner(kind: Kind, counter: u64, unordered: bool) -> Inner {
         unordered,
         backed: false,
         repair: false,
+        form: Form::Whole,
         flow: 0,
         sequence: Sequence(counter as u32),
         sent_us: 0,
@@ -81,7 +83,7 @@ fn a_lone_packet_waits_for_its_report() {
     assert_eq!(ingress.poll_timeout(), Some(BEGIN + REPORT_DELAY));
     assert_eq!(flush(&mut ingress, BEGIN + 24 * MS), []);
     let report = Feedback {
-        index: 77,
+        path: PATH,
         epoch: 0,
         highest: 1,
         packets: 1,
@@ -92,10 +94,7 @@ fn a_lone_packet_waits_for_its_report() {
         delay_us: BEGIN.as_micros_wrapping(),
         ..Feedback::default()
     };
-    assert_eq!(
-        flush(&mut ingress, BEGIN + 25 * MS),
-        [Event::Report(PATH, report)]
-    );
+    assert_eq!(flush(&mut ingress, BEGIN + 25 * MS), [Event::Report(report)]);
     assert_eq!(report_due(&ingress), None, "once");
 }
 
@@ -117,7 +116,7 @@ fn many_packets_are_reported_with_their_batch() {
     let count = u64::from(REPORT_PACKETS);
     packets(&mut ingress, 1..=count, BEGIN);
     let events = flush(&mut ingress, BEGIN);
-    let [Event::Report(PATH, report)] = events[..] else {
+    let [Event::Report(report)] = events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(
@@ -137,7 +136,7 @@ fn a_report_is_cumulative_and_about_the_newest() {
     let late = take(&mut ingress, 3, inner(Kind::Packet, 3, true), &[], BEGIN + 2 * MS);
     assert_eq!((late.0, late.1), (Freshness::Late, None));
     let events = flush(&mut ingress, BEGIN + 10 * MS);
-    let [Event::Report(PATH, report)] = events[..] else {
+    let [Event::Report(report)] = events[..] else {
         panic!("{events:?}")
     };
     assert_eq!((report.highest, report.packets, report.hold_us), (5, 3, 8_000));
@@ -148,7 +147,7 @@ fn a_report_is_cumulative_and_about_the_newest() {
 fn reports_and_answers_are_not_reported() {
     let mut ingress = ingress();
     let report = Feedback {
-        index: 1,
+        path: PATH,
         highest: 9,
         ..Feedback::default()
     };
@@ -221,7 +220,7 @@ fn a_closed_path_takes_and_reports_nothing() {
 #[test]
 fn an_unordered_flow_is_delivered_as_it_comes_and_an_ordered_one_in_order() {
     let mut ingress = ingress();
-    ingress.open_path(PathId(4), 78, BEGIN);
+    ingress.open_path(PathId(4), BEGIN);
     packets(&mut ingress, 1..=1, BEGIN);
     let (_, back, out) = take(&mut ingress, 2, inner(Kind::Packet, 9, true), &[], BEGIN);
     assert_eq!((back, out), (None, vec![2]));

@@ -323,7 +323,7 @@ impl World {
                     overhead: OVERHEAD,
                 };
                 end.egress.open_path(config, at == CLIENT, START + end.clock);
-                end.ingress.open_path(id, u32::from(id.0) + 7, START + end.clock);
+                end.ingress.open_path(id, START + end.clock);
             }
         }
         world
@@ -490,7 +490,7 @@ impl World {
         end.ingress.flush(now, now, &mut out);
         while let Some(event) = end.ingress.poll_event() {
             match event {
-                Event::Report(id, report) => end.egress.send_report(id, report),
+                Event::Report(report) => end.egress.send_report(report),
                 Event::Feedback(id, report) => end.egress.handle_feedback(id, &report, now),
                 Event::Probe(id, token) => end.egress.handle_probe(id, token),
                 Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
@@ -576,7 +576,7 @@ impl World {
     fn send(&mut self, at: usize, transmit: &Transmit<usize>, now: Instant) {
         let last = self.seen.entry((at, transmit.path)).or_default();
         assert!(transmit.counter > *last, "counters increase");
-        let mut inner = transmit.body.header(now);
+        let inner = transmit.body.header(0, now);
         let token = |token: u64, len: usize| {
             let mut body = token.to_be_bytes().to_vec();
             body.resize(len, 0);
@@ -586,18 +586,17 @@ impl World {
             Body::Packets {
                 run,
                 count,
-                sequence,
                 last: freed,
                 ..
             } => {
                 *last = transmit.counter + u64::from(count) - 1;
                 let label = self.ends[at].buffers[run.buffer].expect("a buffer is filled while it is sent");
                 for step in 0..count {
-                    inner.sequence = sequence.add(u32::from(step));
-                    let len = run.cut.len_of(run.next + step);
+                    let inner = transmit.body.header(step, now);
+                    let len = run.len_of(run.next + step);
                     let label = Label {
                         number: label.number + u64::from(run.next + step),
-                        len: len as u64,
+                        len: run.cut.len_of(run.next + step) as u64,
                         marked: run.mark && step == 0,
                         ..label
                     };

@@ -15,6 +15,7 @@ use hawser_proto::egress::{Body as Sent, Egress, PROBE_LEN, Transmit};
 use hawser_proto::ingress::{Authentic, Event, Ingress};
 use hawser_proto::path::{self, Probing};
 use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::compression::{Compressed, Contexts, Form};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
@@ -46,13 +47,14 @@ pub(super) struct Tunnel {
     /// Datagrams on their way, by number; lost ones are forgotten after [`PATIENCE`].
     flying: VecDeque<Option<Box<Datagram>>>,
     first_flying: u32,
-    out: Vec<Packet>,
+    out: Vec<Ordered>,
     scratch: Vec<u8>,
 }
 
 struct End {
     egress: Egress<usize>,
-    ingress: Ingress<Packet>,
+    ingress: Ingress<Ordered>,
+    contexts: Contexts,
     clock: Duration,
     /// What came in at this instant and may still grow.
     entering: Option<Large>,
@@ -68,8 +70,65 @@ struct Datagram {
     inner: Inner,
     body: Vec<u8>,
     udp_len: usize,
-    packet: Option<Packet>,
+    packet: Option<Carried>,
     since: Instant,
+}
+
+impl Datagram {
+    /// Packet `step` of a transmit, with `len` bytes behind its headers.
+    fn new(transmit: &Transmit<usize>, step: u16, len: usize, now: Instant) -> Self {
+        Self {
+            outer: Outer {
+                epoch: 0,
+                index: u32::from(transmit.path.0),
+                counter: transmit.counter + u64::from(step),
+            },
+            inner: transmit.body.header(step, now),
+            body: Vec::new(),
+            udp_len: len + FRAMING,
+            packet: None,
+            since: now,
+        }
+    }
+}
+
+/// An inner packet on its way.
+#[derive(Clone, Copy, Debug)]
+struct Carried {
+    packet: Packet,
+    /// How far it is behind its context, when it is compressed.
+    back: u8,
+}
+
+/// One in order, with what its inner header said.
+type Ordered = (Inner, Carried);
+
+impl End {
+    /// Whether the receiver has the headers of a packet, in front of it or in its context.
+    fn has_headers(&mut self, (inner, carried): &Ordered, scratch: &mut Vec<u8>) -> bool {
+        match inner.form {
+            Form::Whole => true,
+            Form::Context => {
+                write_headers(scratch, &carried.packet);
+                self.contexts
+                    .remember(inner.flow, inner.sequence, scratch, scratch.len());
+                true
+            }
+            Form::Compressed => {
+                let compressed = Compressed {
+                    back: carried.back,
+                    last_flags: 0,
+                };
+                let payload = match carried.packet.body {
+                    Body::Tcp(segment) => usize::from(segment.payload),
+                    Body::Datagram(_) | Body::Tunnel(_) => 0,
+                };
+                self.contexts
+                    .rebuild(inner.flow, inner.sequence, compressed, payload)
+                    .is_some()
+            }
+        }
+    }
 }
 
 impl Tunnel {
@@ -157,9 +216,9 @@ impl Tunnel {
         if !end.ingress.accepts(id, datagram.outer.counter) {
             return;
         }
-        let nothing = Packet {
-            body: Body::Tunnel(0),
-            ..placeholder(datagram.udp_len, context.now())
+        let nothing = Carried {
+            packet: placeholder(datagram.udp_len, context.now()),
+            back: 0,
         };
         let authentic = Authentic {
             outer: datagram.outer,
@@ -167,7 +226,7 @@ impl Tunnel {
             body: &datagram.body,
             udp_len: datagram.udp_len,
             ce: false,
-            item: datagram.packet.unwrap_or(nothing),
+            item: (datagram.inner, datagram.packet.unwrap_or(nothing)),
         };
         let _ = end.ingress.handle_packet(id, authentic, now, &mut self.out);
         if at == HUB {
@@ -187,14 +246,18 @@ impl Tunnel {
         end.ingress.flush(now, now, &mut self.out);
         while let Some(event) = end.ingress.poll_event() {
             match event {
-                Event::Report(id, report) => end.egress.send_report(id, report),
+                Event::Report(report) => end.egress.send_report(report),
                 Event::Feedback(id, report) => end.egress.handle_feedback(id, &report, now),
                 Event::Probe(id, token) => end.egress.handle_probe(id, token),
                 Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
             }
         }
         let mut leaving: Option<Large> = None;
-        for packet in self.out.drain(..) {
+        for ordered in self.out.drain(..) {
+            if !end.has_headers(&ordered, &mut self.scratch) {
+                continue;
+            }
+            let packet = ordered.1.packet;
             if !leaving.as_mut().is_some_and(|large| large.join(&packet))
                 && let Some(before) = leaving.replace(Large::new(packet))
             {
@@ -237,7 +300,6 @@ impl Tunnel {
     }
 
     fn send(&mut self, at: usize, transmit: &Transmit<usize>, now: Instant, context: &mut Context<'_>) {
-        let inner = transmit.body.header(now);
         let token = |token: u64, len: usize| {
             let mut body = token.to_be_bytes().to_vec();
             body.resize(len, 0);
@@ -257,15 +319,15 @@ impl Tunnel {
                     if run.mark && step == 0 {
                         packet.ecn = Ecn::Marked;
                     }
-                    let numbers = Inner {
-                        sequence: inner.sequence.add(u32::from(step)),
-                        ..inner
+                    let carried = Carried {
+                        packet,
+                        back: run
+                            .context
+                            .map_or(0, |context| index.saturating_sub(context) as u8),
                     };
-                    let transmit = Transmit {
-                        counter: transmit.counter + u64::from(step),
-                        ..*transmit
-                    };
-                    self.put(at, &transmit, numbers, (Vec::new(), Some(packet)), context);
+                    let datagram = Datagram::new(transmit, step, run.len_of(index), now);
+                    let packet = Some(carried);
+                    self.put(at, transmit.path, Datagram { packet, ..datagram }, context);
                 }
                 return;
             }
@@ -280,44 +342,28 @@ impl Tunnel {
             }
             Sent::Reply(reply) => token(reply, PROBE_LEN),
         };
-        self.put(at, transmit, inner, (body, None), context);
+        let datagram = Datagram::new(transmit, 0, body.len(), now);
+        self.put(at, transmit.path, Datagram { body, ..datagram }, context);
     }
 
-    fn put(
-        &mut self,
-        at: usize,
-        transmit: &Transmit<usize>,
-        inner: Inner,
-        (body, packet): (Vec<u8>, Option<Packet>),
-        context: &mut Context<'_>,
-    ) {
-        let len = packet.map_or(body.len(), |packet| usize::from(packet.size));
-        let udp_len = len + FRAMING;
-        let outer = Outer {
-            epoch: 0,
-            index: u32::from(transmit.path.0),
-            counter: transmit.counter,
-        };
+    /// Lets a datagram leave on a path.
+    fn put(&mut self, at: usize, path: PathId, mut datagram: Datagram, context: &mut Context<'_>) {
         let number = self.first_flying.wrapping_add(self.flying.len() as u32);
-        let path = usize::from(transmit.path.0);
+        let path = usize::from(path.0);
         let frame = Packet {
             destination: if at == HUB {
                 self.outer[path]
             } else {
                 Address::default()
             },
-            flow: packet.map_or_else(Default::default, |packet| packet.flow),
+            flow: datagram
+                .packet
+                .map_or_else(Default::default, |carried| carried.packet.flow),
             body: Body::Tunnel(number),
-            ..placeholder(udp_len, context.now())
+            ..placeholder(datagram.udp_len, context.now())
         };
-        self.flying.push_back(Some(Box::new(Datagram {
-            outer,
-            inner,
-            body,
-            udp_len,
-            packet,
-            since: context.now(),
-        })));
+        datagram.since = context.now();
+        self.flying.push_back(Some(Box::new(datagram)));
         self.forget_lost(context.now());
         context.send(self.away[at][path], frame);
     }
@@ -342,6 +388,7 @@ impl Node for Tunnel {
             let mut end = End {
                 egress: Egress::new(self.seed.wrapping_add(at as u64), now),
                 ingress: Ingress::default(),
+                contexts: Contexts::default(),
                 clock,
                 entering: None,
                 buffers: Vec::new(),
@@ -364,7 +411,7 @@ impl Node for Tunnel {
                     overhead: OVERHEAD,
                 };
                 end.egress.open_path(config, at != HUB, now);
-                end.ingress.open_path(id, u32::from(id.0) + 7, now);
+                end.ingress.open_path(id, now);
             }
             self.ends.push(end);
         }
