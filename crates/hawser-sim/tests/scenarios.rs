@@ -60,6 +60,17 @@ fn each_way_reaches_what_it_can() {
     }
 }
 
+/// What the tunnel makes of two networks keeps its order: QUIC's fixed threshold would take anything else for loss.
+#[test]
+fn quic_fills_both_networks() {
+    let quic = format!("{TWO}[[workload]]\nkind = \"quic\"\n");
+    for (via, sum) in [("single:a", 20.0), ("hub", 30.0)] {
+        let report = report(&quic, &[&format!("via={via}")]);
+        let share = report.goodput_bps.total / 1e6 / sum;
+        assert!((0.83..0.957).contains(&share), "{via}: {share}");
+    }
+}
+
 #[test]
 fn an_outage_shows_in_gaps_and_series() {
     let event = "[[event]]\nat = \"8s\"\nnetwork = \"a\"\nset = \"blackhole\"\n";
@@ -125,6 +136,8 @@ fn refuses_what_it_does_not_model() {
     assert_eq!(refusal(&text, &["via=direct"]), RunError::Via("direct".into()));
     let error = refusal(&text, &["via=mptcp", "workload.0.congestion=bbr"]);
     assert!(error.to_string().contains("use cubic, reno, lia"), "{error}");
+    let quic = format!("{TWO}[[workload]]\nkind = \"quic\"\n");
+    assert_eq!(refusal(&quic, &["via=mptcp"]), RunError::QuicOverMptcp);
 }
 
 const AIR: &str = r#"

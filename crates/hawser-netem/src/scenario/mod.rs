@@ -97,6 +97,13 @@ pub enum Workload {
         /// The kernel's name of the congestion control.
         congestion: String,
     },
+    /// Bulk QUIC connections, one stream in each.
+    Quic {
+        /// Which way the bytes go.
+        direction: Direction,
+        /// How many connections at once.
+        streams: u32,
+    },
     /// Datagrams at a constant rate.
     Udp {
         /// Which way they go.
@@ -246,6 +253,7 @@ impl Scenario {
     pub fn bulk_direction(&self) -> Direction {
         let direction = |workload: &Workload| match workload {
             Workload::Tcp { direction, .. }
+            | Workload::Quic { direction, .. }
             | Workload::Udp { direction, .. }
             | Workload::Video { direction, .. } => Some(*direction),
             Workload::Http { .. } => Some(Direction::Down),

@@ -346,17 +346,28 @@ impl Reader<'_> {
                 self.invalid(Some(span.clone()), problem)
             })
         };
+        let streams = || {
+            let streams = raw.streams.unwrap_or(1);
+            let problem = || format!("streams must be 1 to {MAX_STREAMS}");
+            let is_right = (1..=MAX_STREAMS).contains(&streams);
+            is_right
+                .then_some(streams)
+                .ok_or_else(|| self.invalid(Some(span.clone()), problem()))
+        };
         match kind {
             "tcp" => {
                 only(&["direction", "streams", "congestion"])?;
-                let streams = raw.streams.unwrap_or(1);
-                if !(1..=MAX_STREAMS).contains(&streams) {
-                    return Err(self.invalid(Some(span), format!("streams must be 1 to {MAX_STREAMS}")));
-                }
                 Ok(Workload::Tcp {
                     direction,
-                    streams,
+                    streams: streams()?,
                     congestion: raw.congestion.unwrap_or("cubic".into()),
+                })
+            }
+            "quic" => {
+                only(&["direction", "streams"])?;
+                Ok(Workload::Quic {
+                    direction,
+                    streams: streams()?,
                 })
             }
             "udp" => {
@@ -416,7 +427,7 @@ impl Reader<'_> {
             }
             _ => Err(self.invalid(
                 Some(span),
-                format!("unknown workload {kind:?}; write tcp, udp, ping, http or video"),
+                format!("unknown workload {kind:?}; write tcp, quic, udp, ping, http or video"),
             )),
         }
     }

@@ -125,7 +125,10 @@ fn names_file_line_and_remedy() {
     assert!(replaced("loss = 0.0,", "loss = 1.5,").starts_with("dir/a.toml:9: 1.5 is not a probability"));
     assert!(replaced("\"blackhole\"", "\"dead\"").contains("unknown state \"dead\""));
     let kinds = replaced("kind = \"tcp\"", "kind = \"torrent\"");
-    assert!(kinds.contains("write tcp, udp, ping, http or video"), "{kinds}");
+    assert!(
+        kinds.contains("write tcp, quic, udp, ping, http or video"),
+        "{kinds}"
+    );
     assert!(replaced("via = \"hub\"", "via = \"hob\"").contains("unknown via"));
     assert!(replaced("name = \"lte\"", "name = \"fiber\"").contains("two networks"));
     assert!(

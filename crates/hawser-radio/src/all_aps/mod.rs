@@ -128,24 +128,32 @@ impl AccessPoints {
 
     /// Adds an access point, which is regular until a comparison says otherwise.
     pub fn join(&mut self) -> Index {
-        self.points.push(Point {
-            delivery: Delivery::new(self.config.delivery),
-            bit_time: 0.0,
-            heard: None,
-            packet_time: None,
-            frames: 0,
-            round_trip: None,
-            is_backup: false,
-            is_gone: false,
-            counters: Counters::default(),
-        });
+        self.points.push(Point::new(&self.config));
         self.points.len() - 1
     }
 
-    /// The client left an access point: it is compared no more. Its place is not used again.
+    /// The client left an access point: it is compared no more, and takes nobody's place among the regular ones.
     pub fn leave(&mut self, access_point: Index) {
         self.points[access_point].is_gone = true;
         self.points[access_point].packet_time = None;
+    }
+
+    /// The client is back at an access point that it had left: it is compared anew, with nothing known.
+    pub fn rejoin(&mut self, access_point: Index) {
+        let point = &mut self.points[access_point];
+        if point.is_gone {
+            *point = Point {
+                is_backup: point.is_backup,
+                counters: point.counters,
+                ..Point::new(&self.config)
+            };
+        }
+    }
+
+    /// Whether the client has left an access point; `None`: it never joined.
+    #[must_use]
+    pub fn has_left(&self, access_point: Index) -> Option<bool> {
+        self.points.get(access_point).map(|point| point.is_gone)
     }
 
     /// A frame of an access point was read, for whomever it was; `rate` in bit/s.
@@ -279,6 +287,21 @@ impl AccessPoints {
 }
 
 impl Point {
+    /// One of which nothing is known.
+    fn new(config: &Config) -> Self {
+        Self {
+            delivery: Delivery::new(config.delivery),
+            bit_time: 0.0,
+            heard: None,
+            packet_time: None,
+            frames: 0,
+            round_trip: None,
+            is_backup: false,
+            is_gone: false,
+            counters: Counters::default(),
+        }
+    }
+
     fn assess(&mut self, config: &Config) {
         if self.delivery.counts().all() < config.least {
             return;

@@ -46,6 +46,9 @@ pub enum RunError {
     /// The tunnel stripes videos in one way at a time.
     #[error("the videos of a scenario share one coding where via is hub; write one scenario for each")]
     Codings,
+    /// Multipath TCP carries TCP.
+    #[error("via mptcp carries tcp and http, not quic")]
+    QuicOverMptcp,
     /// A picture of the air is wanted, and there is none.
     #[error("no network of the scenario has wifi = {{ .. }}: there is no air to draw")]
     NoAir,

@@ -497,7 +497,8 @@ impl Sender {
 
     fn advance(&mut self, ack: u64, now: Instant, delivered: &mut Delivered) {
         self.between_losses.0 += ack - self.una;
-        let mut segments = 0_u32;
+        let sampled = delivered.round_trip;
+        let (mut segments, mut has_repaired) = (0_u32, false);
         while let Some(record) = self
             .records
             .front()
@@ -510,8 +511,13 @@ impl Sender {
                 self.sacked_bytes -= u64::from(record.len);
                 continue;
             }
+            has_repaired |= record.is_repeated;
             self.leave_flight(&record);
             self.on_delivered(&record, now, delivered);
+        }
+        if has_repaired {
+            // What came after the hole may have waited for its repair, however long that took.
+            delivered.round_trip = sampled;
         }
         self.una = ack;
         self.sacked.advance(ack);

@@ -4,19 +4,21 @@
 //! - The walk is straight, 34 m at 1 km/h. Two Linux access points stand at 0 and 5 m, three of the department at 19, 27 and 35 m, each 3 m beside it; a
 //!   floor lies between at 10 m and takes 6 dB. A metre away -35 dBm arrive, and 35 dB less a decade of distance; the floor of noise is at -85 dBm;
 //!   fading of 4 dB with a coherence of 200 ms.
-//! - The Linux ones have 802.11g and Minstrel, the department's 802.11n and a rate control that wants frames delivered; 100 packets of buffer each.
+//! - The Linux ones have 802.11g and Minstrel, the department's 802.11n and a rate control that wants frames delivered; the buffers
+//!   of [`super::fairness`] (100 packets at first).
 //! - The server is 5 ms away; OLIA. "All" are the best three, the others are backups; one that is out of reach is no subflow.
 //! - Hand-over changes to the access point that was heard ten beacons more often within two seconds. It leaves the old one first; associating and getting
 //!   an address take 1.5 s, as home routers' DHCP does ([`hawser_radio::juggler::DhcpServerConfig`]).
 //! - TCP on one access point begins anew, with a fresh window, whenever that comes into reach.
 //!
-//! Chosen after a look: "nearly zero" is less than 1 Mb/s. With a tenth of the best access point, as it was at first, the gap of hand-over comes out longer than
+//! Chosen after a look: which access point is the best is judged over five seconds, as the shares of it are (each second at first). "Nearly zero" is less than 1 Mb/s. With a tenth of the best access point, as it was at first, the gap of hand-over comes out longer than
 //! the paper's.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{FrameLoss, RateControl, Signal, StationConfig};
 use hawser_units::{Duration, Instant};
 
+use super::fairness::BUFFER;
 use super::nomadic::minstrel_ht;
 use super::place::{Client, Flow, Load, Place, START};
 use super::{mbps, ratio};
@@ -74,15 +76,11 @@ fn where_at(now: Instant) -> f64 {
 fn walk(seed: u64, policy: Policy) -> Vec<f64> {
     let linux = StationConfig {
         rate: RateControl::throughput(Standard::G.rates()),
-        queue: 100,
+        queue: BUFFER,
         ..StationConfig::fixed(Standard::G, 6, PhyRate::Ofdm(54))
     };
-    let department = StationConfig {
-        queue: 100,
-        ..minstrel_ht(6)
-    };
     let mut configs = vec![linux; LINUX];
-    configs.resize(POINTS.len(), department);
+    configs.resize(POINTS.len(), minstrel_ht(6));
     let mut place = Place::new(seed, &configs, &Signal::clear(), Duration::from_millis(5));
     let used: Vec<usize> = match policy {
         Policy::Only(point) => vec![point],
@@ -91,16 +89,16 @@ fn walk(seed: u64, policy: Policy) -> Vec<f64> {
     let marks = policy == Policy::All { marks: true };
     let signals: Vec<Signal> = (0..POINTS.len()).map(|point| signal(point, 0.0)).collect();
     let client = place.client(&signals, &used, marks);
-    let ends: Vec<_> = used
-        .iter()
-        .map(|point| (place.access_points[*point], *point))
-        .zip(client.stations.clone())
-        .collect();
+    let (access_points, stations) = (place.access_points.clone(), client.stations.clone());
     place
         .radio()
         .set_motion(Duration::from_millis(100), move |now, air| {
-            for ((access_point, point), station) in &ends {
-                air.set_signals(*access_point, *station, &signal(*point, where_at(now)));
+            for (point, access_point) in access_points.iter().enumerate() {
+                let signal = signal(point, where_at(now));
+                // All interfaces are one radio, which hears every access point.
+                for station in &stations {
+                    air.set_signals(*access_point, *station, &signal);
+                }
             }
         });
     let load = match policy {
@@ -117,6 +115,7 @@ fn walk(seed: u64, policy: Policy) -> Vec<f64> {
             Policy::Only(_) | Policy::All { .. } => {
                 let at = where_at(START + STEP * step);
                 let is_near: Vec<bool> = used.iter().map(|point| power(*point, at) >= REACH).collect();
+                client.reach(&is_near);
                 place.with_source(flow, |source, now| {
                     for (way, is_near) in is_near.iter().enumerate() {
                         source.set_up(way, *is_near, now);
@@ -188,6 +187,16 @@ const LOOKS: usize = 8;
 const DELTA: u64 = 10;
 const JOIN: Duration = Duration::from_millis(1_500);
 
+/// The rate, in the five seconds that a second belongs to, of the access point that is the best in them when it is alone.
+fn best_around(alone: &[Vec<f64>], second: usize) -> f64 {
+    let from = second / SMOOTH * SMOOTH;
+    let mean = |rates: &Vec<f64>| rates[from..from + SMOOTH].iter().sum::<f64>() / SMOOTH as f64;
+    alone.iter().map(mean).fold(0.0, f64::max)
+}
+
+/// Seconds over which throughputs are compared, as a curve of a minute shows them: the best of several in each second would be luck.
+const SMOOTH: usize = 5;
+
 /// The longest time with less than 1 Mb/s, in seconds, once the download is under way.
 fn longest_outage(rates: &[f64]) -> f64 {
     let (mut longest, mut current) = (0u32, 0u32);
@@ -214,17 +223,16 @@ impl Experiment for Mobility {
             .map(|point| walk(seed, Policy::Only(point)))
             .collect();
         let best: Vec<f64> = (0..alone[0].len())
-            .map(|second| alone.iter().map(|rates| rates[second]).fold(0.0, f64::max))
+            .map(|second| best_around(&alone, second))
             .collect();
         let all = walk(seed, Policy::All { marks: true });
         let unmarked = walk(seed, Policy::All { marks: false });
         let handed = walk(seed, Policy::HandOver);
         let mut findings = Findings::default();
         let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
-        // Over five seconds, as a curve of a minute shows it.
         let shares: Vec<f64> = all
-            .chunks(5)
-            .zip(best.chunks(5))
+            .chunks(SMOOTH)
+            .zip(best.chunks(SMOOTH))
             .map(|(all, best)| mean(all) / mean(best).max(0.1))
             .collect();
         let share = mean(&shares);

@@ -65,20 +65,19 @@ fn downloads(seed: u64) -> Result<[Vec<f64>; 3], ExperimentError> {
     };
     let client = place.client(&POWERS.map(signal), &[0, 1], true);
     others(&mut place, seed);
-    let ends: Vec<_> = place
-        .access_points
-        .iter()
-        .copied()
-        .zip(client.stations.clone())
-        .collect();
+    let (access_points, stations) = (place.access_points.clone(), client.stations.clone());
     let random = RefCell::new(Random::new(seed, "people"));
     let offsets = Rc::new(RefCell::new([0.0; 2]));
     let step = Duration::from_millis(500);
     place.radio().set_motion(step, move |_, air| {
         let mut offsets = offsets.borrow_mut();
         wander(&mut offsets, step, &mut random.borrow_mut());
-        for (index, (access_point, station)) in ends.iter().enumerate() {
-            air.set_signals(*access_point, *station, &signal(POWERS[index] + offsets[index]));
+        for (index, access_point) in access_points.iter().enumerate() {
+            let signal = signal(POWERS[index] + offsets[index]);
+            // Both interfaces are one radio, which hears both access points.
+            for station in &stations {
+                air.set_signals(*access_point, *station, &signal);
+            }
         }
     });
     let ways: [(Client, Load); 3] = [

@@ -38,6 +38,20 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Which of its access points are in reach, now: the others are compared no more.
+    pub(super) fn reach(&self, is_near: &[bool]) {
+        let mut comparison = self.comparison.borrow_mut();
+        for (place, is_near) in is_near.iter().enumerate() {
+            if comparison.has_left(place) == Some(*is_near) {
+                if *is_near {
+                    comparison.rejoin(place);
+                } else {
+                    comparison.leave(place);
+                }
+            }
+        }
+    }
+
     /// The same client, with one of its interfaces.
     pub(super) fn only(&self, interface: usize) -> Self {
         Self {

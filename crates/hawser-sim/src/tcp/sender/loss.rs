@@ -107,7 +107,7 @@ impl Sender {
         let round_trip = now.since(record.sent);
         let end = record.sequence + u64::from(record.len);
         if !record.is_repeated {
-            // Karn's rule: a repeated segment measures nothing. The latest one of an acknowledgement did not wait for it.
+            // Karn's rule: a repeated segment measures nothing.
             delivered.round_trip = Some(round_trip);
             if end < self.rack.highest {
                 self.rack.has_seen_reordering = true;
