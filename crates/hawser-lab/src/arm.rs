@@ -54,8 +54,8 @@ pub fn run(
     on_progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Report> {
     match via {
-        Via::Hub | Via::Mptcp | Via::Single(_) => {}
-        Via::Direct | Via::Peer | Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
+        Via::Hub | Via::Direct | Via::Mptcp | Via::Single(_) => {}
+        Via::Peer | Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
     }
     if scenario.workloads.is_empty() {
         bail!("the scenario has no workload; write at least one [[workload]]");
@@ -72,7 +72,11 @@ pub fn run(
             let directory = options.run_dir.subdirectory("hub")?;
             Some(Daemons::start(&world, &options.program, &directory)?)
         }
-        Via::Direct | Via::Peer | Via::Repeater | Via::Mptcp | Via::Single(_) => None,
+        Via::Direct => {
+            let directory = options.run_dir.subdirectory("direct")?;
+            Some(Daemons::start_direct(&world, &options.program, &directory)?)
+        }
+        Via::Peer | Via::Repeater | Via::Mptcp | Via::Single(_) => None,
     };
     let before = Snapshot::take(&world, daemons.as_ref())?;
     let period = Arc::new(Period::new(clock::now() + LEAD, scenario.duration));
@@ -135,10 +139,9 @@ struct Arm<'a> {
 
 impl Arm<'_> {
     fn start_workloads(&self) -> anyhow::Result<Vec<Running>> {
-        let is_multipath = *self.via == Via::Mptcp;
         let workloads = self.scenario.workloads.iter().enumerate();
         workloads
-            .map(|(index, w)| workload::start(w, index, &self.world, is_multipath, &self.period))
+            .map(|(index, w)| workload::start(w, index, &self.world, self.via, &self.period))
             .collect()
     }
 

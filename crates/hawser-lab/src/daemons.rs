@@ -12,10 +12,10 @@ use hawser_units::Duration;
 use crate::sample;
 use crate::world::{HUB, World};
 
-/// A hub and a client that are connected.
+/// A hub and a client that are connected, or a client that needs no hub.
 #[derive(Debug)]
 pub(crate) struct Daemons {
-    hub: Daemon,
+    hub: Option<Daemon>,
     client: Daemon,
     client_status: StatusQuery,
 }
@@ -42,16 +42,7 @@ impl Daemons {
     /// # Errors
     /// When a command fails, or the client is not up in time; the end of the log is quoted.
     pub(crate) fn start(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
-        let place = |name: &str| -> anyhow::Result<Place> {
-            let place = Place {
-                dir: directory.join(name),
-                run_dir: directory.join(format!("{name}-run")),
-            };
-            std::fs::create_dir_all(&place.dir)?;
-            std::fs::create_dir_all(&place.run_dir)?;
-            Ok(place)
-        };
-        let (hub_place, client_place) = (place("hub")?, place("client")?);
+        let (hub_place, client_place) = (Place::new(directory, "hub")?, Place::new(directory, "client")?);
         let hub_command = |arguments: &[&str]| {
             let mut command = world.hub.command(program);
             command.arg("hub").args(arguments);
@@ -67,19 +58,41 @@ impl Daemons {
             .find(|line| line.starts_with("hawser://"))
             .with_context(|| format!("`hawser hub invite` printed no invitation but {invitation:?}"))?;
         let hub = Daemon::start("hub", hub_command(&["run"]), directory)?;
+        Self::start_client(world, program, &client_place, invitation, Some(hub))
+    }
+
+    /// Starts a client without a hub; returns when it is up.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub(crate) fn start_direct(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
+        Self::start_client(
+            world,
+            program,
+            &Place::new(directory, "client")?,
+            "--direct",
+            None,
+        )
+    }
+
+    fn start_client(
+        world: &World,
+        program: &Path,
+        place: &Place,
+        how: &str,
+        hub: Option<Daemon>,
+    ) -> anyhow::Result<Self> {
         let mut up = world.client.command(program);
-        up.args(["up", invitation, "--foreground"]);
-        client_place.add_to(&mut up);
-        let client = Daemon::start("client", up, directory)?;
-        let client_status = StatusQuery {
-            program: program.to_owned(),
-            namespace: world.client.clone(),
-            run_dir: client_place.run_dir,
-        };
+        up.args(["up", how, "--foreground"]);
+        place.add_to(&mut up);
         let mut daemons = Self {
             hub,
-            client,
-            client_status,
+            client: Daemon::start("client", up, place.log_directory())?,
+            client_status: StatusQuery {
+                program: program.to_owned(),
+                namespace: world.client.clone(),
+                run_dir: place.run_dir.clone(),
+            },
         };
         daemons.wait_until_up()?;
         Ok(daemons)
@@ -87,7 +100,7 @@ impl Daemons {
 
     /// Fails when a daemon has ended, with the end of its log.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
-        self.hub.check()?;
+        self.hub.as_mut().map_or(Ok(()), Daemon::check)?;
         self.client.check()
     }
 
@@ -96,7 +109,9 @@ impl Daemons {
     pub(crate) fn cpu_seconds(&self) -> (f64, f64) {
         (
             sample::cpu_seconds(self.client.child.id()),
-            sample::cpu_seconds(self.hub.child.id()),
+            self.hub
+                .as_ref()
+                .map_or(0.0, |hub| sample::cpu_seconds(hub.child.id())),
         )
     }
 
@@ -118,10 +133,13 @@ impl Daemons {
             std::thread::sleep(Duration::from_millis(50));
         }
         bail!(
-            "the client was not up within {} s ({last}); {}; {}",
+            "the client was not up within {} s ({last}); {}{}",
             UP_PATIENCE.as_secs(),
             self.client.log_tail(),
-            self.hub.log_tail()
+            self.hub
+                .as_ref()
+                .map(|hub| format!("; {}", hub.log_tail()))
+                .unwrap_or_default()
         )
     }
 }
@@ -132,6 +150,20 @@ struct Place {
 }
 
 impl Place {
+    fn new(directory: &Path, name: &str) -> anyhow::Result<Self> {
+        let place = Self {
+            dir: directory.join(name),
+            run_dir: directory.join(format!("{name}-run")),
+        };
+        std::fs::create_dir_all(&place.dir)?;
+        std::fs::create_dir_all(&place.run_dir)?;
+        Ok(place)
+    }
+
+    fn log_directory(&self) -> &Path {
+        self.dir.parent().unwrap_or(&self.dir)
+    }
+
     fn add_to(&self, command: &mut Command) {
         command
             .arg("--dir")

@@ -222,10 +222,11 @@ impl World {
         }
         ip(&self.client, &[], &client)?;
         ip(&self.net, &[], &router)?;
-        if self.via == Via::Mptcp {
-            self.configure_mptcp()?;
+        match self.via {
+            Via::Mptcp => self.configure_mptcp(),
+            Via::Direct => self.translate(),
+            Via::Hub | Via::Peer | Via::Repeater | Via::Single(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// What a network manager does when a device gets its carrier.
@@ -248,6 +249,20 @@ impl World {
             commands += &format!("route replace default via 10.77.{number}.1 dev {name} table {table}\n");
         }
         commands
+    }
+
+    /// Every network has an address of its own towards the world, as behind a provider's or a household's router, and lets nothing through that it has not
+    /// seen begin.
+    fn translate(&self) -> anyhow::Result<()> {
+        let mut rules =
+            String::from("table ip lab_nat {\nchain out {\ntype nat hook postrouting priority srcnat;\n");
+        for BuiltNetwork { number, .. } in &self.networks {
+            rules += &format!("oifname \"server\" ip saddr 10.77.{number}.0/24 snat to 192.0.2.{number}\n");
+        }
+        rules += "}\nchain strict {\ntype filter hook forward priority 0;\nct state invalid drop\n}\n}\n";
+        let mut command = self.net.command("nft");
+        command.args(["-f", "-"]).stdin(Stdio::piped());
+        run(command, &rules).context("`nft` failed")
     }
 
     /// What a user of MPTCP configures: every address an end point, and a table for each source.

@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,30 @@ pub enum Entry {
         rule: Rule,
         /// For IPv6, otherwise IPv4.
         ipv6: bool,
+    },
+    /// The route that says that nothing leads out (direct mode, while no network is there).
+    ClosedTunnel {
+        /// For IPv6, otherwise IPv4.
+        ipv6: bool,
+    },
+    /// The routing rule that sends marked flows to the table of a network (direct mode).
+    MarkRule {
+        /// The network's number.
+        number: u8,
+        /// For IPv6, otherwise IPv4.
+        ipv6: bool,
+    },
+    /// The routing rule that sends what has a network's own address to its table (direct mode).
+    SourceRule {
+        /// The address.
+        address: IpAddr,
+        /// The network's number.
+        number: u8,
+    },
+    /// The routing table of a network (direct mode).
+    NetworkTable {
+        /// The network's number.
+        number: u8,
     },
     /// A table of the `inet` family in nftables.
     NftTable {

@@ -1,6 +1,10 @@
 //! The kernel side of Hawser: all `unsafe` code lives in this crate.
 
+pub mod bpf;
 pub mod clock;
+pub mod conntrack;
+pub mod direct;
+pub mod echo;
 pub mod journal;
 pub mod netlink;
 pub mod netns;

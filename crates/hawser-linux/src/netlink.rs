@@ -18,6 +18,8 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// One way out of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,11 +101,12 @@ pub enum WatchError {
     Ended,
 }
 
-/// Watches the networks.
+/// Watches the networks, in a task of its own.
+///
+/// A look takes several questions to the kernel; whoever waits for it may be called away in between, and nothing must be lost then.
 pub struct Watch {
-    handle: Handle,
-    announcements: Box<dyn Stream<Item = ()> + Send + Unpin>,
-    last: Option<Vec<Network>>,
+    looks: mpsc::Receiver<Result<Vec<Network>, WatchError>>,
+    task: JoinHandle<()>,
 }
 
 impl Watch {
@@ -120,11 +123,14 @@ impl Watch {
             MulticastGroup::Ipv6Route,
         ])?;
         tokio::spawn(connection);
-        Ok(Self {
-            handle,
-            announcements: Box::new(messages.map(|_| ())),
-            last: None,
-        })
+        let (tell, looks) = mpsc::channel(1);
+        let task = tokio::spawn(async move {
+            // An error ends the watch, or nobody listens any more.
+            if let Err(error) = watch(&handle, messages.map(|_| ()), &tell).await {
+                let _ = tell.send(Err(error)).await;
+            }
+        });
+        Ok(Self { looks, task })
     }
 
     /// The networks: at once the first time, then whenever they have changed. May be dropped while it waits.
@@ -132,18 +138,33 @@ impl Watch {
     /// # Errors
     /// [`WatchError`]: the watch is of no more use.
     pub async fn next(&mut self) -> Result<Vec<Network>, WatchError> {
-        loop {
-            if self.last.is_some() {
-                self.announcements.next().await.ok_or(WatchError::Ended)?;
-                tokio::time::sleep(SETTLE).await;
-                while let Some(Some(())) = futures_util::FutureExt::now_or_never(self.announcements.next()) {}
-            }
-            let now = list(&self.handle).await?;
-            if self.last.as_ref() != Some(&now) {
-                self.last = Some(now.clone());
-                return Ok(now);
+        self.looks.recv().await.unwrap_or(Err(WatchError::Ended))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn watch(
+    handle: &Handle,
+    mut announcements: impl Stream<Item = ()> + Unpin,
+    tell: &mpsc::Sender<Result<Vec<Network>, WatchError>>,
+) -> Result<(), WatchError> {
+    let mut last = None;
+    loop {
+        let now = list(handle).await?;
+        if last.as_ref() != Some(&now) {
+            last = Some(now.clone());
+            if tell.send(Ok(now)).await.is_err() {
+                return Ok(());
             }
         }
+        announcements.next().await.ok_or(WatchError::Ended)?;
+        tokio::time::sleep(SETTLE).await;
+        while let Some(Some(())) = futures_util::FutureExt::now_or_never(announcements.next()) {}
     }
 }
 
@@ -196,6 +217,24 @@ pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
         .into_values()
         .filter(|n| n.v4.is_some() || n.v6.is_some())
         .collect())
+}
+
+/// What every interface has received and sent so far, in bytes of frames: name, received, sent.
+///
+/// # Errors
+/// `/proc` is not there.
+pub fn traffic() -> io::Result<Vec<(String, u64, u64)>> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let line = |line: &str| {
+        let (name, counters) = line.split_once(':')?;
+        let mut counters = counters
+            .split_whitespace()
+            .map(|counter| counter.parse::<u64>().ok());
+        // Eight counters of what came in, then those of what went out.
+        let received = counters.next()??;
+        Some((name.trim().to_owned(), received, counters.nth(7)??))
+    };
+    Ok(text.lines().filter_map(line).collect())
 }
 
 /// The interface of a link that is up and has carrier.
@@ -330,6 +369,16 @@ mod tests {
                 Change::Changed(network("b", 1400)),
                 Change::Added(network("d", 1500)),
             ]
+        );
+    }
+
+    #[test]
+    fn loopback_has_counters() {
+        let list = traffic().unwrap();
+        assert!(
+            list.iter()
+                .any(|(name, received, sent)| name == "lo" && received == sent),
+            "{list:?}"
         );
     }
 

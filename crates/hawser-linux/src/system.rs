@@ -1,5 +1,7 @@
 //! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
 
+mod network_tables;
+
 use std::ffi::CString;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,10 +9,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::route::RouteScope;
+use rtnetlink::packet_route::address::AddressHeaderFlags;
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::packet_route::{AddressFamily, route::RouteHeader};
-use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use thiserror::Error;
 
 use crate::journal::{Entry, Journal, Rule};
@@ -145,13 +148,10 @@ impl System {
     /// The interface does not exist or the kernel refuses.
     pub async fn add_address(&self, interface: &str, address: IpAddr, prefix: u8) -> Result<(), SystemError> {
         let index = self.index(interface)?;
-        let result = self
-            .handle
-            .address()
-            .add(index, address, prefix)
-            .replace()
-            .execute()
-            .await;
+        let mut request = self.handle.address().add(index, address, prefix).replace();
+        // Nobody else can have it, and until that was asked the address could not be used.
+        request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+        let result = request.execute().await;
         result.map_err(|source| refused(format!("give {interface} the address {address}/{prefix}"), source))
     }
 
@@ -178,22 +178,35 @@ impl System {
     ///
     /// # Errors
     /// The interface does not exist or the kernel refuses.
-    pub async fn tunnel_route(&self, interface: &str, ipv6: bool) -> Result<(), SystemError> {
-        let index = self.index(interface)?;
-        let route = if ipv6 {
-            RouteMessageBuilder::<Ipv6Addr>::new()
-                .output_interface(index)
-                .table_id(TABLE)
-                .build()
-        } else {
-            RouteMessageBuilder::<Ipv4Addr>::new()
-                .output_interface(index)
-                .table_id(TABLE)
-                .scope(RouteScope::Link)
-                .build()
-        };
+    pub async fn tunnel_route(&mut self, interface: &str, ipv6: bool) -> Result<(), SystemError> {
+        let route = tunnel_route(self.index(interface)?, ipv6);
         let result = self.handle.route().add(route).replace().execute().await;
-        result.map_err(|source| refused(format!("route into {interface}"), source))
+        result.map_err(|source| refused(format!("route into {interface}"), source))?;
+        let entry = Entry::ClosedTunnel { ipv6 };
+        if self.journal.entries().contains(&entry) {
+            self.delete_route(closed_tunnel(ipv6)).await?;
+            self.left.retain(|left| *left != entry);
+            self.strike(&entry)?;
+        }
+        Ok(())
+    }
+
+    /// Says of everything that the tunnel's routing table sees that nothing leads there.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub async fn close_tunnel(&mut self, interface: &str, ipv6: bool) -> Result<(), SystemError> {
+        self.enter(Entry::ClosedTunnel { ipv6 })?;
+        let result = self
+            .handle
+            .route()
+            .add(closed_tunnel(ipv6))
+            .replace()
+            .execute()
+            .await;
+        result.map_err(|source| refused("close the tunnel".to_owned(), source))?;
+        self.delete_route(tunnel_route(self.index(interface)?, ipv6))
+            .await
     }
 
     /// Adds the rules that lead everything but outer packets and near destinations into the tunnel.
@@ -208,12 +221,7 @@ impl System {
                 continue;
             }
             self.enter(entry)?;
-            let mut request = self.handle.rule().add();
-            *request.message_mut() = rule_message(rule, ipv6);
-            request
-                .execute()
-                .await
-                .map_err(|source| refused("add a routing rule".to_owned(), source))?;
+            self.add_rule(rule_message(rule, ipv6)).await?;
         }
         Ok(())
     }
@@ -330,13 +338,16 @@ impl System {
 
     async fn undo_one(&self, entry: &Entry) -> Result<(), SystemError> {
         match entry {
-            Entry::Rule { rule, ipv6 } => {
-                let result = self.handle.rule().del(rule_message(*rule, *ipv6)).execute().await;
-                match result {
-                    Err(error) if is_absent(&error) => Ok(()),
-                    other => other.map_err(|source| refused("remove a routing rule".to_owned(), source)),
-                }
+            Entry::Rule { rule, ipv6 } => self.remove_rule(rule_message(*rule, *ipv6)).await,
+            Entry::MarkRule { number, ipv6 } => {
+                self.remove_rule(network_tables::mark_rule(*number, *ipv6)).await
             }
+            Entry::SourceRule { address, number } => {
+                self.remove_rule(network_tables::source_rule(*address, *number))
+                    .await
+            }
+            Entry::NetworkTable { number } => self.empty_table(*number).await,
+            Entry::ClosedTunnel { ipv6 } => self.delete_route(closed_tunnel(*ipv6)).await,
             Entry::NftTable { table } => drop_table(table),
             Entry::Sysctl { key, old, new } => match read_sysctl(key) {
                 // Somebody else has set it since: theirs to keep.
@@ -359,6 +370,22 @@ impl System {
                 Ok(())
             }
         }
+    }
+
+    async fn remove_rule(&self, rule: RuleMessage) -> Result<(), SystemError> {
+        match self.handle.rule().del(rule).execute().await {
+            Err(error) if is_absent(&error) => Ok(()),
+            other => other.map_err(|source| refused("remove a routing rule".to_owned(), source)),
+        }
+    }
+
+    async fn add_rule(&self, rule: RuleMessage) -> Result<(), SystemError> {
+        let mut request = self.handle.rule().add();
+        *request.message_mut() = rule;
+        request
+            .execute()
+            .await
+            .map_err(|source| refused("add a routing rule".to_owned(), source))
     }
 
     fn enter(&mut self, entry: Entry) -> Result<(), SystemError> {
@@ -449,6 +476,24 @@ fn rule_message(rule: Rule, ipv6: bool) -> RuleMessage {
     message
 }
 
+/// The route into the tunnel's interface.
+fn tunnel_route(index: u32, ipv6: bool) -> RouteMessage {
+    let mut route = network_tables::empty_route(TABLE, ipv6);
+    route.attributes.push(RouteAttribute::Oif(index));
+    if !ipv6 {
+        route.header.scope = RouteScope::Link;
+    }
+    route
+}
+
+/// The route that says that there is no way, behind the other.
+fn closed_tunnel(ipv6: bool) -> RouteMessage {
+    let mut route = network_tables::empty_route(TABLE, ipv6);
+    route.header.kind = RouteType::Unreachable;
+    route.attributes.push(RouteAttribute::Priority(CLOSED_METRIC));
+    route
+}
+
 fn refused(what: String, source: rtnetlink::Error) -> SystemError {
     SystemError::Netlink { what, source }
 }
@@ -505,4 +550,6 @@ fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<(), Sys
 
 /// The routing table of the tunnel, and the priority of the first rule: "HW" as a number.
 const TABLE: u32 = 18_519;
+/// More than the kernel gives to IPv6 routes (1024).
+const CLOSED_METRIC: u32 = 4096;
 const PRIORITY: u32 = 18_518;

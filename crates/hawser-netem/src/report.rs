@@ -134,6 +134,11 @@ pub enum Finding {
         /// How many connections ran.
         streams: u32,
     },
+    /// Of bulk QUIC.
+    Quic {
+        /// How many connections ran.
+        streams: u32,
+    },
     /// Of datagrams.
     Udp {
         /// Datagrams sent.
@@ -425,14 +430,22 @@ impl Finding {
     fn reordered(&self) -> u64 {
         match self {
             Self::Udp { reordered, .. } => *reordered,
-            Self::Tcp { .. } | Self::Ping { .. } | Self::Http { .. } | Self::Video { .. } => 0,
+            Self::Tcp { .. }
+            | Self::Quic { .. }
+            | Self::Ping { .. }
+            | Self::Http { .. }
+            | Self::Video { .. } => 0,
         }
     }
 
     fn rtt_ms(&self) -> Option<RoundTrips> {
         match self {
             Self::Ping { rtt_ms, .. } => *rtt_ms,
-            Self::Tcp { .. } | Self::Udp { .. } | Self::Http { .. } | Self::Video { .. } => None,
+            Self::Tcp { .. }
+            | Self::Quic { .. }
+            | Self::Udp { .. }
+            | Self::Http { .. }
+            | Self::Video { .. } => None,
         }
     }
 }
@@ -456,7 +469,7 @@ impl Carried {
 
 fn finding_line(finding: &Finding) -> Option<String> {
     match finding {
-        Finding::Tcp { .. } => None,
+        Finding::Tcp { .. } | Finding::Quic { .. } => None,
         Finding::Udp {
             sent,
             received,

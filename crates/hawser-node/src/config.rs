@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -64,6 +65,11 @@ pub struct ClientConfig {
     pub schedulers: Schedulers,
     /// Settings of single networks, by interface name.
     pub networks: BTreeMap<String, NetworkConfig>,
+    /// Direct mode, without a hub.
+    pub direct: DirectConfig,
+    /// Which flows go where in direct mode; the first that fits decides.
+    #[serde(rename = "rule")]
+    pub rules: Vec<RuleConfig>,
     /// Age at which keys are replaced.
     pub rekey_after: Span,
     /// Where Prometheus may ask; off when absent.
@@ -83,6 +89,8 @@ impl Default for ClientConfig {
             kill_switch: false,
             schedulers: Schedulers::default(),
             networks: BTreeMap::new(),
+            direct: DirectConfig::default(),
+            rules: Vec::new(),
             rekey_after: Span(Duration::from_secs(3600)),
             metrics: None,
             log: None,
@@ -112,8 +120,14 @@ impl ClientConfig {
 pub struct NetworkConfig {
     /// At most this towards the hub.
     pub cap_up: Option<Speed>,
-    /// At most this from the hub.
+    /// At most this from the hub; in direct mode, what the network is taken to carry.
     pub cap_down: Option<Speed>,
+    /// Direct mode: its share beside the others, in place of what it carries.
+    pub weight: Option<NonZeroU16>,
+    /// Direct mode: what its use costs, in any unit; smaller is cheaper.
+    pub cost: u32,
+    /// Direct mode: who is asked whether the network is alive, in place of the gateway.
+    pub probe: Option<IpAddr>,
 }
 
 /// Scheduler by flow class; what is absent stays at the built-in choice.
@@ -284,6 +298,10 @@ macro_rules! from_text {
         }
     };
 }
+
+mod direct;
+
+pub use direct::{DirectConfig, NetworkChoice, RuleConfig, Spread};
 
 /// A data rate: `"10mbit"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ pub mod config;
 pub mod control;
 pub mod control_socket;
 pub mod dataplane;
+pub mod direct;
 pub mod enrolment;
 pub mod hub;
 pub mod identity;

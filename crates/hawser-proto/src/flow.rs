@@ -533,6 +533,7 @@ fn classify(summary: &Summary) -> (Class, &'static str) {
         (32..=38, _) => (Class::Realtime, "marked as conferencing (DSCP)"),
         (8 | 1, _) => (Class::Bulk, "marked as low priority (DSCP)"),
         (_, protocol::TCP) => (Class::Interactive, "TCP that has sent little so far"),
+        (_, protocol::UDP) if summary.quic_opening => (Class::Bulk, "opens a QUIC connection"),
         (_, protocol::UDP) if port(443) => (Class::Bulk, "UDP on port 443 (QUIC)"),
         (_, protocol::UDP) if port(53) => (Class::Interactive, "DNS"),
         (_, protocol::UDP) => (Class::Realtime, "UDP"),
@@ -545,7 +546,7 @@ fn order_is_free(summary: &Summary) -> bool {
     let key = &summary.key;
     match key.protocol {
         protocol::TCP => false,
-        protocol::UDP => key.source_port != 443 && key.destination_port != 443,
+        protocol::UDP => !summary.quic_opening && key.source_port != 443 && key.destination_port != 443,
         _ => true,
     }
 }

@@ -4,6 +4,7 @@
 //! `handle_*(input, now)` and drained by `poll_*`.
 #![forbid(unsafe_code)]
 
+pub mod assignment;
 pub mod egress;
 pub mod flow;
 pub mod flow_table;
@@ -12,6 +13,7 @@ pub mod migration;
 pub mod path;
 pub mod policy;
 pub mod pool;
+pub mod reachability;
 pub mod replay;
 pub mod resequencer;
 pub mod scheduler;

@@ -137,6 +137,12 @@ impl Policy {
         self.decide(now);
     }
 
+    /// These networks are there and no others: one change, however many come and go with it.
+    pub fn handle_networks(&mut self, networks: BTreeMap<NetworkId, Kind>, now: Instant) {
+        self.networks = networks;
+        self.decide(now);
+    }
+
     /// What the rules say at this moment.
     fn wanted(&self, class: Class) -> Option<NetworkId> {
         let holds = |rule: &&Rule| {
@@ -266,6 +272,18 @@ mod tests {
         policy.handle_network(WIFI, None, at(1_000));
         let last = std::iter::from_fn(|| policy.poll_event()).last();
         assert_eq!(last.map(|changed| changed.network), Some(None));
+    }
+
+    #[test]
+    fn networks_that_come_together_are_one_choice() {
+        let mut policy = Policy::new(rules(), HOLD);
+        policy.handle_networks(
+            BTreeMap::from([(WIFI, Kind::Wifi), (WIMAX, Kind::Cellular)]),
+            at(0),
+        );
+        assert_eq!(policy.network(Class::Bulk), Some(WIFI));
+        policy.handle_networks(BTreeMap::from([(WIMAX, Kind::Cellular)]), at(1));
+        assert_eq!(policy.network(Class::Bulk), Some(WIMAX));
     }
 
     #[test]

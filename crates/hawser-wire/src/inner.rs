@@ -44,6 +44,10 @@ pub struct Summary {
     pub dscp: u8,
     /// The ECN field.
     pub ecn: Ecn,
+    /// Begins a QUIC connection, or looks like it: UDP with a long header of version 1 or 2.
+    ///
+    /// Source: RFC 9000 section 17.2, RFC 9369 section 3.1.
+    pub quic_opening: bool,
 }
 
 /// The two ECN bits.
@@ -147,6 +151,7 @@ fn finish(
 ) -> Option<Summary> {
     let mut headers_len = ip_len;
     let (mut source_port, mut destination_port, mut tcp_flags) = (0, 0, 0);
+    let mut quic_opening = false;
     if !fragment && matches!(protocol, protocol::TCP | protocol::UDP) {
         source_port = u16_at(packet, ip_len)?;
         destination_port = u16_at(packet, ip_len + 2)?;
@@ -162,6 +167,7 @@ fn finish(
                 return None;
             }
             headers_len += 8;
+            quic_opening = is_quic_long_header(&packet[headers_len..]);
         }
     }
     Some(Summary {
@@ -177,8 +183,17 @@ fn finish(
         tcp_flags,
         dscp: class >> 2,
         ecn: Ecn::from_bits(class),
+        quic_opening,
     })
 }
+
+fn is_quic_long_header(datagram: &[u8]) -> bool {
+    datagram.first_chunk::<5>().is_some_and(|[first, version @ ..]| {
+        first & 0xc0 == 0xc0 && QUIC_VERSIONS.contains(&u32::from_be_bytes(*version))
+    })
+}
+
+const QUIC_VERSIONS: [u32; 2] = [1, 0x6b33_43cf];
 
 /// Sets the ECN field of an IP packet that [`parse`] accepted, and mends the IPv4 header checksum.
 pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
@@ -377,6 +392,18 @@ pub(crate) mod tests {
             (80, 40000, 52)
         );
         assert_eq!(s.ecn, Ecn::Ect0);
+    }
+
+    #[test]
+    fn a_quic_connection_is_known_by_its_first_packet() {
+        let opens = |payload: &[u8]| parse(&udp_packet(payload)).expect("valid").quic_opening;
+        assert!(opens(&[0xc3, 0, 0, 0, 1, 8]));
+        assert!(opens(&[0xd0, 0x6b, 0x33, 0x43, 0xcf]));
+        assert!(!opens(&[0x43, 0, 0, 0, 1]), "a short header");
+        assert!(!opens(&[0xc3, 0, 0, 0, 0]), "version negotiation");
+        assert!(!opens(&[0xc3, 0, 0, 0]));
+        let tcp = tcp_packet(1, &[0xc3, 0, 0, 0, 1], 0x10);
+        assert!(!parse(&tcp).expect("valid").quic_opening);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use hawser_lab::{Comparison, Progress};
-use hawser_netem::scenario::{Scenario, Via, Workload};
+use hawser_netem::scenario::{Direction, Scenario, Via, Workload};
 use serde::Serialize;
 
 use crate::committed;
@@ -22,7 +22,10 @@ pub(crate) struct NetworksArgs {
     /// How often each way runs, interleaved with the others.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Replaces a field of every scenario, e.g. `--set workload.0.streams=16`.
+    /// What runs inside in place of the scenarios' first workload.
+    #[arg(long, value_enum)]
+    inside: Option<Inside>,
+    /// Replaces a field of every scenario, e.g. `--set workload.0.direction=up`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
     /// Prints the result as JSON.
@@ -33,13 +36,43 @@ pub(crate) struct NetworksArgs {
     list: bool,
 }
 
+/// A bulk transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Inside {
+    /// One TCP connection with CUBIC.
+    Tcp,
+    /// Sixteen of them.
+    #[value(name = "16-tcp")]
+    SixteenTcp,
+    /// One QUIC connection.
+    Quic,
+}
+
+impl Inside {
+    fn workload(self, direction: Direction) -> Workload {
+        let tcp = |streams| Workload::Tcp {
+            direction,
+            streams,
+            congestion: "cubic".to_owned(),
+        };
+        match self {
+            Self::Tcp => tcp(1),
+            Self::SixteenTcp => tcp(16),
+            Self::Quic => Workload::Quic {
+                direction,
+                streams: 1,
+            },
+        }
+    }
+}
+
 const HELP: &str = "\
 Runs in network namespaces with real sockets; needs root. One scenario takes its duration times ways times runs.
 
 Examples:
   sudo hawser bench networks                               all committed scenarios: 25 minutes
   sudo hawser bench networks rtt-70 my.toml --runs 5
-  sudo hawser bench networks --set workload.0.streams=16
+  sudo hawser bench networks --inside quic
   sudo hawser bench networks --set workload.0.direction=up --json";
 
 /// Runs the command; 0 done, 64 a scenario that cannot be run.
@@ -88,7 +121,11 @@ pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
 fn find(args: &NetworksArgs) -> Result<Vec<(String, Scenario, Vec<Via>)>, String> {
     let scenarios = SET.find(&args.scenarios, &args.settings)?.into_iter();
     scenarios
-        .map(|(name, scenario)| {
+        .map(|(name, mut scenario)| {
+            let direction = scenario.bulk_direction();
+            if let (Some(inside), Some(first)) = (args.inside, scenario.workloads.first_mut()) {
+                *first = inside.workload(direction);
+            }
             let ways = ways_of(&name, &scenario)?;
             Ok((name, scenario, ways))
         })

@@ -11,6 +11,7 @@ use hawser_linux::system::System;
 use hawser_node::client::{self, ClientOptions};
 use hawser_node::config::{self, ClientConfig, Pattern};
 use hawser_node::control_socket::{Request, ask, is_alive};
+use hawser_node::direct;
 use hawser_node::invitation::Invitation;
 use hawser_node::run_dir::{self, RunDir};
 use serde_json::{Value, json};
@@ -18,14 +19,21 @@ use serde_json::{Value, json};
 use crate::Places;
 use crate::logs::LogArgs;
 
-/// Brings the tunnel up: joins a hub with an invitation, or the known one without.
+/// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all networks without any hub (--direct).
 ///
 /// Needs root. Returns when packets flow; the daemon goes on in the background. After that, `hawser status` shows what it does and
 /// `hawser down` ends it. The invitation is needed once: the machine keeps its key in --dir.
+///
+/// With --direct, each connection travels over one of the networks and keeps it; new ones are shared out, or placed by the rules of client.toml. A single
+/// connection is then no faster than its network, and ends with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
     /// The line that `hawser hub invite NAME` printed on the hub; - reads it from standard input.
+    #[arg(conflicts_with = "direct")]
     invitation: Option<String>,
+    /// Uses no hub: each connection travels over one network, with that network's address.
+    #[arg(long)]
+    direct: bool,
     /// Stays in the foreground (for systemd, or to watch the log).
     #[arg(long)]
     foreground: bool,
@@ -109,7 +117,11 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
         exclude: args.exclude,
         log,
     };
-    runtime()?.block_on(client::run(options))?;
+    if args.direct {
+        runtime()?.block_on(direct::run(options))?;
+    } else {
+        runtime()?.block_on(client::run(options))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -169,6 +181,9 @@ fn spawn(args: &UpArgs, invitation: Option<&Invitation>, log: &Path) -> anyhow::
     for pattern in &args.exclude {
         command.args(["--exclude", &pattern.0]);
     }
+    if args.direct {
+        command.arg("--direct");
+    }
     command.args(args.logs.arguments());
     if invitation.is_some() {
         // Not as an argument: everybody can read those.
@@ -204,9 +219,12 @@ fn report_up(status: &Value, as_json: bool) {
         .filter(|network| network["used"] == true)
         .filter_map(|network| network["name"].as_str())
         .collect();
-    let hub = status["hub"][0].as_str().unwrap_or("the hub");
+    let hub = match status["role"].as_str() {
+        Some("direct") => String::new(),
+        _ => format!(" to {}", status["hub"][0].as_str().unwrap_or("the hub")),
+    };
     println!(
-        "up: {} to {hub} over {}",
+        "up: {}{hub} over {}",
         status["interface"].as_str().unwrap_or("hawser0"),
         used.join(", ")
     );

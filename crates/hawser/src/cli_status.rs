@@ -86,6 +86,10 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     }
     for flow in flows {
         println!("{}", text(&flow["flow"]));
+        if answer["role"] == "direct" {
+            println!("  over {} because {}", text(&flow["network"]), text(&flow["why"]));
+            continue;
+        }
         println!("  class {} because {}", text(&flow["class"]), text(&flow["why"]));
         println!(
             "  scheduler {}, {} sent",
@@ -105,10 +109,10 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn render(status: &Value) -> String {
-    if status["role"] == "hub" {
-        render_hub(status)
-    } else {
-        render_client(status)
+    match status["role"].as_str() {
+        Some("hub") => render_hub(status),
+        Some("direct") => render_direct(status),
+        Some(_) | None => render_client(status),
     }
 }
 
@@ -150,6 +154,44 @@ fn render_client(status: &Value) -> String {
     out.push_str(&columns(&PATH_HEADS, &rows, "\n"));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
+}
+
+fn render_direct(status: &Value) -> String {
+    let mut out = format!(
+        "{}: {} ({}) without a hub, {}\n",
+        text(&status["state"]),
+        text(&status["interface"]),
+        joined(&status["inner"]),
+        since(number(&status["uptime_s"])),
+    );
+    if let Some(notice) = status["notice"].as_str() {
+        let _ = writeln!(out, "note: {notice}");
+    }
+    let networks = list(&status["networks"]).iter();
+    let rows: Vec<_> = networks.map(direct_row).collect();
+    let heads = ["network", "state", "up", "down", "rtt", "share", "flows", "mark"];
+    out.push_str(&columns(&heads, &rows, ""));
+    out
+}
+
+fn direct_row(network: &Value) -> Vec<String> {
+    let mut row = vec![
+        text(&network["name"]).to_owned(),
+        text(&network["state"]).to_owned(),
+    ];
+    if network["used"] == true {
+        let shares = [&network["share_v4"], &network["share_v6"]].map(|share| share.as_f64().unwrap_or(0.0));
+        let trip = network["rtt_ms"].as_f64();
+        row.extend([
+            rate(number(&network["send_bps"])),
+            rate(number(&network["receive_bps"])),
+            trip.map_or("-".to_owned(), |trip| format!("{trip:.1} ms")),
+            format!("{:.0} %", shares[0].max(shares[1]) * 100.0),
+            number(&network["flows"]).to_string(),
+            text(&network["mark"]).to_owned(),
+        ]);
+    }
+    row
 }
 
 fn render_hub(status: &Value) -> String {
@@ -306,6 +348,28 @@ const MOST_FLOWS: usize = 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_without_a_hub_reads_as_a_table() {
+        let status = json!({
+            "role": "direct", "state": "up", "interface": "hawser0", "inner": ["100.64.0.2"], "uptime_s": 5,
+            "networks": [
+                { "name": "wlan0", "used": true, "state": "active", "rtt_ms": 2.0, "share_v4": 0.25, "share_v6": null,
+                  "send_bps": 0, "receive_bps": 2_000_000, "flows": 3, "mark": "0x48570002" },
+                { "name": "docker0", "used": false, "state": "not used" },
+            ],
+        });
+        let shown = render(&status);
+        assert!(
+            shown.starts_with("up: hawser0 (100.64.0.2) without a hub, for 5 s\n"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("wlan0    active    0 bit/s  2.0 Mbit/s  2.0 ms  25 %   3      0x48570002"),
+            "{shown}"
+        );
+        assert!(shown.contains("docker0  not used"), "{shown}");
+    }
 
     #[test]
     fn a_status_reads_as_a_table() {

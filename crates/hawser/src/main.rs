@@ -14,6 +14,7 @@ mod cli_lab;
 mod cli_record;
 mod cli_replay;
 mod cli_reproduce;
+mod cli_run;
 mod cli_sim;
 mod cli_status;
 mod cli_sweep;
@@ -35,7 +36,8 @@ use crate::refusal::{BAD_CONFIGURATION, complain};
 /// Uses every network around at once.
 ///
 /// Applications see one interface (hawser0); their packets travel over all networks to a hub of yours and surface there. On a server:
-/// `hawser hub init --endpoint HOST:PORT`, `hawser hub run`, `hawser hub invite NAME`. On the laptop: `sudo hawser up INVITATION`.
+/// `hawser hub init --endpoint HOST:PORT`, `hawser hub run`, `hawser hub invite NAME`. On the laptop: `sudo hawser up INVITATION`. Without
+/// a server: `sudo hawser up --direct`, where each connection travels over one of the networks.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
@@ -45,7 +47,7 @@ struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Brings the tunnel up: joins a hub with an invitation, or the known one without.
+    /// Brings the tunnel up: joins a hub with an invitation, or the known one without; --direct needs no hub.
     Up(cli_client::UpArgs),
     /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a crash.
     Down(cli_client::DownArgs),
@@ -57,6 +59,8 @@ enum Command {
     Check(cli_check::CheckArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
     Reload(cli_client::ReloadArgs),
+    /// Runs a program whose connections take a network of choice (with `up --direct`).
+    Run(cli_run::RunArgs),
     /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => cli_status::explain(&args),
         Command::Check(args) => cli_check::check(&args),
         Command::Reload(args) => cli_client::reload(&args),
+        Command::Run(args) => cli_run::run(&args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
         Command::Conform(args) => cli_conform::run(&args),

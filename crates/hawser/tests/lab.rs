@@ -83,6 +83,19 @@ fn carries_a_download_at_the_rate_of_its_network_and_leaves_nothing() {
 }
 
 #[test]
+fn carries_quic() {
+    let settings = ["--json", "--set", "workload.0.kind=quic"];
+    let Some((output, _)) = lab("quic", &settings) else {
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let goodput = result["goodput_bps"]["workloads"][0].as_f64().expect("a number");
+    assert!((10e6..20e6).contains(&goodput), "{goodput}");
+}
+
+#[test]
 fn refuses_a_wrong_scenario_before_it_touches_anything() {
     let Some((output, _)) = lab("wrong", &["--set", "network.0.down.rate=5"]) else {
         return;

@@ -5,6 +5,7 @@
 
 pub(crate) mod http;
 mod ping;
+mod quic;
 mod tcp;
 mod udp;
 
@@ -17,7 +18,7 @@ use anyhow::{Context as _, anyhow, bail};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
 use hawser_netem::report::{quantile_ms as quantile, share_lost};
-use hawser_netem::scenario::Workload;
+use hawser_netem::scenario::{Via, Workload};
 use hawser_units::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -67,6 +68,8 @@ struct Context {
     client: Namespace,
     server: Namespace,
     is_multipath: bool,
+    /// A connection that ends with its network is opened again, as programs do that load in parallel.
+    is_reopened: bool,
     port: u16,
     period: Arc<Period>,
     recorder: Arc<Recorder>,
@@ -86,14 +89,15 @@ pub(crate) fn start(
     workload: &Workload,
     index: usize,
     world: &World,
-    is_multipath: bool,
+    via: &Via,
     period: &Arc<Period>,
 ) -> anyhow::Result<Running> {
     let recorder = Arc::new(Recorder::new(period.start, period.end.since(period.start)));
     let context = Context {
         client: world.client.clone(),
         server: world.server.clone(),
-        is_multipath,
+        is_multipath: *via == Via::Mptcp,
+        is_reopened: *via == Via::Direct,
         port: FIRST_PORT + u16::try_from(index).context("too many workloads")?,
         period: Arc::clone(period),
         recorder: Arc::clone(&recorder),
@@ -104,6 +108,7 @@ pub(crate) fn start(
             streams,
             congestion,
         } => ("tcp", tcp::start(context, *direction, *streams, congestion)?),
+        Workload::Quic { direction, streams } => ("quic", quic::start(context, *direction, *streams)?),
         Workload::Udp {
             direction,
             rate,

@@ -47,7 +47,7 @@ fn listen(context: &Context, streams: u32, congestion: &str) -> anyhow::Result<S
 fn accept(context: &Context, listener: &Socket, direction: Direction, streams: u32) -> anyhow::Result<u64> {
     std::thread::scope(|scope| {
         let mut accepted = 0;
-        while accepted < streams && !context.period.is_over() {
+        while (accepted < streams || context.is_reopened) && !context.period.is_over() {
             match listener.accept() {
                 Ok((stream, _)) => {
                     accepted += 1;
@@ -74,13 +74,12 @@ fn connect_all(
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..streams)
             .map(|_| {
-                scope.spawn(|| -> anyhow::Result<()> {
-                    let stream = connect(context, congestion)?;
-                    match direction {
-                        Direction::Down => receive(context, &stream),
-                        Direction::Up => send(context, &stream),
+                scope.spawn(|| match context.is_reopened {
+                    true => {
+                        reopen(context, direction, congestion);
+                        Ok(())
                     }
-                    Ok(())
+                    false => transfer(context, direction, congestion),
                 })
             })
             .collect();
@@ -91,6 +90,23 @@ fn connect_all(
         }
         Ok(Finding::Tcp { streams })
     })
+}
+
+fn transfer(context: &Context, direction: Direction, congestion: &str) -> anyhow::Result<()> {
+    let stream = connect(context, congestion)?;
+    match direction {
+        Direction::Down => receive(context, &stream),
+        Direction::Up => send(context, &stream),
+    }
+    Ok(())
+}
+
+fn reopen(context: &Context, direction: Direction, congestion: &str) {
+    while !context.period.is_over() {
+        // Whatever ended it: the next one may find another network.
+        let _ = transfer(context, direction, congestion);
+        std::thread::sleep(super::PATIENCE);
+    }
 }
 
 fn connect(context: &Context, congestion: &str) -> anyhow::Result<Socket> {

@@ -15,7 +15,7 @@ use hawser_units::{Bytes, Duration, Rate};
 
 use crate::{Change, LinkConfig};
 
-pub use wifi::Wifi;
+pub use wifi::{Slots, Wifi};
 
 /// One experiment.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +96,13 @@ pub enum Workload {
         streams: u32,
         /// The kernel's name of the congestion control.
         congestion: String,
+    },
+    /// Bulk QUIC connections, one stream in each.
+    Quic {
+        /// Which way the bytes go.
+        direction: Direction,
+        /// How many connections at once.
+        streams: u32,
     },
     /// Datagrams at a constant rate.
     Udp {
@@ -246,6 +253,7 @@ impl Scenario {
     pub fn bulk_direction(&self) -> Direction {
         let direction = |workload: &Workload| match workload {
             Workload::Tcp { direction, .. }
+            | Workload::Quic { direction, .. }
             | Workload::Udp { direction, .. }
             | Workload::Video { direction, .. } => Some(*direction),
             Workload::Http { .. } => Some(Direction::Down),

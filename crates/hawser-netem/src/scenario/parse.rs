@@ -163,11 +163,7 @@ impl Reader<'_> {
             duration,
             warmup,
             via: self.via(&raw.via, &networks)?,
-            workloads: raw
-                .workloads
-                .into_iter()
-                .map(|raw| self.workload(raw))
-                .collect::<Result<_, _>>()?,
+            workloads: self.workloads(raw.workloads)?,
             events: self.events(raw.events, &networks)?,
             networks,
         })
@@ -291,6 +287,30 @@ impl Reader<'_> {
             .map_err(|error| self.invalid(Some(span), format!("trace {}: {error}", path.display())))
     }
 
+    fn workloads(&self, raw: Vec<RawWorkload>) -> Result<Vec<Workload>, ScenarioError> {
+        let mut all = Vec::new();
+        for mut raw in raw {
+            let direction = raw
+                .direction
+                .as_ref()
+                .map(|direction| direction.get_ref().as_str());
+            let is_both = raw.kind.get_ref() == "tcp" && direction == Some("both");
+            if !is_both {
+                all.push(self.workload(raw)?);
+                continue;
+            }
+            // As many each way at the same time, as `iperf3 --bidir` does.
+            raw.direction = None;
+            let mut up = self.workload(raw)?;
+            all.push(up.clone());
+            if let Workload::Tcp { direction, .. } = &mut up {
+                *direction = Direction::Up;
+            }
+            all.push(up);
+        }
+        Ok(all)
+    }
+
     fn workload(&self, raw: RawWorkload) -> Result<Workload, ScenarioError> {
         let span = raw.kind.span();
         let kind = raw.kind.get_ref().as_str();
@@ -326,17 +346,28 @@ impl Reader<'_> {
                 self.invalid(Some(span.clone()), problem)
             })
         };
+        let streams = || {
+            let streams = raw.streams.unwrap_or(1);
+            let problem = || format!("streams must be 1 to {MAX_STREAMS}");
+            let is_right = (1..=MAX_STREAMS).contains(&streams);
+            is_right
+                .then_some(streams)
+                .ok_or_else(|| self.invalid(Some(span.clone()), problem()))
+        };
         match kind {
             "tcp" => {
                 only(&["direction", "streams", "congestion"])?;
-                let streams = raw.streams.unwrap_or(1);
-                if !(1..=MAX_STREAMS).contains(&streams) {
-                    return Err(self.invalid(Some(span), format!("streams must be 1 to {MAX_STREAMS}")));
-                }
                 Ok(Workload::Tcp {
                     direction,
-                    streams,
+                    streams: streams()?,
                     congestion: raw.congestion.unwrap_or("cubic".into()),
+                })
+            }
+            "quic" => {
+                only(&["direction", "streams"])?;
+                Ok(Workload::Quic {
+                    direction,
+                    streams: streams()?,
                 })
             }
             "udp" => {
@@ -396,7 +427,7 @@ impl Reader<'_> {
             }
             _ => Err(self.invalid(
                 Some(span),
-                format!("unknown workload {kind:?}; write tcp, udp, ping, http or video"),
+                format!("unknown workload {kind:?}; write tcp, quic, udp, ping, http or video"),
             )),
         }
     }

@@ -45,6 +45,7 @@ use reach::{Line, News, Reach};
 use tunnel::Tunnel;
 
 pub(crate) use reload::Signals;
+pub(crate) use tunnel::overlap;
 
 /// How to run a client.
 pub struct ClientOptions {
@@ -63,7 +64,7 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    fn load_config(&self) -> anyhow::Result<ClientConfig> {
+    pub(crate) fn load_config(&self) -> anyhow::Result<ClientConfig> {
         let mut config: ClientConfig = config::load_or_default(&self.dir.join("client.toml"))?;
         if !self.include.is_empty() {
             config.include.clone_from(&self.include);

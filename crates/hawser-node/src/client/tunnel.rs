@@ -164,7 +164,7 @@ impl Tunnel {
 }
 
 /// Whether two subnets have an address in common.
-fn overlap(a: (IpAddr, u8), b: (IpAddr, u8)) -> bool {
+pub(crate) fn overlap(a: (IpAddr, u8), b: (IpAddr, u8)) -> bool {
     let bits = |address: IpAddr| match address {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, false),
         IpAddr::V6(v6) => (v6.to_bits(), true),

@@ -1,3 +1,6 @@
+use hawser_proto::assignment::Measure;
+use hawser_proto::policy::Kind;
+
 use super::*;
 
 fn client(text: &str) -> Result<ClientConfig, String> {
@@ -51,8 +54,66 @@ fn a_full_client_file_is_read() {
 }
 
 #[test]
+fn rules_of_direct_mode_are_read() {
+    let config = client(
+        r#"
+        [direct]
+        spread = "round-trip"
+        forward = true
+        keep_flows = "3s"
+        [networks.wlan0]
+        weight = 3
+        cost = 2
+        probe = "192.168.1.1"
+        [[rule]]
+        port = [80, "8000-8100"]
+        to = "2001:db8::/32"
+        dscp = "af41"
+        network = ["kind:wifi", "eth*"]
+        [[rule]]
+        cgroup = "/system.slice/backup.service"
+        spread = "cost"
+        strict = true
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.direct.spread, Spread(Measure::RoundTrip));
+    let [first, second] = &config.rules[..] else {
+        panic!("{:?}", config.rules)
+    };
+    assert_eq!(first.flows.ports, [(80, 80), (8000, 8100)]);
+    assert_eq!(first.flows.dscp, Some(34));
+    assert_eq!(first.networks[0], NetworkChoice::Kind(Kind::Wifi));
+    assert_eq!(
+        first.to_string(),
+        "port 80, ports 8000-8100, to 2001:db8::/32, dscp 34"
+    );
+    assert_eq!(
+        second.flows.cgroup.as_deref(),
+        Some("system.slice/backup.service")
+    );
+    assert!(second.strict && second.spread.is_some());
+}
+
+#[test]
 fn errors_name_file_line_and_remedy() {
     let cases = [
+        (
+            "\n[[rule]]\nport = 80\n",
+            "client.toml:2: the rule says of its flows not where they go",
+        ),
+        (
+            "[[rule]]\nport = 70000\n",
+            "client.toml:2: invalid value: integer `70000`, expected a port such as 443",
+        ),
+        (
+            "[[rule]]\nnetwork = \"kind:fax\"\n",
+            "expected an interface name, in which * and ? are wild, or kind:wired",
+        ),
+        (
+            "[direct]\nspread = \"fair\"\n",
+            "client.toml:2: \"fair\" is wrong: expected \"even\", \"capacity\"",
+        ),
         ("\nfoo = 1", "client.toml:2: unknown field `foo`, expected one of"),
         (
             "mtu = 100",

@@ -192,6 +192,7 @@ fn the_application_sees_the_same_addresses_before_and_after_and_by_a_waypoint() 
         tcp_flags: 0,
         dscp: 0,
         ecn: Ecn::NotEct,
+        quic_opening: false,
     };
     let pass = |rules: &[Rule], packet: &Summary| {
         let mut table = FlowTable::new();

@@ -8,6 +8,7 @@
 use hawser_units::Instant;
 
 use crate::packet::{Body, Packet, Segment};
+use crate::tcp::QUIC_HEADER;
 
 /// A packet that neighbours may be joined to.
 #[derive(Clone, Copy, Debug)]
@@ -78,9 +79,10 @@ pub(super) fn cut(packet: &Packet, index: u16, full: u32, len: usize) -> Packet 
     }
 }
 
+/// What of a packet may be joined and cut. QUIC's packets are sealed, and handed over one at a time here.
 fn segment_of(packet: &Packet) -> Option<&Segment> {
     match &packet.body {
-        Body::Tcp(segment) => Some(segment),
+        Body::Tcp(segment) => Some(segment).filter(|segment| packet.size - segment.payload != QUIC_HEADER),
         Body::Datagram(_) | Body::Tunnel(_) => None,
     }
 }

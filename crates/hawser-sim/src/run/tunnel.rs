@@ -26,6 +26,7 @@ use super::offload::{Large, cut};
 use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
 use crate::packet::{Address, Body, Ecn, Packet};
+use crate::tcp::QUIC_HEADER;
 
 /// Packets kept for repair: what the daemon's thousand buffers of up to 64 KB hold when they are half full.
 const KEPT_PACKETS: usize = 16_384;
@@ -496,6 +497,11 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
     }
     if let Body::Tcp(segment) = packet.body {
         let header = (packet.size - 20).saturating_sub(segment.payload);
+        if header + 20 == QUIC_HEADER {
+            // Any packet may be a flow's first here, and so opens it.
+            bytes[28..33].copy_from_slice(&[0xc0, 0, 0, 0, 1]);
+            return;
+        }
         bytes[9] = protocol::TCP;
         bytes[32] = ((header.clamp(20, 60) / 4) << 4) as u8;
         bytes[33] = segment.flags;

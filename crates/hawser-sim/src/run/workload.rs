@@ -49,7 +49,7 @@ pub(super) fn start(
             end,
         };
         let count = match workload {
-            Workload::Tcp { streams, .. } => *streams,
+            Workload::Tcp { streams, .. } | Workload::Quic { streams, .. } => *streams,
             Workload::Udp { .. } | Workload::Ping { .. } | Workload::Http { .. } | Workload::Video { .. } => {
                 1
             }
@@ -88,6 +88,13 @@ impl Running {
             } => {
                 let congestion = congestion.clone();
                 self.open_tcp(world, flow, (*direction, &congestion, None), is_tunnelled)?;
+            }
+            Workload::Quic { direction, .. } => {
+                if self.is_multipath {
+                    return Err(RunError::QuicOverMptcp);
+                }
+                let config = quic_config(opening(*direction), is_tunnelled);
+                self.open_stream(world, flow, (*direction, config, None));
             }
             Workload::Http { size } => {
                 let total = Some(size.0 + HTTP_HEADER);
@@ -137,23 +144,29 @@ impl Running {
         is_tunnelled: bool,
     ) -> core::result::Result<(), RunError> {
         let start = world.start;
-        let opening = match direction {
-            Direction::Down => Opening::ByReceiver,
-            Direction::Up => Opening::BySender,
-        };
+        let opening = opening(direction);
         if self.is_multipath {
-            let config = multipath_config(congestion, opening)?;
+            let config = multipath_config(congestion, opening, world.marks)?;
             let ways = world.ways.len();
             let source = MptcpSource::new(config, ways, total, start);
             let sink = MptcpSink::new(config, ways, total, start);
             self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
         } else {
             let config = config(congestion, opening, is_tunnelled)?;
-            let source = TcpSource::new(config, total, start);
-            let sink = TcpSink::new(config, total, start);
-            self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
+            self.open_stream(world, flow, (direction, config, total));
         }
         Ok(())
+    }
+
+    fn open_stream(
+        &mut self,
+        world: &mut World,
+        flow: FlowId,
+        (direction, config, total): (Direction, tcp::Config, Option<u64>),
+    ) {
+        let source = TcpSource::new(config, total, world.start);
+        let sink = TcpSink::new(config, total, world.start);
+        self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
     }
 
     /// Joins a source and a sink; datagrams use the first way only, as a routing table does.
@@ -164,7 +177,10 @@ impl Running {
         direction: Direction,
         (source, sink): (Box<dyn Application>, Box<dyn Application>),
     ) {
-        let is_stream = matches!(self.workload, Workload::Tcp { .. } | Workload::Http { .. });
+        let is_stream = matches!(
+            self.workload,
+            Workload::Tcp { .. } | Workload::Quic { .. } | Workload::Http { .. }
+        );
         let count = if is_stream { world.ways.len() } else { 1 };
         let (near, far): (Vec<Way>, Vec<Way>) = world.ways.iter().take(count).copied().unzip();
         let (at_source, at_sink) = match direction {
@@ -241,7 +257,9 @@ impl Running {
             Workload::Tcp { .. } | Workload::Http { .. } if self.is_multipath => {
                 at::<MptcpSink>(world, sink).map(MptcpSink::meter)
             }
-            Workload::Tcp { .. } | Workload::Http { .. } => at::<TcpSink>(world, sink).map(TcpSink::meter),
+            Workload::Tcp { .. } | Workload::Quic { .. } | Workload::Http { .. } => {
+                at::<TcpSink>(world, sink).map(TcpSink::meter)
+            }
         }
     }
 
@@ -269,6 +287,7 @@ impl Running {
         let (source, sink) = self.conversations[0];
         match &self.workload {
             Workload::Tcp { streams, .. } => Finding::Tcp { streams: *streams },
+            Workload::Quic { streams, .. } => Finding::Quic { streams: *streams },
             Workload::Http { size } => Finding::Http {
                 completed_s: self
                     .completed(world)
@@ -369,7 +388,33 @@ fn config(
     })
 }
 
-fn multipath_config(congestion: &str, opening: Opening) -> core::result::Result<mptcp::Config, RunError> {
+fn opening(direction: Direction) -> Opening {
+    match direction {
+        Direction::Down => Opening::ByReceiver,
+        Direction::Up => Opening::BySender,
+    }
+}
+
+/// QUIC's transfer, whose packets grow to what the device takes.
+fn quic_config(opening: Opening, is_tunnelled: bool) -> tcp::Config {
+    let quic = tcp::Config::quic();
+    let device = tcp::Config::linux().packet_size(TUNNEL_SEGMENT);
+    tcp::Config {
+        opening,
+        segment: if is_tunnelled {
+            quic.segment.min(device - quic.header)
+        } else {
+            quic.segment
+        },
+        ..quic
+    }
+}
+
+fn multipath_config(
+    congestion: &str,
+    opening: Opening,
+    ecn: bool,
+) -> core::result::Result<mptcp::Config, RunError> {
     let coupling = match congestion {
         "lia" => Coupling::Lia,
         "olia" => Coupling::Olia,
@@ -383,6 +428,7 @@ fn multipath_config(congestion: &str, opening: Opening) -> core::result::Result<
     Ok(mptcp::Config {
         tcp: tcp::Config {
             opening,
+            ecn,
             ..config.tcp
         },
         ..config

@@ -1,0 +1,259 @@
+//! The socket options by which a program chooses a network or says what a flow needs.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use super::assembly::{Assembly, If, Register, Width};
+use super::cgroup::root;
+use super::kernel::{Map, Place, attach, load};
+
+/// The level of Hawser's socket options: "HW" as a number. As in `include/hawser.h`.
+pub const SOL_HAWSER: i32 = 0x4857;
+/// The option that names a network.
+pub const NETWORK: i32 = 1;
+/// The option that names an intent.
+pub const INTENT: i32 = 2;
+
+/// Answers `setsockopt(fd, SOL_HAWSER, ...)` in this network namespace for as long as it lives.
+///
+/// The value is a name; the kernel's mark of the socket becomes what stands under it. Other names are refused with `ENODEV`. Without Hawser the kernel knows
+/// no such level and says `ENOPROTOOPT`.
+#[derive(Debug)]
+pub struct SocketOptions {
+    names: Map,
+    present: BTreeMap<(i32, String), u32>,
+    _link: OwnedFd,
+}
+
+impl SocketOptions {
+    /// Begins to answer, knowing no names.
+    ///
+    /// # Errors
+    /// Rights (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of version 2 or the helpers (they are there from Linux 5.18).
+    pub fn new() -> io::Result<Self> {
+        let names = Map::new(KEY, ENTRIES)?;
+        let program = load(Place::SetOption, &program(names.number(), namespace_cookie()?))?;
+        let root = root()?;
+        Ok(Self {
+            names,
+            present: BTreeMap::new(),
+            _link: attach(Place::SetOption, &program, root.as_fd())?,
+        })
+    }
+
+    /// Makes these names known and no others: option, name, mark. Names too long for any program are left out.
+    ///
+    /// # Errors
+    /// The kernel's table is full.
+    pub fn know(&mut self, wanted: BTreeMap<(i32, String), u32>) -> io::Result<()> {
+        for ((option, name), mark) in &wanted {
+            if let Some(key) = key(*option, name)
+                && self.present.get(&(*option, name.clone())) != Some(mark)
+            {
+                self.names.insert(&key, *mark)?;
+            }
+        }
+        for (option, name) in self.present.keys().filter(|key| !wanted.contains_key(key)) {
+            if let Some(key) = key(*option, name) {
+                self.names.remove(&key)?;
+            }
+        }
+        self.present = wanted;
+        Ok(())
+    }
+}
+
+/// Chooses a network ([`NETWORK`]) or an intent ([`INTENT`]) for a socket, as any program may; the empty name takes the choice back.
+///
+/// # Errors
+/// `ENODEV`: nobody has that name. `ENOPROTOOPT`: Hawser does not run here, or cannot answer.
+pub fn choose(socket: &impl AsFd, option: i32, name: &str) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(name.len()).map_err(io::Error::other)?;
+    // SAFETY: the value points to `length` bytes that outlive the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            SOL_HAWSER,
+            option,
+            name.as_ptr().cast(),
+            length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The option and the name, filled up with zeroes.
+fn key(option: i32, name: &str) -> Option<[u8; KEY]> {
+    let mut key = [0; KEY];
+    key[..4].copy_from_slice(&option.to_ne_bytes());
+    key[4..].get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    (name.len() < NAME).then_some(key)
+}
+
+/// What tells this network namespace from others in the kernel.
+fn namespace_cookie() -> io::Result<u64> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    let mut cookie = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the value is eight bytes, as the length says, and outlives the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(cookie)
+}
+
+/// The program: looks the option's value up and marks the socket. Other levels and other namespaces are none of its business.
+fn program(names: i32, cookie: u64) -> Vec<u64> {
+    use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
+    let mut code = Assembly::default();
+    code.copy(R6, R1)
+        .load(Width::Word, R2, R6, LEVEL)
+        .jump_if(If::NotEqual, R2, SOL_HAWSER, "pass")
+        .call(GET_NETNS_COOKIE)
+        .set_wide(R1, cookie)
+        .jump_if_both(If::NotEqual, R0, R1, "pass");
+    // The key on the stack: the option, then the name, zeroes behind it.
+    code.set(R1, 0);
+    for offset in (KEY_AT..0).step_by(8) {
+        code.store(Width::Double, R10, offset, R1);
+    }
+    code.load(Width::Word, R2, R6, OPTION)
+        .jump_if(If::Greater, R2, INTENT, "pass")
+        .jump_if(If::Equal, R2, 0, "pass")
+        .store(Width::Word, R10, KEY_AT, R2)
+        .load(Width::Double, R7, R6, VALUE)
+        .load(Width::Double, R8, R6, VALUE_END);
+    for index in 0..NAME as i16 {
+        code.copy(R1, R7)
+            .add(R1, i32::from(index) + 1)
+            .jump_if_both(If::Greater, R1, R8, "look up")
+            .load(Width::Byte, R2, R7, index)
+            .jump_if(If::Equal, R2, 0, "look up");
+        if index < NAME as i16 - 1 {
+            code.store(Width::Byte, R10, KEY_AT + 4 + index, R2);
+        }
+    }
+    code.jump("unknown");
+    code.label("look up")
+        .set_map(R1, names)
+        .copy(R2, R10)
+        .add(R2, i32::from(KEY_AT))
+        .call(MAP_LOOKUP)
+        .jump_if(If::Equal, R0, 0, "unknown")
+        .load(Width::Word, R2, R0, 0)
+        .store(Width::Word, R10, MARK_AT, R2)
+        .load(Width::Double, R1, R6, SOCKET)
+        .set(R2, libc::SOL_SOCKET)
+        .set(R3, libc::SO_MARK)
+        .copy(R4, R10)
+        .add(R4, i32::from(MARK_AT))
+        .set(R5, 4)
+        .call(SET_SOCKET_OPTION)
+        .jump_if(If::NotEqual, R0, 0, "unknown");
+    // The kernel itself need not look at the option any more.
+    code.set(R1, -1).store(Width::Word, R6, LENGTH, R1).exit(1);
+    code.label("unknown")
+        .set(R1, -libc::ENODEV)
+        .call(SET_RESULT)
+        .exit(0);
+    code.label("pass").exit(1);
+    code.finish()
+}
+
+/// Bytes of a name, with a zero at its end: an interface has 16 (`IFNAMSIZ`), a BSSID 18.
+const NAME: usize = 32;
+const KEY: usize = 4 + NAME;
+/// Names of all networks and intents, some under more than one.
+const ENTRIES: u32 = 1024;
+/// Where the key is on the stack: 40 bytes, of which it fills 36.
+const KEY_AT: i16 = -40;
+const MARK_AT: i16 = -48;
+// struct bpf_sockopt
+const SOCKET: i16 = 0;
+const VALUE: i16 = 8;
+const VALUE_END: i16 = 16;
+const LEVEL: i16 = 24;
+const OPTION: i16 = 28;
+const LENGTH: i16 = 32;
+// Helpers (linux/bpf.h).
+const MAP_LOOKUP: i32 = 1;
+const SET_SOCKET_OPTION: i32 = 49;
+const GET_NETNS_COOKIE: i32 = 122;
+const SET_RESULT: i32 = 187;
+// asm-generic/socket.h
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::{Domain, Socket, Type};
+
+    #[test]
+    fn a_name_becomes_a_mark_here_and_nowhere_else() {
+        let Ok(inside) = crate::netns::Namespace::new() else {
+            eprintln!("skipped: no namespaces here");
+            return;
+        };
+        let socket = || Socket::new(Domain::IPV4, Type::STREAM, None);
+        let mut options = match inside.run(SocketOptions::new) {
+            Ok(options) => options,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                eprintln!("skipped: no rights to load programs ({error})");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let names = [
+            ((NETWORK, "wlan0".to_owned()), 0x4857_0002),
+            ((INTENT, "cheap".to_owned()), 0x4857_0400),
+        ];
+        options.know(names.into()).unwrap();
+        inside
+            .run(|| {
+                let socket = socket()?;
+                choose(&socket, NETWORK, "wlan0")?;
+                assert_eq!(socket.mark()?, 0x4857_0002);
+                choose(&socket, INTENT, "cheap\0and more")?;
+                assert_eq!(socket.mark()?, 0x4857_0400);
+                for wrong in ["wlan1", "wlan", "cheap", "", &"x".repeat(31), &"x".repeat(200)] {
+                    let error = choose(&socket, NETWORK, wrong).unwrap_err();
+                    assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{wrong}");
+                }
+                let error = choose(&socket, 7, "wlan0").unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
+                socket.set_tcp_nodelay(true)
+            })
+            .unwrap();
+        let outside = choose(&socket().unwrap(), NETWORK, "wlan0").unwrap_err();
+        assert_eq!(outside.raw_os_error(), Some(libc::ENOPROTOOPT));
+        options.know(BTreeMap::new()).unwrap();
+        inside
+            .run(|| {
+                let error = choose(&socket()?, NETWORK, "wlan0").unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+                Ok(())
+            })
+            .unwrap();
+        drop(options);
+        inside
+            .run(|| {
+                let error = choose(&socket()?, NETWORK, "wlan0").unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
+                Ok(())
+            })
+            .unwrap();
+    }
+}

@@ -1,0 +1,291 @@
+//! The kernel's table of connections: which flows carry which mark, and letting go of those whose network is gone.
+//!
+//! Scope: connections whose mark has given bits. Limitations: of a connection only addresses, ports, state and mark are read.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
+
+/// One connection, as the side that began it sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The protocol's number: 6 for TCP.
+    pub protocol: u8,
+    /// Who began it. For ICMP the port is the identifier.
+    pub from: SocketAddr,
+    /// Whom it talks to.
+    pub to: SocketAddr,
+    /// Its mark.
+    pub mark: u32,
+    /// Both sides have spoken, and the kernel would not drop it for want of room.
+    pub is_assured: bool,
+    /// The tuple as the kernel wrote it, to name the connection again.
+    tuple: Vec<u8>,
+    /// The zone of the tuple, if it is not the default one.
+    zone: Option<Vec<u8>>,
+}
+
+impl Connection {
+    /// Whether it is a TCP connection that both sides have acknowledged.
+    #[must_use]
+    pub fn is_established_tcp(&self) -> bool {
+        self.protocol == TCP && self.is_assured
+    }
+}
+
+/// The connections whose mark has the value `mark` under `mask`.
+///
+/// # Errors
+/// Rights (`CAP_NET_ADMIN`) are missing, or the kernel has no connection tracking.
+pub fn list(mark: u32, mask: u32) -> io::Result<Vec<Connection>> {
+    let socket = open()?;
+    send(
+        &socket,
+        message(GET, libc::NLM_F_DUMP, libc::AF_UNSPEC, &by_mark(mark, mask)),
+    )?;
+    let mut found = Vec::new();
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        for (kind, body) in messages(&bytes) {
+            match kind {
+                DONE => return Ok(found),
+                ERROR => return outcome(body).map(|()| found),
+                // Kernels before 4.20 do not filter.
+                _ => found.extend(connection(body).filter(|c| c.mark & mask == mark)),
+            }
+        }
+    }
+}
+
+/// Forgets all connections whose mark has the value `mark` under `mask`.
+///
+/// # Errors
+/// As for [`list`].
+pub fn forget_marked(mark: u32, mask: u32) -> io::Result<()> {
+    request(DELETE, libc::AF_UNSPEC, &by_mark(mark, mask))
+}
+
+/// Forgets one connection; one that has ended meanwhile is as good.
+///
+/// # Errors
+/// As for [`list`].
+pub fn forget(connection: &Connection) -> io::Result<()> {
+    let mut attributes = attribute(TUPLE_ORIGINAL | NESTED, &connection.tuple);
+    if let Some(zone) = &connection.zone {
+        attributes.extend(attribute(ZONE, zone));
+    }
+    match request(DELETE, family(connection.from.ip()), &attributes) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// Ends the TCP socket of this machine that began the connection: its program hears at once that the connection is gone (`ECONNABORTED`).
+///
+/// Returns whether there was one. Kernels without `CONFIG_INET_DIAG_DESTROY` refuse; the program then learns by a reset or a timeout.
+///
+/// # Errors
+/// Rights are missing, or the kernel cannot do it.
+pub fn abort_socket(connection: &Connection) -> io::Result<bool> {
+    let mut body = vec![family(connection.from.ip()) as u8, TCP, 0, 0];
+    body.extend(u32::MAX.to_ne_bytes());
+    body.extend(connection.from.port().to_be_bytes());
+    body.extend(connection.to.port().to_be_bytes());
+    body.extend(padded(connection.from.ip()));
+    body.extend(padded(connection.to.ip()));
+    body.extend(0_u32.to_ne_bytes());
+    // No cookie: whichever socket it is.
+    body.extend([0xff; 8]);
+    let mut socket = Socket::new(SOCK_DIAG)?;
+    socket.bind_auto()?;
+    let whole = framed(SOCK_DESTROY, libc::NLM_F_ACK, &body);
+    socket.send_to(&whole, &NetlinkAddr::new(0, 0), 0)?;
+    match acknowledged(&socket) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETFILTER)?;
+    socket.bind_auto()?;
+    Ok(socket)
+}
+
+fn request(kind: u16, family: i32, attributes: &[u8]) -> io::Result<()> {
+    let socket = open()?;
+    send(&socket, message(kind, libc::NLM_F_ACK, family, attributes))?;
+    acknowledged(&socket)
+}
+
+fn send(socket: &Socket, bytes: Vec<u8>) -> io::Result<()> {
+    socket.send_to(&bytes, &NetlinkAddr::new(0, 0), 0).map(drop)
+}
+
+fn acknowledged(socket: &Socket) -> io::Result<()> {
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        for (kind, body) in messages(&bytes) {
+            if kind == ERROR {
+                return outcome(body);
+            }
+        }
+    }
+}
+
+fn outcome(body: &[u8]) -> io::Result<()> {
+    let code = body
+        .first_chunk()
+        .map_or(-libc::EPROTO, |code| i32::from_ne_bytes(*code));
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(-code))
+    }
+}
+
+fn by_mark(mark: u32, mask: u32) -> Vec<u8> {
+    let mut attributes = attribute(MARK, &mark.to_be_bytes());
+    attributes.extend(attribute(MARK_MASK, &mask.to_be_bytes()));
+    attributes
+}
+
+/// A message of ctnetlink: netlink header, netfilter header, attributes.
+fn message(kind: u16, flags: i32, family: i32, attributes: &[u8]) -> Vec<u8> {
+    let mut body = vec![family as u8, 0, 0, 0];
+    body.extend(attributes);
+    framed(CTNETLINK << 8 | kind, flags, &body)
+}
+
+fn framed(kind: u16, flags: i32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER + body.len()).expect("messages are short");
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(body);
+    bytes
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + value.len()).expect("attributes are short");
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// The messages of a datagram: type and body.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+        let kind = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
+        let body = bytes.get(HEADER..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// The attributes of a body: type without flags, and value.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+        let kind = u16::from_ne_bytes([*bytes.get(2)?, *bytes.get(3)?]) & 0x3fff;
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes)
+        .find(|(kind, _)| *kind == wanted)
+        .map(|(_, value)| value)
+}
+
+fn connection(body: &[u8]) -> Option<Connection> {
+    let body = body.get(4..)?;
+    let tuple = find(body, TUPLE_ORIGINAL)?;
+    let (addresses, ports) = (find(tuple, TUPLE_IP)?, find(tuple, TUPLE_PROTOCOL)?);
+    let port = |kind| {
+        find(ports, kind)
+            .and_then(|value| value.first_chunk())
+            .map(|p| u16::from_be_bytes(*p))
+    };
+    let identifier = port(ICMP_ID).or_else(|| port(ICMPV6_ID)).unwrap_or(0);
+    let number = |kind| {
+        find(body, kind)
+            .and_then(|value| value.first_chunk())
+            .map(|n| u32::from_be_bytes(*n))
+    };
+    Some(Connection {
+        protocol: *find(ports, PROTOCOL_NUMBER)?.first()?,
+        from: SocketAddr::new(address(addresses, 1)?, port(PORT_FROM).unwrap_or(identifier)),
+        to: SocketAddr::new(address(addresses, 2)?, port(PORT_TO).unwrap_or(0)),
+        mark: number(MARK).unwrap_or(0),
+        is_assured: number(STATUS).unwrap_or(0) & ASSURED != 0,
+        tuple: tuple.to_vec(),
+        zone: find(tuple, TUPLE_ZONE)
+            .or_else(|| find(body, ZONE))
+            .map(ToOwned::to_owned),
+    })
+}
+
+/// The source (1) or destination (2) of a tuple; IPv6 addresses have the numbers behind those of IPv4.
+fn address(addresses: &[u8], which: u16) -> Option<IpAddr> {
+    let v4 = find(addresses, which).and_then(|value| value.first_chunk::<4>());
+    let v6 = || find(addresses, which + 2).and_then(|value| value.first_chunk::<16>());
+    v4.map(|bytes| IpAddr::from(*bytes))
+        .or_else(|| v6().map(|bytes| IpAddr::from(*bytes)))
+}
+
+fn family(address: IpAddr) -> i32 {
+    if address.is_ipv6() {
+        libc::AF_INET6
+    } else {
+        libc::AF_INET
+    }
+}
+
+fn padded(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&v4.octets());
+            bytes
+        }
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+const TCP: u8 = 6;
+const HEADER: usize = 16;
+// linux/netlink.h
+const NETFILTER: isize = 12;
+const SOCK_DIAG: isize = 4;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const NESTED: u16 = 0x8000;
+// linux/sock_diag.h
+const SOCK_DESTROY: u16 = 21;
+// linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_common.h
+const CTNETLINK: u16 = 1;
+const GET: u16 = 1;
+const DELETE: u16 = 2;
+const TUPLE_ORIGINAL: u16 = 1;
+const STATUS: u16 = 3;
+const MARK: u16 = 8;
+const ZONE: u16 = 18;
+const MARK_MASK: u16 = 21;
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTOCOL: u16 = 2;
+const TUPLE_ZONE: u16 = 3;
+const PROTOCOL_NUMBER: u16 = 1;
+const PORT_FROM: u16 = 2;
+const PORT_TO: u16 = 3;
+const ICMP_ID: u16 = 4;
+const ICMPV6_ID: u16 = 7;
+const ASSURED: u32 = 1 << 2;

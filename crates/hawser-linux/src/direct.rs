@@ -1,0 +1,482 @@
+//! The nftables ruleset of direct mode: which network takes a flow that begins, and what keeps it there.
+//!
+//! The first packet of a flow gets a mark, connection tracking keeps it, and a routing table for each mark leads out of the network, where the packet gets the
+//! network's address. The mark says the network and the reason:
+//!
+//! ```text
+//!   0x4857 RR NN   NN  network, from 2; 0: none asked for; 1: Hawser's own packets
+//!                  RR  reason: intents 1 to 5, then as in [`reason`]
+//! ```
+//!
+//! A program chooses for itself by putting `0x485700NN` on its socket (`SO_MARK`), or an intent by `0x48570R00`. What comes in over a network gets that network's
+//! mark too, so that answers leave where the question came in, and a connection tracking zone, because hosts of two overlapping subnets may ask from the same
+//! address and port.
+//!
+//! Limitations: a flow towards an address on a directly connected subnet stays with the kernel's routes unless its program chooses.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use crate::udp::OUTER_MARK;
+
+/// The mark of a flow: everything but reason and network.
+pub const MARK: u32 = 0x4857_0000;
+/// What is common to all marks.
+pub const MARK_MASK: u32 = 0xffff_0000;
+/// What says the network.
+pub const NETWORK_MASK: u32 = 0xffff_00ff;
+/// The name of the nftables table.
+pub const TABLE: &str = "hawser_direct";
+/// The numbers that networks may have.
+pub const NUMBERS: std::ops::RangeInclusive<u8> = 2..=250;
+
+/// Why a flow is where it is: the second byte of its mark.
+pub mod reason {
+    /// The first of the intents, [`Intent::Bulk`](super::Intent::Bulk).
+    pub const FIRST_INTENT: u8 = 1;
+    /// Its program chose the network.
+    pub const PROGRAM: u8 = 6;
+    /// It came in there.
+    pub const CAME_IN: u8 = 7;
+    /// No rule was for it.
+    pub const DEFAULT: u8 = 8;
+    /// The first rule of the configuration; the others follow.
+    pub const FIRST_RULE: u8 = 16;
+}
+
+/// What a program may say that a flow needs, where it does not name a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Much data, no hurry.
+    Bulk,
+    /// Somebody waits for each answer.
+    Interactive,
+    /// What comes late is of no use.
+    Realtime,
+    /// The cheapest way.
+    Cheap,
+    /// What must arrive.
+    Redundant,
+}
+
+impl Intent {
+    /// All of them, by number from [`reason::FIRST_INTENT`].
+    pub const ALL: [Self; 5] = [
+        Self::Bulk,
+        Self::Interactive,
+        Self::Realtime,
+        Self::Cheap,
+        Self::Redundant,
+    ];
+
+    /// Its name, as programs give it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bulk => "bulk",
+            Self::Interactive => "interactive",
+            Self::Realtime => "realtime",
+            Self::Cheap => "cheap",
+            Self::Redundant => "redundant",
+        }
+    }
+
+    /// The reason in the marks of its flows.
+    #[must_use]
+    pub fn reason(self) -> u8 {
+        reason::FIRST_INTENT + self as u8
+    }
+
+    /// The mark by which a socket asks for it.
+    #[must_use]
+    pub fn mark(self) -> u32 {
+        mark(self.reason(), 0)
+    }
+}
+
+/// The mark of flows on a network for a reason.
+#[must_use]
+pub fn mark(reason: u8, network: u8) -> u32 {
+    MARK | u32::from(reason) << 8 | u32::from(network)
+}
+
+/// Network and reason of a mark; `None` when it is none of a flow.
+#[must_use]
+pub fn read_mark(mark: u32) -> Option<(u8, u8)> {
+    let [_, _, reason, network] = mark.to_be_bytes();
+    (mark & MARK_MASK == MARK && NUMBERS.contains(&network)).then_some((network, reason))
+}
+
+/// A protocol that a rule may be for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP and ICMPv6.
+    Icmp,
+}
+
+/// Which flows a rule is for: those to which everything said here applies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Of this protocol.
+    pub protocol: Option<Protocol>,
+    /// To one of these ports, each a range.
+    pub ports: Vec<(u16, u16)>,
+    /// To one of these subnets.
+    pub to: Vec<(IpAddr, u8)>,
+    /// With this code point.
+    pub dscp: Option<u8>,
+    /// Of a program in this control group, a path below the root of version 2, or in one below it.
+    pub cgroup: Option<String>,
+    /// Whose socket asks for it.
+    pub intent: Option<Intent>,
+}
+
+/// A rule and whose turn it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Goes into the mark.
+    pub reason: u8,
+    /// For which flows.
+    pub flows: Match,
+    /// The networks in turn, for IPv4 and IPv6; where empty, later rules apply.
+    pub turns: [Vec<u8>; 2],
+    /// Where empty, flows are refused instead.
+    pub strict: bool,
+}
+
+/// A network that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its number.
+    pub number: u8,
+    /// Its device.
+    pub device: String,
+    /// The addresses with which flows leave, for each family that it carries.
+    ///
+    /// Named, where masquerading would find them: the kernel forgets all masqueraded flows of a device that goes down, even if it is back in a moment.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// All that the ruleset is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ruleset {
+    /// The interface that applications see.
+    pub interface: String,
+    /// Each network that is there.
+    pub networks: Vec<Port>,
+    /// Rules in their order; the last is for all flows.
+    pub choices: Vec<Choice>,
+}
+
+impl Ruleset {
+    /// What stands between the braces of the table.
+    #[must_use]
+    pub fn body(&self) -> String {
+        let mut text = String::new();
+        for (index, choice) in self.choices.iter().enumerate() {
+            for (family, turns) in choice.turns.iter().enumerate() {
+                if !turns.is_empty() {
+                    text += &turn_chain(&chain_name(index, family), choice.reason, turns);
+                }
+            }
+        }
+        text += "chain choose {\n";
+        for (index, choice) in self.choices.iter().enumerate() {
+            text += &choose(index, choice);
+        }
+        text += "}\n";
+        text += &self.output();
+        text += &self.forwarded();
+        text += &self.translation();
+        text
+    }
+
+    /// What this machine sends.
+    fn output(&self) -> String {
+        let interface = &self.interface;
+        let chosen: Vec<_> = self
+            .networks
+            .iter()
+            .map(|port| format!("{:#x}", mark(0, port.number)))
+            .collect();
+        let chosen = if chosen.is_empty() {
+            String::new()
+        } else {
+            let program = u32::from(reason::PROGRAM) << 8;
+            format!(
+                "  meta mark {{ {} }} ct mark set meta mark | {program:#x} meta mark set ct mark accept\n",
+                chosen.join(", ")
+            )
+        };
+        let is_flow = format!("& {MARK_MASK:#x} == {MARK:#x}");
+        format!(
+            "chain output {{
+  type route hook output priority mangle; policy accept;
+  oifname \"lo\" accept
+  meta mark {OUTER_MARK:#x} accept
+  ct mark {is_flow} meta mark set ct mark accept
+{chosen}  meta mark & 0xffffff00 == {MARK:#x} reject with icmpx no-route
+  oifname != \"{interface}\" accept
+  tcp flags & (syn | ack | rst) != syn reject with tcp reset
+  jump choose
+  oifname \"{interface}\" reject with icmpx no-route
+}}
+"
+        )
+    }
+
+    /// What it forwards for others, and what comes in.
+    fn forwarded(&self) -> String {
+        let interface = &self.interface;
+        let mut devices: Vec<_> = self
+            .networks
+            .iter()
+            .map(|port| format!("\"{}\"", port.device))
+            .collect();
+        let (mut zones, mut came_in) = (String::new(), String::new());
+        if !devices.is_empty() {
+            let by_device = |value: &dyn Fn(u8) -> String| {
+                let pairs = self
+                    .networks
+                    .iter()
+                    .map(|port| format!("\"{}\" : {}", port.device, value(port.number)));
+                pairs.collect::<Vec<_>>().join(", ")
+            };
+            let (numbers, marks) = (
+                by_device(&|number| number.to_string()),
+                by_device(&|number| format!("{:#x}", mark(reason::CAME_IN, number))),
+            );
+            zones = format!(
+                "chain zones {{\n  type filter hook prerouting priority raw; policy accept;\n  ct original zone set iifname map {{ {numbers} }}\n}}\n"
+            );
+            came_in = format!("  ct state new ct mark 0 ct mark set iifname map {{ {marks} }}\n");
+        }
+        devices.extend(["\"lo\"".to_owned(), format!("\"{interface}\"")]);
+        let devices = devices.join(", ");
+        format!(
+            "{zones}chain prerouting {{
+  type filter hook prerouting priority mangle; policy accept;
+{came_in}  iifname {{ {devices} }} accept
+  ct mark & {MARK_MASK:#x} == {MARK:#x} meta mark set ct mark accept
+  fib daddr type != unicast accept
+  fib daddr oifname \"{interface}\" jump choose
+}}
+chain forward {{
+  type filter hook forward priority filter; policy accept;
+  oifname \"{interface}\" reject with icmpx no-route
+}}
+"
+        )
+    }
+
+    /// Addresses and sizes on the way out. The empty chain lets answers to the same address and port of two zones be told apart.
+    fn translation(&self) -> String {
+        let mut text = "chain came_in {\n  type nat hook input priority 100; policy accept;\n}\n".to_owned();
+        text += "chain postrouting {\n  type nat hook postrouting priority srcnat; policy accept;\n";
+        for Port {
+            number,
+            device,
+            addresses,
+        } in &self.networks
+        {
+            let mark = mark(0, *number);
+            for address in addresses {
+                let (family, ip) = if address.is_ipv6() {
+                    ("ipv6", "ip6")
+                } else {
+                    ("ipv4", "ip")
+                };
+                let _ = writeln!(
+                    text,
+                    "  oifname \"{device}\" meta nfproto {family} meta mark & {NETWORK_MASK:#x} == {mark:#x} snat {ip} to {address}"
+                );
+            }
+        }
+        let _ = write!(
+            text,
+            "}}\nchain sizes {{\n  type filter hook postrouting priority mangle; policy accept;
+  meta mark & {MARK_MASK:#x} == {MARK:#x} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu\n}}"
+        );
+        text
+    }
+}
+
+fn chain_name(index: usize, family: usize) -> String {
+    format!("turns_{index}_{}", if family == 0 { "v4" } else { "v6" })
+}
+
+/// Turns are counted for each protocol by itself: otherwise every name that is looked up would move the connection that follows.
+fn turn_chain(name: &str, reason: u8, turns: &[u8]) -> String {
+    let keep = "meta mark set ct mark accept";
+    let set = match turns {
+        [only] => format!("{:#x}", mark(reason, *only)),
+        _ => {
+            let turn = |(turn, number): (usize, &u8)| format!("{turn} : {:#x}", mark(reason, *number));
+            let map: Vec<_> = turns.iter().enumerate().map(turn).collect();
+            format!("numgen inc mod {} map {{ {} }}", turns.len(), map.join(", "))
+        }
+    };
+    let rule = |protocol: &str| format!("  {protocol}ct mark set {set} {keep}\n");
+    format!(
+        "chain {name} {{\n{}{}{}}}\n",
+        rule("meta l4proto tcp "),
+        rule("meta l4proto udp "),
+        rule("")
+    )
+}
+
+/// The lines that send flows to a rule's turns.
+fn choose(index: usize, choice: &Choice) -> String {
+    let mut text = String::new();
+    for (family, turns) in choice.turns.iter().enumerate() {
+        let verdict = match (turns.is_empty(), choice.strict) {
+            (false, _) => format!("goto {}", chain_name(index, family)),
+            (true, true) => "reject with icmpx no-route".to_owned(),
+            (true, false) => continue,
+        };
+        if let Some(flows) = matching(&choice.flows, family == 1) {
+            let _ = writeln!(text, "  {flows}{verdict}");
+        }
+    }
+    text
+}
+
+/// The match in nft's words; `None` when it cannot apply to this family.
+fn matching(flows: &Match, ipv6: bool) -> Option<String> {
+    let mut text = format!("meta nfproto {} ", if ipv6 { "ipv6" } else { "ipv4" });
+    let ip = if ipv6 { "ip6" } else { "ip" };
+    let protocol = match (flows.protocol, flows.ports.is_empty()) {
+        (None, true) => "",
+        (None, false) => "meta l4proto { tcp, udp } ",
+        (Some(Protocol::Tcp), _) => "meta l4proto tcp ",
+        (Some(Protocol::Udp), _) => "meta l4proto udp ",
+        (Some(Protocol::Icmp), _) if ipv6 => "meta l4proto ipv6-icmp ",
+        (Some(Protocol::Icmp), _) => "meta l4proto icmp ",
+    };
+    text += protocol;
+    if !flows.ports.is_empty() {
+        let ports = flows.ports.iter().map(|(first, last)| format!("{first}-{last}"));
+        let _ = write!(text, "th dport {{ {} }} ", ports.collect::<Vec<_>>().join(", "));
+    }
+    if !flows.to.is_empty() {
+        let subnets = flows.to.iter().filter(|(address, _)| address.is_ipv6() == ipv6);
+        let subnets: Vec<_> = subnets
+            .map(|(address, prefix)| format!("{address}/{prefix}"))
+            .collect();
+        if subnets.is_empty() {
+            return None;
+        }
+        let _ = write!(text, "{ip} daddr {{ {} }} ", subnets.join(", "));
+    }
+    if let Some(dscp) = flows.dscp {
+        let _ = write!(text, "{ip} dscp {dscp} ");
+    }
+    if let Some(cgroup) = &flows.cgroup {
+        let level = cgroup.split('/').count();
+        let _ = write!(text, "socket cgroupv2 level {level} \"{cgroup}\" ");
+    }
+    if let Some(intent) = flows.intent {
+        let _ = write!(text, "meta mark {:#x} ", intent.mark());
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(flows: Match, strict: bool) -> Choice {
+        Choice {
+            reason: reason::FIRST_RULE,
+            flows,
+            turns: [vec![2], vec![]],
+            strict,
+        }
+    }
+
+    #[test]
+    fn a_mark_says_network_and_reason() {
+        assert_eq!(mark(reason::DEFAULT, 3), 0x4857_0803);
+        assert_eq!(read_mark(0x4857_0803), Some((3, 8)));
+        assert_eq!(read_mark(OUTER_MARK), None);
+        assert_eq!(read_mark(0x4858_0803), None);
+        assert_eq!(read_mark(Intent::Cheap.mark()), None);
+    }
+
+    #[test]
+    fn a_rule_is_only_for_families_that_it_can_meet() {
+        let to = Match {
+            to: vec![("198.51.100.0".parse().unwrap(), 24)],
+            ports: vec![(80, 80), (8000, 8100)],
+            ..Match::default()
+        };
+        let text = choose(0, &choice(to.clone(), true));
+        assert_eq!(
+            text,
+            "  meta nfproto ipv4 meta l4proto { tcp, udp } th dport { 80-80, 8000-8100 } ip daddr { 198.51.100.0/24 } goto turns_0_v4\n"
+        );
+        let text = choose(1, &choice(Match::default(), true));
+        assert!(
+            text.contains("meta nfproto ipv6 reject with icmpx no-route"),
+            "{text}"
+        );
+        let text = choose(1, &choice(Match::default(), false));
+        assert!(!text.contains("ipv6"), "{text}");
+    }
+
+    #[test]
+    fn nft_takes_every_ruleset() {
+        let everything = Match {
+            protocol: Some(Protocol::Udp),
+            ports: vec![(5000, 6000)],
+            to: vec![
+                ("10.0.0.0".parse().unwrap(), 8),
+                ("2001:db8::".parse().unwrap(), 32),
+            ],
+            dscp: Some(46),
+            cgroup: None,
+            intent: Some(Intent::Realtime),
+        };
+        let full = Choice {
+            turns: [vec![2, 3, 2], vec![3]],
+            ..choice(everything, true)
+        };
+        let last = Choice {
+            reason: reason::DEFAULT,
+            turns: [vec![2, 3], vec![2, 3]],
+            ..Choice::default()
+        };
+        let port = |number, device: &str| Port {
+            number,
+            device: device.to_owned(),
+            addresses: vec!["192.168.0.2".parse().unwrap(), "2001:db8::2".parse().unwrap()],
+        };
+        for (networks, choices) in [
+            (vec![], vec![]),
+            (vec![port(2, "wlan0"), port(3, "eth0.5")], vec![full, last]),
+        ] {
+            let ruleset = Ruleset {
+                interface: "hawser0".to_owned(),
+                networks,
+                choices,
+            };
+            let Ok(namespace) = crate::netns::Namespace::new() else {
+                eprintln!("skipped: no namespaces here");
+                return;
+            };
+            let table = format!("table inet {TABLE} {{\n{}\n}}\n", ruleset.body());
+            let mut command = namespace.command("nft");
+            let mut child = command
+                .args(["-f", "-"])
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::io::Write::write_all(&mut child.stdin.take().unwrap(), table.as_bytes()).unwrap();
+            assert!(child.wait().unwrap().success(), "{table}");
+        }
+    }
+}

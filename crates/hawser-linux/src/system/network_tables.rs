@@ -1,0 +1,330 @@
+//! A routing table for each network of direct mode, and the rules that lead to them: by mark, and by the network's own addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use futures_util::TryStreamExt;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType};
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+
+use super::{PRIORITY, System, SystemError, is_absent, refused};
+use crate::direct::{NETWORK_MASK, mark};
+use crate::journal::Entry;
+use crate::netlink::{Network, NextHop};
+
+impl System {
+    /// Fills the table of a network with the ways out of it, and leads its marked flows and those with its addresses there. Sockets that choose the network
+    /// get the `own` address of its family.
+    ///
+    /// # Errors
+    /// The kernel refuses; what was added stays in the journal.
+    pub async fn network_table(
+        &mut self,
+        number: u8,
+        network: &Network,
+        own: &[IpAddr],
+    ) -> Result<(), SystemError> {
+        self.enter(Entry::NetworkTable { number })?;
+        self.replace_routes(number, routes(number, network, own)).await?;
+        for ipv6 in own.iter().map(IpAddr::is_ipv6) {
+            self.enter_rule(Entry::MarkRule { number, ipv6 }, mark_rule(number, ipv6))
+                .await?;
+        }
+        let addresses: Vec<IpAddr> = network.addresses.iter().map(|(address, _)| *address).collect();
+        self.drop_source_rules(number, &addresses).await?;
+        for address in addresses {
+            let entry = Entry::SourceRule { address, number };
+            self.enter_rule(entry, source_rule(address, number)).await?;
+        }
+        Ok(())
+    }
+
+    /// Closes the table of a network that is gone: flows that are still marked for it lead nowhere, and their programs hear so at once.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub async fn close_network_table(&mut self, number: u8) -> Result<(), SystemError> {
+        let entry = Entry::NetworkTable { number };
+        if !self.journal.entries().contains(&entry) {
+            return Ok(());
+        }
+        self.drop_source_rules(number, &[]).await?;
+        self.replace_routes(number, [false, true].map(|ipv6| nowhere(number, ipv6)).into())
+            .await
+    }
+
+    /// Drops the rules for addresses that the network no longer has.
+    async fn drop_source_rules(&mut self, wanted: u8, keep: &[IpAddr]) -> Result<(), SystemError> {
+        for entry in self.journal.entries().to_vec() {
+            if let Entry::SourceRule { address, number } = &entry
+                && *number == wanted
+                && !keep.contains(address)
+            {
+                self.remove_rule(source_rule(*address, *number)).await?;
+                self.strike(&entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn enter_rule(&mut self, entry: Entry, rule: RuleMessage) -> Result<(), SystemError> {
+        if self.journal.entries().contains(&entry) && !self.left.contains(&entry) {
+            return Ok(());
+        }
+        // Once and not twice, whatever an earlier run has left.
+        self.remove_rule(rule.clone()).await?;
+        self.enter(entry)?;
+        match self.add_rule(rule).await {
+            Err(SystemError::Netlink { source, .. }) if is_absent(&source) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Makes the table hold these routes and no others; those that stay are never absent.
+    async fn replace_routes(&self, number: u8, wanted: Vec<RouteMessage>) -> Result<(), SystemError> {
+        let before = self.table_routes(number).await?;
+        for route in &wanted {
+            let added = self.handle.route().add(route.clone()).replace().execute().await;
+            match added {
+                // No IPv6 here.
+                Err(error) if is_absent(&error) => {}
+                other => other.map_err(|source| refused("add a route".to_owned(), source))?,
+            }
+        }
+        for route in before {
+            if !wanted.iter().any(|kept| is_same(kept, &route)) {
+                self.delete_route(route).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn empty_table(&self, number: u8) -> Result<(), SystemError> {
+        for route in self.table_routes(number).await? {
+            self.delete_route(route).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn delete_route(&self, route: RouteMessage) -> Result<(), SystemError> {
+        match self.handle.route().del(route).execute().await {
+            Err(rtnetlink::Error::NetlinkError(message))
+                if message.code.is_some_and(|code| -code.get() == libc::ESRCH) =>
+            {
+                Ok(())
+            }
+            other => other.map_err(|source| refused("remove a route".to_owned(), source)),
+        }
+    }
+
+    async fn table_routes(&self, number: u8) -> Result<Vec<RouteMessage>, SystemError> {
+        let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+        let mut found = Vec::new();
+        for query in [v4, v6] {
+            let mut routes = self.handle.route().get(query).execute();
+            let failed = |source| refused("list routes".to_owned(), source);
+            while let Some(route) = routes.try_next().await.map_err(failed)? {
+                if route.attributes.contains(&RouteAttribute::Table(table(number))) {
+                    found.push(route);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Marked flows go to their network's table, before anything else is asked.
+pub(super) fn mark_rule(number: u8, ipv6: bool) -> RuleMessage {
+    let mut message = rule(number, ipv6, MARK_PRIORITY);
+    message.attributes.push(RuleAttribute::FwMark(mark(0, number)));
+    message.attributes.push(RuleAttribute::FwMask(NETWORK_MASK));
+    message
+}
+
+/// What has an address of the network leaves through it: connections from before, and programs that bind to an address.
+pub(super) fn source_rule(address: IpAddr, number: u8) -> RuleMessage {
+    let mut message = rule(number, address.is_ipv6(), SOURCE_PRIORITY);
+    message.header.src_len = if address.is_ipv6() { 128 } else { 32 };
+    message.attributes.push(RuleAttribute::Source(address));
+    message
+}
+
+fn rule(number: u8, ipv6: bool, priority: u32) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = if ipv6 {
+        AddressFamily::Inet6
+    } else {
+        AddressFamily::Inet
+    };
+    message.header.action = RuleAction::ToTable;
+    message.attributes = vec![
+        RuleAttribute::Priority(priority),
+        RuleAttribute::Table(table(number)),
+    ];
+    message
+}
+
+/// The ways out of a network: its subnets, its gateways, and for families that it does not carry, nowhere.
+fn routes(number: u8, network: &Network, own: &[IpAddr]) -> Vec<RouteMessage> {
+    let mut routes = Vec::new();
+    for (family, hop) in [(false, network.v4), (true, network.v6)] {
+        let source = own.iter().find(|address| address.is_ipv6() == family).copied();
+        let subnets = network.addresses.iter().filter(|(address, prefix)| {
+            address.is_ipv6() == family && *prefix < if family { 128 } else { 32 }
+        });
+        for (address, prefix) in subnets {
+            let subnet = (masked(*address, *prefix), *prefix);
+            routes.push(route(number, network.index, Some(subnet), None, (source, family)));
+        }
+        match hop {
+            Some(NextHop::Gateway(gateway)) => {
+                routes.push(route(
+                    number,
+                    network.index,
+                    None,
+                    Some(gateway),
+                    (source, family),
+                ));
+            }
+            Some(NextHop::Device) => routes.push(route(number, network.index, None, None, (source, family))),
+            None => routes.push(nowhere(number, family)),
+        }
+    }
+    routes
+}
+
+fn route(
+    number: u8,
+    index: u32,
+    subnet: Option<(IpAddr, u8)>,
+    gateway: Option<IpAddr>,
+    (source, ipv6): (Option<IpAddr>, bool),
+) -> RouteMessage {
+    let mut message = empty_route(table(number), ipv6);
+    message.attributes.push(RouteAttribute::Oif(index));
+    if let Some((address, prefix)) = subnet {
+        message.header.destination_prefix_length = prefix;
+        message
+            .attributes
+            .push(RouteAttribute::Destination(address_attribute(address)));
+    }
+    match gateway {
+        Some(gateway) => {
+            message
+                .attributes
+                .push(RouteAttribute::Gateway(address_attribute(gateway)));
+            // The gateway may lie outside the interface's subnet, as some providers have it.
+            message.header.flags |= rtnetlink::packet_route::route::RouteFlags::Onlink;
+        }
+        None if !ipv6 => message.header.scope = RouteScope::Link,
+        None => {}
+    }
+    message
+        .attributes
+        .extend(source.map(|source| RouteAttribute::PrefSource(address_attribute(source))));
+    message
+}
+
+fn nowhere(number: u8, ipv6: bool) -> RouteMessage {
+    let mut message = empty_route(table(number), ipv6);
+    message.header.kind = RouteType::Unreachable;
+    message
+}
+
+/// A default route of a table that leads nowhere yet.
+pub(super) fn empty_route(table: u32, ipv6: bool) -> RouteMessage {
+    let mut message = if ipv6 {
+        RouteMessageBuilder::<Ipv6Addr>::new().build()
+    } else {
+        RouteMessageBuilder::<Ipv4Addr>::new().build()
+    };
+    message.header.table = 0;
+    message.attributes = vec![RouteAttribute::Table(table)];
+    message
+}
+
+/// Whether two routes lead to the same place by the same way.
+fn is_same(a: &RouteMessage, b: &RouteMessage) -> bool {
+    type Key<'a> = (u8, RouteType, [Option<&'a RouteAttribute>; 3]);
+    fn key(route: &RouteMessage) -> Key<'_> {
+        let find =
+            |wanted: fn(&RouteAttribute) -> bool| route.attributes.iter().find(|attribute| wanted(attribute));
+        (
+            route.header.destination_prefix_length,
+            route.header.kind,
+            [
+                find(|a| matches!(a, RouteAttribute::Destination(_))),
+                find(|a| matches!(a, RouteAttribute::Gateway(_))),
+                // The kernel gives unreachable IPv6 routes a device of their own.
+                find(|a| matches!(a, RouteAttribute::Oif(_)))
+                    .filter(|_| route.header.kind == RouteType::Unicast),
+            ],
+        )
+    }
+    a.header.address_family == b.header.address_family && key(a) == key(b)
+}
+
+fn address_attribute(address: IpAddr) -> RouteAddress {
+    match address {
+        IpAddr::V4(v4) => RouteAddress::Inet(v4),
+        IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+    }
+}
+
+fn masked(address: IpAddr, prefix: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+            Ipv4Addr::from_bits(v4.to_bits() & mask).into()
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+            Ipv6Addr::from_bits(v6.to_bits() & mask).into()
+        }
+    }
+}
+
+/// The table of the network of that number.
+fn table(number: u8) -> u32 {
+    FIRST_TABLE + u32::from(number)
+}
+
+const FIRST_TABLE: u32 = 18_600;
+/// Before the rules of the tunnel ([`PRIORITY`]).
+const SOURCE_PRIORITY: u32 = PRIORITY - 1;
+const MARK_PRIORITY: u32 = PRIORITY - 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subnets_lose_their_host_bits() {
+        let masked = |text: &str, prefix| masked(text.parse().unwrap(), prefix).to_string();
+        assert_eq!(masked("192.168.7.9", 24), "192.168.7.0");
+        assert_eq!(masked("192.168.7.9", 0), "0.0.0.0");
+        assert_eq!(masked("fd77:1::9", 64), "fd77:1::");
+    }
+
+    #[test]
+    fn a_network_without_ipv6_leads_nowhere_there() {
+        let network = Network {
+            name: "wlan0".to_owned(),
+            index: 7,
+            mtu: 1500,
+            addresses: vec![("192.168.0.2".parse().unwrap(), 24)],
+            v4: Some(NextHop::Gateway("192.168.0.1".parse().unwrap())),
+            v6: None,
+        };
+        let routes = routes(2, &network, &["100.64.0.2".parse().unwrap()]);
+        let kinds: Vec<_> = routes
+            .iter()
+            .map(|r| (r.header.address_family, r.header.kind))
+            .collect();
+        use AddressFamily::{Inet, Inet6};
+        use RouteType::{Unicast, Unreachable};
+        assert_eq!(kinds, [(Inet, Unicast), (Inet, Unicast), (Inet6, Unreachable)]);
+    }
+}

@@ -1,0 +1,375 @@
+//! What `client.toml` says of direct mode: how flows are shared out, and rules for some of them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use hawser_linux::direct::{Match, Protocol};
+use hawser_proto::assignment::Measure;
+use hawser_proto::policy::Kind;
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+
+use super::{Pattern, Span};
+
+/// The table `[direct]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DirectConfig {
+    /// How flows are shared out that no rule is for.
+    pub spread: Spread,
+    /// Whether this machine forwards for others.
+    pub forward: bool,
+    /// How often gateways are asked whether they are there.
+    pub probe_every: Span,
+    /// How long established connections of a silent network are kept, in case it comes back.
+    pub keep_flows: Span,
+    /// The address that applications see.
+    pub address: Ipv4Addr,
+    /// The same for IPv6.
+    pub address6: Ipv6Addr,
+}
+
+impl Default for DirectConfig {
+    fn default() -> Self {
+        Self {
+            spread: Spread(Measure::Capacity),
+            forward: false,
+            probe_every: Span(Duration::from_millis(500)),
+            keep_flows: Span(Duration::from_secs(3)),
+            // Shared address space (RFC 6598), away from what providers use first.
+            address: Ipv4Addr::new(100, 64, 0, 2),
+            // Unique local (RFC 4193): "HAWSER" is the global id.
+            address6: Ipv6Addr::new(0xfd48, 0x4157, 0x5345, 0x5200, 0, 0, 0, 2),
+        }
+    }
+}
+
+/// A table `[[rule]]`: which flows, and where they go. The first rule that fits decides.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "RawRule")]
+pub struct RuleConfig {
+    /// Which flows.
+    pub flows: Match,
+    /// The networks, in order of preference; all when empty.
+    pub networks: Vec<NetworkChoice>,
+    /// Shares the flows out among the networks, in place of the first that is there.
+    pub spread: Option<Spread>,
+    /// Refuses flows while none of the networks is there.
+    pub strict: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    protocol: Option<ProtocolName>,
+    #[serde(default)]
+    port: OneOrMore<Ports>,
+    #[serde(default)]
+    to: OneOrMore<Subnet>,
+    dscp: Option<Dscp>,
+    cgroup: Option<Cgroup>,
+    #[serde(default)]
+    network: OneOrMore<NetworkChoice>,
+    spread: Option<Spread>,
+    #[serde(default)]
+    strict: bool,
+}
+
+impl TryFrom<RawRule> for RuleConfig {
+    type Error = String;
+
+    fn try_from(raw: RawRule) -> Result<Self, String> {
+        let protocol = raw.protocol.map(|name| name.0);
+        if raw.network.0.is_empty() && raw.spread.is_none() {
+            return Err(
+                "the rule says of its flows not where they go: add network = \"wlan0\" or spread = \"even\""
+                    .to_owned(),
+            );
+        }
+        if protocol == Some(Protocol::Icmp) && !raw.port.0.is_empty() {
+            return Err("icmp has no ports: take port out, or name tcp or udp".to_owned());
+        }
+        Ok(Self {
+            flows: Match {
+                protocol,
+                ports: raw.port.0.iter().map(|ports| (ports.0, ports.1)).collect(),
+                to: raw.to.0.iter().map(|subnet| (subnet.0, subnet.1)).collect(),
+                dscp: raw.dscp.map(|dscp| dscp.0),
+                cgroup: raw.cgroup.map(|cgroup| cgroup.0),
+                intent: None,
+            },
+            networks: raw.network.0,
+            spread: raw.spread,
+            strict: raw.strict,
+        })
+    }
+}
+
+impl fmt::Display for RuleConfig {
+    /// As `explain` names it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(
+            self.flows
+                .protocol
+                .map(|protocol| format!("{protocol:?}").to_ascii_lowercase()),
+        );
+        parts.extend(self.flows.ports.iter().map(|(first, last)| match first == last {
+            true => format!("port {first}"),
+            false => format!("ports {first}-{last}"),
+        }));
+        parts.extend(
+            self.flows
+                .to
+                .iter()
+                .map(|(address, prefix)| format!("to {address}/{prefix}")),
+        );
+        parts.extend(self.flows.dscp.map(|dscp| format!("dscp {dscp}")));
+        parts.extend(
+            self.flows
+                .cgroup
+                .as_ref()
+                .map(|cgroup| format!("cgroup {cgroup}")),
+        );
+        if parts.is_empty() {
+            parts.push("all flows".to_owned());
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// One value, or a list of them.
+#[derive(Clone, Debug, PartialEq)]
+struct OneOrMore<T>(Vec<T>);
+
+impl<T> Default for OneOrMore<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Either<T> {
+            type Value = OneOrMore<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("one value or a list of them")
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut all = Vec::new();
+                while let Some(one) = seq.next_element()? {
+                    all.push(one);
+                }
+                Ok(OneOrMore(all))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                let one = T::deserialize(de::value::StrDeserializer::new(text))?;
+                Ok(OneOrMore(vec![one]))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+                let one = T::deserialize(de::value::I64Deserializer::new(number))?;
+                Ok(OneOrMore(vec![one]))
+            }
+        }
+        deserializer.deserialize_any(Either(std::marker::PhantomData))
+    }
+}
+
+/// How flows are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spread(pub Measure);
+
+impl FromStr for Spread {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let measure = match text {
+            "even" => Measure::Even,
+            "capacity" => Measure::Capacity,
+            "round-trip" => Measure::RoundTrip,
+            "cost" => Measure::Cost,
+            _ => return Err(()),
+        };
+        Ok(Self(measure))
+    }
+}
+
+from_text!(Spread, "\"even\", \"capacity\", \"round-trip\" or \"cost\"");
+
+struct ProtocolName(Protocol);
+
+impl FromStr for ProtocolName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "tcp" => Ok(Self(Protocol::Tcp)),
+            "udp" => Ok(Self(Protocol::Udp)),
+            "icmp" => Ok(Self(Protocol::Icmp)),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(ProtocolName, "\"tcp\", \"udp\" or \"icmp\"");
+
+/// A port, or the first and last of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ports(u16, u16);
+
+impl FromStr for Ports {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse::<u16>().map_err(|_| ());
+        let (first, last) = (port(first)?, port(last)?);
+        if first <= last {
+            Ok(Self(first, last))
+        } else {
+            Err(())
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl de::Visitor<'_> for Text {
+            type Value = Ports;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a port such as 443, or a range such as \"8000-8100\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Ports, E> {
+                text.parse()
+                    .map_err(|()| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Ports, E> {
+                u16::try_from(number)
+                    .map(|port| Ports(port, port))
+                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(number), &self))
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}
+
+struct Subnet(IpAddr, u8);
+
+impl FromStr for Subnet {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| ())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| ())?;
+        let whole = if address.is_ipv6() { 128 } else { 32 };
+        let prefix = prefix.unwrap_or(whole);
+        if (1..=whole).contains(&prefix) {
+            Ok(Self(address, prefix))
+        } else {
+            Err(())
+        }
+    }
+}
+
+from_text!(Subnet, "an address or a subnet, such as \"198.51.100.0/24\"");
+
+struct Dscp(u8);
+
+impl FromStr for Dscp {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let lower = text.to_ascii_lowercase();
+        if lower == "ef" {
+            return Ok(Self(46));
+        }
+        let digits = lower.get(2..).unwrap_or_default().as_bytes();
+        let digit = |at: usize, range: std::ops::RangeInclusive<u8>| {
+            digits
+                .get(at)
+                .map(|c| c.wrapping_sub(b'0'))
+                .filter(|value| range.contains(value))
+        };
+        let value = match (lower.get(..2), digits.len()) {
+            (Some("cs"), 1) => digit(0, 0..=7).map(|class| class * 8),
+            (Some("af"), 2) => digit(0, 1..=4)
+                .zip(digit(1, 1..=3))
+                .map(|(class, drop)| class * 8 + drop * 2),
+            _ => text.parse().ok().filter(|value| *value < 64),
+        };
+        value.map(Self).ok_or(())
+    }
+}
+
+from_text!(
+    Dscp,
+    "a code point by name or number, such as \"ef\", \"af41\", \"cs1\" or \"46\""
+);
+
+struct Cgroup(String);
+
+impl FromStr for Cgroup {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let path = text.trim_matches('/');
+        let fits = |part: &str| {
+            !part.is_empty()
+                && part != "."
+                && part != ".."
+                && part.bytes().all(|b| b.is_ascii_graphic() && b != b'"')
+        };
+        if path.split('/').all(fits) {
+            Ok(Self(path.to_owned()))
+        } else {
+            Err(())
+        }
+    }
+}
+
+from_text!(
+    Cgroup,
+    "a control group below /sys/fs/cgroup, such as \"system.slice/backup.service\""
+);
+
+/// Networks that a rule names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkChoice {
+    /// By interface name.
+    Name(Pattern),
+    /// By what they are.
+    Kind(Kind),
+}
+
+impl FromStr for NetworkChoice {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.strip_prefix("kind:") {
+            Some("wired") => Ok(Self::Kind(Kind::Wired)),
+            Some("wifi") => Ok(Self::Kind(Kind::Wifi)),
+            Some("cellular") => Ok(Self::Kind(Kind::Cellular)),
+            Some(_) => Err(()),
+            None => text.parse().map(Self::Name),
+        }
+    }
+}
+
+from_text!(
+    NetworkChoice,
+    "an interface name, in which * and ? are wild, or kind:wired, kind:wifi, kind:cellular"
+);

@@ -1,0 +1,459 @@
+//! Direct mode: one interface over all networks without a hub. The kernel forwards; this only decides.
+//!
+//! One task owns everything and waits for whatever happens next: a network comes or goes, a gateway answers or is silent, a deadline passes, somebody asks
+//! over the control socket, a signal arrives. After each, it compares what the rules say with what the kernel was told, and tells it anew if they differ.
+//!
+//! It starts with an interface that leads nowhere. Every network that is found gets a number, a routing table and a place in the ruleset. When one goes, new
+//! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
+
+mod meter;
+mod networks;
+mod probe;
+mod release;
+mod report;
+mod rules;
+
+use std::net::IpAddr;
+use std::time::Instant as Clock;
+
+use anyhow::{Context, anyhow, bail};
+use hawser_linux::bpf::{self, SocketOptions};
+use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
+use hawser_linux::netlink::{Network, Watch};
+use hawser_linux::system::System;
+use hawser_linux::tun::Tun;
+use hawser_units::{Duration, Instant};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::client::{ClientOptions, Signals};
+use crate::config::ClientConfig;
+use crate::control_socket::{Asked, ControlSocket, Request};
+use crate::run_dir::RunDir;
+use networks::Networks;
+use probe::Heard;
+use release::Releases;
+use rules::Rules;
+
+/// Runs direct mode until it is asked to end.
+///
+/// # Errors
+/// What keeps it from working, in one line; the system is as it was before.
+pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
+    let config = options.load_config()?;
+    if config.kill_switch {
+        bail!(
+            "kill_switch = true needs a hub: take it out of client.toml, or bring the tunnel up without --direct"
+        );
+    }
+    crate::atomic_file::private_directory(&options.dir)?;
+    let run_dir = RunDir::take(&options.run_dir)?;
+    let system = System::open(&run_dir.journal())
+        .await
+        .context("cannot prepare the system (are you root?)")?;
+    let tun = Tun::create(&config.interface.0, FIRST_MTU)?;
+    let socket = ControlSocket::listen(run_dir.socket())?;
+    let mut direct = Direct::new(options, config, system, tun);
+    let result = direct.run(socket).await;
+    direct.system.undo().await;
+    tracing::info!("down");
+    result
+}
+
+struct Direct {
+    asked: ClientOptions,
+    config: ClientConfig,
+    system: System,
+    /// Keeps the interface there. Nothing is read from it: what would come is refused before.
+    tun: Tun,
+    mtu: u16,
+    /// What the kernel shows, used or not.
+    seen: Vec<Network>,
+    networks: Networks,
+    rules: Rules,
+    releases: Releases,
+    /// Where programs say which network they want; absent where the kernel does not permit it.
+    options: Option<SocketOptions>,
+    heard: mpsc::UnboundedReceiver<Heard>,
+    next_sample: Instant,
+    /// When a network that could not be used is tried again.
+    retry_at: Option<Instant>,
+    /// Whether the interface leads anywhere, for IPv4 and IPv6; nothing before the first look.
+    is_open: [Option<bool>; 2],
+    started: Clock,
+    /// What a user should know; shown by `status`.
+    notice: Option<String>,
+}
+
+/// How the event loop goes on.
+enum Next {
+    Continue,
+    End,
+}
+
+impl Direct {
+    fn new(asked: ClientOptions, config: ClientConfig, system: System, tun: Tun) -> Self {
+        let (tell, heard) = mpsc::unbounded_channel();
+        Self {
+            networks: Networks::new(tell),
+            rules: Rules::new(&config),
+            options: socket_options(),
+            asked,
+            config,
+            system,
+            tun,
+            mtu: FIRST_MTU,
+            seen: Vec::new(),
+            releases: Releases::default(),
+            heard,
+            next_sample: Instant::from_nanos(0),
+            retry_at: None,
+            is_open: [None; 2],
+            started: Clock::now(),
+            notice: None,
+        }
+    }
+
+    async fn run(&mut self, mut socket: ControlSocket) -> anyhow::Result<()> {
+        self.set_up().await?;
+        let mut watch = Watch::start()?;
+        let mut signals = Signals::new()?;
+        self.on_networks(watch.next().await?).await?;
+        self.on_time();
+        self.apply()?;
+        self.open_or_close().await?;
+        self.system.undo_left().await;
+        loop {
+            let deadline = self.deadline();
+            let next = tokio::select! {
+                networks = watch.next() => {
+                    self.on_networks(networks?).await?;
+                    Next::Continue
+                }
+                Some(heard) = self.heard.recv() => {
+                    self.networks.on_heard(heard, self.now());
+                    Next::Continue
+                }
+                Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
+                () = tokio::time::sleep_until(deadline) => Next::Continue,
+                reload = signals.next() => if reload { self.reload_and_log().await } else { Next::End },
+            };
+            if self.retry_at.is_some_and(|at| at <= self.now()) {
+                self.retry_at = None;
+                self.on_networks(self.seen.clone()).await?;
+            }
+            self.on_time();
+            self.apply()?;
+            self.open_or_close().await?;
+            if matches!(next, Next::End) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The interface with its addresses, and the rules that lead into it what has no mark.
+    async fn set_up(&mut self) -> anyhow::Result<()> {
+        let interface = self.config.interface.0.clone();
+        if self.config.direct.forward {
+            self.system.sysctl("net/ipv4/ip_forward", "1")?;
+            self.system.forward_ipv6()?;
+        }
+        self.apply()?;
+        self.system.link_up(&interface).await?;
+        for address in self.own() {
+            let ipv6 = address.is_ipv6();
+            let whole = if ipv6 { 128 } else { 32 };
+            let mut steps = self.system.add_address(&interface, address, whole).await;
+            if steps.is_ok() {
+                steps = self.system.tunnel_rules(ipv6).await;
+            }
+            match steps {
+                Err(error) if ipv6 => {
+                    tracing::warn!(
+                        error = format!("{:#}", anyhow!(error)),
+                        "no IPv6: this machine has it switched off"
+                    );
+                }
+                other => other.with_context(|| format!("cannot set up {interface}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The addresses that applications see.
+    fn own(&self) -> [IpAddr; 2] {
+        [
+            self.config.direct.address.into(),
+            self.config.direct.address6.into(),
+        ]
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn deadline(&self) -> tokio::time::Instant {
+        let soonest = [
+            self.networks.poll_timeout(),
+            self.rules.poll_timeout(),
+            self.releases.poll_timeout(),
+            self.retry_at,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(self.next_sample, std::cmp::Ord::min);
+        tokio::time::Instant::from_std(self.started + Duration::from_nanos(soonest.as_nanos()))
+    }
+
+    /// Carries out a change of the kernel's networks.
+    async fn on_networks(&mut self, now: Vec<Network>) -> anyhow::Result<()> {
+        self.seen = now;
+        let used: Vec<_> = self
+            .seen
+            .iter()
+            .filter(|network| self.config.uses(&network.name))
+            .cloned()
+            .collect();
+        let time = self.now();
+        for gone in self.networks.missing(&used) {
+            tracing::info!(network = gone.name, "network gone");
+            self.networks.remove(gone.number);
+            self.rules
+                .handle_networks(self.networks.candidates(&self.config), time);
+            // New flows avoid it before those that are on it are let go.
+            self.apply()?;
+            self.system.close_network_table(gone.number).await?;
+            self.releases
+                .start(gone.number, time, self.config.direct.keep_flows.0);
+        }
+        for network in used {
+            if let Err(error) = self.use_network(network.clone()).await {
+                self.notice = Some(format!("{}: {error:#}", network.name));
+                tracing::warn!(
+                    network = network.name,
+                    error = format!("{error:#}"),
+                    "network not usable"
+                );
+                self.retry_at = Some(time + RETRY_AFTER);
+            }
+        }
+        self.fit_mtu();
+        Ok(())
+    }
+
+    async fn use_network(&mut self, network: Network) -> anyhow::Result<()> {
+        let before = self
+            .networks
+            .by_name(&network.name)
+            .and_then(|known| known.network.clone());
+        if before.as_ref() == Some(&network) {
+            return Ok(());
+        }
+        let number = self
+            .networks
+            .number(&network.name)
+            .context("there are too many networks: exclude some")?;
+        prepare_interface(&mut self.system, &network.name);
+        let own = self.own();
+        self.system.network_table(number, &network, &own).await?;
+        let kept_address = before.as_ref().is_none_or(|before| {
+            before
+                .addresses
+                .iter()
+                .all(|address| network.addresses.contains(address))
+        });
+        if before.is_none() {
+            tracing::info!(network = network.name, number, "network found");
+        } else if !kept_address {
+            // Nothing that was sent from the old address gets an answer any more.
+            tracing::info!(network = network.name, "network has another address");
+            release::all(number);
+        }
+        self.releases.stop(number);
+        self.networks.put(number, network, &self.config, self.now());
+        Ok(())
+    }
+
+    /// Applications must not send what a network cannot carry: the smallest counts.
+    fn fit_mtu(&mut self) {
+        let smallest = self.networks.present().map(|(_, network)| network.mtu).min();
+        let mtu =
+            u16::try_from(smallest.unwrap_or(u32::from(FIRST_MTU)).clamp(1280, 65_535)).unwrap_or(FIRST_MTU);
+        if mtu != self.mtu {
+            match self.tun.set_mtu(mtu) {
+                Ok(()) => self.mtu = mtu,
+                Err(error) => tracing::warn!(
+                    error = format!("{:#}", anyhow!(error)),
+                    "the interface keeps its MTU"
+                ),
+            }
+        }
+    }
+
+    /// Does what is due.
+    fn on_time(&mut self) {
+        let now = self.now();
+        if now >= self.next_sample {
+            self.next_sample = now + SAMPLE_EVERY;
+            self.networks.sample(now);
+            self.rules.look_at_cgroups();
+        }
+        for (number, is_alive) in self.networks.handle_timeout(now) {
+            let name = self.networks.name(number).to_owned();
+            if is_alive {
+                tracing::info!(network = name, "its gateway answers again");
+                self.releases.stop(number);
+            } else {
+                tracing::info!(network = name, "its gateway is silent: new flows avoid it");
+                self.releases.start(number, now, self.config.direct.keep_flows.0);
+            }
+        }
+        self.rules.know(&self.networks, &self.config);
+        self.rules
+            .handle_networks(self.networks.candidates(&self.config), now);
+        self.rules.handle_timeout(now);
+    }
+
+    /// Tells the kernel what the rules say, if that has changed, and lets go of flows that are due.
+    fn apply(&mut self) -> anyhow::Result<()> {
+        let ruleset = self.rules.ruleset(&self.config.interface.0, &self.networks);
+        if self.rules.applied() != Some(&ruleset) {
+            self.system
+                .nft_table(TABLE, &ruleset.body())
+                .context("cannot set the rules")?;
+            tracing::debug!(networks = ruleset.networks.len(), "rules set");
+            self.name_choices(&ruleset);
+            self.rules.set_applied(ruleset);
+        }
+        self.releases.handle_timeout(self.now());
+        Ok(())
+    }
+
+    /// Programs may name the networks that are there, and intents.
+    fn name_choices(&mut self, ruleset: &Ruleset) {
+        let Some(options) = &mut self.options else { return };
+        let networks = ruleset
+            .networks
+            .iter()
+            .map(|port| ((bpf::NETWORK, port.device.clone()), mark(0, port.number)));
+        let intents = Intent::ALL.map(|intent| ((bpf::INTENT, intent.name().to_owned()), intent.mark()));
+        // The empty name takes a choice back.
+        let nothing = [bpf::NETWORK, bpf::INTENT].map(|option| ((option, String::new()), 0));
+        if let Err(error) = options.know(networks.chain(intents).chain(nothing).collect()) {
+            tracing::warn!(%error, "some networks cannot be chosen by socket option");
+        }
+    }
+
+    /// Leads into the interface what some network can carry; of the rest, programs hear at once that there is no way.
+    async fn open_or_close(&mut self) -> anyhow::Result<()> {
+        for ipv6 in [false, true] {
+            let is_open = self.networks.carries(ipv6);
+            if self.is_open[usize::from(ipv6)] == Some(is_open) {
+                continue;
+            }
+            let result = if is_open {
+                self.system.tunnel_route(&self.config.interface.0, ipv6).await
+            } else {
+                self.system.close_tunnel(&self.config.interface.0, ipv6).await
+            };
+            match result {
+                Err(error) if ipv6 => {
+                    tracing::debug!(error = format!("{:#}", anyhow!(error)), "no IPv6 here")
+                }
+                other => other?,
+            }
+            self.is_open[usize::from(ipv6)] = Some(is_open);
+        }
+        Ok(())
+    }
+
+    async fn on_asked(&mut self, asked: Asked) -> Next {
+        let (answer, next) = match asked.request {
+            Request::Status => (Ok(self.status()), Next::Continue),
+            Request::Explain { flow } => (self.explain(&flow), Next::Continue),
+            Request::Reload => {
+                let result = self.reload().await;
+                (
+                    result.map(|restart| json!({ "needs_restart": restart })),
+                    Next::Continue,
+                )
+            }
+            Request::Down => (Ok(json!({ "state": "down" })), Next::End),
+            Request::Revoke { .. } => (
+                Err(anyhow!("this is direct mode: revoke on a hub")),
+                Next::Continue,
+            ),
+        };
+        let _ = asked.answer.send(answer);
+        next
+    }
+
+    async fn reload_and_log(&mut self) -> Next {
+        match self.reload().await {
+            Ok(restart) if restart.is_empty() => tracing::info!("configuration applied"),
+            Ok(restart) => tracing::warn!(needs_restart = ?restart, "configuration applied, but for these"),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "configuration not applied"),
+        }
+        Next::Continue
+    }
+
+    /// Applies the configuration file without dropping flows; returns what waits for a restart.
+    async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let mut fresh = self.asked.load_config()?;
+        let (old, new) = (&self.config, &fresh);
+        let fixed = [
+            ("interface", old.interface != new.interface),
+            ("kill_switch", old.kill_switch != new.kill_switch),
+            ("direct.address", old.direct.address != new.direct.address),
+            ("direct.address6", old.direct.address6 != new.direct.address6),
+            ("direct.forward", old.direct.forward != new.direct.forward),
+            (
+                "direct.probe_every",
+                old.direct.probe_every != new.direct.probe_every,
+            ),
+        ];
+        let restart = fixed
+            .iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(key, _)| *key)
+            .collect();
+        fresh.interface = old.interface.clone();
+        (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
+        self.asked.log.set(fresh.log.as_ref())?;
+        self.rules = self.rules.with(&fresh);
+        self.config = fresh;
+        self.on_networks(self.seen.clone()).await?;
+        Ok(restart)
+    }
+}
+
+/// Everything else works without, so this is no reason to fail.
+fn socket_options() -> Option<SocketOptions> {
+    SocketOptions::new()
+        .inspect_err(|error| tracing::warn!(%error, "programs cannot choose by socket option (SO_MARK and SO_BINDTODEVICE work)"))
+        .ok()
+}
+
+/// Answers may come in over any network, and an address of one network is no business of another's neighbours.
+fn prepare_interface(system: &mut System, name: &str) {
+    let warn = |error: hawser_linux::system::SystemError| {
+        tracing::warn!(
+            network = name,
+            error = format!("{:#}", anyhow!(error)),
+            "answers may be filtered here"
+        );
+    };
+    system.loosen_reverse_path(name).unwrap_or_else(warn);
+    for (key, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
+        system
+            .sysctl(&format!("net/ipv4/conf/{name}/{key}"), value)
+            .unwrap_or_else(warn);
+    }
+}
+
+/// Of the interface until a network is there; what networks have counts then.
+const FIRST_MTU: u16 = 1500;
+/// What keeps the kernel from taking a route is over soon, or a person's business.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Often enough to see what a download reaches, rarely enough to cost nothing.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);

@@ -1,0 +1,252 @@
+//! The networks of direct mode: their numbers, whether they are alive, and what they carry.
+
+use std::collections::BTreeMap;
+
+use hawser_linux::direct::NUMBERS;
+use hawser_linux::netlink::{Network, NextHop, traffic};
+use hawser_proto::assignment;
+use hawser_proto::policy::Kind;
+use hawser_proto::reachability::State;
+use hawser_proto::session::NetworkId;
+use hawser_units::{Instant, Rate};
+use tokio::sync::mpsc;
+
+use super::meter::Meter;
+use super::probe::{Heard, Probe};
+use crate::config::ClientConfig;
+
+/// A network that is or was there.
+pub(super) struct Known {
+    pub(super) name: String,
+    /// What the kernel says of it; `None` while it is gone.
+    pub(super) network: Option<Network>,
+    pub(super) kind: Kind,
+    pub(super) probe: Option<Probe>,
+    pub(super) meter: Meter,
+}
+
+impl Known {
+    fn gone(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            network: None,
+            kind: kind_of(name),
+            probe: None,
+            meter: Meter::default(),
+        }
+    }
+
+    /// Whether new flows may go there.
+    pub(super) fn is_alive(&self) -> bool {
+        self.network.is_some() && self.state() != State::Unreachable
+    }
+
+    fn state(&self) -> State {
+        self.probe.as_ref().map_or(State::Unknown, Probe::state)
+    }
+}
+
+/// A network that has gone.
+pub(super) struct Gone {
+    pub(super) number: u8,
+    pub(super) name: String,
+}
+
+/// All networks, by number. A name keeps its number for as long as this runs, so that a flow whose network comes back is where it was.
+pub(super) struct Networks {
+    known: BTreeMap<u8, Known>,
+    tell: mpsc::UnboundedSender<Heard>,
+}
+
+impl Networks {
+    pub(super) fn new(tell: mpsc::UnboundedSender<Heard>) -> Self {
+        Self {
+            known: BTreeMap::new(),
+            tell,
+        }
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (u8, &Known)> {
+        self.known.iter().map(|(number, known)| (*number, known))
+    }
+
+    pub(super) fn present(&self) -> impl Iterator<Item = (u8, &Network)> {
+        self.all()
+            .filter_map(|(number, known)| Some((number, known.network.as_ref()?)))
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Option<&Known> {
+        self.known.values().find(|known| known.name == name)
+    }
+
+    pub(super) fn name(&self, number: u8) -> &str {
+        self.known.get(&number).map_or("?", |known| &known.name)
+    }
+
+    /// The number of a name, a new one if need be; those of networks that are gone are used again only when no other is left.
+    pub(super) fn number(&mut self, name: &str) -> Option<u8> {
+        if let Some((number, _)) = self.all().find(|(_, known)| known.name == name) {
+            return Some(number);
+        }
+        let gone = self.all().find(|(_, known)| known.network.is_none());
+        let unused = NUMBERS
+            .into_iter()
+            .find(|number| !self.known.contains_key(number));
+        let number = unused.or_else(|| gone.map(|(number, _)| number))?;
+        self.known.insert(number, Known::gone(name));
+        Some(number)
+    }
+
+    /// Those that were there and are not in the list.
+    pub(super) fn missing(&self, list: &[Network]) -> Vec<Gone> {
+        self.present()
+            .filter(|(_, network)| !list.iter().any(|listed| listed.name == network.name))
+            .map(|(number, network)| Gone {
+                number,
+                name: network.name.clone(),
+            })
+            .collect()
+    }
+
+    pub(super) fn put(&mut self, number: u8, network: Network, config: &ClientConfig, now: Instant) {
+        let target = config
+            .network(&network.name)
+            .probe
+            .or(match (network.v4, network.v6) {
+                (Some(NextHop::Gateway(gateway)), _) | (_, Some(NextHop::Gateway(gateway))) => Some(gateway),
+                (Some(NextHop::Device) | None, Some(NextHop::Device) | None) => None,
+            });
+        let known = self
+            .known
+            .entry(number)
+            .or_insert_with(|| Known::gone(&network.name));
+        let is_current = |probe: &Probe| Some(probe.target()) == target && probe.index() == network.index;
+        known.probe = match known.probe.take().filter(is_current) {
+            Some(probe) => Some(probe),
+            None => target.and_then(|target| {
+                let opened = Probe::start(
+                    number,
+                    &network,
+                    target,
+                    config.direct.probe_every.0,
+                    now,
+                    &self.tell,
+                );
+                opened
+                    .inspect_err(
+                        |error| tracing::warn!(network = network.name, %error, "its gateway is not watched"),
+                    )
+                    .ok()
+            }),
+        };
+        known.network = Some(network);
+    }
+
+    pub(super) fn remove(&mut self, number: u8) {
+        if let Some(known) = self.known.get_mut(&number) {
+            (known.network, known.probe) = (None, None);
+        }
+    }
+
+    pub(super) fn on_heard(&mut self, heard: Heard, now: Instant) {
+        if let Some(probe) = self
+            .known
+            .get_mut(&heard.number)
+            .and_then(|known| known.probe.as_mut())
+        {
+            probe.on_heard(&heard, now);
+        }
+    }
+
+    /// Asks gateways; says which networks have come to life or fallen silent.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<(u8, bool)> {
+        let mut changes = Vec::new();
+        for (number, known) in &mut self.known {
+            let change = known.probe.as_mut().and_then(|probe| probe.handle_timeout(now));
+            changes.extend(change.map(|is_alive| (*number, is_alive)));
+        }
+        changes
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.known
+            .values()
+            .filter_map(|known| Some(known.probe.as_ref()?.poll_timeout()))
+            .min()
+    }
+
+    /// Looks what every network has carried.
+    pub(super) fn sample(&mut self, now: Instant) {
+        let counted = match traffic() {
+            Ok(counted) => counted,
+            Err(error) => {
+                tracing::debug!(%error, "cannot read what networks carry");
+                return;
+            }
+        };
+        for known in self.known.values_mut() {
+            if let Some((_, received, sent)) = counted.iter().find(|(name, ..)| *name == known.name) {
+                known.meter.handle(*received, *sent, now);
+            }
+        }
+    }
+
+    /// What the rules may choose among.
+    pub(super) fn candidates(&self, config: &ClientConfig) -> BTreeMap<NetworkId, assignment::Network> {
+        let best = self.known.values().filter_map(|known| known.meter.peak()).max();
+        let alive = self.all().filter(|(_, known)| known.is_alive());
+        alive
+            .filter_map(|(number, known)| {
+                let network = candidate(known, known.network.as_ref()?, best, config);
+                Some((NetworkId(u32::from(number)), network))
+            })
+            .collect()
+    }
+
+    /// Whether some network takes new flows of that family.
+    pub(super) fn carries(&self, ipv6: bool) -> bool {
+        let mut alive = self.known.values().filter(|known| known.is_alive());
+        alive.any(|known| {
+            known
+                .network
+                .as_ref()
+                .is_some_and(|network| network.carries(ipv6))
+        })
+    }
+}
+
+fn candidate(
+    known: &Known,
+    network: &Network,
+    best: Option<Rate>,
+    config: &ClientConfig,
+) -> assignment::Network {
+    let set = config.network(&known.name);
+    // A network that was given little to do has shown little: a quarter of the best is assumed, so that it can show more.
+    let measured = known
+        .meter
+        .peak()
+        .zip(best)
+        .map(|(peak, best)| peak.max(best.scale(0.25)));
+    assignment::Network {
+        kind: known.kind,
+        carries: [network.v4.is_some(), network.v6.is_some()],
+        weight: set.weight.map(|weight| u32::from(weight.get())),
+        capacity: set.cap_down.map(|speed| speed.0).or(measured),
+        round_trip: known.probe.as_ref().and_then(Probe::round_trip),
+        cost: set.cost,
+    }
+}
+
+/// What the kernel says that an interface is.
+fn kind_of(name: &str) -> Kind {
+    let class = std::path::Path::new("/sys/class/net").join(name);
+    let uevent = std::fs::read_to_string(class.join("uevent")).unwrap_or_default();
+    if class.join("phy80211").exists() || uevent.contains("DEVTYPE=wlan") {
+        Kind::Wifi
+    } else if uevent.contains("DEVTYPE=wwan") || name.starts_with("wwan") || name.starts_with("ppp") {
+        Kind::Cellular
+    } else {
+        Kind::Wired
+    }
+}

@@ -1,0 +1,137 @@
+//! What direct mode says of itself.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use hawser_linux::conntrack::{self, Connection};
+use hawser_linux::direct::{MARK, MARK_MASK, mark, read_mark};
+use hawser_proto::policy::Kind;
+use hawser_proto::reachability::State;
+use serde_json::{Value, json};
+
+use super::Direct;
+use super::networks::Known;
+use super::probe::Probe;
+
+impl Direct {
+    /// `up`: at least one network takes flows.
+    fn state(&self) -> &'static str {
+        if self.networks.all().any(|(_, known)| known.is_alive()) {
+            "up"
+        } else {
+            "connecting"
+        }
+    }
+
+    pub(super) fn status(&self) -> Value {
+        let mut flows = BTreeMap::new();
+        for connection in conntrack::list(MARK, MARK_MASK).unwrap_or_default() {
+            if let Some((number, _)) = read_mark(connection.mark) {
+                *flows.entry(number).or_insert(0_u64) += 1;
+            }
+        }
+        let known = self
+            .networks
+            .all()
+            .map(|(number, known)| self.network(number, known, flows.get(&number).copied().unwrap_or(0)));
+        let unused = self
+            .seen
+            .iter()
+            .filter(|network| !self.config.uses(&network.name))
+            .map(|network| json!({ "name": network.name, "used": false, "state": "not used" }));
+        json!({
+            "role": "direct",
+            "state": self.state(),
+            "interface": self.config.interface.0,
+            "inner": self.own(),
+            "mtu": self.mtu,
+            "socket_option": self.options.is_some(),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "notice": self.notice,
+            "networks": known.chain(unused).collect::<Vec<_>>(),
+        })
+    }
+
+    fn network(&self, number: u8, known: &Known, flows: u64) -> Value {
+        let addresses = known.network.iter().flat_map(|network| &network.addresses);
+        let turns = self
+            .rules
+            .applied()
+            .and_then(|ruleset| ruleset.choices.last())
+            .map(|choice| &choice.turns);
+        let share = |family: usize| {
+            let turns = &turns?[family];
+            let own = turns.iter().filter(|turn| **turn == number).count();
+            Some(own as f64 / turns.len().max(1) as f64)
+        };
+        json!({
+            "name": known.name,
+            "used": known.network.is_some(),
+            "state": state(known),
+            "kind": kind(known.kind),
+            "number": number,
+            "mark": format!("{:#x}", mark(0, number)),
+            "mtu": known.network.as_ref().map(|network| network.mtu),
+            "addresses": addresses.map(|(a, p)| format!("{a}/{p}")).collect::<Vec<_>>(),
+            "share_v4": share(0),
+            "share_v6": share(1),
+            "rtt_ms": known.probe.as_ref().and_then(Probe::round_trip).map(|trip| trip.as_secs_f64() * 1e3),
+            "receive_bps": known.meter.received.as_bps(),
+            "send_bps": known.meter.sent.as_bps(),
+            "capacity_bps": known.meter.peak().map(hawser_units::Rate::as_bps),
+            "flows": flows,
+        })
+    }
+
+    /// The flows whose description contains the text, with their network and the reason.
+    pub(super) fn explain(&self, wanted: &str) -> anyhow::Result<Value> {
+        let connections = conntrack::list(MARK, MARK_MASK).context("cannot read the kernel's connections")?;
+        let flows: Vec<_> = connections
+            .iter()
+            .map(|connection| (describe(connection), connection))
+            .filter(|(description, _)| description.contains(wanted))
+            .take(MOST_FLOWS)
+            .filter_map(|(description, connection)| {
+                let (number, reason) = read_mark(connection.mark)?;
+                Some(json!({
+                    "flow": description,
+                    "network": self.networks.name(number),
+                    "why": self.rules.why(reason, &self.config),
+                    "established": connection.is_assured,
+                }))
+            })
+            .collect();
+        Ok(json!({ "role": "direct", "flows": flows }))
+    }
+}
+
+fn state(known: &Known) -> &'static str {
+    match (&known.network, known.probe.as_ref().map(Probe::state)) {
+        (None, _) => "gone",
+        (Some(_), Some(State::Unreachable)) => "silent",
+        (Some(_), Some(State::Reachable)) => "active",
+        (Some(_), Some(State::Unknown) | None) => "unwatched",
+    }
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Wired => "wired",
+        Kind::Wifi => "wifi",
+        Kind::Cellular => "cellular",
+        Kind::Neighbour => "neighbour",
+    }
+}
+
+fn describe(connection: &Connection) -> String {
+    let protocol = match connection.protocol {
+        1 | 58 => "icmp".to_owned(),
+        6 => "tcp".to_owned(),
+        17 => "udp".to_owned(),
+        other => format!("protocol {other}"),
+    };
+    format!("{protocol} {} -> {}", connection.from, connection.to)
+}
+
+/// More than anybody reads.
+const MOST_FLOWS: usize = 1_000;

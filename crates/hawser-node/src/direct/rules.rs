@@ -1,0 +1,275 @@
+//! From the configuration's rules to the kernel's: what decides, and what it decides now.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, reason};
+use hawser_linux::netlink::{self, NextHop};
+use hawser_proto::assignment::{Assignment, Measure, Network, Way, Wish};
+use hawser_proto::policy::Selector;
+use hawser_proto::session::NetworkId;
+use hawser_units::Instant;
+
+use super::networks::Networks;
+use crate::client::overlap;
+use crate::config::{ClientConfig, NetworkChoice};
+
+/// The rules in their order: those of the configuration, then intents, then the default.
+pub(super) struct Rules {
+    lines: Vec<Line>,
+    machine: Assignment,
+    /// The names for which the machine was made.
+    names: Vec<String>,
+    /// Descriptions of all rules that have ever been there, by reason: flows may be older than the configuration.
+    told: Vec<String>,
+    applied: Option<Ruleset>,
+}
+
+struct Line {
+    reason: u8,
+    flows: Match,
+    /// Whether its control group is there; the kernel takes no rule for one that is not.
+    is_possible: bool,
+}
+
+impl Rules {
+    pub(super) fn new(config: &ClientConfig) -> Self {
+        let mut rules = Self {
+            lines: Vec::new(),
+            machine: Assignment::new(Vec::new()),
+            names: Vec::new(),
+            told: Vec::new(),
+            applied: None,
+        };
+        rules.write_lines(config);
+        rules.machine = Assignment::new(wishes(config, &[]));
+        rules
+    }
+
+    /// The same after the configuration has changed.
+    pub(super) fn with(&mut self, config: &ClientConfig) -> Self {
+        let mut rules = Self::new(config);
+        rules.told = std::mem::take(&mut self.told);
+        rules.applied = self.applied.take();
+        rules.write_lines(config);
+        rules
+    }
+
+    fn write_lines(&mut self, config: &ClientConfig) {
+        self.lines.clear();
+        for rule in &config.rules {
+            let line = Line {
+                reason: self.reason(&rule.to_string()),
+                flows: rule.flows.clone(),
+                is_possible: true,
+            };
+            self.lines.push(line);
+        }
+        for intent in Intent::ALL {
+            let flows = Match {
+                intent: Some(intent),
+                ..Match::default()
+            };
+            self.lines.push(Line {
+                reason: intent.reason(),
+                flows,
+                is_possible: true,
+            });
+        }
+        self.lines.push(Line {
+            reason: reason::DEFAULT,
+            flows: Match::default(),
+            is_possible: true,
+        });
+        self.look_at_cgroups();
+    }
+
+    /// The number under which flows remember the rule. When numbers run out, rules share the last.
+    fn reason(&mut self, told: &str) -> u8 {
+        let at = self
+            .told
+            .iter()
+            .position(|known| known == told)
+            .unwrap_or_else(|| {
+                self.told.push(told.to_owned());
+                self.told.len() - 1
+            });
+        u8::try_from(at + usize::from(reason::FIRST_RULE)).unwrap_or(u8::MAX)
+    }
+
+    /// In words, why a flow is where it is.
+    pub(super) fn why(&self, reason: u8, config: &ClientConfig) -> String {
+        match reason {
+            reason::PROGRAM => "its program chose this network".to_owned(),
+            reason::CAME_IN => "it came in there".to_owned(),
+            reason::DEFAULT => format!(
+                "no rule is for it, and flows are shared out {}",
+                how(config.direct.spread.0)
+            ),
+            reason::FIRST_RULE.. => {
+                let told = self.told.get(usize::from(reason - reason::FIRST_RULE));
+                format!(
+                    "the rule for {}",
+                    told.map_or("a rule that is gone", String::as_str)
+                )
+            }
+            _ => {
+                let intent = Intent::ALL.into_iter().find(|intent| intent.reason() == reason);
+                format!(
+                    "its program's intent is {}",
+                    intent.map_or("unknown", Intent::name)
+                )
+            }
+        }
+    }
+
+    /// Makes the machine anew when names have come that rules may mean.
+    pub(super) fn know(&mut self, networks: &Networks, config: &ClientConfig) {
+        let names: Vec<_> = networks.all().map(|(_, known)| known.name.clone()).collect();
+        if names != self.names {
+            let numbered: Vec<_> = networks
+                .all()
+                .map(|(number, known)| (number, known.name.as_str()))
+                .collect();
+            self.machine = Assignment::new(wishes(config, &numbered));
+            self.names = names;
+        }
+    }
+
+    pub(super) fn handle_networks(&mut self, networks: BTreeMap<NetworkId, Network>, now: Instant) {
+        self.machine.handle_networks(networks, now);
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.machine.handle_timeout(now);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.machine.poll_timeout()
+    }
+
+    /// Control groups come and go with what runs in them.
+    pub(super) fn look_at_cgroups(&mut self) {
+        for line in &mut self.lines {
+            if let Some(cgroup) = &line.flows.cgroup {
+                line.is_possible = Path::new("/sys/fs/cgroup").join(cgroup).is_dir();
+            }
+        }
+    }
+
+    /// What the kernel should be told now.
+    pub(super) fn ruleset(&self, interface: &str, networks: &Networks) -> Ruleset {
+        let decisions = self.machine.decisions().iter().zip(&self.lines);
+        let numbers = |turns: &[NetworkId]| turns.iter().filter_map(|id| u8::try_from(id.0).ok()).collect();
+        Ruleset {
+            interface: interface.to_owned(),
+            networks: networks
+                .present()
+                .map(|(number, network)| port(number, network))
+                .collect(),
+            choices: decisions
+                .filter(|(_, line)| line.is_possible)
+                .map(|(decision, line)| Choice {
+                    reason: line.reason,
+                    flows: line.flows.clone(),
+                    turns: [numbers(&decision.turns[0]), numbers(&decision.turns[1])],
+                    strict: decision.strict,
+                })
+                .collect(),
+        }
+    }
+
+    /// What the kernel was told last.
+    pub(super) fn applied(&self) -> Option<&Ruleset> {
+        self.applied.as_ref()
+    }
+
+    pub(super) fn set_applied(&mut self, ruleset: Ruleset) {
+        self.applied = Some(ruleset);
+    }
+}
+
+fn port(number: u8, network: &netlink::Network) -> Port {
+    let sources = [(network.v4, false), (network.v6, true)];
+    Port {
+        number,
+        device: network.name.clone(),
+        addresses: sources
+            .into_iter()
+            .filter_map(|(hop, ipv6)| source(network, hop?, ipv6))
+            .collect(),
+    }
+}
+
+/// The address with which flows leave: one of the gateway's subnet, else a global one, else the first.
+fn source(network: &netlink::Network, hop: NextHop, ipv6: bool) -> Option<IpAddr> {
+    let own = || {
+        network
+            .addresses
+            .iter()
+            .filter(|(address, _)| address.is_ipv6() == ipv6)
+    };
+    let near = own().find(|(address, prefix)| match hop {
+        NextHop::Gateway(gateway) => overlap((*address, *prefix), (gateway, *prefix)),
+        NextHop::Device => false,
+    });
+    let is_global = |address: &IpAddr| !matches!(address, IpAddr::V6(v6) if v6.is_unique_local());
+    let global = || own().find(|(address, _)| is_global(address));
+    near.or_else(global)
+        .or_else(|| own().next())
+        .map(|(address, _)| *address)
+}
+
+fn how(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Even => "evenly",
+        Measure::Capacity => "by what networks carry",
+        Measure::RoundTrip => "to the shortest round trip",
+        Measure::Cost => "to the cheapest network",
+    }
+}
+
+/// What each line wants, with names turned into networks.
+fn wishes(config: &ClientConfig, names: &[(u8, &str)]) -> Vec<Wish> {
+    let spread = |measure| Wish {
+        way: Way::Spread(Vec::new(), measure),
+        strict: false,
+    };
+    let rules = config.rules.iter().map(|rule| {
+        let among = selectors(&rule.networks, names);
+        let way = match rule.spread {
+            // A rule whose networks have never been there is for none, and not for all.
+            Some(measure) if rule.networks.is_empty() || !among.is_empty() => Way::Spread(among, measure.0),
+            _ => Way::Prefer(among),
+        };
+        Wish {
+            way,
+            strict: rule.strict,
+        }
+    });
+    let intents = Intent::ALL.map(|intent| match intent {
+        Intent::Bulk => spread(Measure::Capacity),
+        // What must arrive goes where it arrives soonest: a flow has one network here, and copies need a hub.
+        Intent::Interactive | Intent::Realtime | Intent::Redundant => spread(Measure::RoundTrip),
+        Intent::Cheap => spread(Measure::Cost),
+    });
+    rules
+        .chain(intents)
+        .chain([spread(config.direct.spread.0)])
+        .collect()
+}
+
+fn selectors(choices: &[NetworkChoice], names: &[(u8, &str)]) -> Vec<Selector> {
+    let mut found = Vec::new();
+    for choice in choices {
+        match choice {
+            NetworkChoice::Kind(kind) => found.push(Selector::Kind(*kind)),
+            NetworkChoice::Name(pattern) => {
+                let fitting = names.iter().filter(|(_, name)| pattern.matches(name));
+                found.extend(fitting.map(|(number, _)| Selector::Network(NetworkId(u32::from(*number)))));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,117 @@
+//! `hawser run`: a program whose connections take a network of its user's choice.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hawser_linux::bpf::MarkedGroup;
+use hawser_linux::direct::{Intent, mark};
+use hawser_linux::{process, shutdown};
+use hawser_node::control_socket::{Request, ask};
+use hawser_node::run_dir;
+use serde_json::Value;
+
+use crate::Places;
+use crate::refusal::unknown;
+
+/// Runs a program whose connections take one network, or are placed by what they need, while `hawser up --direct` runs.
+///
+/// For programs that cannot be changed; others set a socket option (include/hawser.h). Needs root; to run the program as somebody else:
+/// `sudo hawser run --network wlan0 -- sudo -u alice firefox`. Ends with the program's exit code.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// The network (interface) that every connection takes; without it they fail.
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_unless_present = "intent",
+        conflicts_with = "intent"
+    )]
+    network: Option<String>,
+    /// What connections need: bulk, interactive, realtime, cheap, redundant.
+    #[arg(long, value_name = "INTENT")]
+    intent: Option<String>,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// Runs the command; 2 for a network or intent that does not exist, 1 when the program cannot be run.
+///
+/// # Errors
+/// Hawser does not run here without a hub, or the kernel refuses.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let status = ask(&run_dir::socket(&args.places.run_dir), &Request::Status)?;
+    if status["role"] != "direct" {
+        bail!("hawser runs with a hub here: networks can be chosen only with `hawser up --direct`");
+    }
+    let mark = match find_mark(args, &status) {
+        Ok(mark) => mark,
+        Err(problem) => return Ok(unknown(problem)),
+    };
+    shutdown::catch_signals().context("cannot catch signals")?;
+    let group = MarkedGroup::enter(mark)
+        .context("cannot mark the program's sockets (needs root and control groups of version 2; SO_BINDTODEVICE works without)")?;
+    let (program, arguments) = args.command.split_first().context("there is no program")?;
+    let child = Command::new(program)
+        .args(arguments)
+        .spawn()
+        .with_context(|| format!("cannot run {program}"))?;
+    let ended = wait(child)?;
+    drop(group);
+    let code = ended
+        .code()
+        .or_else(|| ended.signal().map(|signal| 128 + signal))
+        .unwrap_or(1);
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// The mark of what was asked for, or what there is instead.
+fn find_mark(args: &RunArgs, status: &Value) -> Result<u32, String> {
+    if let Some(name) = &args.intent {
+        let intents = Intent::ALL.map(Intent::name);
+        let intent = Intent::ALL.into_iter().find(|intent| intent.name() == name);
+        return intent.map(Intent::mark).ok_or_else(|| {
+            format!(
+                "--intent {name}: there is no such intent; there are {}",
+                intents.join(", ")
+            )
+        });
+    }
+    let wanted = args.network.as_deref().unwrap_or_default();
+    let networks = status["networks"].as_array().cloned().unwrap_or_default();
+    let used = || networks.iter().filter(|network| network["used"] == true);
+    let number = used()
+        .find(|network| network["name"] == wanted)
+        .and_then(|network| u8::try_from(network["number"].as_u64()?).ok());
+    number.map(|number| mark(0, number)).ok_or_else(|| {
+        let names: Vec<_> = used().filter_map(|network| network["name"].as_str()).collect();
+        let names = if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        };
+        format!("--network {wanted}: there is no such network now; there are: {names}")
+    })
+}
+
+/// Waits for the program; a request to end is passed on to it.
+fn wait(mut child: Child) -> anyhow::Result<ExitStatus> {
+    let mut is_told = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if shutdown::is_requested() && !is_told {
+            is_told = true;
+            process::terminate(child.id());
+        }
+        std::thread::sleep(GRAIN);
+    }
+}
+
+/// Nobody notices that a program's end is noticed this much later.
+const GRAIN: Duration = Duration::from_millis(10);

@@ -1,0 +1,299 @@
+//! `hawser up --direct` as a user runs it, in network namespaces: two networks that overlap, and nothing left behind.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use hawser_linux::bpf::{INTENT, NETWORK, choose};
+use hawser_linux::direct::mark;
+use socket2::{Domain, SockAddr, Socket, Type};
+use world::{PORT, SERVER, SERVER6, World, connect, ip, nft, read_peer, way_of};
+
+/// Marks by which programs choose: networks are numbered as they are found.
+fn choice(world: &World, name: &str) -> u32 {
+    let status = world.ask(&["status"]);
+    let network = status["networks"]
+        .as_array()
+        .and_then(|all| all.iter().find(|network| network["name"] == name).cloned());
+    let number = network
+        .and_then(|network| network["number"].as_u64())
+        .expect("a number");
+    mark(0, u8::try_from(number).expect("a small number"))
+}
+
+#[test]
+fn flows_of_every_kind_take_turns_and_come_back() {
+    let Some(world) = World::new() else { return };
+    world.write_config("[direct]\nforward = true\nspread = \"even\"\n");
+    let before = world.system();
+    let _daemon = world.up();
+    for server in [SERVER, SERVER6] {
+        let ways: Vec<_> = (0..6)
+            .map(|_| world.way(&world.client, server, None).expect("an answer"))
+            .collect();
+        assert!(ways.windows(2).all(|two| two[0] != two[1]), "{server}: {ways:?}");
+    }
+    let forwarded: Vec<_> = (0..4)
+        .map(|_| world.way(&world.lan, SERVER, None).expect("an answer"))
+        .collect();
+    assert!(forwarded.contains(&1) && forwarded.contains(&2), "{forwarded:?}");
+    let datagrams: Vec<_> = (0..4)
+        .map(|_| {
+            let socket = world
+                .client
+                .run(|| UdpSocket::bind(("0.0.0.0", 0)))
+                .expect("a socket");
+            socket
+                .set_read_timeout(Some(Duration::from_secs(2)))
+                .expect("set");
+            socket.send_to(b"who", (SERVER, PORT)).expect("sent");
+            let mut buffer = [0; 64];
+            let length = socket.recv(&mut buffer).expect("an answer");
+            way_of(std::str::from_utf8(&buffer[..length]).expect("text"))
+        })
+        .collect();
+    assert!(datagrams.windows(2).all(|two| two[0] != two[1]), "{datagrams:?}");
+    for server in [SERVER, SERVER6] {
+        let ping = world
+            .client
+            .command("ping")
+            .args(["-c", "4", "-i", "0.2", "-W", "1", server])
+            .output()
+            .expect("ping runs");
+        assert!(ping.status.success(), "{}", String::from_utf8_lossy(&ping.stdout));
+    }
+    let stream = connect(&world.client, SERVER, None).expect("a connection");
+    assert_eq!(
+        stream.local_addr().expect("an address").ip().to_string(),
+        "100.64.0.2"
+    );
+    assert_eq!(world.down(), "down\n");
+    assert_eq!(world.system(), before);
+}
+
+#[test]
+fn one_program_reaches_two_hosts_of_the_same_address() {
+    let Some(world) = World::new() else { return };
+    let _daemon = world.up();
+    for (gateway, name) in world.gateways.iter().zip(["net1", "net2"]) {
+        // Each host says so of itself.
+        nft(
+            gateway,
+            &format!(
+                "table inet who {{\n chain in {{\n type filter hook input priority 0;\n tcp dport {PORT} counter comment \"{name}\"\n }}\n}}"
+            ),
+        );
+    }
+    let marks = ["net1", "net2"].map(|name| choice(&world, name));
+    let mut streams =
+        marks.map(|mark| connect(&world.client, "192.168.0.5", Some(mark)).expect("a connection"));
+    for stream in &mut streams {
+        assert_eq!(read_peer(stream).expect("an answer"), "192.168.0.2");
+        stream.write_all(b"hello").expect("sent");
+    }
+    for gateway in &world.gateways {
+        let listed = gateway
+            .command("nft")
+            .args(["list", "table", "inet", "who"])
+            .output()
+            .expect("nft runs");
+        assert!(
+            !String::from_utf8_lossy(&listed.stdout).contains("packets 0"),
+            "nothing came"
+        );
+    }
+    let explained = world.ask(&["explain", "192.168.0.5"]);
+    let why: Vec<_> = explained["flows"]
+        .as_array()
+        .expect("flows")
+        .iter()
+        .map(|flow| flow["why"].clone())
+        .collect();
+    assert_eq!(why, ["its program chose this network"; 2]);
+    let nobody = connect(&world.client, SERVER, Some(mark(0, 77)));
+    assert!(nobody.is_err(), "a network that does not exist carries nothing");
+}
+
+#[test]
+fn programs_choose_by_socket_option_and_by_hawser_run() {
+    let Some(world) = World::new() else { return };
+    world.write_config("[networks.net1]\ncost = 5\n");
+    let _daemon = world.up();
+    if world.ask(&["status"])["socket_option"] != true {
+        eprintln!("skipped: no rights to load programs into the kernel");
+        return;
+    }
+    let by = |option, name: &str| -> std::io::Result<usize> {
+        world.client.run(|| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            choose(&socket, option, name)?;
+            socket.connect(&SockAddr::from(SocketAddr::new(
+                SERVER.parse().expect("an address"),
+                PORT,
+            )))?;
+            Ok(way_of(&read_peer(&mut socket.into())?))
+        })
+    };
+    for (name, way) in [("net1", 1), ("net2", 2), ("net2", 2), ("net1", 1)] {
+        assert_eq!(by(NETWORK, name).expect("a connection"), way);
+    }
+    assert_eq!(by(INTENT, "cheap").expect("a connection"), 2);
+    assert_eq!(by(INTENT, "cheap").expect("a connection"), 2);
+    let error = by(NETWORK, "net3").expect_err("there is none");
+    assert_eq!(error.raw_os_error(), Some(ENODEV));
+    let script = format!("exec 3<>/dev/tcp/{SERVER}/{PORT}; head -n 1 <&3; exit 7");
+    for network in ["net2", "net1", "net2"] {
+        let output = world.run_program(&["--network", network], &["bash", "-c", &script]);
+        assert_eq!(
+            output.status.code(),
+            Some(7),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(
+            way_of(String::from_utf8_lossy(&output.stdout).trim()),
+            usize::from(network == "net2") + 1
+        );
+    }
+    let output = world.run_program(&["--network", "net3"], &["true"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said.trim(),
+        "hawser: --network net3: there is no such network now; there are: net1, net2"
+    );
+    ip(&world.client, "link set net1 down");
+    world.wait_until("net1 is gone", |world| world.state("net1") == "gone");
+    assert_eq!(
+        by(NETWORK, "net1").expect_err("it is gone").raw_os_error(),
+        Some(ENODEV)
+    );
+}
+
+/// As Linux numbers it.
+const ENODEV: i32 = 19;
+
+#[test]
+fn a_network_that_goes_is_avoided_at_once_and_taken_again() {
+    let Some(world) = World::new() else { return };
+    let _daemon = world.up();
+    ip(&world.client, "link set net1 down");
+    world.wait_until("net1 is gone", |world| world.state("net1") == "gone");
+    assert_eq!(world.ways(6), [2; 6]);
+    world.plug(1);
+    world.wait_until("net1 is back", |world| world.state("net1") == "active");
+    let ways = world.ways(6);
+    assert_eq!(ways.iter().filter(|way| **way == 1).count(), 3, "{ways:?}");
+}
+
+#[test]
+fn a_silent_gateway_is_found_out_and_its_flows_are_let_go() {
+    let Some(world) = World::new() else { return };
+    world.write_config("[direct]\nkeep_flows = \"500ms\"\n");
+    let _daemon = world.up();
+    let mut stream = connect(&world.client, SERVER, Some(choice(&world, "net2"))).expect("a connection");
+    assert_eq!(way_of(&read_peer(&mut stream).expect("an answer")), 2);
+    let start = Instant::now();
+    nft(
+        &world.gateways[1],
+        "table inet dead {\n chain in {\n type filter hook prerouting priority -400; policy drop;\n }\n}",
+    );
+    world.wait_until("net2 is silent", |world| world.state("net2") == "silent");
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert_eq!(world.ways(4), [1; 4]);
+    // The program that waits for an answer learns that none will come.
+    let error = stream.read(&mut [0; 16]).expect_err("the connection is gone");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
+    nft(&world.gateways[1], "delete table inet dead");
+    world.wait_until("net2 answers", |world| world.state("net2") == "active");
+    assert!(world.ways(4).contains(&2));
+}
+
+#[test]
+fn without_any_network_programs_hear_so_at_once() {
+    let Some(world) = World::new() else { return };
+    let _daemon = world.up();
+    ip(&world.client, "link set net1 down\nlink set net2 down");
+    world.wait_until("both are gone", |world| {
+        ["net1", "net2"].iter().all(|name| world.state(name) == "gone")
+    });
+    let start = Instant::now();
+    for server in [SERVER, SERVER6] {
+        assert!(connect(&world.client, server, None).is_err());
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_crash_is_undone_by_down() {
+    let Some(world) = World::new() else { return };
+    world.write_config("[direct]\nforward = true\n");
+    let before = world.system();
+    let mut daemon = world.up();
+    daemon.0.kill().expect("killed");
+    daemon.0.wait().expect("gone");
+    assert_ne!(world.system(), before);
+    // Connections go on over the kernel's own route meanwhile.
+    assert_eq!(world.way(&world.client, SERVER, None).expect("an answer"), 1);
+    assert!(world.down().contains("undid what it had left behind"));
+    assert_eq!(world.system(), before);
+}
+
+#[test]
+fn a_start_after_a_crash_takes_over_and_still_ends_clean() {
+    let Some(world) = World::new() else { return };
+    let before = world.system();
+    drop(world.up());
+    let _daemon = world.up();
+    let rules = world.system();
+    let marks = rules
+        .lines()
+        .filter(|line| line.contains("fwmark 0x48570002/"))
+        .count();
+    assert_eq!(marks, 2, "one rule for each family: {rules}");
+    assert!(world.ways(4).contains(&1));
+    world.down();
+    assert_eq!(world.system(), before);
+}
+
+#[test]
+fn rules_decide_and_a_reload_changes_them() {
+    let Some(world) = World::new() else { return };
+    world.write_config(&format!(
+        "[[rule]]\nport = {PORT}\nprotocol = \"tcp\"\nnetwork = [\"net2\", \"net1\"]\n"
+    ));
+    let _daemon = world.up();
+    assert_eq!(world.ways(4), [2; 4]);
+    let explained = world.ask(&["explain", &format!("{SERVER}:{PORT}")]);
+    assert_eq!(
+        explained["flows"][0]["why"],
+        format!("the rule for tcp, port {PORT}")
+    );
+    world.write_config("[[rule]]\nto = \"203.0.113.0/24\"\nnetwork = \"net1\"\nstrict = true\n[[rule]]\ndscp = \"ef\"\nnetwork = \"net2\"\n");
+    assert!(world.run(&["reload"]).status.success());
+    assert_eq!(world.ways(4), [1; 4]);
+    ip(&world.client, "link set net1 down");
+    world.wait_until("net1 is gone", |world| world.state("net1") == "gone");
+    assert!(
+        world.way(&world.client, SERVER, None).is_err(),
+        "the rule is strict"
+    );
+    assert_eq!(
+        world
+            .way(&world.client, SERVER6, None)
+            .expect("no rule is for it"),
+        2
+    );
+}
+
+#[test]
+fn weights_are_kept_to() {
+    let Some(world) = World::new() else { return };
+    world.write_config("[networks.net1]\nweight = 3\n");
+    let _daemon = world.up();
+    let ways = world.ways(16);
+    let first = ways.iter().filter(|way| **way == 1).count();
+    assert!((11..=13).contains(&first), "{ways:?}");
+}
