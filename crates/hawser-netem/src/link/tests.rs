@@ -171,6 +171,7 @@ fn a_trace_that_is_set_starts_then() {
     let trace = Trace::parse("0,1250000\n1,2500000\n").expect("a trace");
     let config = LinkConfig {
         capacity: Capacity::Trace(Arc::new(trace)),
+        queue: QueueBound::Bytes(Bytes(10_000_000)),
         ..LinkConfig::default()
     };
     let mut link = link(config.clone());
@@ -188,6 +189,8 @@ fn a_trace_that_is_set_starts_then() {
         while link.poll_transmit(until).is_some() {}
         link.counters().bytes - before
     };
+    // What was on its way before.
+    carried(ms(5000));
     let (first, second) = (carried(ms(6000)), carried(ms(7000)));
     assert!(first.abs_diff(1_250_000) < 3_000, "{first}");
     assert!(second.abs_diff(2_500_000) < 3_000, "{second}");
