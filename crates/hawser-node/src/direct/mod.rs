@@ -13,12 +13,12 @@ mod release;
 mod report;
 mod rules;
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::bpf::{self, SocketOptions};
-use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
+use hawser_linux::direct::{Intent, TABLE, mark};
 use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
@@ -45,6 +45,9 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         bail!(
             "kill_switch = true needs a hub: take it out of client.toml, or bring the tunnel up without --direct"
         );
+    }
+    if config.metrics.is_some() {
+        tracing::warn!("metrics are not served without a hub");
     }
     crate::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
@@ -160,7 +163,7 @@ impl Direct {
         }
         self.apply()?;
         self.system.link_up(&interface).await?;
-        for address in self.own() {
+        for address in self.config.direct.own() {
             let ipv6 = address.is_ipv6();
             let whole = if ipv6 { 128 } else { 32 };
             let mut steps = self.system.add_address(&interface, address, whole).await;
@@ -178,14 +181,6 @@ impl Direct {
             }
         }
         Ok(())
-    }
-
-    /// The addresses that applications see.
-    fn own(&self) -> [IpAddr; 2] {
-        [
-            self.config.direct.address.into(),
-            self.config.direct.address6.into(),
-        ]
     }
 
     fn now(&self) -> Instant {
@@ -254,7 +249,7 @@ impl Direct {
             .number(&network.name)
             .context("there are too many networks: exclude some")?;
         prepare_interface(&mut self.system, &network.name);
-        let own = self.own();
+        let own = self.config.direct.own();
         self.system.network_table(number, &network, &own).await?;
         let kept_address = before.as_ref().is_none_or(|before| {
             before
@@ -297,6 +292,8 @@ impl Direct {
             self.next_sample = now + SAMPLE_EVERY;
             self.networks.sample(now);
             self.rules.look_at_cgroups();
+            // A radio may be at another access point by now.
+            self.name_choices();
         }
         for (number, is_alive) in self.networks.handle_timeout(now) {
             let name = self.networks.name(number).to_owned();
@@ -316,30 +313,36 @@ impl Direct {
 
     /// Tells the kernel what the rules say, if that has changed, and lets go of flows that are due.
     fn apply(&mut self) -> anyhow::Result<()> {
-        let ruleset = self.rules.ruleset(&self.config.interface.0, &self.networks);
+        let ruleset = self.rules.ruleset(&self.config, &self.networks);
         if self.rules.applied() != Some(&ruleset) {
             self.system
                 .nft_table(TABLE, &ruleset.body())
                 .context("cannot set the rules")?;
             tracing::debug!(networks = ruleset.networks.len(), "rules set");
-            self.name_choices(&ruleset);
             self.rules.set_applied(ruleset);
+            self.name_choices();
         }
         self.releases.handle_timeout(self.now());
         Ok(())
     }
 
-    /// Programs may name the networks that are there, and intents.
-    fn name_choices(&mut self, ruleset: &Ruleset) {
+    /// Programs may name the networks that are there, by interface or access point, and intents.
+    fn name_choices(&mut self) {
         let Some(options) = &mut self.options else { return };
-        let networks = ruleset
-            .networks
-            .iter()
-            .map(|port| ((bpf::NETWORK, port.device.clone()), mark(0, port.number)));
-        let intents = Intent::ALL.map(|intent| ((bpf::INTENT, intent.name().to_owned()), intent.mark()));
+        let mut names = BTreeMap::new();
+        for (number, known) in self.networks.all().filter(|(_, known)| known.network.is_some()) {
+            for name in [Some(&known.name), known.bssid.as_ref()].into_iter().flatten() {
+                names.insert((bpf::NETWORK, name.clone()), mark(0, number));
+            }
+        }
+        for intent in Intent::ALL {
+            names.insert((bpf::INTENT, intent.name().to_owned()), intent.mark());
+        }
         // The empty name takes a choice back.
-        let nothing = [bpf::NETWORK, bpf::INTENT].map(|option| ((option, String::new()), 0));
-        if let Err(error) = options.know(networks.chain(intents).chain(nothing).collect()) {
+        for option in [bpf::NETWORK, bpf::INTENT] {
+            names.insert((option, String::new()), 0);
+        }
+        if let Err(error) = options.know(names) {
             tracing::warn!(%error, "some networks cannot be chosen by socket option");
         }
     }

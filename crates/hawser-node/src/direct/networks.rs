@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hawser_linux::direct::NUMBERS;
 use hawser_linux::netlink::{Network, NextHop, traffic};
+use hawser_linux::wireless::access_point;
 use hawser_proto::assignment;
 use hawser_proto::policy::Kind;
 use hawser_proto::reachability::State;
@@ -21,6 +22,8 @@ pub(super) struct Known {
     /// What the kernel says of it; `None` while it is gone.
     pub(super) network: Option<Network>,
     pub(super) kind: Kind,
+    /// The access point behind which it is, as programs name it.
+    pub(super) bssid: Option<String>,
     pub(super) probe: Option<Probe>,
     pub(super) meter: Meter,
 }
@@ -31,6 +34,7 @@ impl Known {
             name: name.to_owned(),
             network: None,
             kind: kind_of(name),
+            bssid: None,
             probe: None,
             meter: Meter::default(),
         }
@@ -139,6 +143,7 @@ impl Networks {
                     .ok()
             }),
         };
+        known.bssid = bssid(&network.name);
         known.network = Some(network);
     }
 
@@ -185,6 +190,7 @@ impl Networks {
             }
         };
         for known in self.known.values_mut() {
+            known.bssid = bssid(&known.name);
             if let Some((_, received, sent)) = counted.iter().find(|(name, ..)| *name == known.name) {
                 known.meter.handle(*received, *sent, now);
             }
@@ -236,6 +242,11 @@ fn candidate(
         round_trip: known.probe.as_ref().and_then(Probe::round_trip),
         cost: set.cost,
     }
+}
+
+fn bssid(name: &str) -> Option<String> {
+    let bytes = access_point(name)?.map(|byte| format!("{byte:02x}"));
+    Some(bytes.join(":"))
 }
 
 /// What the kernel says that an interface is.

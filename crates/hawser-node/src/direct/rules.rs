@@ -159,11 +159,12 @@ impl Rules {
     }
 
     /// What the kernel should be told now.
-    pub(super) fn ruleset(&self, interface: &str, networks: &Networks) -> Ruleset {
+    pub(super) fn ruleset(&self, config: &ClientConfig, networks: &Networks) -> Ruleset {
         let decisions = self.machine.decisions().iter().zip(&self.lines);
         let numbers = |turns: &[NetworkId]| turns.iter().filter_map(|id| u8::try_from(id.0).ok()).collect();
         Ruleset {
-            interface: interface.to_owned(),
+            interface: config.interface.0.clone(),
+            own: config.direct.own().into(),
             networks: networks
                 .present()
                 .map(|(number, network)| port(number, network))

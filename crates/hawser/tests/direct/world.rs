@@ -112,15 +112,8 @@ impl World {
         self.plug(n);
     }
 
-    /// What a network manager does when a device gets its carrier.
     pub(crate) fn plug(&self, n: usize) {
-        ip(
-            &self.client,
-            &format!(
-                "link set net{n} up\naddr replace 192.168.0.2/24 dev net{n}\naddr replace fd77::2/64 dev net{n} nodad\n\
-                 route replace default via 192.168.0.1 dev net{n} metric 10{n}\nroute replace ::/0 via fd77::1 dev net{n} metric 10{n}"
-            ),
-        );
+        ip(&self.client, &plugging(n));
     }
 
     fn join_lan(&self) {
@@ -252,6 +245,14 @@ impl World {
             .map(|_| self.way(&self.client, SERVER, None).expect("the server answers"))
             .collect()
     }
+}
+
+/// What a network manager does when a device gets its carrier.
+pub(crate) fn plugging(n: usize) -> String {
+    format!(
+        "link set net{n} up\naddr replace 192.168.0.2/24 dev net{n}\naddr replace fd77::2/64 dev net{n} nodad\n\
+         route replace default via 192.168.0.1 dev net{n} metric 10{n}\nroute replace ::/0 via fd77::1 dev net{n} metric 10{n}"
+    )
 }
 
 pub(crate) fn way_of(seen: &str) -> usize {
