@@ -283,4 +283,4 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 const PORT: u16 = 8000;
 /// Below those that the system gives out.
 const FIRST_PORT: u16 = 10_000;
-const SCENARIO: &str = "name = \"one cable\"\nduration = \"1s\"\n[[network]]\nname = \"wire\"\n[[workload]]\nkind = \"ping\"\ninterval = \"1s\"\n";
+const SCENARIO: &str = "name = \"one cable\"\nduration = \"1s\"\nvia = \"direct\"\n[[network]]\nname = \"wire\"\n[[workload]]\nkind = \"ping\"\ninterval = \"1s\"\n";
