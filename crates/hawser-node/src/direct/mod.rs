@@ -218,8 +218,12 @@ impl Direct {
             // New flows avoid it before those that are on it are let go.
             self.apply()?;
             self.system.close_network_table(gone.number).await?;
-            self.releases
-                .start(gone.number, time, self.config.direct.keep_flows.0);
+            let keep = if gone.has_kept_address() {
+                self.config.direct.keep_flows.0
+            } else {
+                Duration::ZERO
+            };
+            self.releases.start(gone.number, time, keep);
         }
         for network in used {
             if let Err(error) = self.use_network(network.clone()).await {

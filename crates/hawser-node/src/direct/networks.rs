@@ -1,6 +1,7 @@
 //! The networks of direct mode: their numbers, whether they are alive, and what they carry.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, UdpSocket};
 
 use hawser_linux::direct::NUMBERS;
 use hawser_linux::netlink::{Network, NextHop, traffic};
@@ -54,6 +55,15 @@ impl Known {
 pub(super) struct Gone {
     pub(super) number: u8,
     pub(super) name: String,
+    addresses: Vec<IpAddr>,
+}
+
+impl Gone {
+    /// Whether the machine still has one of its addresses: only then can connections go on when it comes back.
+    pub(super) fn has_kept_address(&self) -> bool {
+        let mut addresses = self.addresses.iter();
+        addresses.any(|address| UdpSocket::bind((*address, 0)).is_ok())
+    }
 }
 
 /// All networks, by number. A name keeps its number for as long as this runs, so that a flow whose network comes back is where it was.
@@ -108,6 +118,7 @@ impl Networks {
             .map(|(number, network)| Gone {
                 number,
                 name: network.name.clone(),
+                addresses: network.addresses.iter().map(|(address, _)| *address).collect(),
             })
             .collect()
     }
