@@ -200,6 +200,58 @@ fn the_air_is_drawn_where_there_is_one() {
     assert_eq!(refused.err(), Some(RunError::NoAir));
 }
 
+#[test]
+fn one_radio_visits_the_networks_that_have_slots() {
+    let slots = |kind: &str| {
+        let field = |network: usize| format!("network.{network}.wifi.slots={kind}");
+        [field(0), field(1), "network.1.down.rate=2mbit".to_owned()]
+    };
+    let mbps = |kind: &str, via: &str| {
+        let [first, second, rate] = slots(kind);
+        report(AIR, &[&first, &second, &rate, via]).goodput_bps.total / 1e6
+    };
+    let half = mbps("fixed", "via=single:a");
+    assert!((5.0..13.0).contains(&half), "{half} in half of the time");
+    let both = mbps("fixed", "via=mptcp");
+    assert!(
+        both > half + 1.0,
+        "{both} over both networks, {half} over one of them"
+    );
+    let preferred = mbps("adaptive", "via=single:a");
+    assert!(
+        preferred > 1.4 * half,
+        "{preferred} where slots follow what comes, {half} where they do not"
+    );
+    let fixed = scenario(AIR, &["network.0.wifi.slots=fixed", "network.1.wifi.slots=fixed"]);
+    let watch = Watch {
+        air: true,
+        ..Watch::default()
+    };
+    let page = run(&fixed, &fixed.via, watch, &mut |_| {})
+        .expect("it runs")
+        .timeline;
+    let page = page.expect("it is drawn");
+    for name in ["shared radio", "\"network 0\"", "\"network 1\""] {
+        assert!(page.contains(name), "{name}");
+    }
+    let mixed = scenario(
+        AIR,
+        &["network.0.wifi.slots=fixed", "network.1.wifi.slots=adaptive"],
+    );
+    let refused = run(&mixed, &mixed.via, Watch::default(), &mut |_| {});
+    assert_eq!(refused.err(), Some(RunError::Slots));
+}
+
+const STEERING: &str = include_str!("../../../scenarios/wifi-steering.toml");
+
+#[test]
+fn a_client_that_marks_keeps_multipath_tcp_off_the_worse_access_point() {
+    let mbps = |settings: &[&str]| report(STEERING, settings).goodput_bps.workloads[0] / 1e6;
+    let marked = mbps(&[]);
+    let plain = mbps(&["network.0.wifi.marks=false", "network.1.wifi.marks=false"]);
+    assert!(marked > 2.0 * plain, "{marked} marked, {plain} not");
+}
+
 const VIDEO: &str = include_str!("../../../scenarios/video-frames.toml");
 
 fn video(settings: &[&str]) -> (f64, Vec<f64>) {

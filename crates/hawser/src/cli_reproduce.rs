@@ -2,7 +2,7 @@
 #![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -29,6 +29,9 @@ pub(crate) struct ReproduceArgs {
     /// Writes a report with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Writes a picture of the air of the first selected experiment that has one, at seed 1, to this file, and measures nothing.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "list"])]
+    timeline: Option<PathBuf>,
     /// Lists the selected claims and whether an experiment measures them, and runs nothing.
     #[arg(long)]
     list: bool,
@@ -50,6 +53,9 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
         list(&selected, args.json)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(path) = &args.timeline {
+        return draw(&selected, path);
+    }
     let reproduction = measure(&selected, args);
     if let Some(path) = &args.html {
         std::fs::write(path, reproduction.to_html())
@@ -65,6 +71,18 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The exit codes of [`run`].
+fn draw(selected: &[Selected], path: &Path) -> anyhow::Result<ExitCode> {
+    let Some((setup, page)) = reproduce::timeline(selected, EXPERIMENTS, 1) else {
+        return Ok(unknown(
+            "none of the selected experiments draws the air; try multifacet",
+        ));
+    };
+    std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("{setup} drawn to {}", path.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn measure(selected: &[Selected], args: &ReproduceArgs) -> Reproduction {

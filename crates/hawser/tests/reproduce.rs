@@ -56,3 +56,23 @@ fn an_unknown_name_is_a_usage_error_that_says_what_there_is() {
     );
     assert!(output.stdout.is_empty());
 }
+
+#[test]
+fn draws_the_air_of_an_experiment_that_has_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let page = dir.path().join("air.html");
+    let page_name = page.to_str().expect("a plain name");
+    let output = reproduce(&["M.fig12", "--timeline", page_name]);
+    assert_eq!(output.status.code(), Some(0));
+    let html = std::fs::read_to_string(&page).expect("a page");
+    for name in [
+        "access point, own",
+        "repeater, shared",
+        "client 1",
+        "competitor 1",
+    ] {
+        assert!(html.contains(name), "{name}");
+    }
+    let refused = reproduce(&["H-tab2", "--timeline", page_name]);
+    assert_eq!(refused.status.code(), Some(2), "it is not on the air");
+}

@@ -15,7 +15,7 @@ use hawser_units::{Bytes, Duration, Rate};
 
 use crate::{Change, LinkConfig};
 
-pub use wifi::Wifi;
+pub use wifi::{Slots, Wifi};
 
 /// One experiment.
 #[derive(Clone, Debug, PartialEq)]

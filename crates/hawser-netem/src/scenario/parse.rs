@@ -163,11 +163,7 @@ impl Reader<'_> {
             duration,
             warmup,
             via: self.via(&raw.via, &networks)?,
-            workloads: raw
-                .workloads
-                .into_iter()
-                .map(|raw| self.workload(raw))
-                .collect::<Result<_, _>>()?,
+            workloads: self.workloads(raw.workloads)?,
             events: self.events(raw.events, &networks)?,
             networks,
         })
@@ -289,6 +285,30 @@ impl Reader<'_> {
         })?;
         Trace::parse(&text)
             .map_err(|error| self.invalid(Some(span), format!("trace {}: {error}", path.display())))
+    }
+
+    fn workloads(&self, raw: Vec<RawWorkload>) -> Result<Vec<Workload>, ScenarioError> {
+        let mut all = Vec::new();
+        for mut raw in raw {
+            let direction = raw
+                .direction
+                .as_ref()
+                .map(|direction| direction.get_ref().as_str());
+            let is_both = raw.kind.get_ref() == "tcp" && direction == Some("both");
+            if !is_both {
+                all.push(self.workload(raw)?);
+                continue;
+            }
+            // As many each way at the same time, as `iperf3 --bidir` does.
+            raw.direction = None;
+            let mut up = self.workload(raw)?;
+            all.push(up.clone());
+            if let Workload::Tcp { direction, .. } = &mut up {
+                *direction = Direction::Up;
+            }
+            all.push(up);
+        }
+        Ok(all)
     }
 
     fn workload(&self, raw: RawWorkload) -> Result<Workload, ScenarioError> {

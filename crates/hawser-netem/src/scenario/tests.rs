@@ -184,6 +184,26 @@ fn reads_codings_of_video() {
 }
 
 #[test]
+fn tcp_both_ways_at_once_is_a_workload_each_way() {
+    let one = parse_with(FULL, &["workload.0.streams=3"])
+        .expect("a scenario")
+        .workloads;
+    let two = ["workload.0.streams=3", "workload.0.direction=both"];
+    let two = parse_with(FULL, &two).expect("a scenario").workloads;
+    assert_eq!(two.len(), one.len() + 1);
+    let way = |wanted: Direction| {
+        let is_so = |workload: &&Workload| matches!(workload, Workload::Tcp { direction, streams: 3, .. } if *direction == wanted);
+        two.iter().filter(is_so).count()
+    };
+    assert_eq!((way(Direction::Down), way(Direction::Up)), (1, 1));
+    let udp = FULL.replace(
+        "kind = \"tcp\"\ndirection = \"down\"",
+        "kind = \"udp\"\ndirection = \"both\"",
+    );
+    assert!(problem(&udp).contains("unknown direction \"both\""));
+}
+
+#[test]
 fn reads_a_last_hop_on_the_air_and_says_what_is_wrong_with_it() {
     let with = |wifi: &str| {
         FULL.replace(
@@ -201,6 +221,7 @@ fn reads_a_last_hop_on_the_air_and_says_what_is_wrong_with_it() {
     let expected = crate::air::Signal::of_power(-70.0).fading(4.0, Duration::from_millis(100));
     assert_eq!(wifi.signal, expected);
     assert_eq!(wifi.neighbours, [Rate::from_mbps(5)]);
+    assert_eq!((wifi.marks, wifi.slots), (false, None));
     assert_eq!(scenario.networks[1].wifi, None);
     for (wrong, said) in [
         (
@@ -220,6 +241,10 @@ fn reads_a_last_hop_on_the_air_and_says_what_is_wrong_with_it() {
             "remove one",
         ),
         ("standard = \"g\", channel = 6, loss = 1.0", "below 1.0"),
+        (
+            "standard = \"g\", channel = 6, slots = \"equal\"",
+            "unknown variant `equal`, expected `fixed` or `adaptive`",
+        ),
         (
             "standard = \"g\", channel = 6, colour = 1",
             "unknown field `colour`",

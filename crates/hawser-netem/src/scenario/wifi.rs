@@ -22,6 +22,22 @@ pub struct Wifi {
     pub signal: Signal,
     /// Pairs of strangers on the channel, each with as much to send all the time. Units: payload of datagrams.
     pub neighbours: Vec<Rate>,
+    /// Whether the client marks this access point's packets while another of its marking ones on the channel makes better use of the air.
+    ///
+    /// Source: All-APs section 5. Only multipath TCP hears the marks.
+    pub marks: bool,
+    /// Whether the client reaches it in slots of one radio, which it shares with all other networks that have slots, and how they are made.
+    pub slots: Option<Slots>,
+}
+
+/// How a radio is shared among networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Slots {
+    /// Equal ones. Source: Juggler section 3.4.
+    Fixed,
+    /// By what each network brought in the last cycle. Source: All-APs section 7, eq. 6.
+    Adaptive,
 }
 
 #[derive(Deserialize)]
@@ -35,6 +51,9 @@ pub(super) struct RawWifi {
     fading: Option<RawFading>,
     #[serde(default)]
     neighbours: Vec<WithUnit<Rate>>,
+    #[serde(default)]
+    marks: bool,
+    slots: Option<Slots>,
 }
 
 #[derive(Deserialize)]
@@ -64,6 +83,8 @@ impl RawWifi {
             rate: self.rate.map(|rate| phy_rate(standard, rate.0)).transpose()?,
             signal: signal(self.loss, self.power.as_deref(), self.fading)?,
             neighbours: self.neighbours.into_iter().map(|rate| rate.0).collect(),
+            marks: self.marks,
+            slots: self.slots,
         })
     }
 }

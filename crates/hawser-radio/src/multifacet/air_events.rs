@@ -32,6 +32,8 @@ enum Event {
     },
     /// A radio vanishes with all that it has.
     Vanish(usize),
+    /// The repeater missed the beacons that announced another channel, or has found the access point again.
+    Astray(bool),
     Wait(u16),
 }
 
@@ -44,6 +46,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (1..60_u8).prop_map(Event::Served),
         1 => (1..6_u16, 0.0..30.0).prop_map(|(candidates, throughput)| Event::Migrate { candidates, throughput }),
         1 => (0..2_usize).prop_map(Event::Vanish),
+        1 => any::<bool>().prop_map(Event::Astray),
         4 => (0..400_u16).prop_map(Event::Wait),
     ]
 }
@@ -59,6 +62,8 @@ struct World {
     unseen: u64,
     for_client: usize,
     may_send_own: bool,
+    /// The repeater's own link is on another channel than the access point's.
+    is_astray: bool,
     now: Instant,
 }
 
@@ -81,6 +86,7 @@ impl World {
             unseen: 0,
             for_client: 0,
             may_send_own: true,
+            is_astray: false,
             now: Instant::ZERO,
         }
     }
@@ -118,6 +124,7 @@ impl World {
                 self.on_air[link].clear();
                 self.ap.handle_link_lost(link);
             }
+            Event::Astray(is_astray) => self.is_astray = is_astray,
             Event::Wait(ms) => self.wait(Duration::from_millis(u64::from(ms))),
         }
         self.pump();
@@ -127,6 +134,8 @@ impl World {
         let Some(striped) = self.on_air[link].pop_front() else {
             return;
         };
+        let is_heard = link != OWN || !self.is_astray;
+        let (arrives, is_acknowledged) = (arrives && is_heard, is_acknowledged && is_heard);
         if arrives {
             let mut out = Vec::new();
             self.order
@@ -150,8 +159,8 @@ impl World {
             self.order.handle_timeout(self.now, &mut out);
             self.for_client += out.len();
             self.monitor.handle_timeout(self.now);
-            let measured = f64::from(self.next % 31);
-            self.ap.handle_timeout(Some(measured), self.now);
+            let measured = (!self.is_astray).then(|| f64::from(self.next % 31));
+            self.ap.handle_timeout(measured, self.now);
             self.pump();
         }
         self.now = end;
@@ -192,6 +201,7 @@ impl World {
 
     /// The air is good again, and nobody reports any more.
     fn settle(&mut self) {
+        self.is_astray = false;
         self.wait(Duration::from_secs(5));
         while !self.on_air.iter().all(VecDeque::is_empty) {
             for link in [OWN, SHARED] {

@@ -41,6 +41,33 @@ pub struct Counters {
     pub waiting: Duration,
     /// Passed on after later ones.
     pub late: u64,
+    /// How many waited for so long: at `n` for at least `2^n` us and less than twice that.
+    pub waits: [u64; WAITS],
+}
+
+impl Counters {
+    /// How long half of the packets that had to wait did not exceed; within a power of two, they are taken to be spread evenly.
+    #[must_use]
+    pub fn median_wait(&self) -> Option<Duration> {
+        let half = self.waits.iter().sum::<u64>() as f64 / 2.0;
+        let mut below = 0.0;
+        for (place, count) in self.waits.iter().enumerate() {
+            let count = *count as f64;
+            if count > 0.0 && below + count >= half {
+                let micros = f64::from(1_u32 << place) * (1.0 + (half - below) / count);
+                return Some(Duration::from_secs_f64(micros / 1e6));
+            }
+            below += count;
+        }
+        None
+    }
+
+    fn count_wait(&mut self, waited: Duration) {
+        self.waited += 1;
+        self.waiting += waited;
+        let micros = (waited.as_nanos() / 1_000).max(1) as u64;
+        self.waits[(micros.ilog2() as usize).min(WAITS - 1)] += 1;
+    }
 }
 
 /// Puts numbered packets in order, for a short time.
@@ -90,8 +117,9 @@ impl<P> Reorder<P> {
             self.next = self.next.saturating_add(1);
             let waited = now.since(since);
             self.counters.passed += 1;
-            self.counters.waited += u64::from(!waited.is_zero());
-            self.counters.waiting += waited;
+            if !waited.is_zero() {
+                self.counters.count_wait(waited);
+            }
             out.push(packet);
         }
         while self
@@ -136,3 +164,6 @@ impl<P> Reorder<P> {
         self.counters
     }
 }
+
+/// Up to a minute and more.
+const WAITS: usize = 26;

@@ -161,6 +161,9 @@ fn a_repeater_waits_for_what_is_missing_but_not_long() {
     assert_eq!(out, [0, 2, 3, 1, 4], "and passed on late");
     let counters = order.counters();
     assert_eq!((counters.waited, counters.late, order.held()), (2, 1, 0));
+    let median = counters.median_wait().expect("two waited, 10 and 7 ms");
+    assert!((4..9).contains(&median.as_millis()), "{median:?}");
+    assert_eq!(reorder::Counters::default().median_wait(), None);
 }
 
 #[test]

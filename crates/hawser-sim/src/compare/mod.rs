@@ -6,6 +6,7 @@
 mod registry;
 mod report;
 mod slots;
+mod steering;
 mod throttling;
 
 use std::num::NonZeroUsize;

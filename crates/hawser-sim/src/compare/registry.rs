@@ -1,6 +1,6 @@
 //! Every comparison there is.
 
-use super::{Comparison, slots, throttling};
+use super::{Comparison, slots, steering, throttling};
 
 /// All comparisons. One exists for `hawser compare` when it is listed here.
-pub static COMPARISONS: &[&dyn Comparison] = &[&slots::Slots, &throttling::Throttling];
+pub static COMPARISONS: &[&dyn Comparison] = &[&slots::Slots, &steering::Steering, &throttling::Throttling];

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use hawser_netem::air::StationId;
 use hawser_netem::air::phy::DATA_OVERHEAD;
+use hawser_radio::all_aps::slots;
 use hawser_radio::juggler::{
     DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, Event, Handoff, HandoffEvent, IpConfig, Juggler,
     NetworkConfig, NetworkId,
 };
 use hawser_units::{Duration, Instant};
 
-use super::{AirContext, Finished, Heard, Machine};
+use super::{AirContext, Finished, Heard, Machine, Slot, Wire};
 use crate::engine::TimerId;
 use crate::network::LinkId;
 use crate::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
@@ -45,6 +46,16 @@ pub struct JugglerMachine {
     clients: BTreeMap<NetworkId, DhcpClient>,
     timer: Option<TimerId>,
     notes: Vec<(Instant, Note)>,
+    /// A wire for each network, where they do not share the station's.
+    wires: Vec<(NetworkId, Wire)>,
+    shares: Option<Shares>,
+}
+
+/// Slots that follow what each network brings.
+struct Shares {
+    config: slots::Config,
+    /// Of each network that has a wire: the present slot, and the bytes that came in this cycle.
+    networks: Vec<(Duration, u64)>,
 }
 
 impl JugglerMachine {
@@ -60,6 +71,8 @@ impl JugglerMachine {
             clients: BTreeMap::new(),
             timer: None,
             notes: Vec::new(),
+            wires: Vec::new(),
+            shares: None,
         }
     }
 
@@ -86,6 +99,21 @@ impl JugglerMachine {
     /// Asks for addresses on networks that were found: from `own`, of the server at `server`.
     pub fn set_dhcp(&mut self, own: Address, server: Address) {
         self.asking = Some((own, server));
+    }
+
+    /// Gives a network a wire of its own: what comes from it leaves there, and what enters there is for it.
+    pub fn set_wire(&mut self, id: NetworkId, wire: Wire) {
+        self.wires.push((id, wire));
+    }
+
+    /// Lets the slots of all networks with a wire follow what they bring, once a cycle. Juggler's slot of weight one has to be a millisecond.
+    ///
+    /// Source: All-APs section 7.
+    pub fn set_adaptive(&mut self, config: slots::Config) {
+        self.shares = Some(Shares {
+            config,
+            networks: Vec::new(),
+        });
     }
 
     /// The machine below.
@@ -145,7 +173,7 @@ impl JugglerMachine {
             }
             Event::Received { network, packet } => {
                 if !self.on_dhcp(network, &packet, now) {
-                    air.forward(self.at, packet);
+                    self.hand_over(network, packet, air);
                 }
             }
             Event::Switched { to, took } => self.notes.push((now, Note::Switched { to, took })),
@@ -158,6 +186,36 @@ impl JugglerMachine {
             }
             Event::Deauthenticated(_) => {}
         }
+    }
+
+    fn hand_over(&mut self, network: NetworkId, packet: Packet, air: &mut AirContext<'_, '_>) {
+        let Some(place) = self.wires.iter().position(|(id, _)| *id == network) else {
+            air.forward(self.at, packet);
+            return;
+        };
+        if let Some((_, came)) = self
+            .shares
+            .as_mut()
+            .and_then(|shares| shares.networks.get_mut(place))
+        {
+            *came += u64::from(packet.size);
+        }
+        air.send_on(self.wires[place].1.from_radio, packet);
+    }
+
+    /// The slots of the next cycle follow from what came in those of the last one.
+    fn adapt(&mut self, air: &mut AirContext<'_, '_>) {
+        let Some(shares) = &mut self.shares else { return };
+        let even = shares.config.cycle / self.wires.len().max(1) as u32;
+        shares.networks.resize(self.wires.len(), (even, 0));
+        let rate = |(slot, came): &(Duration, u64)| *came as f64 / slot.as_secs_f64();
+        let rates: Vec<f64> = shares.networks.iter().map(rate).collect();
+        let slots = shares.config.slots(&rates);
+        for ((known, (id, _)), slot) in shares.networks.iter_mut().zip(&self.wires).zip(slots) {
+            *known = (slot, 0);
+            self.juggler.set_weight(*id, slot.as_millis() as u32, air.now());
+        }
+        air.after(shares.config.cycle, CYCLE_TAG);
     }
 
     fn take_back(&mut self, peer: StationId, air: &mut AirContext<'_, '_>) {
@@ -236,10 +294,16 @@ impl JugglerMachine {
 
 impl Machine for JugglerMachine {
     fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
+        self.adapt(air);
         self.drain(air);
     }
 
-    fn handle_packet(&mut self, packet: Packet, _link: LinkId, air: &mut AirContext<'_, '_>) {
+    fn handle_packet(&mut self, packet: Packet, link: LinkId, air: &mut AirContext<'_, '_>) {
+        if let Some((id, _)) = self.wires.iter().find(|(_, wire)| wire.to_radio == link) {
+            let _ = self.juggler.handle_packet_on(*id, packet, u32::from(packet.size));
+            self.drain(air);
+            return;
+        }
         let flow = u64::from(packet.destination.0) << 32
             | u64::from(packet.source_port) << 16
             | u64::from(packet.destination_port);
@@ -263,13 +327,31 @@ impl Machine for JugglerMachine {
         self.drain(air);
     }
 
-    fn handle_timer(&mut self, _tag: u16, air: &mut AirContext<'_, '_>) {
+    fn handle_timer(&mut self, tag: u16, air: &mut AirContext<'_, '_>) {
         let now = air.now();
+        if tag == CYCLE_TAG {
+            self.adapt(air);
+        }
         self.juggler.handle_timeout(now);
         for client in self.clients.values_mut() {
             client.handle_timeout(now);
         }
         self.drain(air);
+    }
+
+    fn slots(&self, until: Instant) -> Vec<Slot> {
+        let switches = self.notes.iter().filter_map(|(at, note)| match *note {
+            Note::Switched { to, took } => Some((to, *at, took)),
+            Note::Found(_) | Note::Associated(_) | Note::Bound(_) => None,
+        });
+        let ends = switches.clone().skip(1).map(|(_, at, took)| {
+            // The radio left so long before it was back.
+            Instant::from_nanos(at.as_nanos().saturating_sub(took.as_nanos() as u64))
+        });
+        let slot = |((to, from, _), until): ((NetworkId, Instant, Duration), Instant)| {
+            (self.at, format!("network {}", to.0), from, until)
+        };
+        switches.zip(ends.chain([until])).map(slot).collect()
     }
 }
 
@@ -319,6 +401,8 @@ impl core::fmt::Debug for JugglerMachine {
     }
 }
 
+/// The machine's own timer has none.
+const CYCLE_TAG: u16 = 1;
 const KINDS: [DhcpKind; 5] = [
     DhcpKind::Discover,
     DhcpKind::Offer,

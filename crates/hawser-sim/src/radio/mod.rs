@@ -64,6 +64,7 @@ mod access_point;
 mod client;
 mod context;
 mod juggler;
+mod marking;
 mod multifacet;
 mod peer;
 #[cfg(test)]
@@ -87,9 +88,10 @@ pub use client::ClientMachine;
 pub use context::{AirContext, Finished};
 pub use juggler::{JugglerMachine, Note};
 pub(crate) use juggler::{dhcp_message, dhcp_packet};
+pub(crate) use marking::Marking;
 pub use multifacet::{RepeaterConfig, RepeaterMachine, StripingMachine, Waiting};
 pub use peer::PeerMachine;
-pub use timeline::Timeline;
+pub use timeline::{Slot, Timeline};
 
 /// A frame as a station of the simulator read it.
 pub type Heard = Reception<Frame<Packet>>;
@@ -120,6 +122,12 @@ pub trait Machine: Any {
     /// A timer fired; `tag` is what it was made with.
     fn handle_timer(&mut self, tag: u16, air: &mut AirContext<'_, '_>) {
         let _ = (tag, air);
+    }
+
+    /// The slots of its radio so far, the last until the present, for [`Timeline`].
+    fn slots(&self, until: Instant) -> Vec<Slot> {
+        let _ = until;
+        Vec::new()
     }
 }
 
@@ -334,10 +342,14 @@ impl Radio {
     /// What was recorded, as a page; `names` are the stations' in the order in which they were added.
     #[must_use]
     pub fn timeline(&self, title: &str, names: Vec<String>) -> String {
+        let (first, last) = (self.log().first(), self.log().last());
+        let from = first.map_or(Instant::ZERO, |sent| sent.start);
+        let until = last.map_or(Instant::ZERO, |sent| sent.end);
+        let slots = self.machines.iter().flat_map(|machine| machine.slots(until));
         let timeline = Timeline {
             title: title.to_owned(),
             stations: names,
-            slots: Vec::new(),
+            slots: slots.filter(|(.., end)| *end > from).collect(),
             queues: self.queues.clone().unwrap_or_default(),
         };
         timeline.html(self.log())

@@ -8,6 +8,9 @@ use std::fmt::Write as _;
 use hawser_netem::air::{Kind, StationId, Transmitted};
 use hawser_units::Instant;
 
+/// A slot of a shared radio: whose, what for, from, until.
+pub type Slot = (StationId, String, Instant, Instant);
+
 /// What is drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
@@ -15,8 +18,8 @@ pub struct Timeline {
     pub title: String,
     /// The name of each station, in the order of their numbers.
     pub stations: Vec<String>,
-    /// The slots of shared radios: whose, what, from, until.
-    pub slots: Vec<(StationId, String, Instant, Instant)>,
+    /// The slots of shared radios.
+    pub slots: Vec<Slot>,
     /// Queue lengths where they changed.
     pub queues: Vec<(StationId, Instant, usize)>,
 }

@@ -21,6 +21,12 @@ pub trait Experiment: Sync {
     /// # Errors
     /// [`ExperimentError`] when the set-up cannot be built or does not come to an end; its claims are `outside` then.
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError>;
+
+    /// A picture of the air during a second of its most telling run ([`crate::radio::Timeline`]); `None` when it is not on the air, or has none.
+    fn timeline(&self, seed: u64) -> Option<String> {
+        let _ = seed;
+        None
+    }
 }
 
 /// What one run of an experiment found.

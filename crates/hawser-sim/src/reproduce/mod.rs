@@ -16,5 +16,7 @@ pub use quantity::{Dimension, Quantity, Unit};
 pub use registry::EXPERIMENTS;
 pub(crate) use report::number;
 pub use report::{ClaimReport, ReproductionReport, SpreadReport};
-pub use runner::{JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run};
+pub use runner::{
+    JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run, timeline,
+};
 pub use verdict::{Evidence, Judgement, Verdict, judge};

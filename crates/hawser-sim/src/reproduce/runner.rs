@@ -92,12 +92,19 @@ impl Reproduction {
     }
 }
 
-/// Runs what the selected claims need, and judges them.
-pub fn run(
+/// The set-up and the page of the first experiment behind the selected claims that draws the air; `None` when none of them does.
+#[must_use]
+pub fn timeline(
     selected: &[Selected],
-    plan: &Plan<'_>,
-    on_progress: &(dyn Fn(Progress<'_>) + Sync),
-) -> Reproduction {
+    experiments: &[&dyn Experiment],
+    seed: u64,
+) -> Option<(&'static str, String)> {
+    let of = |experiment: &&dyn Experiment| Some((*experiment.setups().first()?, experiment.timeline(seed)?));
+    needed(selected, experiments).iter().find_map(of)
+}
+
+/// The experiments that measure one of the selected claims.
+fn needed<'a>(selected: &[Selected], experiments: &[&'a dyn Experiment]) -> Vec<&'a dyn Experiment> {
     let wanted: BTreeSet<&str> = selected.iter().map(|(_, _, claim)| claim.id.as_str()).collect();
     let is_needed = |experiment: &&dyn Experiment| {
         experiment
@@ -105,7 +112,16 @@ pub fn run(
             .iter()
             .any(|claim| wanted.contains(claim.as_str()))
     };
-    let needed: Vec<&dyn Experiment> = plan.experiments.iter().copied().filter(is_needed).collect();
+    experiments.iter().copied().filter(is_needed).collect()
+}
+
+/// Runs what the selected claims need, and judges them.
+pub fn run(
+    selected: &[Selected],
+    plan: &Plan<'_>,
+    on_progress: &(dyn Fn(Progress<'_>) + Sync),
+) -> Reproduction {
+    let needed = needed(selected, plan.experiments);
     let findings = run_all(&needed, plan, on_progress);
     let evidence = gather(&needed, &findings);
     let claims = selected

@@ -3,68 +3,83 @@
 //! ```text
 //!   server -- down --> access point ~~~ station -- bus --> client        (and back: bus, air, up)
 //! ```
-//! Every station hears every other one of its channel; how well a network's own two read each other is what the scenario says.
+//! Every station hears every other one of its channel; how well a network's own two read each other is what the scenario says. Networks with slots
+//! have one station of the client together, which visits their channels in turn.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use hawser_netem::LinkConfig;
 use hawser_netem::air::phy::Standard;
 use hawser_netem::air::{AccessPointConfig, RateControl, Signal, StationConfig, StationId};
-use hawser_netem::scenario::{Scenario, Wifi};
-use hawser_units::{Instant, Rate};
+use hawser_netem::scenario::{Scenario, Slots, Wifi};
+use hawser_radio::all_aps::{AccessPoints, slots};
+use hawser_radio::juggler::{Config, Juggler, NetworkConfig, NetworkId};
+use hawser_units::{Duration, Instant, Rate};
 
-use super::Hop;
+use super::{Hop, RunError};
 use crate::app::{Cbr, DatagramSink};
 use crate::host::{End, Host, Way, join};
 use crate::network::{Network, NodeId};
 use crate::packet::{Address, FlowId};
-use crate::radio::{Radio, wire, wire_both};
+use crate::radio::{ClientMachine, JugglerMachine, Marking, Radio, wire, wire_both};
 
 /// The radio node of a scenario, with what belongs to whom.
 pub(super) struct Air {
     pub(super) node: NodeId,
+    stations: Stations,
+}
+
+#[derive(Default)]
+struct Stations {
     /// Of every station, in their order.
     names: Vec<String>,
     /// Access point and client of each network that has them.
     pairs: Vec<Option<(StationId, StationId)>>,
+    /// What a network is to the radio that it shares.
+    slots: Vec<Option<NetworkId>>,
     /// The same of each stranger, with the load.
     strangers: Vec<(StationId, StationId, Rate)>,
 }
 
 impl Air {
     /// Adds a radio with all stations; `None` when the scenario has none.
-    pub(super) fn build(scenario: &Scenario, network: &mut Network) -> Option<Self> {
-        scenario.networks.iter().find(|network| network.wifi.is_some())?;
+    pub(super) fn build(scenario: &Scenario, network: &mut Network) -> Result<Option<Self>, RunError> {
+        if scenario.networks.iter().all(|network| network.wifi.is_none()) {
+            return Ok(None);
+        }
         let mut radio = Radio::new(network.streams().seed("air"));
-        let (mut names, mut pairs, mut strangers) = (Vec::new(), Vec::new(), Vec::new());
-        let mut pair = |radio: &mut Radio, wifi: &Wifi, name: &str| {
-            let ap = radio.add_access_point(station(wifi), AccessPointConfig::default());
-            let client = radio.add_client(station(wifi), ap);
-            names.extend([format!("{name}: access point"), format!("{name}: station")]);
-            (ap, client)
-        };
-        for described in &scenario.networks {
+        let mut stations = Stations::default();
+        let shared = share(scenario, &mut radio, &mut stations)?;
+        for (index, described) in scenario.networks.iter().enumerate() {
             let Some(wifi) = &described.wifi else {
-                pairs.push(None);
+                stations.pairs.push(None);
                 continue;
             };
-            pairs.push(Some(pair(&mut radio, wifi, &described.name)));
-            for (index, rate) in wifi.neighbours.iter().enumerate() {
-                let (ap, client) = pair(&mut radio, wifi, &format!("{} {}", described.name, index + 1));
-                strangers.push((ap, client, *rate));
+            let pair = match shared[index] {
+                Some(pair) => pair,
+                None => stations.add_pair(&mut radio, wifi, &described.name),
+            };
+            stations.pairs.push(Some(pair));
+            for (number, rate) in wifi.neighbours.iter().enumerate() {
+                let name = format!("{} {}", described.name, number + 1);
+                let (ap, client) = stations.add_pair(&mut radio, wifi, &name);
+                stations.strangers.push((ap, client, *rate));
             }
         }
-        let all: Vec<StationId> = (0..names.len() as u16).map(StationId).collect();
+        let all: Vec<StationId> = (0..stations.names.len() as u16).map(StationId).collect();
         radio.set_all_signals(&all, &Signal::clear());
-        for (described, pair) in scenario.networks.iter().zip(&pairs) {
+        for (described, pair) in scenario.networks.iter().zip(&stations.pairs) {
             if let (Some(wifi), Some((ap, client))) = (&described.wifi, pair) {
                 radio.set_signals(*ap, *client, &wifi.signal);
             }
         }
-        Some(Self {
+        compare_access_points(scenario, &stations.pairs, &mut radio);
+        Ok(Some(Self {
             node: network.add(radio),
-            names,
-            pairs,
-            strangers,
-        })
+            stations,
+        }))
     }
 
     /// Joins the stations of network `index` to its two ends; `None` when it has none.
@@ -76,7 +91,7 @@ impl Air {
         (down, up): (LinkConfig, LinkConfig),
         network: &mut Network,
     ) -> Option<Hop> {
-        let (ap, client) = self.pairs[index]?;
+        let (ap, client) = self.stations.pairs[index]?;
         let behind = wire_both(network, name, (self.node, ap), far, (down, up));
         let bus = wire(
             network,
@@ -86,6 +101,11 @@ impl Air {
             near,
             LinkConfig::default(),
         );
+        if let Some(id) = self.stations.slots[index] {
+            let radio: &mut Radio = network.node_mut(self.node).expect("it was added as a radio");
+            let machine: &mut JugglerMachine = radio.machine_mut(client).expect("it has slots");
+            machine.set_wire(id, bus);
+        }
         Some(Hop {
             carries: [behind.to_radio, behind.from_radio],
             sends: [behind.to_radio, bus.to_radio],
@@ -102,7 +122,7 @@ impl Air {
 
     /// Lets the strangers send until `end`.
     pub(super) fn start_strangers(&self, network: &mut Network, (start, end): (Instant, Instant)) {
-        for (index, (ap, client, rate)) in self.strangers.iter().enumerate() {
+        for (index, (ap, client, rate)) in self.stations.strangers.iter().enumerate() {
             let (server, laptop) = (network.add(Host::default()), network.add(Host::default()));
             let (far, near) = (network.address(server), network.address(laptop));
             self.assign(near, *client, network);
@@ -138,6 +158,12 @@ impl Air {
         }
     }
 
+    /// Whether a client marks packets.
+    pub(super) fn marks(scenario: &Scenario) -> bool {
+        let wifi = |network: &hawser_netem::scenario::Network| network.wifi.as_ref().map(|wifi| wifi.marks);
+        scenario.networks.iter().filter_map(wifi).any(|marks| marks)
+    }
+
     pub(super) fn record(&self, network: &mut Network) {
         let radio: &mut Radio = network.node_mut(self.node).expect("it was added as a radio");
         radio.record();
@@ -146,7 +172,101 @@ impl Air {
     /// What was recorded, as a page.
     pub(super) fn timeline(&self, title: &str, network: &Network) -> Option<String> {
         let radio: &Radio = network.node(self.node)?;
-        Some(radio.timeline(title, self.names.clone()))
+        Some(radio.timeline(title, self.stations.names.clone()))
+    }
+}
+
+impl Stations {
+    fn add_pair(&mut self, radio: &mut Radio, wifi: &Wifi, name: &str) -> (StationId, StationId) {
+        let ap = radio.add_access_point(station(wifi), AccessPointConfig::default());
+        let client = radio.add_client(station(wifi), ap);
+        self.names
+            .extend([format!("{name}: access point"), format!("{name}: station")]);
+        (ap, client)
+    }
+}
+
+/// The networks that share a radio, by their places, and how their slots are made.
+struct Sharing<'a> {
+    networks: Vec<(usize, &'a str, &'a Wifi)>,
+    slots: Slots,
+}
+
+/// `None` when no network has slots.
+fn with_slots(scenario: &Scenario) -> Result<Option<Sharing<'_>>, RunError> {
+    let networks = scenario.networks.iter().enumerate();
+    let found = networks.filter_map(|(index, network)| {
+        let wifi = network.wifi.as_ref()?;
+        Some(((index, network.name.as_str(), wifi), wifi.slots?))
+    });
+    let (networks, kinds): (Vec<_>, Vec<_>) = found.unzip();
+    let (Some((.., first)), Some(&slots)) = (networks.first(), kinds.first()) else {
+        return Ok(None);
+    };
+    let is_alike = |(.., wifi): &(usize, &str, &Wifi)| wifi.standard == first.standard && !wifi.marks;
+    if networks.iter().all(is_alike) && kinds.iter().all(|kind| *kind == slots) {
+        Ok(Some(Sharing { networks, slots }))
+    } else {
+        Err(RunError::Slots)
+    }
+}
+
+/// Adds the access points of networks with slots, and the one radio that visits them; gives the stations of each.
+fn share(
+    scenario: &Scenario,
+    radio: &mut Radio,
+    stations: &mut Stations,
+) -> Result<Vec<Option<(StationId, StationId)>>, RunError> {
+    let mut pairs = vec![None; scenario.networks.len()];
+    stations.slots = vec![None; scenario.networks.len()];
+    let Some(Sharing { networks, slots }) = with_slots(scenario)? else {
+        return Ok(pairs);
+    };
+    let mut points = Vec::new();
+    for (_, name, wifi) in &networks {
+        points.push(radio.add_access_point(station(wifi), AccessPointConfig::default()));
+        stations.names.push(format!("{name}: access point"));
+    }
+    stations.names.push("shared radio".to_owned());
+    let first = networks[0].2;
+    let client = radio.add_machine(vec![station(first)], |own| {
+        let config = Config {
+            slot: MILLISECOND,
+            ..Config::default()
+        };
+        let cycle = slots::Config::default();
+        let weight = (cycle.cycle / networks.len() as u32).as_millis() as u32;
+        let mut machine = JugglerMachine::new(own[0], Juggler::new(config, first.channel, Instant::ZERO));
+        for ((index, _, wifi), point) in networks.iter().zip(&points) {
+            let network = NetworkConfig::access_point(*index as u32, *point, wifi.channel);
+            stations.slots[*index] = Some(machine.add(network.weight(weight), None));
+        }
+        if slots == Slots::Adaptive {
+            machine.set_adaptive(cycle);
+        }
+        machine
+    })[0];
+    for ((index, ..), point) in networks.iter().zip(points) {
+        pairs[*index] = Some((point, client));
+    }
+    Ok(pairs)
+}
+
+/// Lets the client mark what comes from the worse of its access points on a channel, where the scenario says so.
+fn compare_access_points(scenario: &Scenario, pairs: &[Option<(StationId, StationId)>], radio: &mut Radio) {
+    let mut channels: BTreeMap<u16, Rc<RefCell<AccessPoints>>> = BTreeMap::new();
+    for (described, pair) in scenario.networks.iter().zip(pairs) {
+        let wifi = described.wifi.as_ref().filter(|wifi| wifi.marks);
+        let (Some(wifi), Some((ap, client))) = (wifi, pair) else {
+            continue;
+        };
+        let comparison = channels.entry(wifi.channel).or_insert_with(|| {
+            let seed = scenario.seed.wrapping_add(u64::from(wifi.channel));
+            Rc::new(RefCell::new(AccessPoints::new(Default::default(), seed)))
+        });
+        let gate = Marking::join(comparison, *ap, *client);
+        let machine: &mut ClientMachine = radio.machine_mut(*client).expect("it was added as a client");
+        machine.set_gate(gate);
     }
 }
 
@@ -163,10 +283,13 @@ fn station(wifi: &Wifi) -> StationConfig {
         } else {
             1
         },
+        monitor: wifi.marks,
         ..StationConfig::fixed(wifi.standard, wifi.channel, lowest)
     }
 }
 
+/// The slot of weight one.
+const MILLISECOND: Duration = Duration::from_millis(1);
 /// Full datagrams. Units: bytes of UDP payload.
 const STRANGE_DATAGRAM: u16 = 1472;
 /// Flows of workloads are numbered from 1.

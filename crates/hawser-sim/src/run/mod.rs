@@ -52,6 +52,11 @@ pub enum RunError {
     /// A picture of the air is wanted, and there is none.
     #[error("no network of the scenario has wifi = {{ .. }}: there is no air to draw")]
     NoAir,
+    /// The networks of a shared radio do not fit together.
+    #[error(
+        "networks whose wifi has slots share one radio: give all the same standard and slots, and none marks"
+    )]
+    Slots,
     /// The congestion control is not modelled.
     #[error("congestion control {name:?} is not modelled; use {known}")]
     Congestion {
@@ -143,6 +148,8 @@ struct World {
     start: Instant,
     hops: Vec<Hop>,
     air: Option<Air>,
+    /// Whether senders have to hear marks.
+    marks: bool,
     /// How the client sees each way to the server, and the server the same.
     ways: Vec<(Way, Way)>,
 }
@@ -171,7 +178,7 @@ impl World {
         } else {
             (client, server)
         };
-        let air = Air::build(scenario, &mut network);
+        let air = Air::build(scenario, &mut network)?;
         let mut hops = Vec::new();
         for (index, described) in scenario.networks.iter().enumerate() {
             let both = described.links.clone().unwrap_or_else(cable);
@@ -212,6 +219,7 @@ impl World {
             start,
             hops,
             air,
+            marks: Air::marks(scenario),
             ways: Vec::new(),
         };
         match via {

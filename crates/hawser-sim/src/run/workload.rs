@@ -146,7 +146,7 @@ impl Running {
         let start = world.start;
         let opening = opening(direction);
         if self.is_multipath {
-            let config = multipath_config(congestion, opening)?;
+            let config = multipath_config(congestion, opening, world.marks)?;
             let ways = world.ways.len();
             let source = MptcpSource::new(config, ways, total, start);
             let sink = MptcpSink::new(config, ways, total, start);
@@ -410,7 +410,11 @@ fn quic_config(opening: Opening, is_tunnelled: bool) -> tcp::Config {
     }
 }
 
-fn multipath_config(congestion: &str, opening: Opening) -> core::result::Result<mptcp::Config, RunError> {
+fn multipath_config(
+    congestion: &str,
+    opening: Opening,
+    ecn: bool,
+) -> core::result::Result<mptcp::Config, RunError> {
     let coupling = match congestion {
         "lia" => Coupling::Lia,
         "olia" => Coupling::Olia,
@@ -424,6 +428,7 @@ fn multipath_config(congestion: &str, opening: Opening) -> core::result::Result<
     Ok(mptcp::Config {
         tcp: tcp::Config {
             opening,
+            ecn,
             ..config.tcp
         },
         ..config

@@ -460,6 +460,9 @@ impl Sender {
         if let Some(sample) = delivered.round_trip {
             self.measure(sample);
             self.watch_slow_start(sample, now);
+        } else if advanced > 0 && segment.echo > Instant::ZERO {
+            // Where nothing else measures, time stamps do (RFC 7323 section 4; Linux `tcp_ack_update_rtt`).
+            self.measure(now.since(segment.echo));
         }
         if advanced > 0 && self.episode.is_some() {
             self.on_progress(segment, advanced);
@@ -515,8 +518,8 @@ impl Sender {
             self.leave_flight(&record);
             self.on_delivered(&record, now, delivered);
         }
-        if has_repaired {
-            // What came after the hole may have waited for its repair, however long that took.
+        if has_repaired && self.config.recovery.is_selective() {
+            // What came after the hole and was not named may have waited for its repair, however long that took.
             delivered.round_trip = sampled;
         }
         self.una = ack;

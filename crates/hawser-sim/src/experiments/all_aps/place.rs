@@ -12,8 +12,8 @@ use crate::app::{Cbr, DatagramSink, Meter, TcpSink, TcpSource};
 use crate::host::{Application, End, Host, SocketId, Way, join};
 use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
 use crate::network::{Network, NodeId};
-use crate::packet::{Address, Body, Ecn, FlowId, Packet};
-use crate::radio::{ClientMachine, Gate, Heard, Look, Radio, Wire, wire};
+use crate::packet::{Address, FlowId};
+use crate::radio::{ClientMachine, Marking, Radio, Wire, wire};
 use crate::tcp;
 
 /// Access points, clients and a server.
@@ -176,13 +176,7 @@ impl Place {
                 radio.set_signals(*other, station, &Signal::clear());
             }
             if marks {
-                comparison.borrow_mut().join();
-                let gate = Marking {
-                    comparison: comparison.clone(),
-                    place: stations.len(),
-                    access_point: ids[index],
-                    station,
-                };
+                let gate = Marking::join(&comparison, ids[index], station);
                 let machine: &mut ClientMachine = radio.machine_mut(station).expect("it is a client");
                 machine.set_gate(gate);
             }
@@ -404,36 +398,3 @@ impl Place {
 
 /// Downloads begin when all have joined.
 pub(super) const START: Instant = Instant::from_nanos(500_000_000);
-
-/// The comparison of access points at a client, just before IP.
-pub(super) struct Marking {
-    comparison: Rc<RefCell<AccessPoints>>,
-    /// Among the client's access points.
-    place: usize,
-    access_point: StationId,
-    station: StationId,
-}
-
-impl Gate for Marking {
-    fn handle_packet(&mut self, packet: &mut Packet, look: Look) -> bool {
-        let mut comparison = self.comparison.borrow_mut();
-        if let Body::Tcp(segment) = &packet.body
-            && segment.echo != Instant::ZERO
-        {
-            comparison.handle_round_trip(self.place, look.now.since(segment.echo));
-        }
-        if packet.ecn == Ecn::Capable && comparison.handle_packet(self.place, look.now) {
-            packet.ecn = Ecn::Marked;
-        }
-        true
-    }
-
-    fn handle_heard(&mut self, _at: StationId, frame: &Heard, now: Instant) {
-        if frame.from == self.access_point && frame.to == Some(self.station) {
-            let rate = frame.rate.as_bps() as f64;
-            let mut comparison = self.comparison.borrow_mut();
-            comparison.handle_frame(self.place, frame.sequence, frame.retry, rate, now);
-            comparison.handle_timeout(now);
-        }
-    }
-}

@@ -1,6 +1,7 @@
 //! Figures 5 and 6: half of a file over each of two access points.
 
 use super::lab::{Behind, FILE, Lab, Laptop, Plan, Transfer, halves, two};
+use crate::radio::Radio;
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use hawser_units::Duration;
 
@@ -45,6 +46,28 @@ impl Experiment for Striping {
         times(&rows, &mut findings);
         repetitions(&rows, &mut findings);
         Ok(findings)
+    }
+
+    fn timeline(&self, seed: u64) -> Option<String> {
+        let plan = Plan {
+            seed,
+            laptop: halves(),
+            networks: two(1000.0),
+        };
+        let mut lab = plan.build();
+        let start = lab.start();
+        (0..2).for_each(|network| {
+            lab.download(network, None, start);
+        });
+        lab.network.run(start + Duration::from_secs(2));
+        lab.network.node_mut::<Radio>(lab.air)?.record();
+        lab.network.run(start + Duration::from_secs(3));
+        let radio: &Radio = lab.network.node(lab.air)?;
+        let names = ["channel 1: access point", "channel 11: access point", "laptop"];
+        Some(radio.timeline(
+            "Figure 5: one radio, two access points",
+            names.map(str::to_owned).to_vec(),
+        ))
     }
 }
 

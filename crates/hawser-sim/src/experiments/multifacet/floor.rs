@@ -419,6 +419,29 @@ pub(crate) fn throughput(
     floor.rate(flow, warm_up, warm_up + length)
 }
 
+/// A second of a floor on which every client downloads, drawn after the throttle has found its place.
+pub(crate) fn picture(setup: &Setup, load: Load, title: &str, seed: u64) -> Option<String> {
+    let mut floor = Floor::new(setup, seed);
+    for client in 0..setup.clients {
+        floor.download(client, load);
+    }
+    floor.network.run(START + DRAWN_AFTER);
+    floor.record();
+    floor.network.run(START + DRAWN_AFTER + Duration::from_secs(1));
+    let radio: &Radio = floor.network.node(floor.air)?;
+    let on_air = if setup.down.is_some() { setup.clients } else { 0 };
+    let links = ["access point", "repeater"]
+        .iter()
+        .flat_map(|name| ["own", "shared"].map(|link| format!("{name}, {link}")));
+    let clients = (0..on_air).map(|client| format!("client {}", client + 1));
+    let others = (1..=setup.competitors.len())
+        .flat_map(|n| [format!("competitor {n}'s peer"), format!("competitor {n}")]);
+    let beacons = setup.channels.iter().filter(|_| setup.neighbours);
+    let beacons = beacons.map(|channel| format!("others on channel {channel}"));
+    let names = links.chain(clients).chain(others).chain(beacons).collect();
+    Some(radio.timeline(title, names))
+}
+
 fn add_link(radio: &mut Radio, setup: &Setup) -> ([StationId; 2], [StationId; 2]) {
     let configs = || {
         let hops = [&setup.own, &setup.shared];
@@ -497,6 +520,8 @@ pub(crate) fn mptcp_config() -> mptcp::Config {
     mptcp::Config::v0_89(Coupling::Lia)
 }
 
+/// After the downloads' start.
+const DRAWN_AFTER: Duration = Duration::from_secs(3);
 /// When downloads begin.
 pub(crate) const START: Instant = Instant::from_nanos(100_000_000);
 /// Frames that a driver keeps. Source: ath9k's limit for each access category.

@@ -7,7 +7,7 @@
 
 use hawser_units::{Duration, Instant};
 
-use super::floor::{Floor, Hop, Load, Scheme, Setup, ht};
+use super::floor::{Floor, Hop, Load, Scheme, Setup, ht, picture};
 use super::hops::{sixty, thirty, twenty};
 use super::others::{Competitor, FAINT, NEAR, Who};
 use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
@@ -19,6 +19,20 @@ pub struct Reaction;
 /// Units: seconds.
 const LENGTH: u64 = 200;
 const HALF: Duration = Duration::from_millis(500);
+
+/// The floor with the interferer.
+fn interfered() -> Setup {
+    let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), Scheme::Multifacet);
+    setup.competitors.push(Competitor {
+        channel: setup.channels[1],
+        rate: ht(4, 2, false),
+        aggregate: Hop::fixed(4, 2, false).aggregate,
+        load: 30.0,
+        near: vec![(Who::Repeater, FAINT), (Who::Clients, NEAR)],
+        period: Some(HALF * 2),
+    });
+    setup
+}
 
 impl Experiment for Reaction {
     fn setups(&self) -> &'static [&'static str] {
@@ -32,16 +46,7 @@ impl Experiment for Reaction {
     }
 
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
-        let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), Scheme::Multifacet);
-        setup.competitors.push(Competitor {
-            channel: setup.channels[1],
-            rate: ht(4, 2, false),
-            aggregate: Hop::fixed(4, 2, false).aggregate,
-            load: 30.0,
-            near: vec![(Who::Repeater, FAINT), (Who::Clients, NEAR)],
-            period: Some(HALF * 2),
-        });
-        let mut floor = Floor::new(&setup, seed);
+        let mut floor = Floor::new(&interfered(), seed);
         floor.download(0, Load::Tcp);
         floor.network.run(Instant::ZERO + Duration::from_secs(LENGTH));
         let reductions = floor.access_point().reductions();
@@ -62,5 +67,14 @@ impl Experiment for Reaction {
         let slowest = reactions.iter().copied().fold(0.0, f64::max);
         findings.value("M.fig12.max", slowest, Unit::Millis);
         Ok(findings)
+    }
+
+    fn timeline(&self, seed: u64) -> Option<String> {
+        picture(
+            &interfered(),
+            Load::Tcp,
+            "Figure 12: an interferer near the client",
+            seed,
+        )
     }
 }

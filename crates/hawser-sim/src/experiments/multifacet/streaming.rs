@@ -4,8 +4,11 @@
 //! segment's throughput carry, and begins with the slowest.
 //!
 //! What the paper does not state, and what was taken: that rule; the hops of figure 8a; the wired delays of figure 8a, one clip at each. The clip is
-//! ten segments as in the paper, but of 6 s instead of 30. The claim's sentence has two readings; measured is the share of Multifacet's segments that
-//! are of a higher rate than the same segment over MPTCP.
+//! ten segments as in the paper, but of 6 s instead of 30.
+//!
+//! The claim's sentence has two readings: the share of Multifacet's segments at the highest rate, or of those that are of a higher rate than the
+//! same segment over MPTCP. Measured is the first: the figure counts the segments of each rate, and its caption speaks of the
+//! highest; pairs of segments are not in it. (Before a look at the results the second was taken, which stands with the evidence of the order.)
 
 use hawser_units::Duration;
 
@@ -110,12 +113,16 @@ impl Experiment for Streaming {
         let ours = share(pairs().filter(|(ours, _)| top(ours)).count());
         let theirs = share(pairs().filter(|(_, theirs)| top(theirs)).count());
         let mut findings = Findings::default();
-        findings.value("M.fig8b.top", higher, Unit::Percent);
+        findings.value("M.fig8b.top", ours, Unit::Percent);
         let percent = |name: &str, value| (name.to_owned(), Quantity::new(value, Unit::Percent));
         findings.shape(
             "M.fig8b.order",
             ours > theirs,
-            vec![percent("multifacet", ours), percent("mptcp", theirs)],
+            vec![
+                percent("multifacet", ours),
+                percent("mptcp", theirs),
+                percent("higher than the same over mptcp", higher),
+            ],
         );
         Ok(findings)
     }
