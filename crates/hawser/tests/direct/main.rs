@@ -290,6 +290,22 @@ fn rules_decide_and_a_reload_changes_them() {
 }
 
 #[test]
+fn a_kill_switch_is_refused_before_anything_is_touched() {
+    let Some(world) = World::new() else { return };
+    world.write_config("kill_switch = true\n");
+    let before = world.system();
+    let dir = world.dir.path().to_str().expect("a path");
+    let output = world.run(&["up", "--direct", "--dir", dir]);
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("client.toml: kill_switch = true needs a hub"),
+        "{said}"
+    );
+    assert_eq!(world.system(), before);
+}
+
+#[test]
 fn weights_are_kept_to() {
     let Some(world) = World::new() else { return };
     world.write_config("[networks.net1]\nweight = 3\n");
