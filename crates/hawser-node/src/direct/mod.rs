@@ -81,6 +81,8 @@ struct Direct {
     next_sample: Instant,
     /// When a network that could not be used is tried again.
     retry_at: Option<Instant>,
+    /// When rules that the kernel has not taken are tried again.
+    rules_wait_until: Option<Instant>,
     /// Whether the interface leads anywhere, for IPv4 and IPv6; nothing before the first look.
     is_open: [Option<bool>; 2],
     started: Clock,
@@ -111,6 +113,7 @@ impl Direct {
             heard,
             next_sample: Instant::from_nanos(0),
             retry_at: None,
+            rules_wait_until: None,
             is_open: [None; 2],
             started: Clock::now(),
             notice: None,
@@ -123,7 +126,7 @@ impl Direct {
         let mut signals = Signals::new()?;
         self.on_networks(watch.next().await?).await?;
         self.on_time();
-        self.apply()?;
+        self.apply();
         self.open_or_close().await?;
         self.system.undo_left().await;
         loop {
@@ -146,7 +149,7 @@ impl Direct {
                 self.on_networks(self.seen.clone()).await?;
             }
             self.on_time();
-            self.apply()?;
+            self.apply();
             self.open_or_close().await?;
             if matches!(next, Next::End) {
                 return Ok(());
@@ -161,7 +164,7 @@ impl Direct {
             self.system.sysctl("net/ipv4/ip_forward", "1")?;
             self.system.forward_ipv6()?;
         }
-        self.apply()?;
+        self.set_rules()?;
         self.system.link_up(&interface).await?;
         for address in self.config.direct.own() {
             let ipv6 = address.is_ipv6();
@@ -193,6 +196,7 @@ impl Direct {
             self.rules.poll_timeout(),
             self.releases.poll_timeout(),
             self.retry_at,
+            self.rules_wait_until,
         ]
         .into_iter()
         .flatten()
@@ -216,7 +220,7 @@ impl Direct {
             self.rules
                 .handle_networks(self.networks.candidates(&self.config), time);
             // New flows avoid it before those that are on it are let go.
-            self.apply()?;
+            self.apply();
             self.system.close_network_table(gone.number).await?;
             let keep = if gone.has_kept_address() {
                 self.config.direct.keep_flows.0
@@ -316,7 +320,23 @@ impl Direct {
     }
 
     /// Tells the kernel what the rules say, if that has changed, and lets go of flows that are due.
-    fn apply(&mut self) -> anyhow::Result<()> {
+    fn apply(&mut self) {
+        let now = self.now();
+        if self.rules_wait_until.is_none_or(|at| at <= now) {
+            self.rules_wait_until = None;
+            if let Err(error) = self.set_rules() {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "the rules are as before");
+                self.notice = Some(error);
+                // A control group may have ended in this moment, and its rule with it.
+                self.rules.leave_out_cgroups();
+                self.rules_wait_until = Some(now + RETRY_AFTER);
+            }
+        }
+        self.releases.handle_timeout(now);
+    }
+
+    fn set_rules(&mut self) -> anyhow::Result<()> {
         let ruleset = self.rules.ruleset(&self.config, &self.networks);
         if self.rules.applied() != Some(&ruleset) {
             self.system
@@ -326,7 +346,6 @@ impl Direct {
             self.rules.set_applied(ruleset);
             self.name_choices();
         }
-        self.releases.handle_timeout(self.now());
         Ok(())
     }
 
@@ -460,7 +479,7 @@ fn prepare_interface(system: &mut System, name: &str) {
 
 /// Of the interface until a network is there; what networks have counts then.
 const FIRST_MTU: u16 = 1500;
-/// What keeps the kernel from taking a route is over soon, or a person's business.
+/// What keeps the kernel from taking a route or a rule is over soon, or a person's business.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Often enough to see what a download reaches, rarely enough to cost nothing.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);

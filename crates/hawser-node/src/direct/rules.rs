@@ -151,10 +151,20 @@ impl Rules {
 
     /// Control groups come and go with what runs in them.
     pub(super) fn look_at_cgroups(&mut self) {
+        let root = Path::new("/sys/fs/cgroup");
+        // nft knows groups only there, and only where no version 1 is in between.
+        let is_unified = root.join("cgroup.controllers").exists();
         for line in &mut self.lines {
             if let Some(cgroup) = &line.flows.cgroup {
-                line.is_possible = Path::new("/sys/fs/cgroup").join(cgroup).is_dir();
+                line.is_possible = is_unified && root.join(cgroup).is_dir();
             }
+        }
+    }
+
+    /// Until the next look, no control group is there.
+    pub(super) fn leave_out_cgroups(&mut self) {
+        for line in &mut self.lines {
+            line.is_possible &= line.flows.cgroup.is_none();
         }
     }
 
