@@ -137,8 +137,10 @@ impl Pmtu {
         self.tries = 0;
         self.too_large = self.candidate();
         if self.confirming {
+            // The probes may have met an outage: the search begins as it did at first, or what it finds would stay a step short.
             self.confirming = false;
             self.known = BASE.min(self.link);
+            self.too_large = self.link + 1;
         }
     }
 
@@ -237,6 +239,19 @@ mod tests {
             "{:?}",
             found.since(now)
         );
+    }
+
+    #[test]
+    fn an_outage_that_looks_like_a_smaller_size_costs_nothing_in_the_end() {
+        let mut pmtu = Pmtu::new(1500, 68, Instant::ZERO);
+        let now = settle(&mut pmtu, 1500, Instant::ZERO);
+        pmtu.suspect(now);
+        for token in 100..=100 + u64::from(MAX_PROBES) {
+            pmtu.poll(token, pmtu.due());
+        }
+        assert_eq!(pmtu.outer(), 1280);
+        settle(&mut pmtu, 1500, pmtu.due());
+        assert_eq!(pmtu.outer(), 1500);
     }
 
     #[test]
