@@ -1,6 +1,10 @@
 use hawser_proto::assignment::Measure;
 use hawser_proto::policy::Kind;
 
+use std::net::Ipv4Addr;
+
+use hawser_units::Rate;
+
 use super::*;
 
 fn client(text: &str) -> Result<ClientConfig, String> {
