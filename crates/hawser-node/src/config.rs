@@ -13,6 +13,8 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hawser_proto::quota::Quota;
+use hawser_units::Bytes;
 use hawser_wire::data::Class;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -22,7 +24,8 @@ use crate::enrolment::Pool;
 use crate::invitation::HubAddress;
 pub use direct::{DirectConfig, NetworkChoice, RuleConfig, Spread};
 pub use values::{
-    DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, SchedulerName, Span, Speed,
+    Day, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
+    SchedulerName, Size, Span, Speed,
 };
 
 /// Why a configuration file is of no use. Nothing has been touched when it is reported.
@@ -132,6 +135,23 @@ pub struct NetworkConfig {
     pub cost: u32,
     /// Direct mode: who is asked whether the network is alive, in place of the gateway.
     pub probe: Option<IpAddr>,
+    /// Direct mode: what it may carry in a month, both ways together.
+    pub quota: Option<Size>,
+    /// The day of the month on which the quota begins anew.
+    pub reset_day: Day,
+    /// What happens when the quota is used up.
+    pub quota_action: QuotaAction,
+}
+
+impl NetworkConfig {
+    /// The quota, if there is one.
+    #[must_use]
+    pub fn quota(&self) -> Option<Quota> {
+        self.quota.map(|size| Quota {
+            limit: Bytes(size.0),
+            reset_day: self.reset_day.0,
+        })
+    }
 }
 
 /// Scheduler by flow class; what is absent stays at the built-in choice.

@@ -255,3 +255,28 @@ fn the_examples_are_good() {
     client(include_str!("../../../../packaging/client.toml")).unwrap();
     hub(include_str!("../../../../packaging/hub.toml")).unwrap();
 }
+
+#[test]
+fn quotas_are_read_and_what_is_wrong_is_said() {
+    let config =
+        client("[networks.lte]\nquota = \"1.5GB\"\nreset_day = 31\nquota_action = \"drain\"\n").unwrap();
+    let lte = config.network("lte");
+    let quota = lte.quota().unwrap();
+    assert_eq!((quota.limit.0, quota.reset_day), (1_500_000_000, 31));
+    assert_eq!(lte.quota_action, QuotaAction::Drain);
+    let default = config.network("wlan0");
+    assert_eq!((default.quota(), default.reset_day.0), (None, 1));
+    for (text, said) in [
+        ("quota = 10", "10 is not enough: expected an amount with its unit"),
+        ("quota = \"10GBit\"", "\"10GBit\" is wrong"),
+        ("quota = \"0GB\"", "\"0GB\" is wrong"),
+        ("reset_day = 32", "32 is no day of a month"),
+        ("quota_action = \"explode\"", "expected one of"),
+    ] {
+        let error = client(&format!("[networks.lte]\n{text}\n")).unwrap_err();
+        assert!(
+            error.starts_with("client.toml:2: ") && error.contains(said),
+            "{error}"
+        );
+    }
+}

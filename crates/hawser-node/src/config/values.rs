@@ -101,6 +101,40 @@ impl FromStr for Span {
 
 from_text!(Span, "a time with its unit (ms, s, min, h, d), such as \"1h\"");
 
+/// An amount of data in bytes: `"10GB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (number, unit) = split_unit(text)?;
+        let factor = match unit {
+            "B" => 1.0,
+            "kB" => 1e3,
+            "MB" => 1e6,
+            "GB" => 1e9,
+            "TB" => 1e12,
+            "KiB" => 1_024.0,
+            "MiB" => 1_048_576.0,
+            "GiB" => 1_073_741_824.0,
+            _ => return Err(()),
+        };
+        let bytes = number * factor;
+        if (1.0..=1e18).contains(&bytes) {
+            Ok(Self(bytes as u64))
+        } else {
+            Err(())
+        }
+    }
+}
+
+from_text!(
+    Size,
+    "an amount with its unit (B, kB, MB, GB, TB, KiB, MiB, GiB), such as \"10GB\""
+);
+
 fn split_unit(text: &str) -> Result<(f64, &str), ()> {
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(())?;
     let (number, unit) = text.split_at(at);
@@ -308,6 +342,44 @@ impl<'de> Deserialize<'de> for Mtu {
             )))
         }
     }
+}
+
+/// A day of the month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Day(pub u8);
+
+impl Default for Day {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl<'de> Deserialize<'de> for Day {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let day = i64::deserialize(deserializer)?;
+        u8::try_from(day)
+            .ok()
+            .filter(|day| (1..=31).contains(day))
+            .map(Self)
+            .ok_or_else(|| {
+                de::Error::custom(format_args!(
+                    "{day} is no day of a month: expected 1 to 31 (a month that is shorter counts its last day)"
+                ))
+            })
+    }
+}
+
+/// What happens to a network whose quota is used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QuotaAction {
+    /// It takes no new flows, and those that are on it are let go.
+    #[default]
+    Stop,
+    /// It takes no new flows; those that are on it go on.
+    Drain,
+    /// Only said.
+    Warn,
 }
 
 /// What happens to the system's resolvers.

@@ -9,6 +9,7 @@
 mod meter;
 mod networks;
 mod probe;
+mod quotas;
 mod release;
 mod report;
 mod rules;
@@ -19,7 +20,7 @@ use std::time::Instant as Clock;
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::bpf::{self, SocketOptions};
 use hawser_linux::direct::{Intent, TABLE, mark};
-use hawser_linux::netlink::{Network, Watch};
+use hawser_linux::netlink::{Network, Watch, traffic};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
 use hawser_units::{Duration, Instant};
@@ -30,6 +31,7 @@ use crate::client::{ClientOptions, Signals};
 use crate::config::ClientConfig;
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
+use crate::usage::Usage;
 use networks::Networks;
 use probe::Heard;
 use release::Releases;
@@ -75,6 +77,7 @@ struct Direct {
     networks: Networks,
     rules: Rules,
     releases: Releases,
+    usage: Usage,
     /// Where programs say which network they want; absent where the kernel does not permit it.
     options: Option<SocketOptions>,
     heard: mpsc::UnboundedReceiver<Heard>,
@@ -103,6 +106,7 @@ impl Direct {
             networks: Networks::new(tell),
             rules: Rules::new(&config),
             options: socket_options(),
+            usage: Usage::open(&asked.dir),
             asked,
             config,
             system,
@@ -298,7 +302,7 @@ impl Direct {
         let now = self.now();
         if now >= self.next_sample {
             self.next_sample = now + SAMPLE_EVERY;
-            self.networks.sample(now);
+            self.sample(now);
             self.rules.look_at_cgroups();
             // A radio may be at another access point by now.
             self.name_choices();
@@ -313,10 +317,22 @@ impl Direct {
                 self.releases.start(number, now, self.config.direct.keep_flows.0);
             }
         }
+        self.keep_quotas(now);
         self.rules.know(&self.networks, &self.config);
         self.rules
             .handle_networks(self.networks.candidates(&self.config), now);
         self.rules.handle_timeout(now);
+    }
+
+    /// Looks what every network has carried.
+    fn sample(&mut self, now: Instant) {
+        match traffic() {
+            Ok(counted) => {
+                self.networks.handle_counters(&counted, now);
+                self.usage.handle_counters(&counted, now);
+            }
+            Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
+        }
     }
 
     /// Tells the kernel what the rules say, if that has changed, and lets go of flows that are due.
@@ -353,7 +369,11 @@ impl Direct {
     fn name_choices(&mut self) {
         let Some(options) = &mut self.options else { return };
         let mut names = BTreeMap::new();
-        for (number, known) in self.networks.all().filter(|(_, known)| known.network.is_some()) {
+        for (number, known) in self
+            .networks
+            .all()
+            .filter(|(_, known)| known.network.is_some() && !known.is_shut)
+        {
             for name in [Some(&known.name), known.bssid.as_ref()].into_iter().flatten() {
                 names.insert((bpf::NETWORK, name.clone()), mark(0, number));
             }

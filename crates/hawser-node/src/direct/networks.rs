@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 
 use hawser_linux::direct::NUMBERS;
-use hawser_linux::netlink::{Network, NextHop, traffic};
+use hawser_linux::netlink::{Network, NextHop};
 use hawser_linux::wireless::access_point;
 use hawser_proto::assignment;
 use hawser_proto::policy::Kind;
@@ -27,6 +27,8 @@ pub(super) struct Known {
     pub(super) bssid: Option<String>,
     pub(super) probe: Option<Probe>,
     pub(super) meter: Meter,
+    /// Its quota is used up, and that shuts it.
+    pub(super) is_shut: bool,
 }
 
 impl Known {
@@ -38,12 +40,13 @@ impl Known {
             bssid: None,
             probe: None,
             meter: Meter::default(),
+            is_shut: false,
         }
     }
 
     /// Whether new flows may go there.
     pub(super) fn is_alive(&self) -> bool {
-        self.network.is_some() && self.state() != State::Unreachable
+        self.network.is_some() && !self.is_shut && self.state() != State::Unreachable
     }
 
     fn state(&self) -> State {
@@ -95,6 +98,10 @@ impl Networks {
 
     pub(super) fn name(&self, number: u8) -> &str {
         self.known.get(&number).map_or("?", |known| &known.name)
+    }
+
+    pub(super) fn is_shut(&self, number: u8) -> bool {
+        self.known.get(&number).is_some_and(|known| known.is_shut)
     }
 
     /// The number of a name, a new one if need be; those of networks that are gone are used again only when no other is left.
@@ -191,21 +198,26 @@ impl Networks {
             .min()
     }
 
-    /// Looks what every network has carried.
-    pub(super) fn sample(&mut self, now: Instant) {
-        let counted = match traffic() {
-            Ok(counted) => counted,
-            Err(error) => {
-                tracing::debug!(%error, "cannot read what networks carry");
-                return;
-            }
-        };
+    /// The devices' counters: what every network has carried.
+    pub(super) fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
         for known in self.known.values_mut() {
             known.bssid = bssid(&known.name);
             if let Some((_, received, sent)) = counted.iter().find(|(name, ..)| *name == known.name) {
                 known.meter.handle(*received, *sent, now);
             }
         }
+    }
+
+    /// Opens or shuts each network; says which are shut now and were not.
+    pub(super) fn shut(&mut self, is_shut: impl Fn(&str) -> bool) -> Vec<u8> {
+        let mut fresh = Vec::new();
+        for (number, known) in &mut self.known {
+            let before = std::mem::replace(&mut known.is_shut, is_shut(&known.name));
+            if known.is_shut && !before {
+                fresh.push(*number);
+            }
+        }
+        fresh
     }
 
     /// What the rules may choose among.

@@ -177,7 +177,7 @@ impl Rules {
             own: config.direct.own().into(),
             networks: networks
                 .present()
-                .map(|(number, network)| port(number, network))
+                .map(|(number, network)| port(number, network, networks.is_shut(number)))
                 .collect(),
             choices: decisions
                 .filter(|(_, line)| line.is_possible)
@@ -201,13 +201,15 @@ impl Rules {
     }
 }
 
-fn port(number: u8, network: &netlink::Network) -> Port {
+/// A network that is shut has no address to leave with: nobody can choose it, and what it has carried stays told apart.
+fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
     let sources = [(network.v4, false), (network.v6, true)];
     Port {
         number,
         device: network.name.clone(),
         addresses: sources
             .into_iter()
+            .filter(|_| !is_shut)
             .filter_map(|(hop, ipv6)| source(network, hop?, ipv6))
             .collect(),
     }
