@@ -6,6 +6,7 @@
 #[macro_use]
 mod values;
 mod direct;
+mod when;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

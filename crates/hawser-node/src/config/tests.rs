@@ -280,3 +280,35 @@ fn quotas_are_read_and_what_is_wrong_is_said() {
         );
     }
 }
+
+#[test]
+fn conditions_of_rules_are_read_and_named() {
+    let rule = |when: &str| {
+        let text = format!("[[rule]]\nport = 80\nnetwork = \"lte\"\nwhen = {{ {when} }}\n");
+        client(&text).map(|config| config.rules[0].to_string())
+    };
+    let full = "moving = false, battery = true, hours = \"22:00-06:30\", weekdays = [\"fri-sat\", \"mon\"], \
+         cost_below = 5, quota_left_above = \"1GB\", signal_above = \"-70dBm\"";
+    assert_eq!(
+        rule(full).unwrap(),
+        "port 80, when still, on battery, from 22:00 to 06:30, on mon fri sat, cost below 5, more than 1000.0 MB of quota left, \
+         signal above -70 dBm"
+    );
+    assert_eq!(rule("").unwrap(), "port 80");
+    for (when, said) in [
+        ("hours = \"8-9\"", "expected a part of the day"),
+        ("hours = \"08:00-08:00\"", "expected a part of the day"),
+        ("hours = \"24:01-08:00\"", "expected a part of the day"),
+        ("weekdays = \"someday\"", "expected a day or a range"),
+        ("signal_above = -70", "-70 is not enough"),
+        ("tired = true", "unknown field"),
+    ] {
+        let error = rule(when).unwrap_err();
+        assert!(error.contains(said), "{when}: {error}");
+    }
+    assert!(
+        rule("hours = \"18:00-24:00\"")
+            .unwrap()
+            .contains("from 18:00 to 00:00")
+    );
+}

@@ -13,6 +13,7 @@ mod quotas;
 mod release;
 mod report;
 mod rules;
+mod sensors;
 
 use std::collections::BTreeMap;
 use std::time::Instant as Clock;
@@ -23,6 +24,7 @@ use hawser_linux::direct::{Intent, TABLE, mark};
 use hawser_linux::netlink::{Network, Watch, traffic};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
+use hawser_proto::policy::conditions::NetworkFacts;
 use hawser_units::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -36,6 +38,7 @@ use networks::Networks;
 use probe::Heard;
 use release::Releases;
 use rules::Rules;
+use sensors::Sensors;
 
 /// Runs direct mode until it is asked to end.
 ///
@@ -78,6 +81,7 @@ struct Direct {
     rules: Rules,
     releases: Releases,
     usage: Usage,
+    sensors: Sensors,
     /// Where programs say which network they want; absent where the kernel does not permit it.
     options: Option<SocketOptions>,
     heard: mpsc::UnboundedReceiver<Heard>,
@@ -107,6 +111,7 @@ impl Direct {
             rules: Rules::new(&config),
             options: socket_options(),
             usage: Usage::open(&asked.dir),
+            sensors: Sensors::new(asked.run_dir.join("facts")),
             asked,
             config,
             system,
@@ -221,8 +226,7 @@ impl Direct {
         for gone in self.networks.missing(&used) {
             tracing::info!(network = gone.name, "network gone");
             self.networks.remove(gone.number);
-            self.rules
-                .handle_networks(self.networks.candidates(&self.config), time);
+            self.decide(time);
             // New flows avoid it before those that are on it are let go.
             self.apply();
             self.system.close_network_table(gone.number).await?;
@@ -303,6 +307,7 @@ impl Direct {
         if now >= self.next_sample {
             self.next_sample = now + SAMPLE_EVERY;
             self.sample(now);
+            self.sensors.look();
             self.rules.look_at_cgroups();
             // A radio may be at another access point by now.
             self.name_choices();
@@ -319,9 +324,24 @@ impl Direct {
         }
         self.keep_quotas(now);
         self.rules.know(&self.networks, &self.config);
-        self.rules
-            .handle_networks(self.networks.candidates(&self.config), now);
+        self.decide(now);
         self.rules.handle_timeout(now);
+    }
+
+    /// Tells the rules all that is known.
+    fn decide(&mut self, now: Instant) {
+        let (usage, config, known) = (&self.usage, &self.config, self.sensors.known());
+        let facts = |name: &str| {
+            let set = config.network(name);
+            NetworkFacts {
+                cost: known.costs.get(name).copied().unwrap_or(set.cost),
+                quota_left: usage.left(name, &set),
+                signal: known.signals.get(name).copied(),
+            }
+        };
+        self.rules.handle_facts(known.device);
+        self.rules
+            .handle_networks(self.networks.candidates(config, facts), now);
     }
 
     /// Looks what every network has carried.

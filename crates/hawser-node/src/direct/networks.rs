@@ -8,6 +8,7 @@ use hawser_linux::netlink::{Network, NextHop};
 use hawser_linux::wireless::access_point;
 use hawser_proto::assignment;
 use hawser_proto::policy::Kind;
+use hawser_proto::policy::conditions::NetworkFacts;
 use hawser_proto::reachability::State;
 use hawser_proto::session::NetworkId;
 use hawser_units::{Instant, Rate};
@@ -221,12 +222,18 @@ impl Networks {
     }
 
     /// What the rules may choose among.
-    pub(super) fn candidates(&self, config: &ClientConfig) -> BTreeMap<NetworkId, assignment::Network> {
+    ///
+    /// `facts`: what conditions ask of a network, by its name.
+    pub(super) fn candidates(
+        &self,
+        config: &ClientConfig,
+        facts: impl Fn(&str) -> NetworkFacts,
+    ) -> BTreeMap<NetworkId, assignment::Network> {
         let best = self.known.values().filter_map(|known| known.meter.peak()).max();
         let alive = self.all().filter(|(_, known)| known.is_alive());
         alive
             .filter_map(|(number, known)| {
-                let network = candidate(known, known.network.as_ref()?, best, config);
+                let network = candidate(known, known.network.as_ref()?, best, config, facts(&known.name));
                 Some((NetworkId(u32::from(number)), network))
             })
             .collect()
@@ -249,6 +256,7 @@ fn candidate(
     network: &Network,
     best: Option<Rate>,
     config: &ClientConfig,
+    facts: NetworkFacts,
 ) -> assignment::Network {
     let set = config.network(&known.name);
     // A network that was given little to do has shown little: a quarter of the best is assumed, so that it can show more.
@@ -263,7 +271,7 @@ fn candidate(
         weight: set.weight.map(|weight| u32::from(weight.get())),
         capacity: set.cap_down.map(|speed| speed.0).or(measured),
         round_trip: known.probe.as_ref().and_then(Probe::round_trip),
-        cost: set.cost,
+        facts,
     }
 }
 

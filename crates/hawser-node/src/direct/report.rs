@@ -48,7 +48,24 @@ impl Direct {
             "socket_option": self.options.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice(),
+            "facts": self.facts(),
+            "rules": self
+                .rules
+                .holding(&self.config)
+                .map(|(rule, holds)| json!({ "rule": rule, "holds": holds }))
+                .collect::<Vec<_>>(),
             "networks": known.chain(unused).collect::<Vec<_>>(),
+        })
+    }
+
+    /// What sensors know; null where none does.
+    fn facts(&self) -> Value {
+        let known = self.sensors.known();
+        json!({
+            "moving": known.device.moving,
+            "battery": known.device.on_battery,
+            "signals_dbm": known.signals,
+            "costs": known.costs,
         })
     }
 

@@ -8,6 +8,7 @@ use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, reason};
 use hawser_linux::netlink::{self, NextHop};
 use hawser_proto::assignment::{Assignment, Measure, Network, Way, Wish};
 use hawser_proto::policy::Selector;
+use hawser_proto::policy::conditions::{Conditions, Facts};
 use hawser_proto::session::NetworkId;
 use hawser_units::Instant;
 
@@ -141,6 +142,22 @@ impl Rules {
         self.machine.handle_networks(networks, now);
     }
 
+    pub(super) fn handle_facts(&mut self, facts: Facts) {
+        self.machine.handle_facts(facts);
+    }
+
+    /// The configuration's rules in words, and whether each is for any flow at this moment.
+    pub(super) fn holding<'a>(
+        &'a self,
+        config: &'a ClientConfig,
+    ) -> impl Iterator<Item = (String, bool)> + 'a {
+        config
+            .rules
+            .iter()
+            .map(ToString::to_string)
+            .zip(self.machine.holding())
+    }
+
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.machine.handle_timeout(now);
     }
@@ -246,6 +263,7 @@ fn how(measure: Measure) -> &'static str {
 /// What each line wants, with names turned into networks.
 fn wishes(config: &ClientConfig, names: &[(u8, &str)]) -> Vec<Wish> {
     let spread = |measure| Wish {
+        when: Conditions::default(),
         way: Way::Spread(Vec::new(), measure),
         strict: false,
     };
@@ -257,6 +275,7 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)]) -> Vec<Wish> {
             _ => Way::Prefer(among),
         };
         Wish {
+            when: rule.when.clone(),
             way,
             strict: rule.strict,
         }

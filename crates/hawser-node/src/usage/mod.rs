@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use hawser_linux::clock::local_time;
 use hawser_proto::quota::{Date, Ledger, Level, Used};
-use hawser_units::{Duration, Instant};
+use hawser_units::{Bytes, Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::config::{ClientConfig, NetworkConfig, QuotaAction};
@@ -105,6 +105,11 @@ impl Usage {
         config
             .quota()
             .map_or(Level::Free, |quota| quota.level(self.used(name, config)))
+    }
+
+    /// What is left of its quota; `None` without one.
+    pub(crate) fn left(&self, name: &str, config: &NetworkConfig) -> Option<Bytes> {
+        config.quota().map(|quota| quota.left(self.used(name, config)))
     }
 
     /// Whether new flows avoid the network.

@@ -1,5 +1,6 @@
 //! `hawser up --direct` as a user runs it, in network namespaces: two networks that overlap, and nothing left behind.
 
+mod conditions;
 mod link_events;
 mod quota;
 mod world;
