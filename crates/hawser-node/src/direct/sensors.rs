@@ -9,7 +9,8 @@
 //!                 signal.wlan0  -67
 //! ```
 //!
-//! Power comes from `/sys/class/power_supply` and not from UPower, which reads the same files: it is there without a message bus, on a server and in a container.
+//! Power comes from `/sys/class/power_supply` and not from UPower, which reads the same files: it is there without a message bus, on a server and in a
+//! container.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

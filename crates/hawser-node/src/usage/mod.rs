@@ -1,7 +1,8 @@
 //! What networks have carried, across restarts, and what is left of their quotas.
 //!
-//! The counters of the kernel's devices are read every second; what they show more than before counts for the day that it is. Every few seconds what has been counted goes to
-//! the disk in one transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it counts on in memory and says so once.
+//! The counters of the kernel's devices are read every second; what they show more than before counts for the day that it is. Every few seconds what has
+//! been counted goes to the disk in one transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it counts on in memory
+//! and says so once.
 //!
 //! Limitations: a device's counters hold all that it carries, local traffic too, and not what is carried while this does not run. Providers
 //! count in ways of their own: a quota a little below the contract's leaves room.
