@@ -14,6 +14,42 @@ pub fn now() -> Instant {
     Instant::from_nanos(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
+/// What a calendar and a clock on the wall show here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalTime {
+    /// The year, such as 2026.
+    pub year: i32,
+    /// From 1.
+    pub month: u8,
+    /// From 1.
+    pub day: u8,
+    /// From Monday, 0, to Sunday, 6.
+    pub weekday: u8,
+    /// Of the day, from 0 to 1439.
+    pub minute: u16,
+}
+
+/// The time in this machine's time zone (`TZ`, or /etc/localtime).
+#[must_use]
+pub fn local_time() -> LocalTime {
+    let mut seconds = 0;
+    // SAFETY: all zero is a valid `tm`: numbers, and a name of the zone that may be null.
+    let mut parts = unsafe { std::mem::zeroed::<libc::tm>() };
+    // SAFETY: both point to valid values that outlive the calls.
+    unsafe {
+        libc::time(&raw mut seconds);
+        libc::localtime_r(&raw const seconds, &raw mut parts);
+    }
+    let small = |value: libc::c_int| u8::try_from(value).unwrap_or_default();
+    LocalTime {
+        year: parts.tm_year + 1900,
+        month: small(parts.tm_mon) + 1,
+        day: small(parts.tm_mday),
+        weekday: (small(parts.tm_wday) + 6) % 7,
+        minute: u16::from(small(parts.tm_hour)) * 60 + u16::from(small(parts.tm_min)),
+    }
+}
+
 /// Lets this thread's timers fire when they are due instead of up to 50 us later: pacing needs it.
 pub fn use_precise_timers() {
     // SAFETY: this prctl takes one value, in nanoseconds, and touches no memory.

@@ -216,12 +216,8 @@ impl System {
     pub async fn tunnel_rules(&mut self, ipv6: bool) -> Result<(), SystemError> {
         // The rule that catches comes last.
         for rule in [Rule::Near, Rule::Tunnel] {
-            let entry = Entry::Rule { rule, ipv6 };
-            if self.journal.entries().contains(&entry) {
-                continue;
-            }
-            self.enter(entry)?;
-            self.add_rule(rule_message(rule, ipv6)).await?;
+            self.enter_rule(Entry::Rule { rule, ipv6 }, rule_message(rule, ipv6))
+                .await?;
         }
         Ok(())
     }

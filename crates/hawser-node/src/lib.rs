@@ -15,3 +15,4 @@ pub mod invitation;
 pub mod logging;
 pub mod metrics;
 pub mod run_dir;
+pub mod usage;

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::data::Class;
 
+use crate::policy::conditions::{Conditions, Facts, NetworkFacts};
 use crate::policy::{Kind, Policy, Rule, Selector};
 use crate::session::NetworkId;
 
@@ -32,8 +33,8 @@ pub struct Network {
     pub capacity: Option<Rate>,
     /// The round trip to its gateway.
     pub round_trip: Option<Duration>,
-    /// What its use costs, in any unit: smaller is cheaper.
-    pub cost: u32,
+    /// What conditions ask of it.
+    pub facts: NetworkFacts,
 }
 
 /// How flows are shared out.
@@ -62,6 +63,8 @@ pub enum Way {
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
+    /// When it is for any flow at all, and which networks it may choose.
+    pub when: Conditions,
     /// What it does.
     pub way: Way,
     /// Refuses the flow when none of its networks is there, where otherwise later rules apply.
@@ -83,6 +86,7 @@ pub struct Decision {
 #[derive(Debug)]
 pub struct Assignment {
     networks: BTreeMap<NetworkId, Network>,
+    facts: Facts,
     wishes: Vec<Wish>,
     /// For each wish and family: who is preferred, with a hold.
     policies: Vec<[Policy; 2]>,
@@ -97,6 +101,7 @@ impl Assignment {
         let policies = wishes.iter().map(|wish| [policy(wish), policy(wish)]).collect();
         Self {
             networks: BTreeMap::new(),
+            facts: Facts::default(),
             decisions: vec![Decision::default(); wishes.len()],
             wishes,
             policies,
@@ -112,14 +117,28 @@ impl Assignment {
 
     /// These networks may take new flows, and no others.
     pub fn handle_networks(&mut self, networks: BTreeMap<NetworkId, Network>, now: Instant) {
-        for policies in &mut self.policies {
+        for (wish, policies) in self.wishes.iter().zip(&mut self.policies) {
             for (family, policy) in policies.iter_mut().enumerate() {
-                let carrying = networks.iter().filter(|(_, network)| network.carries[family]);
+                let may = |network: &Network| network.carries[family] && wish.when.admit(&network.facts);
+                let carrying = networks.iter().filter(|(_, network)| may(network));
                 policy.handle_networks(carrying.map(|(id, network)| (*id, network.kind)).collect(), now);
             }
         }
         self.networks = networks;
         self.decide();
+    }
+
+    /// This is known of the device; what changes counts at once.
+    pub fn handle_facts(&mut self, facts: Facts) {
+        if self.facts != facts {
+            self.facts = facts;
+            self.decide();
+        }
+    }
+
+    /// Which rules are for any flow at all at this moment.
+    pub fn holding(&self) -> impl Iterator<Item = bool> {
+        self.wishes.iter().map(|wish| wish.when.hold(&self.facts))
     }
 
     /// Lets time pass.
@@ -147,16 +166,13 @@ impl Assignment {
 
     fn decide(&mut self) {
         for (index, wish) in self.wishes.iter().enumerate() {
-            let turns = [0, 1].map(|family| match &wish.way {
-                Way::Prefer(_) => self.policies[index][family]
-                    .network(Class::Bulk)
-                    .into_iter()
-                    .collect(),
-                Way::Spread(among, measure) => self.spread(among, *measure, family),
-            });
-            let decision = Decision {
-                turns,
-                strict: wish.strict,
+            let decision = if wish.when.hold(&self.facts) {
+                Decision {
+                    turns: [0, 1].map(|family| self.turns(index, family)),
+                    strict: wish.strict,
+                }
+            } else {
+                Decision::default()
             };
             if self.decisions[index] != decision {
                 self.decisions[index] = decision;
@@ -168,14 +184,23 @@ impl Assignment {
         }
     }
 
-    fn spread(&self, among: &[Selector], measure: Measure, family: usize) -> Vec<NetworkId> {
-        let fits = |id: &NetworkId, network: &Network| {
-            among.is_empty() || among.iter().any(|selector| selects(*selector, *id, network.kind))
+    fn turns(&self, index: usize, family: usize) -> Vec<NetworkId> {
+        let wish = &self.wishes[index];
+        let (among, measure) = match &wish.way {
+            Way::Prefer(_) => {
+                let preferred = self.policies[index][family].network(Class::Bulk);
+                return preferred.into_iter().collect();
+            }
+            Way::Spread(among, measure) => (among, *measure),
         };
+        let fits = |id: NetworkId, network: &Network| {
+            among.is_empty() || among.iter().any(|selector| selects(*selector, id, network.kind))
+        };
+        let may = |network: &Network| network.carries[family] && wish.when.admit(&network.facts);
         let candidates: Vec<_> = self
             .networks
             .iter()
-            .filter(|(id, network)| network.carries[family] && fits(id, network))
+            .filter(|(id, network)| may(network) && fits(**id, network))
             .map(|(id, network)| (*id, network))
             .collect();
         turns(&weights(&candidates, measure))
@@ -220,8 +245,8 @@ fn weights(candidates: &[(NetworkId, &Network)], measure: Measure) -> Vec<(Netwo
             })
         }
         Measure::Cost => {
-            let least = candidates.iter().map(|(_, n)| n.cost).min();
-            even(&|network| Some(network.cost) == least)
+            let least = candidates.iter().map(|(_, n)| n.facts.cost).min();
+            even(&|network| Some(network.facts.cost) == least)
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod migration;
 pub mod path;
 pub mod policy;
 pub mod pool;
+pub mod quota;
 pub mod reachability;
 pub mod replay;
 pub mod resequencer;

@@ -13,6 +13,8 @@
 //!
 //! Source: Flow switch section 3.3.
 
+pub mod conditions;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_units::{Duration, Instant};

@@ -169,7 +169,9 @@ fn render_direct(status: &Value) -> String {
     }
     let networks = list(&status["networks"]).iter();
     let rows: Vec<_> = networks.map(direct_row).collect();
-    let heads = ["network", "state", "up", "down", "rtt", "share", "flows", "mark"];
+    let heads = [
+        "network", "state", "up", "down", "rtt", "share", "flows", "mark", "used",
+    ];
     out.push_str(&columns(&heads, &rows, ""));
     out
 }
@@ -189,9 +191,19 @@ fn direct_row(network: &Value) -> Vec<String> {
             format!("{:.0} %", shares[0].max(shares[1]) * 100.0),
             number(&network["flows"]).to_string(),
             text(&network["mark"]).to_owned(),
+            used(&network["usage"]),
         ]);
     }
     row
+}
+
+/// What a network has carried this month, and of what.
+fn used(usage: &Value) -> String {
+    let total = bytes(number(&usage["total_bytes"]));
+    match usage["quota_bytes"].as_u64() {
+        Some(quota) => format!("{total} of {}", bytes(quota)),
+        None => total,
+    }
 }
 
 fn render_hub(status: &Value) -> String {
@@ -302,7 +314,7 @@ fn rate(bps: u64) -> String {
     }
 }
 
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     let value = count as f64;
     match count {
         0..1_000 => format!("{count} B"),
@@ -321,15 +333,15 @@ fn since(seconds: u64) -> String {
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn text(value: &Value) -> &str {
+pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
 
-fn number(value: &Value) -> u64 {
+pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
@@ -355,7 +367,8 @@ mod tests {
             "role": "direct", "state": "up", "interface": "hawser0", "inner": ["100.64.0.2"], "uptime_s": 5,
             "networks": [
                 { "name": "wlan0", "used": true, "state": "active", "rtt_ms": 2.0, "share_v4": 0.25, "share_v6": null,
-                  "send_bps": 0, "receive_bps": 2_000_000, "flows": 3, "mark": "0x48570002" },
+                  "send_bps": 0, "receive_bps": 2_000_000, "flows": 3, "mark": "0x48570002",
+                  "usage": { "total_bytes": 1_500, "quota_bytes": 10_000_000 } },
                 { "name": "docker0", "used": false, "state": "not used" },
             ],
         });
@@ -365,7 +378,9 @@ mod tests {
             "{shown}"
         );
         assert!(
-            shown.contains("wlan0    active    0 bit/s  2.0 Mbit/s  2.0 ms  25 %   3      0x48570002"),
+            shown.contains(
+                "wlan0    active    0 bit/s  2.0 Mbit/s  2.0 ms  25 %   3      0x48570002  1.5 kB of 10.0 MB"
+            ),
             "{shown}"
         );
         assert!(shown.contains("docker0  not used"), "{shown}");

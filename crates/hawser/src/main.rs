@@ -19,6 +19,7 @@ mod cli_run;
 mod cli_sim;
 mod cli_status;
 mod cli_sweep;
+mod cli_usage;
 mod committed;
 mod large_pages;
 mod logs;
@@ -56,6 +57,8 @@ enum Command {
     Status(cli_status::StatusArgs),
     /// Says of flows which class they have and why, and which networks carry them.
     Explain(cli_status::ExplainArgs),
+    /// Shows what each network has carried, month by month, and what is left of its quota.
+    Usage(cli_usage::UsageArgs),
     /// Tests a configuration or scenario file, and touches nothing.
     Check(cli_check::CheckArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Down(args) => cli_client::down(&args),
         Command::Status(args) => cli_status::status(&args),
         Command::Explain(args) => cli_status::explain(&args),
+        Command::Usage(args) => cli_usage::run(&args),
         Command::Check(args) => cli_check::check(&args),
         Command::Reload(args) => cli_client::reload(&args),
         Command::Run(args) => cli_run::run(&args),

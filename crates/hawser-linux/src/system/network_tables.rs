@@ -68,7 +68,7 @@ impl System {
         Ok(())
     }
 
-    async fn enter_rule(&mut self, entry: Entry, rule: RuleMessage) -> Result<(), SystemError> {
+    pub(super) async fn enter_rule(&mut self, entry: Entry, rule: RuleMessage) -> Result<(), SystemError> {
         if self.journal.entries().contains(&entry) && !self.left.contains(&entry) {
             return Ok(());
         }

@@ -80,6 +80,9 @@ impl ClientOptions {
 /// What keeps it from working, in one line; the system is as it was before.
 pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let config = options.load_config()?;
+    if config.networks.values().any(|network| network.quota.is_some()) {
+        tracing::warn!("quotas are kept without a hub only: nothing is counted here, and nothing stops");
+    }
     crate::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join("identity.key"))?;

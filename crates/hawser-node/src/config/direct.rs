@@ -8,9 +8,11 @@ use std::time::Duration;
 use hawser_linux::direct::{Match, Protocol};
 use hawser_proto::assignment::Measure;
 use hawser_proto::policy::Kind;
+use hawser_proto::policy::conditions::Conditions;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
+use super::when::When;
 use super::{Pattern, Span};
 
 /// The table `[direct]`.
@@ -58,6 +60,8 @@ impl DirectConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "RawRule")]
 pub struct RuleConfig {
+    /// When it is for any flow, and which of its networks it may choose.
+    pub when: Conditions,
     /// Which flows.
     pub flows: Match,
     /// The networks, in order of preference; all when empty.
@@ -71,6 +75,8 @@ pub struct RuleConfig {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawRule {
+    #[serde(default)]
+    when: When,
     protocol: Option<ProtocolName>,
     #[serde(default)]
     port: OneOrMore<Ports>,
@@ -100,6 +106,7 @@ impl TryFrom<RawRule> for RuleConfig {
             return Err("icmp has no ports: take port out, or name tcp or udp".to_owned());
         }
         Ok(Self {
+            when: raw.when.into(),
             flows: Match {
                 protocol,
                 ports: raw.port.0.iter().map(|ports| (ports.0, ports.1)).collect(),
@@ -144,13 +151,18 @@ impl fmt::Display for RuleConfig {
         if parts.is_empty() {
             parts.push("all flows".to_owned());
         }
-        f.write_str(&parts.join(", "))
+        f.write_str(&parts.join(", "))?;
+        let when = self.when.to_string();
+        if when.is_empty() {
+            return Ok(());
+        }
+        write!(f, ", when {when}")
     }
 }
 
 /// One value, or a list of them.
 #[derive(Clone, Debug, PartialEq)]
-struct OneOrMore<T>(Vec<T>);
+pub(super) struct OneOrMore<T>(pub(super) Vec<T>);
 
 impl<T> Default for OneOrMore<T> {
     fn default() -> Self {

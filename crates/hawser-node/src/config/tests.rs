@@ -1,6 +1,10 @@
 use hawser_proto::assignment::Measure;
 use hawser_proto::policy::Kind;
 
+use std::net::Ipv4Addr;
+
+use hawser_units::Rate;
+
 use super::*;
 
 fn client(text: &str) -> Result<ClientConfig, String> {
@@ -250,4 +254,61 @@ fn a_missing_file_is_named() {
 fn the_examples_are_good() {
     client(include_str!("../../../../packaging/client.toml")).unwrap();
     hub(include_str!("../../../../packaging/hub.toml")).unwrap();
+}
+
+#[test]
+fn quotas_are_read_and_what_is_wrong_is_said() {
+    let config =
+        client("[networks.lte]\nquota = \"1.5GB\"\nreset_day = 31\nquota_action = \"drain\"\n").unwrap();
+    let lte = config.network("lte");
+    let quota = lte.quota().unwrap();
+    assert_eq!((quota.limit.0, quota.reset_day), (1_500_000_000, 31));
+    assert_eq!(lte.quota_action, QuotaAction::Drain);
+    let default = config.network("wlan0");
+    assert_eq!((default.quota(), default.reset_day.0), (None, 1));
+    for (text, said) in [
+        ("quota = 10", "10 is not enough: expected an amount with its unit"),
+        ("quota = \"10GBit\"", "\"10GBit\" is wrong"),
+        ("quota = \"0GB\"", "\"0GB\" is wrong"),
+        ("reset_day = 32", "32 is no day of a month"),
+        ("quota_action = \"explode\"", "expected one of"),
+    ] {
+        let error = client(&format!("[networks.lte]\n{text}\n")).unwrap_err();
+        assert!(
+            error.starts_with("client.toml:2: ") && error.contains(said),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn conditions_of_rules_are_read_and_named() {
+    let rule = |when: &str| {
+        let text = format!("[[rule]]\nport = 80\nnetwork = \"lte\"\nwhen = {{ {when} }}\n");
+        client(&text).map(|config| config.rules[0].to_string())
+    };
+    let full = "moving = false, battery = true, hours = \"22:00-06:30\", weekdays = [\"fri-sat\", \"mon\"], \
+         cost_below = 5, quota_left_above = \"1GB\", signal_above = \"-70dBm\"";
+    assert_eq!(
+        rule(full).unwrap(),
+        "port 80, when still, on battery, from 22:00 to 06:30, on mon fri sat, cost below 5, more than 1000.0 MB of quota left, \
+         signal above -70 dBm"
+    );
+    assert_eq!(rule("").unwrap(), "port 80");
+    for (when, said) in [
+        ("hours = \"8-9\"", "expected a part of the day"),
+        ("hours = \"08:00-08:00\"", "expected a part of the day"),
+        ("hours = \"24:01-08:00\"", "expected a part of the day"),
+        ("weekdays = \"someday\"", "expected a day or a range"),
+        ("signal_above = -70", "-70 is not enough"),
+        ("tired = true", "unknown field"),
+    ] {
+        let error = rule(when).unwrap_err();
+        assert!(error.contains(said), "{when}: {error}");
+    }
+    assert!(
+        rule("hours = \"18:00-24:00\"")
+            .unwrap()
+            .contains("from 18:00 to 00:00")
+    );
 }

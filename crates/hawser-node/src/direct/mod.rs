@@ -9,9 +9,11 @@
 mod meter;
 mod networks;
 mod probe;
+mod quotas;
 mod release;
 mod report;
 mod rules;
+mod sensors;
 
 use std::collections::BTreeMap;
 use std::time::Instant as Clock;
@@ -19,9 +21,10 @@ use std::time::Instant as Clock;
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::bpf::{self, SocketOptions};
 use hawser_linux::direct::{Intent, TABLE, mark};
-use hawser_linux::netlink::{Network, Watch};
+use hawser_linux::netlink::{Network, Watch, traffic};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
+use hawser_proto::policy::conditions::NetworkFacts;
 use hawser_units::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -30,10 +33,12 @@ use crate::client::{ClientOptions, Signals};
 use crate::config::ClientConfig;
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
+use crate::usage::Usage;
 use networks::Networks;
 use probe::Heard;
 use release::Releases;
 use rules::Rules;
+use sensors::Sensors;
 
 /// Runs direct mode until it is asked to end.
 ///
@@ -75,6 +80,8 @@ struct Direct {
     networks: Networks,
     rules: Rules,
     releases: Releases,
+    usage: Usage,
+    sensors: Sensors,
     /// Where programs say which network they want; absent where the kernel does not permit it.
     options: Option<SocketOptions>,
     heard: mpsc::UnboundedReceiver<Heard>,
@@ -103,6 +110,8 @@ impl Direct {
             networks: Networks::new(tell),
             rules: Rules::new(&config),
             options: socket_options(),
+            usage: Usage::open(&asked.dir),
+            sensors: Sensors::new(asked.run_dir.join("facts")),
             asked,
             config,
             system,
@@ -217,8 +226,7 @@ impl Direct {
         for gone in self.networks.missing(&used) {
             tracing::info!(network = gone.name, "network gone");
             self.networks.remove(gone.number);
-            self.rules
-                .handle_networks(self.networks.candidates(&self.config), time);
+            self.decide(time);
             // New flows avoid it before those that are on it are let go.
             self.apply();
             self.system.close_network_table(gone.number).await?;
@@ -298,7 +306,8 @@ impl Direct {
         let now = self.now();
         if now >= self.next_sample {
             self.next_sample = now + SAMPLE_EVERY;
-            self.networks.sample(now);
+            self.sample(now);
+            self.sensors.look();
             self.rules.look_at_cgroups();
             // A radio may be at another access point by now.
             self.name_choices();
@@ -313,10 +322,37 @@ impl Direct {
                 self.releases.start(number, now, self.config.direct.keep_flows.0);
             }
         }
+        self.keep_quotas(now);
         self.rules.know(&self.networks, &self.config);
-        self.rules
-            .handle_networks(self.networks.candidates(&self.config), now);
+        self.decide(now);
         self.rules.handle_timeout(now);
+    }
+
+    /// Tells the rules all that is known.
+    fn decide(&mut self, now: Instant) {
+        let (usage, config, known) = (&self.usage, &self.config, self.sensors.known());
+        let facts = |name: &str| {
+            let set = config.network(name);
+            NetworkFacts {
+                cost: known.costs.get(name).copied().unwrap_or(set.cost),
+                quota_left: usage.left(name, &set),
+                signal: known.signals.get(name).copied(),
+            }
+        };
+        self.rules.handle_facts(known.device);
+        self.rules
+            .handle_networks(self.networks.candidates(config, facts), now);
+    }
+
+    /// Looks what every network has carried.
+    fn sample(&mut self, now: Instant) {
+        match traffic() {
+            Ok(counted) => {
+                self.networks.handle_counters(&counted, now);
+                self.usage.handle_counters(&counted, now);
+            }
+            Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
+        }
     }
 
     /// Tells the kernel what the rules say, if that has changed, and lets go of flows that are due.
@@ -353,7 +389,11 @@ impl Direct {
     fn name_choices(&mut self) {
         let Some(options) = &mut self.options else { return };
         let mut names = BTreeMap::new();
-        for (number, known) in self.networks.all().filter(|(_, known)| known.network.is_some()) {
+        for (number, known) in self
+            .networks
+            .all()
+            .filter(|(_, known)| known.network.is_some() && !known.is_shut)
+        {
             for name in [Some(&known.name), known.bssid.as_ref()].into_iter().flatten() {
                 names.insert((bpf::NETWORK, name.clone()), mark(0, number));
             }

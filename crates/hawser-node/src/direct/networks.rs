@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 
 use hawser_linux::direct::NUMBERS;
-use hawser_linux::netlink::{Network, NextHop, traffic};
+use hawser_linux::netlink::{Network, NextHop};
 use hawser_linux::wireless::access_point;
 use hawser_proto::assignment;
 use hawser_proto::policy::Kind;
+use hawser_proto::policy::conditions::NetworkFacts;
 use hawser_proto::reachability::State;
 use hawser_proto::session::NetworkId;
 use hawser_units::{Instant, Rate};
@@ -27,6 +28,8 @@ pub(super) struct Known {
     pub(super) bssid: Option<String>,
     pub(super) probe: Option<Probe>,
     pub(super) meter: Meter,
+    /// Its quota is used up, and that shuts it.
+    pub(super) is_shut: bool,
 }
 
 impl Known {
@@ -38,12 +41,13 @@ impl Known {
             bssid: None,
             probe: None,
             meter: Meter::default(),
+            is_shut: false,
         }
     }
 
     /// Whether new flows may go there.
     pub(super) fn is_alive(&self) -> bool {
-        self.network.is_some() && self.state() != State::Unreachable
+        self.network.is_some() && !self.is_shut && self.state() != State::Unreachable
     }
 
     fn state(&self) -> State {
@@ -95,6 +99,10 @@ impl Networks {
 
     pub(super) fn name(&self, number: u8) -> &str {
         self.known.get(&number).map_or("?", |known| &known.name)
+    }
+
+    pub(super) fn is_shut(&self, number: u8) -> bool {
+        self.known.get(&number).is_some_and(|known| known.is_shut)
     }
 
     /// The number of a name, a new one if need be; those of networks that are gone are used again only when no other is left.
@@ -191,15 +199,8 @@ impl Networks {
             .min()
     }
 
-    /// Looks what every network has carried.
-    pub(super) fn sample(&mut self, now: Instant) {
-        let counted = match traffic() {
-            Ok(counted) => counted,
-            Err(error) => {
-                tracing::debug!(%error, "cannot read what networks carry");
-                return;
-            }
-        };
+    /// The devices' counters: what every network has carried.
+    pub(super) fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
         for known in self.known.values_mut() {
             known.bssid = bssid(&known.name);
             if let Some((_, received, sent)) = counted.iter().find(|(name, ..)| *name == known.name) {
@@ -208,13 +209,31 @@ impl Networks {
         }
     }
 
+    /// Opens or shuts each network; says which are shut now and were not.
+    pub(super) fn shut(&mut self, is_shut: impl Fn(&str) -> bool) -> Vec<u8> {
+        let mut fresh = Vec::new();
+        for (number, known) in &mut self.known {
+            let before = std::mem::replace(&mut known.is_shut, is_shut(&known.name));
+            if known.is_shut && !before {
+                fresh.push(*number);
+            }
+        }
+        fresh
+    }
+
     /// What the rules may choose among.
-    pub(super) fn candidates(&self, config: &ClientConfig) -> BTreeMap<NetworkId, assignment::Network> {
+    ///
+    /// `facts`: what conditions ask of a network, by its name.
+    pub(super) fn candidates(
+        &self,
+        config: &ClientConfig,
+        facts: impl Fn(&str) -> NetworkFacts,
+    ) -> BTreeMap<NetworkId, assignment::Network> {
         let best = self.known.values().filter_map(|known| known.meter.peak()).max();
         let alive = self.all().filter(|(_, known)| known.is_alive());
         alive
             .filter_map(|(number, known)| {
-                let network = candidate(known, known.network.as_ref()?, best, config);
+                let network = candidate(known, known.network.as_ref()?, best, config, facts(&known.name));
                 Some((NetworkId(u32::from(number)), network))
             })
             .collect()
@@ -237,6 +256,7 @@ fn candidate(
     network: &Network,
     best: Option<Rate>,
     config: &ClientConfig,
+    facts: NetworkFacts,
 ) -> assignment::Network {
     let set = config.network(&known.name);
     // A network that was given little to do has shown little: a quarter of the best is assumed, so that it can show more.
@@ -251,7 +271,7 @@ fn candidate(
         weight: set.weight.map(|weight| u32::from(weight.get())),
         capacity: set.cap_down.map(|speed| speed.0).or(measured),
         round_trip: known.probe.as_ref().and_then(Probe::round_trip),
-        cost: set.cost,
+        facts,
     }
 }
 

@@ -47,9 +47,32 @@ impl Direct {
             "mtu": self.mtu,
             "socket_option": self.options.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
-            "notice": self.notice,
+            "notice": self.notice(),
+            "facts": self.facts(),
+            "rules": self
+                .rules
+                .holding(&self.config)
+                .map(|(rule, holds)| json!({ "rule": rule, "holds": holds }))
+                .collect::<Vec<_>>(),
             "networks": known.chain(unused).collect::<Vec<_>>(),
         })
+    }
+
+    /// What sensors know; null where none does.
+    fn facts(&self) -> Value {
+        let known = self.sensors.known();
+        json!({
+            "moving": known.device.moving,
+            "battery": known.device.on_battery,
+            "signals_dbm": known.signals,
+            "costs": known.costs,
+        })
+    }
+
+    /// What a user should know, in one line.
+    fn notice(&self) -> Option<String> {
+        let all: Vec<_> = self.notice.iter().cloned().chain(self.quota_notices()).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     fn network(&self, number: u8, known: &Known, flows: u64) -> Value {
@@ -81,6 +104,7 @@ impl Direct {
             "send_bps": known.meter.sent.as_bps(),
             "capacity_bps": known.meter.peak().map(hawser_units::Rate::as_bps),
             "flows": flows,
+            "usage": self.usage.report(&known.name, &self.config.network(&known.name)),
         })
     }
 
@@ -109,6 +133,7 @@ impl Direct {
 fn state(known: &Known) -> &'static str {
     match (&known.network, known.probe.as_ref().map(Probe::state)) {
         (None, _) => "gone",
+        (Some(_), _) if known.is_shut => "over quota",
         (Some(_), Some(State::Unreachable)) => "silent",
         (Some(_), Some(State::Reachable)) => "active",
         (Some(_), Some(State::Unknown) | None) => "unwatched",

@@ -8,6 +8,7 @@ use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, reason};
 use hawser_linux::netlink::{self, NextHop};
 use hawser_proto::assignment::{Assignment, Measure, Network, Way, Wish};
 use hawser_proto::policy::Selector;
+use hawser_proto::policy::conditions::{Conditions, Facts};
 use hawser_proto::session::NetworkId;
 use hawser_units::Instant;
 
@@ -141,6 +142,22 @@ impl Rules {
         self.machine.handle_networks(networks, now);
     }
 
+    pub(super) fn handle_facts(&mut self, facts: Facts) {
+        self.machine.handle_facts(facts);
+    }
+
+    /// The configuration's rules in words, and whether each is for any flow at this moment.
+    pub(super) fn holding<'a>(
+        &'a self,
+        config: &'a ClientConfig,
+    ) -> impl Iterator<Item = (String, bool)> + 'a {
+        config
+            .rules
+            .iter()
+            .map(ToString::to_string)
+            .zip(self.machine.holding())
+    }
+
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.machine.handle_timeout(now);
     }
@@ -177,7 +194,7 @@ impl Rules {
             own: config.direct.own().into(),
             networks: networks
                 .present()
-                .map(|(number, network)| port(number, network))
+                .map(|(number, network)| port(number, network, networks.is_shut(number)))
                 .collect(),
             choices: decisions
                 .filter(|(_, line)| line.is_possible)
@@ -201,13 +218,15 @@ impl Rules {
     }
 }
 
-fn port(number: u8, network: &netlink::Network) -> Port {
+/// A network that is shut has no address to leave with: nobody can choose it, and what it has carried stays told apart.
+fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
     let sources = [(network.v4, false), (network.v6, true)];
     Port {
         number,
         device: network.name.clone(),
         addresses: sources
             .into_iter()
+            .filter(|_| !is_shut)
             .filter_map(|(hop, ipv6)| source(network, hop?, ipv6))
             .collect(),
     }
@@ -244,6 +263,7 @@ fn how(measure: Measure) -> &'static str {
 /// What each line wants, with names turned into networks.
 fn wishes(config: &ClientConfig, names: &[(u8, &str)]) -> Vec<Wish> {
     let spread = |measure| Wish {
+        when: Conditions::default(),
         way: Way::Spread(Vec::new(), measure),
         strict: false,
     };
@@ -255,6 +275,7 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)]) -> Vec<Wish> {
             _ => Way::Prefer(among),
         };
         Wish {
+            when: rule.when.clone(),
             way,
             strict: rule.strict,
         }

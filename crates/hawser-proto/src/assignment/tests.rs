@@ -16,7 +16,7 @@ fn network(mbps: u64) -> Network {
         weight: None,
         capacity: Some(Rate::from_mbps(mbps)),
         round_trip: None,
-        cost: 0,
+        facts: NetworkFacts::default(),
     }
 }
 
@@ -34,6 +34,7 @@ impl Assignment {
 
 fn spread(measure: Measure) -> Assignment {
     Assignment::new(vec![Wish {
+        when: Conditions::default(),
         way: Way::Spread(Vec::new(), measure),
         strict: false,
     }])
@@ -85,7 +86,10 @@ fn an_unknown_network_counts_as_the_mean_and_a_weight_counts_before_any_rate() {
 fn round_trip_and_cost_leave_the_others_out() {
     let timed = |ms, cost| Network {
         round_trip: Some(Duration::from_millis(ms)),
-        cost,
+        facts: NetworkFacts {
+            cost,
+            ..NetworkFacts::default()
+        },
         ..network(10)
     };
     for (measure, expected) in [(Measure::RoundTrip, vec![A, B]), (Measure::Cost, vec![C])] {
@@ -101,6 +105,7 @@ fn round_trip_and_cost_leave_the_others_out() {
 fn a_preferred_network_is_left_at_once_and_taken_again_after_the_hold() {
     let prefer = Way::Prefer(vec![Selector::Network(B), Selector::Any]);
     let mut assignment = Assignment::new(vec![Wish {
+        when: Conditions::default(),
         way: prefer,
         strict: false,
     }]);
@@ -146,4 +151,79 @@ proptest! {
         }
         prop_assert!(order.len() <= 320);
     }
+}
+
+fn facts(moving: bool) -> Facts {
+    Facts {
+        moving: Some(moving),
+        ..Facts::default()
+    }
+}
+
+#[test]
+fn a_rule_is_for_no_flow_while_its_conditions_do_not_hold_and_for_all_at_once_when_they_do() {
+    let moving = Wish {
+        when: Conditions {
+            moving: Some(true),
+            ..Conditions::default()
+        },
+        way: Way::Prefer(vec![Selector::Network(C), Selector::Network(B)]),
+        strict: true,
+    };
+    let otherwise = Wish {
+        when: Conditions::default(),
+        way: Way::Prefer(vec![Selector::Network(A)]),
+        strict: false,
+    };
+    let mut assignment = Assignment::new(vec![moving, otherwise]);
+    assignment.handle_networks(BTreeMap::from([(A, network(1)), (B, network(1))]), at(0));
+    assert!(assignment.poll_event());
+    assert_eq!(
+        assignment.decisions()[0],
+        Decision::default(),
+        "nor does it refuse"
+    );
+    assert_eq!(assignment.decisions()[1].turns[0], [A]);
+    assignment.handle_facts(facts(true));
+    assert!(assignment.poll_event(), "without waiting");
+    assert_eq!(assignment.decisions()[0].turns[0], [B]);
+    assert!(assignment.decisions()[0].strict);
+    assert_eq!(assignment.holding().collect::<Vec<_>>(), [true, true]);
+    assignment.handle_facts(facts(true));
+    assert!(!assignment.poll_event(), "nothing is new");
+    assignment.handle_facts(facts(false));
+    assert_eq!(assignment.decisions()[0], Decision::default());
+    assignment.handle_facts(Facts::default());
+    assert!(!assignment.holding().next().unwrap(), "nobody knows");
+}
+
+#[test]
+fn conditions_on_networks_leave_those_out_that_do_not_meet_them() {
+    let cheap = |way| Wish {
+        when: Conditions {
+            cost_below: Some(5),
+            ..Conditions::default()
+        },
+        way,
+        strict: false,
+    };
+    let both = vec![Selector::Network(A), Selector::Network(B)];
+    let mut assignment = Assignment::new(vec![
+        cheap(Way::Prefer(both.clone())),
+        cheap(Way::Spread(both, Measure::Even)),
+    ]);
+    let costing = |cost| Network {
+        facts: NetworkFacts {
+            cost,
+            ..NetworkFacts::default()
+        },
+        ..network(1)
+    };
+    assignment.handle_networks(BTreeMap::from([(A, costing(1)), (B, costing(1))]), at(0));
+    let turns = |assignment: &Assignment| [0, 1].map(|rule| assignment.decisions()[rule].turns[0].clone());
+    assert_eq!(turns(&assignment), [vec![A], vec![A, B]]);
+    assignment.handle_networks(BTreeMap::from([(A, costing(9)), (B, costing(1))]), at(1));
+    assert_eq!(turns(&assignment), [vec![B], vec![B]], "left at once");
+    assignment.handle_networks(BTreeMap::from([(A, costing(9)), (B, costing(5))]), at(2));
+    assert_eq!(turns(&assignment), [vec![], vec![]]);
 }

@@ -1,6 +1,8 @@
 //! `hawser up --direct` as a user runs it, in network namespaces: two networks that overlap, and nothing left behind.
 
+mod conditions;
 mod link_events;
+mod quota;
 mod world;
 
 use std::io::{Read, Write};
@@ -254,7 +256,8 @@ fn a_start_after_a_crash_takes_over_and_still_ends_clean() {
         .filter(|line| line.contains("fwmark 0x48570002/"))
         .count();
     assert_eq!(marks, 2, "one rule for each family: {rules}");
-    assert!(world.ways(4).contains(&1));
+    let ways = world.ways(4);
+    assert!(ways.contains(&1) && ways.contains(&2), "{ways:?}");
     world.down();
     assert_eq!(world.system(), before);
 }

@@ -145,6 +145,15 @@ impl World {
 
     /// A running daemon; it is killed with this test. Waits until both networks are watched and answer.
     pub(crate) fn up(&self) -> Daemon {
+        let daemon = self.start();
+        self.wait_until("both networks are active", |world| {
+            ["net1", "net2"].iter().all(|name| world.state(name) == "active")
+        });
+        daemon
+    }
+
+    /// The same without waiting.
+    pub(crate) fn start(&self) -> Daemon {
         let log = std::fs::File::create(self.dir.path().join("log")).expect("a log");
         // A namespace has a /sys of its own, without control groups.
         let mut command = self.client.command("sh");
@@ -160,11 +169,7 @@ impl World {
             .arg("--dir")
             .arg(self.dir.path());
         command.stdout(log.try_clone().expect("a log")).stderr(log);
-        let daemon = Daemon(command.spawn().expect("the program starts"));
-        self.wait_until("both networks are active", |world| {
-            ["net1", "net2"].iter().all(|name| world.state(name) == "active")
-        });
-        daemon
+        Daemon(command.spawn().expect("the program starts"))
     }
 
     /// Runs a script that sees the client's networks and all control groups.

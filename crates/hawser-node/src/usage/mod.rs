@@ -1,0 +1,235 @@
+//! What networks have carried, across restarts, and what is left of their quotas.
+//!
+//! The counters of the kernel's devices are read every second; what they show more than before counts for the day that it is. Every few seconds what has
+//! been counted goes to the disk in one transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it counts on in memory
+//! and says so once.
+//!
+//! Limitations: a device's counters hold all that it carries, local traffic too, and not what is carried while this does not run. Providers
+//! count in ways of their own: a quota a little below the contract's leaves room.
+
+mod store;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hawser_linux::clock::local_time;
+use hawser_proto::quota::{Date, Ledger, Level, Used};
+use hawser_units::{Bytes, Duration, Instant};
+use serde_json::{Value, json};
+
+use crate::config::{ClientConfig, NetworkConfig, QuotaAction};
+use store::{Pending, Store};
+
+pub use store::StoreError;
+
+/// Counts all networks.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    store: Option<Store>,
+    ledgers: BTreeMap<String, Ledger>,
+    /// What the devices' counters showed last.
+    counters: BTreeMap<String, Used>,
+    pending: Pending,
+    write_at: Instant,
+    levels: BTreeMap<String, Level>,
+    /// The day it is.
+    today: Date,
+}
+
+impl Usage {
+    /// Goes on from what is kept in the directory; in memory alone where that cannot be read.
+    pub(crate) fn open(dir: &Path) -> Self {
+        let opened = Store::open(&file(dir)).and_then(|store| Ok((store.load()?, store)));
+        let (ledgers, store) = match opened {
+            Ok((ledgers, store)) => (ledgers, Some(store)),
+            Err(error) => {
+                tracing::warn!(%error, "usage is not kept: quotas begin anew with each start");
+                (BTreeMap::new(), None)
+            }
+        };
+        Self {
+            store,
+            ledgers,
+            counters: BTreeMap::new(),
+            pending: Pending::new(),
+            write_at: Instant::from_nanos(0),
+            levels: BTreeMap::new(),
+            today: today(),
+        }
+    }
+
+    /// The devices' counters as they are now: name, received, sent.
+    pub(crate) fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
+        self.today = today();
+        for (name, received, sent) in counted {
+            let shown = Used {
+                received: *received,
+                sent: *sent,
+            };
+            let Some(before) = self.counters.insert(name.clone(), shown) else {
+                continue;
+            };
+            self.count(name, since(before, shown));
+        }
+        if now >= self.write_at {
+            self.write_at = now + WRITE_EVERY;
+            self.write();
+        }
+    }
+
+    fn count(&mut self, name: &str, used: Used) {
+        if used.total() == 0 {
+            return;
+        }
+        let ledger = self.ledgers.entry(name.to_owned()).or_default();
+        let day = ledger.handle_bytes(used, self.today);
+        if self.store.is_some() {
+            self.pending.entry((name.to_owned(), day)).or_default().add(used);
+        }
+    }
+
+    /// Brings to the disk what is not there yet.
+    pub(crate) fn write(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        if self.pending.is_empty() {
+            return;
+        }
+        match store.add(&self.pending) {
+            Ok(()) => self.pending.clear(),
+            // What was counted stays for the next attempt.
+            Err(error) => tracing::warn!(%error, "usage is not written"),
+        }
+    }
+
+    /// How much of its quota a network has used; `Free` without one.
+    pub(crate) fn level(&self, name: &str, config: &NetworkConfig) -> Level {
+        config
+            .quota()
+            .map_or(Level::Free, |quota| quota.level(self.used(name, config)))
+    }
+
+    /// What is left of its quota; `None` without one.
+    pub(crate) fn left(&self, name: &str, config: &NetworkConfig) -> Option<Bytes> {
+        config.quota().map(|quota| quota.left(self.used(name, config)))
+    }
+
+    /// Whether new flows avoid the network.
+    pub(crate) fn is_shut(&self, name: &str, config: &NetworkConfig) -> bool {
+        config.quota_action != QuotaAction::Warn && self.level(name, config) == Level::Spent
+    }
+
+    /// Networks on another level than when this was last asked, with the level.
+    pub(crate) fn poll_levels<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a str>,
+        config: &ClientConfig,
+    ) -> Vec<(String, Level)> {
+        let mut changed = Vec::new();
+        for name in names {
+            let level = self.level(name, &config.network(name));
+            let before = self.levels.insert(name.to_owned(), level).unwrap_or_default();
+            if before != level {
+                changed.push((name.to_owned(), level));
+            }
+        }
+        changed
+    }
+
+    fn used(&self, name: &str, config: &NetworkConfig) -> Used {
+        let ledger = self.ledgers.get(name);
+        ledger.map_or(Used::default(), |ledger| {
+            ledger.used(self.today, config.reset_day.0)
+        })
+    }
+
+    /// What `status` shows of a network.
+    pub(crate) fn report(&self, name: &str, config: &NetworkConfig) -> Value {
+        let today = self
+            .ledgers
+            .get(name)
+            .map_or(self.today, |ledger| ledger.believed(self.today));
+        period(
+            today.period_start(config.reset_day.0),
+            self.used(name, config),
+            config,
+        )
+    }
+}
+
+impl Drop for Usage {
+    fn drop(&mut self) {
+        self.write();
+    }
+}
+
+/// All that is kept in the directory, by network and period, for `hawser usage`.
+///
+/// # Errors
+/// The file is there and cannot be read.
+pub fn read(dir: &Path, config: &ClientConfig) -> Result<Value, StoreError> {
+    let ledgers = match Store::open_to_read(&file(dir))? {
+        Some(store) => store.load()?,
+        None => BTreeMap::new(),
+    };
+    let networks: Vec<_> = ledgers
+        .iter()
+        .map(|(name, ledger)| {
+            let set = config.network(name);
+            let periods = ledger.periods(set.reset_day.0);
+            let periods: Vec<_> = periods
+                .into_iter()
+                .rev()
+                .map(|(start, used)| period(start, used, &set))
+                .collect();
+            json!({ "name": name, "months": periods })
+        })
+        .collect();
+    Ok(json!({ "version": 1, "networks": networks }))
+}
+
+fn period(start: Date, used: Used, config: &NetworkConfig) -> Value {
+    let quota = config.quota();
+    json!({
+        "from": start.to_string(),
+        "until": start.next_reset(config.reset_day.0).to_string(),
+        "received_bytes": used.received,
+        "sent_bytes": used.sent,
+        "total_bytes": used.total(),
+        "quota_bytes": quota.map(|quota| quota.limit.0),
+        "level": quota.map(|quota| level_name(quota.level(used))),
+    })
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Free => "free",
+        Level::Low => "low",
+        Level::Spent => "spent",
+    }
+}
+
+/// What a counter shows more than before; one that shows less has begun anew.
+fn since(before: Used, now: Used) -> Used {
+    if now.received < before.received || now.sent < before.sent {
+        return now;
+    }
+    Used {
+        received: now.received - before.received,
+        sent: now.sent - before.sent,
+    }
+}
+
+fn today() -> Date {
+    let time = local_time();
+    Date::new(time.year, time.month, time.day).expect("the calendar shows days that it has")
+}
+
+fn file(dir: &Path) -> PathBuf {
+    dir.join("usage.sqlite")
+}
+
+/// What a crash may lose, against how often a disk must wake: a transaction waits for the disk once or twice.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

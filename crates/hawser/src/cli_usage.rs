@@ -1,0 +1,91 @@
+//! `hawser usage`.
+#![expect(clippy::print_stdout, reason = "results are this command's output")]
+
+use std::process::ExitCode;
+
+use hawser_node::config::{self, ClientConfig};
+use hawser_node::usage;
+use serde_json::Value;
+
+use crate::Places;
+use crate::cli_status::{bytes, columns, list, number, text};
+
+/// Shows what each network has carried, month by month, and what is left of its quota.
+///
+/// A month begins on the network's reset_day (client.toml). Counted while `hawser up --direct` runs; what was carried in the last five seconds may be missing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct UsageArgs {
+    /// Only networks of these names.
+    network: Vec<String>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+pub(crate) fn run(args: &UsageArgs) -> anyhow::Result<ExitCode> {
+    let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
+    let mut usage = usage::read(&args.places.dir, &config)?;
+    if let Some(networks) = usage["networks"].as_array_mut() {
+        networks.retain(|network| {
+            args.network.is_empty() || args.network.iter().any(|name| network["name"] == name.as_str())
+        });
+    }
+    if args.json {
+        println!("{usage}");
+    } else {
+        println!("{}", render(&usage));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn render(usage: &Value) -> String {
+    let rows: Vec<_> = list(&usage["networks"])
+        .iter()
+        .flat_map(|network| list(&network["months"]).iter().map(|month| row(network, month)))
+        .collect();
+    if rows.is_empty() {
+        return "nothing has been counted yet: `sudo hawser up --direct` counts".to_owned();
+    }
+    columns(
+        &[
+            "network", "from", "until", "received", "sent", "total", "of quota",
+        ],
+        &rows,
+        "",
+    )
+}
+
+fn row(network: &Value, month: &Value) -> Vec<String> {
+    let mut row = vec![
+        text(&network["name"]).to_owned(),
+        text(&month["from"]).to_owned(),
+        text(&month["until"]).to_owned(),
+    ];
+    let counts = ["received_bytes", "sent_bytes", "total_bytes"];
+    row.extend(counts.map(|key| bytes(number(&month[key]))));
+    row.extend(month["quota_bytes"].as_u64().map(|quota| {
+        let percent = number(&month["total_bytes"]) as f64 * 100.0 / quota as f64;
+        format!("{percent:.0} % of {}", bytes(quota))
+    }));
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn months_read_as_a_table() {
+        let usage = json!({ "networks": [{ "name": "lte", "months": [{ "from": "2026-11-01", "until": "2026-12-01",
+            "received_bytes": 8_000_000_000_u64, "sent_bytes": 500_000, "total_bytes": 8_000_500_000_u64,
+            "quota_bytes": 10_000_000_000_u64 }] }] });
+        let shown = render(&usage);
+        assert!(
+            shown.contains("lte      2026-11-01  2026-12-01  8.00 GB   500.0 kB  8.00 GB  80 % of 10.00 GB"),
+            "{shown}"
+        );
+    }
+}
