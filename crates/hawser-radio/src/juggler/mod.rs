@@ -20,6 +20,8 @@
 //! so that a slot includes the switch to it, which is how section 5 counts its overhead.
 //! Scope: one radio, one client identity. Does not model: NAT and ARP exchanges (the embedding's, with [`VirtualNetwork::next_hop`]); encryption.
 
+#[cfg(test)]
+mod air_events;
 mod dhcp;
 mod handoff;
 mod network;
@@ -450,6 +452,12 @@ impl<P: Copy> Juggler<P> {
             self.on_stranger(from, frame);
             return;
         };
+        if self.phase == Phase::Active
+            && let Some(network) = self.networks.get_mut(&id)
+        {
+            // Where it is heard is where it is: its announcement of another channel may have been missed.
+            network.config.channel = self.channel;
+        }
         match *frame {
             Frame::Data { packet, more, .. } => {
                 self.counters.received += 1;
