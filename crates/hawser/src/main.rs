@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
 
 mod cli_bench;
+mod cli_bench_direct;
 mod cli_bench_networks;
 mod cli_check;
 mod cli_client;
