@@ -335,3 +335,64 @@ const AHEAD: u64 = 10;
 const REPEAT: Duration = Duration::from_secs(3);
 /// A request message with IP and TCP headers. Units: bytes.
 const REQUEST: u16 = 17 + 52;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 16 << 10;
+
+    fn open() -> Connection {
+        Connection {
+            looks: OPENING_LOOKS + 1,
+            ..Connection::new(Config::linux_2_6())
+        }
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn bring(seed: &mut Connection, blocks: u64, now: Instant) {
+        seed.came += blocks;
+        seed.seen = seed.came;
+        seed.arrived.extend(std::iter::repeat_n(now, blocks as usize));
+    }
+
+    #[test]
+    fn what_is_under_way_grows_threefold_and_follows_the_rate() {
+        let mut seed = Connection { given: 100, ..open() };
+        let mut under_way = Vec::new();
+        for look in 0..4 {
+            seed.ask(at(250 * look));
+            under_way.push(seed.asked - seed.seen);
+            let blocks = seed.asked - seed.seen;
+            bring(&mut seed, blocks, at(250 * look + 100));
+        }
+        assert_eq!(under_way, [1, 3, 9, 27]);
+        // Six seconds later nothing of that counts any more.
+        seed.ask(at(7_000));
+        assert_eq!(seed.asked - seed.seen, 1);
+    }
+
+    #[test]
+    fn only_a_fast_seed_gets_a_second_chunk_before_the_first_is_nearly_there() {
+        let mut slow = open();
+        assert!(slow.wants_chunk(BLOCK, at(0)));
+        slow.looks = OPENING_LOOKS;
+        assert!(!slow.wants_chunk(BLOCK, at(0)), "it has not let the client in");
+        let with_chunk = || Connection {
+            given: CHUNK,
+            asked: CHUNK,
+            chunks: VecDeque::from([CHUNK]),
+            ..open()
+        };
+        let mut slow = with_chunk();
+        assert!(!slow.wants_chunk(BLOCK, at(0)));
+        bring(&mut slow, CHUNK - 1, at(100));
+        assert!(slow.wants_chunk(BLOCK, at(200)), "one block is missing");
+        let mut fast = with_chunk();
+        fast.arrived.extend([at(50); 16]);
+        assert!(fast.wants_chunk(BLOCK, at(200)), "256 KB in five seconds");
+    }
+}
