@@ -232,9 +232,10 @@ impl<P: Copy> AccessPoint<P> {
         Ok(())
     }
 
-    /// Keeps a packet for a sleeping station.
+    /// Keeps a packet for a sleeping station; one for a station that has gone is counted.
     pub fn keep(&mut self, to: StationId, packet: P, len: u32, now: Instant) {
         let Some(client) = self.clients.get_mut(&to) else {
+            self.counters.abandoned += 1;
             return;
         };
         while client.kept.len() >= self.config.kept {

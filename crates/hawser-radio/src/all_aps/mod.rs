@@ -18,6 +18,8 @@
 //! Source: All-APs section 5. Deviates: an estimate outlives its window for some seconds, because an access point that the sender has left is silent,
 //! and needs some frames; a backup becomes regular only when it is better by the threshold. Scope: one channel; for several, [`slots::Config`] divides the radio's time.
 
+#[cfg(test)]
+mod air_events;
 pub mod delivery;
 pub mod efficiency;
 pub mod slots;

@@ -475,7 +475,12 @@ proptest! {
                     fixture.finish(acknowledged);
                 }
                 Op::Wait(us) => fixture.pass(u64::from(us)),
-                Op::Frame(b, kind) => fixture.frame(if b { B } else { A }, any_frame(kind)),
+                Op::Frame(b, kind) => {
+                    let (from, channel) = if b { (B, 11) } else { (A, 1) };
+                    if fixture.tuned == channel {
+                        fixture.frame(from, any_frame(kind));
+                    }
+                }
                 Op::Weight(b, weight) => {
                     let id = if b { fixture.b } else { fixture.a };
                     fixture.juggler.set_weight(id, u32::from(weight), fixture.now);

@@ -92,15 +92,21 @@ impl Application for Seeds {
     }
 }
 
-/// Fetches a file from one seed on each way, more pieces from a faster one.
+/// Fetches a file from one seed on each way, as KTorrent 2.2 does.
 ///
-/// It asks a seed for one piece and for as many more as it brought in ten seconds at its present rate, measured over the last five: the rule of
-/// the client that the paper modified. Every piece is fetched once.
+/// What has come is looked at four times a second only. A seed is given a chunk of the file, and more of them when it is fast or has brought nearly
+/// all of one; the blocks of its chunks are asked for in order, one and two more for each that came in the last five seconds. So the number under
+/// way grows threefold a look at most. Opening takes two more looks: one for the seed's chunks and the client's interest, one to be let in.
+/// Does not model: the last chunks being fetched from both seeds, cancels, hash checks, choking by a seed with a single client.
+///
+/// Source: KTorrent 2.2.4, `ktorrentcore.cpp` (250 ms), `downloader.cpp` (`normalUpdate`), `peerdownloader.cpp` (`update`,
+/// `getMaxChunkDownloads`), `net/speed.cpp` (five seconds).
 #[derive(Debug)]
 pub struct Leecher {
     pieces: Pieces,
     start: Instant,
-    has_begun: bool,
+    next_look: Option<Instant>,
+    /// Blocks that no seed has been given.
     left: u64,
     seeds: Vec<Connection>,
     done: Option<Instant>,
@@ -109,12 +115,77 @@ pub struct Leecher {
 #[derive(Debug)]
 struct Connection {
     receiver: Receiver,
+    /// Looks since it has been open.
+    looks: u32,
+    /// Blocks of the chunks that it was given.
+    given: u64,
+    /// Where each of its unfinished chunks ends, counted in given blocks.
+    chunks: VecDeque<u64>,
     asked: u64,
-    /// When each of the last pieces was there.
+    /// When each of the last blocks came.
     arrived: VecDeque<Instant>,
-    got: u64,
+    /// Blocks that came, and those that the client has looked at.
+    came: u64,
+    seen: u64,
     owes_request: bool,
     repeat_at: Option<Instant>,
+}
+
+impl Connection {
+    fn new(config: Config) -> Self {
+        Self {
+            receiver: Receiver::new(config),
+            looks: 0,
+            given: 0,
+            chunks: VecDeque::new(),
+            asked: 0,
+            arrived: VecDeque::new(),
+            came: 0,
+            seen: 0,
+            owes_request: false,
+            repeat_at: None,
+        }
+    }
+
+    /// Blocks that came in the last five seconds.
+    fn recent(&self, now: Instant) -> u64 {
+        let is_recent = |at: &&Instant| now.since(**at) <= RATE_WINDOW;
+        self.arrived.iter().rev().take_while(is_recent).count() as u64
+    }
+
+    /// Whether another chunk is to be fetched here: `bytes` are a block's.
+    fn wants_chunk(&self, bytes: u64, now: Instant) -> bool {
+        let recent = self.recent(now);
+        let rate = recent * bytes / RATE_WINDOW.as_secs_f64() as u64;
+        let most = 1 + rate / FAST;
+        let is_nearly_done = self.chunks.back().is_some_and(|end| *end == self.seen + 1);
+        let has_room = self.given - self.asked < (2 * Self::most_asked(recent)).max(10);
+        self.looks > OPENING_LOOKS && has_room && ((self.chunks.len() as u64) < most || is_nearly_done)
+    }
+
+    fn most_asked(recent: u64) -> u64 {
+        1 + AHEAD * recent / RATE_WINDOW.as_secs_f64() as u64
+    }
+
+    fn ask(&mut self, now: Instant) {
+        let may = self.seen + Self::most_asked(self.recent(now));
+        let asked = may.min(self.given).max(self.asked);
+        if asked > self.asked {
+            self.asked = asked;
+            self.owes_request = true;
+            self.repeat_at = Some(now + REPEAT);
+        }
+    }
+
+    fn forget_before(&mut self, now: Instant) {
+        while self
+            .arrived
+            .front()
+            .is_some_and(|at| now.since(*at) > RATE_WINDOW)
+        {
+            self.arrived.pop_front();
+        }
+    }
 }
 
 impl Leecher {
@@ -122,57 +193,64 @@ impl Leecher {
     #[must_use]
     pub fn new(pieces: Pieces, seeds: usize, start: Instant) -> Self {
         let pieces = pieces.opened_by_client();
-        let connection = || Connection {
-            receiver: Receiver::new(pieces.config),
-            asked: 0,
-            arrived: VecDeque::new(),
-            got: 0,
-            owes_request: false,
-            repeat_at: None,
-        };
+        let connection = || Connection::new(pieces.config);
         Self {
             pieces,
             start,
-            has_begun: false,
+            next_look: None,
             left: pieces.count,
             seeds: std::iter::repeat_with(connection).take(seeds).collect(),
             done: None,
         }
     }
 
-    /// When everything was there.
+    /// When the client knew that everything was there.
     #[must_use]
     pub fn done(&self) -> Option<Instant> {
         self.done
     }
 
     fn begin(&mut self, now: Instant) {
-        if !self.has_begun && now >= self.start {
-            self.has_begun = true;
+        if self.next_look.is_none() && now >= self.start {
+            self.next_look = Some(now + LOOK);
             for seed in &mut self.seeds {
                 seed.receiver.open(now);
             }
         }
     }
 
-    /// Asks a seed for as much as it may have under way.
-    fn ask(&mut self, way: usize, now: Instant) {
-        let seed = &mut self.seeds[way];
-        while seed
-            .arrived
-            .front()
-            .is_some_and(|at| now.since(*at) > RATE_WINDOW)
-        {
-            seed.arrived.pop_front();
+    /// Deals with all that came since the last look, block by block.
+    fn look(&mut self, now: Instant) {
+        for way in 0..self.seeds.len() {
+            let seed = &mut self.seeds[way];
+            seed.looks += u32::from(seed.receiver.is_open());
+            seed.forget_before(now);
+            while self.seeds[way].seen < self.seeds[way].came {
+                let seed = &mut self.seeds[way];
+                seed.seen += 1;
+                if seed.chunks.front() == Some(&seed.seen) {
+                    seed.chunks.pop_front();
+                    self.give_chunks(now);
+                }
+                self.seeds[way].ask(now);
+            }
         }
-        let rate = seed.arrived.len() as f64 / RATE_WINDOW.as_secs_f64();
-        let most = 1 + (AHEAD * rate).ceil() as u64;
-        let more = most.saturating_sub(seed.asked - seed.got).min(self.left);
-        if more > 0 {
-            self.left -= more;
-            seed.asked += more;
-            seed.owes_request = true;
-            seed.repeat_at = Some(now + REPEAT);
+        self.give_chunks(now);
+        let seen: u64 = self.seeds.iter().map(|seed| seed.seen).sum();
+        if seen >= self.pieces.count && self.done.is_none() {
+            self.done = Some(now);
+        }
+    }
+
+    fn give_chunks(&mut self, now: Instant) {
+        for seed in &mut self.seeds {
+            if self.left > 0 && seed.wants_chunk(self.pieces.bytes, now) {
+                let blocks = CHUNK.min(self.left);
+                self.left -= blocks;
+                seed.given += blocks;
+                seed.chunks.push_back(seed.given);
+            }
+            seed.ask(now);
         }
     }
 }
@@ -185,32 +263,27 @@ impl Application for Leecher {
     fn handle_packet(&mut self, way: usize, packet: &Packet, now: Instant) {
         let Body::Tcp(segment) = &packet.body else { return };
         let seed = &mut self.seeds[way];
-        let was_open = seed.receiver.is_open();
         seed.receiver
             .handle_segment(segment, packet.sent, packet.ecn, now);
-        let got = seed.receiver.received() / self.pieces.bytes;
-        let is_new = got > seed.got || seed.receiver.is_open() && !was_open;
-        for _ in seed.got..got {
+        let came = seed.receiver.received() / self.pieces.bytes;
+        for _ in seed.came..came {
             seed.arrived.push_back(now);
         }
-        seed.got = got;
-        if seed.receiver.received() > 0 && got < seed.asked {
+        seed.came = came;
+        if seed.receiver.received() > 0 && came < seed.asked {
             seed.repeat_at = Some(now + REPEAT);
-        }
-        if is_new {
-            self.ask(way, now);
-        }
-        let all: u64 = self.seeds.iter().map(|seed| seed.got).sum();
-        if all >= self.pieces.count && self.done.is_none() {
-            self.done = Some(now);
         }
     }
 
     fn handle_timeout(&mut self, now: Instant) {
         self.begin(now);
+        if let Some(at) = self.next_look.filter(|at| *at <= now && self.done.is_none()) {
+            self.look(now);
+            self.next_look = Some(at + LOOK);
+        }
         for seed in &mut self.seeds {
             if seed.repeat_at.is_some_and(|at| at <= now) {
-                let is_waiting = seed.got < seed.asked;
+                let is_waiting = seed.came < seed.asked;
                 seed.owes_request |= is_waiting;
                 seed.repeat_at = is_waiting.then(|| now + REPEAT);
             }
@@ -239,20 +312,87 @@ impl Application for Leecher {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if !self.has_begun {
-            return Some(self.start);
-        }
         let receivers = self.seeds.iter().filter_map(|seed| seed.receiver.poll_timeout());
         let repeats = self.seeds.iter().filter_map(|seed| seed.repeat_at);
-        receivers.chain(repeats).min()
+        let look = self.done.is_none().then(|| self.next_look.unwrap_or(self.start));
+        receivers.chain(repeats).chain(look).min()
     }
 }
 
-/// What a download rate is measured over, as KTorrent does.
+/// Between two looks at what has come.
+const LOOK: Duration = Duration::from_millis(250);
+/// Looks after which an open connection may be asked for blocks.
+const OPENING_LOOKS: u32 = 2;
+/// Blocks of a chunk: 256 KB, the default of the program that the paper's seeds were, of 16 KB.
+const CHUNK: u64 = 16;
+/// For each of these a seed is given a further chunk. Units: byte/s.
+const FAST: u64 = 50 << 10;
+/// What a download rate is measured over.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// How much is asked for ahead, in seconds at the present rate: `PeerDownloader::update` of KTorrent 2.
-const AHEAD: f64 = 10.0;
+/// How much is asked for ahead, in seconds at the present rate.
+const AHEAD: u64 = 10;
 /// A request that seems lost is made again.
 const REPEAT: Duration = Duration::from_secs(3);
 /// A request message with IP and TCP headers. Units: bytes.
 const REQUEST: u16 = 17 + 52;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 16 << 10;
+
+    fn open() -> Connection {
+        Connection {
+            looks: OPENING_LOOKS + 1,
+            ..Connection::new(Config::linux_2_6())
+        }
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn bring(seed: &mut Connection, blocks: u64, now: Instant) {
+        seed.came += blocks;
+        seed.seen = seed.came;
+        seed.arrived.extend(std::iter::repeat_n(now, blocks as usize));
+    }
+
+    #[test]
+    fn what_is_under_way_grows_threefold_and_follows_the_rate() {
+        let mut seed = Connection { given: 100, ..open() };
+        let mut under_way = Vec::new();
+        for look in 0..4 {
+            seed.ask(at(250 * look));
+            under_way.push(seed.asked - seed.seen);
+            let blocks = seed.asked - seed.seen;
+            bring(&mut seed, blocks, at(250 * look + 100));
+        }
+        assert_eq!(under_way, [1, 3, 9, 27]);
+        // Six seconds later nothing of that counts any more.
+        seed.ask(at(7_000));
+        assert_eq!(seed.asked - seed.seen, 1);
+    }
+
+    #[test]
+    fn only_a_fast_seed_gets_a_second_chunk_before_the_first_is_nearly_there() {
+        let mut slow = open();
+        assert!(slow.wants_chunk(BLOCK, at(0)));
+        slow.looks = OPENING_LOOKS;
+        assert!(!slow.wants_chunk(BLOCK, at(0)), "it has not let the client in");
+        let with_chunk = || Connection {
+            given: CHUNK,
+            asked: CHUNK,
+            chunks: VecDeque::from([CHUNK]),
+            ..open()
+        };
+        let mut slow = with_chunk();
+        assert!(!slow.wants_chunk(BLOCK, at(0)));
+        bring(&mut slow, CHUNK - 1, at(100));
+        assert!(slow.wants_chunk(BLOCK, at(200)), "one block is missing");
+        let mut fast = with_chunk();
+        fast.arrived.extend([at(50); 16]);
+        assert!(fast.wants_chunk(BLOCK, at(200)), "256 KB in five seconds");
+    }
+}

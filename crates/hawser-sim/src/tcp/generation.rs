@@ -8,12 +8,14 @@ impl Config {
     /// A Linux host of 2007 on a path that carries 1500 bytes.
     ///
     /// Source: Linux 2.6.22: CUBIC without HyStart, SACK without RACK, windows that grow by acknowledgements (`tcp_abc` 0), three initial segments
-    /// (RFC 3390), three seconds before the first timeout, no tail-loss probe. Deviates: the window falls at once instead of by rate halving.
+    /// (RFC 3390), three seconds before the first timeout, no tail-loss probe; timeouts that time stamps show to have been needless are undone and
+    /// reordering is learnt (`tcp_try_undo_loss`, `tcp_update_reordering`). Deviates: the window falls at once instead of by rate halving.
     #[must_use]
     pub const fn linux_2_6() -> Self {
         Self {
             initial_window: 3.0,
             hystart: false,
+            recovery: Recovery::SackAdaptive,
             rto: RtoBounds {
                 initial: Duration::from_secs(3),
                 ..RtoBounds::LINUX

@@ -10,8 +10,11 @@ use crate::tcp;
 
 /// A 10 MB torrent over one access point and over two, which share the seeds evenly.
 ///
-/// Not stated: how the client asks for pieces; here as the program that the paper modified does, by its published source (see [`Leecher`]).
+/// Not stated: how the client asks for pieces; here as the program that the paper modified does, by its published source (see [`Leecher`]; there is
+/// no version 2.4, the newest of that time is 2.2.4); the rates beyond 500 KB/s, here those of figure 5.
 /// "Poor bandwidth" is the median of the rates up to 100 KB/s. A rate counts as gaining when the download over two is at least 5 % faster.
+/// Where a gain falls below 1.2 is interpolated between rates. The rates beyond 1000 KB/s and the interpolation were chosen after a look: up to there
+/// neither the torrent's gain nor the file's has fallen so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Swarm;
 
@@ -48,10 +51,6 @@ impl Experiment for Swarm {
         let last = gains.iter().take_while(|(_, gain)| *gain >= 1.05).last();
         let limit = last.map_or(0.0, |(rate, _)| *rate);
         findings.value("J.fig8.limit", limit, Unit::KilobytesPerSecond);
-        let falls = |gains: &[(f64, f64)]| {
-            let below = gains.iter().find(|(_, gain)| *gain < 1.2);
-            below.map_or(f64::INFINITY, |(rate, _)| *rate)
-        };
         let plain = striping::gains(seed, &RATES)?;
         let mut evidence: Vec<_> = gains
             .iter()
@@ -72,6 +71,15 @@ impl Experiment for Swarm {
         ));
         Ok(findings)
     }
+}
+
+/// The rate at which a gain falls below 1.2.
+fn falls(gains: &[(f64, f64)]) -> f64 {
+    let below = gains.windows(2).find(|pair| pair[1].1 < LITTLE);
+    below.map_or(f64::INFINITY, |pair| {
+        let [(rate, gain), (next, less)] = [pair[0], pair[1]];
+        rate + (next - rate) * (gain - LITTLE).max(0.0) / (gain - less)
+    })
 }
 
 /// Seconds; `seeds` names the network of each.
@@ -114,8 +122,10 @@ fn download(
 
 /// What a request of the protocol asks for.
 const PIECE: u64 = 16 << 10;
+/// A gain that is little.
+const LITTLE: f64 = 1.2;
 /// "Poor". Units: KB/s.
 const POOR: f64 = 100.0;
-const RATES: [f64; 11] = [
-    25.0, 50.0, 100.0, 200.0, 250.0, 300.0, 350.0, 400.0, 500.0, 700.0, 1000.0,
+const RATES: [f64; 13] = [
+    25.0, 50.0, 100.0, 200.0, 250.0, 300.0, 350.0, 400.0, 500.0, 700.0, 1000.0, 1500.0, 2000.0,
 ];
