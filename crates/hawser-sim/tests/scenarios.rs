@@ -286,3 +286,30 @@ fn each_description_has_a_network_of_its_own() {
     };
     assert_eq!(shown, pictures);
 }
+
+#[test]
+fn workloads_that_go_their_own_way_share_the_networks() {
+    let beside = |via: &str| format!("{TWO}{TCP}{TCP}via = \"{via}\"\n");
+    let goodputs = |text: &str, settings: &[&str]| report(text, settings).goodput_bps.workloads;
+
+    let alone = goodputs(&(TWO.to_owned() + TCP), &["via=single:a"])[0];
+    let both = goodputs(&beside("single:a"), &["via=single:a"]);
+    assert!(
+        (both[0] + both[1] - alone).abs() < 0.05 * alone,
+        "{both:?} of {alone}"
+    );
+
+    let elsewhere = goodputs(&beside("single:b"), &["via=single:a"]);
+    assert!(
+        (elsewhere[0] - alone).abs() < 0.01 * alone,
+        "{elsewhere:?}, {alone}"
+    );
+
+    let sum = goodputs(&(TWO.to_owned() + TCP), &[])[0];
+    let clients = goodputs(&beside("other-client"), &[]);
+    assert!(clients.iter().all(|goodput| *goodput > 0.2 * sum), "{clients:?}");
+    assert!(
+        (clients[0] + clients[1] - sum).abs() < 0.1 * sum,
+        "{clients:?} of {sum}"
+    );
+}
