@@ -20,6 +20,7 @@ use hawser_sim::bench::{WiredMultipath, measure};
 use serde_json::json;
 
 use crate::cli_bench_networks::{self, NetworksArgs};
+use crate::cli_bench_traces::{self, TracesArgs};
 use crate::cli_client::runtime;
 
 /// Measures parts of Hawser on this machine.
@@ -33,6 +34,8 @@ pub(crate) struct BenchArgs {
 enum BenchCommand {
     /// Scenarios through Hawser, over each network alone and by the kernel's MPTCP, interleaved, on real packets.
     Networks(NetworksArgs),
+    /// Pairs of recorded networks in the simulator: each alone, and both together.
+    Traces(TracesArgs),
     /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network namespace; needs root.
     IdleClients(IdleArgs),
     /// Packet events per second of the simulator on one core, with the size of the network: wired multipath TCP.
@@ -86,6 +89,7 @@ struct IdleArgs {
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Networks(args) => cli_bench_networks::run(&args),
+        BenchCommand::Traces(args) => cli_bench_traces::run(&args),
         BenchCommand::IdleClients(args) => idle_clients(&args),
         BenchCommand::Air(args) => air(&args),
         BenchCommand::Sim(args) => sim(&args),
