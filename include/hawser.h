@@ -15,7 +15,7 @@
 
 #define SOL_HAWSER 0x4857
 
-/* The name of a network: its interface, as `hawser status` shows it. */
+/* The name of a network: its interface as `hawser status` shows it, or its access point ("02:00:00:00:01:00", lower case). */
 #define HAWSER_NETWORK 1
 
 /* "bulk", "interactive", "realtime", "cheap" or "redundant". */

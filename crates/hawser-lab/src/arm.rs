@@ -166,7 +166,8 @@ impl Arm<'_> {
         running: &[Running],
         on_progress: &mut dyn FnMut(&Progress<'_>),
     ) -> anyhow::Result<()> {
-        let mut events = self.scenario.events.iter().peekable();
+        let starts = self.scenario.trace_starts();
+        let mut events = starts.iter().chain(&self.scenario.events).peekable();
         let mut next_sample = self.period.start;
         let mut delivered = 0;
         while !self.period.is_over() {

@@ -166,6 +166,8 @@ pub struct Port {
 pub struct Ruleset {
     /// The interface that applications see.
     pub interface: String,
+    /// Its addresses.
+    pub own: Vec<IpAddr>,
     /// Each network that is there.
     pub networks: Vec<Port>,
     /// Rules in their order; the last is for all flows.
@@ -198,20 +200,7 @@ impl Ruleset {
     /// What this machine sends.
     fn output(&self) -> String {
         let interface = &self.interface;
-        let chosen: Vec<_> = self
-            .networks
-            .iter()
-            .map(|port| format!("{:#x}", mark(0, port.number)))
-            .collect();
-        let chosen = if chosen.is_empty() {
-            String::new()
-        } else {
-            let program = u32::from(reason::PROGRAM) << 8;
-            format!(
-                "  meta mark {{ {} }} ct mark set meta mark | {program:#x} meta mark set ct mark accept\n",
-                chosen.join(", ")
-            )
-        };
+        let chosen = self.chosen();
         let is_flow = format!("& {MARK_MASK:#x} == {MARK:#x}");
         format!(
             "chain output {{
@@ -221,12 +210,38 @@ impl Ruleset {
   ct mark {is_flow} meta mark set ct mark accept
 {chosen}  meta mark & 0xffffff00 == {MARK:#x} reject with icmpx no-route
   oifname != \"{interface}\" accept
-  tcp flags & (syn | ack | rst) != syn reject with tcp reset
+  ip daddr {{ 224.0.0.0/4, 255.255.255.255 }} drop
+  ip6 daddr {{ fe80::/10, ff00::/8 }} drop
+  {BROKEN}
   jump choose
   oifname \"{interface}\" reject with icmpx no-route
 }}
 "
         )
+    }
+
+    /// Flows whose program chose: of networks that are there, and carry the family.
+    fn chosen(&self) -> String {
+        let program = u32::from(reason::PROGRAM) << 8;
+        let mut text = String::new();
+        for ipv6 in [false, true] {
+            let able = |port: &&Port| port.addresses.iter().any(|address| address.is_ipv6() == ipv6);
+            let marks = self
+                .networks
+                .iter()
+                .filter(able)
+                .map(|port| format!("{:#x}", mark(0, port.number)));
+            let marks: Vec<_> = marks.collect();
+            if !marks.is_empty() {
+                let family = if ipv6 { "ipv6" } else { "ipv4" };
+                let marks = marks.join(", ");
+                let _ = writeln!(
+                    text,
+                    "  meta nfproto {family} meta mark {{ {marks} }} ct mark set meta mark | {program:#x} meta mark set ct mark accept"
+                );
+            }
+        }
+        text
     }
 
     /// What it forwards for others, and what comes in.
@@ -263,6 +278,7 @@ impl Ruleset {
 {came_in}  iifname {{ {devices} }} accept
   ct mark & {MARK_MASK:#x} == {MARK:#x} meta mark set ct mark accept
   fib daddr type != unicast accept
+  fib daddr oifname \"{interface}\" {BROKEN}
   fib daddr oifname \"{interface}\" jump choose
 }}
 chain forward {{
@@ -271,6 +287,21 @@ chain forward {{
 }}
 "
         )
+    }
+
+    /// The addresses that applications see never get out, not even in the moment when a network is there and its rules are not.
+    fn inside(&self) -> String {
+        let interface = &self.interface;
+        let mut text =
+            "chain inside {\n  type filter hook postrouting priority 300; policy accept;\n".to_owned();
+        for address in &self.own {
+            let ip = if address.is_ipv6() { "ip6" } else { "ip" };
+            let _ = writeln!(
+                text,
+                "  oifname != {{ \"lo\", \"{interface}\" }} {ip} saddr {address} drop"
+            );
+        }
+        text + "}\n"
     }
 
     /// Addresses and sizes on the way out. The empty chain lets answers to the same address and port of two zones be told apart.
@@ -298,12 +329,16 @@ chain forward {{
         }
         let _ = write!(
             text,
-            "}}\nchain sizes {{\n  type filter hook postrouting priority mangle; policy accept;
-  meta mark & {MARK_MASK:#x} == {MARK:#x} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu\n}}"
+            "}}\n{}chain sizes {{\n  type filter hook postrouting priority mangle; policy accept;
+  meta mark & {MARK_MASK:#x} == {MARK:#x} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu\n}}",
+            self.inside()
         );
         text
     }
 }
+
+/// A TCP connection that nobody remembers was on a network that is gone. Its end hears so, where another network would only swallow what it says.
+const BROKEN: &str = "tcp flags & (syn | ack | rst) != syn reject with tcp reset";
 
 fn chain_name(index: usize, family: usize) -> String {
     format!("turns_{index}_{}", if family == 0 { "v4" } else { "v6" })
@@ -461,6 +496,7 @@ mod tests {
         ] {
             let ruleset = Ruleset {
                 interface: "hawser0".to_owned(),
+                own: vec!["100.64.0.2".parse().unwrap(), "fd48::2".parse().unwrap()],
                 networks,
                 choices,
             };

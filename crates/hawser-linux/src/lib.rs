@@ -14,3 +14,4 @@ pub mod system;
 pub mod tun;
 pub mod udp;
 pub mod wait;
+pub mod wireless;

@@ -72,7 +72,7 @@ pub enum State {
 /// A change to a running link; a field that is `None` stays as it is.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Change {
-    /// A new capacity; a packet in transmission continues at it.
+    /// A new capacity, of which a trace starts now; a packet in transmission continues at it.
     pub capacity: Option<Capacity>,
     /// A new delay, for packets that are serialised from now on.
     pub delay: Option<Duration>,
@@ -351,6 +351,7 @@ impl<T> Link<T> {
 
     fn change_capacity(&mut self, capacity: Capacity, now: Instant) {
         self.rare.config.capacity = capacity.clone();
+        self.rare.epoch = now;
         self.rare.position = Position::default();
         self.capacity = capacity;
         let (Some(service), Some(head)) = (self.in_service, self.first_waiting()) else {

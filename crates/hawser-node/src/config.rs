@@ -458,7 +458,7 @@ impl FromStr for SchedulerName {
 from_text!(
     SchedulerName,
     "one of random, round-robin, surplus-round-robin, weighted-fair, min-rtt, earliest-delivery, backpressure, redundant, \
-     layer-priority, independent-path"
+     selective-redundant, layer-priority, independent-path"
 );
 
 /// A filter for logs.

@@ -119,7 +119,7 @@ impl<B: Copy> Egress<B> {
         Self {
             lanes: Vec::new(),
             flows: Flows::new(seed, now),
-            schedulers: Class::ALL.map(|_| default_scheduler(seed)),
+            schedulers: Class::ALL.map(|class| default_scheduler(class, seed)),
             views: Vec::new(),
             view_lanes: Vec::new(),
             urgent: VecDeque::new(),
@@ -692,8 +692,8 @@ fn spend(lane: &mut Lane, bytes: u64) -> bool {
     true
 }
 
-fn default_scheduler(seed: u64) -> Box<dyn Scheduler> {
-    scheduler::by_name(scheduler::DEFAULT, seed).expect("the default scheduler has a name")
+fn default_scheduler(class: Class, seed: u64) -> Box<dyn Scheduler> {
+    scheduler::by_name(scheduler::default_of(class), seed).expect("the default schedulers have names")
 }
 
 #[cfg(test)]

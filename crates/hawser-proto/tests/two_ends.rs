@@ -7,6 +7,7 @@ use hawser_netem::Change;
 use hawser_proto::path::State;
 use hawser_proto::scheduler;
 use hawser_units::Duration;
+use hawser_wire::data::Class;
 use hawser_wire::inner::protocol;
 
 /// The share of a link's rate that is inner packets when it is full: inner packet over outer Ethernet frame.
@@ -58,7 +59,7 @@ const fn transfer(
     Transfer {
         name,
         nets,
-        scheduler: scheduler::DEFAULT,
+        scheduler: scheduler::default_of(Class::Bulk),
         work,
         share,
         queue: Duration::from_millis(queue_ms),

@@ -19,6 +19,7 @@ use hawser_node::run_dir;
 use hawser_sim::bench::{WiredMultipath, measure};
 use serde_json::json;
 
+use crate::cli_bench_direct::{self, DirectArgs};
 use crate::cli_bench_networks::{self, NetworksArgs};
 use crate::cli_bench_traces::{self, TracesArgs};
 use crate::cli_client::runtime;
@@ -36,6 +37,8 @@ enum BenchCommand {
     Networks(NetworksArgs),
     /// Pairs of recorded networks in the simulator: each alone, and both together.
     Traces(TracesArgs),
+    /// What direct mode costs a flow, beside the same flow without Hawser. In network namespaces; needs root.
+    Direct(DirectArgs),
     /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network namespace; needs root.
     IdleClients(IdleArgs),
     /// Packet events per second of the simulator on one core, with the size of the network: wired multipath TCP.
@@ -90,6 +93,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Networks(args) => cli_bench_networks::run(&args),
         BenchCommand::Traces(args) => cli_bench_traces::run(&args),
+        BenchCommand::Direct(args) => cli_bench_direct::run(&args),
         BenchCommand::IdleClients(args) => idle_clients(&args),
         BenchCommand::Air(args) => air(&args),
         BenchCommand::Sim(args) => sim(&args),

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::Places;
 use crate::logs::LogArgs;
+use crate::refusal::refuse;
 
 /// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all networks without any hub (--direct).
 ///
@@ -94,6 +95,13 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let invitation = line.map(|line| line.parse::<Invitation>()).transpose()?;
     // What is wrong with the configuration is said before anything else.
     let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
+    if args.direct && config.kill_switch {
+        let file = args.places.dir.join("client.toml");
+        return Ok(refuse(format_args!(
+            "{}: kill_switch = true needs a hub: take it out, or leave --direct out",
+            file.display()
+        )));
+    }
     if !hawser_linux::process::is_root() {
         bail!("needs root to make an interface and routes: sudo hawser up ...");
     }

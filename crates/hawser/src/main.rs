@@ -4,6 +4,7 @@
 
 mod bench_page;
 mod cli_bench;
+mod cli_bench_direct;
 mod cli_bench_networks;
 mod cli_bench_traces;
 mod cli_check;

@@ -96,6 +96,50 @@ fn carries_quic() {
 }
 
 #[test]
+fn without_a_hub_parallel_connections_use_both_networks_and_go_on_over_the_one_that_is_left() {
+    let off = [
+        "--set",
+        "event=[{ at = \"2500ms\", network = \"left\", set = \"down\" }]",
+    ];
+    let mut arguments = vec![
+        "--json",
+        "--set",
+        "via=direct",
+        "--set",
+        "workload.0.streams=4",
+        "--set",
+        "duration=5s",
+    ];
+    arguments.extend(off);
+    let Some((output, _)) = lab("direct", &arguments) else {
+        return;
+    };
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for network in ["left", "right"] {
+        let bytes = result["networks"][network]["bytes"].as_u64().expect("a number");
+        assert!(bytes > 2_000_000, "{network}: {bytes}");
+    }
+    let bins: Vec<_> = result["series"]["bytes"]
+        .as_array()
+        .expect("bins")
+        .iter()
+        .filter_map(|bin| bin.as_f64())
+        .collect();
+    let mbps = |bins: &[f64]| bins.iter().sum::<f64>() * 8.0 / 1e6 / (bins.len() as f64 / 100.0);
+    assert!(mbps(&bins[100..240]) > 32.0, "both: {}", mbps(&bins[100..240]));
+    assert!(
+        mbps(&bins[350..480]) > 14.0,
+        "the one that is left: {}",
+        mbps(&bins[350..480])
+    );
+}
+
+#[test]
 fn refuses_a_wrong_scenario_before_it_touches_anything() {
     let Some((output, _)) = lab("wrong", &["--set", "network.0.down.rate=5"]) else {
         return;

@@ -248,12 +248,14 @@ mod tests {
             })
             .unwrap();
         drop(options);
-        inside
-            .run(|| {
+        // A process that another test is about to start may hold the link a moment longer.
+        let is_silent = || {
+            inside.run(|| {
                 let error = choose(&socket()?, NETWORK, "wlan0").unwrap_err();
-                assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
-                Ok(())
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                Ok(error.raw_os_error() == Some(libc::ENOPROTOOPT))
             })
-            .unwrap();
+        };
+        assert!((0..200).any(|_| is_silent().unwrap()));
     }
 }

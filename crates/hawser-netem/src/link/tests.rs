@@ -167,6 +167,36 @@ fn jitter_has_its_deviation_and_keeps_order_unless_told() {
 }
 
 #[test]
+fn a_trace_that_is_set_starts_then() {
+    let trace = Trace::parse("0,1250000\n1,2500000\n").expect("a trace");
+    let config = LinkConfig {
+        capacity: Capacity::Trace(Arc::new(trace)),
+        queue: QueueBound::Bytes(Bytes(10_000_000)),
+        ..LinkConfig::default()
+    };
+    let mut link = link(config.clone());
+    offer(&mut link, Duration::from_micros(250), Duration::from_millis(1500));
+    let again = Change {
+        capacity: Some(config.capacity),
+        ..Change::default()
+    };
+    link.set(again, ms(5000));
+    for n in 0..4000u32 {
+        link.handle_packet(u64::from(n), 1500, ms(5000));
+    }
+    let mut carried = |until| {
+        let before = link.counters().bytes;
+        while link.poll_transmit(until).is_some() {}
+        link.counters().bytes - before
+    };
+    // What was on its way before.
+    carried(ms(5000));
+    let (first, second) = (carried(ms(6000)), carried(ms(7000)));
+    assert!(first.abs_diff(1_250_000) < 3_000, "{first}");
+    assert!(second.abs_diff(2_500_000) < 3_000, "{second}");
+}
+
+#[test]
 fn follows_its_trace() {
     let trace = Trace::parse("0,1250000\n1,2500000\n").expect("a trace");
     let mut link = link(LinkConfig {

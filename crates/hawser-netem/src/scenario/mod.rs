@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use hawser_units::{Bytes, Duration, Rate};
 
-use crate::{Change, LinkConfig};
+use crate::{Capacity, Change, LinkConfig};
 
 pub use wifi::{Slots, Wifi};
 
@@ -261,6 +261,30 @@ impl Scenario {
         };
         let rates: Option<Vec<Rate>> = self.networks.iter().map(rate).collect();
         rates.map(|rates| Rate::from_bps(rates.iter().map(|rate| rate.as_bps()).sum()))
+    }
+
+    /// What starts the traces of the networks together with the workloads, so that every way of a comparison meets the same stretch of them.
+    #[must_use]
+    pub fn trace_starts(&self) -> Vec<Event> {
+        let traced = |link: &LinkConfig| matches!(link.capacity, Capacity::Trace(_));
+        let networks = self.networks.iter().enumerate();
+        networks
+            .filter_map(|(network, with)| Some((network, with.links.as_ref()?)))
+            .flat_map(|(network, links)| {
+                [(Direction::Down, &links.down), (Direction::Up, &links.up)]
+                    .into_iter()
+                    .filter(|(_, link)| traced(link))
+                    .map(move |(direction, link)| Event {
+                        at: Duration::ZERO,
+                        network,
+                        direction: Some(direction),
+                        change: Change {
+                            capacity: Some(link.capacity.clone()),
+                            ..Change::default()
+                        },
+                    })
+            })
+            .collect()
     }
 
     /// The direction of the first workload that moves bulk data; down when there is none.

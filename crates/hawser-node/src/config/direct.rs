@@ -46,6 +46,14 @@ impl Default for DirectConfig {
     }
 }
 
+impl DirectConfig {
+    /// The addresses that applications see.
+    #[must_use]
+    pub fn own(&self) -> [IpAddr; 2] {
+        [self.address.into(), self.address6.into()]
+    }
+}
+
 /// A table `[[rule]]`: which flows, and where they go. The first rule that fits decides.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "RawRule")]

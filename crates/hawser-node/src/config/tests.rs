@@ -108,7 +108,7 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "[[rule]]\nnetwork = \"kind:fax\"\n",
-            "expected an interface name, in which * and ? are wild, or kind:wired",
+            "client.toml:2: \"kind:fax\" is wrong: expected an interface name, in which * and ? are wild, or kind:wired",
         ),
         (
             "[direct]\nspread = \"fair\"\n",
@@ -141,7 +141,7 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "[networks.lte]\ncap = \"10mbit\"",
-            "client.toml:2: unknown field `cap`, expected `cap_up` or `cap_down`",
+            "client.toml:2: unknown field `cap`, expected one of `cap_up`, `cap_down`",
         ),
         (
             "[schedulers]\nbulk = \"fastest\"",

@@ -13,12 +13,12 @@ mod release;
 mod report;
 mod rules;
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::bpf::{self, SocketOptions};
-use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
+use hawser_linux::direct::{Intent, TABLE, mark};
 use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
@@ -45,6 +45,9 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         bail!(
             "kill_switch = true needs a hub: take it out of client.toml, or bring the tunnel up without --direct"
         );
+    }
+    if config.metrics.is_some() {
+        tracing::warn!("metrics are not served without a hub");
     }
     crate::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
@@ -78,6 +81,8 @@ struct Direct {
     next_sample: Instant,
     /// When a network that could not be used is tried again.
     retry_at: Option<Instant>,
+    /// When rules that the kernel has not taken are tried again.
+    rules_wait_until: Option<Instant>,
     /// Whether the interface leads anywhere, for IPv4 and IPv6; nothing before the first look.
     is_open: [Option<bool>; 2],
     started: Clock,
@@ -108,6 +113,7 @@ impl Direct {
             heard,
             next_sample: Instant::from_nanos(0),
             retry_at: None,
+            rules_wait_until: None,
             is_open: [None; 2],
             started: Clock::now(),
             notice: None,
@@ -120,7 +126,7 @@ impl Direct {
         let mut signals = Signals::new()?;
         self.on_networks(watch.next().await?).await?;
         self.on_time();
-        self.apply()?;
+        self.apply();
         self.open_or_close().await?;
         self.system.undo_left().await;
         loop {
@@ -143,7 +149,7 @@ impl Direct {
                 self.on_networks(self.seen.clone()).await?;
             }
             self.on_time();
-            self.apply()?;
+            self.apply();
             self.open_or_close().await?;
             if matches!(next, Next::End) {
                 return Ok(());
@@ -158,9 +164,9 @@ impl Direct {
             self.system.sysctl("net/ipv4/ip_forward", "1")?;
             self.system.forward_ipv6()?;
         }
-        self.apply()?;
+        self.set_rules()?;
         self.system.link_up(&interface).await?;
-        for address in self.own() {
+        for address in self.config.direct.own() {
             let ipv6 = address.is_ipv6();
             let whole = if ipv6 { 128 } else { 32 };
             let mut steps = self.system.add_address(&interface, address, whole).await;
@@ -180,14 +186,6 @@ impl Direct {
         Ok(())
     }
 
-    /// The addresses that applications see.
-    fn own(&self) -> [IpAddr; 2] {
-        [
-            self.config.direct.address.into(),
-            self.config.direct.address6.into(),
-        ]
-    }
-
     fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -198,6 +196,7 @@ impl Direct {
             self.rules.poll_timeout(),
             self.releases.poll_timeout(),
             self.retry_at,
+            self.rules_wait_until,
         ]
         .into_iter()
         .flatten()
@@ -221,10 +220,14 @@ impl Direct {
             self.rules
                 .handle_networks(self.networks.candidates(&self.config), time);
             // New flows avoid it before those that are on it are let go.
-            self.apply()?;
+            self.apply();
             self.system.close_network_table(gone.number).await?;
-            self.releases
-                .start(gone.number, time, self.config.direct.keep_flows.0);
+            let keep = if gone.has_kept_address() {
+                self.config.direct.keep_flows.0
+            } else {
+                Duration::ZERO
+            };
+            self.releases.start(gone.number, time, keep);
         }
         for network in used {
             if let Err(error) = self.use_network(network.clone()).await {
@@ -254,7 +257,7 @@ impl Direct {
             .number(&network.name)
             .context("there are too many networks: exclude some")?;
         prepare_interface(&mut self.system, &network.name);
-        let own = self.own();
+        let own = self.config.direct.own();
         self.system.network_table(number, &network, &own).await?;
         let kept_address = before.as_ref().is_none_or(|before| {
             before
@@ -297,6 +300,8 @@ impl Direct {
             self.next_sample = now + SAMPLE_EVERY;
             self.networks.sample(now);
             self.rules.look_at_cgroups();
+            // A radio may be at another access point by now.
+            self.name_choices();
         }
         for (number, is_alive) in self.networks.handle_timeout(now) {
             let name = self.networks.name(number).to_owned();
@@ -315,31 +320,52 @@ impl Direct {
     }
 
     /// Tells the kernel what the rules say, if that has changed, and lets go of flows that are due.
-    fn apply(&mut self) -> anyhow::Result<()> {
-        let ruleset = self.rules.ruleset(&self.config.interface.0, &self.networks);
+    fn apply(&mut self) {
+        let now = self.now();
+        if self.rules_wait_until.is_none_or(|at| at <= now) {
+            self.rules_wait_until = None;
+            if let Err(error) = self.set_rules() {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "the rules are as before");
+                self.notice = Some(error);
+                // A control group may have ended in this moment, and its rule with it.
+                self.rules.leave_out_cgroups();
+                self.rules_wait_until = Some(now + RETRY_AFTER);
+            }
+        }
+        self.releases.handle_timeout(now);
+    }
+
+    fn set_rules(&mut self) -> anyhow::Result<()> {
+        let ruleset = self.rules.ruleset(&self.config, &self.networks);
         if self.rules.applied() != Some(&ruleset) {
             self.system
                 .nft_table(TABLE, &ruleset.body())
                 .context("cannot set the rules")?;
             tracing::debug!(networks = ruleset.networks.len(), "rules set");
-            self.name_choices(&ruleset);
             self.rules.set_applied(ruleset);
+            self.name_choices();
         }
-        self.releases.handle_timeout(self.now());
         Ok(())
     }
 
-    /// Programs may name the networks that are there, and intents.
-    fn name_choices(&mut self, ruleset: &Ruleset) {
+    /// Programs may name the networks that are there, by interface or access point, and intents.
+    fn name_choices(&mut self) {
         let Some(options) = &mut self.options else { return };
-        let networks = ruleset
-            .networks
-            .iter()
-            .map(|port| ((bpf::NETWORK, port.device.clone()), mark(0, port.number)));
-        let intents = Intent::ALL.map(|intent| ((bpf::INTENT, intent.name().to_owned()), intent.mark()));
+        let mut names = BTreeMap::new();
+        for (number, known) in self.networks.all().filter(|(_, known)| known.network.is_some()) {
+            for name in [Some(&known.name), known.bssid.as_ref()].into_iter().flatten() {
+                names.insert((bpf::NETWORK, name.clone()), mark(0, number));
+            }
+        }
+        for intent in Intent::ALL {
+            names.insert((bpf::INTENT, intent.name().to_owned()), intent.mark());
+        }
         // The empty name takes a choice back.
-        let nothing = [bpf::NETWORK, bpf::INTENT].map(|option| ((option, String::new()), 0));
-        if let Err(error) = options.know(networks.chain(intents).chain(nothing).collect()) {
+        for option in [bpf::NETWORK, bpf::INTENT] {
+            names.insert((option, String::new()), 0);
+        }
+        if let Err(error) = options.know(names) {
             tracing::warn!(%error, "some networks cannot be chosen by socket option");
         }
     }
@@ -453,7 +479,7 @@ fn prepare_interface(system: &mut System, name: &str) {
 
 /// Of the interface until a network is there; what networks have counts then.
 const FIRST_MTU: u16 = 1500;
-/// What keeps the kernel from taking a route is over soon, or a person's business.
+/// What keeps the kernel from taking a route or a rule is over soon, or a person's business.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Often enough to see what a download reaches, rarely enough to cost nothing.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);

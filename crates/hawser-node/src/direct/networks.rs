@@ -1,9 +1,11 @@
 //! The networks of direct mode: their numbers, whether they are alive, and what they carry.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, UdpSocket};
 
 use hawser_linux::direct::NUMBERS;
 use hawser_linux::netlink::{Network, NextHop, traffic};
+use hawser_linux::wireless::access_point;
 use hawser_proto::assignment;
 use hawser_proto::policy::Kind;
 use hawser_proto::reachability::State;
@@ -21,6 +23,8 @@ pub(super) struct Known {
     /// What the kernel says of it; `None` while it is gone.
     pub(super) network: Option<Network>,
     pub(super) kind: Kind,
+    /// The access point behind which it is, as programs name it.
+    pub(super) bssid: Option<String>,
     pub(super) probe: Option<Probe>,
     pub(super) meter: Meter,
 }
@@ -31,6 +35,7 @@ impl Known {
             name: name.to_owned(),
             network: None,
             kind: kind_of(name),
+            bssid: None,
             probe: None,
             meter: Meter::default(),
         }
@@ -50,6 +55,15 @@ impl Known {
 pub(super) struct Gone {
     pub(super) number: u8,
     pub(super) name: String,
+    addresses: Vec<IpAddr>,
+}
+
+impl Gone {
+    /// Whether the machine still has one of its addresses: only then can connections go on when it comes back.
+    pub(super) fn has_kept_address(&self) -> bool {
+        let mut addresses = self.addresses.iter();
+        addresses.any(|address| UdpSocket::bind((*address, 0)).is_ok())
+    }
 }
 
 /// All networks, by number. A name keeps its number for as long as this runs, so that a flow whose network comes back is where it was.
@@ -104,6 +118,7 @@ impl Networks {
             .map(|(number, network)| Gone {
                 number,
                 name: network.name.clone(),
+                addresses: network.addresses.iter().map(|(address, _)| *address).collect(),
             })
             .collect()
     }
@@ -139,6 +154,7 @@ impl Networks {
                     .ok()
             }),
         };
+        known.bssid = bssid(&network.name);
         known.network = Some(network);
     }
 
@@ -185,6 +201,7 @@ impl Networks {
             }
         };
         for known in self.known.values_mut() {
+            known.bssid = bssid(&known.name);
             if let Some((_, received, sent)) = counted.iter().find(|(name, ..)| *name == known.name) {
                 known.meter.handle(*received, *sent, now);
             }
@@ -236,6 +253,11 @@ fn candidate(
         round_trip: known.probe.as_ref().and_then(Probe::round_trip),
         cost: set.cost,
     }
+}
+
+fn bssid(name: &str) -> Option<String> {
+    let bytes = access_point(name)?.map(|byte| format!("{byte:02x}"));
+    Some(bytes.join(":"))
 }
 
 /// What the kernel says that an interface is.

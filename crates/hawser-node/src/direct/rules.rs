@@ -151,19 +151,30 @@ impl Rules {
 
     /// Control groups come and go with what runs in them.
     pub(super) fn look_at_cgroups(&mut self) {
+        let root = Path::new("/sys/fs/cgroup");
+        // nft knows groups only there, and only where no version 1 is in between.
+        let is_unified = root.join("cgroup.controllers").exists();
         for line in &mut self.lines {
             if let Some(cgroup) = &line.flows.cgroup {
-                line.is_possible = Path::new("/sys/fs/cgroup").join(cgroup).is_dir();
+                line.is_possible = is_unified && root.join(cgroup).is_dir();
             }
         }
     }
 
+    /// Until the next look, no control group is there.
+    pub(super) fn leave_out_cgroups(&mut self) {
+        for line in &mut self.lines {
+            line.is_possible &= line.flows.cgroup.is_none();
+        }
+    }
+
     /// What the kernel should be told now.
-    pub(super) fn ruleset(&self, interface: &str, networks: &Networks) -> Ruleset {
+    pub(super) fn ruleset(&self, config: &ClientConfig, networks: &Networks) -> Ruleset {
         let decisions = self.machine.decisions().iter().zip(&self.lines);
         let numbers = |turns: &[NetworkId]| turns.iter().filter_map(|id| u8::try_from(id.0).ok()).collect();
         Ruleset {
-            interface: interface.to_owned(),
+            interface: config.interface.0.clone(),
+            own: config.direct.own().into(),
             networks: networks
                 .present()
                 .map(|(number, network)| port(number, network))

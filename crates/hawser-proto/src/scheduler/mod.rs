@@ -16,12 +16,14 @@ mod min_rtt;
 mod random;
 mod redundant;
 mod round_robin;
+mod selective_redundant;
 mod surplus_round_robin;
 #[cfg(test)]
 mod tests;
 mod weighted_fair;
 
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+use hawser_wire::data::Class;
 use hawser_wire::layer::Layer;
 
 pub use backpressure::Backpressure;
@@ -32,11 +34,12 @@ pub use min_rtt::MinRtt;
 pub use random::Random;
 pub use redundant::Redundant;
 pub use round_robin::RoundRobin;
+pub use selective_redundant::SelectiveRedundant;
 pub use surplus_round_robin::SurplusRoundRobin;
 pub use weighted_fair::WeightedFair;
 
 /// The names of all schedulers, as in configuration.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "random",
     "round-robin",
     "surplus-round-robin",
@@ -45,12 +48,19 @@ pub const NAMES: [&str; 10] = [
     "earliest-delivery",
     "backpressure",
     "redundant",
+    "selective-redundant",
     "layer-priority",
     "independent-path",
 ];
 
 /// The scheduler of a class for which nothing else is configured.
-pub const DEFAULT: &str = "earliest-delivery";
+#[must_use]
+pub const fn default_of(class: Class) -> &'static str {
+    match class {
+        Class::Realtime => "selective-redundant",
+        Class::Bulk | Class::Interactive | Class::Layered => "earliest-delivery",
+    }
+}
 
 /// A name that is no scheduler's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +84,7 @@ pub fn by_name(name: &str, seed: u64) -> Result<Box<dyn Scheduler>, UnknownSched
         "earliest-delivery" => Box::new(EarliestDelivery::new()),
         "backpressure" => Box::new(Backpressure::new()),
         "redundant" => Box::new(Redundant::new()),
+        "selective-redundant" => Box::new(SelectiveRedundant::new()),
         "layer-priority" => Box::new(LayerPriority::new()),
         "independent-path" => Box::new(IndependentPath::new()),
         _ => {

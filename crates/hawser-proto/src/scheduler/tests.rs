@@ -148,7 +148,7 @@ fn names_lead_to_their_schedulers() {
     for name in NAMES {
         assert_eq!(by_name(name, 1).expect("known").name(), name);
     }
-    assert!(NAMES.contains(&DEFAULT));
+    assert!(Class::ALL.iter().all(|class| NAMES.contains(&default_of(*class))));
     let error = by_name("fastest", 1).err().expect("unknown").to_string();
     assert!(
         error.contains("\"fastest\"") && error.contains("earliest-delivery"),
@@ -240,7 +240,9 @@ proptest! {
                     Choice::Duplicate(mask) => {
                         prop_assert!(mask != 0 && mask >> views.len() == 0);
                         for (index, view) in views.iter().enumerate() {
-                            prop_assert_eq!(mask >> index & 1 == 1, view.is_ready(*now));
+                            let (has_copy, is_ready) = (mask >> index & 1 == 1, view.is_ready(*now));
+                            let is_right = if name == "redundant" { has_copy == is_ready } else { !has_copy || is_ready };
+                            prop_assert!(is_right, "{}: path {}", name, index);
                         }
                     }
                     Choice::Drop => prop_assert!(name == "layer-priority" && demand.layer > Some(Layer(0))),
@@ -248,7 +250,7 @@ proptest! {
                         prop_assert!(until > *now);
                         let may_wait = matches!(
                             name,
-                            "earliest-delivery" | "backpressure" | "layer-priority" | "independent-path"
+                            "earliest-delivery" | "selective-redundant" | "backpressure" | "layer-priority" | "independent-path"
                         );
                         prop_assert!(!ready || may_wait, "{}: idle beside a ready path", name);
                     }

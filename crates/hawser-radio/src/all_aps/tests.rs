@@ -209,6 +209,24 @@ fn the_worst_beyond_three_are_backups() {
     assert!(points.is_backup(0));
 }
 
+#[test]
+fn one_that_comes_back_is_compared_anew() {
+    let mut points = AccessPoints::new(Config::default(), 1);
+    assert_eq!(points.has_left(0), None);
+    points.join();
+    for sequence in 0..20 {
+        points.handle_frame(0, sequence, false, 54e6, at(0));
+    }
+    points.leave(0);
+    assert_eq!(points.has_left(0), Some(true));
+    points.rejoin(0);
+    assert_eq!((points.has_left(0), points.packet_time(0)), (Some(false), None));
+    for sequence in 20..40 {
+        points.handle_frame(0, sequence, false, 54e6, at(100));
+    }
+    assert!(points.packet_time(0).is_some());
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Join,

@@ -322,7 +322,7 @@ impl World {
     }
 
     fn schedule_events(&mut self, scenario: &Scenario) {
-        for event in &scenario.events {
+        for event in scenario.trace_starts().iter().chain(&scenario.events) {
             let [down, up] = self.hops[event.network].carries;
             let links = match event.direction {
                 Some(Direction::Down) => &[down][..],

@@ -518,8 +518,8 @@ impl Sender {
             self.leave_flight(&record);
             self.on_delivered(&record, now, delivered);
         }
-        if has_repaired {
-            // What came after the hole may have waited for its repair, however long that took.
+        if has_repaired && self.config.recovery.is_selective() {
+            // What came after the hole and was not named may have waited for its repair, however long that took.
             delivered.round_trip = sampled;
         }
         self.una = ack;

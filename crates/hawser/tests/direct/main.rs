@@ -1,5 +1,6 @@
 //! `hawser up --direct` as a user runs it, in network namespaces: two networks that overlap, and nothing left behind.
 
+mod link_events;
 mod world;
 
 use std::io::{Read, Write};
@@ -286,6 +287,50 @@ fn rules_decide_and_a_reload_changes_them() {
             .expect("no rule is for it"),
         2
     );
+}
+
+#[test]
+fn a_control_group_has_a_rule_of_its_own_from_its_first_second_on() {
+    let Some(world) = World::new() else { return };
+    let group = format!("hawser-test-{}", std::process::id());
+    world.write_config(&format!(
+        "[[rule]]\ncgroup = \"{group}\"\nnetwork = \"net2\"\nstrict = true\n"
+    ));
+    let _daemon = world.up();
+    let inside = format!(
+        "mkdir /sys/fs/cgroup/{group} || exit 77; sleep 1.5; ( echo $BASHPID > /sys/fs/cgroup/{group}/cgroup.procs
+         for turn in 1 2 3; do exec 3<>/dev/tcp/{SERVER}/{PORT}; head -n 1 <&3; done )
+         rmdir /sys/fs/cgroup/{group}"
+    );
+    let output = world.script(&inside);
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: no control groups here");
+        return;
+    }
+    let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ways: Vec<_> = seen.lines().map(way_of).collect();
+    assert_eq!(ways, [2; 3], "{}", String::from_utf8_lossy(&output.stderr));
+    let ways = world.ways(4);
+    assert!(
+        ways.contains(&1) && ways.contains(&2),
+        "others take turns: {ways:?}"
+    );
+}
+
+#[test]
+fn a_kill_switch_is_refused_before_anything_is_touched() {
+    let Some(world) = World::new() else { return };
+    world.write_config("kill_switch = true\n");
+    let before = world.system();
+    let dir = world.dir.path().to_str().expect("a path");
+    let output = world.run(&["up", "--direct", "--dir", dir]);
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("client.toml: kill_switch = true needs a hub"),
+        "{said}"
+    );
+    assert_eq!(world.system(), before);
 }
 
 #[test]

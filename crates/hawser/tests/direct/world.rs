@@ -19,6 +19,7 @@ use socket2::{Domain, Socket, Type};
 
 pub(crate) const SERVER: &str = "203.0.113.2";
 pub(crate) const SERVER6: &str = "2001:db8::2";
+const MOUNT_CGROUPS: &str = "mount -t cgroup2 none /sys/fs/cgroup";
 pub(crate) const PORT: u16 = 8000;
 
 pub(crate) struct World {
@@ -112,15 +113,8 @@ impl World {
         self.plug(n);
     }
 
-    /// What a network manager does when a device gets its carrier.
     pub(crate) fn plug(&self, n: usize) {
-        ip(
-            &self.client,
-            &format!(
-                "link set net{n} up\naddr replace 192.168.0.2/24 dev net{n}\naddr replace fd77::2/64 dev net{n} nodad\n\
-                 route replace default via 192.168.0.1 dev net{n} metric 10{n}\nroute replace ::/0 via fd77::1 dev net{n} metric 10{n}"
-            ),
-        );
+        ip(&self.client, &plugging(n));
     }
 
     fn join_lan(&self) {
@@ -152,17 +146,32 @@ impl World {
     /// A running daemon; it is killed with this test. Waits until both networks are watched and answer.
     pub(crate) fn up(&self) -> Daemon {
         let log = std::fs::File::create(self.dir.path().join("log")).expect("a log");
-        let mut command = self.hawser(&["up", "--direct", "--foreground", "--log", "debug"]);
+        // A namespace has a /sys of its own, without control groups.
+        let mut command = self.client.command("sh");
+        command.args([
+            "-c",
+            &format!("{MOUNT_CGROUPS}; exec \"$0\" \"$@\""),
+            env!("CARGO_BIN_EXE_hawser"),
+        ]);
+        command.args(["up", "--direct", "--foreground", "--log", "debug"]);
         command
+            .arg("--run-dir")
+            .arg(self.run_dir())
             .arg("--dir")
-            .arg(self.dir.path())
-            .stdout(log.try_clone().expect("a log"))
-            .stderr(log);
+            .arg(self.dir.path());
+        command.stdout(log.try_clone().expect("a log")).stderr(log);
         let daemon = Daemon(command.spawn().expect("the program starts"));
         self.wait_until("both networks are active", |world| {
             ["net1", "net2"].iter().all(|name| world.state(name) == "active")
         });
         daemon
+    }
+
+    /// Runs a script that sees the client's networks and all control groups.
+    pub(crate) fn script(&self, script: &str) -> Output {
+        let mut command = self.client.command("bash");
+        command.args(["-c", &format!("{MOUNT_CGROUPS}; {script}")]);
+        command.output().expect("bash runs")
     }
 
     pub(crate) fn ask(&self, arguments: &[&str]) -> Value {
@@ -252,6 +261,14 @@ impl World {
             .map(|_| self.way(&self.client, SERVER, None).expect("the server answers"))
             .collect()
     }
+}
+
+/// What a network manager does when a device gets its carrier.
+pub(crate) fn plugging(n: usize) -> String {
+    format!(
+        "link set net{n} up\naddr replace 192.168.0.2/24 dev net{n}\naddr replace fd77::2/64 dev net{n} nodad\n\
+         route replace default via 192.168.0.1 dev net{n} metric 10{n}\nroute replace ::/0 via fd77::1 dev net{n} metric 10{n}"
+    )
 }
 
 pub(crate) fn way_of(seen: &str) -> usize {

@@ -1,0 +1,146 @@
+use hawser_units::{Duration, Instant};
+
+use super::{Choice, Demand, EarliestDelivery, PathView, Scheduler};
+
+/// Sends each packet where it arrives first, and copies on other paths as long as too many would be lost: for flows whose packets are
+/// useless by the time that a loss is found and mended.
+///
+/// The copies of a packet go on the paths where they arrive next, until the share that all of them lose together is tolerable. They are left out
+/// where they would come later than a repair, and while the flows of this scheduler take more than a part of all paths: then copies
+/// would take from themselves.
+///
+/// Source: none published; the condition is that of forward error correction at a rate that follows the measured loss, with the packet itself as
+/// its code. Cost: O(paths²) a packet while paths lose, that of [`EarliestDelivery`] otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct SelectiveRedundant {
+    earliest: EarliestDelivery,
+    /// Bytes chosen for in this window and the one before.
+    bytes: (u64, u64),
+    window_since: Instant,
+}
+
+impl SelectiveRedundant {
+    /// Nothing sent.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether copies of what these flows send are a small part of what the paths carry.
+    fn is_sparse(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> bool {
+        let windows = now.since(self.window_since).as_nanos() / WINDOW.as_nanos();
+        if windows > 0 {
+            let before = if windows == 1 { self.bytes.0 } else { 0 };
+            self.bytes = (0, before);
+            self.window_since = now;
+        }
+        self.bytes.0 += u64::from(demand.len);
+        let carried: u64 = paths.iter().map(|path| path.rate.bytes_in(WINDOW).0).sum();
+        self.bytes.0.max(self.bytes.1) <= carried / SPARSE_PART
+    }
+
+    /// The paths for the copies, `first` among them.
+    fn copies(first: usize, paths: &[PathView], now: Instant) -> u64 {
+        let arrival = |path: &PathView| path.ready_at.max(now) + path.delay;
+        let latest = arrival(&paths[first]) + paths[first].round_trip + REPAIR;
+        let (mut mask, mut loss) = (1 << first, paths[first].loss);
+        while loss > TOLERATED {
+            let others = paths.iter().enumerate().take(64);
+            let next = others
+                .filter(|(at, path)| mask & 1 << at == 0 && path.is_ready(now) && arrival(path) < latest)
+                .min_by_key(|(_, path)| arrival(path));
+            let Some((at, path)) = next else { break };
+            mask |= 1 << at;
+            loss *= path.loss;
+        }
+        mask
+    }
+}
+
+impl Scheduler for SelectiveRedundant {
+    fn name(&self) -> &'static str {
+        "selective-redundant"
+    }
+
+    fn choose(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
+        let choice = self.earliest.choose(demand, paths, now);
+        let Choice::Send { path, .. } = choice else {
+            return choice;
+        };
+        if !self.is_sparse(demand, paths, now) || path >= 64 {
+            return choice;
+        }
+        match Self::copies(path, paths, now) {
+            mask if mask.count_ones() > 1 => Choice::Duplicate(mask),
+            _ => choice,
+        }
+    }
+}
+
+/// The loss that realtime media conceal without a trace.
+const TOLERATED: f64 = 0.0005;
+/// What finding a loss takes beyond the round trip.
+const REPAIR: Duration = Duration::from_millis(10);
+/// For the rate of the flows.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Flows that take more than this part of all paths are not copied.
+const SPARSE_PART: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{demand, open};
+    use super::*;
+
+    const NOW: Instant = Instant::from_nanos(10_000_000_000);
+
+    fn with_loss<const N: usize>(losses: [f64; N]) -> Vec<PathView> {
+        let path = |(at, loss): (usize, f64)| PathView {
+            loss,
+            ..open(at as u16 + 1, 50, 20 + 5 * at as u64)
+        };
+        losses.into_iter().enumerate().map(path).collect()
+    }
+
+    fn choose(paths: &[PathView]) -> Choice {
+        SelectiveRedundant::new().choose(&demand(200, 1), paths, NOW)
+    }
+
+    #[test]
+    fn copies_until_the_loss_of_all_together_is_tolerable() {
+        assert_eq!(
+            choose(&with_loss([0.0, 0.02])),
+            Choice::Send { path: 0, packets: 1 }
+        );
+        assert_eq!(choose(&with_loss([0.02, 0.02, 0.0])), Choice::Duplicate(0b11));
+        assert_eq!(choose(&with_loss([0.1, 0.1, 0.02])), Choice::Duplicate(0b111));
+        assert_eq!(choose(&with_loss([0.3])), Choice::Send { path: 0, packets: 1 });
+    }
+
+    #[test]
+    fn a_copy_that_a_repair_would_overtake_is_left_out() {
+        let mut paths = with_loss([0.02, 0.0]);
+        paths[1].delay = Duration::from_millis(300);
+        assert_eq!(choose(&paths), Choice::Send { path: 0, packets: 1 });
+        paths[1].delay = Duration::from_millis(30);
+        assert_eq!(choose(&paths), Choice::Duplicate(0b11));
+        paths[1].window = 0;
+        assert_eq!(choose(&paths), Choice::Send { path: 0, packets: 1 });
+    }
+
+    #[test]
+    fn what_takes_much_of_the_paths_is_not_copied() {
+        let paths = with_loss([0.02, 0.02]);
+        let mut scheduler = SelectiveRedundant::new();
+        // 100 Mbit/s of both paths: a quarter is 1.56 MB in half a second.
+        let choices: Vec<_> = (0..1200)
+            .map(|_| scheduler.choose(&demand(1400, 1), &paths, NOW))
+            .collect();
+        assert_eq!(choices[0], Choice::Duplicate(0b11));
+        assert!(matches!(choices[1199], Choice::Send { .. }));
+        let later = NOW + WINDOW * 3;
+        assert_eq!(
+            scheduler.choose(&demand(1400, 1), &paths, later),
+            Choice::Duplicate(0b11)
+        );
+    }
+}
