@@ -7,7 +7,6 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use hawser_netem::scenario::{Direction, Links, Network, Scenario, Via, Workload};
 use hawser_netem::{Capacity, LinkConfig, Trace};
-use hawser_sim::run::LEAD;
 use hawser_units::{Bytes, Duration, Rate};
 
 /// Two networks and which way the bulk goes.
@@ -115,17 +114,13 @@ impl Pair {
         [Via::Hub, single(0), single(1), Via::Mptcp]
     }
 
-    /// One CUBIC transfer for as long as the longer recording, at most `most`.
-    ///
-    /// Recordings begin with their networks, and those are there [`LEAD`] before a tunnel's workloads: other ways begin as much earlier and do not count
-    /// that, so that all of them are measured over the same part of the recordings.
+    /// One CUBIC transfer for as long as the longer recording, at most `most`; recordings start with it.
     pub(crate) fn bulk(&self, via: &Via, most: Duration) -> Scenario {
-        let lead = if *via == Via::Hub { Duration::ZERO } else { LEAD };
         Scenario {
             name: self.name.clone(),
             seed: 1,
-            duration: lead + self.duration(most),
-            warmup: lead + WARMUP,
+            duration: self.duration(most),
+            warmup: WARMUP,
             via: via.clone(),
             networks: self.networks.iter().map(Recorded::network).collect(),
             workloads: vec![Workload::Tcp {
@@ -157,7 +152,7 @@ impl Pair {
 
     /// What both recordings can carry while a run is measured.
     pub(crate) fn sum(&self, most: Duration) -> Rate {
-        let (from, to) = (LEAD + WARMUP, LEAD + self.duration(most));
+        let (from, to) = (WARMUP, self.duration(most));
         let mean = |network: &Recorded| {
             network
                 .in_direction(self.direction)
@@ -259,12 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn every_way_is_measured_over_the_same_part_of_the_recordings() {
+    fn a_run_takes_the_whole_recording_and_the_sum_is_what_it_carries_meanwhile() {
         let pair = &walks(&traces(&["1_wifi.csv", "1_cellular.csv"]))[0];
-        let [hub, alone, ..] = pair.ways().map(|via| pair.bulk(&via, Duration::from_secs(60)));
-        assert_eq!(hub.duration - hub.warmup, alone.duration - alone.warmup);
-        assert_eq!(LEAD + hub.warmup, alone.warmup);
-        // From 4 s to 7 s of a loop of 4 s: all but its last step.
-        assert_eq!(pair.sum(Duration::from_secs(60)), Rate::from_mbps(2 * 4));
+        let scenario = pair.bulk(&Via::Hub, Duration::from_secs(60));
+        assert_eq!(scenario.duration, Duration::from_secs(4));
+        // From 1 s to 4 s: all but the first step.
+        let bps = 2 * 8 * 2_500_000 / 3;
+        assert!(pair.sum(Duration::from_secs(60)).as_bps().abs_diff(bps) < 10);
+        let short = pair.bulk(&Via::Hub, Duration::from_secs(3));
+        assert_eq!(short.duration, Duration::from_secs(3));
     }
 }

@@ -410,7 +410,5 @@ fn cable() -> hawser_netem::scenario::Links {
 /// Keeps the second client's random numbers apart from the first one's; seeds of runs are small.
 const OTHER_SEED: u64 = 1 << 32;
 
-/// How long networks are there before the workloads of `hub` begin, or of any way where there is air.
-///
 /// Enough for every path of a tunnel to be proven and probed, and for stations to join their access points.
-pub const LEAD: Duration = Duration::from_secs(3);
+const LEAD: Duration = Duration::from_secs(3);
