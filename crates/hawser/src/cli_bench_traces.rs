@@ -243,13 +243,16 @@ impl LiveRow {
 
 /// Delay and loss of the `n`-th flow of datagrams.
 fn datagrams(report: &Report, n: usize) -> Option<(f64, f64)> {
-    let found = report.workloads.iter().filter_map(|finding| match finding {
-        Finding::Udp {
+    let mut found = report.workloads.iter().filter_map(|finding| {
+        let Finding::Udp {
             delay_p99_ms, loss, ..
-        } => Some((*delay_p99_ms, *loss)),
-        _ => None,
+        } = finding
+        else {
+            return None;
+        };
+        Some((*delay_p99_ms, *loss))
     });
-    found.into_iter().nth(n)
+    found.nth(n)
 }
 
 fn report(scenario: &Scenario) -> anyhow::Result<Report> {
