@@ -182,7 +182,7 @@ fn a_trace_that_is_set_starts_then() {
     };
     link.set(again, ms(5000));
     for n in 0..4000u32 {
-        link.handle_packet(u64::from(n), 1500, ms(5000));
+        let _ = link.handle_packet(u64::from(n), 1500, ms(5000));
     }
     let mut carried = |until| {
         let before = link.counters().bytes;
