@@ -13,6 +13,7 @@ use crate::recorder::Recorder;
 use crate::report::{CpuSeconds, Observed, Report, SAMPLE_MS};
 use crate::run_dir::RunDir;
 use crate::sample::{self, Carried, TcpCounters};
+use crate::tool::Tool;
 use crate::workload::{self, Finding, Period, Running};
 use crate::world::World;
 
@@ -23,6 +24,8 @@ pub struct Options {
     pub program: PathBuf,
     /// Where files go.
     pub run_dir: RunDir,
+    /// What else there is to compare with.
+    pub tools: Vec<Tool>,
 }
 
 /// How far a run is.
@@ -54,7 +57,7 @@ pub fn run(
     on_progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Report> {
     match via {
-        Via::Hub | Via::Direct | Via::Mptcp | Via::Single(_) => {}
+        Via::Hub | Via::Direct | Via::Mptcp | Via::Single(_) | Via::Tool(_) => {}
         Via::Peer | Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
     }
     if scenario.workloads.is_empty() {
@@ -75,6 +78,15 @@ pub fn run(
         Via::Direct => {
             let directory = options.run_dir.subdirectory("direct")?;
             Some(Daemons::start_direct(&world, &options.program, &directory)?)
+        }
+        Via::Tool(name) => {
+            let tool = options.tools.iter().find(|tool| tool.name == *name);
+            let tool = tool.with_context(|| format!("no command starts {name}"))?;
+            Some(Daemons::start_tool(
+                &world,
+                tool,
+                &options.run_dir.subdirectory(name)?,
+            )?)
         }
         Via::Peer | Via::Repeater | Via::Mptcp | Via::Single(_) => None,
     };
@@ -141,7 +153,10 @@ impl Arm<'_> {
     fn start_workloads(&self) -> anyhow::Result<Vec<Running>> {
         let workloads = self.scenario.workloads.iter().enumerate();
         workloads
-            .map(|(index, w)| workload::start(w, index, &self.world, self.via, &self.period))
+            .map(|(index, w)| {
+                let beside = self.scenario.beside.get(&index);
+                workload::start((index, w, beside), &self.world, self.via, &self.period)
+            })
             .collect()
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use hawser_netem::report::Spread;
+use hawser_netem::report::{Series, Spread};
 use hawser_netem::scenario::{Scenario, Via};
+use hawser_units::Duration;
 use serde::Serialize;
 
 use crate::arm::{self, Options, Progress};
@@ -30,6 +31,8 @@ pub struct Arm {
     pub via: String,
     /// Medians over the runs, with the extremes.
     pub summary: BTreeMap<&'static str, Spread>,
+    /// Goodput of the run with the median, over time in bins of [`OVER_TIME`]. Units: bit/s.
+    pub over_time_bps: Vec<f64>,
     /// Every run, in order; without its series.
     pub runs: Vec<Report>,
 }
@@ -110,12 +113,22 @@ impl Arm {
             let gigabytes = run.delivered_bytes() as f64 / 1e9;
             (seconds > 0.0 && gigabytes > 0.0).then(|| seconds / gigabytes)
         });
+        let over_time_bps = if runs.is_empty() {
+            Vec::new()
+        } else {
+            over_time(&median_run(&runs).series)
+        };
         for run in &mut runs {
             run.series.bytes.clear();
             run.series.workloads.clear();
             run.series.networks.clear();
         }
-        Self { via, summary, runs }
+        Self {
+            via,
+            summary,
+            over_time_bps,
+            runs,
+        }
     }
 
     fn goodput(&self) -> f64 {
@@ -167,11 +180,22 @@ impl Comparison {
     }
 }
 
+fn over_time(series: &Series) -> Vec<f64> {
+    let together = (OVER_TIME.as_millis() as u64 / series.bin_ms.max(1)).max(1) as usize;
+    // What is left of a bin at the end would show too little.
+    let bins = series.bytes.chunks_exact(together);
+    bins.map(|bins| bins.iter().sum::<u64>() as f64 * 8.0 / OVER_TIME.as_secs_f64())
+        .collect()
+}
+
 fn median_run(runs: &[Report]) -> &Report {
     let mut order: Vec<&Report> = runs.iter().collect();
     order.sort_by(|a, b| a.goodput_bps.total.total_cmp(&b.goodput_bps.total));
     order[order.len() / 2]
 }
+
+/// Coarse enough that a bin holds more than one burst of a slow network.
+pub const OVER_TIME: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,8 @@
 //! The real daemons of a run: a hub and a client, as a user would start them.
 
 use std::fs::File;
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -10,20 +12,31 @@ use hawser_linux::{clock, shutdown};
 use hawser_units::Duration;
 
 use crate::sample;
-use crate::world::{HUB, World};
+use crate::tool::Tool;
+use crate::world::{HUB, SERVER, World};
 
 /// A hub and a client that are connected, or a client that needs no hub.
 #[derive(Debug)]
 pub(crate) struct Daemons {
     hub: Option<Daemon>,
     client: Daemon,
-    client_status: StatusQuery,
+    readiness: Readiness,
+}
+
+/// How to find out whether the client is up.
+#[derive(Debug)]
+enum Readiness {
+    Status(StatusQuery),
+    /// The server, which cannot be reached without the tool, answers.
+    Server(Namespace),
 }
 
 #[derive(Debug)]
 struct Daemon {
     what: &'static str,
     child: Child,
+    /// Whether it is a script with children of its own, all in one process group.
+    is_group: bool,
     log: PathBuf,
 }
 
@@ -88,11 +101,35 @@ impl Daemons {
         let mut daemons = Self {
             hub,
             client: Daemon::start("client", up, place.log_directory())?,
-            client_status: StatusQuery {
+            readiness: Readiness::Status(StatusQuery {
                 program: program.to_owned(),
                 namespace: world.client.clone(),
                 run_dir: place.run_dir.clone(),
-            },
+            }),
+        };
+        daemons.wait_until_up()?;
+        Ok(daemons)
+    }
+
+    /// Starts both sides of another tool; returns when the server answers through it.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub(crate) fn start_tool(world: &World, tool: &Tool, directory: &Path) -> anyhow::Result<Self> {
+        let side = |what: &'static str, namespace: &Namespace| {
+            let mut command = namespace.command(Path::new("sh"));
+            command
+                .args(["-c", &format!("{} {what}", tool.command)])
+                .process_group(0);
+            command.envs(tool.environment(world, directory));
+            let mut daemon = Daemon::start(what, command, directory)?;
+            daemon.is_group = true;
+            anyhow::Ok(daemon)
+        };
+        let mut daemons = Self {
+            hub: Some(side("hub", &world.hub)?),
+            client: side("client", &world.client)?,
+            readiness: Readiness::Server(world.client.clone()),
         };
         daemons.wait_until_up()?;
         Ok(daemons)
@@ -123,11 +160,8 @@ impl Daemons {
                 bail!("interrupted");
             }
             self.check()?;
-            match self.client_status.ask() {
-                Ok(status) if status.get("state").and_then(|state| state.as_str()) == Some("up") => {
-                    return Ok(());
-                }
-                Ok(status) => last = format!("its state is {}", status["state"]),
+            match self.readiness.ask() {
+                Ok(()) => return Ok(()),
                 Err(error) => last = format!("{error:#}"),
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -173,6 +207,32 @@ impl Place {
     }
 }
 
+impl Readiness {
+    /// # Errors
+    /// Why it is not up.
+    fn ask(&self) -> anyhow::Result<()> {
+        let namespace = match self {
+            Self::Status(query) => {
+                let status = query.ask()?;
+                let is_up = status.get("state").and_then(|state| state.as_str()) == Some("up");
+                return if is_up {
+                    Ok(())
+                } else {
+                    bail!("its state is {}", status["state"])
+                };
+            }
+            Self::Server(namespace) => namespace,
+        };
+        // Nobody listens on that port: the server's refusal is its answer.
+        let address = (SERVER, DISCARD).into();
+        let answer = namespace.run(|| match TcpStream::connect_timeout(&address, ANSWER_PATIENCE) {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
+            other => other.map(drop),
+        });
+        answer.context("the server does not answer")
+    }
+}
+
 impl StatusQuery {
     fn ask(&self) -> anyhow::Result<serde_json::Value> {
         let mut command = self.namespace.command(&self.program);
@@ -192,7 +252,12 @@ impl Daemon {
             .stderr(file)
             .spawn()
             .with_context(|| format!("cannot start the {what}"))?;
-        Ok(Self { what, child, log })
+        Ok(Self {
+            what,
+            child,
+            is_group: false,
+            log,
+        })
     }
 
     fn check(&mut self) -> anyhow::Result<()> {
@@ -216,6 +281,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if self.is_group {
+            let group = format!("kill -9 -{}", self.child.id());
+            let _ = Command::new("sh")
+                .args(["-c", &group])
+                .stderr(Stdio::null())
+                .status();
+        }
         // Its namespace goes with it, so there is nothing that it would have to put in order.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -237,5 +309,7 @@ fn output(mut command: Command) -> anyhow::Result<String> {
 
 /// Enrolment takes a few round trips; on the slowest network of interest a round trip takes a second.
 const UP_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+const DISCARD: u16 = 9;
 /// Lines of a log that an error quotes.
 const LOG_TAIL: usize = 5;

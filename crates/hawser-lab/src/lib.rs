@@ -23,12 +23,14 @@ mod recorder;
 pub mod report;
 mod run_dir;
 mod sample;
+mod tool;
 mod workload;
 pub mod world;
 
 pub use arm::{Options, Progress, run};
-pub use compare::{Comparison, compare};
+pub use compare::{Arm, Comparison, OVER_TIME, compare};
 pub use run_dir::RunDir;
+pub use tool::{Tool, ToolError};
 pub use workload::http::serve as serve_http;
 
 use std::path::Path;

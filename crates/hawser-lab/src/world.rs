@@ -225,6 +225,7 @@ impl World {
         match self.via {
             Via::Mptcp => self.configure_mptcp(),
             Via::Direct => self.translate(),
+            Via::Tool(_) => ip(&self.client, &[], &self.rules_by_source()),
             Via::Hub | Via::Peer | Via::Repeater | Via::Single(_) => Ok(()),
         }
     }
@@ -235,6 +236,7 @@ impl World {
             format!("link set dev {name} up\naddr replace fd77:{number:x}::2/64 dev {name} nodad\n");
         let has_default = match &self.via {
             Via::Single(only) => only == name,
+            Via::Tool(_) => false,
             Via::Hub | Via::Direct | Via::Peer | Via::Repeater | Via::Mptcp => true,
         };
         if has_default {
@@ -244,7 +246,11 @@ impl World {
                  route replace ::/0 via fd77:{number:x}::1 dev {name} metric {metric}\n"
             );
         }
-        if self.via == Via::Mptcp {
+        if matches!(self.via, Via::Tool(_)) {
+            let metric = 100 + number;
+            commands += &format!("route replace {HUB} via 10.77.{number}.1 dev {name} metric {metric}\n");
+        }
+        if matches!(self.via, Via::Mptcp | Via::Tool(_)) {
             let table = 100 + number;
             commands += &format!("route replace default via 10.77.{number}.1 dev {name} table {table}\n");
         }
@@ -267,15 +273,11 @@ impl World {
 
     /// What a user of MPTCP configures: every address an end point, and a table for each source.
     fn configure_mptcp(&self) -> anyhow::Result<()> {
-        let (mut rules, mut endpoints) = (
-            String::new(),
-            String::from("limits set subflow 8 add_addr_accepted 8\n"),
-        );
+        let mut endpoints = String::from("limits set subflow 8 add_addr_accepted 8\n");
         for BuiltNetwork { name, number, .. } in &self.networks {
-            rules += &format!("rule add from 10.77.{number}.2 table {}\n", 100 + number);
             endpoints += &format!("endpoint add 10.77.{number}.2 dev {name} subflow\n");
         }
-        ip(&self.client, &[], &rules)?;
+        ip(&self.client, &[], &self.rules_by_source())?;
         for line in endpoints.lines() {
             ip(&self.client, &["mptcp"], line)?;
         }
@@ -284,6 +286,28 @@ impl World {
             &["mptcp"],
             "limits set subflow 8 add_addr_accepted 8",
         )
+    }
+
+    /// What is sent from a network's address leaves by that network.
+    fn rules_by_source(&self) -> String {
+        let rule = |network: &BuiltNetwork| {
+            let number = network.number;
+            format!("rule add from 10.77.{number}.2 table {}\n", 100 + number)
+        };
+        self.networks.iter().map(rule).collect()
+    }
+
+    /// Name, address and gateway of each network.
+    pub(crate) fn places(&self) -> Vec<[String; 3]> {
+        let place = |network: &BuiltNetwork| {
+            let number = network.number;
+            [
+                network.name.clone(),
+                format!("10.77.{number}.2"),
+                format!("10.77.{number}.1"),
+            ]
+        };
+        self.networks.iter().map(place).collect()
     }
 
     fn show_state(&self, network: &BuiltNetwork, state: State) -> anyhow::Result<()> {

@@ -147,6 +147,39 @@ impl Trace {
         Rate::of(Bytes(bytes), core::time::Duration::from_nanos(self.period_ns)).unwrap_or(Rate::ZERO)
     }
 
+    /// How long it is before it repeats.
+    #[must_use]
+    pub fn period(&self) -> core::time::Duration {
+        core::time::Duration::from_nanos(self.period_ns)
+    }
+
+    /// The mean rate between two times since its start, in Ethernet frames.
+    ///
+    /// # Panics
+    /// When `to` is not after `from`.
+    #[must_use]
+    pub fn mean_between(&self, from: core::time::Duration, to: core::time::Duration) -> Rate {
+        let bytes = self.bytes_until(to) - self.bytes_until(from);
+        Rate::of(Bytes(bytes), to - from).expect("some time is between them")
+    }
+
+    fn bytes_until(&self, time: core::time::Duration) -> u64 {
+        let nanos = time.as_nanos() as u64;
+        let (rounds, within) = (nanos / self.period_ns, nanos % self.period_ns);
+        let until = |within: u64| match &self.form {
+            Form::Opportunities(at) => at.partition_point(|at| *at <= within) as u64 * FULL_FRAME,
+            Form::Steps(steps) => self
+                .ends(steps)
+                .filter(|(from, ..)| *from < within)
+                .map(|(from, to, rate)| {
+                    let lasts = core::time::Duration::from_nanos(to.min(within) - from);
+                    rate.bytes_in(lasts).0
+                })
+                .sum(),
+        };
+        rounds * until(self.period_ns) + until(within)
+    }
+
     /// When a frame of `bytes` that starts at `start` has passed. A packet that arrived after the opportunity used last
     /// cannot use what is left of it.
     pub(crate) fn finish(
@@ -270,6 +303,20 @@ mod tests {
         assert_eq!(finish(ms(10), 700), ms(10), "the rest of the opportunity");
         assert_eq!(finish(ms(21), 1514), ms(30), "the one at 20 ms passed unused");
         assert_eq!(finish(ms(30), 3028), ms(50), "two more, after the loop");
+    }
+
+    #[test]
+    fn the_mean_of_a_part_counts_what_passes_in_it() {
+        let second = core::time::Duration::from_secs;
+        let steps = Trace::parse("0,1000\n1,0\n2,2000\n").expect("a trace");
+        assert_eq!(steps.mean_between(second(0), second(1)), Rate::from_bps(8000));
+        assert_eq!(steps.mean_between(second(2), second(4)), Rate::from_bps(12_000));
+        assert_eq!(steps.mean_between(second(0), second(3)), steps.mean());
+        let mahimahi = Trace::parse("100\n900\n1000\n").expect("a trace");
+        assert_eq!(
+            mahimahi.mean_between(second(1), second(2)),
+            Rate::from_bps(3 * 1514 * 8)
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use hawser_netem::report::{Finding, Report};
 use hawser_netem::scenario::Scenario;
 use hawser_sim::run::{RunError, Watch, run};
+use hawser_sim::sweep::Sweep;
 use hawser_units::Duration;
 
 const TWO: &str = r#"
@@ -285,4 +286,55 @@ fn each_description_has_a_network_of_its_own() {
         panic!("the workload is a video");
     };
     assert_eq!(shown, pictures);
+}
+
+#[test]
+fn workloads_that_go_their_own_way_share_the_networks() {
+    let beside = |via: &str| format!("{TWO}{TCP}{TCP}via = \"{via}\"\n");
+    let goodputs = |text: &str, settings: &[&str]| report(text, settings).goodput_bps.workloads;
+
+    let alone = goodputs(&(TWO.to_owned() + TCP), &["via=single:a"])[0];
+    let both = goodputs(&beside("single:a"), &["via=single:a"]);
+    assert!(
+        (both[0] + both[1] - alone).abs() < 0.05 * alone,
+        "{both:?} of {alone}"
+    );
+
+    let elsewhere = goodputs(&beside("single:b"), &["via=single:a"]);
+    assert!(
+        (elsewhere[0] - alone).abs() < 0.01 * alone,
+        "{elsewhere:?}, {alone}"
+    );
+
+    let sum = goodputs(&(TWO.to_owned() + TCP), &[])[0];
+    let clients = goodputs(&beside("other-client"), &[]);
+    assert!(clients.iter().all(|goodput| *goodput > 0.2 * sum), "{clients:?}");
+    assert!(
+        (clients[0] + clients[1] - sum).abs() < 0.1 * sum,
+        "{clients:?} of {sum}"
+    );
+}
+
+#[test]
+fn the_repositorys_sweeps_and_what_they_vary_are_legal() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let read = |path: &Path| std::fs::read_to_string(path);
+    let mut sweeps = Vec::new();
+    for name in ["sweeps", "fairness", "live"] {
+        for entry in std::fs::read_dir(directory.join(name)).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let text = read(&path).expect("readable");
+            if text.contains("base =") {
+                let sweep = Sweep::read(&path, &read).expect("legal");
+                sweeps.push((sweep.name.clone(), sweep.axes().len()));
+            } else {
+                Scenario::parse(&text, &path, &[], &mut |_| Err(std::io::Error::other("no files")))
+                    .expect("legal");
+            }
+        }
+    }
+    assert!(
+        sweeps.contains(&("one network further away".to_owned(), 2)),
+        "{sweeps:?}"
+    );
 }

@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::cli_bench_direct::{self, DirectArgs};
 use crate::cli_bench_networks::{self, NetworksArgs};
+use crate::cli_bench_traces::{self, TracesArgs};
 use crate::cli_client::runtime;
 
 /// Measures parts of Hawser on this machine.
@@ -34,6 +35,8 @@ pub(crate) struct BenchArgs {
 enum BenchCommand {
     /// Scenarios through Hawser, over each network alone and by the kernel's MPTCP, interleaved, on real packets.
     Networks(NetworksArgs),
+    /// Pairs of recorded networks in the simulator: each alone, and both together.
+    Traces(TracesArgs),
     /// What direct mode costs a flow, beside the same flow without Hawser. In network namespaces; needs root.
     Direct(DirectArgs),
     /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network namespace; needs root.
@@ -89,6 +92,7 @@ struct IdleArgs {
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Networks(args) => cli_bench_networks::run(&args),
+        BenchCommand::Traces(args) => cli_bench_traces::run(&args),
         BenchCommand::Direct(args) => cli_bench_direct::run(&args),
         BenchCommand::IdleClients(args) => idle_clients(&args),
         BenchCommand::Air(args) => air(&args),

@@ -1,12 +1,16 @@
 //! `hawser bench networks`: what Hawser makes of several networks, beside the best of them, the kernel's MPTCP and their sum.
 #![expect(clippy::print_stdout, reason = "results are this command's output")]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use hawser_lab::{Comparison, Progress};
+use anyhow::Context;
+use hawser_lab::{Comparison, Options, Progress, Tool};
+use hawser_netem::report::Spread;
 use hawser_netem::scenario::{Direction, Scenario, Via, Workload};
 use serde::Serialize;
 
+use crate::bench_page;
 use crate::committed;
 use crate::committed::Set;
 use crate::progress;
@@ -28,6 +32,12 @@ pub(crate) struct NetworksArgs {
     /// Replaces a field of every scenario, e.g. `--set workload.0.direction=up`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
+    /// Also runs another tool, by a command that starts one side of it (docs/bench.md); may be repeated.
+    #[arg(long = "tool", value_name = "NAME=COMMAND")]
+    tools: Vec<Tool>,
+    /// Writes a page with bars and curves there; it loads nothing.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -73,6 +83,8 @@ Examples:
   sudo hawser bench networks                               all committed scenarios: 25 minutes
   sudo hawser bench networks rtt-70 my.toml --runs 5
   sudo hawser bench networks --inside quic
+  sudo hawser bench networks --html networks.html
+  sudo hawser bench networks --tool 'ecmp=scripts/tool-ecmp'
   sudo hawser bench networks --set workload.0.direction=up --json";
 
 /// Runs the command; 0 done, 64 a scenario that cannot be run.
@@ -88,33 +100,49 @@ pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
         Ok(scenarios) => scenarios,
         Err(problem) => return Ok(refuse(problem)),
     };
-    let options = lab_options(None)?;
+    let options = Options {
+        tools: args.tools.clone(),
+        ..lab_options(None)?
+    };
+    let result = Benchmark {
+        version: 1,
+        runs: args.runs,
+        scenarios: measure(args, scenarios, &options)?,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&result)?);
+    }
+    if let Some(file) = &args.html {
+        std::fs::write(file, bench_page::write(&result))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs everything, with a line for each scenario as soon as it is known.
+fn measure(
+    args: &NetworksArgs,
+    scenarios: Vec<(String, Scenario, Vec<Via>)>,
+    options: &Options,
+) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     if !args.json {
-        println!("{}", heading(args.runs));
+        println!("{}", heading(args));
     }
     for (name, scenario, ways) in scenarios {
         let mut on_progress = |now: &Progress<'_>| {
             let share = now.elapsed.as_secs_f64() / now.duration.as_secs_f64().max(1e-9);
             progress::line(|| format!("{name}: {} {:.0} %", now.via.label(), share * 100.0));
         };
-        let comparison = hawser_lab::compare(&scenario, &ways, args.runs, &options, &mut on_progress)?;
+        let comparison = hawser_lab::compare(&scenario, &ways, args.runs, options, &mut on_progress)?;
         progress::clear_line();
-        let row = Row::new(name, comparison);
+        let row = Row::new(name, &scenario, comparison);
         if !args.json {
-            println!("{}", row.to_text());
+            println!("{}", row.to_text(&args.tools));
         }
         rows.push(row);
     }
-    if args.json {
-        let result = Benchmark {
-            version: 1,
-            runs: args.runs,
-            scenarios: rows,
-        };
-        println!("{}", serde_json::to_string(&result)?);
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(rows)
 }
 
 /// The scenarios that are asked for, each with its ways.
@@ -126,7 +154,8 @@ fn find(args: &NetworksArgs) -> Result<Vec<(String, Scenario, Vec<Via>)>, String
             if let (Some(inside), Some(first)) = (args.inside, scenario.workloads.first_mut()) {
                 *first = inside.workload(direction);
             }
-            let ways = ways_of(&name, &scenario)?;
+            let mut ways = ways_of(&name, &scenario)?;
+            ways.extend(args.tools.iter().map(|tool| Via::Tool(tool.name.clone())));
             Ok((name, scenario, ways))
         })
         .collect()
@@ -147,37 +176,37 @@ fn ways_of(name: &str, scenario: &Scenario) -> Result<Vec<Via>, String> {
 }
 
 #[derive(Debug, Serialize)]
-struct Benchmark {
+pub(crate) struct Benchmark {
     version: u32,
-    runs: u32,
-    scenarios: Vec<Row>,
+    pub(crate) runs: u32,
+    pub(crate) scenarios: Vec<Row>,
 }
 
 /// One scenario over every way. Units: goodput in bit/s, medians.
 #[derive(Debug, Serialize)]
-struct Row {
-    scenario: String,
+pub(crate) struct Row {
+    pub(crate) scenario: String,
     hawser_bps: f64,
     best_single_bps: f64,
     mptcp_bps: Option<f64>,
-    /// Of the networks' rates, where they are constant.
+    /// Of the networks' rates; of a trace, its mean.
+    pub(crate) sum_bps: Option<f64>,
+    /// Goodput over `sum_bps`.
     share_of_sum: Option<f64>,
-    comparison: Comparison,
+    pub(crate) comparison: Comparison,
 }
 
 impl Row {
-    fn new(scenario: String, comparison: Comparison) -> Self {
-        let median = |via: &str, name: &str| {
-            let arm = comparison.arms.iter().find(|arm| arm.via == via)?;
-            Some(arm.summary.get(name)?.median)
-        };
+    fn new(name: String, scenario: &Scenario, comparison: Comparison) -> Self {
+        let median = |via: &str, name: &str| spread_of(&comparison, via, name).map(|spread| spread.median);
         let own = comparison.main.via.clone();
         let best = comparison
             .best_single
             .as_ref()
             .map(|name| format!("single:{name}"));
         Self {
-            scenario,
+            scenario: name,
+            sum_bps: scenario.sum_of_rates().map(|sum| sum.as_bps() as f64),
             hawser_bps: median(&own, "goodput_bps").unwrap_or(0.0),
             best_single_bps: best.and_then(|via| median(&via, "goodput_bps")).unwrap_or(0.0),
             mptcp_bps: median("mptcp", "goodput_bps"),
@@ -186,26 +215,48 @@ impl Row {
         }
     }
 
-    fn to_text(&self) -> String {
-        let mbps = |bps: f64| format!("{:8.2}", bps / 1e6);
+    fn to_text(&self, tools: &[Tool]) -> String {
+        let goodput = |via: &str| spread_of(&self.comparison, via, "goodput_bps");
+        let best = self.comparison.best_single.as_deref().unwrap_or_default();
+        let mut line = format!(
+            "{:<20}{}{}{}",
+            self.scenario,
+            cell(goodput(&self.comparison.main.via)),
+            cell(goodput(&format!("single:{best}"))),
+            cell(goodput("mptcp"))
+        );
+        for tool in tools {
+            line += &cell(goodput(&format!("tool:{}", tool.name)));
+        }
         let ratio =
             |value: Option<f64>| value.map_or(String::from("       -"), |value| format!("{value:8.3}"));
-        format!(
-            "{:<20} {} {} {} {} {}",
-            self.scenario,
-            mbps(self.hawser_bps),
-            mbps(self.best_single_bps),
-            self.mptcp_bps.map_or(String::from("       -"), mbps),
-            ratio((self.best_single_bps > 0.0).then(|| self.hawser_bps / self.best_single_bps)),
-            ratio(self.share_of_sum),
-        )
+        let of_best = (self.best_single_bps > 0.0).then(|| self.hawser_bps / self.best_single_bps);
+        line + &format!(" {} {}", ratio(of_best), ratio(self.share_of_sum))
     }
 }
 
-fn heading(runs: u32) -> String {
+/// Of all runs of a way; `None` where there are none.
+fn spread_of(comparison: &Comparison, via: &str, name: &str) -> Option<Spread> {
+    let arm = comparison.arms.iter().find(|arm| arm.via == via)?;
+    arm.summary.get(name).copied()
+}
+
+/// A median with its extremes. Units: Mbit/s, from bit/s.
+fn cell(spread: Option<Spread>) -> String {
+    let text = spread.map(|spread| {
+        let [median, min, max] = [spread.median, spread.min, spread.max].map(|bps| bps / 1e6);
+        format!("{median:.2} {:>16}", format!("({min:.2}..{max:.2})"))
+    });
+    format!(" {:>25}", text.unwrap_or_else(|| "-".to_owned()))
+}
+
+fn heading(args: &NetworksArgs) -> String {
+    let names = ["hawser", "best one", "mptcp"].into_iter();
+    let names = names.chain(args.tools.iter().map(|tool| tool.name.as_str()));
+    let columns: String = names.map(|name| format!(" {name:>25}")).collect();
     format!(
-        "goodput in Mbit/s, medians of {runs}\n{:<20} {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "scenario", "hawser", "best one", "mptcp", "of best", "of sum"
+        "goodput in Mbit/s, medians of {} (min..max)\n{:<20}{columns} {:>8} {:>8}",
+        args.runs, "scenario", "of best", "of sum"
     )
 }
 
@@ -239,5 +290,28 @@ mod tests {
             labels,
             ["hub", "single:a", "single:b", "single:c", "single:d", "mptcp"]
         );
+    }
+
+    #[test]
+    fn a_tool_is_a_way_and_a_column_with_its_spread() {
+        let heading = heading(&NetworksArgs {
+            scenarios: Vec::new(),
+            runs: 3,
+            inside: None,
+            settings: Vec::new(),
+            tools: vec!["ecmp=./ecmp".parse().expect("a tool")],
+            html: None,
+            json: false,
+            list: false,
+        });
+        let last = heading.lines().last().expect("two lines");
+        let spread = Spread {
+            median: 93.5e6,
+            min: 90e6,
+            max: 94.25e6,
+        };
+        assert_eq!(cell(Some(spread)), "    93.50    (90.00..94.25)");
+        assert_eq!(cell(None).len(), 26);
+        assert_eq!(last.find("ecmp"), Some(20 + 4 * 26 - 4));
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let options = Options {
         program,
         run_dir: RunDir::new(args.keep.as_deref())?,
+        tools: Vec::new(),
     };
     println!(
         "One file of {} MB over three networks: Wi-Fi 30 Mbit/s, LTE 5 to 40 Mbit/s, DSL 12 Mbit/s.\n\

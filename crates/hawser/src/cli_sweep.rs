@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::{Context, anyhow};
 use hawser_netem::scenario::Scenario;
 use hawser_sim::parallel;
 use hawser_sim::sweep::{self, Progress, Row, Shard, Summary, Sweep, SweepError};
@@ -28,6 +29,17 @@ pub(crate) struct SweepArgs {
     /// How many runs of a sweep at once; by default one for each core.
     #[arg(long, value_name = "N", requires = "sweep")]
     jobs: Option<NonZeroUsize>,
+    /// Draws a column over the sweep's first axis there (SVG): medians, a curve for each combination of the other axes.
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    plot: Option<PathBuf>,
+    /// Which column `--plot` draws.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "plot",
+        default_value = "goodput_bps.total"
+    )]
+    plot_column: String,
     /// Brings the shards of a sweep in this directory together.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "settings", "compare", "versus", "pcap", "series"])]
     merge: Option<PathBuf>,
@@ -46,7 +58,11 @@ pub(crate) fn run(
 ) -> anyhow::Result<Option<ExitCode>> {
     let summary = match (&args.sweep, &args.merge) {
         (Some(file), _) => match Sweep::read(file, &|path| std::fs::read_to_string(path)) {
-            Ok(sweep) => execute(&sweep, args, file, run_one)?,
+            Ok(sweep) => {
+                let summary = execute(&sweep, args, file, run_one)?;
+                draw(&sweep, args, &summary)?;
+                summary
+            }
             Err(error) => return Ok(Some(refuse(error))),
         },
         (None, Some(directory)) => sweep::merge(directory)?,
@@ -82,6 +98,13 @@ fn execute(
     );
     bar.finish_and_clear();
     summary
+}
+
+fn draw(sweep: &Sweep, args: &SweepArgs, summary: &Summary) -> anyhow::Result<()> {
+    let Some(file) = &args.plot else { return Ok(()) };
+    let plot = sweep::plot(&summary.table, &sweep.name, &sweep.axes(), &args.plot_column);
+    let plot = plot.map_err(|problem| anyhow!("--plot-column: {problem}"))?;
+    std::fs::write(file, plot.to_svg()).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn print(summary: &Summary, as_json: bool) {

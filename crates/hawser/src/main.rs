@@ -2,9 +2,11 @@
 //!
 //! Exit codes: 0 done, 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
 
+mod bench_page;
 mod cli_bench;
 mod cli_bench_direct;
 mod cli_bench_networks;
+mod cli_bench_traces;
 mod cli_check;
 mod cli_client;
 mod cli_compare;
@@ -25,6 +27,7 @@ mod large_pages;
 mod logs;
 mod progress;
 mod refusal;
+mod trace_pairs;
 mod ways;
 
 use std::path::PathBuf;

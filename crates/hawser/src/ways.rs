@@ -69,5 +69,6 @@ pub(crate) fn lab_options(keep: Option<&Path>) -> anyhow::Result<Options> {
     Ok(Options {
         program: std::env::current_exe().context("cannot find this program")?,
         run_dir: RunDir::new(keep)?,
+        tools: Vec::new(),
     })
 }

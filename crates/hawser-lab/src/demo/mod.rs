@@ -193,6 +193,7 @@ fn scenario() -> anyhow::Result<Scenario> {
             network("dsl", (rate(12), rate(4)), 15, 0),
         ],
         workloads: Vec::new(),
+        beside: std::collections::BTreeMap::new(),
         events: Vec::new(),
     })
 }

@@ -18,7 +18,7 @@ use anyhow::{Context as _, anyhow, bail};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
 use hawser_netem::report::{quantile_ms as quantile, share_lost};
-use hawser_netem::scenario::{Via, Workload};
+use hawser_netem::scenario::{Beside, Via, Workload};
 use hawser_units::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -68,6 +68,8 @@ struct Context {
     client: Namespace,
     server: Namespace,
     is_multipath: bool,
+    /// The only device that the client's side uses, where it is not left to the routes.
+    device: Option<String>,
     /// A connection that ends with its network is opened again, as programs do that load in parallel.
     is_reopened: bool,
     port: u16,
@@ -86,8 +88,7 @@ pub(crate) struct Running {
 
 /// Starts workload `index`; traffic flows from `period.start` on.
 pub(crate) fn start(
-    workload: &Workload,
-    index: usize,
+    (index, workload, beside): (usize, &Workload, Option<&Beside>),
     world: &World,
     via: &Via,
     period: &Arc<Period>,
@@ -96,7 +97,8 @@ pub(crate) fn start(
     let context = Context {
         client: world.client.clone(),
         server: world.server.clone(),
-        is_multipath: *via == Via::Mptcp,
+        is_multipath: *via == Via::Mptcp && beside.is_none(),
+        device: device(workload, beside)?,
         is_reopened: *via == Via::Direct,
         port: FIRST_PORT + u16::try_from(index).context("too many workloads")?,
         period: Arc::clone(period),
@@ -124,6 +126,17 @@ pub(crate) fn start(
         client,
         server,
     })
+}
+
+fn device(workload: &Workload, beside: Option<&Beside>) -> anyhow::Result<Option<String>> {
+    match beside {
+        None => Ok(None),
+        Some(Beside::Single(name)) if matches!(workload, Workload::Tcp { .. }) => Ok(Some(name.clone())),
+        Some(Beside::Single(_)) => {
+            bail!("in the lab only a tcp workload has a via of its own; use hawser sim")
+        }
+        Some(Beside::OtherClient) => bail!("the lab has one client; use hawser sim"),
+    }
 }
 
 impl Running {

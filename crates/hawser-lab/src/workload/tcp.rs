@@ -112,6 +112,10 @@ fn reopen(context: &Context, direction: Direction, congestion: &str) {
 fn connect(context: &Context, congestion: &str) -> anyhow::Result<Socket> {
     let stream = stream_socket(context.is_multipath)?;
     set_congestion(&stream, congestion)?;
+    if let Some(device) = &context.device {
+        let bound = stream.bind_device(Some(device.as_bytes()));
+        bound.with_context(|| format!("cannot use {device} alone"))?;
+    }
     let address = server_address(context.port);
     let patience = context
         .period

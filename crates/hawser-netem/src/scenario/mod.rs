@@ -9,6 +9,7 @@ mod parse;
 mod values;
 mod wifi;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use hawser_units::{Bytes, Duration, Rate};
@@ -34,6 +35,8 @@ pub struct Scenario {
     pub networks: Vec<Network>,
     /// What runs at the same time.
     pub workloads: Vec<Workload>,
+    /// Those of them, by index, that go another way than `via`: what shares the networks with it.
+    pub beside: BTreeMap<usize, Beside>,
     /// What happens meanwhile, in order of time.
     pub events: Vec<Event>,
 }
@@ -53,6 +56,17 @@ pub enum Via {
     Mptcp,
     /// The kernel, over the network of this name only.
     Single(String),
+    /// Another bonding tool, of this name. No scenario says so: the command that runs it also says how the tool is started.
+    Tool(String),
+}
+
+/// How a workload goes that shares the networks with what is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// The kernel, over the network of this name only.
+    Single(String),
+    /// A second client of Hawser, with a tunnel of its own over the same networks.
+    OtherClient,
 }
 
 /// One way out of the client.
@@ -210,6 +224,7 @@ impl Via {
             Self::Repeater => "repeater".into(),
             Self::Mptcp => "mptcp".into(),
             Self::Single(network) => format!("single:{network}"),
+            Self::Tool(name) => format!("tool:{name}"),
         }
     }
 

@@ -1,6 +1,6 @@
 //! From text to a [`Scenario`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,9 @@ use toml::Spanned;
 
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
-use super::{Coding, Direction, Event, Links, Network, Scenario, ScenarioError, Via, Workload, overrides};
+use super::{
+    Beside, Coding, Direction, Event, Links, Network, Scenario, ScenarioError, Via, Workload, overrides,
+};
 use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
 
 #[derive(Deserialize)]
@@ -64,6 +66,7 @@ struct RawWorkload {
     size: Option<WithUnit<Bytes>>,
     interval: Option<WithUnit<Duration>>,
     coding: Option<String>,
+    via: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -157,13 +160,15 @@ impl Reader<'_> {
             let span = raw.warmup.map(|warmup| warmup.span());
             return Err(self.invalid(span, "warmup must be shorter than duration"));
         }
+        let (workloads, beside) = self.workloads(raw.workloads, &networks)?;
         Ok(Scenario {
             name: raw.name,
             seed: raw.seed,
             duration,
             warmup,
             via: self.via(&raw.via, &networks)?,
-            workloads: self.workloads(raw.workloads)?,
+            workloads,
+            beside,
             events: self.events(raw.events, &networks)?,
             networks,
         })
@@ -287,28 +292,58 @@ impl Reader<'_> {
             .map_err(|error| self.invalid(Some(span), format!("trace {}: {error}", path.display())))
     }
 
-    fn workloads(&self, raw: Vec<RawWorkload>) -> Result<Vec<Workload>, ScenarioError> {
+    fn workloads(
+        &self,
+        raw: Vec<RawWorkload>,
+        networks: &[Network],
+    ) -> Result<(Vec<Workload>, BTreeMap<usize, Beside>), ScenarioError> {
         let mut all = Vec::new();
+        let mut beside = BTreeMap::new();
         for mut raw in raw {
-            let direction = raw
-                .direction
-                .as_ref()
-                .map(|direction| direction.get_ref().as_str());
-            let is_both = raw.kind.get_ref() == "tcp" && direction == Some("both");
-            if !is_both {
-                all.push(self.workload(raw)?);
-                continue;
+            let via = raw.via.take();
+            let first = all.len();
+            self.push_workload(raw, &mut all)?;
+            if let Some(via) = via {
+                let way = self.beside(&via, networks)?;
+                beside.extend((first..all.len()).map(|index| (index, way.clone())));
             }
-            // As many each way at the same time, as `iperf3 --bidir` does.
-            raw.direction = None;
-            let mut up = self.workload(raw)?;
-            all.push(up.clone());
-            if let Workload::Tcp { direction, .. } = &mut up {
-                *direction = Direction::Up;
-            }
-            all.push(up);
         }
-        Ok(all)
+        Ok((all, beside))
+    }
+
+    fn beside(&self, raw: &Spanned<String>, networks: &[Network]) -> Result<Beside, ScenarioError> {
+        match (raw.get_ref().as_str(), raw.get_ref().strip_prefix("single:")) {
+            ("other-client", _) => Ok(Beside::OtherClient),
+            (_, Some(name)) => {
+                self.network_index(name, raw.span(), networks)?;
+                Ok(Beside::Single(name.to_owned()))
+            }
+            (other, None) => {
+                let problem =
+                    format!("unknown via {other:?} of a workload; write single:<network> or other-client");
+                Err(self.invalid(Some(raw.span()), problem))
+            }
+        }
+    }
+
+    /// One, or two of which one goes each way at the same time, as `iperf3 --bidir` does.
+    fn push_workload(&self, mut raw: RawWorkload, all: &mut Vec<Workload>) -> Result<(), ScenarioError> {
+        let direction = raw
+            .direction
+            .as_ref()
+            .map(|direction| direction.get_ref().as_str());
+        if raw.kind.get_ref() != "tcp" || direction != Some("both") {
+            all.push(self.workload(raw)?);
+            return Ok(());
+        }
+        raw.direction = None;
+        let mut up = self.workload(raw)?;
+        all.push(up.clone());
+        if let Workload::Tcp { direction, .. } = &mut up {
+            *direction = Direction::Up;
+        }
+        all.push(up);
+        Ok(())
     }
 
     fn workload(&self, raw: RawWorkload) -> Result<Workload, ScenarioError> {

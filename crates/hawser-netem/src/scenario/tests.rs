@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use hawser_units::{Bytes, Duration, Rate};
@@ -256,4 +257,30 @@ fn reads_a_last_hop_on_the_air_and_says_what_is_wrong_with_it() {
             "{problem}"
         );
     }
+}
+
+#[test]
+fn a_workload_may_go_its_own_way() {
+    let with = |via: &str| {
+        FULL.replace(
+            "congestion = \"cubic\"",
+            &format!("direction = \"both\"\nvia = \"{via}\""),
+        )
+    };
+    let with = |via: &str| parse_with(&with(via).replacen("direction = \"down\"\n", "", 1), &[]);
+    let both = |way: Beside| BTreeMap::from([(0, way.clone()), (1, way)]);
+    let single = with("single:lte").expect("legal");
+    assert_eq!(single.beside, both(Beside::Single("lte".to_owned())));
+    assert_eq!(
+        with("other-client").expect("legal").beside,
+        both(Beside::OtherClient)
+    );
+    for (wrong, part) in [
+        ("single:wifi", "no network is called"),
+        ("hub", "single:<network> or other-client"),
+    ] {
+        let error = with(wrong).expect_err("illegal").to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(parse_with(FULL, &[]).expect("legal").beside, BTreeMap::new());
 }

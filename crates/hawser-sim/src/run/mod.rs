@@ -15,7 +15,7 @@ mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Coding, Direction, Scenario, Via, Workload};
+use hawser_netem::scenario::{Beside, Coding, Direction, Scenario, Via, Workload};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_units::{Duration, Instant, Rate};
 
@@ -49,6 +49,9 @@ pub enum RunError {
     /// Multipath TCP carries TCP.
     #[error("via mptcp carries tcp and http, not quic")]
     QuicOverMptcp,
+    /// The air knows its stations by the ways of the scenario.
+    #[error("a workload with a via of its own needs networks without wifi")]
+    BesideOnAir,
     /// A picture of the air is wanted, and there is none.
     #[error("no network of the scenario has wifi = {{ .. }}: there is no air to draw")]
     NoAir,
@@ -148,6 +151,8 @@ struct World {
     start: Instant,
     hops: Vec<Hop>,
     air: Option<Air>,
+    /// The tunnel of a second client, where a workload asks for one.
+    other: Option<(Way, Way)>,
     /// Whether senders have to hear marks.
     marks: bool,
     /// How the client sees each way to the server, and the server the same.
@@ -172,13 +177,17 @@ impl World {
         let mut network = Network::new(scenario.seed);
         let (client, server) = (network.add(Host::default()), network.add(Host::default()));
         let is_tunnelled = *via == Via::Hub;
+        let is_shared = !scenario.beside.is_empty();
         let ends = if is_tunnelled {
-            let tunnel = network.add(Tunnel::new(scenario.seed, coding(scenario)?));
+            let tunnel = network.add(Tunnel::new(scenario.seed, coding(scenario)?, is_shared));
             (tunnel, tunnel)
         } else {
             (client, server)
         };
         let air = Air::build(scenario, &mut network)?;
+        if is_shared && air.is_some() {
+            return Err(RunError::BesideOnAir);
+        }
         let mut hops = Vec::new();
         for (index, described) in scenario.networks.iter().enumerate() {
             let both = described.links.clone().unwrap_or_else(cable);
@@ -195,8 +204,12 @@ impl World {
                 hops.push(hop);
                 continue;
             }
-            let down = network.connect(&format!("{name}:down"), ends.1, ends.0, both.down);
-            let up = network.connect(&format!("{name}:up"), ends.0, ends.1, both.up);
+            let mut connect = |way: &str, from, to, link| match is_shared {
+                true => network.connect_shared(&format!("{name}:{way}"), from, link),
+                false => network.connect(&format!("{name}:{way}"), from, to, link),
+            };
+            let down = connect("down", ends.1, ends.0, both.down);
+            let up = connect("up", ends.0, ends.1, both.up);
             hops.push(Hop {
                 carries: [down, up],
                 sends: [down, up],
@@ -204,7 +217,8 @@ impl World {
                 station: None,
             });
         }
-        let start = if is_tunnelled || air.is_some() {
+        let has_other = scenario.beside.values().any(|way| *way == Beside::OtherClient);
+        let start = if is_tunnelled || has_other || air.is_some() {
             Instant::ZERO + LEAD
         } else {
             Instant::ZERO
@@ -219,6 +233,7 @@ impl World {
             start,
             hops,
             air,
+            other: None,
             marks: Air::marks(scenario),
             ways: Vec::new(),
         };
@@ -226,15 +241,32 @@ impl World {
             Via::Hub => world.add_tunnel(ends.0),
             Via::Mptcp => world.add_ways(0..scenario.networks.len()),
             Via::Single(name) => {
-                let mut networks = scenario.networks.iter();
-                let index = networks
-                    .position(|network| network.name == *name)
-                    .ok_or_else(|| RunError::Network(name.clone()))?;
+                let index = network_named(scenario, name)?;
                 world.add_ways(index..index + 1);
             }
-            Via::Direct | Via::Peer | Via::Repeater => return Err(RunError::Via(via.label())),
+            Via::Direct | Via::Peer | Via::Repeater | Via::Tool(_) => return Err(RunError::Via(via.label())),
+        }
+        if has_other {
+            let seed = scenario.seed.wrapping_add(OTHER_SEED);
+            let tunnel = Tunnel::new(seed, coding(scenario)?, is_shared);
+            let tunnel = world.network.add(tunnel);
+            world.add_tunnel(tunnel);
+            world.other = world.ways.pop();
         }
         Ok(world)
+    }
+
+    /// What a workload goes over: the scenario's own ways, or its own.
+    fn ways_of(&mut self, scenario: &Scenario, workload: usize) -> Result<Vec<(Way, Way)>, RunError> {
+        match scenario.beside.get(&workload) {
+            None => Ok(self.ways.clone()),
+            Some(Beside::OtherClient) => Ok(self.other.into_iter().collect()),
+            Some(Beside::Single(name)) => {
+                let index = network_named(scenario, name)?;
+                self.add_ways(index..index + 1);
+                Ok(self.ways.pop().into_iter().collect())
+            }
+        }
     }
 
     fn add_ways(&mut self, networks: std::ops::Range<usize>) {
@@ -344,6 +376,12 @@ impl World {
     }
 }
 
+fn network_named(scenario: &Scenario, name: &str) -> Result<usize, RunError> {
+    let mut networks = scenario.networks.iter();
+    let index = networks.position(|network| network.name == name);
+    index.ok_or_else(|| RunError::Network(name.to_owned()))
+}
+
 /// What the videos of a scenario are coded as.
 fn coding(scenario: &Scenario) -> Result<Option<Coding>, RunError> {
     let mut found = None;
@@ -368,6 +406,9 @@ fn cable() -> hawser_netem::scenario::Links {
         up: link,
     }
 }
+
+/// Keeps the second client's random numbers apart from the first one's; seeds of runs are small.
+const OTHER_SEED: u64 = 1 << 32;
 
 /// Enough for every path of a tunnel to be proven and probed, and for stations to join their access points.
 const LEAD: Duration = Duration::from_secs(3);

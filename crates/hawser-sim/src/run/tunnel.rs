@@ -43,6 +43,8 @@ pub(super) struct Tunnel {
     outer: Vec<Address>,
     /// Of the videos that it carries.
     coding: Option<Coding>,
+    /// Whether its networks have other users, so that packets say whom they are for.
+    is_shared: bool,
     inner_in: Vec<LinkId>,
     inner_out: Vec<LinkId>,
     /// Datagrams on their way, by number; lost ones are forgotten after [`PATIENCE`].
@@ -133,7 +135,7 @@ impl End {
 }
 
 impl Tunnel {
-    pub(super) fn new(seed: u64, coding: Option<Coding>) -> Self {
+    pub(super) fn new(seed: u64, coding: Option<Coding>, is_shared: bool) -> Self {
         Self {
             seed,
             ends: Vec::new(),
@@ -141,6 +143,7 @@ impl Tunnel {
             arrivals: [Vec::new(), Vec::new()],
             outer: Vec::new(),
             coding,
+            is_shared,
             inner_in: Vec::new(),
             inner_out: Vec::new(),
             flying: VecDeque::new(),
@@ -352,7 +355,8 @@ impl Tunnel {
         let number = self.first_flying.wrapping_add(self.flying.len() as u32);
         let path = usize::from(path.0);
         let frame = Packet {
-            destination: if at == HUB {
+            // Both ends are this node; on the air the way up has no addresses.
+            destination: if at == HUB || self.is_shared {
                 self.outer[path]
             } else {
                 Address::default()

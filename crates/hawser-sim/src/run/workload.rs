@@ -1,7 +1,7 @@
 //! The workloads of a scenario as applications.
 
 use hawser_netem::report::{BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, quantile_ms, share_lost};
-use hawser_netem::scenario::{Direction, Scenario, Via, Workload};
+use hawser_netem::scenario::{Beside, Direction, Scenario, Via, Workload};
 use hawser_units::Instant;
 
 use super::{RunError, World};
@@ -16,6 +16,8 @@ use crate::tcp::{self, Congestion, Opening};
 pub(super) struct Running {
     workload: Workload,
     is_multipath: bool,
+    is_tunnelled: bool,
+    ways: Vec<(Way, Way)>,
     /// Source and sink of each conversation.
     conversations: Vec<(Place, Place)>,
     end: Instant,
@@ -41,10 +43,16 @@ pub(super) fn start(
     let end = world.start + scenario.duration;
     let mut flow = 0;
     let mut running = Vec::new();
-    for workload in &scenario.workloads {
+    for (index, workload) in scenario.workloads.iter().enumerate() {
+        let beside = scenario.beside.get(&index);
         let mut started = Running {
             workload: workload.clone(),
-            is_multipath: *via == Via::Mptcp,
+            is_multipath: *via == Via::Mptcp && beside.is_none(),
+            is_tunnelled: match beside {
+                Some(other) => *other == Beside::OtherClient,
+                None => *via == Via::Hub,
+            },
+            ways: world.ways_of(scenario, index)?,
             conversations: Vec::new(),
             end,
         };
@@ -56,7 +64,7 @@ pub(super) fn start(
         };
         for _ in 0..count {
             flow += 1;
-            started.open(world, FlowId(flow), *via == Via::Hub)?;
+            started.open(world, FlowId(flow))?;
         }
         running.push(started);
     }
@@ -73,12 +81,7 @@ pub(super) fn is_everything_done(running: &[Running], world: &World) -> bool {
 }
 
 impl Running {
-    fn open(
-        &mut self,
-        world: &mut World,
-        flow: FlowId,
-        is_tunnelled: bool,
-    ) -> core::result::Result<(), RunError> {
+    fn open(&mut self, world: &mut World, flow: FlowId) -> core::result::Result<(), RunError> {
         let start = world.start;
         match &self.workload {
             Workload::Tcp {
@@ -87,18 +90,18 @@ impl Running {
                 ..
             } => {
                 let congestion = congestion.clone();
-                self.open_tcp(world, flow, (*direction, &congestion, None), is_tunnelled)?;
+                self.open_tcp(world, flow, (*direction, &congestion, None))?;
             }
             Workload::Quic { direction, .. } => {
                 if self.is_multipath {
                     return Err(RunError::QuicOverMptcp);
                 }
-                let config = quic_config(opening(*direction), is_tunnelled);
+                let config = quic_config(opening(*direction), self.is_tunnelled);
                 self.open_stream(world, flow, (*direction, config, None));
             }
             Workload::Http { size } => {
                 let total = Some(size.0 + HTTP_HEADER);
-                self.open_tcp(world, flow, (Direction::Down, "cubic", total), is_tunnelled)?;
+                self.open_tcp(world, flow, (Direction::Down, "cubic", total))?;
             }
             Workload::Udp {
                 direction,
@@ -141,18 +144,17 @@ impl Running {
         world: &mut World,
         flow: FlowId,
         (direction, congestion, total): (Direction, &str, Option<u64>),
-        is_tunnelled: bool,
     ) -> core::result::Result<(), RunError> {
         let start = world.start;
         let opening = opening(direction);
         if self.is_multipath {
             let config = multipath_config(congestion, opening, world.marks)?;
-            let ways = world.ways.len();
+            let ways = self.ways.len();
             let source = MptcpSource::new(config, ways, total, start);
             let sink = MptcpSink::new(config, ways, total, start);
             self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
         } else {
-            let config = config(congestion, opening, is_tunnelled)?;
+            let config = config(congestion, opening, self.is_tunnelled)?;
             self.open_stream(world, flow, (direction, config, total));
         }
         Ok(())
@@ -181,8 +183,8 @@ impl Running {
             self.workload,
             Workload::Tcp { .. } | Workload::Quic { .. } | Workload::Http { .. }
         );
-        let count = if is_stream { world.ways.len() } else { 1 };
-        let (near, far): (Vec<Way>, Vec<Way>) = world.ways.iter().take(count).copied().unzip();
+        let count = if is_stream { self.ways.len() } else { 1 };
+        let (near, far): (Vec<Way>, Vec<Way>) = self.ways.iter().take(count).copied().unzip();
         let (at_source, at_sink) = match direction {
             Direction::Down => ((world.server, far), (world.client, near)),
             Direction::Up => ((world.client, near), (world.server, far)),

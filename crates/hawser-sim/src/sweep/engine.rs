@@ -24,7 +24,7 @@ pub struct Progress {
 }
 
 /// What a shard or a merge wrote.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Rows in the tables.
     pub rows: u64,
@@ -34,6 +34,8 @@ pub struct Summary {
     pub failed: u64,
     /// The tables.
     pub files: [PathBuf; 2],
+    /// What they hold.
+    pub table: Table,
 }
 
 /// Runs what is missing of a shard, `jobs` runs at a time, and writes its tables.
@@ -234,6 +236,7 @@ fn write(
         resumed,
         failed: rows.values().filter(has_failed).count() as u64,
         files,
+        table,
     })
 }
 

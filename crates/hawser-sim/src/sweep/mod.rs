@@ -14,11 +14,13 @@
 mod engine;
 mod journal;
 mod plan;
+mod plot;
 mod row;
 mod table;
 
 pub use engine::{Progress, Summary, merge, run};
 pub use plan::{Shard, Sweep, SweepError};
+pub use plot::plot;
 pub use row::{Cell, Row};
 pub use table::{Kind, Table};
 

@@ -117,6 +117,15 @@ enum OneOrMore {
 }
 
 impl Sweep {
+    /// The columns of its axes, of each the first.
+    #[must_use]
+    pub fn axes(&self) -> Vec<&str> {
+        self.axes
+            .iter()
+            .filter_map(|axis| axis.fields.first().map(String::as_str))
+            .collect()
+    }
+
     /// Reads a sweep, its base scenario and their traces with `read`, and checks every combination of its axes.
     ///
     /// # Errors

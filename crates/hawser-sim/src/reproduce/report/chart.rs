@@ -8,6 +8,7 @@ use std::fmt::Write;
 use super::super::claims::Expected;
 use super::super::quantity::Unit;
 use super::super::runner::{JoinedCurve, JoinedPlot, Reproduced};
+use super::figure::Bars;
 use super::number;
 
 /// A line plot: medians, with a band from the smallest to the largest seed.
@@ -124,6 +125,74 @@ pub(super) fn intervals(rows: &[&Reproduced], unit: Unit, id: &str) -> String {
         draw_row(&mut svg, row, area.top + (n as f64 + 0.5) * ROW, &area, &x);
     }
     svg + "</svg>\n"
+}
+
+/// Bars from zero to medians, with whiskers from the smallest to the largest, and a line across all of them at `sum`.
+pub(super) fn bars(bars: &Bars, id: &str) -> String {
+    let area = Area {
+        left: 130.0,
+        right: WIDTH - 90.0,
+        top: 24.0,
+        bottom: 24.0 + bars.rows.len() as f64 * ROW,
+    };
+    let values = bars.rows.iter().map(|(_, spread)| spread.max).chain(bars.sum);
+    let x = Scale::of(values, (area.left, area.right), true);
+    let names: Vec<&str> = bars.rows.iter().map(|(name, _)| name.as_str()).collect();
+    let description = format!("{}: {}.", axis_label(&bars.label, bars.unit), names.join(", "));
+    let mut svg = open(id, area.bottom + 44.0, &bars.title, &description);
+    for tick in &x.ticks {
+        let at = x.at(*tick);
+        let _ = writeln!(
+            svg,
+            "<path class=\"grid\" d=\"M{at:.1} {:.1}V{:.1}\"/>",
+            area.top, area.bottom
+        );
+        text(&mut svg, (at, area.bottom + 18.0), "middle", &number(*tick));
+    }
+    let middle = (area.left + area.right) / 2.0;
+    let label = axis_label(&bars.label, bars.unit);
+    text(&mut svg, (middle, area.bottom + 38.0), "middle", &label);
+    for (n, (name, spread)) in bars.rows.iter().enumerate() {
+        draw_bar(&mut svg, (n, name, spread), &area, &x);
+    }
+    if let Some(sum) = bars.sum {
+        let at = x.at(sum);
+        let _ = writeln!(
+            svg,
+            "<path class=\"paper\" d=\"M{at:.1} {:.1}V{:.1}\"/>",
+            area.top - 4.0,
+            area.bottom
+        );
+        text(
+            &mut svg,
+            (at, area.top - 8.0),
+            "middle",
+            &format!("sum {}", number(sum)),
+        );
+    }
+    svg + "</svg>\n"
+}
+
+fn draw_bar(svg: &mut String, (n, name, spread): (usize, &str, &Spread), area: &Area, x: &Scale) {
+    let middle = area.top + (n as f64 + 0.5) * ROW;
+    text(svg, (area.left - 10.0, middle + 4.0), "end", name);
+    let _ = writeln!(
+        svg,
+        "<rect class=\"bar s{}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\"/>\
+         <path class=\"paper\" d=\"M{:.1} {middle:.1}H{:.1}\"/>",
+        n % SERIES,
+        area.left,
+        middle - 7.0,
+        (x.at(spread.median) - area.left).max(0.0),
+        x.at(spread.min),
+        x.at(spread.max)
+    );
+    text(
+        svg,
+        (x.at(spread.max) + 8.0, middle + 4.0),
+        "start",
+        &number(spread.median),
+    );
 }
 
 fn draw_row(svg: &mut String, row: &Reproduced, middle: f64, area: &Area, x: &Scale) {

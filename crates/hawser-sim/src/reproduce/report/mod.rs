@@ -1,10 +1,12 @@
 //! What was reproduced, for a person, for a program, and as one page with plots.
 
 mod chart;
+mod figure;
 mod json;
 mod page;
 mod table;
 
+pub use figure::{Bars, page};
 pub use json::{ClaimReport, ReproductionReport, SpreadReport};
 
 use super::claims::Expected;

@@ -24,12 +24,19 @@ pub(super) fn write(reproduction: &Reproduction) -> String {
         );
         body += &write_paper(reproduction, paper, claims);
     }
-    PAGE.replace("{seeds}", &reproduction.seeds.to_string())
+    let lead = LEAD
+        .replace("{seeds}", &reproduction.seeds.to_string())
         .replace("{claims}", &reproduction.claims.len().to_string())
         .replace("{counts}", &counts(&reproduction.claims))
-        .replace("{contents}", &contents)
-        .replace("{style}", &style())
-        .replace("{body}", &body)
+        .replace("{contents}", &contents);
+    frame("The papers, reproduced", &(lead + &body))
+}
+
+/// A page with the style that plots need; it loads nothing and runs nothing. `body` is markup.
+pub(super) fn frame(title: &str, body: &str) -> String {
+    PAGE.replace("{title}", &escape(title))
+        .replace("{style}", &series(true))
+        .replace("{body}", body)
 }
 
 fn counts(claims: &[Reproduced]) -> String {
@@ -93,7 +100,7 @@ fn write_setup(reproduction: &Reproduction, setup: &Setup, claims: &[Reproduced]
     html + "</tbody></table></div>\n</article>\n"
 }
 
-fn figure(caption: &str, svg: &str, data: &str) -> String {
+pub(super) fn figure(caption: &str, svg: &str, data: &str) -> String {
     let caption = if caption.is_empty() {
         String::new()
     } else {
@@ -161,7 +168,7 @@ const fn sign(verdict: Verdict) -> &'static str {
 }
 
 /// The numbers of a plot, for those who cannot see it; a long series stays in the drawing.
-fn data(plot: &JoinedPlot) -> String {
+pub(super) fn data(plot: &JoinedPlot) -> String {
     let mut xs: Vec<f64> = plot
         .curves
         .iter()
@@ -195,7 +202,7 @@ fn data(plot: &JoinedPlot) -> String {
 }
 
 /// Colours that stay apart for those who see few of them, a light and a dark version of each, and dashes.
-fn style() -> String {
+pub(super) fn series(has_dark: bool) -> String {
     let series: [(&str, &str, &str); chart::SERIES] = [
         ("#0b6cb4", "#6db8f2", "none"),
         ("#b8500a", "#f2a05f", "7 3"),
@@ -210,9 +217,14 @@ fn style() -> String {
     for (n, (light, dark, dash)) in series.iter().enumerate() {
         let _ = writeln!(
             style,
-            ".s{n} {{ --series: {light}; }} .line.s{n} {{ stroke-dasharray: {dash}; }}\n\
-             @media (prefers-color-scheme: dark) {{ .s{n} {{ --series: {dark}; }} }}"
+            ".s{n} {{ --series: {light}; }} .line.s{n} {{ stroke-dasharray: {dash}; }}"
         );
+        if has_dark {
+            let _ = writeln!(
+                style,
+                "@media (prefers-color-scheme: dark) {{ .s{n} {{ --series: {dark}; }} }}"
+            );
+        }
     }
     style
 }
@@ -220,13 +232,19 @@ fn style() -> String {
 /// More are for a program, which reads JSON.
 const MOST_ROWS: usize = 60;
 
+const LEAD: &str = r#"<p>{claims} claims: {counts}. Each experiment was run at {seeds} seeds; numbers are medians with the smallest and the largest in brackets, and bands in
+the plots reach from the smallest to the largest. A claim is reproduced when the median lies in the accepted interval, or the relation holds at most seeds.</p>
+<nav aria-label="Papers"><ul>
+{contents}</ul></nav>
+"#;
+
 const PAGE: &str = r##"<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>Hawser: the papers, reproduced</title>
+<title>Hawser: {title}</title>
 <style>
 :root { color-scheme: light dark; --page: #f5f7fa; --card: #fff; --ink: #17202c; --soft: #52606f; --rule: #dfe5ec; --accent: #0b5fa5; --good: #0a6b3d; --bad: #b3261e; --other: #7a4b00; }
 @media (prefers-color-scheme: dark) { :root { --page: #11161c; --card: #1a212a; --ink: #e6ebf1; --soft: #a5b1be; --rule: #323c48; --accent: #7cc0f7; --good: #63d69b; --bad: #ff9c94; --other: #f0bd6a; } }
@@ -258,15 +276,12 @@ svg text { fill: var(--ink); }
 .paper { stroke: var(--ink); stroke-width: 2; fill: none; }
 .dot { fill: var(--accent); stroke: var(--card); }
 .whisker { stroke: var(--accent); stroke-width: 2; fill: none; }
+.bar { fill: var(--series); fill-opacity: .8; }
 {style}</style>
 </head>
 <body>
 <main>
-<h1>The papers, reproduced</h1>
-<p>{claims} claims: {counts}. Each experiment was run at {seeds} seeds; numbers are medians with the smallest and the largest in brackets, and bands in
-the plots reach from the smallest to the largest. A claim is reproduced when the median lies in the accepted interval, or the relation holds at most seeds.</p>
-<nav aria-label="Papers"><ul>
-{contents}</ul></nav>
+<h1>{title}</h1>
 {body}</main>
 </body>
 </html>
