@@ -247,10 +247,12 @@ mod tests {
         let now = settle(&mut pmtu, 1500, Instant::ZERO);
         pmtu.suspect(now);
         for token in 100..=100 + u64::from(MAX_PROBES) {
-            pmtu.poll(token, pmtu.due());
+            let due = pmtu.due();
+            pmtu.poll(token, due);
         }
         assert_eq!(pmtu.outer(), 1280);
-        settle(&mut pmtu, 1500, pmtu.due());
+        let due = pmtu.due();
+        settle(&mut pmtu, 1500, due);
         assert_eq!(pmtu.outer(), 1500);
     }
 

@@ -24,7 +24,7 @@ pub fn plot(table: &Table, title: &str, axes: &[&str], column: &str) -> Result<J
         .map(|name| place(name))
         .collect::<Result<Vec<_>, _>>()?;
     let (unit, scale) = unit_of(column);
-    let mut curves: Vec<(String, Vec<(f64, Vec<f64>)>)> = Vec::new();
+    let mut curves: Vec<(String, Points)> = Vec::new();
     let mut x_unit = Unit::Count;
     for row in &table.rows {
         let (Some(value), text) = (number(&row[y]), text(&row[x])) else {
@@ -56,7 +56,10 @@ pub fn plot(table: &Table, title: &str, axes: &[&str], column: &str) -> Result<J
     })
 }
 
-fn add(curves: &mut Vec<(String, Vec<(f64, Vec<f64>)>)>, name: String, at: f64, value: f64) {
+/// The values found at each place of an axis.
+type Points = Vec<(f64, Vec<f64>)>;
+
+fn add(curves: &mut Vec<(String, Points)>, name: String, at: f64, value: f64) {
     let curve = match curves.iter().position(|(known, _)| *known == name) {
         Some(index) => &mut curves[index].1,
         None => {
@@ -70,7 +73,7 @@ fn add(curves: &mut Vec<(String, Vec<(f64, Vec<f64>)>)>, name: String, at: f64, 
     }
 }
 
-fn joined((name, mut points): (String, Vec<(f64, Vec<f64>)>)) -> JoinedCurve {
+fn joined((name, mut points): (String, Points)) -> JoinedCurve {
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let spread = |(at, values): (f64, Vec<f64>)| Some((at, Spread::of(values)?));
     JoinedCurve {
