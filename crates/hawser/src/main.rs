@@ -81,7 +81,7 @@ enum Command {
     /// Lets published ideas compete under the same conditions, in virtual time.
     Compare(cli_compare::CompareArgs),
     /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
-    Sim(cli_sim::SimArgs),
+    Sim(Box<cli_sim::SimArgs>),
     /// Shows what Hawser does: one download over three networks, with a picture.
     Demo(cli_demo::DemoArgs),
     /// Measures parts of Hawser on this machine.
@@ -120,7 +120,7 @@ fn main() -> ExitCode {
         Command::Record(args) => cli_record::run(&args),
         Command::Reproduce(args) => cli_reproduce::run(&args),
         Command::Compare(args) => cli_compare::run(&args),
-        Command::Sim(args) => cli_sim::run(args),
+        Command::Sim(args) => cli_sim::run(*args),
         Command::Demo(args) => cli_demo::run(args),
         Command::Bench(args) => cli_bench::run(args),
     };
