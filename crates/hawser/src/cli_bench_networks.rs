@@ -310,7 +310,7 @@ mod tests {
             min: 90e6,
             max: 94.25e6,
         };
-        assert_eq!(cell(Some(spread)), "    93.50    (90.00..94.25)");
+        assert_eq!(cell(Some(spread)), "    93.50   (90.00..94.25)");
         assert_eq!(cell(None).len(), 26);
         assert_eq!(last.find("ecmp"), Some(20 + 4 * 26 - 4));
     }
