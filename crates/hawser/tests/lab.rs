@@ -84,7 +84,7 @@ fn carries_a_download_at_the_rate_of_its_network_and_leaves_nothing() {
 
 #[test]
 fn carries_quic() {
-    let settings = ["--json", "--set", "workload.0.kind=quic"];
+    let settings = ["--json", "--set", "workload.0.kind=quic", "--set", "duration=4s"];
     let Some((output, _)) = lab("quic", &settings) else {
         return;
     };
