@@ -50,16 +50,13 @@ fn data() -> Seeds {
     datagram[..OUTER_LEN].copy_from_slice(&outer);
     let mut header = [0; INNER_LEN];
     let inner = Inner {
-        kind: Kind::Packet,
         class: Class::Interactive,
         checksum_partial: true,
-        unordered: false,
-        backed: false,
-        repair: false,
         form: Form::Context,
         flow: 7,
         sequence: Sequence(u32::MAX),
         sent_us: 123_456,
+        ..Inner::plain(Kind::Packet)
     };
     inner.emit(&mut header);
     let mut report = [0; FEEDBACK_LEN];

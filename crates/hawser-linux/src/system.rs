@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::address::AddressHeaderFlags;
+use rtnetlink::packet_route::route::RouteHeader;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
-use rtnetlink::packet_route::{AddressFamily, route::RouteHeader};
+use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use thiserror::Error;
 
@@ -445,13 +445,7 @@ pub fn masquerade(interface: &str, v4: Option<(Ipv4Addr, u8)>, v6: Option<(Ipv6A
 }
 
 fn rule_message(rule: Rule, ipv6: bool) -> RuleMessage {
-    let mut message = RuleMessage::default();
-    message.header.family = if ipv6 {
-        AddressFamily::Inet6
-    } else {
-        AddressFamily::Inet
-    };
-    message.header.action = RuleAction::ToTable;
+    let mut message = network_tables::to_table(ipv6);
     match rule {
         Rule::Near => {
             message.header.table = RouteHeader::RT_TABLE_MAIN;

@@ -6,6 +6,7 @@
 #[macro_use]
 mod values;
 mod direct;
+mod reload;
 mod when;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use thiserror::Error;
 use crate::enrolment::Pool;
 use crate::invitation::HubAddress;
 pub use direct::{DirectConfig, NetworkChoice, RuleConfig, Spread};
+pub(crate) use reload::{differing, log_reload};
 pub use values::{
     Day, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
     SchedulerName, Size, Span, Speed,

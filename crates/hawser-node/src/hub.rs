@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::atomic_file;
 use crate::client::{PLANE_ENDED, Signals, report};
-use crate::config::{self, HubConfig, Nat, Net4, Net6};
+use crate::config::{self, HubConfig, Nat, Net4, Net6, differing, log_reload};
 use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings};
 use crate::control::quic_socket::SharedSocket;
 use crate::control::tls;
@@ -255,11 +255,7 @@ impl Hub {
                     if !reload {
                         break;
                     }
-                    match self.reload() {
-                        Ok(restart) if restart.is_empty() => tracing::info!("configuration applied"),
-                        Ok(restart) => tracing::warn!(needs_restart = ?restart, "configuration applied, but for these"),
-                        Err(error) => tracing::error!(error = format!("{error:#}"), "configuration not applied"),
-                    }
+                    log_reload(self.reload());
                 }
             }
         }
@@ -345,11 +341,7 @@ impl Hub {
             ("nat", old.nat != new.nat),
             ("metrics", old.metrics != new.metrics),
         ];
-        let restart = fixed
-            .iter()
-            .filter(|(_, differs)| *differs)
-            .map(|(key, _)| *key)
-            .collect();
+        let restart = differing(&fixed);
         self.options.log.set(new.log.as_ref())?;
         let mut settings = settings(new);
         (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);

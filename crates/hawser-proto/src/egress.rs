@@ -19,7 +19,7 @@ use hawser_wire::offload::{Offload, Segmenter};
 use crate::flow::{Flow, Flows, Refusal, Run};
 use crate::path::{self, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
-use choosing::Decision;
+use choosing::{Decision, nearest};
 use kept::{Kept, Parcel, keeping_time};
 
 pub use transmit::{Body, Transmit};
@@ -329,20 +329,8 @@ impl<B: Copy> Egress<B> {
     }
 
     fn fastest(&self) -> Option<PathId> {
-        let active = self.lanes.iter().map(|lane| &lane.path);
-        let known = active
-            .filter(|path| path.state() == State::Active)
-            .filter_map(|path| Some((path.relative_delay_us()?, path.id)));
-        // Delays are between two clocks, and wrap.
-        known
-            .reduce(|least, own| {
-                if own.0.wrapping_sub(least.0) < 0 {
-                    own
-                } else {
-                    least
-                }
-            })
-            .map(|(_, id)| id)
+        let paths = self.lanes.iter().map(|lane| &lane.path);
+        nearest(paths.filter(|path| path.state() == State::Active)).map(|(path, _)| path.id)
     }
 
     fn push_urgent(&mut self, path: PathId, body: Body<B>) {
@@ -405,8 +393,7 @@ impl<B: Copy> Egress<B> {
         } = wanted.parcel;
         let len = run.len_of(run.next);
         self.build_views(len as u32, is_few, now);
-        let arrival = |view: &PathView| view.ready_at.max(now) + view.delay;
-        let best = (0..self.views.len()).min_by_key(|at| arrival(&self.views[*at]));
+        let best = (0..self.views.len()).min_by_key(|at| self.views[*at].arrival(now));
         let Some(best) = best.filter(|best| is_few || self.views[*best].is_ready(now)) else {
             self.repair_wait = best.map_or(now + REPAIR_RETRY, |best| {
                 self.views[best].ready_at.max(now + REPAIR_RETRY)

@@ -154,6 +154,23 @@ const FLAG_COMPRESSED: u8 = 0x04;
 const CLASS_MASK: u8 = 0x03;
 
 impl Inner {
+    /// A header that says nothing but what its body is: of the first packet of flow slot 0, at time 0.
+    #[must_use]
+    pub const fn plain(kind: Kind) -> Self {
+        Self {
+            kind,
+            class: Class::Bulk,
+            checksum_partial: false,
+            unordered: false,
+            backed: false,
+            repair: false,
+            form: Form::Whole,
+            flow: 0,
+            sequence: Sequence(0),
+            sent_us: 0,
+        }
+    }
+
     /// Reads the header at the front of a decrypted body, and what follows it; `None` for a kind or flag that this
     /// version does not know.
     #[must_use]

@@ -50,6 +50,13 @@ fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
     Some((output, pid))
 }
 
+/// What a run that went well found.
+fn report(output: &Output) -> serde_json::Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
 #[test]
 fn carries_a_download_at_the_rate_of_its_network_and_leaves_nothing() {
     let devices_before = std::fs::read_to_string("/proc/net/dev")
@@ -59,12 +66,7 @@ fn carries_a_download_at_the_rate_of_its_network_and_leaves_nothing() {
     let Some((output, pid)) = lab("single", &["--json"]) else {
         return;
     };
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let result = report(&output);
     let goodput = result["goodput_bps"]["workloads"][0].as_f64().expect("a number");
     assert!((12e6..20e6).contains(&goodput), "{goodput}");
     let idle = result["networks"]["right"]["packets"].as_u64().expect("a number");
@@ -88,9 +90,7 @@ fn carries_quic() {
     let Some((output, _)) = lab("quic", &settings) else {
         return;
     };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let result = report(&output);
     let goodput = result["goodput_bps"]["workloads"][0].as_f64().expect("a number");
     assert!((10e6..20e6).contains(&goodput), "{goodput}");
 }
@@ -114,12 +114,7 @@ fn without_a_hub_parallel_connections_use_both_networks_and_go_on_over_the_one_t
     let Some((output, _)) = lab("direct", &arguments) else {
         return;
     };
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let result = report(&output);
     for network in ["left", "right"] {
         let bytes = result["networks"][network]["bytes"].as_u64().expect("a number");
         assert!(bytes > 2_000_000, "{network}: {bytes}");

@@ -151,7 +151,8 @@ pub(super) fn source_rule(address: IpAddr, number: u8) -> RuleMessage {
     message
 }
 
-fn rule(number: u8, ipv6: bool, priority: u32) -> RuleMessage {
+/// A rule of a family that leads to a table, and says nothing else yet.
+pub(super) fn to_table(ipv6: bool) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = if ipv6 {
         AddressFamily::Inet6
@@ -159,6 +160,11 @@ fn rule(number: u8, ipv6: bool, priority: u32) -> RuleMessage {
         AddressFamily::Inet
     };
     message.header.action = RuleAction::ToTable;
+    message
+}
+
+fn rule(number: u8, ipv6: bool, priority: u32) -> RuleMessage {
+    let mut message = to_table(ipv6);
     message.attributes = vec![
         RuleAttribute::Priority(priority),
         RuleAttribute::Table(table(number)),

@@ -6,15 +6,12 @@ use hawser_wire::control::Message;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Client, Next};
+use crate::config::{differing, log_reload};
 use crate::dataplane::{Command, SessionId};
 
 impl Client {
     pub(super) fn reload_and_log(&mut self) -> Next {
-        match self.reload() {
-            Ok(restart) if restart.is_empty() => tracing::info!("configuration applied"),
-            Ok(restart) => tracing::warn!(needs_restart = ?restart, "configuration applied, but for these"),
-            Err(error) => tracing::error!(error = format!("{error:#}"), "configuration not applied"),
-        }
+        log_reload(self.reload());
         Next::Continue
     }
 
@@ -22,7 +19,6 @@ impl Client {
     pub(super) fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let fresh = self.options.load_config()?;
         let old = std::mem::replace(&mut self.config, fresh);
-        let mut restart = Vec::new();
         let fixed = [
             ("interface", old.interface != self.config.interface),
             ("mtu", old.mtu != self.config.mtu),
@@ -30,7 +26,7 @@ impl Client {
             ("metrics", old.metrics != self.config.metrics),
             ("rekey_after", old.rekey_after != self.config.rekey_after),
         ];
-        restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key));
+        let restart = differing(&fixed);
         self.config.interface = old.interface.clone();
         self.options.log.set(self.config.log.as_ref())?;
         if old.kill_switch != self.config.kill_switch {

@@ -222,25 +222,9 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_units::Sequence;
-    use hawser_wire::compression::Form;
-    use hawser_wire::data::{Class, Kind};
+    use hawser_wire::data::Kind;
 
-    const ANY: (SessionId, Inner) = (
-        SessionId(1),
-        Inner {
-            kind: Kind::Packet,
-            class: Class::Bulk,
-            checksum_partial: false,
-            unordered: false,
-            backed: false,
-            repair: false,
-            form: Form::Whole,
-            flow: 0,
-            sequence: Sequence(0),
-            sent_us: 0,
-        },
-    );
+    const ANY: (SessionId, Inner) = (SessionId(1), Inner::plain(Kind::Packet));
 
     #[test]
     fn a_few_held_packets_move_and_their_buffer_is_used_again() {

@@ -30,7 +30,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::client::{ClientOptions, Signals};
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, differing, log_reload};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
@@ -455,11 +455,7 @@ impl Direct {
     }
 
     async fn reload_and_log(&mut self) -> Next {
-        match self.reload().await {
-            Ok(restart) if restart.is_empty() => tracing::info!("configuration applied"),
-            Ok(restart) => tracing::warn!(needs_restart = ?restart, "configuration applied, but for these"),
-            Err(error) => tracing::error!(error = format!("{error:#}"), "configuration not applied"),
-        }
+        log_reload(self.reload().await);
         Next::Continue
     }
 
@@ -478,11 +474,7 @@ impl Direct {
                 old.direct.probe_every != new.direct.probe_every,
             ),
         ];
-        let restart = fixed
-            .iter()
-            .filter(|(_, differs)| *differs)
-            .map(|(key, _)| *key)
-            .collect();
+        let restart = differing(&fixed);
         fresh.interface = old.interface.clone();
         (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
         self.asked.log.set(fresh.log.as_ref())?;

@@ -36,29 +36,27 @@ struct Line {
 
 impl Rules {
     pub(super) fn new(config: &ClientConfig) -> Self {
-        let mut rules = Self {
-            lines: Vec::new(),
-            machine: Assignment::new(Vec::new()),
-            names: Vec::new(),
-            told: Vec::new(),
-            applied: None,
-        };
-        rules.write_lines(config);
-        rules.machine = Assignment::new(wishes(config, &[]));
-        rules
+        Self::remembering(config, Vec::new(), None)
     }
 
     /// The same after the configuration has changed.
     pub(super) fn with(&mut self, config: &ClientConfig) -> Self {
-        let mut rules = Self::new(config);
-        rules.told = std::mem::take(&mut self.told);
-        rules.applied = self.applied.take();
+        Self::remembering(config, std::mem::take(&mut self.told), self.applied.take())
+    }
+
+    fn remembering(config: &ClientConfig, told: Vec<String>, applied: Option<Ruleset>) -> Self {
+        let mut rules = Self {
+            lines: Vec::new(),
+            machine: Assignment::new(wishes(config, &[])),
+            names: Vec::new(),
+            told,
+            applied,
+        };
         rules.write_lines(config);
         rules
     }
 
     fn write_lines(&mut self, config: &ClientConfig) {
-        self.lines.clear();
         for rule in &config.rules {
             let line = Line {
                 reason: self.reason(&rule.to_string()),

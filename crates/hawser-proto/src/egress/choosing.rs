@@ -4,7 +4,7 @@ use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::data::{Class, FRAMING};
 
 use super::{Egress, FULL_PACKET, Lane, SPARSE};
-use crate::path::State;
+use crate::path::{Path, State};
 use crate::scheduler::{Choice, Demand, PathView};
 
 /// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single packets is held back like any other.
@@ -132,14 +132,7 @@ impl<B: Copy> Egress<B> {
                 .enumerate()
                 .filter(move |(_, lane)| is(state)(lane))
         };
-        let nearest = usable()
-            .filter_map(|(_, lane)| {
-                Some((
-                    lane.path.relative_delay_us()?,
-                    lane.path.model().base_round_trip() / 2,
-                ))
-            })
-            .min_by_key(|(delay, _)| *delay);
+        let nearest = nearest(usable().map(|(_, lane)| &lane.path));
         let udp = u64::from(len) + FRAMING as u64;
         let mut any = false;
         for (at, lane) in usable().take(64) {
@@ -152,7 +145,8 @@ impl<B: Copy> Egress<B> {
             let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(SPARSE_EXTRA));
             let half = path.model().base_round_trip() / 2;
             let delay = match (nearest, path.relative_delay_us()) {
-                (Some((least, base)), Some(own)) => {
+                (Some((nearest, least)), Some(own)) => {
+                    let base = nearest.model().base_round_trip() / 2;
                     base + Duration::from_micros(u64::from(own.wrapping_sub(least).unsigned_abs()))
                 }
                 _ => half,
@@ -184,4 +178,18 @@ impl<B: Copy> Egress<B> {
         }
         any
     }
+}
+
+/// The path of the least one-way delay, and that delay up to the constant that all share; none before delays are known.
+pub(super) fn nearest<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<(&'a Path, i32)> {
+    // Delays are between two clocks, and wrap.
+    paths
+        .filter_map(|path| Some((path, path.relative_delay_us()?)))
+        .reduce(|least, own| {
+            if own.1.wrapping_sub(least.1) < 0 {
+                own
+            } else {
+                least
+            }
+        })
 }

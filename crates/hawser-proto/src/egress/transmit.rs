@@ -1,7 +1,6 @@
 //! What an egress hands to its driver.
 
 use hawser_units::{Instant, PathId, Sequence};
-use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, Feedback, Inner, Kind};
 
 use crate::flow::Run;
@@ -54,19 +53,10 @@ impl<B> Body<B> {
     /// The inner header of packet `step` of something handed to its path at `sent`.
     #[must_use]
     pub fn header(&self, step: u16, sent: Instant) -> Inner {
-        let plain = Inner {
-            kind: Kind::Packet,
-            class: Class::Bulk,
-            checksum_partial: false,
-            unordered: false,
-            backed: false,
-            repair: false,
-            form: Form::Whole,
-            flow: 0,
-            sequence: Sequence(0),
+        let of = |kind| Inner {
             sent_us: sent.as_micros_wrapping(),
+            ..Inner::plain(kind)
         };
-        let of = |kind| Inner { kind, ..plain };
         match self {
             Self::Packets {
                 run,
@@ -86,7 +76,7 @@ impl<B> Body<B> {
                 form: run.form(run.next + step),
                 flow: *flow,
                 sequence: sequence.add(u32::from(step)),
-                ..plain
+                ..of(Kind::Packet)
             },
             Self::Report(_) => of(Kind::Feedback),
             Self::Probe(_) => of(Kind::Probe),

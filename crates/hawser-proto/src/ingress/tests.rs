@@ -1,6 +1,5 @@
 use hawser_units::Sequence;
-use hawser_wire::compression::Form;
-use hawser_wire::data::{Class, FEEDBACK_LEN};
+use hawser_wire::data::FEEDBACK_LEN;
 
 use super::*;
 
@@ -17,16 +16,9 @@ fn ingress() -> Ingress<u32> {
 
 fn inner(kind: Kind, counter: u64, unordered: bool) -> Inner {
     Inner {
-        kind,
-        class: Class::Bulk,
-        checksum_partial: false,
         unordered,
-        backed: false,
-        repair: false,
-        form: Form::Whole,
-        flow: 0,
         sequence: Sequence(counter as u32),
-        sent_us: 0,
+        ..Inner::plain(kind)
     }
 }
 

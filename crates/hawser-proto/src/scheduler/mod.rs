@@ -175,6 +175,12 @@ impl PathView {
         self.window > 0 && self.ready_at <= now
     }
 
+    /// When a packet that is sent as soon as pacing permits arrives, whatever the window says.
+    #[must_use]
+    pub fn arrival(&self, now: Instant) -> Instant {
+        self.ready_at.max(now) + self.delay
+    }
+
     /// How long `bytes` take at the measured rate; zero when no rate is known.
     #[must_use]
     pub fn transmission(&self, bytes: u64) -> Duration {

@@ -41,14 +41,13 @@ impl SelectiveRedundant {
 
     /// The paths for the copies, `first` among them.
     fn copies(first: usize, paths: &[PathView], now: Instant) -> u64 {
-        let arrival = |path: &PathView| path.ready_at.max(now) + path.delay;
-        let latest = arrival(&paths[first]) + paths[first].round_trip + REPAIR;
+        let latest = paths[first].arrival(now) + paths[first].round_trip + REPAIR;
         let (mut mask, mut loss) = (1 << first, paths[first].loss);
         while loss > TOLERATED {
             let others = paths.iter().enumerate().take(64);
             let next = others
-                .filter(|(at, path)| mask & 1 << at == 0 && path.is_ready(now) && arrival(path) < latest)
-                .min_by_key(|(_, path)| arrival(path));
+                .filter(|(at, path)| mask & 1 << at == 0 && path.is_ready(now) && path.arrival(now) < latest)
+                .min_by_key(|(_, path)| path.arrival(now));
             let Some((at, path)) = next else { break };
             mask |= 1 << at;
             loss *= path.loss;

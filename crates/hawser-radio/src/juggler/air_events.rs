@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use hawser_netem::air::{AccessPoint, AccessPointConfig};
 use proptest::prelude::*;
 
+use super::tests::recalled;
 use super::*;
 
 #[derive(Clone, Debug)]
@@ -264,19 +265,8 @@ impl World {
             self.pump_station(ap);
         }
         while let Some(event) = self.juggler.poll_event() {
-            match event {
-                Event::Recall(peer) => self.take_back(peer),
-                Event::Tune { channel, leaving, .. } => {
-                    self.tuned = channel;
-                    if let Some(peer) = leaving {
-                        self.take_back(peer);
-                    }
-                }
-                Event::Received { .. }
-                | Event::Switched { .. }
-                | Event::Associated(_)
-                | Event::Deauthenticated(_)
-                | Event::Found { .. } => {}
+            if let Some(peer) = recalled(&event, &mut self.tuned) {
+                self.take_back(peer);
             }
         }
         while let Some(frame) = self.juggler.poll_transmit() {

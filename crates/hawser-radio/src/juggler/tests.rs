@@ -79,19 +79,8 @@ impl Fixture {
     fn drain(&mut self) -> Vec<Event<u32>> {
         let mut events = Vec::new();
         while let Some(event) = self.juggler.poll_event() {
-            match event {
-                Event::Recall(peer) => self.take_back(peer),
-                Event::Tune { channel, leaving, .. } => {
-                    self.tuned = channel;
-                    if let Some(peer) = leaving {
-                        self.take_back(peer);
-                    }
-                }
-                Event::Received { .. }
-                | Event::Switched { .. }
-                | Event::Associated(_)
-                | Event::Deauthenticated(_)
-                | Event::Found { .. } => {}
+            if let Some(peer) = recalled(&event, &mut self.tuned) {
+                self.take_back(peer);
             }
             events.push(event);
         }
@@ -167,6 +156,22 @@ impl Fixture {
 
     fn sent(&self) -> Vec<Frame<u32>> {
         self.radio.iter().map(|frame| frame.body).collect()
+    }
+}
+
+/// Tunes the radio as an event asks; whose frames the radio has to give back, if anybody's.
+pub(super) fn recalled<T>(event: &Event<T>, tuned: &mut u16) -> Option<StationId> {
+    match event {
+        Event::Recall(peer) => Some(*peer),
+        Event::Tune { channel, leaving, .. } => {
+            *tuned = *channel;
+            *leaving
+        }
+        Event::Received { .. }
+        | Event::Switched { .. }
+        | Event::Associated(_)
+        | Event::Deauthenticated(_)
+        | Event::Found { .. } => None,
     }
 }
 

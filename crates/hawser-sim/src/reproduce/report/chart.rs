@@ -106,21 +106,7 @@ pub(super) fn intervals(rows: &[&Reproduced], unit: Unit, id: &str) -> String {
     text(&mut svg, (area.left + 32.0, 18.0), "start", "accepted");
     text(&mut svg, (area.left + 138.0, 18.0), "start", "paper");
     text(&mut svg, (area.left + 242.0, 18.0), "start", "measured");
-    for tick in &x.ticks {
-        let at = x.at(*tick);
-        let _ = writeln!(
-            svg,
-            "<path class=\"grid\" d=\"M{at:.1} {:.1}V{:.1}\"/>",
-            area.top, area.bottom
-        );
-        text(&mut svg, (at, area.bottom + 18.0), "middle", &number(*tick));
-    }
-    text(
-        &mut svg,
-        ((area.left + area.right) / 2.0, area.bottom + 38.0),
-        "middle",
-        unit.symbol(),
-    );
+    ruler(&mut svg, &area, &x, unit.symbol());
     for (n, row) in rows.iter().enumerate() {
         draw_row(&mut svg, row, area.top + (n as f64 + 0.5) * ROW, &area, &x);
     }
@@ -140,18 +126,7 @@ pub(super) fn bars(bars: &Bars, id: &str) -> String {
     let names: Vec<&str> = bars.rows.iter().map(|(name, _)| name.as_str()).collect();
     let description = format!("{}: {}.", axis_label(&bars.label, bars.unit), names.join(", "));
     let mut svg = open(id, area.bottom + 44.0, &bars.title, &description);
-    for tick in &x.ticks {
-        let at = x.at(*tick);
-        let _ = writeln!(
-            svg,
-            "<path class=\"grid\" d=\"M{at:.1} {:.1}V{:.1}\"/>",
-            area.top, area.bottom
-        );
-        text(&mut svg, (at, area.bottom + 18.0), "middle", &number(*tick));
-    }
-    let middle = (area.left + area.right) / 2.0;
-    let label = axis_label(&bars.label, bars.unit);
-    text(&mut svg, (middle, area.bottom + 38.0), "middle", &label);
+    ruler(&mut svg, &area, &x, &axis_label(&bars.label, bars.unit));
     for (n, (name, spread)) in bars.rows.iter().enumerate() {
         draw_bar(&mut svg, (n, name, spread), &area, &x);
     }
@@ -171,6 +146,21 @@ pub(super) fn bars(bars: &Bars, id: &str) -> String {
         );
     }
     svg + "</svg>\n"
+}
+
+/// Lines across all rows at round numbers, and below what they count.
+fn ruler(svg: &mut String, area: &Area, x: &Scale, label: &str) {
+    for tick in &x.ticks {
+        let at = x.at(*tick);
+        let _ = writeln!(
+            svg,
+            "<path class=\"grid\" d=\"M{at:.1} {:.1}V{:.1}\"/>",
+            area.top, area.bottom
+        );
+        text(svg, (at, area.bottom + 18.0), "middle", &number(*tick));
+    }
+    let middle = (area.left + area.right) / 2.0;
+    text(svg, (middle, area.bottom + 38.0), "middle", label);
 }
 
 fn draw_bar(svg: &mut String, (n, name, spread): (usize, &str, &Spread), area: &Area, x: &Scale) {
