@@ -4,7 +4,7 @@ mod wire;
 
 use hawser_netem::{Change, State};
 use hawser_sim::app::{TcpSink, TcpSource};
-use hawser_sim::packet::Ecn;
+use hawser_sim::packet::{Ecn, Segment};
 use hawser_sim::tcp::{Config, Congestion, Opening, Receiver, Recovery, RtoBounds, Sender, Statistics};
 use hawser_units::Instant;
 use serde_json::Value;
@@ -271,4 +271,59 @@ fn one_mark_reduces_the_window_once() {
         }
     }
     assert_eq!(sender.statistics().marks, 1);
+}
+
+/// Who carries segments in a large packet may cut them anew: acknowledgements end within what was sent.
+#[test]
+fn segments_cut_anew_on_the_way_are_repaired() {
+    const CUT: u64 = 1160;
+    let config = Config {
+        opening: Opening::Open,
+        delayed_ack: None,
+        ..Config::linux()
+    };
+    let total = 200 * u64::from(config.segment);
+    for lost in [vec![7], vec![7, 8], vec![20, 22, 23], (30..60).collect()] {
+        let (mut sender, mut receiver) = (Sender::new(config), Receiver::new(config));
+        let mut now = at(0.0);
+        let mut lost: Vec<u64> = lost.iter().map(|piece| piece * CUT).collect();
+        let mut turns = 0;
+        while sender.acknowledged() < total {
+            let mut bytes: Vec<u64> = Vec::new();
+            loop {
+                let segment = match sender.poll_transmit(now) {
+                    Some(segment) => segment,
+                    None if sender.sent() < total && sender.has_room(config.segment) => {
+                        let data = sender.sent();
+                        sender.send(config.segment, data, now)
+                    }
+                    None => break,
+                };
+                bytes.extend(segment.sequence..segment.sequence + u64::from(segment.payload));
+            }
+            let sent = now;
+            now += ms(20);
+            for piece in bytes.chunk_by(|a, b| a + 1 == *b && *b % CUT != 0) {
+                if let Some(index) = lost.iter().position(|begin| *begin == piece[0]) {
+                    lost.remove(index);
+                    continue;
+                }
+                let segment = Segment {
+                    sequence: piece[0],
+                    payload: piece.len() as u16,
+                    ..Segment::default()
+                };
+                receiver.handle_segment(&segment, sent, Ecn::NotCapable, now);
+                while let Some(answer) = receiver.poll_transmit(now) {
+                    sender.handle_segment(&answer, now);
+                }
+            }
+            now += ms(20);
+            sender.handle_timeout(now);
+            turns += 1;
+            assert!(turns < 1000, "stands at {} of {total}", sender.acknowledged());
+        }
+        assert_eq!(sender.in_flight(), 0);
+        assert!(lost.is_empty());
+    }
 }

@@ -500,6 +500,7 @@ impl Sender {
 
     fn advance(&mut self, ack: u64, now: Instant, delivered: &mut Delivered) {
         self.between_losses.0 += ack - self.una;
+        self.split(ack);
         let sampled = delivered.round_trip;
         let (mut segments, mut has_repaired) = (0_u32, false);
         while let Some(record) = self
@@ -536,6 +537,33 @@ impl Sender {
         self.round_trip.forgive();
         self.timer = (!self.records.is_empty()).then(|| self.round_trip.deadline(now));
         self.arm_tail(now);
+    }
+
+    /// Parts a segment at `at`, if that lies within one: who carries several at once may cut them elsewhere.
+    ///
+    /// Source: Linux `tcp_match_skb_to_sack`, `tcp_trim_head`.
+    fn split(&mut self, at: u64) {
+        let index = self.records.partition_point(|record| record.sequence < at);
+        let Some(front) = index.checked_sub(1).and_then(|before| self.records.get_mut(before)) else {
+            return;
+        };
+        let end = front.sequence + u64::from(front.len);
+        if end <= at {
+            return;
+        }
+        let begin = front.sequence;
+        let kept = at - begin;
+        let back = Record {
+            sequence: at,
+            data: front.data + kept,
+            len: (end - at) as u16,
+            ..*front
+        };
+        front.len = kept as u16;
+        if back.is_repeated {
+            self.rack.on_split(begin, at);
+        }
+        self.records.insert(index, back);
     }
 
     fn leave_flight(&mut self, record: &Record) {

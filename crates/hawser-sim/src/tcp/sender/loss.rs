@@ -64,6 +64,14 @@ impl Rack {
         self.repairs.push_back((sequence, now));
     }
 
+    /// A repaired segment is two now.
+    pub(super) fn on_split(&mut self, begin: u64, at: u64) {
+        if let Some(index) = self.repairs.iter().rposition(|(sequence, _)| *sequence == begin) {
+            let (_, sent) = self.repairs[index];
+            self.repairs.insert(index + 1, (at, sent));
+        }
+    }
+
     fn has_overtaken(&self, sent: Instant, end: u64) -> bool {
         self.latest
             .is_some_and(|(latest, latest_end, _)| (sent, end) < (latest, latest_end))
@@ -86,6 +94,8 @@ impl Sender {
     }
 
     fn on_sacked(&mut self, from: u64, to: u64, now: Instant, delivered: &mut Delivered) {
+        self.split(from);
+        self.split(to);
         let mut index = self.records.partition_point(|record| record.sequence < from);
         while let Some(record) = self.records.get_mut(index).filter(|record| record.sequence < to) {
             let before = *record;
