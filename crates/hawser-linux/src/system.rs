@@ -293,9 +293,7 @@ impl System {
         self.enter(Entry::NftTable {
             table: table.to_owned(),
         })?;
-        nft(&format!(
-            "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
-        ))
+        replace_nft_table(table, body)
     }
 
     /// Removes a table that [`nft_table`](Self::nft_table) installed.
@@ -408,6 +406,16 @@ impl System {
             index => Ok(index),
         }
     }
+}
+
+/// Replaces at once a table that [`System::nft_table`] has installed.
+///
+/// # Errors
+/// `nft` is missing or refuses; the table is as before.
+pub fn replace_nft_table(table: &str, body: &str) -> Result<(), SystemError> {
+    nft(&format!(
+        "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
+    ))
 }
 
 /// The table that keeps everything inside: only loopback, the tunnel, marked outer packets, and what an interface needs to

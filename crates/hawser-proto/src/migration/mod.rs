@@ -30,6 +30,8 @@
 //!
 //! Source: Flow switch section 3.1, figures 4 and 5 (the first of its two ways to choose addresses).
 
+pub mod opening;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
