@@ -298,6 +298,9 @@ impl Hub {
                 return false;
             }
             Request::Reload => self.reload().map(|restart| json!({ "needs_restart": restart })),
+            Request::Move { .. } => Err(anyhow!(
+                "this is a hub: flows are moved where `hawser up --direct` runs"
+            )),
             Request::Revoke { name } => self.control.revoke(&name).map(|()| json!({ "revoked": name })),
             Request::Down => {
                 let _ = answer.send(Ok(json!({ "state": "down" })));
@@ -451,7 +454,7 @@ fn listen_address(config: &HubConfig) -> SocketAddr {
 }
 
 /// Opens the hub's socket: for both families at once, or for IPv4 alone where there is no IPv6.
-fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
+pub(crate) fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
     let bind = |address: SocketAddr| -> std::io::Result<UdpSocket> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.is_ipv6() {

@@ -7,6 +7,7 @@
 //! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
 
 mod meter;
+mod moving;
 mod networks;
 mod probe;
 mod quotas;
@@ -16,6 +17,7 @@ mod rules;
 mod sensors;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
@@ -34,6 +36,7 @@ use crate::config::{ClientConfig, differing, log_reload};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
+use moving::Moving;
 use networks::Networks;
 use probe::Heard;
 use release::Releases;
@@ -80,6 +83,7 @@ struct Direct {
     networks: Networks,
     rules: Rules,
     releases: Releases,
+    moving: Moving,
     usage: Usage,
     sensors: Sensors,
     /// Where programs say which network they want; absent where the kernel does not permit it.
@@ -112,6 +116,7 @@ impl Direct {
             options: socket_options(),
             usage: Usage::open(&asked.dir),
             sensors: Sensors::new(asked.run_dir.join("facts")),
+            moving: Moving::new(&asked.dir),
             asked,
             config,
             system,
@@ -149,6 +154,10 @@ impl Direct {
                     self.networks.on_heard(heard, self.now());
                     Next::Continue
                 }
+                heard = self.moving.next() => {
+                    self.moving.on_heard(heard, &self.networks, self.now());
+                    Next::Continue
+                }
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
                 () = tokio::time::sleep_until(deadline) => Next::Continue,
                 reload = signals.next() => if reload { self.reload_and_log().await } else { Next::End },
@@ -174,6 +183,8 @@ impl Direct {
             self.system.forward_ipv6()?;
         }
         self.set_rules()?;
+        self.moving
+            .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
         self.system.link_up(&interface).await?;
         for address in self.config.direct.own() {
             let ipv6 = address.is_ipv6();
@@ -204,6 +215,7 @@ impl Direct {
             self.networks.poll_timeout(),
             self.rules.poll_timeout(),
             self.releases.poll_timeout(),
+            self.moving.poll_timeout(),
             self.retry_at,
             self.rules_wait_until,
         ]
@@ -230,12 +242,16 @@ impl Direct {
             // New flows avoid it before those that are on it are let go.
             self.apply();
             self.system.close_network_table(gone.number).await?;
+            self.rescue(gone.number, "its network went", time);
             let keep = if gone.has_kept_address() {
                 self.config.direct.keep_flows.0
             } else {
                 Duration::ZERO
             };
-            self.releases.start(gone.number, time, keep);
+            let (moving, releases) = (&self.moving, &mut self.releases);
+            releases.start(gone.number, time, keep, |connection, number| {
+                moving.holds(connection, number)
+            });
         }
         for network in used {
             if let Err(error) = self.use_network(network.clone()).await {
@@ -249,7 +265,17 @@ impl Direct {
             }
         }
         self.fit_mtu();
+        self.moving.keep_links(&self.networks);
         Ok(())
+    }
+
+    /// Moves what can be moved from a network that is gone.
+    fn rescue(&mut self, number: u8, why: &str, now: Instant) {
+        let last = self.rules.applied().and_then(|ruleset| ruleset.choices.last());
+        let turns = last.map_or_else(Vec::new, |choice| choice.turns[0].clone());
+        self.moving.rescue(number, &turns, &self.networks, why, now);
+        self.moving.handle_timeout(&self.networks, now);
+        self.moving.apply(&mut self.system);
     }
 
     async fn use_network(&mut self, network: Network) -> anyhow::Result<()> {
@@ -319,9 +345,17 @@ impl Direct {
                 self.releases.stop(number);
             } else {
                 tracing::info!(network = name, "its gateway is silent: new flows avoid it");
-                self.releases.start(number, now, self.config.direct.keep_flows.0);
+                self.rescue(number, "its network was silent", now);
+                let (moving, releases) = (&self.moving, &mut self.releases);
+                releases.start(
+                    number,
+                    now,
+                    self.config.direct.keep_flows.0,
+                    |connection, number| moving.holds(connection, number),
+                );
             }
         }
+        self.moving.handle_timeout(&self.networks, now);
         self.keep_quotas(now);
         self.rules.know(&self.networks, &self.config);
         self.decide(now);
@@ -369,7 +403,10 @@ impl Direct {
                 self.rules_wait_until = Some(now + RETRY_AFTER);
             }
         }
-        self.releases.handle_timeout(now);
+        self.moving.apply(&mut self.system);
+        let moving = &self.moving;
+        self.releases
+            .handle_timeout(now, |connection, number| moving.holds(connection, number));
     }
 
     fn set_rules(&mut self) -> anyhow::Result<()> {
@@ -437,6 +474,12 @@ impl Direct {
         let (answer, next) = match asked.request {
             Request::Status => (Ok(self.status()), Next::Continue),
             Request::Explain { flow } => (self.explain(&flow), Next::Continue),
+            Request::Move { flow, to, through } => {
+                let wanted = (flow.as_str(), to.as_str(), through.as_deref());
+                let now = self.now();
+                self.moving.on_request(wanted, asked.answer, &self.networks, now);
+                return Next::Continue;
+            }
             Request::Reload => {
                 let result = self.reload().await;
                 (
@@ -478,6 +521,7 @@ impl Direct {
         fresh.interface = old.interface.clone();
         (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
         self.asked.log.set(fresh.log.as_ref())?;
+        self.moving.listen(fresh.direct.peer_port.map(NonZeroU16::get))?;
         self.rules = self.rules.with(&fresh);
         self.config = fresh;
         self.on_networks(self.seen.clone()).await?;

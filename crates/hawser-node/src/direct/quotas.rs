@@ -27,7 +27,10 @@ impl Direct {
             let name = self.networks.name(number);
             if self.config.network(name).quota_action == QuotaAction::Stop {
                 // Due at once, after the kernel has heard that new flows avoid the network.
-                self.releases.start(number, now, Duration::ZERO);
+                let (moving, releases) = (&self.moving, &mut self.releases);
+                releases.start(number, now, Duration::ZERO, |connection, number| {
+                    moving.holds(connection, number)
+                });
             }
         }
     }

@@ -176,6 +176,12 @@ impl Mover {
         Ok(())
     }
 
+    /// Whether [`Self::migrate`] would be refused.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self.phase, Phase::Preparing | Phase::Switching)
+    }
+
     /// The route to send on.
     #[must_use]
     pub fn route(&self) -> Route {
