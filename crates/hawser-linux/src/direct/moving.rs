@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   in:   raw (before zones and tracking)   an accepted route's addresses -> the first ones
-//!   out:  output, after tracking            network mark and destination of the present route: the packet is routed anew
+//!   out:  output, after tracking            the mark of the present network, before direct mode's own rules look at it
+//!         output, after translation         destination of the present route: the packet is routed anew
 //!         postrouting, after translation    source of the present route
 //! ```
 //!
@@ -38,6 +39,8 @@ pub struct Moved {
     pub route: Ends,
     /// What it may come in with, beside the first addresses.
     pub accepted: Vec<Ends>,
+    /// Openings of TCP whose last packet may still come in: it is for no socket.
+    pub openings: Vec<u32>,
     /// The mark of the network by which it leaves; none: as before.
     pub mark: Option<u32>,
     /// The tracking zone in which it began, if it came in from outside.
@@ -74,6 +77,7 @@ type Key = (u8, SocketAddr, SocketAddr);
 #[derive(Default)]
 struct Maps {
     inward: BTreeMap<Key, String>,
+    marking: BTreeMap<Key, String>,
     away: BTreeMap<Key, String>,
     leaving: BTreeMap<Key, String>,
     /// Chains, in the order in which they were made.
@@ -121,15 +125,18 @@ impl Rewriting {
         };
         let Maps {
             inward,
+            marking,
             away,
             leaving,
             chains,
         } = maps;
-        let away = verdicts(&away);
+        let (marking, away) = (verdicts(&marking), verdicts(&away));
         format!(
             "{chains}chain inward {{\n  type filter hook prerouting priority -310; policy accept;\n{}{closed}}}\n\
+             chain marking {{\n  type filter hook output priority -151; policy accept;\n{marking}}}\n\
+             chain marking_others {{\n  type filter hook prerouting priority -151; policy accept;\n{marking}}}\n\
              chain away {{\n  type route hook output priority -90; policy accept;\n{away}}}\n\
-             chain through {{\n  type filter hook prerouting priority -90; policy accept;\n{away}}}\n\
+             chain away_others {{\n  type filter hook prerouting priority -90; policy accept;\n{away}}}\n\
              chain leaving {{\n  type filter hook postrouting priority 110; policy accept;\n{}}}\n",
             verdicts(&inward),
             verdicts(&leaving)
@@ -162,19 +169,23 @@ impl Maps {
         };
         let _ = write!(
             self.chains,
-            "chain {name}_in {{\n{no_beginning}{}{}{zone}  accept\n}}\n",
+            "chain {name}_in {{\n{no_beginning}{}{}{}{zone}  accept\n}}\n",
+            last_packets(flow),
             set("s", protocol, far),
             set("d", protocol, near)
         );
-        let mark = flow.mark.map_or(String::new(), |mark| {
-            format!("  ct mark set {mark:#x}\n  meta mark set {mark:#x}\n")
-        });
-        let _ = writeln!(
-            self.chains,
-            "chain {name}_away {{\n{mark}{}  accept\n}}",
-            set("d", protocol, flow.route.1)
-        );
-        self.away.insert(inside, format!("goto {name}_away"));
+        if let Some(mark) = flow.mark {
+            let _ = writeln!(self.chains, "chain {name}_mark {{\n  ct mark set {mark:#x}\n}}");
+            self.marking.insert(inside, format!("goto {name}_mark"));
+        }
+        if flow.route.1 != far {
+            let _ = writeln!(
+                self.chains,
+                "chain {name}_away {{\n{}  accept\n}}",
+                set("d", protocol, flow.route.1)
+            );
+            self.away.insert(inside, format!("goto {name}_away"));
+        }
         if flow.route.0 != near {
             let _ = writeln!(
                 self.chains,
@@ -198,6 +209,16 @@ impl Maps {
             set("s", protocol, to.0)
         );
     }
+}
+
+/// Both timestamps of an opening's last packet are its number, which no program's are.
+fn last_packets(flow: &Moved) -> String {
+    if flow.protocol != TCP || flow.openings.is_empty() {
+        return String::new();
+    }
+    let numbers: Vec<_> = flow.openings.iter().map(ToString::to_string).collect();
+    let numbers = numbers.join(", ");
+    format!("  tcp option timestamp tsval {{ {numbers} }} tcp option timestamp tsecr {{ {numbers} }} drop\n")
 }
 
 /// The statements that give a packet another source (`s`) or destination (`d`).
@@ -265,6 +286,7 @@ mod tests {
                 (at(2, 61_000), at(9, 4_443)),
                 (at(1, 61_001), at(9, 4_443)),
             ],
+            openings: vec![7, 0xffff_fff0],
             mark: Some(0x4857_0903),
             zone: Some(3),
         }
@@ -283,6 +305,7 @@ mod tests {
                     inside: (address("10.1.0.1:4000"), address("10.1.0.9:80")),
                     first: (address("10.1.0.1:4000"), address("10.1.0.9:80")),
                     accepted: vec![],
+                    openings: vec![],
                     protocol: 6,
                 },
             ],

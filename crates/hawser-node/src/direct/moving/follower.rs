@@ -299,6 +299,7 @@ impl Followers {
                     first: ends(flow.tracked.first),
                     route: ends(route),
                     accepted: accepted.into_iter().map(ends).collect(),
+                    openings: Vec::new(),
                     mark: None,
                     zone: flow.tracked.zone,
                 });

@@ -350,16 +350,19 @@ impl Movers {
         openings: &mut Vec<(u8, (SocketAddr, SocketAddr))>,
     ) {
         for flow in self.flows.values() {
-            let accepted = flow.machine.accepted();
-            if accepted != [flow.tracked.first] || flow.moved > 0 {
-                flows.push(flow.rewriting(&accepted));
+            let (mut accepted, mut nonces) = (flow.machine.accepted(), flow.nonces());
+            if let Some((opener, nonce)) = flow.opener() {
+                if flow.tracked.protocol == TCP {
+                    // Taken in at once, which saves a change of the rules later: the packets of the opening itself are told from the flow's.
+                    accepted.push(opener.route());
+                    nonces.push(nonce);
+                } else {
+                    openings.push((flow.tracked.protocol, ends(opener.route())));
+                }
             }
-            if let Some(Attempt {
-                stage: Stage::Opening(opener),
-                ..
-            }) = &flow.attempt
-            {
-                openings.push((flow.tracked.protocol, ends(opener.route())));
+            accepted.sort_unstable();
+            if accepted != [flow.tracked.first] || flow.moved > 0 {
+                flows.push(flow.rewriting(&accepted, nonces));
             }
         }
     }
@@ -620,7 +623,19 @@ impl Flow {
         }
     }
 
-    fn rewriting(&self, accepted: &[Route]) -> Moved {
+    fn nonces(&self) -> Vec<u32> {
+        self.ways.iter().map(|(.., nonce)| *nonce).collect()
+    }
+
+    fn opener(&self) -> Option<(&Opener, u32)> {
+        let attempt = self.attempt.as_ref()?;
+        match &attempt.stage {
+            Stage::Opening(opener) => Some((opener, attempt.nonce)),
+            Stage::Asking { .. } => None,
+        }
+    }
+
+    fn rewriting(&self, accepted: &[Route], openings: Vec<u32>) -> Moved {
         let route = self.machine.route();
         let is_first = self.moved == 0 && route == self.tracked.first;
         Moved {
@@ -629,6 +644,7 @@ impl Flow {
             first: ends(self.tracked.first),
             route: ends(route),
             accepted: accepted.iter().copied().map(ends).collect(),
+            openings,
             mark: (!is_first).then(|| mark(reason::MOVED, self.way().network)),
             zone: self.tracked.zone,
         }
