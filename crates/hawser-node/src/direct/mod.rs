@@ -238,11 +238,12 @@ impl Direct {
         for gone in self.networks.missing(&used) {
             tracing::info!(network = gone.name, "network gone");
             self.networks.remove(gone.number);
+            // First of all: a connection that waits for its network waits ever longer.
+            self.rescue(gone.number, "its network went", time);
             self.decide(time);
             // New flows avoid it before those that are on it are let go.
             self.apply();
             self.system.close_network_table(gone.number).await?;
-            self.rescue(gone.number, "its network went", time);
             let keep = if gone.has_kept_address() {
                 self.config.direct.keep_flows.0
             } else {
