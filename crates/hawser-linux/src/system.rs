@@ -296,6 +296,16 @@ impl System {
         replace_nft_table(table, body)
     }
 
+    /// Enters a table in the journal that [`replace_nft_table`] will install, perhaps.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn expect_nft_table(&mut self, table: &str) -> Result<(), SystemError> {
+        self.enter(Entry::NftTable {
+            table: table.to_owned(),
+        })
+    }
+
     /// Removes a table that [`nft_table`](Self::nft_table) installed.
     ///
     /// # Errors
@@ -416,6 +426,13 @@ pub fn replace_nft_table(table: &str, body: &str) -> Result<(), SystemError> {
     nft(&format!(
         "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
     ))
+}
+
+/// Deletes a table of the `inet` family, whether or not it is there.
+pub fn drop_nft_table(table: &str) {
+    if let Err(error) = drop_table(table) {
+        tracing::debug!(%error, table, "a table is not deleted");
+    }
 }
 
 /// The table that keeps everything inside: only loopback, the tunnel, marked outer packets, and what an interface needs to

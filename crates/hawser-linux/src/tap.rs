@@ -107,11 +107,11 @@ fn everything() -> io::Result<SockAddr> {
     Ok(unsafe { SockAddr::new(storage, len) })
 }
 
-/// Sends a whole IP packet out of a device, past connections, marks and rules for flows.
+/// Sends a whole IP packet out of a device, or where routes lead, past connections, marks and rules for flows.
 ///
 /// # Errors
 /// The device is gone, or nothing leads to the destination by it.
-pub fn send_packet(device: &str, destination: IpAddr, packet: &[u8]) -> io::Result<()> {
+pub fn send_packet(device: Option<&str>, destination: IpAddr, packet: &[u8]) -> io::Result<()> {
     let domain = if destination.is_ipv6() {
         Domain::IPV6
     } else {
@@ -119,7 +119,7 @@ pub fn send_packet(device: &str, destination: IpAddr, packet: &[u8]) -> io::Resu
     };
     // With this protocol the caller writes the header.
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
-    socket.bind_device(Some(device.as_bytes()))?;
+    socket.bind_device(device.map(str::as_bytes))?;
     socket.set_mark(OUTER_MARK)?;
     socket.set_nonblocking(true)?;
     socket

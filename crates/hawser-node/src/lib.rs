@@ -17,3 +17,4 @@ pub mod metrics;
 pub mod peers;
 pub mod run_dir;
 pub mod usage;
+mod waypoint;

@@ -16,12 +16,14 @@
 //!
 //! Source: Flow switch figure 5.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 /// The name of the table.
 pub const MOVED_TABLE: &str = "hawser_moved";
+/// Its name at a waypoint, which may run direct mode too.
+pub const RELAY_TABLE: &str = "hawser_relay";
 
 /// Addresses of a packet that this end sends: its own, the other's.
 pub type Ends = (SocketAddr, SocketAddr);
@@ -67,8 +69,8 @@ pub struct Rewriting {
     pub relays: Vec<Relayed>,
     /// Routes that are being opened, with their protocol: what comes in on them is for no socket.
     pub openings: Vec<(u8, Ends)>,
-    /// Ports where openings of TCP come in: for no socket either.
-    pub ports: Vec<u16>,
+    /// Ports where openings come in, with their protocol: for no socket either.
+    pub ports: Vec<(u8, u16)>,
 }
 
 /// Of a packet: protocol, source, destination.
@@ -117,11 +119,15 @@ impl Rewriting {
                 .entry((*protocol, *far, *near))
                 .or_insert_with(|| "drop".to_owned());
         }
-        let ports: Vec<_> = self.ports.iter().map(ToString::to_string).collect();
+        let ports: BTreeSet<_> = self.ports.iter().copied().collect();
+        let ports: Vec<_> = ports
+            .iter()
+            .map(|(protocol, port)| format!("{protocol} . {port}"))
+            .collect();
         let closed = if ports.is_empty() {
             String::new()
         } else {
-            format!("  tcp dport {{ {} }} drop\n", ports.join(", "))
+            format!("  meta l4proto . th dport {{ {} }} drop\n", ports.join(", "))
         };
         let Maps {
             inward,
@@ -131,16 +137,28 @@ impl Rewriting {
             chains,
         } = maps;
         let (marking, away) = (verdicts(&marking), verdicts(&away));
-        format!(
-            "{chains}chain inward {{\n  type filter hook prerouting priority -310; policy accept;\n{}{closed}}}\n\
-             chain marking {{\n  type filter hook output priority -151; policy accept;\n{marking}}}\n\
-             chain marking_others {{\n  type filter hook prerouting priority -151; policy accept;\n{marking}}}\n\
-             chain away {{\n  type route hook output priority -90; policy accept;\n{away}}}\n\
-             chain away_others {{\n  type filter hook prerouting priority -90; policy accept;\n{away}}}\n\
-             chain leaving {{\n  type filter hook postrouting priority 110; policy accept;\n{}}}\n",
-            verdicts(&inward),
-            verdicts(&leaving)
-        )
+        let chain = |name: &str, hook: &str, rules: &str| match rules {
+            "" => String::new(),
+            rules => format!("chain {name} {{\n  type {hook}; policy accept;\n{rules}}}\n"),
+        };
+        [
+            chains,
+            chain(
+                "inward",
+                "filter hook prerouting priority -310",
+                &(verdicts(&inward) + &closed),
+            ),
+            chain("marking", "filter hook output priority -151", &marking),
+            chain("marking_others", "filter hook prerouting priority -151", &marking),
+            chain("away", "route hook output priority -90", &away),
+            chain("away_others", "filter hook prerouting priority -90", &away),
+            chain(
+                "leaving",
+                "filter hook postrouting priority 110",
+                &verdicts(&leaving),
+            ),
+        ]
+        .concat()
     }
 }
 
@@ -315,7 +333,7 @@ mod tests {
                 far: (address("198.51.100.2:61002"), address("203.0.113.2:4443")),
             }],
             openings: vec![(6, (address("10.0.0.7:61009"), address("10.0.0.9:4443")))],
-            ports: vec![4443, 61_001],
+            ports: vec![(6, 4443), (17, 61_001)],
         }
     }
 

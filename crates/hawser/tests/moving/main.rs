@@ -5,7 +5,7 @@ mod world;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use world::{Download, PORT, ROUND_TRIP, SERVER, World};
+use world::{Download, LOADED, PORT, ROUND_TRIP, SERVER, World};
 
 const FLOW: &str = "203.0.113.2:8000";
 
@@ -13,15 +13,17 @@ fn other(network: &str) -> &'static str {
     if network == "wifi" { "lte" } else { "wifi" }
 }
 
+fn moves() -> usize {
+    let asked = std::env::var("HAWSER_MOVES").ok();
+    asked.and_then(|count| count.parse().ok()).unwrap_or(30)
+}
+
 /// Thirty times; a thousand with `HAWSER_MOVES=1000`.
 #[test]
 fn a_download_goes_back_and_forth_without_a_byte_wrong() {
     let Some(world) = World::new() else { return };
     let _daemons = world.up();
-    let moves = std::env::var("HAWSER_MOVES")
-        .ok()
-        .and_then(|count| count.parse().ok())
-        .unwrap_or(30);
+    let moves = moves();
     let download = Download::start(&world.lab.client);
     assert_eq!(download.local.ip().to_string(), "100.64.0.2");
     let before = download.rate_over(Duration::from_secs(2));
@@ -47,7 +49,7 @@ fn a_download_goes_back_and_forth_without_a_byte_wrong() {
         gaps[gaps.len() - 1],
     );
     assert!(
-        gaps[gaps.len() / 2] <= 2 * ROUND_TRIP,
+        gaps[gaps.len() / 2] <= 2 * LOADED,
         "a move stops the download: {gaps:?}"
     );
     assert!(after > 0.8 * before, "{before} {after}");
@@ -189,6 +191,59 @@ fn datagrams_move_and_their_server_sees_the_same_sender() {
 }
 
 #[test]
+fn a_download_goes_through_a_waypoint_and_back() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let _hub = world.start_hub();
+    world.wait_for_links(4);
+    let download = Download::start(&world.lab.client);
+    let before = download.rate_over(Duration::from_secs(2));
+    let mut at = world.network_of(FLOW);
+    let moves = moves() / 3;
+    let (mut took, mut gaps) = (Vec::new(), Vec::new());
+    for number in 0..moves {
+        let start = Instant::now();
+        let through = number % 2 == 0;
+        if through {
+            let passed = world.passed_hub();
+            took.push(world.move_through(FLOW, &at, Some("hub")));
+            std::thread::sleep(4 * ROUND_TRIP);
+            assert!(
+                world.passed_hub() > passed + 10_000,
+                "it is elsewhere\n{}",
+                world.logs()
+            );
+            let explained = world.ask("client", &["explain", FLOW]);
+            assert!(
+                explained.to_string().contains("moved here through hub"),
+                "{explained}"
+            );
+        } else {
+            at = other(&at).to_owned();
+            took.push(world.move_to(FLOW, &at));
+            std::thread::sleep(4 * ROUND_TRIP);
+        }
+        gaps.push(download.longest_gap(start));
+        assert_eq!(download.trouble(), None, "after {number} moves\n{}", world.logs());
+    }
+    let after = download.rate_over(Duration::from_secs(2));
+    took.sort_unstable();
+    gaps.sort_unstable();
+    eprintln!(
+        "{moves} moves through a waypoint and back: median {:?}, longest {:?}; time without data around one: median {:?}, longest {:?}; {before:.3e} bit/s before, {after:.3e} after",
+        took[took.len() / 2],
+        took[took.len() - 1],
+        gaps[gaps.len() / 2],
+        gaps[gaps.len() - 1],
+    );
+    assert!(
+        gaps[gaps.len() / 2] <= 2 * LOADED,
+        "a move stops the download: {gaps:?}"
+    );
+    assert!(after > 0.8 * before, "{before} {after}");
+}
+
+#[test]
 fn what_cannot_be_moved_is_said_in_one_line() {
     let Some(world) = World::new() else { return };
     let _daemons = world.up();
@@ -250,8 +305,10 @@ fn nothing_is_left_after_down_nor_after_a_crash() {
         let mut daemons = world.up();
         let download = Download::start(&world.lab.client);
         std::thread::sleep(Duration::from_millis(500));
-        let at = world.network_of(FLOW);
-        world.move_to(FLOW, other(&at));
+        // The kernel still remembers the one before.
+        let flow = format!("{} -> ", download.local);
+        let at = world.network_of(&flow);
+        world.move_to(&flow, other(&at));
         assert!(
             world.system("client").contains("hawser_moved")
                 && world.system("server").contains("hawser_moved")

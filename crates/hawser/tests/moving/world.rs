@@ -17,6 +17,8 @@ pub(crate) const SERVER: &str = "203.0.113.2";
 pub(crate) const PORT: u16 = 8000;
 /// Of both networks, without what waits in queues.
 pub(crate) const ROUND_TRIP: Duration = Duration::from_millis(20);
+/// What a packet behind a download waits for: the same and a full queue.
+pub(crate) const LOADED: Duration = Duration::from_millis(40);
 
 const SCENARIO: &str = r#"
 name = "two networks"
@@ -61,7 +63,7 @@ impl World {
             lab,
             dir: tempfile::tempdir().expect("a directory"),
         };
-        for place in ["client", "server"] {
+        for place in ["client", "server", "hub"] {
             std::fs::create_dir(world.dir.path().join(place)).expect("a directory");
         }
         world.write_config("server", "[direct]\npeer_port = 4443\n");
@@ -185,9 +187,35 @@ impl World {
 
     /// Moves the flow, which must succeed; how long that took.
     pub(crate) fn move_to(&self, flow: &str, network: &str) -> Duration {
-        let answer = self.ask("client", &["move", flow, "--to", network]);
+        self.move_through(flow, network, None)
+    }
+
+    /// The same through a waypoint.
+    pub(crate) fn move_through(&self, flow: &str, network: &str, through: Option<&str>) -> Duration {
+        let mut arguments = vec!["move", flow, "--to", network];
+        arguments.extend(through.iter().flat_map(|through| ["--through", through]));
+        let answer = self.ask("client", &arguments);
         assert_eq!(answer["flows"][0]["moved"], true, "{answer}\n{}", self.logs());
         Duration::from_secs_f64(answer["flows"][0]["took_ms"].as_f64().expect("a time") / 1e3)
+    }
+
+    /// A hub that the client has joined as a peer.
+    pub(crate) fn start_hub(&self) -> Daemon {
+        self.keep("hub", &["hub", "init", "--endpoint", "198.51.100.2:443"]);
+        let invitation = self.keep("hub", &["hub", "invite", "laptop"]);
+        self.keep("client", &["peer", "join", invitation.trim(), "--name", "hub"]);
+        self.start("hub", &["hub", "run"])
+    }
+
+    /// Bytes that the hub has received.
+    pub(crate) fn passed_hub(&self) -> u64 {
+        let mut command = self.lab.hub.command("cat");
+        let output = command.arg("/sys/class/net/eth0/statistics/rx_bytes").output();
+        let output = output.expect("cat runs");
+        String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .parse()
+            .expect("a number")
     }
 
     pub(crate) fn ip(&self, place: &str, arguments: &str) {

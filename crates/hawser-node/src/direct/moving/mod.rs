@@ -72,7 +72,7 @@ impl Out {
     fn flush(&mut self) {
         for (device, opening) in self.packets.drain(..) {
             let Some(packet) = opening.emit() else { continue };
-            if let Err(error) = send_packet(&device, opening.destination.ip(), &packet) {
+            if let Err(error) = send_packet(Some(&device), opening.destination.ip(), &packet) {
                 tracing::debug!(device, %error, "an opening is not sent");
             }
         }
@@ -322,7 +322,8 @@ impl Moving {
         let mut wanted = Rewriting::default();
         self.movers.rewriting(&mut wanted.flows, &mut wanted.openings);
         self.followers.rewriting(&mut wanted.flows);
-        wanted.ports.extend(self.port());
+        let port = self.port().map(|port| (protocol::TCP, port));
+        wanted.ports.extend(port);
         if let Err(error) = self.set_rules(system, wanted) {
             tracing::warn!(
                 error = format!("{:#}", anyhow!(error)),
