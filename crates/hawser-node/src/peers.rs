@@ -61,14 +61,14 @@ pub fn guests(dir: &Path) -> anyhow::Result<ClientStore> {
 pub fn invite(
     dir: &Path,
     name: &str,
-    endpoint: HubAddress,
+    endpoints: Vec<HubAddress>,
     lifetime: Duration,
 ) -> anyhow::Result<Invitation> {
     let identity = identity(dir)?;
     let token = guests(dir)?.invite(name, lifetime, SystemTime::now());
     let token = token.map_err(|error| rephrased(&error, name))?;
     Ok(Invitation {
-        endpoints: vec![endpoint],
+        endpoints,
         name: name.to_owned(),
         hub_key: identity.hash(),
         token,
@@ -234,7 +234,7 @@ mod tests {
     fn who_invites_and_who_joins_know_each_other() {
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let endpoint: HubAddress = "files.example.org:4443".parse().unwrap();
-        let line = invite(here.path(), "laptop", endpoint, Duration::from_secs(60)).unwrap();
+        let line = invite(here.path(), "laptop", vec![endpoint], Duration::from_secs(60)).unwrap();
         let peer = join(there.path(), &line, None).unwrap();
         assert_eq!(peer.name, "files-example-org");
         assert_eq!(load(there.path()).unwrap(), [peer]);
@@ -250,7 +250,7 @@ mod tests {
         let again = invite(
             here.path(),
             "laptop",
-            "x:1".parse().unwrap(),
+            vec!["x:1".parse().unwrap()],
             Duration::from_secs(60),
         );
         let said = again.unwrap_err().to_string();

@@ -42,9 +42,9 @@ enum PeerCommand {
 struct InviteArgs {
     /// The other host's name: 1 to 32 of a-z, 0-9, - and _.
     name: String,
-    /// Where it reaches this host: public name or address, and `peer_port`.
-    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
-    endpoint: HubAddress,
+    /// Where it reaches this host: public name or address, and `peer_port`. May be repeated, the likeliest first.
+    #[arg(long, value_name = "HOST:PORT", required = true, value_parser = address)]
+    endpoint: Vec<HubAddress>,
     /// How long the invitation may be used.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = span)]
     expires: Span,
@@ -134,13 +134,12 @@ fn invite(args: InviteArgs) -> anyhow::Result<()> {
     match config.direct.peer_port {
         None => bail!(
             "nobody could come in: set peer_port = {} in [direct] of {}, and `hawser reload` or `sudo hawser up --direct`",
-            args.endpoint.port,
+            args.endpoint[0].port,
             args.places.dir.join("client.toml").display()
         ),
-        Some(port) if port.get() != args.endpoint.port => {
+        Some(port) if args.endpoint.iter().any(|endpoint| endpoint.port != port.get()) => {
             eprint_note(&format!(
-                "peer_port is {port} and the invitation says {}: both must lead here",
-                args.endpoint.port
+                "peer_port is {port} and the invitation says another: both must lead here"
             ));
         }
         Some(_) => {}

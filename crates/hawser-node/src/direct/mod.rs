@@ -239,7 +239,7 @@ impl Direct {
             tracing::info!(network = gone.name, "network gone");
             self.networks.remove(gone.number);
             // First of all: a connection that waits for its network waits ever longer.
-            self.rescue(gone.number, "its network went", time);
+            self.rescue(gone.number, "its network went", Duration::ZERO);
             self.decide(time);
             // New flows avoid it before those that are on it are let go.
             self.apply();
@@ -249,10 +249,7 @@ impl Direct {
             } else {
                 Duration::ZERO
             };
-            let (moving, releases) = (&self.moving, &mut self.releases);
-            releases.start(gone.number, time, keep, |connection, number| {
-                moving.holds(connection, number)
-            });
+            self.release(gone.number, keep);
         }
         for network in used {
             if let Err(error) = self.use_network(network.clone()).await {
@@ -271,12 +268,20 @@ impl Direct {
     }
 
     /// Moves what can be moved from a network that is gone.
-    fn rescue(&mut self, number: u8, why: &str, now: Instant) {
-        let last = self.rules.applied().and_then(|ruleset| ruleset.choices.last());
-        let turns = last.map_or_else(Vec::new, |choice| choice.turns[0].clone());
-        self.moving.rescue(number, &turns, &self.networks, why, now);
+    fn rescue(&mut self, number: u8, why: &str, keep: Duration) {
+        let now = self.now();
+        self.moving.rescue(number, why, keep, &self.networks, now);
         self.moving.handle_timeout(&self.networks, now);
         self.moving.apply(&mut self.system);
+    }
+
+    /// Lets go of a network's flows, but of those that are moved.
+    pub(super) fn release(&mut self, number: u8, keep: Duration) {
+        let now = self.now();
+        let (moving, networks) = (&self.moving, &self.networks);
+        self.releases.start(number, now, keep, |connection, number| {
+            moving.holds(connection, number, networks)
+        });
     }
 
     async fn use_network(&mut self, network: Network) -> anyhow::Result<()> {
@@ -300,15 +305,19 @@ impl Direct {
                 .iter()
                 .all(|address| network.addresses.contains(address))
         });
+        self.releases.stop(number);
+        self.moving.relieve(number);
         if before.is_none() {
             tracing::info!(network = network.name, number, "network found");
         } else if !kept_address {
-            // Nothing that was sent from the old address gets an answer any more.
             tracing::info!(network = network.name, "network has another address");
-            release::all(number);
         }
-        self.releases.stop(number);
         self.networks.put(number, network, &self.config, self.now());
+        if before.is_some() && !kept_address {
+            // Nothing that was sent from the old address gets an answer any more.
+            self.rescue(number, "its network got another address", Duration::ZERO);
+            self.release(number, Duration::ZERO);
+        }
         Ok(())
     }
 
@@ -344,20 +353,15 @@ impl Direct {
             if is_alive {
                 tracing::info!(network = name, "its gateway answers again");
                 self.releases.stop(number);
+                self.moving.relieve(number);
             } else {
                 tracing::info!(network = name, "its gateway is silent: new flows avoid it");
-                self.rescue(number, "its network was silent", now);
-                let (moving, releases) = (&self.moving, &mut self.releases);
-                releases.start(
-                    number,
-                    now,
-                    self.config.direct.keep_flows.0,
-                    |connection, number| moving.holds(connection, number),
-                );
+                self.rescue(number, "its network was silent", self.config.direct.keep_flows.0);
+                self.release(number, self.config.direct.keep_flows.0);
             }
         }
         self.moving.handle_timeout(&self.networks, now);
-        self.keep_quotas(now);
+        self.keep_quotas();
         self.rules.know(&self.networks, &self.config);
         self.decide(now);
         self.rules.handle_timeout(now);
@@ -405,9 +409,13 @@ impl Direct {
             }
         }
         self.moving.apply(&mut self.system);
-        let moving = &self.moving;
-        self.releases
-            .handle_timeout(now, |connection, number| moving.holds(connection, number));
+        for number in self.moving.take_abandoned(now) {
+            self.release(number, Duration::ZERO);
+        }
+        let (moving, networks) = (&self.moving, &self.networks);
+        self.releases.handle_timeout(now, |connection, number| {
+            moving.holds(connection, number, networks)
+        });
     }
 
     fn set_rules(&mut self) -> anyhow::Result<()> {

@@ -51,11 +51,6 @@ impl Releases {
     }
 }
 
-/// Lets go of everything on a network.
-pub(super) fn all(number: u8) {
-    release(number, |_| true);
-}
-
 fn release(number: u8, which: impl Fn(&Connection) -> bool) {
     let connections = match conntrack::list(MARK | u32::from(number), NETWORK_MASK) {
         Ok(connections) => connections,

@@ -244,6 +244,48 @@ fn a_download_goes_through_a_waypoint_and_back() {
 }
 
 #[test]
+fn ipv6_moves_too() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up_at("[2001:db8:113::2]:4443");
+    let download = Download::from(&world.lab.client, "2001:db8:113::2");
+    std::thread::sleep(Duration::from_millis(500));
+    for _ in 0..4 {
+        let to = other(&world.network_of("tcp "));
+        world.move_to("tcp ", to);
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(download.trouble(), None, "{}", world.logs());
+        assert_eq!(world.network_of("tcp "), to);
+    }
+    assert!(download.rate_over(Duration::from_secs(1)) > 10e6);
+}
+
+#[test]
+fn a_network_that_gets_another_address_keeps_its_download() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let download = Download::start(&world.lab.client);
+    let full = download.rate_over(Duration::from_secs(1));
+    let at = world.network_of(FLOW);
+    let number = if at == "wifi" { 1 } else { 2 };
+    let start = Instant::now();
+    world.ip("client", &format!("addr add 10.77.{number}.77/24 dev {at}"));
+    world.ip("client", &format!("addr del 10.77.{number}.2/24 dev {at}"));
+    // The kernel has taken the routes that hung on the old address.
+    world.ip("client", &format!("addr replace 10.77.{number}.77/24 dev {at}"));
+    world.ip(
+        "client",
+        &format!("route replace default via 10.77.{number}.1 dev {at} metric 10{number}"),
+    );
+    world.wait_until("the flow goes on", || {
+        download.longest_gap(start) > 3 * world::NOTABLE || world.network_of(FLOW) != at
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    let rate = download.rate_over(Duration::from_secs(1));
+    assert_eq!(download.trouble(), None, "{}", world.logs());
+    assert!(rate > 0.8 * full, "{rate} of {full}\n{}", world.logs());
+}
+
+#[test]
 fn what_cannot_be_moved_is_said_in_one_line() {
     let Some(world) = World::new() else { return };
     let _daemons = world.up();

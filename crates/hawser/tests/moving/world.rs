@@ -88,11 +88,8 @@ impl World {
     }
 
     /// Server and client get to know each other.
-    pub(crate) fn introduce(&self) {
-        let invitation = self.keep(
-            "server",
-            &["peer", "invite", "laptop", "--endpoint", "203.0.113.2:4443"],
-        );
+    pub(crate) fn introduce(&self, endpoint: &str) {
+        let invitation = self.keep("server", &["peer", "invite", "laptop", "--endpoint", endpoint]);
         let invitation = invitation.trim();
         self.keep("client", &["peer", "join", invitation, "--name", "server"]);
     }
@@ -138,7 +135,12 @@ impl World {
 
     /// Both daemons, once the client reaches the server over both networks.
     pub(crate) fn up(&self) -> [Daemon; 2] {
-        self.introduce();
+        self.up_at("203.0.113.2:4443")
+    }
+
+    /// The same where the server is known by another address.
+    pub(crate) fn up_at(&self, endpoint: &str) -> [Daemon; 2] {
+        self.introduce(endpoint);
         let up = ["up", "--direct", "--foreground"];
         let daemons = [self.start("server", &up), self.start("client", &up)];
         self.wait_for_links(2);
@@ -273,12 +275,7 @@ fn byte_at(position: u64) -> u8 {
 /// A download without end; whatever comes back is checked too. Datagrams are answered with who sent them and what they say.
 fn serve(namespace: &Namespace) {
     let (listener, datagrams) = namespace
-        .run(|| {
-            Ok((
-                TcpListener::bind(("0.0.0.0", PORT))?,
-                UdpSocket::bind((SERVER, PORT))?,
-            ))
-        })
+        .run(|| Ok((TcpListener::bind(("::", PORT))?, UdpSocket::bind((SERVER, PORT))?)))
         .expect("a server");
     std::thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
@@ -336,8 +333,12 @@ pub(crate) struct Download {
 
 impl Download {
     pub(crate) fn start(client: &Namespace) -> Self {
+        Self::from(client, SERVER)
+    }
+
+    pub(crate) fn from(client: &Namespace, server: &str) -> Self {
         let stream = client
-            .run(|| TcpStream::connect((SERVER, PORT)))
+            .run(|| TcpStream::connect((server, PORT)))
             .expect("a connection");
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))

@@ -13,7 +13,7 @@ mod mover;
 mod tracked;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -90,6 +90,11 @@ struct Waiting {
     results: Vec<Value>,
 }
 
+struct Stranded {
+    why: String,
+    until: Instant,
+}
+
 pub(super) struct Moving {
     dir: PathBuf,
     links: Links,
@@ -107,6 +112,8 @@ pub(super) struct Moving {
     listening: Option<(u16, quinn::Endpoint)>,
     applied: Option<Rewriting>,
     waiting: BTreeMap<u64, Waiting>,
+    /// Networks whose flows are to be moved as soon as they can be.
+    stranded: BTreeMap<u8, Stranded>,
     next_request: u64,
     next_turn: usize,
     next_look: Instant,
@@ -134,6 +141,7 @@ impl Moving {
             listening: None,
             applied: None,
             waiting: BTreeMap::new(),
+            stranded: BTreeMap::new(),
             next_request: 0,
             next_turn: 0,
             next_look: Instant::from_nanos(0),
@@ -240,6 +248,9 @@ impl Moving {
             self.links.look();
             self.keep_links(networks);
             self.keep_tap();
+            for number in self.stranded.keys().copied().collect::<Vec<_>>() {
+                self.try_rescue(number, networks, now);
+            }
         }
         let around = Around {
             links: &self.links,
@@ -445,37 +456,65 @@ impl Moving {
         Some(self.movers.original(&tracked).unwrap_or(tracked))
     }
 
-    /// Moves what it can from a network that is gone: long-lived flows whose far host is a peer. The networks in `turns` take them in turn.
-    pub(super) fn rescue(&mut self, number: u8, turns: &[u8], networks: &Networks, why: &str, now: Instant) {
+    /// Moves what it can from a network that is gone, or has another address: long-lived flows whose far host is a peer. What cannot be moved yet is tried again
+    /// for `keep`, or for as long as a peer may take to be reached.
+    pub(super) fn rescue(
+        &mut self,
+        number: u8,
+        why: &str,
+        keep: Duration,
+        networks: &Networks,
+        now: Instant,
+    ) {
         if self.links.peers().is_empty() {
             return;
         }
+        let stranded = Stranded {
+            why: why.to_owned(),
+            until: now + keep.max(RESCUE_FOR),
+        };
+        self.stranded.insert(number, stranded);
+        self.try_rescue(number, networks, now);
+    }
+
+    /// The network is back: what is on it stays.
+    pub(super) fn relieve(&mut self, number: u8) {
+        self.stranded.remove(&number);
+    }
+
+    /// Networks whose flows have waited long enough.
+    pub(super) fn take_abandoned(&mut self, now: Instant) -> Vec<u8> {
+        let over: Vec<u8> = self
+            .stranded
+            .iter()
+            .filter(|(_, stranded)| stranded.until <= now)
+            .map(|(number, _)| *number)
+            .collect();
+        over.iter().for_each(|number| self.relieve(*number));
+        over
+    }
+
+    fn try_rescue(&mut self, number: u8, networks: &Networks, now: Instant) {
+        let Some(why) = self.stranded.get(&number).map(|stranded| stranded.why.clone()) else {
+            return;
+        };
         let Ok(connections) = conntrack::list(MARK | u32::from(number), NETWORK_MASK) else {
             return;
         };
-        let alive = networks
-            .all()
-            .filter(|(_, known)| known.is_alive())
-            .map(|(number, _)| number);
-        let alive: BTreeSet<u8> = alive.filter(|other| *other != number).collect();
-        let turns: Vec<u8> = turns
-            .iter()
-            .copied()
-            .filter(|turn| alive.contains(turn))
-            .collect();
-        let turns = if turns.is_empty() {
-            alive.into_iter().collect()
-        } else {
-            turns
-        };
+        let alive = networks.all().filter(|(_, known)| known.is_alive());
+        let alive: Vec<u8> = alive.map(|(number, _)| number).collect();
+        let own = addresses(number, networks);
         for connection in connections.iter().filter(|connection| is_long_lived(connection)) {
             let Some(tracked) = self.track(connection) else {
                 continue;
             };
+            if self.movers.is_busy(&tracked) || own.contains(&self.movers.route_of(&tracked).near.ip()) {
+                continue;
+            }
             let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
                 continue;
             };
-            let reached: Vec<u8> = turns
+            let reached: Vec<u8> = alive
                 .iter()
                 .copied()
                 .filter(|turn| self.links.up(peer, *turn).is_some())
@@ -494,18 +533,26 @@ impl Moving {
                 network: *to,
                 through: None,
             };
-            if let Err(why) = self.movers.start(&tracked, way, (None, why.to_owned()), &around) {
+            if let Err(why) = self.movers.start(&tracked, way, (None, why.clone()), &around) {
                 tracing::info!(flow = told(&tracked), why, "flow not moved");
             }
         }
     }
 
-    /// Whether a connection is not to be let go with the network: it is elsewhere, or on its way.
-    pub(super) fn holds(&self, connection: &Connection, network: u8) -> bool {
-        self.track(connection).is_some_and(|tracked| {
-            self.movers.is_busy(&tracked)
-                || self.movers.network_of(&tracked).is_some_and(|now| now != network)
-        })
+    /// Whether a connection is not to be let go with the network: it is elsewhere, on its way, or waits to be moved.
+    pub(super) fn holds(&self, connection: &Connection, network: u8, networks: &Networks) -> bool {
+        let Some(tracked) = self.track(connection) else {
+            return false;
+        };
+        let waits = || {
+            self.stranded.contains_key(&network)
+                && is_long_lived(connection)
+                && self.links.owner(tracked.first.far.ip()).is_some()
+        };
+        self.movers.is_busy(&tracked)
+            || self.movers.network_of(&tracked).is_some_and(|now| now != network)
+            || addresses(network, networks).contains(&self.movers.route_of(&tracked).near.ip())
+            || waits()
     }
 
     /// Where a flow has been moved and why; nothing of others.
@@ -568,6 +615,16 @@ async fn look(tap: Tap, tell: mpsc::Sender<Tapped>) {
     }
 }
 
+/// The addresses of a network from which flows go on; none of one that is not alive.
+fn addresses(number: u8, networks: &Networks) -> BTreeSet<IpAddr> {
+    let known = networks
+        .all()
+        .find(|(other, known)| *other == number && known.is_alive());
+    let network = known.and_then(|(_, known)| known.network.as_ref());
+    let addresses = network.into_iter().flat_map(|network| &network.addresses);
+    addresses.map(|(address, _)| *address).collect()
+}
+
 fn is_long_lived(connection: &Connection) -> bool {
     connection.is_assured && matches!(connection.protocol, protocol::TCP | protocol::UDP)
 }
@@ -585,6 +642,8 @@ fn ends(route: Route) -> Ends {
     (route.near, route.far)
 }
 
+/// How long the flows of a network that is gone wait for a peer to be reached over another: a few attempts.
+const RESCUE_FOR: Duration = Duration::from_secs(10);
 /// Packets that wait while rules are set.
 const TAPPED: usize = 1_024;
 /// Whoever joins a peer waits no longer.

@@ -375,6 +375,12 @@ impl Movers {
             .map(|flow| flow.way().network)
     }
 
+    /// The route on which the flow is sent.
+    pub(super) fn route_of(&self, tracked: &Tracked) -> Route {
+        let flow = self.flows.values().find(|flow| flow.is_of(tracked));
+        flow.map_or(tracked.first, |flow| flow.machine.route())
+    }
+
     /// Whether a move of the flow is under way.
     pub(super) fn is_busy(&self, tracked: &Tracked) -> bool {
         self.flows
