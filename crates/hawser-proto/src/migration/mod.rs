@@ -197,6 +197,8 @@ impl Mover {
             Phase::Preparing | Phase::Switching => return Err(Busy),
             Phase::Stable | Phase::Returning => {}
         }
+        // A packet may still be on its way there from before, and the follower takes one for a switch.
+        self.is_astray |= self.retired.0.iter().any(|old| old.route == route);
         self.target = (route, peer);
         self.enter(Phase::Preparing, now);
         Ok(())
