@@ -190,3 +190,56 @@ const FRONT: usize = 128;
 const RANDOM: u32 = (-0x1000_i32 + 56) as u32;
 /// The first bytes of a UDP opening (`hawser_wire::opening`).
 const OPENING: u32 = u32::from_be_bytes(*b"hwsr");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpStream, UdpSocket};
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn beginnings_and_openings_are_seen_and_other_datagrams_are_not() {
+        let Ok(namespace) = crate::netns::Namespace::new() else {
+            eprintln!("skipped: no namespaces here");
+            return;
+        };
+        let up = namespace.command("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.unwrap().success());
+        for host in ["127.0.0.1", "::1"] {
+            // The socket is made there and used here.
+            let raw = namespace.run(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?;
+                let _guard = runtime.enter();
+                let tap = Tap::open()?;
+                let socket = UdpSocket::bind((host, 0))?;
+                socket.send_to(b"anything else", (host, 9))?;
+                socket.send_to(b"hwsrOpen....", (host, 9))?;
+                assert!(TcpStream::connect((host, 9)).is_err(), "nobody listens");
+                let (mut datagrams, mut beginnings) = (0, 0);
+                runtime.block_on(async {
+                    while let Ok(Ok(seen)) =
+                        tokio::time::timeout(Duration::from_millis(200), tap.next()).await
+                    {
+                        let bytes = seen.bytes();
+                        let (protocol, at) = if host == "::1" {
+                            (bytes[6], 40)
+                        } else {
+                            (bytes[9], 20)
+                        };
+                        if i32::from(protocol) == libc::IPPROTO_UDP {
+                            assert!(bytes[at + 8..].starts_with(b"hwsr"), "{bytes:?}");
+                            datagrams += 1;
+                        } else if bytes[at + 13] & 2 != 0 {
+                            beginnings += 1;
+                        }
+                    }
+                });
+                Ok((datagrams, beginnings))
+            });
+            // Each once on its way out and once on its way in.
+            assert_eq!(raw.unwrap(), (2, 2), "{host}");
+        }
+    }
+}

@@ -45,6 +45,13 @@ struct Relay {
     quiet_since: Instant,
 }
 
+impl Relay {
+    fn is_over(&self, now: Instant) -> bool {
+        let patience = if self.near.is_some() { ABSENCE } else { WAIT };
+        now.saturating_duration_since(self.quiet_since) >= patience
+    }
+}
+
 /// The flows that go through this hub.
 pub(crate) struct Waypoint {
     news: mpsc::UnboundedReceiver<GuestNews>,
@@ -236,8 +243,7 @@ impl Waypoint {
             if present.contains(&relay.guest) && relay.near.is_some() {
                 relay.quiet_since = now;
             }
-            let patience = if relay.near.is_some() { ABSENCE } else { WAIT };
-            now.saturating_duration_since(relay.quiet_since) < patience
+            !relay.is_over(now)
         });
         if self.relays.len() != before {
             self.apply();
@@ -334,17 +340,10 @@ mod tests {
             Err(Unexpected::NotHere)
         );
         assert_eq!(waypoint.rewriting().ports, [(6, 61_000), (6, 61_001)]);
-        let late = Instant::now() + WAIT;
-        waypoint.relays.get_mut(&1).unwrap().near = Some((to, to));
-        waypoint.relays.extend([relay(2, 61_004, 61_005)]);
-        let left: Vec<_> = {
-            let relays = &mut waypoint.relays;
-            relays.retain(|_, relay| {
-                let patience = if relay.near.is_some() { ABSENCE } else { WAIT };
-                late.saturating_duration_since(relay.quiet_since) < patience
-            });
-            relays.keys().copied().collect()
-        };
-        assert_eq!(left, [1]);
+        let (_, mut waiting) = relay(2, 61_004, 61_005);
+        let late = waiting.quiet_since + WAIT;
+        assert!(waiting.is_over(late), "nothing has come");
+        waiting.near = Some((to, to));
+        assert!(!waiting.is_over(late) && waiting.is_over(late + ABSENCE));
     }
 }

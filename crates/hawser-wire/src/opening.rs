@@ -87,7 +87,7 @@ impl Opening {
         out.extend_from_slice(&self.sequence.to_be_bytes());
         out.extend_from_slice(&self.acknowledged.to_be_bytes());
         out.extend_from_slice(&[
-            ((20 + options.len()) / 4 << 4) as u8,
+            (((20 + options.len()) / 4) << 4) as u8,
             flags,
             0xff,
             0xff,

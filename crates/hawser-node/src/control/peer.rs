@@ -77,7 +77,16 @@ pub async fn dial(
                 port,
             }),
             PeerMessage::Refused(reason) => Err(DialError::Refused(reason)),
-            _ => Err(failed(&"it broke the protocol")),
+            PeerMessage::Hello(_)
+            | PeerMessage::Expect(_)
+            | PeerMessage::Opened { .. }
+            | PeerMessage::Unexpected { .. }
+            | PeerMessage::Order { .. }
+            | PeerMessage::Answer { .. }
+            | PeerMessage::Forget { .. }
+            | PeerMessage::Relay { .. }
+            | PeerMessage::Relayed { .. }
+            | PeerMessage::Unrelay { .. } => Err(failed(&"it broke the protocol")),
         }
     };
     let result = tokio::time::timeout(PATIENCE, attempt).await;

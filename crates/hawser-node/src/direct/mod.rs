@@ -155,7 +155,12 @@ impl Direct {
                     Next::Continue
                 }
                 heard = self.moving.next() => {
-                    self.moving.on_heard(heard, &self.networks, self.now());
+                    let now = self.now();
+                    self.moving.on_heard(heard, &self.networks, now);
+                    for _ in 0..AT_ONCE {
+                        let Some(heard) = self.moving.try_next() else { break };
+                        self.moving.on_heard(heard, &self.networks, now);
+                    }
                     Next::Continue
                 }
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
@@ -240,7 +245,6 @@ impl Direct {
             self.networks.remove(gone.number);
             // First of all: a connection that waits for its network waits ever longer.
             self.rescue(gone.number, "its network went", Duration::ZERO);
-            self.decide(time);
             // New flows avoid it before those that are on it are let go.
             self.apply();
             self.system.close_network_table(gone.number).await?;
@@ -270,9 +274,16 @@ impl Direct {
     /// Moves what can be moved from a network that is gone.
     fn rescue(&mut self, number: u8, why: &str, keep: Duration) {
         let now = self.now();
+        self.decide(now);
+        self.tell_moving();
         self.moving.rescue(number, why, keep, &self.networks, now);
         self.moving.handle_timeout(&self.networks, now);
         self.moving.apply(&mut self.system);
+    }
+
+    fn tell_moving(&mut self) {
+        let ruleset = self.rules.ruleset(&self.config, &self.networks);
+        self.moving.know_rules(ruleset.choices);
     }
 
     /// Lets go of a network's flows, but of those that are moved.
@@ -359,6 +370,9 @@ impl Direct {
                 self.rescue(number, "its network was silent", self.config.direct.keep_flows.0);
                 self.release(number, self.config.direct.keep_flows.0);
             }
+        }
+        if self.moving.is_waiting() {
+            self.tell_moving();
         }
         self.moving.handle_timeout(&self.networks, now);
         self.keep_quotas();
@@ -562,6 +576,8 @@ fn prepare_interface(system: &mut System, name: &str) {
     }
 }
 
+/// Messages and packets that are taken in before rules are set again.
+const AT_ONCE: usize = 1_000;
 /// Of the interface until a network is there; what networks have counts then.
 const FIRST_MTU: u16 = 1500;
 /// What keeps the kernel from taking a route or a rule is over soon, or a person's business.

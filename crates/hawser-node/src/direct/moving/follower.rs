@@ -402,14 +402,12 @@ fn choose(
     let mut sure = Vec::new();
     let mut likely = Vec::new();
     for tracked in possible {
-        match (numbers(&tracked), expect.numbers) {
-            (Some(ours), Some(theirs)) if expect.protocol == protocol::TCP => {
-                if is_same(ours, theirs) {
-                    sure.push(tracked);
-                }
-            }
-            _ if has_port(&tracked) => likely.push(tracked),
-            _ => {}
+        let both = numbers(&tracked).zip(expect.numbers);
+        let both = both.filter(|_| expect.protocol == protocol::TCP);
+        match both.map(|(ours, theirs)| is_same(ours, theirs)) {
+            Some(true) => sure.push(tracked),
+            None if has_port(&tracked) => likely.push(tracked),
+            Some(false) | None => {}
         }
     }
     let mut list = if sure.is_empty() { likely } else { sure };

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::moving::{Ends, MOVED_TABLE, Rewriting};
-use hawser_linux::direct::{MARK, MARK_MASK, NETWORK_MASK};
+use hawser_linux::direct::{Choice, MARK, MARK_MASK, NETWORK_MASK, reason};
 use hawser_linux::system::{System, replace_nft_table};
 use hawser_linux::tap::{Tap, Tapped, send_packet};
 use hawser_proto::migration::Route;
@@ -114,6 +114,7 @@ pub(super) struct Moving {
     waiting: BTreeMap<u64, Waiting>,
     /// Networks whose flows are to be moved as soon as they can be.
     stranded: BTreeMap<u8, Stranded>,
+    choices: Vec<Choice>,
     next_request: u64,
     next_turn: usize,
     next_look: Instant,
@@ -142,6 +143,7 @@ impl Moving {
             applied: None,
             waiting: BTreeMap::new(),
             stranded: BTreeMap::new(),
+            choices: Vec::new(),
             next_request: 0,
             next_turn: 0,
             next_look: Instant::from_nanos(0),
@@ -183,6 +185,14 @@ impl Moving {
             Some(tapped) = self.tapped.recv() => Heard::Tapped(tapped),
             else => std::future::pending().await,
         }
+    }
+
+    /// What has been heard already: rules are set once for all of it.
+    pub(super) fn try_next(&mut self) -> Option<Heard> {
+        let link = self.link_news.try_recv().map(Heard::Link);
+        link.or_else(|_| self.guest_news.try_recv().map(Heard::Guest))
+            .or_else(|_| self.tapped.try_recv().map(Heard::Tapped))
+            .ok()
     }
 
     pub(super) fn on_heard(&mut self, heard: Heard, networks: &Networks, now: Instant) {
@@ -477,6 +487,16 @@ impl Moving {
         self.try_rescue(number, networks, now);
     }
 
+    /// What the rules say now of flows that begin: those that are moved by themselves keep to it.
+    pub(super) fn know_rules(&mut self, choices: Vec<Choice>) {
+        self.choices = choices;
+    }
+
+    /// Whether flows wait to be moved.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.stranded.is_empty()
+    }
+
     /// The network is back: what is on it stays.
     pub(super) fn relieve(&mut self, number: u8) {
         self.stranded.remove(&number);
@@ -514,10 +534,9 @@ impl Moving {
             let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
                 continue;
             };
-            let reached: Vec<u8> = alive
-                .iter()
-                .copied()
-                .filter(|turn| self.links.up(peer, *turn).is_some())
+            let reached: Vec<u8> = places(&self.choices, &tracked)
+                .into_iter()
+                .filter(|place| alive.contains(place) && self.links.up(peer, *place).is_some())
                 .collect();
             let Some(to) = reached.get(self.next_turn % reached.len().max(1)) else {
                 continue;
@@ -615,6 +634,21 @@ async fn look(tap: Tap, tell: mpsc::Sender<Tapped>) {
     }
 }
 
+/// The networks where a flow may go by itself: where its rule would put it now, and nowhere if its program has chosen.
+fn places(choices: &[Choice], tracked: &Tracked) -> Vec<u8> {
+    if tracked.reason == reason::PROGRAM {
+        return Vec::new();
+    }
+    let family = usize::from(tracked.first.far.is_ipv6());
+    let own = choices.iter().find(|choice| choice.reason == tracked.reason);
+    let own = own.filter(|choice| choice.strict || !choice.turns[family].is_empty());
+    let choice = own.or(choices.last());
+    let mut places = choice.map_or_else(Vec::new, |choice| choice.turns[family].clone());
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
 /// The addresses of a network from which flows go on; none of one that is not alive.
 fn addresses(number: u8, networks: &Networks) -> BTreeSet<IpAddr> {
     let known = networks
@@ -653,3 +687,53 @@ const SWEEP_EVERY: Duration = Duration::from_secs(5);
 const MOST_AT_ONCE: usize = 1_000;
 /// As Linux numbers it.
 const ENETDOWN: i32 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tracked(reason: u8) -> Tracked {
+        let route = Route {
+            near: "10.0.0.1:4000".parse().unwrap(),
+            far: "203.0.113.2:80".parse().unwrap(),
+        };
+        Tracked {
+            protocol: protocol::TCP,
+            inside: route,
+            first: route,
+            zone: None,
+            network: 2,
+            reason,
+        }
+    }
+
+    fn choice(reason: u8, turns: &[u8], strict: bool) -> Choice {
+        Choice {
+            reason,
+            turns: [turns.to_vec(), Vec::new()],
+            strict,
+            ..Choice::default()
+        }
+    }
+
+    #[test]
+    fn flows_keep_to_their_rule_and_to_what_their_program_chose() {
+        let choices = [
+            choice(reason::FIRST_RULE, &[4], false),
+            choice(reason::FIRST_RULE + 1, &[], true),
+            choice(reason::FIRST_RULE + 2, &[], false),
+            choice(reason::DEFAULT, &[3, 2, 3], false),
+        ];
+        let places = |reason| places(&choices, &tracked(reason));
+        assert_eq!(places(reason::FIRST_RULE), [4]);
+        assert_eq!(places(reason::FIRST_RULE + 1), [] as [u8; 0], "strict");
+        assert_eq!(
+            places(reason::FIRST_RULE + 2),
+            [2, 3],
+            "its networks are not there"
+        );
+        assert_eq!(places(reason::DEFAULT), [2, 3]);
+        assert_eq!(places(reason::CAME_IN), [2, 3]);
+        assert_eq!(places(reason::PROGRAM), [] as [u8; 0]);
+    }
+}
