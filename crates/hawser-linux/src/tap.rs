@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockFilter, Socket, T
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::udp::OUTER_MARK;
+use crate::udp::{OUTER_MARK, grow};
 
 /// The front of a packet.
 #[derive(Clone, Debug)]
@@ -50,6 +50,8 @@ impl Tap {
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
         socket.set_nonblocking(true)?;
         socket.attach_filter(&filter())?;
+        // A packet counts with all that it carries, and some are 64 KB.
+        grow(&socket);
         socket.bind(&everything()?)?;
         // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is dropped.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };

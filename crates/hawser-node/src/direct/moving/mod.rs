@@ -219,16 +219,18 @@ impl Moving {
     }
 
     fn on_tapped(&mut self, tapped: &Tapped, now: Instant) {
-        if !tapped.is_outgoing
-            && let Some(packet) = Opening::parse(tapped.bytes())
-        {
-            self.movers.on_packet(&packet);
-            if self.port() == Some(packet.destination.port()) {
-                self.followers
-                    .on_packet(&packet, tapped.interface, &self.numbers, now, &mut self.out);
-            }
-        } else {
+        let Some(packet) = Opening::parse(tapped.bytes()) else {
             self.numbers.note(tapped.bytes(), tapped.is_outgoing, now);
+            return;
+        };
+        // Our own come by here too, and their numbers are no flow's.
+        if tapped.is_outgoing {
+            return;
+        }
+        self.movers.on_packet(&packet);
+        if self.port() == Some(packet.destination.port()) {
+            self.followers
+                .on_packet(&packet, tapped.interface, &self.numbers, now, &mut self.out);
         }
     }
 
@@ -528,7 +530,12 @@ impl Moving {
             let Some(tracked) = self.track(connection) else {
                 continue;
             };
-            if self.movers.is_busy(&tracked) || own.contains(&self.movers.route_of(&tracked).near.ip()) {
+            // A flow that says nothing has the old mark until it does.
+            let is_elsewhere = self.movers.network_of(&tracked).is_some_and(|now| now != number);
+            if is_elsewhere
+                || self.movers.is_busy(&tracked)
+                || own.contains(&self.movers.route_of(&tracked).near.ip())
+            {
                 continue;
             }
             let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
