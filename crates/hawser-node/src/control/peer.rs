@@ -269,5 +269,5 @@ impl Guests {
     }
 }
 
-/// A host that is there answers within a few round trips.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// A host that is there answers within a few round trips, and another attempt is soon made.
+const PATIENCE: Duration = Duration::from_secs(4);

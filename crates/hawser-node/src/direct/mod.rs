@@ -142,6 +142,9 @@ impl Direct {
         self.on_time();
         self.apply();
         self.open_or_close().await?;
+        // Only now: what came in before the rules were set would be taken for another connection after.
+        self.moving
+            .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
         self.system.undo_left().await;
         loop {
             let deadline = self.deadline();
@@ -188,8 +191,6 @@ impl Direct {
             self.system.forward_ipv6()?;
         }
         self.set_rules()?;
-        self.moving
-            .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
         self.system.link_up(&interface).await?;
         for address in self.config.direct.own() {
             let ipv6 = address.is_ipv6();
