@@ -70,9 +70,7 @@ enum Command {
     Reload(cli_client::ReloadArgs),
     /// Runs a program whose connections take a network of choice (with `up --direct`).
     Run(cli_run::RunArgs),
-    /// Moves a live connection to another network, and neither program notices (with `up --direct`).
     Move(cli_move::MoveArgs),
-    /// Makes hosts known to each other whose flows are to be moved (with `up --direct`).
     Peer(cli_peer::PeerArgs),
     /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
