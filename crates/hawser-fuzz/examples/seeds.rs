@@ -1,7 +1,7 @@
 //! Writes the hand-made seeds of the fuzz corpus: `make corpus`.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use hawser_node::identity::KeyHash;
@@ -11,12 +11,124 @@ use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
+use hawser_wire::opening::{Opening, Step};
+use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
+
+/// Every message, one that is cut, and values out of range.
+fn peer() -> Seeds {
+    let v4: SocketAddr = ([192, 0, 2, 1], 61_000).into();
+    let v6: SocketAddr = ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 2], 4_443).into();
+    let messages = [
+        PeerMessage::Hello(PeerHello {
+            version: 1,
+            enrol_token: Some([7; 16]),
+            name_hint: "laptop".to_owned(),
+        }),
+        PeerMessage::Welcome {
+            port: 4_443,
+            seen: v4,
+        },
+        PeerMessage::Refused(Refusal::NotEnrolled),
+        PeerMessage::Expect(Expect {
+            flow: 1,
+            nonce: 2,
+            protocol: protocol::TCP,
+            near: v4,
+            far: v4,
+            numbers: Some((3, 4)),
+        }),
+        PeerMessage::Opened { nonce: 2, seen: v6 },
+        PeerMessage::Unexpected {
+            nonce: 2,
+            reason: Unexpected::UnknownFlow,
+        },
+        PeerMessage::Order {
+            flow: 1,
+            generation: 5,
+            is_switch: true,
+            route: (v6, v6),
+            keep: (v4, v4),
+        },
+        PeerMessage::Answer {
+            flow: 1,
+            generation: 5,
+            is_switch: false,
+        },
+        PeerMessage::Forget { flow: 1 },
+        PeerMessage::Relay {
+            nonce: 9,
+            protocol: protocol::UDP,
+            to: v6,
+        },
+        PeerMessage::Relayed {
+            nonce: 9,
+            port: 61_001,
+        },
+        PeerMessage::Unrelay { nonce: 9 },
+    ];
+    let mut stream = Vec::new();
+    let mut last = Vec::new();
+    for message in &messages {
+        last.clear();
+        message.emit(&mut last);
+        stream.extend_from_slice(&last);
+    }
+    let cut = stream[..stream.len() - 2].to_vec();
+    vec![
+        ("stream", stream),
+        ("cut", cut),
+        ("type", vec![0, 1, 99]),
+        ("flag", vec![0, 10, 8, 0, 0, 0, 1, 0, 0, 0, 1, 2]),
+        ("family", vec![0, 6, 5, 0, 0, 0, 1, 5]),
+        ("trailing", vec![0, 6, 9, 0, 0, 0, 1, 7]),
+        ("empty", vec![0, 0]),
+    ]
+}
+
+/// Every step over TCP and UDP, IPv4 and IPv6, and a handshake that is nobody's.
+fn opening() -> Seeds {
+    let ends = |v6: bool| -> [SocketAddr; 2] {
+        if v6 {
+            [
+                ([0xfd00, 0, 0, 0, 0, 0, 0, 1], 61_000).into(),
+                ([0xfd00, 0, 0, 0, 0, 0, 0, 2], 4_443).into(),
+            ]
+        } else {
+            [([10, 0, 0, 1], 61_000).into(), ([10, 0, 0, 2], 4_443).into()]
+        }
+    };
+    let packet = |protocol, v6, step| {
+        let [source, destination] = ends(v6);
+        let opening = Opening {
+            protocol,
+            source,
+            destination,
+            step,
+            nonce: 0x1234_5678,
+            sequence: 1 << 28,
+            acknowledged: 7,
+        };
+        opening.emit().expect("one family")
+    };
+    let mut other = packet(protocol::TCP, false, Step::Accept);
+    other[48] ^= 1;
+    vec![
+        ("ask-v4", packet(protocol::TCP, false, Step::Ask)),
+        ("accept-v6", packet(protocol::TCP, true, Step::Accept)),
+        ("confirm-v4", packet(protocol::TCP, false, Step::Confirm)),
+        ("datagram-v4", packet(protocol::UDP, false, Step::Ask)),
+        ("datagram-v6", packet(protocol::UDP, true, Step::Accept)),
+        ("nobodys", other),
+    ]
+}
 
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let seeds = [
         ("data", data()),
         ("control", control()),
+        ("peer", peer()),
+        ("opening", opening()),
         ("inner", inner()),
         ("layer", layer()),
         ("segment", segment()),

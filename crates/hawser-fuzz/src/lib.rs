@@ -11,9 +11,11 @@ mod texts;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 12] = [
     ("data", packets::data),
     ("control", packets::control),
+    ("peer", packets::peer),
+    ("opening", packets::opening),
     ("inner", packets::inner),
     ("layer", packets::layer),
     ("segment", packets::segment),

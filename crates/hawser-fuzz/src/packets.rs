@@ -7,6 +7,8 @@ use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, OUTER_LEN, Out
 use hawser_wire::inner::{self, Ecn};
 use hawser_wire::layer::{self, Layer, Pattern, Reading, Rtp, Rule};
 use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
+use hawser_wire::opening::Opening;
+use hawser_wire::peer::PeerMessage;
 
 /// A datagram as it comes from the network, and its parts as they come out of decryption.
 pub(crate) fn data(input: &[u8]) {
@@ -36,6 +38,25 @@ pub(crate) fn control(input: &[u8]) {
         message.emit(&mut out);
         assert_eq!(Message::parse(&out), Ok(Some((message, out.len()))));
         rest = &rest[taken..];
+    }
+}
+
+/// A stream of messages between hosts that move flows.
+pub(crate) fn peer(input: &[u8]) {
+    let mut rest = input;
+    while let Ok(Some((message, taken))) = PeerMessage::parse(rest) {
+        let mut out = Vec::new();
+        message.emit(&mut out);
+        assert_eq!(PeerMessage::parse(&out), Ok(Some((message, out.len()))));
+        rest = &rest[taken..];
+    }
+}
+
+/// A packet that may open a route.
+pub(crate) fn opening(input: &[u8]) {
+    if let Some(opening) = Opening::parse(input) {
+        let packet = opening.emit().expect("what was read can be written");
+        assert_eq!(Opening::parse(&packet), Some(opening));
     }
 }
 

@@ -57,8 +57,8 @@ pub fn run(
     on_progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Report> {
     match via {
-        Via::Hub | Via::Direct | Via::Mptcp | Via::Single(_) | Via::Tool(_) => {}
-        Via::Peer | Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
+        Via::Hub | Via::Direct | Via::Peer | Via::Mptcp | Via::Single(_) | Via::Tool(_) => {}
+        Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
     }
     if scenario.workloads.is_empty() {
         bail!("the scenario has no workload; write at least one [[workload]]");
@@ -79,6 +79,10 @@ pub fn run(
             let directory = options.run_dir.subdirectory("direct")?;
             Some(Daemons::start_direct(&world, &options.program, &directory)?)
         }
+        Via::Peer => {
+            let directory = options.run_dir.subdirectory("peer")?;
+            Some(Daemons::start_peers(&world, &options.program, &directory)?)
+        }
         Via::Tool(name) => {
             let tool = options.tools.iter().find(|tool| tool.name == *name);
             let tool = tool.with_context(|| format!("no command starts {name}"))?;
@@ -88,7 +92,7 @@ pub fn run(
                 &options.run_dir.subdirectory(name)?,
             )?)
         }
-        Via::Peer | Via::Repeater | Via::Mptcp | Via::Single(_) => None,
+        Via::Repeater | Via::Mptcp | Via::Single(_) => None,
     };
     let before = Snapshot::take(&world, daemons.as_ref())?;
     let period = Arc::new(Period::new(clock::now() + LEAD, scenario.duration));

@@ -88,6 +88,41 @@ impl Daemons {
         )
     }
 
+    /// Starts direct mode on client and server, known to each other; returns when the client reaches the server over every network.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub(crate) fn start_peers(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
+        let (server, client) = (Place::new(directory, "server")?, Place::new(directory, "client")?);
+        std::fs::write(
+            server.dir.join("client.toml"),
+            format!("[direct]\npeer_port = {PEER_PORT}\n"),
+        )?;
+        let mut invite = world.server.command(program);
+        invite.args([
+            "peer",
+            "invite",
+            "lab",
+            "--endpoint",
+            &format!("{SERVER}:{PEER_PORT}"),
+            "--dir",
+        ]);
+        let invitation =
+            output_of(invite.arg(&server.dir).arg("--json")).context("`hawser peer invite` failed")?;
+        let invitation: serde_json::Value = serde_json::from_str(&invitation)?;
+        let invitation = invitation["invitation"]
+            .as_str()
+            .context("there is no invitation")?;
+        let mut join = world.client.command(program);
+        join.args(["peer", "join", invitation, "--name", "server", "--dir"]);
+        output_of(join.arg(&client.dir)).context("`hawser peer join` failed")?;
+        let mut up = world.server.command(program);
+        up.args(["up", "--direct", "--foreground"]);
+        server.add_to(&mut up);
+        let peer = Daemon::start("peer", up, directory)?;
+        Self::start_client(world, program, &client, "--direct", Some(peer))
+    }
+
     fn start_client(
         world: &World,
         program: &Path,
@@ -215,6 +250,19 @@ impl Readiness {
             Self::Status(query) => {
                 let status = query.ask()?;
                 let is_up = status.get("state").and_then(|state| state.as_str()) == Some("up");
+                let links = status["moving"]["links"].as_array();
+                if let Some(link) = links
+                    .into_iter()
+                    .flatten()
+                    .find(|link| !link["trouble"].is_null())
+                {
+                    bail!(
+                        "{} is not reached over {}: {}",
+                        link["peer"],
+                        link["network"],
+                        link["trouble"]
+                    );
+                }
                 return if is_up {
                     Ok(())
                 } else {
@@ -295,6 +343,10 @@ impl Drop for Daemon {
 }
 
 fn output(mut command: Command) -> anyhow::Result<String> {
+    output_of(&mut command)
+}
+
+fn output_of(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output().context("cannot run it")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -311,5 +363,7 @@ fn output(mut command: Command) -> anyhow::Result<String> {
 const UP_PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const DISCARD: u16 = 9;
+/// Where the server lets peers in.
+const PEER_PORT: u16 = 4443;
 /// Lines of a log that an error quotes.
 const LOG_TAIL: usize = 5;

@@ -224,9 +224,9 @@ impl World {
         ip(&self.net, &[], &router)?;
         match self.via {
             Via::Mptcp => self.configure_mptcp(),
-            Via::Direct => self.translate(),
+            Via::Direct | Via::Peer => self.translate(),
             Via::Tool(_) => ip(&self.client, &[], &self.rules_by_source()),
-            Via::Hub | Via::Peer | Via::Repeater | Via::Single(_) => Ok(()),
+            Via::Hub | Via::Repeater | Via::Single(_) => Ok(()),
         }
     }
 

@@ -18,6 +18,8 @@ pub struct Connection {
     pub to: SocketAddr,
     /// Its mark.
     pub mark: u32,
+    /// The answers' source and destination, translation undone: whom it talks to and as whom, on the wire.
+    pub answers: (SocketAddr, SocketAddr),
     /// Both sides have spoken, and the kernel would not drop it for want of room.
     pub is_assured: bool,
     /// The tuple as the kernel wrote it, to name the connection again.
@@ -31,6 +33,13 @@ impl Connection {
     #[must_use]
     pub fn is_established_tcp(&self) -> bool {
         self.protocol == TCP && self.is_assured
+    }
+
+    /// The zone of its first direction, if it is not the default one.
+    #[must_use]
+    pub fn zone(&self) -> Option<u16> {
+        let bytes = self.zone.as_ref()?.first_chunk()?;
+        Some(u16::from_be_bytes(*bytes))
     }
 }
 
@@ -209,13 +218,8 @@ fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
 fn connection(body: &[u8]) -> Option<Connection> {
     let body = body.get(4..)?;
     let tuple = find(body, TUPLE_ORIGINAL)?;
-    let (addresses, ports) = (find(tuple, TUPLE_IP)?, find(tuple, TUPLE_PROTOCOL)?);
-    let port = |kind| {
-        find(ports, kind)
-            .and_then(|value| value.first_chunk())
-            .map(|p| u16::from_be_bytes(*p))
-    };
-    let identifier = port(ICMP_ID).or_else(|| port(ICMPV6_ID)).unwrap_or(0);
+    let ports = find(tuple, TUPLE_PROTOCOL)?;
+    let (from, to) = ends(tuple)?;
     let number = |kind| {
         find(body, kind)
             .and_then(|value| value.first_chunk())
@@ -223,8 +227,9 @@ fn connection(body: &[u8]) -> Option<Connection> {
     };
     Some(Connection {
         protocol: *find(ports, PROTOCOL_NUMBER)?.first()?,
-        from: SocketAddr::new(address(addresses, 1)?, port(PORT_FROM).unwrap_or(identifier)),
-        to: SocketAddr::new(address(addresses, 2)?, port(PORT_TO).unwrap_or(0)),
+        from,
+        to,
+        answers: find(body, TUPLE_REPLY).and_then(ends).unwrap_or((to, from)),
         mark: number(MARK).unwrap_or(0),
         is_assured: number(STATUS).unwrap_or(0) & ASSURED != 0,
         tuple: tuple.to_vec(),
@@ -232,6 +237,21 @@ fn connection(body: &[u8]) -> Option<Connection> {
             .or_else(|| find(body, ZONE))
             .map(ToOwned::to_owned),
     })
+}
+
+/// Source and destination of a tuple.
+fn ends(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+    let (addresses, ports) = (find(tuple, TUPLE_IP)?, find(tuple, TUPLE_PROTOCOL)?);
+    let port = |kind| {
+        find(ports, kind)
+            .and_then(|value| value.first_chunk())
+            .map(|p| u16::from_be_bytes(*p))
+    };
+    let identifier = port(ICMP_ID).or_else(|| port(ICMPV6_ID)).unwrap_or(0);
+    Some((
+        SocketAddr::new(address(addresses, 1)?, port(PORT_FROM).unwrap_or(identifier)),
+        SocketAddr::new(address(addresses, 2)?, port(PORT_TO).unwrap_or(0)),
+    ))
 }
 
 /// The source (1) or destination (2) of a tuple; IPv6 addresses have the numbers behind those of IPv4.
@@ -276,6 +296,7 @@ const CTNETLINK: u16 = 1;
 const GET: u16 = 1;
 const DELETE: u16 = 2;
 const TUPLE_ORIGINAL: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
 const STATUS: u16 = 3;
 const MARK: u16 = 8;
 const ZONE: u16 = 18;

@@ -14,6 +14,8 @@
 //!
 //! Limitations: a flow towards an address on a directly connected subnet stays with the kernel's routes unless its program chooses.
 
+pub mod moving;
+
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
@@ -40,6 +42,8 @@ pub mod reason {
     pub const CAME_IN: u8 = 7;
     /// No rule was for it.
     pub const DEFAULT: u8 = 8;
+    /// It was moved there.
+    pub const MOVED: u8 = 9;
     /// The first rule of the configuration; the others follow.
     pub const FIRST_RULE: u8 = 16;
 }

@@ -11,6 +11,7 @@ pub mod netns;
 pub mod process;
 pub mod shutdown;
 pub mod system;
+pub mod tap;
 pub mod tun;
 pub mod udp;
 pub mod wait;

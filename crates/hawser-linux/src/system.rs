@@ -293,9 +293,17 @@ impl System {
         self.enter(Entry::NftTable {
             table: table.to_owned(),
         })?;
-        nft(&format!(
-            "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
-        ))
+        replace_nft_table(table, body)
+    }
+
+    /// Enters a table in the journal that [`replace_nft_table`] will install, perhaps.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn expect_nft_table(&mut self, table: &str) -> Result<(), SystemError> {
+        self.enter(Entry::NftTable {
+            table: table.to_owned(),
+        })
     }
 
     /// Removes a table that [`nft_table`](Self::nft_table) installed.
@@ -407,6 +415,23 @@ impl System {
             0 => Err(missing()),
             index => Ok(index),
         }
+    }
+}
+
+/// Replaces at once a table that [`System::nft_table`] has installed.
+///
+/// # Errors
+/// `nft` is missing or refuses; the table is as before.
+pub fn replace_nft_table(table: &str, body: &str) -> Result<(), SystemError> {
+    nft(&format!(
+        "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
+    ))
+}
+
+/// Deletes a table of the `inet` family, whether or not it is there.
+pub fn drop_nft_table(table: &str) {
+    if let Err(error) = drop_table(table) {
+        tracing::debug!(%error, table, "a table is not deleted");
     }
 }
 

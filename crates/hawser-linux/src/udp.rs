@@ -121,7 +121,7 @@ pub fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-fn grow(socket: &UdpSocket) {
+pub(crate) fn grow(socket: &(impl AsFd + AsRawFd)) {
     for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
         let size = BUFFER as libc::c_int;
         let len = size_of::<libc::c_int>() as libc::socklen_t;

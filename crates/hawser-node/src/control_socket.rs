@@ -29,6 +29,15 @@ pub enum Request {
         /// Part of `tcp 100.96.0.2:40000 -> 203.0.113.2:80`.
         flow: String,
     },
+    /// Move the flows whose description contains this text to another network (direct mode).
+    Move {
+        /// As for [`Explain`](Self::Explain).
+        flow: String,
+        /// The network's name.
+        to: String,
+        /// The peer that is to be the waypoint.
+        through: Option<String>,
+    },
     /// Read the configuration again.
     Reload,
     /// End.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use hawser_linux::system::{System, masquerade};
+use hawser_linux::direct::moving::RELAY_TABLE;
+use hawser_linux::system::{System, drop_nft_table, masquerade};
 use hawser_linux::tun::Tun;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,6 +20,7 @@ use crate::atomic_file;
 use crate::client::{PLANE_ENDED, Signals, report};
 use crate::config::{self, HubConfig, Nat, Net4, Net6, differing, log_reload};
 use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings};
+use crate::control::peer::Guests;
 use crate::control::quic_socket::SharedSocket;
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Request, ask, is_alive};
@@ -29,6 +31,7 @@ use crate::invitation::{HubAddress, Invitation};
 use crate::logging::LogLevel;
 use crate::metrics;
 use crate::run_dir::{self, RunDir};
+use crate::waypoint::Waypoint;
 
 /// What `hawser hub init` is told.
 #[derive(Clone, Debug)]
@@ -170,7 +173,12 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
         .await
         .context("cannot prepare the system (are you root?)")?;
     let tun = Tun::create(&config.interface.0, config.mtu.0)?;
-    let prepared = prepare(&mut system, &config).await;
+    let mut prepared = prepare(&mut system, &config).await;
+    if prepared.is_ok() {
+        // What a crash left is in the way of nobody and goes with the rest below.
+        prepared = system.expect_nft_table(RELAY_TABLE).map_err(Into::into);
+        drop_nft_table(RELAY_TABLE);
+    }
     // Only now: between taking NAT away and setting it up again the kernel would reset the clients' connections.
     system.undo_left().await;
     let result = match prepared {
@@ -209,7 +217,11 @@ async fn serve(
         Arc::new(SharedSocket::new(udp, datagrams)?),
         Arc::new(quinn::TokioRuntime),
     )?;
-    let control = HubControl::new(store, settings(&config), orders.clone());
+    let (tell, guests) = tokio::sync::mpsc::unbounded_channel();
+    let movers = ClientStore::open(&options.dir.join(CLIENTS), config.pools())?;
+    let movers = Guests::new(movers, listen.port(), tell);
+    let control = HubControl::new(store, settings(&config), orders.clone()).with_movers(movers);
+    tokio::spawn(Waypoint::new(guests).run());
     let socket = ControlSocket::listen(run_dir.socket())?;
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
@@ -298,6 +310,9 @@ impl Hub {
                 return false;
             }
             Request::Reload => self.reload().map(|restart| json!({ "needs_restart": restart })),
+            Request::Move { .. } => Err(anyhow!(
+                "this is a hub: flows are moved where `hawser up --direct` runs"
+            )),
             Request::Revoke { name } => self.control.revoke(&name).map(|()| json!({ "revoked": name })),
             Request::Down => {
                 let _ = answer.send(Ok(json!({ "state": "down" })));
@@ -451,7 +466,7 @@ fn listen_address(config: &HubConfig) -> SocketAddr {
 }
 
 /// Opens the hub's socket: for both families at once, or for IPv4 alone where there is no IPv6.
-fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
+pub(crate) fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
     let bind = |address: SocketAddr| -> std::io::Result<UdpSocket> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.is_ipv6() {

@@ -14,5 +14,7 @@ pub mod idle_clients;
 pub mod invitation;
 pub mod logging;
 pub mod metrics;
+pub mod peers;
 pub mod run_dir;
 pub mod usage;
+mod waypoint;

@@ -11,7 +11,7 @@
 //! an upper bound ([`MAX_FRAME`]), so a reader needs a fixed buffer. The channel is TLS 1.3: bytes come from an
 //! authenticated peer, which may still be mistaken or hostile, so parsing is total.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use thiserror::Error;
 
@@ -181,7 +181,7 @@ impl Refusal {
         Self::Busy,
     ];
 
-    fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::NotEnrolled => 1,
             Self::UnknownToken => 2,
@@ -194,7 +194,7 @@ impl Refusal {
         }
     }
 
-    fn from_code(code: u8) -> Self {
+    pub(crate) fn from_code(code: u8) -> Self {
         Self::KNOWN
             .into_iter()
             .find(|r| r.code() == code)
@@ -512,7 +512,7 @@ fn put_path(out: &mut Vec<u8>, kind: u8, path: u16, rest: &[u8]) {
     out.extend_from_slice(rest);
 }
 
-fn put_text(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     let end = (0..=text.len().min(MAX_TEXT))
         .rev()
         .find(|at| text.is_char_boundary(*at))
@@ -522,7 +522,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Takes fields off the front of a message body.
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], ParseError> {
@@ -531,21 +531,21 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or(ParseError::Truncated)?;
         self.0 = rest;
         Ok(*head)
     }
 
-    fn u8(&mut self) -> Result<u8, ParseError> {
+    pub(crate) fn u8(&mut self) -> Result<u8, ParseError> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    fn u16(&mut self) -> Result<u16, ParseError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, ParseError> {
         self.array().map(u16::from_be_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, ParseError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, ParseError> {
         self.array().map(u32::from_be_bytes)
     }
 
@@ -563,6 +563,20 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// A byte that is 0 or 1.
+    pub(crate) fn flag(&mut self, field: &'static str) -> Result<bool, ParseError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(ParseError::Field(field)),
+        }
+    }
+
+    /// An address and a port.
+    pub(crate) fn socket(&mut self) -> Result<SocketAddr, ParseError> {
+        Ok(SocketAddr::new(self.address()?, self.u16()?))
+    }
+
     fn address(&mut self) -> Result<IpAddr, ParseError> {
         match self.u8()? {
             4 => Ok(Ipv4Addr::from(self.array()?).into()),
@@ -571,7 +585,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn text(&mut self, field: &'static str) -> Result<String, ParseError> {
+    pub(crate) fn text(&mut self, field: &'static str) -> Result<String, ParseError> {
         let len = usize::from(self.u8()?);
         if len > MAX_TEXT {
             return Err(ParseError::Field(field));

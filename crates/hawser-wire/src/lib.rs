@@ -10,3 +10,5 @@ pub mod icmp;
 pub mod inner;
 pub mod layer;
 pub mod offload;
+pub mod opening;
+pub mod peer;

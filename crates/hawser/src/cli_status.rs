@@ -173,6 +173,26 @@ fn render_direct(status: &Value) -> String {
         "network", "state", "up", "down", "rtt", "share", "flows", "mark", "used",
     ];
     out.push_str(&columns(&heads, &rows, ""));
+    out.push_str(&moving(&status["moving"]));
+    out
+}
+
+/// Peers, and the flows that have been moved with them; nothing where there are none.
+fn moving(moving: &Value) -> String {
+    let mut out = String::new();
+    for link in list(&moving["links"]) {
+        let how = link["trouble"].as_str().unwrap_or("reached");
+        let (peer, network) = (text(&link["peer"]), text(&link["network"]));
+        let _ = write!(out, "\npeer {peer} over {network}: {how}");
+    }
+    for (what, said) in [
+        ("moved", "moved from here"),
+        ("followed", "moved by their other end"),
+    ] {
+        if number(&moving[what]) > 0 {
+            let _ = write!(out, "\n{} connections {said}", number(&moving[what]));
+        }
+    }
     out
 }
 
@@ -384,6 +404,19 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("docker0  not used"), "{shown}");
+    }
+
+    #[test]
+    fn peers_are_listed_where_there_are_any() {
+        assert_eq!(moving(&json!({ "links": [], "moved": 0 })), "");
+        let shown = moving(&json!({
+            "links": [{ "peer": "files", "network": "wlan0", "trouble": null }, { "peer": "files", "network": "lte", "trouble": "no answer" }],
+            "moved": 2, "followed": 0,
+        }));
+        assert_eq!(
+            shown,
+            "\npeer files over wlan0: reached\npeer files over lte: no answer\n2 connections moved from here"
+        );
     }
 
     #[test]

@@ -14,6 +14,8 @@ mod cli_conform;
 mod cli_demo;
 mod cli_hub;
 mod cli_lab;
+mod cli_move;
+mod cli_peer;
 mod cli_record;
 mod cli_replay;
 mod cli_reproduce;
@@ -68,6 +70,8 @@ enum Command {
     Reload(cli_client::ReloadArgs),
     /// Runs a program whose connections take a network of choice (with `up --direct`).
     Run(cli_run::RunArgs),
+    Move(cli_move::MoveArgs),
+    Peer(cli_peer::PeerArgs),
     /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
@@ -114,6 +118,8 @@ fn main() -> ExitCode {
         Command::Check(args) => cli_check::check(&args),
         Command::Reload(args) => cli_client::reload(&args),
         Command::Run(args) => cli_run::run(&args),
+        Command::Move(args) => cli_move::run(&args),
+        Command::Peer(args) => cli_peer::run(args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Lab(args) => cli_lab::run(args),
         Command::Conform(args) => cli_conform::run(&args),

@@ -146,3 +146,37 @@ fn refuses_a_wrong_scenario_before_it_touches_anything() {
         "hawser: --set network.0.down.rate=5: 5 has no unit; write a string like \"20mbit\""
     );
 }
+
+#[test]
+fn between_two_peers_one_connection_outlives_its_networks() {
+    let events = "event=[{ at = \"2s\", network = \"left\", set = \"down\" }, { at = \"4s\", network = \"left\", set = \"up\" }, \
+                  { at = \"6s\", network = \"right\", set = \"down\" }]";
+    let arguments = [
+        "--json",
+        "--set",
+        "via=peer",
+        "--set",
+        "workload=[{ kind = \"tcp\" }]",
+        "--set",
+        "duration=9s",
+        "--set",
+        events,
+    ];
+    let Some((output, _)) = lab("peer", &arguments) else {
+        return;
+    };
+    let result = report(&output);
+    let bins = result["series"]["bytes"].as_array().expect("bins");
+    let mean = |from: usize, to: usize| {
+        let bytes: u64 = bins[from..to]
+            .iter()
+            .map(|bin| bin.as_u64().expect("a number"))
+            .sum();
+        bytes as f64 * 8.0 / ((to - from) as f64 / 100.0)
+    };
+    // A connection that ends ends the run.
+    assert_eq!(bins.len(), 900);
+    for (from, to) in [(300, 400), (450, 600), (750, 900)] {
+        assert!(mean(from, to) > 15e6, "{from}: {}", mean(from, to));
+    }
+}

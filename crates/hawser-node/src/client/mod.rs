@@ -535,6 +535,11 @@ impl Client {
                 let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
                 next = Next::End;
             }
+            Request::Move { .. } => {
+                let _ = asked.answer.send(Err(anyhow!(
+                    "hawser runs with a hub here, which carries every flow over all networks: there is nothing to move"
+                )));
+            }
             Request::Revoke { .. } => {
                 let _ = asked
                     .answer

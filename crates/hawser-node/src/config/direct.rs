@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct DirectConfig {
     pub forward: bool,
     /// How often gateways are asked whether they are there.
     pub probe_every: Span,
+    /// The port (UDP and TCP) at which peers come in that move flows which end here.
+    pub peer_port: Option<NonZeroU16>,
     /// How long established connections of a silent network are kept, in case it comes back.
     pub keep_flows: Span,
     /// The address that applications see.
@@ -39,6 +42,7 @@ impl Default for DirectConfig {
             spread: Spread(Measure::Capacity),
             forward: false,
             probe_every: Span(Duration::from_millis(500)),
+            peer_port: None,
             keep_flows: Span(Duration::from_secs(3)),
             // Shared address space (RFC 6598), away from what providers use first.
             address: Ipv4Addr::new(100, 64, 0, 2),

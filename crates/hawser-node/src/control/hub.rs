@@ -13,6 +13,7 @@ use hawser_wire::data::Class;
 use quinn::{Endpoint, Incoming};
 use tokio::sync::mpsc;
 
+use super::peer::Guests;
 use super::stream::{ControlStream, StreamError};
 use super::tls;
 use crate::dataplane::{Command, EpochKeys, Orders, Role, SessionId, SocketId, preferred_cipher};
@@ -36,6 +37,8 @@ pub struct HubSettings {
 #[derive(Clone)]
 pub struct HubControl {
     core: Arc<Mutex<Core>>,
+    /// Who asks for a waypoint, and not for a session.
+    movers: Option<Guests>,
 }
 
 /// A client, for status.
@@ -93,6 +96,12 @@ struct Admitted {
     outbox: mpsc::UnboundedReceiver<Message>,
 }
 
+/// Who has connected.
+enum Opened {
+    Client(Box<(quinn::Connection, ControlStream, Admitted)>),
+    Mover(quinn::Connection),
+}
+
 impl HubControl {
     /// A hub without sessions. `orders` leads to the data plane.
     #[must_use]
@@ -110,7 +119,15 @@ impl HubControl {
         };
         Self {
             core: Arc::new(Mutex::new(core)),
+            movers: None,
         }
+    }
+
+    /// The same, with somebody for hosts that move flows.
+    #[must_use]
+    pub fn with_movers(mut self, movers: Guests) -> Self {
+        self.movers = Some(movers);
+        self
     }
 
     /// Serves connections until the endpoint closes.
@@ -227,7 +244,13 @@ impl HubControl {
     async fn serve_one(&self, incoming: Incoming) {
         let from = incoming.remote_address();
         match tokio::time::timeout(PATIENCE, self.open(incoming)).await {
-            Ok(Ok((connection, stream, admitted))) => {
+            Ok(Ok(Opened::Mover(connection))) => {
+                if let Some(movers) = &self.movers {
+                    movers.serve_one(connection).await;
+                }
+            }
+            Ok(Ok(Opened::Client(opened))) => {
+                let (connection, stream, admitted) = *opened;
                 let (session, link) = (admitted.session, admitted.link);
                 let reason = self.converse(stream, admitted).await;
                 self.lock().detach(session, link);
@@ -239,8 +262,11 @@ impl HubControl {
         }
     }
 
-    async fn open(&self, incoming: Incoming) -> anyhow::Result<(quinn::Connection, ControlStream, Admitted)> {
+    async fn open(&self, incoming: Incoming) -> anyhow::Result<Opened> {
         let connection = incoming.await?;
+        if tls::is_mover(&connection) {
+            return Ok(Opened::Mover(connection));
+        }
         let key = tls::peer_key(&connection)?;
         let (send, receive) = connection.accept_bi().await?;
         let mut stream = ControlStream::new(send, receive);
@@ -252,7 +278,7 @@ impl HubControl {
         match admitted {
             Ok(admitted) => {
                 stream.send(&Message::Welcome(admitted.welcome.clone())).await?;
-                Ok((connection, stream, admitted))
+                Ok(Opened::Client(Box::new((connection, stream, admitted))))
             }
             Err(refusal) => {
                 tracing::info!(from = %connection.remote_address(), ?refusal, machine = hello.name_hint,

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod hub;
+pub mod peer;
 pub mod quic_socket;
 pub mod stream;
 pub mod tls;

@@ -1,6 +1,9 @@
 //! Messages over the control stream.
 
+use std::marker::PhantomData;
+
 use hawser_wire::control::{MAX_FRAME, Message, ParseError};
+use hawser_wire::peer::PeerMessage;
 use quinn::{ReadError, RecvStream, SendStream, WriteError};
 use thiserror::Error;
 
@@ -22,15 +25,48 @@ pub enum StreamError {
     Ended,
 }
 
+/// What a stream carries.
+pub trait Framed: Sized {
+    /// Reads one frame from the front of the bytes: the message and the bytes it took; `Ok(None)` when more bytes are needed.
+    ///
+    /// # Errors
+    /// The bytes are no frame.
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError>;
+
+    /// Appends the frame.
+    fn emit(&self, out: &mut Vec<u8>);
+}
+
+impl Framed for Message {
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
+        Self::parse(bytes)
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        self.emit(out);
+    }
+}
+
+impl Framed for PeerMessage {
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
+        Self::parse(bytes)
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        self.emit(out);
+    }
+}
+
 /// The one stream of a control connection.
-pub struct ControlStream {
+pub struct ControlStream<M = Message> {
     send: SendStream,
     receive: RecvStream,
     /// What has arrived of the next frame.
     pending: Vec<u8>,
+    messages: PhantomData<fn() -> M>,
 }
 
-impl ControlStream {
+impl<M: Framed> ControlStream<M> {
     /// Speaks over a stream that has just been opened or accepted.
     #[must_use]
     pub fn new(send: SendStream, receive: RecvStream) -> Self {
@@ -38,6 +74,7 @@ impl ControlStream {
             send,
             receive,
             pending: Vec::with_capacity(MAX_FRAME),
+            messages: PhantomData,
         }
     }
 
@@ -45,9 +82,9 @@ impl ControlStream {
     ///
     /// # Errors
     /// [`StreamError`]: the connection is of no more use.
-    pub async fn next(&mut self) -> Result<Message, StreamError> {
+    pub async fn next(&mut self) -> Result<M, StreamError> {
         loop {
-            if let Some((message, used)) = Message::parse(&self.pending)? {
+            if let Some((message, used)) = M::parse(&self.pending)? {
                 self.pending.drain(..used);
                 return Ok(message);
             }
@@ -65,14 +102,14 @@ impl ControlStream {
     ///
     /// # Errors
     /// [`StreamError::Write`]: the connection is of no more use.
-    pub async fn send(&mut self, message: &Message) -> Result<(), StreamError> {
+    pub async fn send(&mut self, message: &M) -> Result<(), StreamError> {
         let mut frame = Vec::with_capacity(64);
         message.emit(&mut frame);
         Ok(self.send.write_all(&frame).await?)
     }
 
     /// Sends a last message and waits a moment until the peer has it.
-    pub async fn finish(mut self, message: &Message) {
+    pub async fn finish(mut self, message: &M) {
         if self.send(message).await.is_ok() && self.send.finish().is_ok() {
             let _ = tokio::time::timeout(LINGER, self.send.stopped()).await;
         }

@@ -27,6 +27,8 @@ use crate::identity::{Identity, KeyHash, random};
 
 /// The protocol, as TLS negotiates it.
 const ALPN: &[u8] = b"hawser/1";
+/// The protocol between hosts that move flows, or that a waypoint is asked by.
+const PEER_ALPN: &[u8] = b"hawser-peer/1";
 /// What clients call the hub in the handshake: names play no part.
 pub const SERVER_NAME: &str = "hawser";
 /// A connection that is silent for so long is gone.
@@ -43,6 +45,22 @@ const INITIAL_RTT: Duration = Duration::from_millis(100);
 /// # Errors
 /// The TLS library refuses its own defaults.
 pub fn client_config(identity: &Identity, hub: KeyHash) -> anyhow::Result<quinn::ClientConfig> {
+    client_config_for(identity, hub, ALPN)
+}
+
+/// The QUIC configuration of a host that moves flows: accepts only the peer whose key has the hash `peer`.
+///
+/// # Errors
+/// The TLS library refuses its own defaults.
+pub fn mover_config(identity: &Identity, peer: KeyHash) -> anyhow::Result<quinn::ClientConfig> {
+    client_config_for(identity, peer, PEER_ALPN)
+}
+
+fn client_config_for(
+    identity: &Identity,
+    hub: KeyHash,
+    protocol: &[u8],
+) -> anyhow::Result<quinn::ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut tls = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -51,7 +69,7 @@ pub fn client_config(identity: &Identity, hub: KeyHash) -> anyhow::Result<quinn:
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
             identity.certified.clone(),
         )));
-    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.alpn_protocols = vec![protocol.to_vec()];
     // Every connection proves both keys anew.
     tls.resumption = rustls::client::Resumption::disabled();
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
@@ -68,6 +86,26 @@ pub fn client_config(identity: &Identity, hub: KeyHash) -> anyhow::Result<quinn:
 /// # Errors
 /// The TLS library refuses its own defaults.
 pub fn server_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig> {
+    server_config_for(identity, &[ALPN, PEER_ALPN])
+}
+
+/// The QUIC configuration of a host to which flows lead that others move: accepts any that proves its key.
+///
+/// # Errors
+/// The TLS library refuses its own defaults.
+pub fn follower_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig> {
+    server_config_for(identity, &[PEER_ALPN])
+}
+
+/// Whether a connection that was accepted is from a host that moves flows, and not from a hub's client.
+#[must_use]
+pub fn is_mover(connection: &quinn::Connection) -> bool {
+    let data = connection.handshake_data();
+    let data = data.and_then(|data| data.downcast::<quinn::crypto::rustls::HandshakeData>().ok());
+    data.is_some_and(|data| data.protocol.as_deref() == Some(PEER_ALPN))
+}
+
+fn server_config_for(identity: &Identity, protocols: &[&[u8]]) -> anyhow::Result<quinn::ServerConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut tls = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -75,7 +113,7 @@ pub fn server_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig>
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
             identity.certified.clone(),
         )));
-    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     tls.send_tls13_tickets = 0;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     config.transport_config(Arc::new(transport()));

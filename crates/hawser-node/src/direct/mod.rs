@@ -7,6 +7,7 @@
 //! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
 
 mod meter;
+mod moving;
 mod networks;
 mod probe;
 mod quotas;
@@ -16,6 +17,7 @@ mod rules;
 mod sensors;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
@@ -34,6 +36,7 @@ use crate::config::{ClientConfig, differing, log_reload};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
+use moving::Moving;
 use networks::Networks;
 use probe::Heard;
 use release::Releases;
@@ -80,6 +83,7 @@ struct Direct {
     networks: Networks,
     rules: Rules,
     releases: Releases,
+    moving: Moving,
     usage: Usage,
     sensors: Sensors,
     /// Where programs say which network they want; absent where the kernel does not permit it.
@@ -112,6 +116,7 @@ impl Direct {
             options: socket_options(),
             usage: Usage::open(&asked.dir),
             sensors: Sensors::new(asked.run_dir.join("facts")),
+            moving: Moving::new(&asked.dir),
             asked,
             config,
             system,
@@ -137,6 +142,9 @@ impl Direct {
         self.on_time();
         self.apply();
         self.open_or_close().await?;
+        // Only now: what came in before the rules were set would be taken for another connection after.
+        self.moving
+            .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
         self.system.undo_left().await;
         loop {
             let deadline = self.deadline();
@@ -147,6 +155,15 @@ impl Direct {
                 }
                 Some(heard) = self.heard.recv() => {
                     self.networks.on_heard(heard, self.now());
+                    Next::Continue
+                }
+                heard = self.moving.next() => {
+                    let now = self.now();
+                    self.moving.on_heard(heard, &self.networks, now);
+                    for _ in 0..AT_ONCE {
+                        let Some(heard) = self.moving.try_next() else { break };
+                        self.moving.on_heard(heard, &self.networks, now);
+                    }
                     Next::Continue
                 }
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
@@ -204,6 +221,7 @@ impl Direct {
             self.networks.poll_timeout(),
             self.rules.poll_timeout(),
             self.releases.poll_timeout(),
+            self.moving.poll_timeout(),
             self.retry_at,
             self.rules_wait_until,
         ]
@@ -226,7 +244,8 @@ impl Direct {
         for gone in self.networks.missing(&used) {
             tracing::info!(network = gone.name, "network gone");
             self.networks.remove(gone.number);
-            self.decide(time);
+            // First of all: a connection that waits for its network waits ever longer.
+            self.rescue(gone.number, "its network went", Duration::ZERO);
             // New flows avoid it before those that are on it are let go.
             self.apply();
             self.system.close_network_table(gone.number).await?;
@@ -235,7 +254,7 @@ impl Direct {
             } else {
                 Duration::ZERO
             };
-            self.releases.start(gone.number, time, keep);
+            self.release(gone.number, keep);
         }
         for network in used {
             if let Err(error) = self.use_network(network.clone()).await {
@@ -249,7 +268,32 @@ impl Direct {
             }
         }
         self.fit_mtu();
+        self.moving.keep_links(&self.networks);
         Ok(())
+    }
+
+    /// Moves what can be moved from a network that is gone.
+    fn rescue(&mut self, number: u8, why: &str, keep: Duration) {
+        let now = self.now();
+        self.decide(now);
+        self.tell_moving();
+        self.moving.rescue(number, why, keep, &self.networks, now);
+        self.moving.handle_timeout(&self.networks, now);
+        self.moving.apply(&mut self.system);
+    }
+
+    fn tell_moving(&mut self) {
+        let ruleset = self.rules.ruleset(&self.config, &self.networks);
+        self.moving.know_rules(ruleset.choices);
+    }
+
+    /// Lets go of a network's flows, but of those that are moved.
+    pub(super) fn release(&mut self, number: u8, keep: Duration) {
+        let now = self.now();
+        let (moving, networks) = (&self.moving, &self.networks);
+        self.releases.start(number, now, keep, |connection, number| {
+            moving.holds(connection, number, networks)
+        });
     }
 
     async fn use_network(&mut self, network: Network) -> anyhow::Result<()> {
@@ -273,15 +317,19 @@ impl Direct {
                 .iter()
                 .all(|address| network.addresses.contains(address))
         });
+        self.releases.stop(number);
+        self.moving.relieve(number);
         if before.is_none() {
             tracing::info!(network = network.name, number, "network found");
         } else if !kept_address {
-            // Nothing that was sent from the old address gets an answer any more.
             tracing::info!(network = network.name, "network has another address");
-            release::all(number);
         }
-        self.releases.stop(number);
         self.networks.put(number, network, &self.config, self.now());
+        if before.is_some() && !kept_address {
+            // Nothing that was sent from the old address gets an answer any more.
+            self.rescue(number, "its network got another address", Duration::ZERO);
+            self.release(number, Duration::ZERO);
+        }
         Ok(())
     }
 
@@ -317,12 +365,18 @@ impl Direct {
             if is_alive {
                 tracing::info!(network = name, "its gateway answers again");
                 self.releases.stop(number);
+                self.moving.relieve(number);
             } else {
                 tracing::info!(network = name, "its gateway is silent: new flows avoid it");
-                self.releases.start(number, now, self.config.direct.keep_flows.0);
+                self.rescue(number, "its network was silent", self.config.direct.keep_flows.0);
+                self.release(number, self.config.direct.keep_flows.0);
             }
         }
-        self.keep_quotas(now);
+        if self.moving.is_waiting() {
+            self.tell_moving();
+        }
+        self.moving.handle_timeout(&self.networks, now);
+        self.keep_quotas();
         self.rules.know(&self.networks, &self.config);
         self.decide(now);
         self.rules.handle_timeout(now);
@@ -369,7 +423,14 @@ impl Direct {
                 self.rules_wait_until = Some(now + RETRY_AFTER);
             }
         }
-        self.releases.handle_timeout(now);
+        self.moving.apply(&mut self.system);
+        for number in self.moving.take_abandoned(now) {
+            self.release(number, Duration::ZERO);
+        }
+        let (moving, networks) = (&self.moving, &self.networks);
+        self.releases.handle_timeout(now, |connection, number| {
+            moving.holds(connection, number, networks)
+        });
     }
 
     fn set_rules(&mut self) -> anyhow::Result<()> {
@@ -437,6 +498,12 @@ impl Direct {
         let (answer, next) = match asked.request {
             Request::Status => (Ok(self.status()), Next::Continue),
             Request::Explain { flow } => (self.explain(&flow), Next::Continue),
+            Request::Move { flow, to, through } => {
+                let wanted = (flow.as_str(), to.as_str(), through.as_deref());
+                let now = self.now();
+                self.moving.on_request(wanted, asked.answer, &self.networks, now);
+                return Next::Continue;
+            }
             Request::Reload => {
                 let result = self.reload().await;
                 (
@@ -478,6 +545,7 @@ impl Direct {
         fresh.interface = old.interface.clone();
         (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
         self.asked.log.set(fresh.log.as_ref())?;
+        self.moving.listen(fresh.direct.peer_port.map(NonZeroU16::get))?;
         self.rules = self.rules.with(&fresh);
         self.config = fresh;
         self.on_networks(self.seen.clone()).await?;
@@ -509,6 +577,8 @@ fn prepare_interface(system: &mut System, name: &str) {
     }
 }
 
+/// Messages and packets that are taken in before rules are set again.
+const AT_ONCE: usize = 1_000;
 /// Of the interface until a network is there; what networks have counts then.
 const FIRST_MTU: u16 = 1500;
 /// What keeps the kernel from taking a route or a rule is over soon, or a person's business.

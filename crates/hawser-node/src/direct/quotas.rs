@@ -1,14 +1,14 @@
 //! What follows when a quota runs out: a word to the user, and a network that is shut.
 
 use hawser_proto::quota::Level;
-use hawser_units::{Duration, Instant};
+use hawser_units::Duration;
 
 use super::Direct;
 use crate::config::QuotaAction;
 
 impl Direct {
     /// Says what is left little of, shuts what has none left, and opens it again when the quota begins anew.
-    pub(super) fn keep_quotas(&mut self, now: Instant) {
+    pub(super) fn keep_quotas(&mut self) {
         let names: Vec<_> = self.networks.all().map(|(_, known)| known.name.clone()).collect();
         let changed = self
             .usage
@@ -27,7 +27,7 @@ impl Direct {
             let name = self.networks.name(number);
             if self.config.network(name).quota_action == QuotaAction::Stop {
                 // Due at once, after the kernel has heard that new flows avoid the network.
-                self.releases.start(number, now, Duration::ZERO);
+                self.release(number, Duration::ZERO);
             }
         }
     }

@@ -18,8 +18,16 @@ pub(super) struct Releases {
 
 impl Releases {
     /// The network is gone: lets go of what loses nothing, and of the rest after `keep`.
-    pub(super) fn start(&mut self, number: u8, now: Instant, keep: Duration) {
-        let let_go = |connection: &Connection| !connection.is_established_tcp();
+    ///
+    /// `holds`: flows that are elsewhere already, or on their way.
+    pub(super) fn start(
+        &mut self,
+        number: u8,
+        now: Instant,
+        keep: Duration,
+        holds: impl Fn(&Connection, u8) -> bool,
+    ) {
+        let let_go = |connection: &Connection| !connection.is_established_tcp() && !holds(connection, number);
         release(number, let_go);
         self.due.insert(number, now + keep);
     }
@@ -33,19 +41,14 @@ impl Releases {
         self.due.values().min().copied()
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, holds: impl Fn(&Connection, u8) -> bool) {
         self.due.retain(|number, due| {
             if *due <= now {
-                all(*number);
+                release(*number, |connection| !holds(connection, *number));
             }
             *due > now
         });
     }
-}
-
-/// Lets go of everything on a network.
-pub(super) fn all(number: u8) {
-    release(number, |_| true);
 }
 
 fn release(number: u8, which: impl Fn(&Connection) -> bool) {

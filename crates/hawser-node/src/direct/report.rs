@@ -48,6 +48,7 @@ impl Direct {
             "socket_option": self.options.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice(),
+            "moving": self.moving.status(),
             "facts": self.facts(),
             "rules": self
                 .rules
@@ -118,10 +119,11 @@ impl Direct {
             .take(MOST_FLOWS)
             .filter_map(|(description, connection)| {
                 let (number, reason) = read_mark(connection.mark)?;
+                let moved = self.moving.tell(connection, &self.networks, self.now());
                 Some(json!({
                     "flow": description,
                     "network": self.networks.name(number),
-                    "why": self.rules.why(reason, &self.config),
+                    "why": moved.unwrap_or_else(|| self.rules.why(reason, &self.config)),
                     "established": connection.is_assured,
                 }))
             })
@@ -149,7 +151,7 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-fn describe(connection: &Connection) -> String {
+pub(super) fn describe(connection: &Connection) -> String {
     let protocol = match connection.protocol {
         1 | 58 => "icmp".to_owned(),
         6 => "tcp".to_owned(),

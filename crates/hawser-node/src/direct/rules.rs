@@ -102,6 +102,8 @@ impl Rules {
         match reason {
             reason::PROGRAM => "its program chose this network".to_owned(),
             reason::CAME_IN => "it came in there".to_owned(),
+            // In its own words where it is still known; so after a restart.
+            reason::MOVED => "it was moved here".to_owned(),
             reason::DEFAULT => format!(
                 "no rule is for it, and flows are shared out {}",
                 how(config.direct.spread.0)

@@ -30,6 +30,8 @@
 //!
 //! Source: Flow switch section 3.1, figures 4 and 5 (the first of its two ways to choose addresses).
 
+pub mod opening;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -107,20 +109,46 @@ enum Phase {
 
 /// Routes that are still accepted for some time.
 #[derive(Clone, Debug, Default)]
-struct Retired(Vec<(Route, Instant)>);
+struct Retired(Vec<Old>);
+
+#[derive(Clone, Copy, Debug)]
+struct Old {
+    route: Route,
+    until: Instant,
+    /// Whether the other end may send on it still.
+    is_certain: bool,
+}
 
 impl Retired {
-    fn add(&mut self, route: Route, now: Instant) {
-        self.0.retain(|&(old, _)| old != route);
-        self.0.push((route, now + DRAIN));
+    fn add(&mut self, route: Route, is_certain: bool, now: Instant) {
+        self.0.retain(|old| old.route != route);
+        self.0.push(Old {
+            route,
+            until: now + DRAIN,
+            is_certain,
+        });
+    }
+
+    /// The other end is known to be elsewhere: what it may have sent on the way there drains.
+    fn settle(&mut self, now: Instant) {
+        for old in self.0.iter_mut().filter(|old| !old.is_certain) {
+            (old.until, old.is_certain) = (now + DRAIN, true);
+        }
+    }
+
+    /// Nothing that the other end may use is given up.
+    fn hold(&mut self, now: Instant) {
+        for old in self.0.iter_mut().filter(|old| !old.is_certain) {
+            old.until = old.until.max(now + DRAIN);
+        }
     }
 
     fn sweep(&mut self, now: Instant) {
-        self.0.retain(|&(_, until)| until > now);
+        self.0.retain(|old| old.until > now);
     }
 
     fn due(&self) -> Option<Instant> {
-        self.0.iter().map(|&(_, until)| until).min()
+        self.0.iter().map(|old| old.until).min()
     }
 }
 
@@ -170,10 +198,16 @@ impl Mover {
             Phase::Stable | Phase::Returning => {}
         }
         // The follower may take a packet of an earlier stay there for the switch.
-        self.is_astray |= self.retired.0.iter().any(|&(old, _)| old == route);
+        self.is_astray |= self.retired.0.iter().any(|old| old.route == route);
         self.target = (route, peer);
         self.enter(Phase::Preparing, now);
         Ok(())
+    }
+
+    /// Whether [`Self::migrate`] would be refused.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self.phase, Phase::Preparing | Phase::Switching)
     }
 
     /// The route to send on.
@@ -249,8 +283,9 @@ impl Mover {
     /// The migration comes to nothing. The follower may or may not have switched to the target.
     fn fail(&mut self, now: Instant) {
         self.events.push_back(Event::Failed);
-        self.retired.add(self.target.0, now);
-        if self.phase == Phase::Preparing && !self.is_astray {
+        let is_certain = self.phase == Phase::Preparing && !self.is_astray;
+        self.retired.add(self.target.0, is_certain, now);
+        if is_certain {
             self.target = self.home;
             self.enter(Phase::Stable, now);
         } else {
@@ -266,14 +301,16 @@ impl Mover {
         match (self.phase, answer.is_switch) {
             (Phase::Preparing, false) => self.enter(Phase::Switching, now),
             (Phase::Switching, true) => {
-                self.retired.add(self.home.0, now);
+                self.retired.add(self.home.0, true, now);
+                self.retired.settle(now);
                 self.home = self.target;
                 self.is_astray = false;
                 self.enter(Phase::Stable, now);
                 self.events.push_back(Event::Moved);
             }
             (Phase::Returning, true) => {
-                self.retired.add(self.target.0, now);
+                self.retired.add(self.target.0, true, now);
+                self.retired.settle(now);
                 self.target = self.home;
                 self.is_astray = false;
                 self.enter(Phase::Stable, now);
@@ -291,15 +328,10 @@ impl Mover {
 
     /// Lets time pass: old routes end.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.phase == Phase::Stable {
-            self.retired.sweep(now);
-        } else {
-            // While the follower's route is not certain, nothing that it may use is given up.
-            self.retired
-                .0
-                .iter_mut()
-                .for_each(|(_, until)| *until = (*until).max(now + DRAIN));
+        if self.phase != Phase::Stable {
+            self.retired.hold(now);
         }
+        self.retired.sweep(now);
     }
 
     /// What happened.
@@ -400,7 +432,7 @@ impl Follower {
     }
 
     fn retire(&mut self, route: Route, now: Instant) {
-        self.retired.add(route, now);
+        self.retired.add(route, true, now);
     }
 
     /// When [`Self::handle_timeout`] has something to do.
@@ -424,7 +456,7 @@ impl Follower {
 fn union<const N: usize>(routes: [Route; N], retired: &Retired) -> Vec<Route> {
     let mut all: Vec<Route> = routes
         .into_iter()
-        .chain(retired.0.iter().map(|&(route, _)| route))
+        .chain(retired.0.iter().map(|old| old.route))
         .collect();
     all.sort_unstable();
     all.dedup();

@@ -64,6 +64,32 @@ fn moves_in_one_exchange_and_forgets_the_old_route_later() {
 }
 
 #[test]
+fn a_flow_that_never_rests_still_forgets_its_old_routes() {
+    let (mut mover, mut follower) = stable();
+    for number in 0..1_000_u64 {
+        let now = at(number * 500);
+        mover.handle_timeout(now);
+        follower.handle_timeout(now);
+        begin(
+            &mut mover,
+            if number % 2 == 0 {
+                2
+            } else {
+                1 + (number % 200) as u8
+            },
+            now,
+        );
+        // Time passes while a migration is under way, too.
+        mover.handle_timeout(now + Duration::from_millis(100));
+        talk(&mut mover, &mut follower, now + Duration::from_millis(200));
+        assert_eq!(mover.phase, Phase::Stable);
+    }
+    // Ten seconds of two routes a second, and the present one.
+    assert!(mover.accepted().len() <= 22, "{}", mover.accepted().len());
+    assert!(follower.accepted().len() <= 22, "{}", follower.accepted().len());
+}
+
+#[test]
 fn a_follower_that_never_answers_changes_nothing() {
     let (mut mover, _) = stable();
     begin(&mut mover, 2, at(0));

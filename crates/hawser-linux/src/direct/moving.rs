@@ -1,0 +1,369 @@
+//! The nftables rules that carry moved flows: addresses rewritten on the way in and out, past connection tracking and sockets, which go on seeing the
+//! addresses that a flow began with.
+//!
+//! ```text
+//!   in:   raw (before zones and tracking)   an accepted route's addresses -> the first ones
+//!   out:  output, after tracking            the mark of the present network, before direct mode's own rules look at it
+//!         output, after translation         destination of the present route: the packet is routed anew
+//!         postrouting, after translation    source of the present route
+//! ```
+//!
+//! The whole table is replaced in one transaction, so a packet meets the old rules or the new. Nothing here is kept by the kernel between packets.
+//! A waypoint does both halves for packets of others, without tracking them.
+//!
+//! Limitations: an error message of a router (ICMP) about a rewritten packet quotes the new addresses and finds no socket, so a path whose MTU is smaller than that
+//! of its interface is not learned. UDP packets without a checksum are not rewritten.
+//!
+//! Source: Flow switch figure 5.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+/// The name of the table.
+pub const MOVED_TABLE: &str = "hawser_moved";
+/// Its name at a waypoint, which may run direct mode too.
+pub const RELAY_TABLE: &str = "hawser_relay";
+
+/// Addresses of a packet that this end sends: its own, the other's.
+pub type Ends = (SocketAddr, SocketAddr);
+
+/// A flow and how its packets are rewritten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// TCP (6) or UDP (17).
+    pub protocol: u8,
+    /// As sockets, or the machines behind this one, see it.
+    pub inside: Ends,
+    /// As it leaves where nothing is rewritten: after the translation to the first network's address.
+    pub first: Ends,
+    /// What it is sent with now.
+    pub route: Ends,
+    /// What it may come in with, beside the first addresses.
+    pub accepted: Vec<Ends>,
+    /// Openings of TCP whose last packet may still come in: it is for no socket.
+    pub openings: Vec<u32>,
+    /// The mark of the network by which it leaves; none: as before.
+    pub mark: Option<u32>,
+    /// The tracking zone in which it began, if it came in from outside.
+    pub zone: Option<u16>,
+}
+
+/// A flow of others that goes through here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// TCP (6) or UDP (17).
+    pub protocol: u8,
+    /// This machine and one end.
+    pub near: Ends,
+    /// This machine and the other end.
+    pub far: Ends,
+}
+
+/// All that the table is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewriting {
+    /// Moved flows.
+    pub flows: Vec<Moved>,
+    /// Flows that go through.
+    pub relays: Vec<Relayed>,
+    /// Routes that are being opened, with their protocol: what comes in on them is for no socket.
+    pub openings: Vec<(u8, Ends)>,
+    /// Ports where openings come in, with their protocol: for no socket either.
+    pub ports: Vec<(u8, u16)>,
+}
+
+/// Of a packet: protocol, source, destination.
+type Key = (u8, SocketAddr, SocketAddr);
+
+#[derive(Default)]
+struct Maps {
+    inward: BTreeMap<Key, String>,
+    marking: BTreeMap<Key, String>,
+    away: BTreeMap<Key, String>,
+    leaving: BTreeMap<Key, String>,
+    /// Chains, in the order in which they were made.
+    chains: String,
+}
+
+impl Rewriting {
+    /// Whether there is nothing to rewrite.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What stands between the braces of the table.
+    #[must_use]
+    pub fn body(&self) -> String {
+        let mut maps = Maps::default();
+        for (index, flow) in self.flows.iter().enumerate() {
+            maps.flow(index, flow);
+        }
+        for (index, relay) in self.relays.iter().enumerate() {
+            maps.relay(
+                &format!("relay_{index}_to"),
+                relay.protocol,
+                relay.near,
+                relay.far,
+            );
+            maps.relay(
+                &format!("relay_{index}_from"),
+                relay.protocol,
+                relay.far,
+                relay.near,
+            );
+        }
+        for (protocol, (near, far)) in &self.openings {
+            maps.inward
+                .entry((*protocol, *far, *near))
+                .or_insert_with(|| "drop".to_owned());
+        }
+        let ports: BTreeSet<_> = self.ports.iter().copied().collect();
+        let ports: Vec<_> = ports
+            .iter()
+            .map(|(protocol, port)| format!("{protocol} . {port}"))
+            .collect();
+        let closed = if ports.is_empty() {
+            String::new()
+        } else {
+            format!("  meta l4proto . th dport {{ {} }} drop\n", ports.join(", "))
+        };
+        let Maps {
+            inward,
+            marking,
+            away,
+            leaving,
+            chains,
+        } = maps;
+        let (marking, away) = (verdicts(&marking), verdicts(&away));
+        let chain = |name: &str, hook: &str, rules: &str| match rules {
+            "" => String::new(),
+            rules => format!("chain {name} {{\n  type {hook}; policy accept;\n{rules}}}\n"),
+        };
+        [
+            chains,
+            chain(
+                "inward",
+                "filter hook prerouting priority -310",
+                &(verdicts(&inward) + &closed),
+            ),
+            chain("marking", "filter hook output priority -151", &marking),
+            chain("marking_others", "filter hook prerouting priority -151", &marking),
+            chain("away", "route hook output priority -90", &away),
+            chain("away_others", "filter hook prerouting priority -90", &away),
+            chain(
+                "leaving",
+                "filter hook postrouting priority 110",
+                &verdicts(&leaving),
+            ),
+        ]
+        .concat()
+    }
+}
+
+impl Maps {
+    fn flow(&mut self, index: usize, flow: &Moved) {
+        let protocol = flow.protocol;
+        let (near, far) = flow.first;
+        let (inside, first) = (
+            (protocol, flow.inside.0, flow.inside.1),
+            (protocol, near, flow.route.1),
+        );
+        let name = format!("flow_{index}");
+        let accepted = flow.accepted.iter().filter(|route| **route != flow.first);
+        for route in accepted {
+            self.inward
+                .insert((protocol, route.1, route.0), format!("goto {name}_in"));
+        }
+        let zone = flow
+            .zone
+            .map_or(String::new(), |zone| format!("  ct original zone set {zone}\n"));
+        // A beginning is for no socket: it is a late copy of the opening.
+        let no_beginning = if protocol == TCP {
+            "  tcp flags & syn == syn drop\n"
+        } else {
+            ""
+        };
+        let _ = write!(
+            self.chains,
+            "chain {name}_in {{\n{no_beginning}{}{}{}{zone}  accept\n}}\n",
+            last_packets(flow),
+            set("s", protocol, far),
+            set("d", protocol, near)
+        );
+        if let Some(mark) = flow.mark {
+            let _ = writeln!(self.chains, "chain {name}_mark {{\n  ct mark set {mark:#x}\n}}");
+            self.marking.insert(inside, format!("goto {name}_mark"));
+        }
+        if flow.route.1 != far {
+            let _ = writeln!(
+                self.chains,
+                "chain {name}_away {{\n{}  accept\n}}",
+                set("d", protocol, flow.route.1)
+            );
+            self.away.insert(inside, format!("goto {name}_away"));
+        }
+        if flow.route.0 != near {
+            let _ = writeln!(
+                self.chains,
+                "chain {name}_leaving {{\n{}  accept\n}}",
+                set("s", protocol, flow.route.0)
+            );
+            self.leaving.insert(first, format!("goto {name}_leaving"));
+        }
+    }
+
+    /// What comes in from `from` goes on to `to`.
+    fn relay(&mut self, name: &str, protocol: u8, from: Ends, to: Ends) {
+        self.inward
+            .insert((protocol, from.1, from.0), format!("goto {name}_in"));
+        self.leaving
+            .insert((protocol, from.1, to.1), format!("goto {name}_out"));
+        let _ = writeln!(
+            self.chains,
+            "chain {name}_in {{\n{}  notrack\n  accept\n}}\nchain {name}_out {{\n{}  accept\n}}",
+            set("d", protocol, to.1),
+            set("s", protocol, to.0)
+        );
+    }
+}
+
+/// Both timestamps of an opening's last packet are its number, which no program's are.
+fn last_packets(flow: &Moved) -> String {
+    if flow.protocol != TCP || flow.openings.is_empty() {
+        return String::new();
+    }
+    let numbers: Vec<_> = flow.openings.iter().map(ToString::to_string).collect();
+    let numbers = numbers.join(", ");
+    format!("  tcp option timestamp tsval {{ {numbers} }} tcp option timestamp tsecr {{ {numbers} }} drop\n")
+}
+
+/// The statements that give a packet another source (`s`) or destination (`d`).
+fn set(which: &str, protocol: u8, to: SocketAddr) -> String {
+    let ip = if to.is_ipv6() { "ip6" } else { "ip" };
+    let transport = if protocol == TCP { "tcp" } else { "udp" };
+    format!(
+        "  {ip} {which}addr set {}\n  {transport} {which}port set {}\n",
+        to.ip(),
+        to.port()
+    )
+}
+
+fn verdicts(map: &BTreeMap<Key, String>) -> String {
+    let mut text = String::new();
+    for ipv6 in [false, true] {
+        let elements: Vec<_> = map
+            .iter()
+            .filter(|((_, source, _), _)| source.is_ipv6() == ipv6)
+            .map(|((protocol, source, destination), verdict)| {
+                let (from, to) = (
+                    (source.ip(), source.port()),
+                    (destination.ip(), destination.port()),
+                );
+                format!(
+                    "{protocol} . {} . {} . {} . {} : {verdict}",
+                    from.0, from.1, to.0, to.1
+                )
+            })
+            .collect();
+        if !elements.is_empty() {
+            let ip = if ipv6 { "ip6" } else { "ip" };
+            let _ = writeln!(
+                text,
+                "  meta l4proto . {ip} saddr . th sport . {ip} daddr . th dport vmap {{ {} }}",
+                elements.join(", ")
+            );
+        }
+    }
+    text
+}
+
+const TCP: u8 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn moved(protocol: u8, v6: bool) -> Moved {
+        let at = |last: u8, port: u16| match v6 {
+            false => SocketAddr::from(([10, 0, 0, last], port)),
+            true => SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)], port)),
+        };
+        Moved {
+            protocol,
+            inside: (at(100, 4_000), at(9, 80)),
+            first: (at(1, 4_000), at(9, 80)),
+            route: (at(2, 61_000), at(9, 4_443)),
+            accepted: vec![
+                (at(1, 4_000), at(9, 80)),
+                (at(2, 61_000), at(9, 4_443)),
+                (at(1, 61_001), at(9, 4_443)),
+            ],
+            openings: vec![7, 0xffff_fff0],
+            mark: Some(0x4857_0903),
+            zone: Some(3),
+        }
+    }
+
+    fn everything() -> Rewriting {
+        Rewriting {
+            flows: vec![
+                moved(6, false),
+                moved(17, false),
+                moved(6, true),
+                Moved {
+                    mark: None,
+                    zone: None,
+                    route: (address("10.1.0.1:4000"), address("10.1.0.9:80")),
+                    inside: (address("10.1.0.1:4000"), address("10.1.0.9:80")),
+                    first: (address("10.1.0.1:4000"), address("10.1.0.9:80")),
+                    accepted: vec![],
+                    openings: vec![],
+                    protocol: 6,
+                },
+            ],
+            relays: vec![Relayed {
+                protocol: 6,
+                near: (address("198.51.100.2:61001"), address("10.7.0.1:61000")),
+                far: (address("198.51.100.2:61002"), address("203.0.113.2:4443")),
+            }],
+            openings: vec![(6, (address("10.0.0.7:61009"), address("10.0.0.9:4443")))],
+            ports: vec![(6, 4443), (17, 61_001)],
+        }
+    }
+
+    #[test]
+    fn the_first_addresses_are_not_rewritten_on_the_way_in() {
+        let body = everything().body();
+        assert!(
+            body.contains("6 . 10.0.0.9 . 4443 . 10.0.0.2 . 61000 : goto flow_0_in"),
+            "{body}"
+        );
+        assert!(!body.contains("6 . 10.0.0.9 . 80 . 10.0.0.1 . 4000"), "{body}");
+        assert!(!body.contains("flow_3_leaving"), "{body}");
+    }
+
+    #[test]
+    fn nft_takes_every_table() {
+        for rewriting in [Rewriting::default(), everything()] {
+            let Ok(namespace) = crate::netns::Namespace::new() else {
+                eprintln!("skipped: no namespaces here");
+                return;
+            };
+            let table = format!("table inet {MOVED_TABLE} {{\n{}\n}}\n", rewriting.body());
+            let mut child = namespace
+                .command("nft")
+                .args(["-f", "-"])
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::io::Write::write_all(&mut child.stdin.take().unwrap(), table.as_bytes()).unwrap();
+            assert!(child.wait().unwrap().success(), "{table}");
+        }
+    }
+}

@@ -1,0 +1,665 @@
+//! The flows that this host moves.
+//!
+//! Each has a machine that migrates it and, before, an attempt that opens the new route:
+//!
+//! ```text
+//!   (on a network) -- move --> [a way at the waypoint] --> opening --> migrating --> (on another)
+//!         ^                          |                        |            |
+//!         +--------------------------+------- failed ---------+------------+
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use hawser_linux::direct::{mark, moving::Moved, reason};
+use hawser_proto::migration::opening::{Opener, Outcome};
+use hawser_proto::migration::{Answer, Event, Mover, Route};
+use hawser_units::{Duration, Instant};
+use hawser_wire::opening::Opening;
+use hawser_wire::peer::{Expect, PeerMessage, Unexpected};
+
+use super::links::{Links, Up};
+use super::tracked::{Numbers, Tracked};
+use super::{Out, ends};
+use crate::direct::networks::Networks;
+use crate::identity::random;
+
+/// What surrounds the flows.
+pub(super) struct Around<'a> {
+    pub(super) links: &'a Links,
+    pub(super) numbers: &'a Numbers,
+    pub(super) networks: &'a Networks,
+    pub(super) now: Instant,
+}
+
+impl Around<'_> {
+    fn alive(&self) -> BTreeSet<u8> {
+        let alive = self.networks.all().filter(|(_, known)| known.is_alive());
+        alive.map(|(number, _)| number).collect()
+    }
+
+    /// The connection to a peer over the network, if that is alive, or over another.
+    fn link(&self, peer: &str, number: u8) -> Option<&Up> {
+        let alive = self.alive();
+        let direct = self.links.up(peer, number).filter(|_| alive.contains(&number));
+        direct.or_else(|| self.links.any(peer, &alive).map(|(_, up)| up))
+    }
+}
+
+/// By which way a flow goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) network: u8,
+    /// The waypoint.
+    pub(super) through: Option<String>,
+}
+
+/// What became of a move.
+pub(super) struct Finished {
+    pub(super) tracked: Tracked,
+    pub(super) way: Way,
+    pub(super) request: Option<u64>,
+    pub(super) result: Result<(), String>,
+    pub(super) took: Duration,
+}
+
+struct Attempt {
+    way: Way,
+    near: SocketAddr,
+    nonce: u32,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The waypoint is asked for a way.
+    Asking {
+        tries: u32,
+        due: Instant,
+    },
+    Opening(Box<Opener>),
+}
+
+struct Flow {
+    tracked: Tracked,
+    peer: String,
+    machine: Mover,
+    /// How the routes lead, but the first.
+    ways: Vec<(Route, Way, u32)>,
+    attempt: Option<Attempt>,
+    request: Option<u64>,
+    started: Instant,
+    why: String,
+    moved: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Movers {
+    flows: BTreeMap<u32, Flow>,
+    next_flow: Option<u32>,
+    next_port: u16,
+    finished: Vec<Finished>,
+}
+
+impl Movers {
+    /// Begins to move a flow to another way.
+    ///
+    /// # Errors
+    /// In one line, why not.
+    pub(super) fn start(
+        &mut self,
+        tracked: &Tracked,
+        way: Way,
+        (request, why): (Option<u64>, String),
+        around: &Around<'_>,
+    ) -> Result<(), String> {
+        let far = tracked.first.far.ip();
+        let peer = around
+            .links
+            .owner(far)
+            .ok_or_else(|| format!("no known peer has the address {far} (`hawser peer list`)"))?
+            .to_owned();
+        let name = around.networks.name(way.network);
+        let network = around
+            .networks
+            .present()
+            .find(|(number, _)| *number == way.network);
+        let address = network.and_then(|(_, network)| {
+            let own = network.addresses.iter().map(|(address, _)| *address);
+            own.into_iter().find(|address| address.is_ipv6() == far.is_ipv6())
+        });
+        let address = address.ok_or_else(|| format!("{name} has no address of the flow's family"))?;
+        let numbers_missing = around.numbers.of(&self.routes_of(tracked)).is_none();
+        if tracked.protocol == TCP && numbers_missing {
+            return Err("it has carried nothing of late, so it is not known how far it is".to_owned());
+        }
+        let near = SocketAddr::new(address, self.free_port(address));
+        let id = self.id_of(tracked, &peer);
+        let flow = self.flows.get_mut(&id).expect("it is there");
+        if flow.is_busy() {
+            return Err("another migration of this flow is under way".to_owned());
+        }
+        let nonce = u32::from_be_bytes(random());
+        (flow.request, flow.why, flow.started) = (request, why, around.now);
+        let mut attempt = Attempt {
+            way,
+            near,
+            nonce,
+            stage: Stage::Asking {
+                tries: 0,
+                due: around.now,
+            },
+        };
+        if attempt.way.through.is_none() {
+            let port = around.link(&peer, attempt.way.network).map(|up| up.port);
+            let port = port.ok_or_else(|| format!("{peer} is not reached"))?;
+            let far = SocketAddr::new(far, port);
+            attempt.stage = flow.opening(&attempt, far, far, around);
+        }
+        flow.attempt = Some(attempt);
+        Ok(())
+    }
+
+    /// A flow as it was when it began, whatever its mark says by now.
+    pub(super) fn original(&self, tracked: &Tracked) -> Option<Tracked> {
+        let turned = tracked.inside.turned();
+        let mut all = self.flows.values().map(|flow| &flow.tracked);
+        all.find(|known| {
+            known.protocol == tracked.protocol && (known.inside == tracked.inside || known.inside == turned)
+        })
+        .cloned()
+    }
+
+    fn routes_of(&self, tracked: &Tracked) -> Vec<Route> {
+        let flow = self.flows.values().find(|flow| flow.is_of(tracked));
+        flow.map_or_else(|| vec![tracked.first], |flow| flow.machine.accepted())
+    }
+
+    fn id_of(&mut self, tracked: &Tracked, peer: &str) -> u32 {
+        if let Some((id, _)) = self.flows.iter().find(|(_, flow)| flow.is_of(tracked)) {
+            return *id;
+        }
+        // From anywhere: the peer may remember numbers from before a restart.
+        let id = self.next_flow.unwrap_or_else(|| u32::from_be_bytes(random()));
+        self.next_flow = Some(id.wrapping_add(1));
+        let flow = Flow {
+            tracked: tracked.clone(),
+            peer: peer.to_owned(),
+            machine: Mover::new(tracked.first, tracked.first.turned()),
+            ways: Vec::new(),
+            attempt: None,
+            request: None,
+            started: Instant::from_nanos(0),
+            why: String::new(),
+            moved: 0,
+        };
+        self.flows.insert(id, flow);
+        id
+    }
+
+    /// A port from which nothing else of this host sends: programs have those below.
+    fn free_port(&mut self, address: IpAddr) -> u16 {
+        let taken: BTreeSet<u16> = self
+            .flows
+            .values()
+            .flat_map(|flow| {
+                let attempt = flow.attempt.iter().map(|attempt| attempt.near);
+                flow.ways.iter().map(|(route, ..)| route.near).chain(attempt)
+            })
+            .filter(|near| near.ip() == address)
+            .map(|near| near.port())
+            .collect();
+        let count = PORTS.end() - PORTS.start() + 1;
+        for _ in 0..count {
+            let port = PORTS.start() + self.next_port % count;
+            self.next_port = self.next_port.wrapping_add(1) % count;
+            if !taken.contains(&port) {
+                return port;
+            }
+        }
+        *PORTS.start()
+    }
+
+    /// Takes in what a peer or a waypoint says.
+    pub(super) fn on_message(&mut self, peer: &str, message: &PeerMessage, around: &Around<'_>) {
+        match *message {
+            PeerMessage::Opened { nonce, seen } => {
+                if let Some((_, Stage::Opening(opener))) = self.attempt(nonce, peer, false) {
+                    opener.handle_opened(seen);
+                }
+            }
+            PeerMessage::Unexpected { nonce, reason } => self.on_unexpected(nonce, peer, reason, around.now),
+            PeerMessage::Relayed { nonce, port } => self.on_relayed(nonce, peer, port, around),
+            PeerMessage::Answer {
+                flow,
+                generation,
+                is_switch,
+            } => {
+                if let Some(flow) = self.flows.get_mut(&flow).filter(|flow| flow.peer == peer) {
+                    flow.machine.handle_answer(
+                        Answer {
+                            generation,
+                            is_switch,
+                        },
+                        around.now,
+                    );
+                }
+            }
+            // Nothing that a mover is told.
+            PeerMessage::Hello(_)
+            | PeerMessage::Welcome { .. }
+            | PeerMessage::Refused(_)
+            | PeerMessage::Expect(_)
+            | PeerMessage::Order { .. }
+            | PeerMessage::Forget { .. }
+            | PeerMessage::Relay { .. }
+            | PeerMessage::Unrelay { .. } => tracing::debug!(peer, "a message out of place"),
+        }
+    }
+
+    /// The attempt of that number, if `peer` may speak of it: as the waypoint, or as the follower.
+    fn attempt(&mut self, nonce: u32, peer: &str, as_waypoint: bool) -> Option<(SocketAddr, &mut Stage)> {
+        self.flows.values_mut().find_map(|flow| {
+            let far = flow.tracked.first.far;
+            let follower = flow.peer.as_str();
+            let attempt = flow.attempt.as_mut().filter(|attempt| attempt.nonce == nonce)?;
+            let speaker = if as_waypoint {
+                attempt.way.through.as_deref()?
+            } else {
+                follower
+            };
+            (speaker == peer).then_some((far, &mut attempt.stage))
+        })
+    }
+
+    fn on_unexpected(&mut self, nonce: u32, peer: &str, reason: Unexpected, now: Instant) {
+        let flow = self.flows.values_mut().find(|flow| {
+            flow.attempt.as_ref().is_some_and(|attempt| {
+                attempt.nonce == nonce && (flow.peer == peer || attempt.way.through.as_deref() == Some(peer))
+            })
+        });
+        if let Some(flow) = flow {
+            self.finished
+                .extend(flow.fail(format!("{peer} says: {reason}"), now));
+        }
+    }
+
+    fn on_relayed(&mut self, nonce: u32, peer: &str, port: u16, around: &Around<'_>) {
+        let flow = self.flows.values_mut().find(|flow| {
+            let attempt = flow.attempt.as_ref();
+            attempt.is_some_and(|attempt| {
+                attempt.nonce == nonce
+                    && attempt.way.through.as_deref() == Some(peer)
+                    && matches!(attempt.stage, Stage::Asking { .. })
+            })
+        });
+        let Some(flow) = flow else { return };
+        let Some(mut attempt) = flow.attempt.take() else {
+            return;
+        };
+        let waypoint = around.link(peer, attempt.way.network).map(|up| up.remote.ip());
+        let follower = around.link(&flow.peer, attempt.way.network).map(|up| up.port);
+        if let (Some(waypoint), Some(follower)) = (waypoint, follower) {
+            let follower = SocketAddr::new(flow.tracked.first.far.ip(), follower);
+            attempt.stage = flow.opening(&attempt, SocketAddr::new(waypoint, port), follower, around);
+        }
+        flow.attempt = Some(attempt);
+    }
+
+    /// Takes in a packet of an opening.
+    pub(super) fn on_packet(&mut self, packet: &Opening) {
+        for flow in self.flows.values_mut() {
+            if let Some(Attempt {
+                stage: Stage::Opening(opener),
+                ..
+            }) = &mut flow.attempt
+                && opener.nonce() == packet.nonce
+            {
+                opener.handle_packet(packet);
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn handle_timeout(&mut self, around: &Around<'_>, out: &mut Out) {
+        for (id, flow) in &mut self.flows {
+            flow.attempt_on(*id, around, out, &mut self.finished);
+            flow.migrate_on(*id, around, out, &mut self.finished);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let due = |flow: &Flow| {
+            let attempt = flow.attempt.as_ref().and_then(|attempt| match &attempt.stage {
+                Stage::Asking { due, .. } => Some(*due),
+                Stage::Opening(opener) => opener.poll_timeout(),
+            });
+            [attempt, flow.machine.poll_timeout()].into_iter().flatten().min()
+        };
+        self.flows.values().filter_map(due).min()
+    }
+
+    /// What has ended since it was asked last.
+    pub(super) fn take_finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// How packets are to be rewritten, and which routes are being opened.
+    pub(super) fn rewriting(
+        &self,
+        flows: &mut Vec<Moved>,
+        openings: &mut Vec<(u8, (SocketAddr, SocketAddr))>,
+    ) {
+        for flow in self.flows.values() {
+            let (mut accepted, mut nonces) = (flow.machine.accepted(), flow.nonces());
+            if let Some((opener, nonce)) = flow.opener() {
+                if flow.tracked.protocol == TCP {
+                    // Taken in at once, which saves a change of the rules later: the packets of the opening itself are told from the flow's.
+                    accepted.push(opener.route());
+                    nonces.push(nonce);
+                } else {
+                    openings.push((flow.tracked.protocol, ends(opener.route())));
+                }
+            }
+            accepted.sort_unstable();
+            if accepted != [flow.tracked.first] || flow.moved > 0 {
+                flows.push(flow.rewriting(&accepted, nonces));
+            }
+        }
+    }
+
+    /// The flow's present network, if it has been moved, is being moved or has been tried.
+    pub(super) fn network_of(&self, tracked: &Tracked) -> Option<u8> {
+        self.flows
+            .values()
+            .find(|flow| flow.is_of(tracked))
+            .map(|flow| flow.way().network)
+    }
+
+    /// The route on which the flow is sent.
+    pub(super) fn route_of(&self, tracked: &Tracked) -> Route {
+        let flow = self.flows.values().find(|flow| flow.is_of(tracked));
+        flow.map_or(tracked.first, |flow| flow.machine.route())
+    }
+
+    /// Whether a move of the flow is under way.
+    pub(super) fn is_busy(&self, tracked: &Tracked) -> bool {
+        self.flows
+            .values()
+            .any(|flow| flow.is_of(tracked) && flow.is_busy())
+    }
+
+    /// In words, where a moved flow is and why.
+    pub(super) fn tell(&self, tracked: &Tracked, networks: &Networks, now: Instant) -> Option<String> {
+        let flow = self
+            .flows
+            .values()
+            .find(|flow| flow.is_of(tracked) && flow.moved > 0)?;
+        let way = flow.way();
+        let through = way
+            .through
+            .map_or(String::new(), |through| format!(" through {through}"));
+        Some(format!(
+            "it was moved here{through} {} s ago: {}; it began on {}, its peer {} follows it, {} in all",
+            now.since(flow.started).as_secs(),
+            flow.why,
+            networks.name(flow.tracked.network),
+            flow.peer,
+            if flow.moved == 1 {
+                "one move".to_owned()
+            } else {
+                format!("{} moves", flow.moved)
+            },
+        ))
+    }
+
+    /// Forgets flows that are over.
+    pub(super) fn sweep(&mut self, live: &BTreeSet<(u8, Route)>, around: &Around<'_>, out: &mut Out) {
+        let over: Vec<u32> = self
+            .flows
+            .iter()
+            .filter(|(_, flow)| !live.contains(&(flow.tracked.protocol, flow.tracked.inside)))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            let Some(mut flow) = self.flows.remove(&id) else {
+                continue;
+            };
+            if let Some(up) = around.link(&flow.peer, flow.way().network) {
+                out.say(up, PeerMessage::Forget { flow: id });
+            }
+            self.finished
+                .extend(flow.fail("the flow has ended".to_owned(), around.now));
+            for (_, way, nonce) in &flow.ways {
+                unrelay(way, *nonce, around, out);
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.flows.values().filter(|flow| flow.moved > 0).count()
+    }
+}
+
+fn unrelay(way: &Way, nonce: u32, around: &Around<'_>, out: &mut Out) {
+    if let Some(through) = &way.through
+        && let Some(up) = around.link(through, way.network)
+    {
+        out.say(up, PeerMessage::Unrelay { nonce });
+    }
+}
+
+impl Flow {
+    fn is_of(&self, tracked: &Tracked) -> bool {
+        (self.tracked.protocol, self.tracked.inside) == (tracked.protocol, tracked.inside)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.attempt.is_some() || self.machine.is_busy()
+    }
+
+    /// How packets go now.
+    fn way(&self) -> Way {
+        self.way_of(self.machine.route())
+    }
+
+    fn way_of(&self, route: Route) -> Way {
+        let known = self.ways.iter().find(|(known, ..)| *known == route);
+        known.map_or(
+            Way {
+                network: self.tracked.network,
+                through: None,
+            },
+            |(_, way, _)| way.clone(),
+        )
+    }
+
+    fn opening(
+        &self,
+        attempt: &Attempt,
+        far: SocketAddr,
+        follower: SocketAddr,
+        around: &Around<'_>,
+    ) -> Stage {
+        let sent = around.numbers.of(&self.machine.accepted()).map(|(sent, _)| sent);
+        let route = Route {
+            near: attempt.near,
+            far,
+        };
+        let sent = sent.filter(|_| self.tracked.protocol == TCP);
+        let protocol = self.tracked.protocol;
+        Stage::Opening(Box::new(Opener::new(
+            protocol,
+            route,
+            follower,
+            attempt.nonce,
+            sent,
+            around.now,
+        )))
+    }
+
+    fn fail(&mut self, why: String, now: Instant) -> Option<Finished> {
+        let attempt = self.attempt.take()?;
+        Some(self.finish(attempt.way, Err(why), now))
+    }
+
+    fn finish(&mut self, way: Way, result: Result<(), String>, now: Instant) -> Finished {
+        Finished {
+            tracked: self.tracked.clone(),
+            way,
+            request: self.request.take(),
+            result,
+            took: now.since(self.started),
+        }
+    }
+
+    fn attempt_on(&mut self, id: u32, around: &Around<'_>, out: &mut Out, finished: &mut Vec<Finished>) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let (way, nonce) = (attempt.way.clone(), attempt.nonce);
+        match &mut attempt.stage {
+            Stage::Asking { tries, due } => {
+                if *due > around.now {
+                    return;
+                }
+                if *tries >= RELAY_TRIES {
+                    let through = way.through.as_deref().unwrap_or_default();
+                    let why = format!("the waypoint {through} does not answer");
+                    finished.extend(self.fail(why, around.now));
+                    return;
+                }
+                (*tries, *due) = (*tries + 1, around.now + RELAY_RETRY);
+                let to = around.link(&self.peer, way.network).map(|up| up.port);
+                let waypoint = way
+                    .through
+                    .as_deref()
+                    .and_then(|through| around.link(through, way.network));
+                if let (Some(port), Some(waypoint)) = (to, waypoint) {
+                    let to = SocketAddr::new(self.tracked.first.far.ip(), port);
+                    let protocol = self.tracked.protocol;
+                    out.say(waypoint, PeerMessage::Relay { nonce, protocol, to });
+                }
+            }
+            Stage::Opening(opener) => {
+                let mut is_asked = false;
+                while let Some(packet) = opener.poll_transmit(around.now) {
+                    is_asked |= packet.step == hawser_wire::opening::Step::Ask;
+                    out.send(around.networks.name(way.network), packet);
+                }
+                let outcome = opener.outcome();
+                let route = opener.route();
+                if is_asked && let Some(up) = around.link(&self.peer, way.network) {
+                    out.say(up, PeerMessage::Expect(self.expect(id, nonce, around)));
+                }
+                match outcome {
+                    None => {}
+                    Some(Outcome::Open(peer)) => {
+                        self.attempt = None;
+                        self.ways.push((route, way, nonce));
+                        let begun = self.machine.migrate(route, peer, around.now);
+                        debug_assert!(begun.is_ok(), "an attempt begins only while the machine is idle");
+                    }
+                    Some(Outcome::NoAnswer) => {
+                        let name = around.networks.name(way.network);
+                        let why = format!(
+                            "{name} lets no opening through (is the peer's port open for TCP and UDP?)"
+                        );
+                        finished.extend(self.fail(why, around.now));
+                    }
+                    Some(Outcome::Unheard) => {
+                        let why = format!("{} does not answer", self.peer);
+                        finished.extend(self.fail(why, around.now));
+                    }
+                }
+            }
+        }
+    }
+
+    fn expect(&self, id: u32, nonce: u32, around: &Around<'_>) -> Expect {
+        Expect {
+            flow: id,
+            nonce,
+            protocol: self.tracked.protocol,
+            near: self.tracked.first.near,
+            far: self.tracked.first.far,
+            numbers: around
+                .numbers
+                .of(&self.machine.accepted())
+                .filter(|_| self.tracked.protocol == TCP),
+        }
+    }
+
+    fn migrate_on(&mut self, id: u32, around: &Around<'_>, out: &mut Out, finished: &mut Vec<Finished>) {
+        self.machine.handle_timeout(around.now);
+        while let Some((order, by)) = self.machine.poll_transmit(around.now) {
+            if let Some(up) = around.link(&self.peer, self.way_of(by).network) {
+                let message = PeerMessage::Order {
+                    flow: id,
+                    generation: order.generation,
+                    is_switch: order.is_switch,
+                    route: ends(order.route),
+                    keep: ends(order.keep),
+                };
+                out.say(up, message);
+            }
+        }
+        while let Some(event) = self.machine.poll_event() {
+            let latest = self
+                .ways
+                .last()
+                .map_or_else(|| self.way(), |(_, way, _)| way.clone());
+            match event {
+                Event::Rerouted => {}
+                Event::Moved => {
+                    self.moved += 1;
+                    finished.push(self.finish(latest, Ok(()), around.now));
+                }
+                Event::Failed => {
+                    let why = format!("{} has not confirmed it", self.peer);
+                    finished.push(self.finish(latest, Err(why), around.now));
+                }
+            }
+        }
+        let accepted = self.machine.accepted();
+        let (kept, over): (Vec<_>, Vec<_>) = self
+            .ways
+            .drain(..)
+            .partition(|(route, ..)| accepted.contains(route));
+        self.ways = kept;
+        for (_, way, nonce) in &over {
+            unrelay(way, *nonce, around, out);
+        }
+    }
+
+    fn nonces(&self) -> Vec<u32> {
+        self.ways.iter().map(|(.., nonce)| *nonce).collect()
+    }
+
+    fn opener(&self) -> Option<(&Opener, u32)> {
+        let attempt = self.attempt.as_ref()?;
+        match &attempt.stage {
+            Stage::Opening(opener) => Some((opener, attempt.nonce)),
+            Stage::Asking { .. } => None,
+        }
+    }
+
+    fn rewriting(&self, accepted: &[Route], openings: Vec<u32>) -> Moved {
+        let route = self.machine.route();
+        let is_first = self.moved == 0 && route == self.tracked.first;
+        Moved {
+            protocol: self.tracked.protocol,
+            inside: ends(self.tracked.inside),
+            first: ends(self.tracked.first),
+            route: ends(route),
+            accepted: accepted.iter().copied().map(ends).collect(),
+            openings,
+            mark: (!is_first).then(|| mark(reason::MOVED, self.way().network)),
+            zone: self.tracked.zone,
+        }
+    }
+}
+
+const TCP: u8 = hawser_wire::inner::protocol::TCP;
+/// Above what Linux gives to programs by itself (32768 to 60999).
+const PORTS: std::ops::RangeInclusive<u16> = 61_000..=65_535;
+/// A waypoint that is there answers within a round trip.
+const RELAY_RETRY: Duration = Duration::from_millis(500);
+const RELAY_TRIES: u32 = 6;

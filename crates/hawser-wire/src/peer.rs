@@ -1,0 +1,484 @@
+//! Peer messages: what two hosts that both run Hawser say to each other to move a flow, and what a waypoint is asked.
+//!
+//! The frame is that of [`control`](crate::control): a length, a type, fields. Addresses are a family byte, the address and the port. The channel is
+//! TLS 1.3 with both keys known, so bytes come from an authenticated peer, which may still be mistaken or hostile: parsing is total.
+
+use std::net::SocketAddr;
+
+use crate::control::{MAX_FRAME, PREFIX, ParseError, Reader, Refusal, TOKEN_LEN, put_text};
+
+/// The version of the peer protocol that this code speaks.
+pub const VERSION: u16 = 1;
+
+/// One message. A *mover* has dialled; a *follower* or *waypoint* was dialled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerMessage {
+    /// Mover: the first message of a connection.
+    Hello(PeerHello),
+    /// Dialled side: the mover is in.
+    Welcome {
+        /// Where openings go to (TCP and UDP).
+        port: u16,
+        /// The mover's address as it is seen here.
+        seen: SocketAddr,
+    },
+    /// Dialled side: the mover is not in. The connection ends.
+    Refused(Refusal),
+    /// Mover: an opening is on its way, for this flow.
+    Expect(Expect),
+    /// Follower or waypoint: the opening of this number has arrived.
+    Opened {
+        /// Which opening.
+        nonce: u32,
+        /// Where it came from, as seen here: the new route's far end.
+        seen: SocketAddr,
+    },
+    /// Follower or waypoint: no opening of this number is waited for.
+    Unexpected {
+        /// Which opening.
+        nonce: u32,
+        /// Why.
+        reason: Unexpected,
+    },
+    /// Mover: an order of the migration.
+    Order {
+        /// Which flow, as in [`Expect`].
+        flow: u32,
+        /// Grows with every migration.
+        generation: u32,
+        /// Whether to send on the route now, or only to accept it.
+        is_switch: bool,
+        /// The new route, as the follower sees it: near and far.
+        route: (SocketAddr, SocketAddr),
+        /// The route to go on accepting.
+        keep: (SocketAddr, SocketAddr),
+    },
+    /// Follower: the order of this generation is carried out.
+    Answer {
+        /// Which flow.
+        flow: u32,
+        /// Whose.
+        generation: u32,
+        /// What was asked for.
+        is_switch: bool,
+    },
+    /// Mover: the flow is over.
+    Forget {
+        /// Which flow.
+        flow: u32,
+    },
+    /// Mover to waypoint: asks for a way to a host. The answer to its opening comes from there.
+    Relay {
+        /// Names the way.
+        nonce: u32,
+        /// IP protocol.
+        protocol: u8,
+        /// Where it leads.
+        to: SocketAddr,
+    },
+    /// Waypoint: send the opening here.
+    Relayed {
+        /// Which way.
+        nonce: u32,
+        /// The port at the waypoint.
+        port: u16,
+    },
+    /// Mover to waypoint: the way is not needed any more.
+    Unrelay {
+        /// Which way.
+        nonce: u32,
+    },
+}
+
+/// How a mover presents itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PeerHello {
+    /// The highest version of this protocol that it speaks.
+    pub version: u16,
+    /// The token of an invitation, while it is not enrolled.
+    pub enrol_token: Option<[u8; TOKEN_LEN]>,
+    /// What the machine calls itself: for the log only.
+    pub name_hint: String,
+}
+
+impl core::fmt::Debug for PeerHello {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("PeerHello")
+            .field("version", &self.version)
+            .field("enrol_token", &self.enrol_token.map(|_| "redacted"))
+            .field("name_hint", &self.name_hint)
+            .finish()
+    }
+}
+
+/// A flow that is to be moved, and the opening of its new route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expect {
+    /// The mover's number for the flow.
+    pub flow: u32,
+    /// Names the opening.
+    pub nonce: u32,
+    /// IP protocol.
+    pub protocol: u8,
+    /// The flow's first addresses as the mover sends them: its own. A translator on the way may have changed it.
+    pub near: SocketAddr,
+    /// And the follower's.
+    pub far: SocketAddr,
+    /// Of TCP: what the mover sends next and what it has acknowledged, of late. Only who takes part in a flow knows.
+    pub numbers: Option<(u32, u32)>,
+}
+
+/// Why an opening is not waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unexpected {
+    /// No such flow ends here, or more than one could be meant.
+    #[error("it knows no such flow")]
+    UnknownFlow,
+    /// It has too much to do already.
+    #[error("it moves too many flows already")]
+    Busy,
+    /// It does not do that.
+    #[error("it does not do that")]
+    NotHere,
+}
+
+impl Unexpected {
+    fn code(self) -> u8 {
+        match self {
+            Self::UnknownFlow => 1,
+            Self::Busy => 2,
+            Self::NotHere => 3,
+        }
+    }
+
+    fn from_code(code: u8) -> Result<Self, ParseError> {
+        match code {
+            1 => Ok(Self::UnknownFlow),
+            2 => Ok(Self::Busy),
+            3 => Ok(Self::NotHere),
+            _ => Err(ParseError::Field("reason")),
+        }
+    }
+}
+
+impl PeerMessage {
+    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)` when more bytes are needed.
+    ///
+    /// # Errors
+    /// Any [`ParseError`]: the stream cannot be continued.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
+        let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let len = usize::from(u16::from_be_bytes(*prefix));
+        if len == 0 || len > MAX_FRAME - PREFIX {
+            return Err(ParseError::Length(len));
+        }
+        let Some(body) = rest.get(..len) else {
+            return Ok(None);
+        };
+        let mut r = Reader(body);
+        let message = Self::parse_body(&mut r)?;
+        match r.0.len() {
+            0 => Ok(Some((message, PREFIX + len))),
+            extra => Err(ParseError::Trailing(extra)),
+        }
+    }
+
+    fn parse_body(r: &mut Reader<'_>) -> Result<Self, ParseError> {
+        Ok(match r.u8()? {
+            1 => Self::Hello(PeerHello {
+                version: r.u16()?,
+                enrol_token: if r.flag("has token")? {
+                    Some(r.array()?)
+                } else {
+                    None
+                },
+                name_hint: r.text("name hint")?,
+            }),
+            2 => Self::Welcome {
+                port: r.u16()?,
+                seen: r.socket()?,
+            },
+            3 => Self::Refused(Refusal::from_code(r.u8()?)),
+            4 => Self::Expect(Expect {
+                flow: r.u32()?,
+                nonce: r.u32()?,
+                protocol: r.u8()?,
+                near: r.socket()?,
+                far: r.socket()?,
+                numbers: if r.flag("has numbers")? {
+                    Some((r.u32()?, r.u32()?))
+                } else {
+                    None
+                },
+            }),
+            5 => Self::Opened {
+                nonce: r.u32()?,
+                seen: r.socket()?,
+            },
+            6 => Self::Unexpected {
+                nonce: r.u32()?,
+                reason: Unexpected::from_code(r.u8()?)?,
+            },
+            7 => Self::Order {
+                flow: r.u32()?,
+                generation: r.u32()?,
+                is_switch: r.flag("is switch")?,
+                route: (r.socket()?, r.socket()?),
+                keep: (r.socket()?, r.socket()?),
+            },
+            8 => Self::Answer {
+                flow: r.u32()?,
+                generation: r.u32()?,
+                is_switch: r.flag("is switch")?,
+            },
+            9 => Self::Forget { flow: r.u32()? },
+            10 => Self::Relay {
+                nonce: r.u32()?,
+                protocol: r.u8()?,
+                to: r.socket()?,
+            },
+            11 => Self::Relayed {
+                nonce: r.u32()?,
+                port: r.u16()?,
+            },
+            12 => Self::Unrelay { nonce: r.u32()? },
+            other => return Err(ParseError::Type(other)),
+        })
+    }
+
+    /// Appends the frame to `out`. Text that is too long is cut.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0, 0]);
+        self.emit_body(out);
+        let len = u16::try_from(out.len() - start - PREFIX).expect("every message is within its bound");
+        out[start..start + PREFIX].copy_from_slice(&len.to_be_bytes());
+    }
+
+    fn emit_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello(hello) => {
+                out.push(1);
+                out.extend_from_slice(&hello.version.to_be_bytes());
+                out.push(u8::from(hello.enrol_token.is_some()));
+                out.extend(hello.enrol_token.iter().flatten());
+                put_text(out, &hello.name_hint);
+            }
+            Self::Welcome { port, seen } => {
+                out.push(2);
+                out.extend_from_slice(&port.to_be_bytes());
+                put_socket(out, *seen);
+            }
+            Self::Refused(reason) => out.extend_from_slice(&[3, reason.code()]),
+            Self::Expect(expect) => {
+                put_numbers(out, 4, &[expect.flow, expect.nonce]);
+                out.push(expect.protocol);
+                put_socket(out, expect.near);
+                put_socket(out, expect.far);
+                out.push(u8::from(expect.numbers.is_some()));
+                if let Some((next, acknowledged)) = expect.numbers {
+                    out.extend_from_slice(&next.to_be_bytes());
+                    out.extend_from_slice(&acknowledged.to_be_bytes());
+                }
+            }
+            Self::Opened { nonce, seen } => {
+                put_numbers(out, 5, &[*nonce]);
+                put_socket(out, *seen);
+            }
+            Self::Unexpected { nonce, reason } => {
+                put_numbers(out, 6, &[*nonce]);
+                out.push(reason.code());
+            }
+            Self::Order {
+                flow,
+                generation,
+                is_switch,
+                route,
+                keep,
+            } => {
+                put_numbers(out, 7, &[*flow, *generation]);
+                out.push(u8::from(*is_switch));
+                for address in [route.0, route.1, keep.0, keep.1] {
+                    put_socket(out, address);
+                }
+            }
+            Self::Answer {
+                flow,
+                generation,
+                is_switch,
+            } => {
+                put_numbers(out, 8, &[*flow, *generation]);
+                out.push(u8::from(*is_switch));
+            }
+            Self::Forget { flow } => put_numbers(out, 9, &[*flow]),
+            Self::Relay { nonce, protocol, to } => {
+                put_numbers(out, 10, &[*nonce]);
+                out.push(*protocol);
+                put_socket(out, *to);
+            }
+            Self::Relayed { nonce, port } => {
+                put_numbers(out, 11, &[*nonce]);
+                out.extend_from_slice(&port.to_be_bytes());
+            }
+            Self::Unrelay { nonce } => put_numbers(out, 12, &[*nonce]),
+        }
+    }
+}
+
+fn put_numbers(out: &mut Vec<u8>, kind: u8, numbers: &[u32]) {
+    out.push(kind);
+    for number in numbers {
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+}
+
+fn put_socket(out: &mut Vec<u8>, address: SocketAddr) {
+    match address {
+        SocketAddr::V4(v4) => {
+            out.push(4);
+            out.extend_from_slice(&v4.ip().octets());
+        }
+        SocketAddr::V6(v6) => {
+            out.push(6);
+            out.extend_from_slice(&v6.ip().octets());
+        }
+    }
+    out.extend_from_slice(&address.port().to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn socket() -> impl Strategy<Value = SocketAddr> {
+        prop_oneof![
+            (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from),
+            (any::<[u8; 16]>(), any::<u16>()).prop_map(SocketAddr::from),
+        ]
+    }
+
+    fn message() -> impl Strategy<Value = PeerMessage> {
+        let hello = (any::<u16>(), any::<Option<[u8; 16]>>(), "[a-z ]{0,40}").prop_map(
+            |(version, enrol_token, name_hint)| {
+                PeerMessage::Hello(PeerHello {
+                    version,
+                    enrol_token,
+                    name_hint,
+                })
+            },
+        );
+        let expect = (
+            any::<(u32, u32, u8)>(),
+            socket(),
+            socket(),
+            any::<Option<(u32, u32)>>(),
+        )
+            .prop_map(|((flow, nonce, protocol), near, far, numbers)| {
+                PeerMessage::Expect(Expect {
+                    flow,
+                    nonce,
+                    protocol,
+                    near,
+                    far,
+                    numbers,
+                })
+            });
+        let order = (
+            any::<(u32, u32, bool)>(),
+            (socket(), socket()),
+            (socket(), socket()),
+        )
+            .prop_map(
+                |((flow, generation, is_switch), route, keep)| PeerMessage::Order {
+                    flow,
+                    generation,
+                    is_switch,
+                    route,
+                    keep,
+                },
+            );
+        let answer =
+            any::<(u32, u32, bool)>().prop_map(|(flow, generation, is_switch)| PeerMessage::Answer {
+                flow,
+                generation,
+                is_switch,
+            });
+        let reason = prop_oneof![
+            Just(Unexpected::UnknownFlow),
+            Just(Unexpected::Busy),
+            Just(Unexpected::NotHere)
+        ];
+        prop_oneof![
+            hello,
+            expect,
+            order,
+            answer,
+            (any::<u16>(), socket()).prop_map(|(port, seen)| PeerMessage::Welcome { port, seen }),
+            Just(PeerMessage::Refused(Refusal::NotEnrolled)),
+            (any::<u32>(), socket()).prop_map(|(nonce, seen)| PeerMessage::Opened { nonce, seen }),
+            (any::<u32>(), reason).prop_map(|(nonce, reason)| PeerMessage::Unexpected { nonce, reason }),
+            any::<u32>().prop_map(|flow| PeerMessage::Forget { flow }),
+            (any::<(u32, u8)>(), socket()).prop_map(|((nonce, protocol), to)| PeerMessage::Relay {
+                nonce,
+                protocol,
+                to
+            }),
+            any::<(u32, u16)>().prop_map(|(nonce, port)| PeerMessage::Relayed { nonce, port }),
+            any::<u32>().prop_map(|nonce| PeerMessage::Unrelay { nonce }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn survives_its_bytes_and_every_cut_waits_for_more(message in message()) {
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes);
+            prop_assert!(bytes.len() <= MAX_FRAME);
+            for cut in 0..bytes.len() {
+                prop_assert_eq!(PeerMessage::parse(&bytes[..cut]), Ok(None));
+            }
+            let len = bytes.len();
+            prop_assert_eq!(PeerMessage::parse(&bytes), Ok(Some((message, len))));
+        }
+
+        #[test]
+        fn any_bytes_parse_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = PeerMessage::parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let hello = PeerHello {
+            version: 1,
+            enrol_token: Some([77; 16]),
+            name_hint: String::new(),
+        };
+        assert!(!format!("{hello:?}").contains("77"));
+    }
+
+    #[test]
+    fn a_byte_too_many_and_values_out_of_range_are_named() {
+        let parse = |body: &[u8]| {
+            let mut frame = (body.len() as u16).to_be_bytes().to_vec();
+            frame.extend_from_slice(body);
+            PeerMessage::parse(&frame)
+        };
+        assert_eq!(parse(&[9, 0, 0, 0, 1, 7]), Err(ParseError::Trailing(1)));
+        assert_eq!(parse(&[99]), Err(ParseError::Type(99)));
+        assert_eq!(parse(&[6, 0, 0, 0, 1, 9]), Err(ParseError::Field("reason")));
+        assert_eq!(
+            parse(&[8, 0, 0, 0, 1, 0, 0, 0, 1, 2]),
+            Err(ParseError::Field("is switch"))
+        );
+        assert_eq!(
+            parse(&[5, 0, 0, 0, 1, 5]),
+            Err(ParseError::Field("address family"))
+        );
+        assert_eq!(parse(&[5, 0, 0, 0]), Err(ParseError::Truncated));
+    }
+}

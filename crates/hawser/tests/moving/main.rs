@@ -1,0 +1,378 @@
+//! Live flows are moved from one network to another, with real daemons, real TCP and translators that forgive nothing.
+
+mod world;
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use world::{Download, LOADED, PORT, ROUND_TRIP, SERVER, World};
+
+const FLOW: &str = "203.0.113.2:8000";
+
+fn other(network: &str) -> &'static str {
+    if network == "wifi" { "lte" } else { "wifi" }
+}
+
+fn moves() -> usize {
+    let asked = std::env::var("HAWSER_MOVES").ok();
+    asked.and_then(|count| count.parse().ok()).unwrap_or(30)
+}
+
+/// Thirty times; a thousand with `HAWSER_MOVES=1000`.
+#[test]
+fn a_download_goes_back_and_forth_without_a_byte_wrong() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let moves = moves();
+    let download = Download::start(&world.lab.client);
+    assert_eq!(download.local.ip().to_string(), "100.64.0.2");
+    let before = download.rate_over(Duration::from_secs(2));
+    let mut at = world.network_of(FLOW);
+    let (mut took, mut gaps) = (Vec::new(), Vec::new());
+    for number in 0..moves {
+        let start = Instant::now();
+        at = other(&at).to_owned();
+        took.push(world.move_to(FLOW, &at));
+        std::thread::sleep(4 * ROUND_TRIP);
+        gaps.push(download.longest_gap(start));
+        assert_eq!(download.trouble(), None, "after {number} moves\n{}", world.logs());
+    }
+    let after = download.rate_over(Duration::from_secs(2));
+    assert_eq!(world.network_of(FLOW), at);
+    took.sort_unstable();
+    gaps.sort_unstable();
+    eprintln!(
+        "{moves} moves: median {:?}, longest {:?}; time without data around one: median {:?}, longest {:?}; {before:.3e} bit/s before, {after:.3e} after",
+        took[took.len() / 2],
+        took[took.len() - 1],
+        gaps[gaps.len() / 2],
+        gaps[gaps.len() - 1],
+    );
+    assert!(
+        gaps[gaps.len() / 2] <= 2 * LOADED,
+        "a move stops the download: {gaps:?}"
+    );
+    assert!(after > 0.8 * before, "{before} {after}");
+    assert_eq!(download.trouble(), None);
+}
+
+#[test]
+fn explain_tells_of_it_on_both_sides_and_the_traffic_is_where_it_says() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let download = Download::start(&world.lab.client);
+    std::thread::sleep(Duration::from_millis(500));
+    let to = other(&world.network_of(FLOW));
+    world.move_to(FLOW, to);
+    let why = |place| {
+        let explained = world.ask(place, &["explain", FLOW]);
+        explained["flows"][0]["why"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let (here, there) = (why("client"), why("server"));
+    assert!(
+        here.contains("you asked for it") && here.contains("its peer server follows it"),
+        "{here}"
+    );
+    assert!(
+        there.contains("laptop, has moved it") && there.contains("still sees"),
+        "{there}"
+    );
+    let counted = |name: &str| {
+        let path = format!("/sys/class/net/{name}/statistics/rx_bytes");
+        let output = world
+            .lab
+            .client
+            .command("cat")
+            .arg(path)
+            .output()
+            .expect("cat runs");
+        String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .parse::<u64>()
+            .expect("a number")
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    let before = [counted(to), counted(other(to))];
+    let received = download.received();
+    std::thread::sleep(Duration::from_secs(1));
+    let carried = download.received() - received;
+    // What came before and was read only now is the reason for not asking for all of it.
+    assert!(counted(to) - before[0] > carried / 2, "{carried}");
+    assert!(counted(other(to)) - before[1] < carried / 20);
+    let status = world.ask("client", &["status"]);
+    assert_eq!(
+        (&status["moving"]["moved"], &status["moving"]["port"]),
+        (&1.into(), &serde_json::Value::Null)
+    );
+}
+
+#[test]
+fn a_download_survives_the_end_of_its_network_and_of_the_next() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let download = Download::start(&world.lab.client);
+    let full = download.rate_over(Duration::from_secs(2));
+    for how in ["down", "silent"] {
+        let from = world.network_of(FLOW);
+        let start = Instant::now();
+        if how == "down" {
+            world.ip("client", &format!("link set {from} down"));
+        } else {
+            silence(&world, &from, true);
+        }
+        world.wait_until("the flow is on the other network", || {
+            download.longest_gap(start) > 3 * world::NOTABLE && world.network_of(FLOW) == other(&from)
+        });
+        std::thread::sleep(Duration::from_millis(1_500));
+        let rate = download.rate_over(Duration::from_secs(1));
+        eprintln!(
+            "{how}: {:?} without data, then {rate:.3e} of {full:.3e} bit/s",
+            download.longest_gap(start)
+        );
+        assert_eq!(download.trouble(), None, "{how}\n{}", world.logs());
+        assert!(rate > 0.8 * full, "{how}: {rate} of {full}");
+        if how == "down" {
+            let number = if from == "wifi" { 1 } else { 2 };
+            world.ip("client", &format!("link set {from} up"));
+            world.ip(
+                "client",
+                &format!("route replace default via 10.77.{number}.1 dev {from} metric 10{number}"),
+            );
+        } else {
+            silence(&world, &from, false);
+        }
+        world.wait_for_links(2);
+    }
+}
+
+/// Swallows everything at the far end of a network.
+fn silence(world: &World, network: &str, is_on: bool) {
+    let device = if network == "wifi" { "gw1" } else { "gw2" };
+    let rules = if is_on {
+        format!(
+            "table inet silence {{ \nchain in {{ type filter hook prerouting priority -400; iifname \"{device}\" drop; \n}}\n\
+             chain out {{ type filter hook postrouting priority 400; oifname \"{device}\" drop; \n}}\n}}\n"
+        )
+    } else {
+        "delete table inet silence\n".to_owned()
+    };
+    world.nft(&world.lab.net, &rules);
+}
+
+#[test]
+fn datagrams_move_and_their_server_sees_the_same_sender() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let socket = world
+        .lab
+        .client
+        .run(|| UdpSocket::bind(("0.0.0.0", 0)))
+        .expect("a socket");
+    socket.connect((SERVER, PORT)).expect("connected");
+    socket
+        .set_read_timeout(Some(Duration::from_secs(2)))
+        .expect("set");
+    let ask = |text: &str| {
+        socket.send(text.as_bytes()).expect("sent");
+        let mut buffer = [0; 100];
+        let len = socket.recv(&mut buffer).expect("an answer");
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    };
+    let (first, _) = (ask("0").replace(" 0", ""), ask("again"));
+    std::thread::sleep(Duration::from_secs(1));
+    for number in 1..6 {
+        let to = other(&world.network_of("udp "));
+        world.move_to("udp ", to);
+        assert_eq!(ask(&number.to_string()), format!("{first} {number}"));
+        assert_eq!(world.network_of("udp "), to);
+    }
+}
+
+#[test]
+fn a_download_goes_through_a_waypoint_and_back() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let _hub = world.start_hub();
+    world.wait_for_links(4);
+    let download = Download::start(&world.lab.client);
+    let before = download.rate_over(Duration::from_secs(2));
+    let mut at = world.network_of(FLOW);
+    let moves = moves() / 3;
+    let (mut took, mut gaps) = (Vec::new(), Vec::new());
+    for number in 0..moves {
+        let start = Instant::now();
+        let through = number % 2 == 0;
+        if through {
+            let passed = world.passed_hub();
+            took.push(world.move_through(FLOW, &at, Some("hub")));
+            std::thread::sleep(4 * ROUND_TRIP);
+            assert!(
+                world.passed_hub() > passed + 10_000,
+                "it is elsewhere\n{}",
+                world.logs()
+            );
+            let explained = world.ask("client", &["explain", FLOW]);
+            assert!(
+                explained.to_string().contains("moved here through hub"),
+                "{explained}"
+            );
+        } else {
+            at = other(&at).to_owned();
+            took.push(world.move_to(FLOW, &at));
+            std::thread::sleep(4 * ROUND_TRIP);
+        }
+        gaps.push(download.longest_gap(start));
+        assert_eq!(download.trouble(), None, "after {number} moves\n{}", world.logs());
+    }
+    let after = download.rate_over(Duration::from_secs(2));
+    took.sort_unstable();
+    gaps.sort_unstable();
+    eprintln!(
+        "{moves} moves through a waypoint and back: median {:?}, longest {:?}; time without data around one: median {:?}, longest {:?}; {before:.3e} bit/s before, {after:.3e} after",
+        took[took.len() / 2],
+        took[took.len() - 1],
+        gaps[gaps.len() / 2],
+        gaps[gaps.len() - 1],
+    );
+    assert!(
+        gaps[gaps.len() / 2] <= 2 * LOADED,
+        "a move stops the download: {gaps:?}"
+    );
+    assert!(after > 0.8 * before, "{before} {after}");
+}
+
+#[test]
+fn ipv6_moves_too() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up_at("[2001:db8:113::2]:4443");
+    let download = Download::from(&world.lab.client, "2001:db8:113::2");
+    std::thread::sleep(Duration::from_millis(500));
+    for _ in 0..4 {
+        let to = other(&world.network_of("tcp "));
+        world.move_to("tcp ", to);
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(download.trouble(), None, "{}", world.logs());
+        assert_eq!(world.network_of("tcp "), to);
+    }
+    assert!(download.rate_over(Duration::from_secs(1)) > 10e6);
+}
+
+#[test]
+fn a_network_that_gets_another_address_keeps_its_download() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let download = Download::start(&world.lab.client);
+    let full = download.rate_over(Duration::from_secs(1));
+    let at = world.network_of(FLOW);
+    let number = if at == "wifi" { 1 } else { 2 };
+    let start = Instant::now();
+    world.ip("client", &format!("addr add 10.77.{number}.77/24 dev {at}"));
+    world.ip("client", &format!("addr del 10.77.{number}.2/24 dev {at}"));
+    // The kernel has taken the routes that hung on the old address.
+    world.ip("client", &format!("addr replace 10.77.{number}.77/24 dev {at}"));
+    world.ip(
+        "client",
+        &format!("route replace default via 10.77.{number}.1 dev {at} metric 10{number}"),
+    );
+    world.wait_until("the flow goes on", || {
+        download.longest_gap(start) > 3 * world::NOTABLE || world.network_of(FLOW) != at
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    let rate = download.rate_over(Duration::from_secs(1));
+    assert_eq!(download.trouble(), None, "{}", world.logs());
+    assert!(rate > 0.8 * full, "{rate} of {full}\n{}", world.logs());
+}
+
+#[test]
+fn what_cannot_be_moved_is_said_in_one_line() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let said = |arguments: &[&str]| {
+        let output = world.run("client", arguments);
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).trim().to_owned();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        (output.status.code(), text)
+    };
+    let (code, text) = said(&["move", FLOW, "--to", "wifi"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("no flow that could be moved contains \"203.0.113.2:8000\""),
+        "{text}"
+    );
+    let (code, text) = said(&["move", FLOW, "--to", "eth9"]);
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        text,
+        "hawser: --to eth9: there is no such network now; there are: wifi, lte"
+    );
+    let download = Download::start(&world.lab.client);
+    std::thread::sleep(Duration::from_millis(300));
+    let (code, text) = said(&["move", FLOW, "--to", "lte", "--through", "nobody"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("no peer is called nobody"), "{text}");
+    world.keep("client", &["peer", "leave", "server"]);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let (code, text) = said(&["move", FLOW, "--to", "lte"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("no known peer has the address 203.0.113.2"),
+        "{text}"
+    );
+    assert_eq!(download.trouble(), None);
+}
+
+#[test]
+fn a_guest_whose_leave_is_taken_back_moves_nothing() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let download = Download::start(&world.lab.client);
+    std::thread::sleep(Duration::from_millis(500));
+    let at = world.network_of(FLOW);
+    world.keep("server", &["peer", "revoke", "laptop"]);
+    let answer = world.ask("client", &["move", FLOW, "--to", other(&at)]);
+    assert_eq!(answer["flows"][0]["moved"], false, "{answer}");
+    assert_eq!(world.network_of(FLOW), at);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(download.trouble(), None);
+}
+
+#[test]
+fn nothing_is_left_after_down_nor_after_a_crash() {
+    let Some(world) = World::new() else { return };
+    let before = ["client", "server"].map(|place| world.system(place));
+    for crash in [false, true] {
+        let mut daemons = world.up();
+        let download = Download::start(&world.lab.client);
+        std::thread::sleep(Duration::from_millis(500));
+        // The kernel still remembers the one before.
+        let flow = format!("{} -> ", download.local);
+        let at = world.network_of(&flow);
+        world.move_to(&flow, other(&at));
+        assert!(
+            world.system("client").contains("hawser_moved")
+                && world.system("server").contains("hawser_moved")
+        );
+        drop(download);
+        if crash {
+            for daemon in &mut daemons {
+                daemon.0.kill().expect("killed");
+                daemon.0.wait().expect("ended");
+            }
+        }
+        for place in ["client", "server"] {
+            let output = world.run(place, &["down"]);
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        assert_eq!(["client", "server"].map(|place| world.system(place)), before);
+        drop(daemons);
+        world.keep("server", &["peer", "revoke", "laptop"]);
+    }
+}
