@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   0x4857 RR NN   NN  network, from 2; 0: none asked for; 1: Hawser's own packets
-//!                  RR  reason: intents 1 to 5, then as in [`reason`]
+//!                  RR  reason: intents 1 to 5, then as in [`reason`]; with network 0 also what [`MULTIPATH_MARK`] says
 //! ```
 //!
 //! A program chooses for itself by putting `0x485700NN` on its socket (`SO_MARK`), or an intent by `0x48570R00`. What comes in over a network gets that network's
@@ -25,6 +25,8 @@ pub const MARK: u32 = 0x4857_0000;
 pub const MARK_MASK: u32 = 0xffff_0000;
 /// What says the network.
 pub const NETWORK_MASK: u32 = 0xffff_00ff;
+/// The mark of an MPTCP subflow whose address nobody has chosen yet.
+pub const MULTIPATH_MARK: u32 = MARK | (reason::MULTIPATH as u32) << 8;
 /// The name of the nftables table.
 pub const TABLE: &str = "hawser_direct";
 /// The numbers that networks may have.
@@ -40,6 +42,8 @@ pub mod reason {
     pub const CAME_IN: u8 = 7;
     /// No rule was for it.
     pub const DEFAULT: u8 = 8;
+    /// It is a subflow of MPTCP.
+    pub const MULTIPATH: u8 = 9;
     /// The first rule of the configuration; the others follow.
     pub const FIRST_RULE: u8 = 16;
 }
@@ -201,6 +205,7 @@ impl Ruleset {
     fn output(&self) -> String {
         let interface = &self.interface;
         let chosen = self.chosen();
+        let subflows = self.subflows();
         let is_flow = format!("& {MARK_MASK:#x} == {MARK:#x}");
         format!(
             "chain output {{
@@ -209,7 +214,7 @@ impl Ruleset {
   meta mark {OUTER_MARK:#x} accept
   ct mark {is_flow} meta mark set ct mark accept
 {chosen}  meta mark & 0xffffff00 == {MARK:#x} reject with icmpx no-route
-  oifname != \"{interface}\" accept
+{subflows}  oifname != \"{interface}\" accept
   ip daddr {{ 224.0.0.0/4, 255.255.255.255 }} drop
   ip6 daddr {{ fe80::/10, ff00::/8 }} drop
   {BROKEN}
@@ -242,6 +247,22 @@ impl Ruleset {
             }
         }
         text
+    }
+
+    /// Subflows of MPTCP go where the routes lead them, by their address; what is left is to remember where that was.
+    fn subflows(&self) -> String {
+        if self.networks.is_empty() {
+            return String::new();
+        }
+        let pairs = self.networks.iter().map(|port| {
+            let mark = mark(reason::MULTIPATH, port.number);
+            format!("\"{}\" : {mark:#x}", port.device)
+        });
+        let pairs: Vec<_> = pairs.collect();
+        format!(
+            "  meta mark {MULTIPATH_MARK:#x} ct mark set oifname map {{ {} }} accept\n",
+            pairs.join(", ")
+        )
     }
 
     /// What it forwards for others, and what comes in.

@@ -1,5 +1,6 @@
 //! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
 
+mod multipath;
 mod network_tables;
 
 use std::ffi::CString;
@@ -53,6 +54,9 @@ pub enum SystemError {
         /// Why.
         source: io::Error,
     },
+    /// The path manager of MPTCP refuses.
+    #[error("the path manager of MPTCP refuses")]
+    Multipath(#[source] io::Error),
     /// A program is missing or fails.
     #[error("{program} failed: {message}")]
     Program {
@@ -343,6 +347,9 @@ impl System {
                     .await
             }
             Entry::NetworkTable { number } => self.empty_table(*number).await,
+            Entry::MultipathRule { ipv6 } => self.remove_rule(multipath::rule(*ipv6)).await,
+            Entry::MultipathEndpoint { address } => multipath::undo_endpoint(*address),
+            Entry::MultipathLimit { old, new } => multipath::undo_limit(*old, *new),
             Entry::ClosedTunnel { ipv6 } => self.delete_route(closed_tunnel(*ipv6)).await,
             Entry::NftTable { table } => drop_table(table),
             Entry::Sysctl { key, old, new } => match read_sysctl(key) {

@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use crate::enrolment::Pool;
 use crate::invitation::HubAddress;
-pub use direct::{DirectConfig, NetworkChoice, RuleConfig, Spread};
+pub use direct::{DirectConfig, MultipathPart, NetworkChoice, RuleConfig, Spread};
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
     Day, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
@@ -138,6 +138,8 @@ pub struct NetworkConfig {
     pub cost: u32,
     /// Direct mode: who is asked whether the network is alive, in place of the gateway.
     pub probe: Option<IpAddr>,
+    /// Direct mode: what it does for MPTCP connections.
+    pub mptcp: MultipathPart,
     /// Direct mode: what it may carry in a month, both ways together.
     pub quota: Option<Size>,
     /// The day of the month on which the quota begins anew.

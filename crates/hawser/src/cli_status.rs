@@ -170,7 +170,7 @@ fn render_direct(status: &Value) -> String {
     let networks = list(&status["networks"]).iter();
     let rows: Vec<_> = networks.map(direct_row).collect();
     let heads = [
-        "network", "state", "up", "down", "rtt", "share", "flows", "mark", "used",
+        "network", "state", "up", "down", "rtt", "share", "flows", "mptcp", "mark", "used",
     ];
     out.push_str(&columns(&heads, &rows, ""));
     out
@@ -190,6 +190,7 @@ fn direct_row(network: &Value) -> Vec<String> {
             trip.map_or("-".to_owned(), |trip| format!("{trip:.1} ms")),
             format!("{:.0} %", shares[0].max(shares[1]) * 100.0),
             number(&network["flows"]).to_string(),
+            network["mptcp"].as_str().unwrap_or("no").to_owned(),
             text(&network["mark"]).to_owned(),
             used(&network["usage"]),
         ]);
@@ -367,7 +368,7 @@ mod tests {
             "role": "direct", "state": "up", "interface": "hawser0", "inner": ["100.64.0.2"], "uptime_s": 5,
             "networks": [
                 { "name": "wlan0", "used": true, "state": "active", "rtt_ms": 2.0, "share_v4": 0.25, "share_v6": null,
-                  "send_bps": 0, "receive_bps": 2_000_000, "flows": 3, "mark": "0x48570002",
+                  "send_bps": 0, "receive_bps": 2_000_000, "flows": 3, "mptcp": "backup", "mark": "0x48570002",
                   "usage": { "total_bytes": 1_500, "quota_bytes": 10_000_000 } },
                 { "name": "docker0", "used": false, "state": "not used" },
             ],
@@ -379,7 +380,7 @@ mod tests {
         );
         assert!(
             shown.contains(
-                "wlan0    active    0 bit/s  2.0 Mbit/s  2.0 ms  25 %   3      0x48570002  1.5 kB of 10.0 MB"
+                "wlan0    active    0 bit/s  2.0 Mbit/s  2.0 ms  25 %   3      backup  0x48570002  1.5 kB of 10.0 MB"
             ),
             "{shown}"
         );

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hawser_linux::direct::{Match, Protocol};
 use hawser_proto::assignment::Measure;
+use hawser_proto::endpoints::Part;
 use hawser_proto::policy::Kind;
 use hawser_proto::policy::conditions::Conditions;
 use serde::Deserialize;
@@ -23,6 +24,8 @@ pub struct DirectConfig {
     pub spread: Spread,
     /// Whether this machine forwards for others.
     pub forward: bool,
+    /// Whether MPTCP connections use all networks.
+    pub mptcp: bool,
     /// How often gateways are asked whether they are there.
     pub probe_every: Span,
     /// How long established connections of a silent network are kept, in case it comes back.
@@ -38,6 +41,7 @@ impl Default for DirectConfig {
         Self {
             spread: Spread(Measure::Capacity),
             forward: false,
+            mptcp: true,
             probe_every: Span(Duration::from_millis(500)),
             keep_flows: Span(Duration::from_secs(3)),
             // Shared address space (RFC 6598), away from what providers use first.
@@ -222,6 +226,25 @@ impl FromStr for Spread {
 }
 
 from_text!(Spread, "\"even\", \"capacity\", \"round-trip\" or \"cost\"");
+
+/// What a network does for MPTCP connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MultipathPart(pub Part);
+
+impl FromStr for MultipathPart {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "yes" => Ok(Self(Part::Equal)),
+            "backup" => Ok(Self(Part::Backup)),
+            "no" => Ok(Self(Part::None)),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(MultipathPart, "\"yes\", \"backup\" or \"no\"");
 
 struct ProtocolName(Protocol);
 

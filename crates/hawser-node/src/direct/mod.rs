@@ -7,6 +7,7 @@
 //! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
 
 mod meter;
+mod multipath;
 mod networks;
 mod probe;
 mod quotas;
@@ -34,6 +35,7 @@ use crate::config::{ClientConfig, differing, log_reload};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
+use multipath::Multipath;
 use networks::Networks;
 use probe::Heard;
 use release::Releases;
@@ -84,6 +86,8 @@ struct Direct {
     sensors: Sensors,
     /// Where programs say which network they want; absent where the kernel does not permit it.
     options: Option<SocketOptions>,
+    /// What makes MPTCP use all networks; absent where it is off or the kernel lacks it.
+    multipath: Option<Multipath>,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
     /// When a network that could not be used is tried again.
@@ -110,6 +114,7 @@ impl Direct {
             networks: Networks::new(tell),
             rules: Rules::new(&config),
             options: socket_options(),
+            multipath: None,
             usage: Usage::open(&asked.dir),
             sensors: Sensors::new(asked.run_dir.join("facts")),
             asked,
@@ -137,6 +142,7 @@ impl Direct {
         self.on_time();
         self.apply();
         self.open_or_close().await?;
+        self.follow_multipath().await;
         self.system.undo_left().await;
         loop {
             let deadline = self.deadline();
@@ -160,6 +166,7 @@ impl Direct {
             self.on_time();
             self.apply();
             self.open_or_close().await?;
+            self.follow_multipath().await;
             if matches!(next, Next::End) {
                 return Ok(());
             }
@@ -172,6 +179,9 @@ impl Direct {
         if self.config.direct.forward {
             self.system.sysctl("net/ipv4/ip_forward", "1")?;
             self.system.forward_ipv6()?;
+        }
+        if self.config.direct.mptcp {
+            self.multipath = Multipath::start(&mut self.system);
         }
         self.set_rules()?;
         self.system.link_up(&interface).await?;
@@ -468,6 +478,7 @@ impl Direct {
             ("kill_switch", old.kill_switch != new.kill_switch),
             ("direct.address", old.direct.address != new.direct.address),
             ("direct.address6", old.direct.address6 != new.direct.address6),
+            ("direct.mptcp", old.direct.mptcp != new.direct.mptcp),
             ("direct.forward", old.direct.forward != new.direct.forward),
             (
                 "direct.probe_every",

@@ -46,6 +46,7 @@ impl Direct {
             "inner": self.config.direct.own(),
             "mtu": self.mtu,
             "socket_option": self.options.is_some(),
+            "mptcp": self.multipath.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice(),
             "facts": self.facts(),
@@ -104,6 +105,7 @@ impl Direct {
             "send_bps": known.meter.sent.as_bps(),
             "capacity_bps": known.meter.peak().map(hawser_units::Rate::as_bps),
             "flows": flows,
+            "mptcp": self.multipath.as_ref().and_then(|multipath| multipath.part(number)),
             "usage": self.usage.report(&known.name, &self.config.network(&known.name)),
         })
     }

@@ -102,6 +102,7 @@ impl Rules {
         match reason {
             reason::PROGRAM => "its program chose this network".to_owned(),
             reason::CAME_IN => "it came in there".to_owned(),
+            reason::MULTIPATH => "it is a subflow of an MPTCP connection, which uses all networks".to_owned(),
             reason::DEFAULT => format!(
                 "no rule is for it, and flows are shared out {}",
                 how(config.direct.spread.0)
@@ -217,7 +218,7 @@ impl Rules {
 }
 
 /// A network that is shut has no address to leave with: nobody can choose it, and what it has carried stays told apart.
-fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
+pub(super) fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
     let sources = [(network.v4, false), (network.v6, true)];
     Port {
         number,

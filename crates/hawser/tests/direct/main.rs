@@ -2,6 +2,7 @@
 
 mod conditions;
 mod link_events;
+mod multipath;
 mod quota;
 mod world;
 
