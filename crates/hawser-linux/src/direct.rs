@@ -14,8 +14,10 @@
 //!
 //! Limitations: a flow towards an address on a directly connected subnet stays with the kernel's routes unless its program chooses.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::udp::OUTER_MARK;
 
@@ -44,6 +46,8 @@ pub mod reason {
     pub const DEFAULT: u8 = 8;
     /// It is a subflow of MPTCP.
     pub const MULTIPATH: u8 = 9;
+    /// Its address means something only in the network whose resolver named it.
+    pub const NAMED: u8 = 10;
     /// The first rule of the configuration; the others follow.
     pub const FIRST_RULE: u8 = 16;
 }
@@ -135,8 +139,19 @@ pub struct Match {
     pub dscp: Option<u8>,
     /// Of a program in this control group, a path below the root of version 2, or in one below it.
     pub cgroup: Option<String>,
+    /// To an address that is in this set now, as [`Elements`] and [`System::add_elements`](crate::system::System::add_elements) say.
+    pub names: Option<String>,
     /// Whose socket asks for it.
     pub intent: Option<Intent>,
+}
+
+/// What sets contain, and for how long.
+pub type Elements = BTreeMap<String, Vec<(IpAddr, Duration)>>;
+
+/// The name of a set's half for one family: the kernel's sets have one type of address.
+#[must_use]
+pub fn half(set: &str, ipv6: bool) -> String {
+    format!("{set}_{}", if ipv6 { "v6" } else { "v4" })
 }
 
 /// A rule and whose turn it is.
@@ -179,10 +194,11 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
-    /// What stands between the braces of the table.
+    /// What stands between the braces of the table. `resolvers`: where each network's own resolver answers, by the network's number.
     #[must_use]
-    pub fn body(&self) -> String {
-        let mut text = String::new();
+    pub fn body(&self, elements: &Elements, resolvers: &BTreeMap<u8, u16>) -> String {
+        let mut text = self.sets(elements);
+        text += &self.asked(resolvers);
         for (index, choice) in self.choices.iter().enumerate() {
             for (family, turns) in choice.turns.iter().enumerate() {
                 if !turns.is_empty() {
@@ -199,6 +215,62 @@ impl Ruleset {
         text += &self.forwarded();
         text += &self.translation();
         text
+    }
+
+    fn sets(&self, elements: &Elements) -> String {
+        let named: BTreeSet<_> = self
+            .choices
+            .iter()
+            .filter_map(|choice| choice.flows.names.as_ref())
+            .collect();
+        let mut text = String::new();
+        for set in named {
+            for ipv6 in [false, true] {
+                let kind = if ipv6 { "ipv6_addr" } else { "ipv4_addr" };
+                let _ = write!(
+                    text,
+                    "set {} {{\n  type {kind}; size {SET_SIZE}; flags timeout;\n",
+                    half(set, ipv6)
+                );
+                let own = elements
+                    .get(set)
+                    .into_iter()
+                    .flatten()
+                    .filter(|(address, _)| address.is_ipv6() == ipv6);
+                let own: Vec<_> = own
+                    .map(|(address, lasts)| format!("{address} timeout {}s", lasts.as_secs().max(1)))
+                    .collect();
+                if !own.is_empty() {
+                    let _ = writeln!(text, "  elements = {{ {} }}", own.join(", "));
+                }
+                text += "}\n";
+            }
+        }
+        text
+    }
+
+    /// Programs that chose a network ask its resolver, which has a port of its own.
+    fn asked(&self, resolvers: &BTreeMap<u8, u16>) -> String {
+        let mut text = String::new();
+        for Port { number, .. } in &self.networks {
+            let (Some(port), mark) = (resolvers.get(number), mark(0, *number)) else {
+                continue;
+            };
+            for address in &self.own {
+                let (ip, target) = match address {
+                    IpAddr::V4(v4) => ("ip", format!("{v4}:{port}")),
+                    IpAddr::V6(v6) => ("ip6", format!("[{v6}]:{port}")),
+                };
+                let _ = writeln!(
+                    text,
+                    "  meta l4proto {{ tcp, udp }} {ip} daddr {address} th dport 53 meta mark & {NETWORK_MASK:#x} == {mark:#x} dnat {ip} to {target}"
+                );
+            }
+        }
+        if text.is_empty() {
+            return text;
+        }
+        format!("chain asked {{\n  type nat hook output priority -100; policy accept;\n{text}}}\n")
     }
 
     /// What this machine sends.
@@ -358,6 +430,9 @@ chain forward {{
     }
 }
 
+/// More than names are remembered.
+const SET_SIZE: u32 = 8192;
+
 /// A TCP connection that nobody remembers was on a network that is gone. Its end hears so, where another network would only swallow what it says.
 const BROKEN: &str = "tcp flags & (syn | ack | rst) != syn reject with tcp reset";
 
@@ -428,6 +503,9 @@ fn matching(flows: &Match, ipv6: bool) -> Option<String> {
         }
         let _ = write!(text, "{ip} daddr {{ {} }} ", subnets.join(", "));
     }
+    if let Some(set) = &flows.names {
+        let _ = write!(text, "{ip} daddr @{} ", half(set, ipv6));
+    }
     if let Some(dscp) = flows.dscp {
         let _ = write!(text, "{ip} dscp {dscp} ");
     }
@@ -495,8 +573,15 @@ mod tests {
             ],
             dscp: Some(46),
             cgroup: None,
+            names: Some("rule_0".to_owned()),
             intent: Some(Intent::Realtime),
         };
+        let elements = Elements::from([(
+            "rule_0".to_owned(),
+            ["198.51.100.7", "2001:db8::7"]
+                .map(|address| (address.parse().unwrap(), Duration::from_secs(60)))
+                .into(),
+        )]);
         let full = Choice {
             turns: [vec![2, 3, 2], vec![3]],
             ..choice(everything, true)
@@ -525,7 +610,10 @@ mod tests {
                 eprintln!("skipped: no namespaces here");
                 return;
             };
-            let table = format!("table inet {TABLE} {{\n{}\n}}\n", ruleset.body());
+            let table = format!(
+                "table inet {TABLE} {{\n{}\n}}\n",
+                ruleset.body(&elements, &[(2, 18_602)].into())
+            );
             let mut command = namespace.command("nft");
             let mut child = command
                 .args(["-f", "-"])

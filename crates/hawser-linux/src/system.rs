@@ -17,6 +17,7 @@ use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use thiserror::Error;
 
+use crate::direct::{Elements, half};
 use crate::journal::{Entry, Journal, Rule};
 use crate::udp::OUTER_MARK;
 
@@ -300,6 +301,28 @@ impl System {
         nft(&format!(
             "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
         ))
+    }
+
+    /// Adds addresses to sets of a table, each for a while; those that are there get the new time.
+    ///
+    /// # Errors
+    /// `nft` refuses, or there is no such set.
+    pub fn add_elements(&self, table: &str, elements: &Elements) -> Result<(), SystemError> {
+        let mut script = String::new();
+        for (set, found) in elements {
+            for (address, lasts) in found {
+                let set = half(set, address.is_ipv6());
+                // One that is there keeps its time unless it goes first.
+                for (what, time) in [
+                    ("add", String::new()),
+                    ("delete", String::new()),
+                    ("add", format!(" timeout {}s", lasts.as_secs().max(1))),
+                ] {
+                    script += &format!("{what} element inet {table} {set} {{ {address}{time} }}\n");
+                }
+            }
+        }
+        nft(&script)
     }
 
     /// Removes a table that [`nft_table`](Self::nft_table) installed.

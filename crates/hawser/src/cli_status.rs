@@ -77,8 +77,11 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         println!("{answer}");
         return Ok(ExitCode::SUCCESS);
     }
-    let flows = list(&answer["flows"]);
-    if flows.is_empty() {
+    let (flows, names) = (list(&answer["flows"]), list(&answer["names"]));
+    for name in names {
+        println!("{}", explained_name(name));
+    }
+    if flows.is_empty() && names.is_empty() {
         println!(
             "no flow that this side sends contains {:?}; `hawser explain ''` shows the busiest",
             args.flow
@@ -106,6 +109,21 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn explained_name(name: &Value) -> String {
+    let asked = match name["network"].as_str() {
+        Some(network) => format!("asked over {network} because {}", text(&name["why"])),
+        None => format!("asked of nobody now: {}", text(&name["why"])),
+    };
+    match name["address"].as_str() {
+        Some(address) => format!(
+            "{} is {address} for {} s more\n  {asked}",
+            text(&name["name"]),
+            number(&name["seconds"])
+        ),
+        None => format!("{}\n  {asked}", text(&name["name"])),
+    }
 }
 
 fn render(status: &Value) -> String {

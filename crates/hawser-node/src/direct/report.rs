@@ -72,7 +72,13 @@ impl Direct {
 
     /// What a user should know, in one line.
     fn notice(&self) -> Option<String> {
-        let all: Vec<_> = self.notice.iter().cloned().chain(self.quota_notices()).collect();
+        let all: Vec<_> = self
+            .notice
+            .iter()
+            .cloned()
+            .chain(self.quota_notices())
+            .chain(self.portal_notices())
+            .collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
@@ -91,7 +97,8 @@ impl Direct {
         json!({
             "name": known.name,
             "used": known.network.is_some(),
-            "state": state(known),
+            "state": self.portals.shown(number).map_or_else(|| state(known), |(state, _)| state),
+            "portal": self.portals.shown(number).and_then(|(_, login)| login),
             "kind": kind(known.kind),
             "bssid": known.bssid,
             "number": number,
@@ -115,7 +122,7 @@ impl Direct {
         let connections = conntrack::list(MARK, MARK_MASK).context("cannot read the kernel's connections")?;
         let flows: Vec<_> = connections
             .iter()
-            .map(|connection| (describe(connection), connection))
+            .map(|connection| (self.described(connection), connection))
             .filter(|(description, _)| description.contains(wanted))
             .take(MOST_FLOWS)
             .filter_map(|(description, connection)| {
@@ -128,7 +135,16 @@ impl Direct {
                 }))
             })
             .collect();
-        Ok(json!({ "role": "direct", "flows": flows }))
+        Ok(json!({ "role": "direct", "flows": flows, "names": self.explain_names(wanted) }))
+    }
+
+    /// With the name behind the address, where it is known.
+    fn described(&self, connection: &Connection) -> String {
+        let flow = describe(connection);
+        match self.naming.name_of(connection.to.ip(), self.now()) {
+            Some(name) => format!("{flow} ({name})"),
+            None => flow,
+        }
     }
 }
 

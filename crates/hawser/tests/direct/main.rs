@@ -3,6 +3,8 @@
 mod conditions;
 mod link_events;
 mod multipath;
+mod names;
+mod portals;
 mod quota;
 mod world;
 
