@@ -159,6 +159,7 @@ fn render_client(status: &Value) -> String {
             let state = match (path, network["used"] == true) {
                 (Some(path), _) => text(&path["state"]),
                 (None, true) => "waiting",
+                (None, false) if network["over_quota"] == true => "over quota",
                 (None, false) => "not used",
             };
             let control = if network["control"] == true { " *" } else { "" };
