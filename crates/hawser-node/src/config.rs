@@ -154,7 +154,7 @@ pub struct NetworkConfig {
     pub mptcp: MultipathPart,
     /// Direct mode: its resolvers, in place of those that the system names.
     pub dns: Vec<IpAddr>,
-    /// Direct mode: what it may carry in a month, both ways together.
+    /// What it may carry in a month, both ways together.
     pub quota: Option<Size>,
     /// The day of the month on which the quota begins anew.
     pub reset_day: Day,

@@ -27,9 +27,11 @@ pub(crate) struct StatusArgs {
 }
 
 /// Says of flows which class they have and why, and which networks carry them.
+///
+/// Without a hub also of names (with `dns = "networks"`): which addresses they have, which network was asked, and why.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
-    /// Part of a flow's description, such as 203.0.113.2:443 or tcp; the empty text shows all.
+    /// Part of a flow's description, such as 203.0.113.2:443 or tcp, or of a name; the empty text shows all flows.
     flow: String,
     /// Prints the result as JSON.
     #[arg(long)]
