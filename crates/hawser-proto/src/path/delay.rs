@@ -205,6 +205,12 @@ impl Delay {
         Duration::from_micros(u64::from(self.spread))
     }
 
+    /// Whether single packets have been seen to deviate by much: no one of them says anything.
+    #[must_use]
+    pub fn is_irregular(&self) -> bool {
+        self.is_irregular
+    }
+
     /// How fast the one-way delay grows, in seconds per second.
     #[must_use]
     pub fn trend(&self) -> f64 {
