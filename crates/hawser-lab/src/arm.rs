@@ -57,7 +57,13 @@ pub fn run(
     on_progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Report> {
     match via {
-        Via::Hub | Via::Direct | Via::Peer | Via::Mptcp | Via::Single(_) | Via::Tool(_) => {}
+        Via::Hub
+        | Via::Direct
+        | Via::DirectMptcp
+        | Via::Peer
+        | Via::Mptcp
+        | Via::Single(_)
+        | Via::Tool(_) => {}
         Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
     }
     if scenario.workloads.is_empty() {
@@ -75,7 +81,7 @@ pub fn run(
             let directory = options.run_dir.subdirectory("hub")?;
             Some(Daemons::start(&world, &options.program, &directory)?)
         }
-        Via::Direct => {
+        Via::Direct | Via::DirectMptcp => {
             let directory = options.run_dir.subdirectory("direct")?;
             Some(Daemons::start_direct(&world, &options.program, &directory)?)
         }

@@ -225,6 +225,10 @@ impl World {
         match self.via {
             Via::Mptcp => self.configure_mptcp(),
             Via::Direct | Via::Peer => self.translate(),
+            Via::DirectMptcp => {
+                self.translate()?;
+                self.accept_subflows()
+            }
             Via::Tool(_) => ip(&self.client, &[], &self.rules_by_source()),
             Via::Hub | Via::Repeater | Via::Single(_) => Ok(()),
         }
@@ -237,7 +241,7 @@ impl World {
         let has_default = match &self.via {
             Via::Single(only) => only == name,
             Via::Tool(_) => false,
-            Via::Hub | Via::Direct | Via::Peer | Via::Repeater | Via::Mptcp => true,
+            Via::Hub | Via::Direct | Via::DirectMptcp | Via::Peer | Via::Repeater | Via::Mptcp => true,
         };
         if has_default {
             let metric = 100 + number;
@@ -281,6 +285,11 @@ impl World {
         for line in endpoints.lines() {
             ip(&self.client, &["mptcp"], line)?;
         }
+        self.accept_subflows()
+    }
+
+    /// A server takes part in as many networks as its clients have.
+    fn accept_subflows(&self) -> anyhow::Result<()> {
         ip(
             &self.server,
             &["mptcp"],

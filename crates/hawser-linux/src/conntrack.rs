@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 
+use crate::netlink_bytes::{DONE, ERROR, NESTED, attribute, find, framed, messages, outcome};
+
 /// One connection, as the side that began it sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
@@ -144,17 +146,6 @@ fn acknowledged(socket: &Socket) -> io::Result<()> {
     }
 }
 
-fn outcome(body: &[u8]) -> io::Result<()> {
-    let code = body
-        .first_chunk()
-        .map_or(-libc::EPROTO, |code| i32::from_ne_bytes(*code));
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(-code))
-    }
-}
-
 fn by_mark(mark: u32, mask: u32) -> Vec<u8> {
     let mut attributes = attribute(MARK, &mark.to_be_bytes());
     attributes.extend(attribute(MARK_MASK, &mask.to_be_bytes()));
@@ -166,53 +157,6 @@ fn message(kind: u16, flags: i32, family: i32, attributes: &[u8]) -> Vec<u8> {
     let mut body = vec![family as u8, 0, 0, 0];
     body.extend(attributes);
     framed(CTNETLINK << 8 | kind, flags, &body)
-}
-
-fn framed(kind: u16, flags: i32, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(HEADER + body.len()).expect("messages are short");
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend(body);
-    bytes
-}
-
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(4 + value.len()).expect("attributes are short");
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-/// The messages of a datagram: type and body.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
-        let kind = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
-        let body = bytes.get(HEADER..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, body))
-    })
-}
-
-/// The attributes of a body: type without flags, and value.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
-        let kind = u16::from_ne_bytes([*bytes.get(2)?, *bytes.get(3)?]) & 0x3fff;
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
-}
-
-fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(bytes)
-        .find(|(kind, _)| *kind == wanted)
-        .map(|(_, value)| value)
 }
 
 fn connection(body: &[u8]) -> Option<Connection> {
@@ -282,13 +226,9 @@ fn padded(address: IpAddr) -> [u8; 16] {
 }
 
 const TCP: u8 = 6;
-const HEADER: usize = 16;
 // linux/netlink.h
 const NETFILTER: isize = 12;
 const SOCK_DIAG: isize = 4;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
-const NESTED: u16 = 0x8000;
 // linux/sock_diag.h
 const SOCK_DESTROY: u16 = 21;
 // linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_common.h

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   0x4857 RR NN   NN  network, from 2; 0: none asked for; 1: Hawser's own packets
-//!                  RR  reason: intents 1 to 5, then as in [`reason`]
+//!                  RR  reason: intents 1 to 5, then as in [`reason`]; with network 0 also what [`MULTIPATH_MARK`] says
 //! ```
 //!
 //! A program chooses for itself by putting `0x485700NN` on its socket (`SO_MARK`), or an intent by `0x48570R00`. What comes in over a network gets that network's
@@ -16,8 +16,10 @@
 
 pub mod moving;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::udp::OUTER_MARK;
 
@@ -27,6 +29,8 @@ pub const MARK: u32 = 0x4857_0000;
 pub const MARK_MASK: u32 = 0xffff_0000;
 /// What says the network.
 pub const NETWORK_MASK: u32 = 0xffff_00ff;
+/// The mark of an MPTCP subflow whose address nobody has chosen yet.
+pub const MULTIPATH_MARK: u32 = MARK | (reason::MULTIPATH as u32) << 8;
 /// The name of the nftables table.
 pub const TABLE: &str = "hawser_direct";
 /// The numbers that networks may have.
@@ -42,8 +46,12 @@ pub mod reason {
     pub const CAME_IN: u8 = 7;
     /// No rule was for it.
     pub const DEFAULT: u8 = 8;
+    /// It is a subflow of MPTCP.
+    pub const MULTIPATH: u8 = 9;
+    /// Its address means something only in the network whose resolver named it.
+    pub const NAMED: u8 = 10;
     /// It was moved there.
-    pub const MOVED: u8 = 9;
+    pub const MOVED: u8 = 11;
     /// The first rule of the configuration; the others follow.
     pub const FIRST_RULE: u8 = 16;
 }
@@ -135,8 +143,19 @@ pub struct Match {
     pub dscp: Option<u8>,
     /// Of a program in this control group, a path below the root of version 2, or in one below it.
     pub cgroup: Option<String>,
+    /// To an address that is in this set now, as [`Elements`] and [`System::add_elements`](crate::system::System::add_elements) say.
+    pub names: Option<String>,
     /// Whose socket asks for it.
     pub intent: Option<Intent>,
+}
+
+/// What sets contain, and for how long.
+pub type Elements = BTreeMap<String, Vec<(IpAddr, Duration)>>;
+
+/// The name of a set's half for one family: the kernel's sets have one type of address.
+#[must_use]
+pub fn half(set: &str, ipv6: bool) -> String {
+    format!("{set}_{}", if ipv6 { "v6" } else { "v4" })
 }
 
 /// A rule and whose turn it is.
@@ -179,10 +198,11 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
-    /// What stands between the braces of the table.
+    /// What stands between the braces of the table. `resolvers`: where each network's own resolver answers, by the network's number.
     #[must_use]
-    pub fn body(&self) -> String {
-        let mut text = String::new();
+    pub fn body(&self, elements: &Elements, resolvers: &BTreeMap<u8, u16>) -> String {
+        let mut text = self.sets(elements);
+        text += &self.asked(resolvers);
         for (index, choice) in self.choices.iter().enumerate() {
             for (family, turns) in choice.turns.iter().enumerate() {
                 if !turns.is_empty() {
@@ -201,10 +221,67 @@ impl Ruleset {
         text
     }
 
+    fn sets(&self, elements: &Elements) -> String {
+        let named: BTreeSet<_> = self
+            .choices
+            .iter()
+            .filter_map(|choice| choice.flows.names.as_ref())
+            .collect();
+        let mut text = String::new();
+        for set in named {
+            for ipv6 in [false, true] {
+                let kind = if ipv6 { "ipv6_addr" } else { "ipv4_addr" };
+                let _ = write!(
+                    text,
+                    "set {} {{\n  type {kind}; size {SET_SIZE}; flags timeout;\n",
+                    half(set, ipv6)
+                );
+                let own = elements
+                    .get(set)
+                    .into_iter()
+                    .flatten()
+                    .filter(|(address, _)| address.is_ipv6() == ipv6);
+                let own: Vec<_> = own
+                    .map(|(address, lasts)| format!("{address} timeout {}s", lasts.as_secs().max(1)))
+                    .collect();
+                if !own.is_empty() {
+                    let _ = writeln!(text, "  elements = {{ {} }}", own.join(", "));
+                }
+                text += "}\n";
+            }
+        }
+        text
+    }
+
+    /// Programs that chose a network ask its resolver, which has a port of its own.
+    fn asked(&self, resolvers: &BTreeMap<u8, u16>) -> String {
+        let mut text = String::new();
+        for Port { number, .. } in &self.networks {
+            let (Some(port), mark) = (resolvers.get(number), mark(0, *number)) else {
+                continue;
+            };
+            for address in &self.own {
+                let (ip, target) = match address {
+                    IpAddr::V4(v4) => ("ip", format!("{v4}:{port}")),
+                    IpAddr::V6(v6) => ("ip6", format!("[{v6}]:{port}")),
+                };
+                let _ = writeln!(
+                    text,
+                    "  meta l4proto {{ tcp, udp }} {ip} daddr {address} th dport 53 meta mark & {NETWORK_MASK:#x} == {mark:#x} dnat {ip} to {target}"
+                );
+            }
+        }
+        if text.is_empty() {
+            return text;
+        }
+        format!("chain asked {{\n  type nat hook output priority -100; policy accept;\n{text}}}\n")
+    }
+
     /// What this machine sends.
     fn output(&self) -> String {
         let interface = &self.interface;
         let chosen = self.chosen();
+        let subflows = self.subflows();
         let is_flow = format!("& {MARK_MASK:#x} == {MARK:#x}");
         format!(
             "chain output {{
@@ -213,7 +290,7 @@ impl Ruleset {
   meta mark {OUTER_MARK:#x} accept
   ct mark {is_flow} meta mark set ct mark accept
 {chosen}  meta mark & 0xffffff00 == {MARK:#x} reject with icmpx no-route
-  oifname != \"{interface}\" accept
+{subflows}  oifname != \"{interface}\" accept
   ip daddr {{ 224.0.0.0/4, 255.255.255.255 }} drop
   ip6 daddr {{ fe80::/10, ff00::/8 }} drop
   {BROKEN}
@@ -246,6 +323,22 @@ impl Ruleset {
             }
         }
         text
+    }
+
+    /// Subflows of MPTCP go where the routes lead them, by their address; what is left is to remember where that was.
+    fn subflows(&self) -> String {
+        if self.networks.is_empty() {
+            return String::new();
+        }
+        let pairs = self.networks.iter().map(|port| {
+            let mark = mark(reason::MULTIPATH, port.number);
+            format!("\"{}\" : {mark:#x}", port.device)
+        });
+        let pairs: Vec<_> = pairs.collect();
+        format!(
+            "  meta mark {MULTIPATH_MARK:#x} ct mark set oifname map {{ {} }} accept\n",
+            pairs.join(", ")
+        )
     }
 
     /// What it forwards for others, and what comes in.
@@ -341,6 +434,9 @@ chain forward {{
     }
 }
 
+/// More than names are remembered.
+const SET_SIZE: u32 = 8192;
+
 /// A TCP connection that nobody remembers was on a network that is gone. Its end hears so, where another network would only swallow what it says.
 const BROKEN: &str = "tcp flags & (syn | ack | rst) != syn reject with tcp reset";
 
@@ -411,6 +507,9 @@ fn matching(flows: &Match, ipv6: bool) -> Option<String> {
         }
         let _ = write!(text, "{ip} daddr {{ {} }} ", subnets.join(", "));
     }
+    if let Some(set) = &flows.names {
+        let _ = write!(text, "{ip} daddr @{} ", half(set, ipv6));
+    }
     if let Some(dscp) = flows.dscp {
         let _ = write!(text, "{ip} dscp {dscp} ");
     }
@@ -478,8 +577,15 @@ mod tests {
             ],
             dscp: Some(46),
             cgroup: None,
+            names: Some("rule_0".to_owned()),
             intent: Some(Intent::Realtime),
         };
+        let elements = Elements::from([(
+            "rule_0".to_owned(),
+            ["198.51.100.7", "2001:db8::7"]
+                .map(|address| (address.parse().unwrap(), Duration::from_secs(60)))
+                .into(),
+        )]);
         let full = Choice {
             turns: [vec![2, 3, 2], vec![3]],
             ..choice(everything, true)
@@ -508,7 +614,10 @@ mod tests {
                 eprintln!("skipped: no namespaces here");
                 return;
             };
-            let table = format!("table inet {TABLE} {{\n{}\n}}\n", ruleset.body());
+            let table = format!(
+                "table inet {TABLE} {{\n{}\n}}\n",
+                ruleset.body(&elements, &[(2, 18_602)].into())
+            );
             let mut command = namespace.command("nft");
             let mut child = command
                 .args(["-f", "-"])

@@ -47,6 +47,23 @@ pub enum Entry {
         /// The network's number.
         number: u8,
     },
+    /// The routing rule for subflows that have no address yet (direct mode).
+    MultipathRule {
+        /// For IPv6, otherwise IPv4.
+        ipv6: bool,
+    },
+    /// An address from which MPTCP starts subflows (direct mode).
+    MultipathEndpoint {
+        /// The address.
+        address: IpAddr,
+    },
+    /// How many more subflows an MPTCP connection may have (direct mode).
+    MultipathLimit {
+        /// What it was.
+        old: u32,
+        /// What it became.
+        new: u32,
+    },
     /// A table of the `inet` family in nftables.
     NftTable {
         /// Its name.

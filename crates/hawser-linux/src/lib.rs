@@ -3,10 +3,13 @@
 pub mod bpf;
 pub mod clock;
 pub mod conntrack;
+pub mod conversion;
 pub mod direct;
 pub mod echo;
 pub mod journal;
+pub mod mptcp;
 pub mod netlink;
+mod netlink_bytes;
 pub mod netns;
 pub mod process;
 pub mod shutdown;

@@ -1,5 +1,6 @@
 //! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
 
+mod multipath;
 mod network_tables;
 
 use std::ffi::CString;
@@ -16,6 +17,7 @@ use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use thiserror::Error;
 
+use crate::direct::{Elements, half};
 use crate::journal::{Entry, Journal, Rule};
 use crate::udp::OUTER_MARK;
 
@@ -53,6 +55,9 @@ pub enum SystemError {
         /// Why.
         source: io::Error,
     },
+    /// The path manager of MPTCP refuses.
+    #[error("the path manager of MPTCP refuses")]
+    Multipath(#[source] io::Error),
     /// A program is missing or fails.
     #[error("{program} failed: {message}")]
     Program {
@@ -306,6 +311,28 @@ impl System {
         })
     }
 
+    /// Adds addresses to sets of a table, each for a while; those that are there get the new time.
+    ///
+    /// # Errors
+    /// `nft` refuses, or there is no such set.
+    pub fn add_elements(&self, table: &str, elements: &Elements) -> Result<(), SystemError> {
+        let mut script = String::new();
+        for (set, found) in elements {
+            for (address, lasts) in found {
+                let set = half(set, address.is_ipv6());
+                // One that is there keeps its time unless it goes first.
+                for (what, time) in [
+                    ("add", String::new()),
+                    ("delete", String::new()),
+                    ("add", format!(" timeout {}s", lasts.as_secs().max(1))),
+                ] {
+                    script += &format!("{what} element inet {table} {set} {{ {address}{time} }}\n");
+                }
+            }
+        }
+        nft(&script)
+    }
+
     /// Removes a table that [`nft_table`](Self::nft_table) installed.
     ///
     /// # Errors
@@ -351,6 +378,9 @@ impl System {
                     .await
             }
             Entry::NetworkTable { number } => self.empty_table(*number).await,
+            Entry::MultipathRule { ipv6 } => self.remove_rule(multipath::rule(*ipv6)).await,
+            Entry::MultipathEndpoint { address } => multipath::undo_endpoint(*address),
+            Entry::MultipathLimit { old, new } => multipath::undo_limit(*old, *new),
             Entry::ClosedTunnel { ipv6 } => self.delete_route(closed_tunnel(*ipv6)).await,
             Entry::NftTable { table } => drop_table(table),
             Entry::Sysctl { key, old, new } => match read_sysctl(key) {

@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use crate::enrolment::Pool;
 use crate::invitation::HubAddress;
-pub use direct::{DirectConfig, NetworkChoice, RuleConfig, Spread};
+pub use direct::{DirectConfig, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread};
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
     Day, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
@@ -67,7 +67,7 @@ pub struct ClientConfig {
     pub interface: InterfaceName,
     /// Its MTU in bytes.
     pub mtu: Mtu,
-    /// Whether resolvers are set: `keep` (not touched), `hub` (those the hub names).
+    /// Whether resolvers are set: `keep` (not touched), `hub` (those the hub names), `networks` (direct mode: each network's own, by way of Hawser).
     pub dns: DnsMode,
     /// Whether nothing may leave outside the tunnel.
     pub kill_switch: bool,
@@ -117,6 +117,18 @@ impl ClientConfig {
             && !self.exclude.iter().any(|pattern| pattern.matches(name))
     }
 
+    /// What direct mode cannot do, in words with the remedy.
+    #[must_use]
+    pub fn unfit_for_direct(&self) -> Option<&'static str> {
+        if self.kill_switch {
+            return Some("kill_switch = true needs a hub: take it out, or leave --direct out");
+        }
+        let has_domain = self.rules.iter().any(|rule| !rule.domains.is_empty());
+        (has_domain && self.dns != DnsMode::Networks).then_some(
+            "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or take domain out",
+        )
+    }
+
     /// The settings of a network.
     #[must_use]
     pub fn network(&self, name: &str) -> NetworkConfig {
@@ -138,7 +150,11 @@ pub struct NetworkConfig {
     pub cost: u32,
     /// Direct mode: who is asked whether the network is alive, in place of the gateway.
     pub probe: Option<IpAddr>,
-    /// Direct mode: what it may carry in a month, both ways together.
+    /// Direct mode: what it does for MPTCP connections.
+    pub mptcp: MultipathPart,
+    /// Direct mode: its resolvers, in place of those that the system names.
+    pub dns: Vec<IpAddr>,
+    /// What it may carry in a month, both ways together.
     pub quota: Option<Size>,
     /// The day of the month on which the quota begins anew.
     pub reset_day: Day,

@@ -6,13 +6,16 @@
 
 pub mod assignment;
 pub mod egress;
+pub mod endpoints;
 pub mod flow;
 pub mod flow_table;
 pub mod ingress;
 pub mod migration;
+pub mod names;
 pub mod path;
 pub mod policy;
 pub mod pool;
+pub mod portal;
 pub mod quota;
 pub mod reachability;
 pub mod replay;

@@ -95,12 +95,11 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let invitation = line.map(|line| line.parse::<Invitation>()).transpose()?;
     // What is wrong with the configuration is said before anything else.
     let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
-    if args.direct && config.kill_switch {
+    if args.direct
+        && let Some(problem) = config.unfit_for_direct()
+    {
         let file = args.places.dir.join("client.toml");
-        return Ok(refuse(format_args!(
-            "{}: kill_switch = true needs a hub: take it out, or leave --direct out",
-            file.display()
-        )));
+        return Ok(refuse(format_args!("{}: {problem}", file.display())));
     }
     if !hawser_linux::process::is_root() {
         bail!("needs root to make an interface and routes: sudo hawser up ...");

@@ -25,7 +25,7 @@ pub(crate) struct LabArgs {
     /// Also runs every network alone, interleaved.
     #[arg(long)]
     compare: bool,
-    /// Also runs this way (hub, direct, mptcp, single:NETWORK), interleaved.
+    /// Also runs this way (hub, direct, direct-mptcp, mptcp, single:NETWORK), interleaved.
     #[arg(long = "vs", value_name = "VIA")]
     versus: Vec<String>,
     /// Runs every way N times, each round with the next seed, and prints medians.

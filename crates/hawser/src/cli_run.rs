@@ -1,4 +1,4 @@
-//! `hawser run`: a program whose connections take a network of its user's choice.
+//! `hawser run`: a program whose connections take a network of its user's choice, or all of them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use hawser_linux::bpf::MarkedGroup;
 use hawser_linux::direct::{Intent, mark};
-use hawser_linux::{process, shutdown};
+use hawser_linux::{conversion, process, shutdown};
 use hawser_node::control_socket::{Request, ask};
 use hawser_node::run_dir;
 use serde_json::Value;
@@ -15,23 +15,26 @@ use serde_json::Value;
 use crate::Places;
 use crate::refusal::unknown;
 
-/// Runs a program whose connections take one network, or are placed by what they need, while `hawser up --direct` runs.
+/// Runs a program whose connections take one network, are placed by what they need, or use all networks, while `hawser up --direct` runs.
 ///
-/// For programs that cannot be changed; others set a socket option (include/hawser.h). Needs root; to run the program as somebody else:
-/// `sudo hawser run --network wlan0 -- sudo -u alice firefox`. Ends with the program's exit code.
+/// For programs that cannot be changed; others set a socket option (include/hawser.h) or open MPTCP sockets. Needs root; to run the program as
+/// somebody else: `sudo hawser run --network wlan0 -- sudo -u alice firefox`. Ends with the program's exit code.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     /// The network (interface) that every connection takes; without it they fail.
     #[arg(
         long,
         value_name = "NAME",
-        required_unless_present = "intent",
-        conflicts_with = "intent"
+        required_unless_present_any = ["intent", "mptcp"],
+        conflicts_with_all = ["intent", "mptcp"]
     )]
     network: Option<String>,
     /// What connections need: bulk, interactive, realtime, cheap, redundant.
-    #[arg(long, value_name = "INTENT")]
+    #[arg(long, value_name = "INTENT", conflicts_with = "mptcp")]
     intent: Option<String>,
+    /// Each TCP connection uses all networks at once, with servers that speak MPTCP; with others it is plain TCP over one of them.
+    #[arg(long)]
+    mptcp: bool,
     /// The program and its arguments.
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -48,20 +51,34 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if status["role"] != "direct" {
         bail!("hawser runs with a hub here: networks can be chosen only with `hawser up --direct`");
     }
-    let mark = match find_mark(args, &status) {
-        Ok(mark) => mark,
-        Err(problem) => return Ok(unknown(problem)),
-    };
-    shutdown::catch_signals().context("cannot catch signals")?;
-    let group = MarkedGroup::enter(mark)
-        .context("cannot mark the program's sockets (needs root and control groups of version 2; SO_BINDTODEVICE works without)")?;
     let (program, arguments) = args.command.split_first().context("there is no program")?;
-    let child = Command::new(program)
-        .args(arguments)
-        .spawn()
-        .with_context(|| format!("cannot run {program}"))?;
-    let ended = wait(child)?;
-    drop(group);
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let ended = if args.mptcp {
+        if status["mptcp"] != true {
+            bail!(
+                "MPTCP is off here: take mptcp = false out of client.toml, or this kernel has none (`sysctl net.mptcp` says)"
+            );
+        }
+        shutdown::catch_signals().context("cannot catch signals")?;
+        let (child, conversion) = conversion::spawn(&mut command)
+            .with_context(|| format!("cannot run {program} with MPTCP (`mptcpize run` is another way)"))?;
+        let ended = wait(child)?;
+        drop(conversion);
+        ended
+    } else {
+        let mark = match find_mark(args, &status) {
+            Ok(mark) => mark,
+            Err(problem) => return Ok(unknown(problem)),
+        };
+        shutdown::catch_signals().context("cannot catch signals")?;
+        let group = MarkedGroup::enter(mark)
+            .context("cannot mark the program's sockets (needs root and control groups of version 2; SO_BINDTODEVICE works without)")?;
+        let child = command.spawn().with_context(|| format!("cannot run {program}"))?;
+        let ended = wait(child)?;
+        drop(group);
+        ended
+    };
     let code = ended
         .code()
         .or_else(|| ended.signal().map(|signal| 128 + signal))

@@ -27,9 +27,11 @@ pub(crate) struct StatusArgs {
 }
 
 /// Says of flows which class they have and why, and which networks carry them.
+///
+/// Without a hub also of names (with `dns = "networks"`): which addresses they have, which network was asked, and why.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
-    /// Part of a flow's description, such as 203.0.113.2:443 or tcp; the empty text shows all.
+    /// Part of a flow's description, such as 203.0.113.2:443 or tcp, or of a name; the empty text shows all flows.
     flow: String,
     /// Prints the result as JSON.
     #[arg(long)]
@@ -77,8 +79,11 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         println!("{answer}");
         return Ok(ExitCode::SUCCESS);
     }
-    let flows = list(&answer["flows"]);
-    if flows.is_empty() {
+    let (flows, names) = (list(&answer["flows"]), list(&answer["names"]));
+    for name in names {
+        println!("{}", explained_name(name));
+    }
+    if flows.is_empty() && names.is_empty() {
         println!(
             "no flow that this side sends contains {:?}; `hawser explain ''` shows the busiest",
             args.flow
@@ -106,6 +111,21 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn explained_name(name: &Value) -> String {
+    let asked = match name["network"].as_str() {
+        Some(network) => format!("asked over {network} because {}", text(&name["why"])),
+        None => format!("asked of nobody now: {}", text(&name["why"])),
+    };
+    match name["address"].as_str() {
+        Some(address) => format!(
+            "{} is {address} for {} s more\n  {asked}",
+            text(&name["name"]),
+            number(&name["seconds"])
+        ),
+        None => format!("{}\n  {asked}", text(&name["name"])),
+    }
 }
 
 fn render(status: &Value) -> String {
@@ -141,6 +161,7 @@ fn render_client(status: &Value) -> String {
             let state = match (path, network["used"] == true) {
                 (Some(path), _) => text(&path["state"]),
                 (None, true) => "waiting",
+                (None, false) if network["over_quota"] == true => "over quota",
                 (None, false) => "not used",
             };
             let control = if network["control"] == true { " *" } else { "" };
@@ -170,7 +191,7 @@ fn render_direct(status: &Value) -> String {
     let networks = list(&status["networks"]).iter();
     let rows: Vec<_> = networks.map(direct_row).collect();
     let heads = [
-        "network", "state", "up", "down", "rtt", "share", "flows", "mark", "used",
+        "network", "state", "up", "down", "rtt", "share", "flows", "mptcp", "mark", "used",
     ];
     out.push_str(&columns(&heads, &rows, ""));
     out.push_str(&moving(&status["moving"]));
@@ -210,6 +231,7 @@ fn direct_row(network: &Value) -> Vec<String> {
             trip.map_or("-".to_owned(), |trip| format!("{trip:.1} ms")),
             format!("{:.0} %", shares[0].max(shares[1]) * 100.0),
             number(&network["flows"]).to_string(),
+            network["mptcp"].as_str().unwrap_or("no").to_owned(),
             text(&network["mark"]).to_owned(),
             used(&network["usage"]),
         ]);
@@ -387,7 +409,7 @@ mod tests {
             "role": "direct", "state": "up", "interface": "hawser0", "inner": ["100.64.0.2"], "uptime_s": 5,
             "networks": [
                 { "name": "wlan0", "used": true, "state": "active", "rtt_ms": 2.0, "share_v4": 0.25, "share_v6": null,
-                  "send_bps": 0, "receive_bps": 2_000_000, "flows": 3, "mark": "0x48570002",
+                  "send_bps": 0, "receive_bps": 2_000_000, "flows": 3, "mptcp": "backup", "mark": "0x48570002",
                   "usage": { "total_bytes": 1_500, "quota_bytes": 10_000_000 } },
                 { "name": "docker0", "used": false, "state": "not used" },
             ],
@@ -399,7 +421,7 @@ mod tests {
         );
         assert!(
             shown.contains(
-                "wlan0    active    0 bit/s  2.0 Mbit/s  2.0 ms  25 %   3      0x48570002  1.5 kB of 10.0 MB"
+                "wlan0    active    0 bit/s  2.0 Mbit/s  2.0 ms  25 %   3      backup  0x48570002  1.5 kB of 10.0 MB"
             ),
             "{shown}"
         );

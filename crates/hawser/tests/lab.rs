@@ -135,6 +135,33 @@ fn without_a_hub_parallel_connections_use_both_networks_and_go_on_over_the_one_t
 }
 
 #[test]
+fn without_a_hub_one_multipath_connection_uses_both_networks_and_outlives_one() {
+    let arguments = [
+        "--json",
+        "--set",
+        "via=direct-mptcp",
+        "--set",
+        "duration=6s",
+        "--set",
+        "event=[{ at = \"3s\", network = \"left\", set = \"down\" }]",
+    ];
+    let Some((output, _)) = lab("direct-mptcp", &arguments) else {
+        return;
+    };
+    let result = report(&output);
+    let bins: Vec<_> = result["series"]["bytes"]
+        .as_array()
+        .expect("bins")
+        .iter()
+        .filter_map(|bin| bin.as_f64())
+        .collect();
+    let mbps = |bins: &[f64]| bins.iter().sum::<f64>() * 8.0 / 1e6 / (bins.len() as f64 / 100.0);
+    assert!(mbps(&bins[100..290]) > 28.0, "both: {}", mbps(&bins[100..290]));
+    let left = mbps(&bins[450..580]);
+    assert!(left > 14.0, "the one that is left: {left}");
+}
+
+#[test]
 fn refuses_a_wrong_scenario_before_it_touches_anything() {
     let Some((output, _)) = lab("wrong", &["--set", "network.0.down.rate=5"]) else {
         return;

@@ -84,7 +84,13 @@ pub(super) fn run(
             let directory = options.run_dir.subdirectory("demo")?;
             Some(Daemons::start(&world, &options.program, &directory)?)
         }
-        Via::Direct | Via::Peer | Via::Repeater | Via::Mptcp | Via::Single(_) | Via::Tool(_) => None,
+        Via::Direct
+        | Via::DirectMptcp
+        | Via::Peer
+        | Via::Repeater
+        | Via::Mptcp
+        | Via::Single(_)
+        | Via::Tool(_) => None,
     };
     let result = Watch::start(job, &world)?.until_complete(daemons.as_mut(), on_progress);
     is_over.store(true, Ordering::Relaxed);

@@ -97,7 +97,7 @@ pub(crate) fn start(
     let context = Context {
         client: world.client.clone(),
         server: world.server.clone(),
-        is_multipath: *via == Via::Mptcp && beside.is_none(),
+        is_multipath: matches!(via, Via::Mptcp | Via::DirectMptcp) && beside.is_none(),
         device: device(workload, beside)?,
         is_reopened: *via == Via::Direct,
         port: FIRST_PORT + u16::try_from(index).context("too many workloads")?,

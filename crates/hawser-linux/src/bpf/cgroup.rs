@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::assembly::{Assembly, Register, Width};
 use super::kernel::{Place, attach, load};
+use super::subflows;
 
 /// The root of all control groups, as an open directory.
 ///
@@ -55,7 +56,7 @@ fn mount_unseen() -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub struct MarkedGroup {
     _root: OwnedFd,
-    _link: OwnedFd,
+    _links: Vec<OwnedFd>,
     path: PathBuf,
     before: PathBuf,
 }
@@ -77,14 +78,20 @@ impl MarkedGroup {
         fs::create_dir(&path)?;
         let attached = File::open(&path).and_then(|directory| {
             let program = load(Place::SocketMade, &program(mark))?;
-            let link = attach(Place::SocketMade, &program, directory.as_fd())?;
+            let mut links = vec![attach(Place::SocketMade, &program, directory.as_fd())?];
+            // A kernel without MPTCP has no subflows to mark.
+            links.extend(
+                subflows::mark_group(mark, directory.as_fd())
+                    .into_iter()
+                    .flatten(),
+            );
             fs::write(path.join("cgroup.procs"), "0")?;
-            Ok(link)
+            Ok(links)
         });
         match attached {
-            Ok(link) => Ok(Self {
+            Ok(links) => Ok(Self {
                 _root: root,
-                _link: link,
+                _links: links,
                 path,
                 before,
             }),
@@ -113,6 +120,6 @@ fn program(mark: u32) -> Vec<u64> {
 }
 
 /// Of `struct bpf_sock`.
-const MARK: i16 = 16;
+pub(super) const MARK: i16 = 16;
 /// `FSCONFIG_CMD_CREATE`
 const CREATE: libc::c_int = 6;

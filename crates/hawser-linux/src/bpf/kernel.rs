@@ -11,12 +11,17 @@ pub(super) enum Place {
     SocketMade,
     /// Before `setsockopt`: `BPF_PROG_TYPE_CGROUP_SOCKOPT`, `BPF_CGROUP_SETSOCKOPT`.
     SetOption,
+    /// Before a socket connects: `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`, `BPF_CGROUP_INET4_CONNECT`.
+    Connect4,
+    /// The same for IPv6: `BPF_CGROUP_INET6_CONNECT`.
+    Connect6,
 }
 
 impl Place {
     fn program_type(self) -> u32 {
         match self {
             Self::SocketMade => 9,
+            Self::Connect4 | Self::Connect6 => 18,
             Self::SetOption => 25,
         }
     }
@@ -24,6 +29,8 @@ impl Place {
     fn attach_type(self) -> u32 {
         match self {
             Self::SocketMade => 2,
+            Self::Connect4 => 10,
+            Self::Connect6 => 11,
             Self::SetOption => 22,
         }
     }

@@ -95,7 +95,7 @@ fn key(option: i32, name: &str) -> Option<[u8; KEY]> {
 }
 
 /// What tells this network namespace from others in the kernel.
-fn namespace_cookie() -> io::Result<u64> {
+pub(super) fn namespace_cookie() -> io::Result<u64> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
@@ -190,8 +190,8 @@ const OPTION: i16 = 28;
 const LENGTH: i16 = 32;
 // Helpers (linux/bpf.h).
 const MAP_LOOKUP: i32 = 1;
-const SET_SOCKET_OPTION: i32 = 49;
-const GET_NETNS_COOKIE: i32 = 122;
+pub(super) const SET_SOCKET_OPTION: i32 = 49;
+pub(super) const GET_NETNS_COOKIE: i32 = 122;
 const SET_RESULT: i32 = 187;
 // asm-generic/socket.h
 const SO_NETNS_COOKIE: libc::c_int = 71;

@@ -82,7 +82,11 @@ impl System {
     }
 
     /// Makes the table hold these routes and no others; those that stay are never absent.
-    async fn replace_routes(&self, number: u8, wanted: Vec<RouteMessage>) -> Result<(), SystemError> {
+    pub(super) async fn replace_routes(
+        &self,
+        number: u8,
+        wanted: Vec<RouteMessage>,
+    ) -> Result<(), SystemError> {
         let before = self.table_routes(number).await?;
         for route in &wanted {
             let added = self.handle.route().add(route.clone()).replace().execute().await;
@@ -201,7 +205,7 @@ fn routes(number: u8, network: &Network, own: &[IpAddr]) -> Vec<RouteMessage> {
     routes
 }
 
-fn route(
+pub(super) fn route(
     number: u8,
     index: u32,
     subnet: Option<(IpAddr, u8)>,
@@ -293,7 +297,7 @@ fn masked(address: IpAddr, prefix: u8) -> IpAddr {
 }
 
 /// The table of the network of that number.
-fn table(number: u8) -> u32 {
+pub(super) fn table(number: u8) -> u32 {
     FIRST_TABLE + u32::from(number)
 }
 

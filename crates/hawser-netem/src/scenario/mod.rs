@@ -52,6 +52,8 @@ pub enum Via {
     Peer,
     /// Hawser, through a repeater.
     Repeater,
+    /// The kernel's MPTCP over the networks that Hawser gives it, without a far end.
+    DirectMptcp,
     /// The kernel's MPTCP, without Hawser.
     Mptcp,
     /// The kernel, over the network of this name only.
@@ -220,6 +222,7 @@ impl Via {
         match self {
             Self::Hub => "hub".into(),
             Self::Direct => "direct".into(),
+            Self::DirectMptcp => "direct-mptcp".into(),
             Self::Peer => "peer".into(),
             Self::Repeater => "repeater".into(),
             Self::Mptcp => "mptcp".into(),
@@ -234,6 +237,7 @@ impl Via {
         match label {
             "hub" => Some(Self::Hub),
             "direct" => Some(Self::Direct),
+            "direct-mptcp" => Some(Self::DirectMptcp),
             "peer" => Some(Self::Peer),
             "repeater" => Some(Self::Repeater),
             "mptcp" => Some(Self::Mptcp),

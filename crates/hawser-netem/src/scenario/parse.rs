@@ -177,7 +177,7 @@ impl Reader<'_> {
     fn via(&self, raw: &Spanned<String>, networks: &[Network]) -> Result<Via, ScenarioError> {
         let via = Via::from_label(raw.get_ref()).ok_or_else(|| {
             let problem = format!(
-                "unknown via {:?}; write hub, direct, peer, repeater, mptcp or single:<network>",
+                "unknown via {:?}; write hub, direct, direct-mptcp, peer, repeater, mptcp or single:<network>",
                 raw.get_ref()
             );
             self.invalid(Some(raw.span()), problem)

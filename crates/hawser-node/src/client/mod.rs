@@ -9,6 +9,7 @@
 
 mod joined;
 mod networks;
+mod quotas;
 mod reach;
 mod reload;
 pub(crate) mod report;
@@ -41,6 +42,7 @@ use crate::metrics;
 use crate::run_dir::RunDir;
 use joined::Joined;
 use networks::Networks;
+use quotas::Quotas;
 use reach::{Line, News, Reach};
 use tunnel::Tunnel;
 
@@ -80,9 +82,6 @@ impl ClientOptions {
 /// What keeps it from working, in one line; the system is as it was before.
 pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let config = options.load_config()?;
-    if config.networks.values().any(|network| network.quota.is_some()) {
-        tracing::warn!("quotas are kept without a hub only: nothing is counted here, and nothing stops");
-    }
     crate::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join("identity.key"))?;
@@ -127,6 +126,7 @@ struct Client {
     networks: Networks,
     /// What the kernel shows, used or not.
     seen: Vec<Network>,
+    quotas: Quotas,
     reach: Reach,
     line: Option<Line>,
     news: mpsc::UnboundedSender<(u64, News)>,
@@ -169,6 +169,7 @@ impl Client {
                 .map(|invitation| invitation.token.clone()),
             tls: tls::client_config(&identity, joined.hub_key)?,
             networks: Networks::new(orders.clone()),
+            quotas: Quotas::open(&options.dir),
             options,
             config,
             joined,
@@ -204,6 +205,7 @@ impl Client {
                 () = tokio::time::sleep_until(deadline) => self.on_deadline(),
                 reload = signals.next() => if reload { self.reload_and_log() } else { Next::End },
             };
+            self.keep_quotas();
             self.carry_out();
             if matches!(next, Next::End) {
                 return Ok(());
@@ -228,8 +230,10 @@ impl Client {
         let machine = self.machine.poll_timeout().map(|(at, _)| {
             tokio::time::Instant::from_std(self.started + Duration::from_nanos(at.as_nanos()))
         });
+        let count = Duration::from_nanos(self.quotas.poll_timeout().as_nanos());
+        let count = Some(tokio::time::Instant::from_std(self.started + count));
         let far = tokio::time::Instant::now() + Duration::from_secs(60);
-        [machine, self.retry_at]
+        [machine, self.retry_at, count]
             .into_iter()
             .flatten()
             .fold(far, std::cmp::Ord::min)
@@ -253,10 +257,7 @@ impl Client {
 
     fn apply_networks(&mut self, before: &[Network], now: &[Network]) {
         let used = |list: &[Network]| -> Vec<Network> {
-            list.iter()
-                .filter(|n| self.config.uses(&n.name))
-                .cloned()
-                .collect()
+            list.iter().filter(|n| self.uses(&n.name)).cloned().collect()
         };
         for change in changes(&used(before), &used(now)) {
             let name = match &change {

@@ -33,15 +33,16 @@ impl Client {
             self.tunnel.kill_switch(self.config.kill_switch)?;
         }
         let seen = self.seen.clone();
-        let before: Vec<_> = seen.iter().filter(|n| old.uses(&n.name)).cloned().collect();
-        let now: Vec<_> = seen
+        let before: Vec<_> = seen
             .iter()
-            .filter(|n| self.config.uses(&n.name))
+            .filter(|n| old.uses(&n.name) && !self.quotas.is_shut(&n.name))
             .cloned()
             .collect();
+        let now: Vec<_> = seen.iter().filter(|n| self.uses(&n.name)).cloned().collect();
         for change in changes(&before, &now) {
             self.on_change(change)?;
         }
+        self.quotas.handle_config();
         self.apply_caps();
         self.apply_schedulers();
         Ok(restart)

@@ -52,6 +52,8 @@ impl Client {
                     "hub": attached.map(|a| a.remote),
                     "path": id.and_then(|id| self.machine.path(id)),
                     "state": attached.and_then(|a| a.state),
+                    "over_quota": self.quotas.is_shut(&network.name),
+                    "usage": self.usage(&network.name),
                     "control": self.line.as_ref().is_some_and(|line| Some(line.network) == id),
                 })
             })
@@ -67,7 +69,7 @@ impl Client {
             "epoch": self.epoch,
             "control": self.line.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
-            "notice": self.notice,
+            "notice": self.notices(),
             "networks": networks,
         });
         with_snapshot(&self.orders, answer, move |snapshot| {

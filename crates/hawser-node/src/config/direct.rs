@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use hawser_linux::direct::{Match, Protocol};
 use hawser_proto::assignment::Measure;
+use hawser_proto::endpoints::Part;
+use hawser_proto::names;
 use hawser_proto::policy::Kind;
 use hawser_proto::policy::conditions::Conditions;
 use serde::Deserialize;
@@ -24,6 +26,10 @@ pub struct DirectConfig {
     pub spread: Spread,
     /// Whether this machine forwards for others.
     pub forward: bool,
+    /// Whether MPTCP connections use all networks.
+    pub mptcp: bool,
+    /// Which page shows over a network whether a captive portal stands before it.
+    pub portal_check: PortalCheck,
     /// How often gateways are asked whether they are there.
     pub probe_every: Span,
     /// The port (UDP and TCP) at which peers come in that move flows which end here.
@@ -41,6 +47,11 @@ impl Default for DirectConfig {
         Self {
             spread: Spread(Measure::Capacity),
             forward: false,
+            mptcp: true,
+            // Debian's own, which its desktops ask as well.
+            portal_check: "http://network-test.debian.org/nm NetworkManager is online"
+                .parse()
+                .map_or(PortalCheck(None), |page| PortalCheck(Some(page))),
             probe_every: Span(Duration::from_millis(500)),
             peer_port: None,
             keep_flows: Span(Duration::from_secs(3)),
@@ -68,6 +79,8 @@ pub struct RuleConfig {
     pub when: Conditions,
     /// Which flows.
     pub flows: Match,
+    /// To names; all when empty.
+    pub domains: Vec<names::Pattern>,
     /// The networks, in order of preference; all when empty.
     pub networks: Vec<NetworkChoice>,
     /// Shares the flows out among the networks, in place of the first that is there.
@@ -86,6 +99,8 @@ struct RawRule {
     port: OneOrMore<Ports>,
     #[serde(default)]
     to: OneOrMore<Subnet>,
+    #[serde(default)]
+    domain: OneOrMore<Domain>,
     dscp: Option<Dscp>,
     cgroup: Option<Cgroup>,
     #[serde(default)]
@@ -117,8 +132,10 @@ impl TryFrom<RawRule> for RuleConfig {
                 to: raw.to.0.iter().map(|subnet| (subnet.0, subnet.1)).collect(),
                 dscp: raw.dscp.map(|dscp| dscp.0),
                 cgroup: raw.cgroup.map(|cgroup| cgroup.0),
+                names: None,
                 intent: None,
             },
+            domains: raw.domain.0.into_iter().map(|domain| domain.0).collect(),
             networks: raw.network.0,
             spread: raw.spread,
             strict: raw.strict,
@@ -145,6 +162,7 @@ impl fmt::Display for RuleConfig {
                 .iter()
                 .map(|(address, prefix)| format!("to {address}/{prefix}")),
         );
+        parts.extend(self.domains.iter().map(|domain| format!("domain {domain}")));
         parts.extend(self.flows.dscp.map(|dscp| format!("dscp {dscp}")));
         parts.extend(
             self.flows
@@ -226,6 +244,84 @@ impl FromStr for Spread {
 }
 
 from_text!(Spread, "\"even\", \"capacity\", \"round-trip\" or \"cost\"");
+
+/// A page and how it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Whose, as a browser would name it.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// What is asked for.
+    pub path: String,
+    /// How the page begins; an empty answer (204) is as good.
+    pub expected: String,
+}
+
+impl FromStr for Page {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (url, expected) = text.split_once(' ').unwrap_or((text, ""));
+        let rest = url.strip_prefix("http://").ok_or(())?;
+        let (place, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
+        let (host, port) = match place.rsplit_once(':') {
+            // The colons of an IPv6 address stand between brackets.
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| ())?),
+            _ => (place, 80),
+        };
+        let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_plain || !(is_address || names::normal(host).is_some()) {
+            return Err(());
+        }
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            path: path.to_owned(),
+            expected: expected.trim().to_owned(),
+        })
+    }
+}
+
+/// The page by which captive portals are found; none when they are not looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortalCheck(pub Option<Page>);
+
+impl FromStr for PortalCheck {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "off" => Ok(Self(None)),
+            _ => text.parse().map(|page| Self(Some(page))),
+        }
+    }
+}
+
+from_text!(
+    PortalCheck,
+    "\"off\", or an http:// page and how it begins, such as \"http://example.org/check all is well\""
+);
+
+/// What a network does for MPTCP connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MultipathPart(pub Part);
+
+impl FromStr for MultipathPart {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "yes" => Ok(Self(Part::Equal)),
+            "backup" => Ok(Self(Part::Backup)),
+            "no" => Ok(Self(Part::None)),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(MultipathPart, "\"yes\", \"backup\" or \"no\"");
 
 struct ProtocolName(Protocol);
 
@@ -310,6 +406,21 @@ impl FromStr for Subnet {
 }
 
 from_text!(Subnet, "an address or a subnet, such as \"198.51.100.0/24\"");
+
+struct Domain(names::Pattern);
+
+impl FromStr for Domain {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        names::Pattern::parse(text).map(Self).ok_or(())
+    }
+}
+
+from_text!(
+    Domain,
+    "a name such as \"example.org\", or \"*.example.org\" for all below it (xn--... for letters beyond ASCII)"
+);
 
 struct Dscp(u8);
 

@@ -125,7 +125,19 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "dns = \"mine\"",
-            "client.toml:1: unknown variant `mine`, expected `keep` or `hub`",
+            "client.toml:1: unknown variant `mine`, expected one of `keep`, `hub`, `networks`",
+        ),
+        (
+            "[[rule]]\ndomain = \"*.*.org\"\nnetwork = \"eth0\"\n",
+            "client.toml:2: \"*.*.org\" is wrong: expected a name such as \"example.org\", or \"*.example.org\"",
+        ),
+        (
+            "[direct]\nportal_check = \"https://example.org/\"\n",
+            "client.toml:2: \"https://example.org/\" is wrong: expected \"off\", or an http:// page and how it begins",
+        ),
+        (
+            "[networks.lte]\nmptcp = \"maybe\"\n",
+            "client.toml:2: \"maybe\" is wrong: expected \"yes\", \"backup\" or \"no\"",
         ),
         (
             "rekey_after = 3600",
@@ -168,6 +180,52 @@ fn errors_name_file_line_and_remedy() {
         assert!(error.starts_with(expected), "{text:?}: {error}");
         assert!(!error.contains('\n'), "{text:?}: {error}");
     }
+}
+
+#[test]
+fn a_page_is_taken_apart_as_a_browser_would() {
+    let page = |text: &str| {
+        text.parse::<Page>()
+            .map(|page| (page.host, page.port, page.path, page.expected))
+    };
+    let own = |parts: (&str, u16, &str, &str)| {
+        Ok((
+            parts.0.to_owned(),
+            parts.1,
+            parts.2.to_owned(),
+            parts.3.to_owned(),
+        ))
+    };
+    assert_eq!(
+        page("http://example.org/check?x=1 all is well"),
+        own(("example.org", 80, "/check?x=1", "all is well"))
+    );
+    assert_eq!(
+        page("http://[2001:db8::1]:8080"),
+        own(("[2001:db8::1]", 8080, "/", ""))
+    );
+    assert_eq!(page("http://[2001:db8::1]/"), own(("[2001:db8::1]", 80, "/", "")));
+    for wrong in [
+        "",
+        "http://",
+        "http:///x",
+        "http://a:b/",
+        "http://x\r\ny/",
+        "http://x/\r\ny",
+    ] {
+        assert_eq!(page(wrong), Err(()), "{wrong:?}");
+    }
+    assert!(DirectConfig::default().portal_check.0.is_some());
+}
+
+#[test]
+fn direct_mode_says_what_it_cannot_do() {
+    let unfit = |text: &str| client(text).expect("well-formed").unfit_for_direct();
+    let rule = "[[rule]]\ndomain = \"*.example.org\"\nnetwork = \"eth0\"\n";
+    assert!(unfit(rule).is_some_and(|problem| problem.contains("dns = \"networks\"")));
+    assert_eq!(unfit(&format!("dns = \"networks\"\n{rule}")), None);
+    assert!(unfit("kill_switch = true").is_some());
+    assert_eq!(unfit(""), None);
 }
 
 const HUB: &str = "endpoints = [\"hub.example.org:443\"]\npool = \"100.96.0.0/16\"\n";

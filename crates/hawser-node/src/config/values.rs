@@ -390,6 +390,8 @@ pub enum DnsMode {
     Keep,
     /// Those that the hub names are used while the tunnel is up.
     Hub,
+    /// Direct mode: Hawser asks each network's own.
+    Networks,
 }
 
 /// Whether clients appear under the hub's own address.

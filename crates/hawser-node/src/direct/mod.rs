@@ -6,13 +6,19 @@
 //! It starts with an interface that leads nowhere. Every network that is found gets a number, a routing table and a place in the ruleset. When one goes, new
 //! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
 
+mod lookup;
 mod meter;
 mod moving;
+mod multipath;
+mod name_servers;
+mod naming;
 mod networks;
+mod portals;
 mod probe;
 mod quotas;
 mod release;
 mod report;
+mod resolver;
 mod rules;
 mod sensors;
 
@@ -22,7 +28,7 @@ use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::bpf::{self, SocketOptions};
-use hawser_linux::direct::{Intent, TABLE, mark};
+use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
 use hawser_linux::netlink::{Network, Watch, traffic};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
@@ -37,7 +43,10 @@ use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
 use moving::Moving;
+use multipath::Multipath;
+use naming::Naming;
 use networks::Networks;
+use portals::Portals;
 use probe::Heard;
 use release::Releases;
 use rules::Rules;
@@ -49,10 +58,8 @@ use sensors::Sensors;
 /// What keeps it from working, in one line; the system is as it was before.
 pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let config = options.load_config()?;
-    if config.kill_switch {
-        bail!(
-            "kill_switch = true needs a hub: take it out of client.toml, or bring the tunnel up without --direct"
-        );
+    if let Some(problem) = config.unfit_for_direct() {
+        bail!("client.toml: {problem}");
     }
     if config.metrics.is_some() {
         tracing::warn!("metrics are not served without a hub");
@@ -88,6 +95,10 @@ struct Direct {
     sensors: Sensors,
     /// Where programs say which network they want; absent where the kernel does not permit it.
     options: Option<SocketOptions>,
+    /// What makes MPTCP use all networks; absent where it is off or the kernel lacks it.
+    multipath: Option<Multipath>,
+    naming: Naming,
+    portals: Portals,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
     /// When a network that could not be used is tried again.
@@ -113,7 +124,10 @@ impl Direct {
         Self {
             networks: Networks::new(tell),
             rules: Rules::new(&config),
+            naming: Naming::new(&config),
+            portals: Portals::default(),
             options: socket_options(),
+            multipath: None,
             usage: Usage::open(&asked.dir),
             sensors: Sensors::new(asked.run_dir.join("facts")),
             moving: Moving::new(&asked.dir),
@@ -145,6 +159,7 @@ impl Direct {
         // Only now: what came in before the rules were set would be taken for another connection after.
         self.moving
             .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
+        self.follow_multipath().await;
         self.system.undo_left().await;
         loop {
             let deadline = self.deadline();
@@ -166,6 +181,10 @@ impl Direct {
                     }
                     Next::Continue
                 }
+                Some(told) = self.naming.told.recv() => {
+                    self.on_told(told);
+                    Next::Continue
+                }
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
                 () = tokio::time::sleep_until(deadline) => Next::Continue,
                 reload = signals.next() => if reload { self.reload_and_log().await } else { Next::End },
@@ -177,6 +196,7 @@ impl Direct {
             self.on_time();
             self.apply();
             self.open_or_close().await?;
+            self.follow_multipath().await;
             if matches!(next, Next::End) {
                 return Ok(());
             }
@@ -190,7 +210,11 @@ impl Direct {
             self.system.sysctl("net/ipv4/ip_forward", "1")?;
             self.system.forward_ipv6()?;
         }
+        if self.config.direct.mptcp {
+            self.multipath = Multipath::start(&mut self.system);
+        }
         self.set_rules()?;
+        self.naming.watch_servers(&self.config);
         self.system.link_up(&interface).await?;
         for address in self.config.direct.own() {
             let ipv6 = address.is_ipv6();
@@ -209,6 +233,7 @@ impl Direct {
                 other => other.with_context(|| format!("cannot set up {interface}"))?,
             }
         }
+        self.start_resolver().await;
         Ok(())
     }
 
@@ -222,6 +247,7 @@ impl Direct {
             self.rules.poll_timeout(),
             self.releases.poll_timeout(),
             self.moving.poll_timeout(),
+            self.portals.poll_timeout(),
             self.retry_at,
             self.rules_wait_until,
         ]
@@ -283,7 +309,7 @@ impl Direct {
     }
 
     fn tell_moving(&mut self) {
-        let ruleset = self.rules.ruleset(&self.config, &self.networks);
+        let ruleset = self.ruleset();
         self.moving.know_rules(ruleset.choices);
     }
 
@@ -377,6 +403,7 @@ impl Direct {
         }
         self.moving.handle_timeout(&self.networks, now);
         self.keep_quotas();
+        self.keep_portals(now);
         self.rules.know(&self.networks, &self.config);
         self.decide(now);
         self.rules.handle_timeout(now);
@@ -433,11 +460,18 @@ impl Direct {
         });
     }
 
+    /// What the kernel should be told now.
+    fn ruleset(&self) -> Ruleset {
+        self.rules
+            .ruleset(&self.config, &self.networks, self.naming.is_on())
+    }
+
     fn set_rules(&mut self) -> anyhow::Result<()> {
-        let ruleset = self.rules.ruleset(&self.config, &self.networks);
+        let ruleset = self.ruleset();
         if self.rules.applied() != Some(&ruleset) {
+            let elements = self.naming.elements(self.now());
             self.system
-                .nft_table(TABLE, &ruleset.body())
+                .nft_table(TABLE, &ruleset.body(&elements, self.naming.ports()))
                 .context("cannot set the rules")?;
             tracing::debug!(networks = ruleset.networks.len(), "rules set");
             self.rules.set_applied(ruleset);
@@ -529,12 +563,16 @@ impl Direct {
     /// Applies the configuration file without dropping flows; returns what waits for a restart.
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut fresh = self.asked.load_config()?;
+        if let Some(problem) = fresh.unfit_for_direct() {
+            bail!("client.toml: {problem}");
+        }
         let (old, new) = (&self.config, &fresh);
         let fixed = [
             ("interface", old.interface != new.interface),
-            ("kill_switch", old.kill_switch != new.kill_switch),
+            ("dns", old.dns != new.dns),
             ("direct.address", old.direct.address != new.direct.address),
             ("direct.address6", old.direct.address6 != new.direct.address6),
+            ("direct.mptcp", old.direct.mptcp != new.direct.mptcp),
             ("direct.forward", old.direct.forward != new.direct.forward),
             (
                 "direct.probe_every",
@@ -543,10 +581,12 @@ impl Direct {
         ];
         let restart = differing(&fixed);
         fresh.interface = old.interface.clone();
+        fresh.dns = old.dns;
         (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
         self.asked.log.set(fresh.log.as_ref())?;
         self.moving.listen(fresh.direct.peer_port.map(NonZeroU16::get))?;
         self.rules = self.rules.with(&fresh);
+        self.naming.handle_config(&fresh);
         self.config = fresh;
         self.on_networks(self.seen.clone()).await?;
         Ok(restart)

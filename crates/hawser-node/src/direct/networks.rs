@@ -30,6 +30,8 @@ pub(super) struct Known {
     pub(super) meter: Meter,
     /// Its quota is used up, and that shuts it.
     pub(super) is_shut: bool,
+    /// A captive portal stands before it, or may do.
+    pub(super) is_barred: bool,
 }
 
 impl Known {
@@ -42,12 +44,13 @@ impl Known {
             probe: None,
             meter: Meter::default(),
             is_shut: false,
+            is_barred: false,
         }
     }
 
     /// Whether new flows may go there.
     pub(super) fn is_alive(&self) -> bool {
-        self.network.is_some() && !self.is_shut && self.state() != State::Unreachable
+        self.network.is_some() && !self.is_shut && !self.is_barred && self.state() != State::Unreachable
     }
 
     fn state(&self) -> State {
@@ -99,6 +102,10 @@ impl Networks {
 
     pub(super) fn name(&self, number: u8) -> &str {
         self.known.get(&number).map_or("?", |known| &known.name)
+    }
+
+    pub(super) fn is_alive(&self, number: u8) -> bool {
+        self.known.get(&number).is_some_and(Known::is_alive)
     }
 
     pub(super) fn is_shut(&self, number: u8) -> bool {
@@ -219,6 +226,18 @@ impl Networks {
             }
         }
         fresh
+    }
+
+    /// Bars networks or lets them take part; says which have changed.
+    pub(super) fn bar(&mut self, is_barred: impl Fn(u8) -> bool) -> Vec<(u8, bool)> {
+        let mut changed = Vec::new();
+        for (number, known) in &mut self.known {
+            let before = std::mem::replace(&mut known.is_barred, is_barred(*number));
+            if known.is_barred != before {
+                changed.push((*number, known.is_barred));
+            }
+        }
+        changed
     }
 
     /// What the rules may choose among.

@@ -46,6 +46,7 @@ impl Direct {
             "inner": self.config.direct.own(),
             "mtu": self.mtu,
             "socket_option": self.options.is_some(),
+            "mptcp": self.multipath.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice(),
             "moving": self.moving.status(),
@@ -72,7 +73,13 @@ impl Direct {
 
     /// What a user should know, in one line.
     fn notice(&self) -> Option<String> {
-        let all: Vec<_> = self.notice.iter().cloned().chain(self.quota_notices()).collect();
+        let all: Vec<_> = self
+            .notice
+            .iter()
+            .cloned()
+            .chain(self.quota_notices())
+            .chain(self.portal_notices())
+            .collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
@@ -91,7 +98,8 @@ impl Direct {
         json!({
             "name": known.name,
             "used": known.network.is_some(),
-            "state": state(known),
+            "state": self.portals.shown(number).map_or_else(|| state(known), |(state, _)| state),
+            "portal": self.portals.shown(number).and_then(|(_, login)| login),
             "kind": kind(known.kind),
             "bssid": known.bssid,
             "number": number,
@@ -105,6 +113,7 @@ impl Direct {
             "send_bps": known.meter.sent.as_bps(),
             "capacity_bps": known.meter.peak().map(hawser_units::Rate::as_bps),
             "flows": flows,
+            "mptcp": self.multipath.as_ref().and_then(|multipath| multipath.part(number)),
             "usage": self.usage.report(&known.name, &self.config.network(&known.name)),
         })
     }
@@ -114,7 +123,7 @@ impl Direct {
         let connections = conntrack::list(MARK, MARK_MASK).context("cannot read the kernel's connections")?;
         let flows: Vec<_> = connections
             .iter()
-            .map(|connection| (describe(connection), connection))
+            .map(|connection| (self.described(connection), connection))
             .filter(|(description, _)| description.contains(wanted))
             .take(MOST_FLOWS)
             .filter_map(|(description, connection)| {
@@ -128,7 +137,16 @@ impl Direct {
                 }))
             })
             .collect();
-        Ok(json!({ "role": "direct", "flows": flows }))
+        Ok(json!({ "role": "direct", "flows": flows, "names": self.explain_names(wanted) }))
+    }
+
+    /// With the name behind the address, where it is known.
+    fn described(&self, connection: &Connection) -> String {
+        let flow = describe(connection);
+        match self.naming.name_of(connection.to.ip(), self.now()) {
+            Some(name) => format!("{flow} ({name})"),
+            None => flow,
+        }
     }
 }
 

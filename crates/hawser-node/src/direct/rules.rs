@@ -6,7 +6,8 @@ use std::path::Path;
 
 use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, reason};
 use hawser_linux::netlink::{self, NextHop};
-use hawser_proto::assignment::{Assignment, Measure, Network, Way, Wish};
+use hawser_proto::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
+use hawser_proto::names::Set;
 use hawser_proto::policy::Selector;
 use hawser_proto::policy::conditions::{Conditions, Facts};
 use hawser_proto::session::NetworkId;
@@ -57,10 +58,13 @@ impl Rules {
     }
 
     fn write_lines(&mut self, config: &ClientConfig) {
-        for rule in &config.rules {
+        for (index, rule) in config.rules.iter().enumerate() {
             let line = Line {
                 reason: self.reason(&rule.to_string()),
-                flows: rule.flows.clone(),
+                flows: Match {
+                    names: (!rule.domains.is_empty()).then(|| set_name(Set::Rule(index))),
+                    ..rule.flows.clone()
+                },
                 is_possible: true,
             };
             self.lines.push(line);
@@ -104,6 +108,8 @@ impl Rules {
             reason::CAME_IN => "it came in there".to_owned(),
             // In its own words where it is still known; so after a restart.
             reason::MOVED => "it was moved here".to_owned(),
+            reason::NAMED => "this network's resolver gave the private address".to_owned(),
+            reason::MULTIPATH => "it is a subflow of an MPTCP connection, which uses all networks".to_owned(),
             reason::DEFAULT => format!(
                 "no rule is for it, and flows are shared out {}",
                 how(config.direct.spread.0)
@@ -186,9 +192,20 @@ impl Rules {
     }
 
     /// What the kernel should be told now.
-    pub(super) fn ruleset(&self, config: &ClientConfig, networks: &Networks) -> Ruleset {
+    pub(super) fn ruleset(&self, config: &ClientConfig, networks: &Networks, has_names: bool) -> Ruleset {
         let decisions = self.machine.decisions().iter().zip(&self.lines);
         let numbers = |turns: &[NetworkId]| turns.iter().filter_map(|id| u8::try_from(id.0).ok()).collect();
+        let choice = |(decision, line): (&Decision, &Line)| Choice {
+            reason: line.reason,
+            flows: line.flows.clone(),
+            turns: [numbers(&decision.turns[0]), numbers(&decision.turns[1])],
+            strict: decision.strict,
+        };
+        let is_possible = |(_, line): &(&Decision, &Line)| line.is_possible;
+        let own = decisions.clone().take(config.rules.len()).filter(is_possible);
+        let others = decisions.skip(config.rules.len()).filter(is_possible);
+        let named = networks.all().filter(|(_, known)| has_names && known.is_alive());
+        let named = named.filter_map(|(number, known)| Some(named_by(number, known.network.as_ref()?)));
         Ruleset {
             interface: config.interface.0.clone(),
             own: config.direct.own().into(),
@@ -196,16 +213,21 @@ impl Rules {
                 .present()
                 .map(|(number, network)| port(number, network, networks.is_shut(number)))
                 .collect(),
-            choices: decisions
-                .filter(|(_, line)| line.is_possible)
-                .map(|(decision, line)| Choice {
-                    reason: line.reason,
-                    flows: line.flows.clone(),
-                    turns: [numbers(&decision.turns[0]), numbers(&decision.turns[1])],
-                    strict: decision.strict,
-                })
-                .collect(),
+            choices: own.map(choice).chain(named).chain(others.map(choice)).collect(),
         }
+    }
+
+    /// For each rule of the configuration: which networks it has now, of any family, and whether no others may do.
+    pub(super) fn networks_of_rules(&self, config: &ClientConfig) -> Vec<(Vec<NetworkId>, bool)> {
+        let decisions = self.machine.decisions().iter().take(config.rules.len());
+        decisions
+            .map(|decision| {
+                let mut all = decision.turns.concat();
+                all.sort_unstable();
+                all.dedup();
+                (all, decision.strict)
+            })
+            .collect()
     }
 
     /// What the kernel was told last.
@@ -218,8 +240,30 @@ impl Rules {
     }
 }
 
+/// The kernel's name of a set.
+pub(super) fn set_name(set: Set) -> String {
+    match set {
+        Set::Rule(index) => format!("names_rule_{index}"),
+        Set::Network(id) => format!("names_network_{}", id.0),
+    }
+}
+
+/// Flows to private addresses that a network's resolver gave.
+fn named_by(number: u8, network: &netlink::Network) -> Choice {
+    let turns = |ipv6| network.carries(ipv6).then_some(number).into_iter().collect();
+    Choice {
+        reason: reason::NAMED,
+        flows: Match {
+            names: Some(set_name(Set::Network(NetworkId(u32::from(number))))),
+            ..Match::default()
+        },
+        turns: [turns(false), turns(true)],
+        strict: false,
+    }
+}
+
 /// A network that is shut has no address to leave with: nobody can choose it, and what it has carried stays told apart.
-fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
+pub(super) fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
     let sources = [(network.v4, false), (network.v6, true)];
     Port {
         number,

@@ -244,7 +244,9 @@ impl World {
                 let index = network_named(scenario, name)?;
                 world.add_ways(index..index + 1);
             }
-            Via::Direct | Via::Peer | Via::Repeater | Via::Tool(_) => return Err(RunError::Via(via.label())),
+            Via::Direct | Via::DirectMptcp | Via::Peer | Via::Repeater | Via::Tool(_) => {
+                return Err(RunError::Via(via.label()));
+            }
         }
         if has_other {
             let seed = scenario.seed.wrapping_add(OTHER_SEED);

@@ -208,6 +208,37 @@ fn a_transfer_lives_through_a_reload_and_a_new_address() {
 }
 
 #[test]
+fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
+    let Some(world) = World::new("q") else { return };
+    let server = world.add_server();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    let configure = |quota: &str| {
+        let text = format!("[networks.lte]\nquota = \"{quota}\"\n");
+        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    };
+    configure("2MB");
+    let invitation = world.invite();
+    let client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    let transfer = Transfer::start(&server, &world.open("c"));
+    world.wait("on the network that is left", |world| active(world) == ["fiber"]);
+    let status = world.status("c");
+    assert_eq!(
+        status["notice"],
+        "lte: its quota is used up, and the tunnel does not use it"
+    );
+    transfer.finish();
+    // A larger quota opens it again.
+    configure("10GB");
+    client.tell("-HUP");
+    world.wait("on both networks again", |world| {
+        active(world) == ["fiber", "lte"]
+    });
+}
+
+#[test]
 fn an_invitation_lets_one_machine_in() {
     let Some(world) = World::new("g") else { return };
     world.init();

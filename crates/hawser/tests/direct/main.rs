@@ -2,6 +2,9 @@
 
 mod conditions;
 mod link_events;
+mod multipath;
+mod names;
+mod portals;
 mod quota;
 mod world;
 

@@ -137,7 +137,7 @@ impl World {
         self.dir.path().join("run")
     }
 
-    fn hawser(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn hawser(&self, arguments: &[&str]) -> Command {
         let mut command = self.client.command(env!("CARGO_BIN_EXE_hawser"));
         command.args(arguments).arg("--run-dir").arg(self.run_dir());
         command
@@ -237,7 +237,7 @@ impl World {
     pub(crate) fn system(&self) -> String {
         let script = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset; \
              grep -H . /proc/sys/net/ipv4/conf/*/rp_filter /proc/sys/net/ipv4/conf/*/arp_* /proc/sys/net/ipv4/ip_forward \
-             /proc/sys/net/ipv6/conf/*/forwarding /proc/sys/net/ipv6/conf/*/accept_ra; ip -o link | cut -d' ' -f2";
+             /proc/sys/net/ipv6/conf/*/forwarding /proc/sys/net/ipv6/conf/*/accept_ra; ip mptcp limits; ip mptcp endpoint; ip -o link | cut -d' ' -f2";
         let output = self
             .client
             .command("sh")

@@ -1,0 +1,249 @@
+//! MPTCP for programs that do not know of it: the TCP sockets that a program makes become sockets of MPTCP.
+//!
+//! The kernel stops the program in `socket` (seccomp, user notification), and what answers here makes the socket in its place and hands it over. So no library is put
+//! into the program, and it makes no difference how it is linked. It starts with the program; while that runs, one thread answers; sockets that cannot be made so are made
+//! by the program itself, as ever. It fails with this process: once nobody answers, the program can make no TCP sockets any more.
+//!
+//! Limitations: programs of 32 bits, and those that go to another network namespace, keep TCP. A socket belongs to the control group of this process.
+
+use std::fs;
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command};
+use std::thread::JoinHandle;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::wait::{Waker, wait_readable};
+
+/// Answers a program and all that it starts; ends with this value.
+#[derive(Debug)]
+pub struct Conversion {
+    thread: Option<JoinHandle<()>>,
+    waker: std::sync::Arc<Waker>,
+}
+
+/// Starts a program whose TCP sockets will be those of MPTCP.
+///
+/// # Errors
+/// The program cannot be started, or the kernel (before 5.14) lacks the means.
+pub fn spawn(command: &mut Command) -> io::Result<(Child, Conversion)> {
+    // The filter stays with the thread that asks for it, and with what that starts.
+    let on_a_thread = std::thread::scope(|scope| {
+        let start = || {
+            let listener = install()?;
+            Ok((command.spawn()?, listener))
+        };
+        std::thread::Builder::new()
+            .name("start".into())
+            .spawn_scoped(scope, start)?
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts the program panicked")))
+    });
+    let (child, listener): (Child, OwnedFd) = on_a_thread?;
+    let waker = std::sync::Arc::new(Waker::new()?);
+    let (own, woken) = (namespace("self"), std::sync::Arc::clone(&waker));
+    let answer = move || {
+        let mut ready = [false; 2];
+        loop {
+            if wait_readable(&[listener.as_fd(), woken.as_fd()], None, &mut ready).is_err() || ready[1] {
+                return;
+            }
+            // Nobody is left who could ask.
+            if ready[0] && answer_one(&listener, own).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("sockets".into()).spawn(answer)?;
+    let conversion = Conversion {
+        thread: Some(thread),
+        waker,
+    };
+    Ok((child, conversion))
+}
+
+impl Drop for Conversion {
+    fn drop(&mut self) {
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Lets the calling thread, and what it starts, stop in `socket` for TCP; gives what hears of it.
+fn install() -> io::Result<OwnedFd> {
+    let mut code = filter();
+    let program = libc::sock_fprog {
+        len: code.len() as libc::c_ushort,
+        filter: code.as_mut_ptr(),
+    };
+    let ask = || {
+        // SAFETY: the program and its instructions outlive the call, and its length is that of the instructions.
+        unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                &raw const program,
+            )
+        }
+    };
+    let mut result = ask();
+    if result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES) {
+        // Without rights it is permitted to those who can get no more of them.
+        // SAFETY: no memory is involved.
+        unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        result = ask();
+    }
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+}
+
+/// Stops `socket(AF_INET or AF_INET6, SOCK_STREAM | flags, 0 or IPPROTO_TCP)` of this machine's own instruction set; all else passes.
+///
+/// Source: seccomp(2), `struct seccomp_data`; both architectures keep the low half of an argument first.
+fn filter() -> Vec<libc::sock_filter> {
+    const LOAD: u16 = 0x20;
+    const AND: u16 = 0x54;
+    const IF_EQUAL: u16 = 0x15;
+    const END: u16 = 0x06;
+    let argument = |index: u32| 16 + 8 * index;
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    vec![
+        step(LOAD, 4, 0, 0),
+        step(IF_EQUAL, ARCHITECTURE, 0, 11),
+        step(LOAD, 0, 0, 0),
+        step(IF_EQUAL, libc::SYS_socket as u32, 0, 9),
+        step(LOAD, argument(0), 0, 0),
+        step(IF_EQUAL, libc::AF_INET as u32, 1, 0),
+        step(IF_EQUAL, libc::AF_INET6 as u32, 0, 6),
+        step(LOAD, argument(1), 0, 0),
+        step(AND, 0xf, 0, 0),
+        step(IF_EQUAL, libc::SOCK_STREAM as u32, 0, 3),
+        step(LOAD, argument(2), 0, 0),
+        step(IF_EQUAL, 0, 2, 0),
+        step(IF_EQUAL, libc::IPPROTO_TCP as u32, 1, 0),
+        step(END, libc::SECCOMP_RET_ALLOW, 0, 0),
+        step(END, libc::SECCOMP_RET_USER_NOTIF, 0, 0),
+    ]
+}
+
+/// Makes the socket that a program asks for.
+fn answer_one(listener: &OwnedFd, own: Option<u64>) -> io::Result<()> {
+    // SAFETY: all fields are numbers, for which zero is a value; the kernel wants it so.
+    let mut asked: libc::seccomp_notif = unsafe { mem::zeroed() };
+    match ask_kernel(listener, RECEIVE, &mut asked) {
+        // Who asked was interrupted, or all have ended.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            return Ok(());
+        }
+        other => other?,
+    }
+    let made = make(&asked, own);
+    let handed = made.and_then(|socket| {
+        let is_kept = asked.data.args[1] as i32 & libc::SOCK_CLOEXEC == 0;
+        let mut added = libc::seccomp_notif_addfd {
+            id: asked.id,
+            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            srcfd: socket.as_raw_fd() as u32,
+            newfd: 0,
+            newfd_flags: if is_kept { 0 } else { libc::O_CLOEXEC as u32 },
+        };
+        ask_kernel(listener, ADD_DESCRIPTOR, &mut added)
+    });
+    if handed.is_err() {
+        let mut answer = libc::seccomp_notif_resp {
+            id: asked.id,
+            val: 0,
+            error: 0,
+            flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+        };
+        // Who asked may be gone.
+        let _ = ask_kernel(listener, ANSWER, &mut answer);
+    }
+    Ok(())
+}
+
+fn make(asked: &libc::seccomp_notif, own: Option<u64>) -> io::Result<Socket> {
+    let process = asked.pid.to_string();
+    if own.is_none() || namespace(&process) != own {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let [family, kind, ..] = asked.data.args;
+    let socket = Socket::new_raw(Domain::from(family as i32), Type::STREAM, Some(Protocol::MPTCP))?;
+    socket.set_nonblocking(kind as i32 & libc::SOCK_NONBLOCK != 0)?;
+    let owner = fs::metadata(format!("/proc/{process}"))?;
+    // SAFETY: the descriptor is open; no memory is involved. Firewall rules by user see the program's.
+    if unsafe { libc::fchown(socket.as_raw_fd(), owner.uid(), owner.gid()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+/// What tells a process's network namespace from others.
+fn namespace(process: &str) -> Option<u64> {
+    let link = fs::metadata(format!("/proc/{process}/ns/net")).ok()?;
+    Some(link.ino())
+}
+
+fn ask_kernel<T>(listener: &OwnedFd, request: libc::Ioctl, value: &mut T) -> io::Result<()> {
+    // SAFETY: the value is the structure of this request, and outlives the call.
+    if unsafe { libc::ioctl(listener.as_raw_fd(), request, std::ptr::from_mut(value)) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+// linux/audit.h
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+// linux/seccomp.h: direction, size, letter, number.
+const RECEIVE: libc::Ioctl = request(3, size_of::<libc::seccomp_notif>(), 0);
+const ANSWER: libc::Ioctl = request(3, size_of::<libc::seccomp_notif_resp>(), 1);
+const ADD_DESCRIPTOR: libc::Ioctl = request(1, size_of::<libc::seccomp_notif_addfd>(), 3);
+
+const fn request(direction: u64, size: usize, number: u64) -> libc::Ioctl {
+    (direction << 30 | (size as u64) << 16 | (b'!' as u64) << 8 | number) as libc::Ioctl
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_gets_sockets_of_mptcp_and_keeps_its_others() {
+        if Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_err() {
+            eprintln!("skipped: this kernel has no MPTCP");
+            return;
+        }
+        // The last number of each is SO_PROTOCOL.
+        let script = "import socket as s
+made = [s.socket(s.AF_INET, s.SOCK_STREAM), s.socket(s.AF_INET6, s.SOCK_STREAM | s.SOCK_NONBLOCK, 6), s.socket(s.AF_INET, s.SOCK_DGRAM)]
+print([m.getsockopt(1, 38) for m in made], [m.get_inheritable() for m in made], made[1].getblocking())";
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).stdout(std::process::Stdio::piped());
+        let (child, conversion) = match spawn(&mut command) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                eprintln!("skipped: no python3 here");
+                return;
+            }
+            other => other.unwrap(),
+        };
+        let output = child.wait_with_output().unwrap();
+        drop(conversion);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said.trim(), "[262, 262, 17] [False, False, False] False");
+        let own = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        assert_eq!(own.protocol().unwrap(), Some(Protocol::TCP));
+    }
+}

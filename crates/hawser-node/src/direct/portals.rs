@@ -1,0 +1,340 @@
+//! Captive portals: looks for a known page over each network, and keeps a network out while something else is in its place.
+//!
+//! The page is asked for over the network's device and resolvers alone, past every rule, and over no network that is not used. What comes back is somebody's bytes,
+//! of which a few thousand are read.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use hawser_linux::netlink::NextHop;
+use hawser_proto::portal::{Outcome, Portal, State};
+use hawser_units::Instant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::Direct;
+use super::lookup::Place;
+use super::naming::Told;
+use super::networks::Known;
+use crate::config::Page;
+
+/// What a look brought.
+pub(super) struct Looked {
+    number: u8,
+    serial: u64,
+    outcome: Outcome,
+    login: Option<String>,
+}
+
+/// A network under watch; looks end with it.
+struct Watched {
+    machine: Portal,
+    way: Way,
+    serial: u64,
+    look: Option<JoinHandle<()>>,
+    /// Where to log in.
+    login: Option<String>,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(look) = &self.look {
+            look.abort();
+        }
+    }
+}
+
+/// What makes a network the same as before: its name and its gateways.
+type Way = (String, [Option<IpAddr>; 2]);
+
+/// All networks under watch.
+#[derive(Default)]
+pub(super) struct Portals {
+    watched: BTreeMap<u8, Watched>,
+    /// How networks were when they went: who was open is not held back again.
+    seen: BTreeMap<Way, State>,
+    serials: u64,
+    has_begun: bool,
+}
+
+impl Portals {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.watched
+            .values()
+            .filter_map(|watched| watched.machine.poll_timeout())
+            .min()
+    }
+
+    /// What stands before a network: state in a word, and where to log in.
+    pub(super) fn shown(&self, number: u8) -> Option<(&'static str, Option<&str>)> {
+        let watched = self.watched.get(&number)?;
+        match (watched.machine.state(), watched.machine.may_carry()) {
+            (State::Captive, _) => Some(("portal", watched.login.as_deref())),
+            (_, false) => Some(("checking", None)),
+            _ => None,
+        }
+    }
+
+    fn forget(&mut self, number: u8) {
+        if let Some(mut watched) = self.watched.remove(&number) {
+            let way = std::mem::take(&mut watched.way.0);
+            if self.seen.len() >= MOST_SEEN {
+                self.seen.pop_first();
+            }
+            self.seen.insert((way, watched.way.1), watched.machine.state());
+        }
+    }
+
+    /// Watches what is there, as of now.
+    fn follow(&mut self, number: u8, way: Option<Way>, now: Instant) {
+        if self.watched.get(&number).map(|watched| &watched.way) == way.as_ref() {
+            return;
+        }
+        self.forget(number);
+        if let Some(way) = way {
+            let before = self.seen.get(&way);
+            // What was there from the beginning carried flows already.
+            let is_held = before == Some(&State::Captive) || (before.is_none() && self.has_begun);
+            self.serials += 1;
+            let watched = Watched {
+                machine: Portal::new(is_held, now),
+                way,
+                serial: self.serials,
+                look: None,
+                login: None,
+            };
+            self.watched.insert(number, watched);
+        }
+    }
+}
+
+impl Direct {
+    /// Looks where it is time; networks behind a portal take no flows from now on.
+    pub(super) fn keep_portals(&mut self, now: Instant) {
+        let Some(page) = self.config.direct.portal_check.0.clone() else {
+            self.portals = Portals::default();
+            self.networks.bar(|_| false);
+            return;
+        };
+        let all: Vec<_> = self
+            .networks
+            .all()
+            .map(|(number, known)| (number, way(known)))
+            .collect();
+        for (number, way) in all {
+            self.portals.follow(number, way, now);
+        }
+        self.portals.has_begun |= !self.seen.is_empty();
+        for (number, watched) in &mut self.portals.watched {
+            watched.machine.handle_timeout(now);
+            let known = self.networks.all().find(|(other, _)| other == number);
+            let place = known.and_then(|(number, known)| self.naming.place(number, known, &self.config));
+            if let Some(place) = place
+                && watched.machine.poll_transmit(now)
+            {
+                let (serial, tell, page) = (watched.serial, self.naming.teller(), page.clone());
+                watched.look = Some(tokio::spawn(look(place, page, serial, tell)));
+            }
+        }
+        let watched = &self.portals.watched;
+        let changed = self
+            .networks
+            .bar(|number| watched.get(&number).is_some_and(|w| !w.machine.may_carry()));
+        for (number, is_barred) in changed {
+            if is_barred {
+                self.rescue(number, "its network is captive", self.config.direct.keep_flows.0);
+                self.release(number, self.config.direct.keep_flows.0);
+            } else if self.networks.is_alive(number) {
+                self.releases.stop(number);
+            }
+        }
+    }
+
+    pub(super) fn on_looked(&mut self, looked: Looked) {
+        let now = self.now();
+        let name = self.networks.name(looked.number).to_owned();
+        let Some(watched) = self.portals.watched.get_mut(&looked.number) else {
+            return;
+        };
+        if watched.serial != looked.serial {
+            return;
+        }
+        let before = watched.machine.state();
+        watched.machine.handle_outcome(looked.outcome, now);
+        watched.login = looked.login.or_else(|| watched.login.take());
+        match (before, watched.machine.state()) {
+            (State::Captive, State::Open) => {
+                tracing::info!(network = name, "its portal lets everything through now");
+            }
+            (State::Unknown | State::Open, State::Captive) => tracing::warn!(
+                network = name,
+                login = watched.login,
+                "a captive portal stands before it: it takes no flows until somebody logs in"
+            ),
+            _ => tracing::debug!(network = name, outcome = ?looked.outcome, "looked for a portal"),
+        }
+    }
+
+    /// What a user should do about portals.
+    pub(super) fn portal_notices(&self) -> Vec<String> {
+        let captive = self.networks.all().filter_map(|(number, known)| {
+            let ("portal", login) = self.portals.shown(number)? else {
+                return None;
+            };
+            let name = &known.name;
+            let login = login.unwrap_or("any http:// page");
+            Some(format!(
+                "{name}: log in at {login} (sudo hawser run --network {name} -- a browser)"
+            ))
+        });
+        captive.collect()
+    }
+}
+
+/// A network that may be looked at.
+fn way(known: &Known) -> Option<Way> {
+    let network = known.network.as_ref().filter(|_| !known.is_shut)?;
+    let gateway = |hop| match hop {
+        Some(NextHop::Gateway(gateway)) => Some(gateway),
+        Some(NextHop::Device) | None => None,
+    };
+    Some((known.name.clone(), [network.v4, network.v6].map(gateway)))
+}
+
+async fn look(place: Place, page: Page, serial: u64, tell: mpsc::Sender<Told>) {
+    let found = timeout(LOOK_PATIENCE, fetch(&place, &page)).await;
+    let (outcome, login) = match found {
+        Ok(Ok(bytes)) => judge(&bytes, &page),
+        Ok(Err(error)) => {
+            tracing::debug!(network = place.device, %error, "the page is out of reach");
+            (Outcome::Nothing, None)
+        }
+        Err(_) => (Outcome::Nothing, None),
+    };
+    let looked = Looked {
+        number: place.number,
+        serial,
+        outcome,
+        login,
+    };
+    let _ = tell.send(Told::Looked(looked)).await;
+}
+
+/// The first bytes of what is there.
+async fn fetch(place: &Place, page: &Page) -> io::Result<Vec<u8>> {
+    let addresses = match page.host.trim_matches(['[', ']']).parse() {
+        Ok(address) => vec![address],
+        Err(_) => match place.addresses(&page.host, false).await {
+            Ok(found) if !found.is_empty() => found,
+            _ => place.addresses(&page.host, true).await?,
+        },
+    };
+    let address = addresses.first().ok_or(io::ErrorKind::NotFound)?;
+    let mut stream = place.connect(place.port(*address, page.port)).await?;
+    // HTTP/1.0: the body comes as it is, and ends with the connection.
+    let request = format!(
+        "GET {} HTTP/1.0\r\nHost: {}\r\nUser-Agent: hawser\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n",
+        page.path, page.host
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut bytes = Vec::new();
+    stream.take(MOST_BYTES).read_to_end(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// What came, and where it wants people to go.
+fn judge(bytes: &[u8], page: &Page) -> (Outcome, Option<String>) {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut response = httparse::Response::new(&mut headers);
+    let Ok(httparse::Status::Complete(head)) = response.parse(bytes) else {
+        return (Outcome::Nothing, None);
+    };
+    let login = response
+        .headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case("location"))
+        .and_then(|header| safe(header.value));
+    match response.code {
+        Some(204) => (Outcome::Page, None),
+        Some(200) if bytes[head..].starts_with(page.expected.as_bytes()) => (Outcome::Page, None),
+        // RFC 6585 section 6 has 511 for this.
+        Some(200..=399 | 511) => (Outcome::Other, login),
+        // A server in trouble.
+        _ => (Outcome::Nothing, None),
+    }
+}
+
+/// An address that can be shown: whoever wrote it wants to be clicked on.
+fn safe(value: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(value).ok()?;
+    let is_web = text.starts_with("http://") || text.starts_with("https://");
+    let is_plain = text.len() <= 200
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"'\"`$\\;<>|".contains(&byte));
+    (is_web && is_plain).then(|| text.to_owned())
+}
+
+/// The whole of a look: two questions and a page.
+const LOOK_PATIENCE: Duration = Duration::from_secs(8);
+const MOST_BYTES: u64 = 4096;
+/// Networks that are remembered.
+const MOST_SEEN: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn page() -> Page {
+        "http://test.example/nm all is well".parse().unwrap()
+    }
+
+    #[test]
+    fn only_the_page_itself_is_the_page() {
+        let found = |text: &str| judge(text.as_bytes(), &page());
+        assert_eq!(
+            found("HTTP/1.0 200 OK\r\n\r\nall is well\n"),
+            (Outcome::Page, None)
+        );
+        assert_eq!(found("HTTP/1.1 204 No Content\r\n\r\n"), (Outcome::Page, None));
+        assert_eq!(
+            found("HTTP/1.0 200 OK\r\n\r\n<html>Welcome</html>"),
+            (Outcome::Other, None)
+        );
+        let login = Some("http://10.0.0.1/login?x=1".to_owned());
+        assert_eq!(
+            found("HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/login?x=1\r\n\r\n"),
+            (Outcome::Other, login)
+        );
+        assert_eq!(
+            found("HTTP/1.1 302 Found\r\nlocation: http://x/$(reboot)\r\n\r\n"),
+            (Outcome::Other, None)
+        );
+        for text in [
+            "HTTP/1.1 503 Busy\r\n\r\n",
+            "HTTP/1.1 404 No\r\n\r\n",
+            "HTTP/1.1 200",
+            "hello",
+            "",
+        ] {
+            assert_eq!(found(text), (Outcome::Nothing, None), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_it(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = judge(&bytes, &page());
+            let mut head = b"HTTP/1.1 302 Found\r\nLocation: ".to_vec();
+            head.extend(bytes);
+            head.extend(b"\r\n\r\n");
+            let (_, login) = judge(&head, &page());
+            prop_assert!(login.is_none_or(|login| login.is_ascii() && !login.contains(['\x1b', '\n', ' '])));
+        }
+    }
+}
