@@ -606,7 +606,17 @@ impl<B: Copy> Egress<B> {
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
+        let active = self
+            .lanes
+            .iter()
+            .filter(|lane| lane.path.state() == State::Active);
+        let has_choice = active.count() > 1;
         for lane in &mut self.lanes {
+            for counter in lane.path.poll_late(now) {
+                if has_choice {
+                    self.kept.on_missing(lane.path.id, counter, now);
+                }
+            }
             let reported = lane.path.reported();
             if lane.path.handle_timeout(now) {
                 if lane.path.state() == State::Suspect {

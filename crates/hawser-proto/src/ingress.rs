@@ -228,7 +228,7 @@ impl<T> Ingress<T> {
             let resequencer = &self.resequencer;
             let found = receiver
                 .holes
-                .find(now, |sent_us| resequencer.has_passed(receiver.id, sent_us));
+                .find(now, |sent_us| resequencer.has_overtaken(receiver.id, sent_us));
             if receiver.backed {
                 receiver.urgent |= found > 0;
                 self.repairs.on_found(found, now);

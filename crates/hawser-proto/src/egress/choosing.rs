@@ -168,7 +168,7 @@ impl<B: Copy> Egress<B> {
                 rate: path.model().expected_rate(),
                 in_flight: path.in_flight(),
                 packets_in_flight: path.packets_in_flight(),
-                delay: delay + path.queueing(),
+                delay: delay + path.queueing(now),
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
                 loss: path.loss(),

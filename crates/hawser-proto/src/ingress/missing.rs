@@ -57,8 +57,8 @@ impl Holes {
         }));
     }
 
-    /// Finds out which open holes are losses; says whether any is new. `has_passed`: whether the path is past what was sent at a time.
-    pub(super) fn find(&mut self, now: Instant, has_passed: impl Fn(u32) -> bool) -> u32 {
+    /// Finds out which open holes are losses; says whether any is new. `has_overtaken`: whether the path is past one that was sent at a time.
+    pub(super) fn find(&mut self, now: Instant, has_overtaken: impl Fn(u32) -> bool) -> u32 {
         while self
             .holes
             .front()
@@ -69,7 +69,7 @@ impl Holes {
         let open = self.holes.partition_point(|hole| hole.found);
         let mut found = 0;
         for hole in self.holes.range_mut(open..) {
-            if !has_passed(hole.sent_us) {
+            if !has_overtaken(hole.sent_us) {
                 break;
             }
             hole.found = true;

@@ -136,7 +136,7 @@ pub struct Mover {
     /// Where it is going; the second is the follower's view.
     target: (Route, Route),
     retired: Retired,
-    /// A switch was asked for since the follower was last known to be at home.
+    /// The follower may have switched since it was last known to be at home.
     is_astray: bool,
     tries: u32,
     due: Instant,
@@ -169,6 +169,8 @@ impl Mover {
             Phase::Preparing | Phase::Switching => return Err(Busy),
             Phase::Stable | Phase::Returning => {}
         }
+        // The follower may take a packet of an earlier stay there for the switch.
+        self.is_astray |= self.retired.0.iter().any(|&(old, _)| old == route);
         self.target = (route, peer);
         self.enter(Phase::Preparing, now);
         Ok(())
@@ -355,10 +357,11 @@ impl Follower {
         let newest = self
             .pending
             .map_or(self.generation, |(generation, _)| generation.max(self.generation));
-        if order.generation < newest || (order.generation == self.generation && !order.is_switch) {
+        if order.generation < newest {
             return None;
         }
         if order.generation == self.generation {
+            // A packet on the new route came before this.
             return Some(answer);
         }
         self.retire(self.keep, now);

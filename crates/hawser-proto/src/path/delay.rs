@@ -164,6 +164,11 @@ impl Delay {
         };
     }
 
+    /// Lets the least delay grow no older.
+    pub fn keep_least(&mut self, now: Instant) {
+        self.least_since = now;
+    }
+
     /// The one-way delay without a queue, us; `None` before the first report.
     #[must_use]
     pub fn least_us(&self) -> Option<i32> {

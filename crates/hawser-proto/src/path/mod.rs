@@ -16,6 +16,7 @@
 //! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained while nobody used it
 //! answers quickly whatever it can carry, so its old rate is forgotten and found again by slow start.
 
+mod competing;
 pub mod delay;
 pub mod model;
 pub mod pmtu;
@@ -132,6 +133,8 @@ pub struct Path {
     next_probe: Instant,
     /// The newest counter behind which a probe of the burst's end was sent, and when the last packet that will be reported went.
     tail_probed: u64,
+    /// Packets before are known to be late.
+    late: u64,
     eliciting_at: Instant,
     tokens: [(u64, Instant); 8],
     next_token: u64,
@@ -171,6 +174,7 @@ impl Path {
             last_probe: None,
             next_probe: now,
             tail_probed: 0,
+            late: 0,
             eliciting_at: now,
             tokens: [(0, now); 8],
             next_token: seed | 1,
@@ -220,14 +224,17 @@ impl Path {
         self.model.delay().least_us()
     }
 
-    /// How long what is in flight will stand in the path's queue, by the model: nothing, once it had time to drain.
+    /// How long a packet sent now will stand in the path's queue: what the model says of those in flight, and no less than the oldest of
+    /// them has stood there already, whatever the rate was until then.
     #[must_use]
-    pub fn queueing(&self) -> Duration {
+    pub fn queueing(&self, now: Instant) -> Duration {
         let rate = self.model.expected_rate();
         if rate == Rate::ZERO {
             return Duration::ZERO;
         }
+        let stood = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
         rate.time_for(Bytes(self.in_flight()))
+            .max(stood)
             .saturating_sub(self.model.base_round_trip())
     }
 
@@ -399,6 +406,7 @@ impl Path {
             delay,
             rate,
             delivered: self.delivered - record.delivered,
+            reported: bytes,
             lost,
             app_limited: record.app_limited,
             newest: self.newest,
@@ -465,8 +473,8 @@ impl Path {
         low
     }
 
-    /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
-    fn overdue(&self, now: Instant) -> Option<Instant> {
+    /// When the oldest packet went that will be reported and is not yet; `None` when nothing is awaited.
+    fn oldest(&self) -> Option<Instant> {
         let reported = self.reported();
         if self.eliciting_sent <= reported {
             return None;
@@ -475,12 +483,36 @@ impl Path {
             .take(64)
             .find(|counter| self.sent(*counter).eliciting)
             .unwrap_or(self.eliciting_sent);
-        let since = if self.remembers(first) {
-            self.sent(first).at
-        } else {
-            now
-        };
+        self.remembers(first).then(|| self.sent(first).at)
+    }
+
+    /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
+    fn overdue(&self) -> Option<Instant> {
+        let since = self.oldest()?;
         Some(since.max(self.last_heard.unwrap_or(since)) + self.model.patience())
+    }
+
+    /// The packets, by counter, that have become later than the path's delays explain, each once. The path may go on reporting others: a
+    /// network at a crawl does.
+    pub fn poll_late(&mut self, now: Instant) -> std::ops::Range<u64> {
+        let begin = self.late.max(self.reported() + 1);
+        let patience = self.model.patience();
+        let mut end = begin;
+        while self.remembers(end) && self.sent(end).at + patience <= now {
+            end += 1;
+        }
+        self.late = end;
+        begin..end
+    }
+
+    /// When [`Self::poll_late`] has something.
+    fn late_due(&self) -> Instant {
+        let next = self.late.max(self.reported() + 1);
+        if self.state == State::Active && self.remembers(next) && self.eliciting_sent >= next {
+            self.sent(next).at + self.model.patience()
+        } else {
+            Instant::FAR_FUTURE
+        }
     }
 
     /// Takes in the reply to a probe. Returns whether the state changed.
@@ -583,7 +615,7 @@ impl Path {
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let silent = now.since(self.since);
         match self.state {
-            State::Active => self.overdue(now).is_some_and(|at| at <= now) && self.enter(State::Suspect, now),
+            State::Active => self.overdue().is_some_and(|at| at <= now) && self.enter(State::Suspect, now),
             State::Suspect => {
                 silent >= SUSPECT_FOR.max(self.model.patience() * 2) && self.enter(State::Dead, now)
             }
@@ -596,7 +628,7 @@ impl Path {
     #[must_use]
     pub fn poll_timeout(&self, session_used: Instant, now: Instant) -> Instant {
         let state = match self.state {
-            State::Active => self.overdue(now).unwrap_or(Instant::FAR_FUTURE),
+            State::Active => self.overdue().unwrap_or(Instant::FAR_FUTURE).min(self.late_due()),
             State::Suspect => self.since + SUSPECT_FOR.max(self.model.patience() * 2),
             State::Validating => self.since + VALIDATE_FOR,
             State::Dead => Instant::FAR_FUTURE,

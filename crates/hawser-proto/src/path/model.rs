@@ -10,16 +10,25 @@
 //!  Startup ------------------------------------------> Drain
 //!                                                        | in flight <= rate x round trip
 //!                                                        v
-//!              queue stands, or overflows         +-> Cruise (probe 1.25 to 2, drain 0.75, 6 rounds at 1)
-//!                    Drain <----------------------+      |
-//!                      +---------------------------------+
+//!              queue stands, or overflows         +-> Cruise (probe 1.25 to 2, give back 0.75, 1 to 6 rounds at 1)
+//!                    Drain <----------------------+      |  |
+//!                     | |                                |  | more is lost than usual, with a queue
+//!                     | +--------------------------------+  v
+//!                     |   three rounds in vain           Compete
+//!                     +-------------------------------->   |
+//!                    Drain <-------------------------------+
+//!                                nobody else is there
 //! ```
+//!
+//! A queue that does not yield while the path holds back and its rate falls is kept full by others: the path *competes* for its share, by a window
+//! ([`super::competing`]), until a look shows that the queue is its own.
 //!
 //! Source: delivery rate estimation after draft-cheng-iccrg-delivery-rate-estimation; gains after draft-cardwell-iccrg-bbr.
 //! Units: rates and windows count UDP payload bytes.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
+use super::competing::{Competing, Rivals, Seen};
 use super::delay::{Delay, Measured};
 
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
@@ -35,8 +44,15 @@ const OVERFLOW_SHARE: f64 = 0.1;
 ///
 /// Source: draft-ietf-ccwg-bbr, `BBRBeta`.
 const OVERFLOW_CUT: f64 = 0.7;
-/// Gains of the cruise cycle, one each round: probe, give back, hold.
-const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Gains of the cruise cycle's rounds: probe, give back; those that follow hold.
+const CYCLE: [f64; 2] = [1.25, 0.75];
+/// Rounds that hold: few after the rate has changed, twice as many after each probe in vain.
+const FEWEST_HOLDS: usize = 1;
+const MOST_HOLDS: usize = 6;
+/// Packets lost in a round, beyond the usual, that say that a short queue is shared.
+const OVERFLOWED: u64 = 3;
+/// How much faster than its window and round trip a competing path is paced.
+const COMPETE_GAIN: f64 = 1.25;
 /// The gain of a probe after others that found more.
 const MAX_PROBE_GAIN: f64 = 2.0;
 /// Gain while a queue is drained.
@@ -59,6 +75,11 @@ const INITIAL_WINDOW: u64 = 10 * 1472;
 const REPORT_DELAY: Duration = Duration::from_millis(6);
 /// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
 const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
+/// A packet's own time on the link is no queue: the least delay may be that of small probes.
+const OWN: u64 = 1472;
+const LONGEST_OWN: Duration = Duration::from_millis(50);
+/// What a round leaves of the highest rate.
+const PEAK_DECAY: f64 = 0.99;
 /// Rate buckets: the estimate is the largest of the last eight.
 const BUCKETS: usize = 8;
 /// The shortest bucket: on a short path a round is too short to measure a rate in.
@@ -77,6 +98,8 @@ pub struct Sample {
     pub rate: Option<Rate>,
     /// Bytes delivered in that time.
     pub delivered: u64,
+    /// Bytes delivered since the last report.
+    pub reported: u64,
     /// Packets found lost since the last report.
     pub lost: u64,
     /// The sender had nothing to send in that time: the rate is a lower bound only.
@@ -89,11 +112,49 @@ pub struct Sample {
     pub in_flight: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Startup,
     Drain,
     Cruise,
+    Compete(Competing),
+}
+
+/// What was seen since a packet was sent, until it is reported.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    /// The counters at which it began and will end.
+    begin: u64,
+    end: u64,
+    since: Instant,
+    /// The shortest and the longest queue.
+    queue: Option<Duration>,
+    peak: Duration,
+    rate: Rate,
+    lost: u64,
+}
+
+impl Round {
+    fn new(begin: u64, end: u64, now: Instant) -> Self {
+        Self {
+            begin,
+            end,
+            since: now,
+            queue: None,
+            peak: Duration::ZERO,
+            rate: Rate::ZERO,
+            lost: 0,
+        }
+    }
+
+    fn is_over(&self, sample: &Sample, now: Instant) -> bool {
+        sample.newest >= self.end && now.since(self.since) >= MIN_ROUND
+    }
+
+    /// Packets sent in it and reported.
+    fn sent(&self, sample: &Sample) -> f64 {
+        sample.newest.saturating_sub(self.begin) as f64
+    }
 }
 
 /// The model of one path in the sending direction.
@@ -108,22 +169,22 @@ pub struct Model {
     delay: Delay,
     /// Smoothed round trip and its variation; `None` before the first.
     smoothed: Option<(Duration, Duration)>,
-    /// The counters at which this round began and will end.
-    round_begin: u64,
-    round_end: u64,
-    round_since: Instant,
-    /// The shortest queue seen in this round.
-    round_queue: Option<Duration>,
-    round_rate: Rate,
-    round_lost: u64,
+    round: Round,
     queued_rounds: u32,
     queued_reports: u32,
     full_rate: Rate,
     full_rounds: u32,
+    /// The highest rate of late: what the link can do, also while others take most of it.
+    peak_rate: Rate,
     /// The rate at the last round's end, and whether it rose in that round.
     last_rate: Rate,
     grew: bool,
     probe_gain: f64,
+    /// Rounds at a gain of 1 in this cycle.
+    holds: usize,
+    /// This is the first round after a queue was drained.
+    is_checking: bool,
+    rivals: Rivals,
     cap: Option<Rate>,
 }
 
@@ -138,19 +199,18 @@ impl Model {
             bucket_since: now,
             delay: Delay::new(now),
             smoothed: None,
-            round_begin: 0,
-            round_end: 0,
-            round_since: now,
-            round_queue: None,
-            round_rate: Rate::ZERO,
-            round_lost: 0,
+            round: Round::new(0, 0, now),
             queued_rounds: 0,
             queued_reports: 0,
             full_rate: Rate::ZERO,
             full_rounds: 0,
+            peak_rate: Rate::ZERO,
             last_rate: Rate::ZERO,
             grew: true,
             probe_gain: CYCLE[0],
+            holds: MOST_HOLDS,
+            is_checking: false,
+            rivals: Rivals::default(),
             cap,
         }
     }
@@ -213,11 +273,15 @@ impl Model {
     #[must_use]
     pub fn pacing(&self) -> Option<Rate> {
         let rate = self.expected_rate();
-        let gain = match self.phase {
-            Phase::Startup => STARTUP_GAIN,
-            Phase::Drain => DRAIN_GAIN,
-            Phase::Cruise if self.cycle == 0 => self.probe_gain,
-            Phase::Cruise => CYCLE[self.cycle],
+        let (rate, gain) = match self.phase {
+            Phase::Startup => (rate, STARTUP_GAIN),
+            Phase::Drain => (rate, DRAIN_GAIN),
+            Phase::Cruise if self.cycle == 0 => (rate, self.probe_gain),
+            Phase::Cruise => (rate, CYCLE.get(self.cycle).copied().unwrap_or(1.0)),
+            Phase::Compete(competing) => {
+                let rate = Rate::of(Bytes(competing.window()), self.round_trip());
+                (rate.unwrap_or_default(), COMPETE_GAIN)
+            }
         };
         let paced = (rate != Rate::ZERO).then(|| rate.scale(gain).max(LEAST));
         match (paced, self.cap.map(|cap| cap.max(LEAST))) {
@@ -232,6 +296,9 @@ impl Model {
         let rate = self.rate();
         if rate == Rate::ZERO {
             return INITIAL_WINDOW;
+        }
+        if let Phase::Compete(competing) = self.phase {
+            return competing.window();
         }
         let gain = if self.phase == Phase::Startup {
             STARTUP_WINDOW_GAIN
@@ -255,13 +322,25 @@ impl Model {
 
     /// Takes in one report.
     pub fn on_sample(&mut self, sample: &Sample, now: Instant) {
+        let sample = &Sample {
+            // A link with a queue is busy, however little there was for it.
+            app_limited: sample.app_limited && !self.stands(self.delay.queue(sample.delay.forward_us)),
+            ..*sample
+        };
         self.on_round_trip(sample.delay.round_trip());
+        if matches!(self.phase, Phase::Compete(_)) {
+            // The queue never empties: the least delay that is seen is not the path's own.
+            self.delay.keep_least(now);
+        }
         self.delay.on_report(&sample.delay, now);
         self.on_rate(sample, now);
-        self.round_lost = self.round_lost.saturating_add(sample.lost);
         let queue = self.delay.queue(sample.delay.forward_us);
-        self.round_queue = Some(self.round_queue.map_or(queue, |least| least.min(queue)));
-        self.queued_reports = if self.stands(queue) {
+        let round = &mut self.round;
+        round.lost = round.lost.saturating_add(sample.lost);
+        round.queue = Some(round.queue.map_or(queue, |least| least.min(queue)));
+        round.peak = round.peak.max(queue);
+        self.compete(sample, now);
+        self.queued_reports = if is_own(sample) && self.stands(queue) {
             self.queued_reports + 1
         } else {
             0
@@ -269,18 +348,26 @@ impl Model {
         if self.phase == Phase::Startup && self.queued_reports >= QUEUED_REPORTS {
             self.enter(Phase::Drain);
         }
-        let round_over = sample.newest >= self.round_end && now.since(self.round_since) >= MIN_ROUND;
-        if round_over {
-            self.on_round(sample);
-            self.round_begin = sample.newest;
-            self.round_end = sample.next_counter;
-            self.round_since = now;
-            self.round_queue = None;
-            self.round_rate = Rate::ZERO;
-            self.round_lost = 0;
+        if self.round.is_over(sample, now) {
+            self.on_round(sample, now);
+            self.round = Round::new(sample.newest, sample.next_counter, now);
         }
         if self.phase == Phase::Drain && sample.in_flight <= self.drained() {
             self.enter(Phase::Cruise);
+            self.is_checking = true;
+            self.round = Round::new(self.round.begin, sample.next_counter, now);
+        }
+    }
+
+    /// One report while others fill the queue.
+    fn compete(&mut self, sample: &Sample, now: Instant) {
+        let (round_trip, is_overflow) = (self.round_trip(), sample.lost > 0 && self.loses_to_queue(sample));
+        let Phase::Compete(competing) = &mut self.phase else {
+            return;
+        };
+        competing.on_reported(sample.reported, sample.in_flight, round_trip, now);
+        if is_overflow {
+            competing.on_overflow((sample.newest, sample.next_counter), now);
         }
     }
 
@@ -302,7 +389,7 @@ impl Model {
             self.buckets[0] = Rate::ZERO;
             self.bucket_since = now;
         }
-        self.round_rate = self.round_rate.max(rate);
+        self.round.rate = self.round.rate.max(rate);
         let train = sample.delivered >= TRAIN && rate > self.rate();
         if !sample.app_limited || train {
             self.buckets[0] = self.buckets[0].max(rate);
@@ -311,23 +398,53 @@ impl Model {
 
     /// Whether a queue is more than the path's own irregularity.
     fn stands(&self, queue: Duration) -> bool {
-        queue > QUEUE_ALLOWANCE + self.base_round_trip() / 8 + self.delay.jitter() + self.delay.spread()
+        let own = if self.peak_rate == Rate::ZERO {
+            LONGEST_OWN
+        } else {
+            self.peak_rate.time_for(Bytes(OWN)).min(LONGEST_OWN)
+        };
+        queue > QUEUE_ALLOWANCE + own + self.base_round_trip() / 8 + self.delay.jitter() + self.delay.spread()
+    }
+
+    /// Whether more was lost in this round than is lost without a queue, while one was there.
+    fn loses_to_queue(&self, sample: &Sample) -> bool {
+        self.stands(self.round.peak) && self.rivals.is_unusual(self.round.lost, self.round.sent(sample))
     }
 
     /// A queue that overflows is not seen to stand when the path is used in bursts, but it is seen to lose.
     fn overflows(&self, sample: &Sample) -> bool {
-        let sent = sample.newest.saturating_sub(self.round_begin);
-        self.round_lost >= OVERFLOW_LOST && self.round_lost as f64 > OVERFLOW_SHARE * sent as f64
+        self.round.lost >= OVERFLOW_LOST && self.round.lost as f64 > OVERFLOW_SHARE * self.round.sent(sample)
     }
 
-    fn on_round(&mut self, sample: &Sample) {
+    fn on_round(&mut self, sample: &Sample, now: Instant) {
         self.grew = self.rate() >= self.last_rate.scale(1.1);
         self.last_rate = self.rate();
-        let queued = self.round_queue.is_some_and(|queue| self.stands(queue));
+        self.peak_rate = self.peak_rate.scale(PEAK_DECAY).max(self.last_rate);
+        let queue = self.round.queue.unwrap_or_default();
+        let is_own = self.phase != Phase::Startup || is_own(sample);
+        let queued = is_own && self.stands(queue);
+        let holds_back = self.phase == Phase::Drain || self.is_checking;
+        let seen = Seen {
+            queue: queued.then_some(queue),
+            rate: self.round.rate,
+            in_flight: sample.in_flight,
+            holds_back,
+        };
+        if let Some(flight) = self.rivals.on_round(&seen)
+            && !matches!(self.phase, Phase::Compete(_))
+        {
+            self.enter(Phase::Compete(Competing::new(flight, now)));
+            return;
+        }
+        let loses_to_queue = self.loses_to_queue(sample);
+        if !self.stands(self.round.peak) {
+            self.rivals
+                .on_usual_loss(self.round.lost, self.round.sent(sample));
+        }
         self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
-        match self.phase {
+        match &mut self.phase {
             Phase::Startup => {
-                if queued || self.round_lost >= STARTUP_LOSS || self.has_stopped_growing(sample) {
+                if queued || self.round.lost >= STARTUP_LOSS || self.has_stopped_growing(sample) {
                     self.enter(Phase::Drain);
                 }
             }
@@ -339,15 +456,29 @@ impl Model {
                 }
             }
             Phase::Cruise => {
+                let was_checking = std::mem::take(&mut self.is_checking);
+                if was_checking && queued {
+                    self.believe_the_queue();
+                }
                 if self.overflows(sample) {
                     for rate in &mut self.buckets {
                         *rate = rate.scale(OVERFLOW_CUT);
                     }
                     self.enter(Phase::Drain);
+                } else if loses_to_queue && self.round.lost >= OVERFLOWED && !was_checking {
+                    let flight = self.rate().bytes_in(self.base_round_trip() + self.round.peak);
+                    let mut competing = Competing::new(flight.0, now);
+                    competing.on_overflow((sample.newest, sample.next_counter), now);
+                    self.enter(Phase::Compete(competing));
                 } else if queued {
                     self.enter(Phase::Drain);
                 } else {
                     self.advance_cycle(sample);
+                }
+            }
+            Phase::Compete(competing) => {
+                if competing.is_alone(&seen) {
+                    self.enter(Phase::Drain);
                 }
             }
         }
@@ -355,8 +486,9 @@ impl Model {
 
     /// A queue that outlasts draining proves that the estimate is too high: the link got slower.
     fn believe_the_queue(&mut self) {
-        let seen = self.round_rate.scale(0.95);
+        let seen = self.round.rate.scale(0.95);
         if seen != Rate::ZERO && seen < self.rate() {
+            self.holds = FEWEST_HOLDS;
             self.buckets = [Rate::ZERO; BUCKETS];
             self.buckets[0] = seen;
         }
@@ -381,7 +513,18 @@ impl Model {
     /// measured in the next.
     fn advance_cycle(&mut self, sample: &Sample) {
         let found = self.cycle <= 1 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
-        self.cycle = if found { 0 } else { (self.cycle + 1) % CYCLE.len() };
+        if self.cycle == 1 {
+            self.holds = if found {
+                FEWEST_HOLDS
+            } else {
+                (self.holds * 2).min(MOST_HOLDS)
+            };
+        }
+        self.cycle = if found {
+            0
+        } else {
+            (self.cycle + 1) % (CYCLE.len() + self.holds)
+        };
         if self.cycle == 0 {
             self.full_rate = self.rate();
             self.probe_gain = if found {
@@ -405,8 +548,14 @@ impl Model {
             self.cycle = 2;
             self.probe_gain = CYCLE[0];
         }
+        self.is_checking = false;
         self.phase = phase;
     }
+}
+
+/// A few packets make no queue: what is seen behind them is not the path's doing, and says nothing of its rate.
+fn is_own(sample: &Sample) -> bool {
+    sample.delivered >= TRAIN
 }
 
 /// Lets packets out at a rate, in small bursts.
@@ -455,153 +604,4 @@ impl Pacer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn measured(round_trip: Duration) -> Measured {
-        Measured {
-            forward_us: round_trip.as_micros() as i32,
-            reverse_us: 0,
-            spread_us: 0,
-            packets: 1,
-        }
-    }
-
-    /// A first-in-first-out link in virtual time, reporting every packet.
-    fn run(
-        model: &mut Model,
-        rate_at: impl Fn(u64) -> Rate,
-        delay: Duration,
-        seconds: u64,
-    ) -> (Rate, Duration) {
-        const PACKET: u64 = 1472;
-        let mut now = Instant::from_nanos(1);
-        let mut pacer = Pacer::default();
-        let mut link_free = now;
-        let mut sent = Vec::<(Instant, u64, Instant)>::new();
-        let mut delivered = 0u64;
-        let mut delivered_at = now;
-        let mut pending = std::collections::VecDeque::new();
-        let (mut bytes_last_second, mut worst_queue) = (0, Duration::ZERO);
-        let end = now + Duration::from_secs(seconds);
-        while now < end {
-            while let Some(&(at, counter)) = pending.front() {
-                if at > now {
-                    break;
-                }
-                pending.pop_front();
-                let (sent_at, delivered_then, delivered_at_then): (Instant, u64, Instant) =
-                    sent[counter as usize];
-                delivered += PACKET;
-                delivered_at = at;
-                let elapsed = at.since(delivered_at_then);
-                let sample = Sample {
-                    delay: measured(at.since(sent_at)),
-                    rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
-                    delivered: delivered - delivered_then,
-                    lost: 0,
-                    app_limited: false,
-                    newest: counter,
-                    next_counter: sent.len() as u64,
-                    in_flight: (sent.len() as u64 - counter) * PACKET,
-                };
-                model.on_sample(&sample, now);
-                if now + Duration::from_secs(1) > end {
-                    bytes_last_second += PACKET;
-                    worst_queue = worst_queue.max(at.since(sent_at).saturating_sub(delay));
-                }
-            }
-            let in_flight = pending.len() as u64 * PACKET;
-            let rate = model.pacing();
-            if in_flight + PACKET <= model.window() && pacer.credit(rate, PACKET, now) >= PACKET {
-                let link = rate_at(now.as_nanos() / 1_000_000_000);
-                link_free = link_free.max(now) + link.time_for(Bytes(PACKET));
-                pending.push_back((link_free + delay, sent.len() as u64));
-                sent.push((now, delivered, delivered_at));
-                pacer.on_sent(rate, PACKET, now);
-            } else {
-                now += Duration::from_micros(50);
-            }
-        }
-        (
-            Rate::of(Bytes(bytes_last_second), Duration::from_secs(1)).expect("a second"),
-            worst_queue,
-        )
-    }
-
-    #[test]
-    fn fills_a_link_and_keeps_its_queue_short() {
-        for (mbps, delay) in [(5, 10), (20, 20), (100, 40), (300, 16), (1, 2)] {
-            let mut model = Model::new(None, Instant::ZERO);
-            let (rate, queue) = run(
-                &mut model,
-                |_| Rate::from_mbps(mbps),
-                Duration::from_millis(delay),
-                6,
-            );
-            let share = rate.as_bps() as f64 / (mbps as f64 * 1e6);
-            assert!(share > 0.96, "{mbps} Mbit/s {delay} ms: share {share}");
-            let packet_time = 1472.0 * 8.0 / (mbps as f64 * 1e6);
-            let bound = 0.020 + 0.3 * delay as f64 / 1e3 + 3.0 * packet_time;
-            assert!(
-                queue.as_secs_f64() < bound,
-                "{mbps} Mbit/s {delay} ms: queue {queue:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn follows_a_link_that_slows_down_and_recovers() {
-        for (first, second) in [(50, 5), (5, 50)] {
-            let mut model = Model::new(None, Instant::ZERO);
-            let rate_at = move |s| Rate::from_mbps(if s < 4 { first } else { second });
-            let (rate, queue) = run(&mut model, rate_at, Duration::from_millis(30), 8);
-            let share = rate.as_bps() as f64 / (second as f64 * 1e6);
-            assert!(share > 0.9, "{first} to {second}: share {share}");
-            assert!(
-                queue < Duration::from_millis(60),
-                "{first} to {second}: queue {queue:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_trickle_bounds_nothing_until_the_start_is_over() {
-        let ms = Duration::from_millis;
-        let mut model = Model::new(None, Instant::ZERO);
-        let trickle = Sample {
-            delay: measured(ms(60)),
-            rate: Rate::of(Bytes(TRAIN), ms(180)),
-            delivered: TRAIN,
-            lost: 0,
-            app_limited: true,
-            newest: 1,
-            next_counter: 2,
-            in_flight: 0,
-        };
-        model.on_sample(&trickle, Instant::ZERO + ms(100));
-        assert!(model.rate() < Rate::from_bps(300_000), "{}", model.rate());
-        let first_window = Rate::of(Bytes(INITIAL_WINDOW), ms(66)).expect("a rate");
-        assert_eq!(model.expected_rate(), first_window);
-        assert!(model.pacing() > Some(first_window));
-        // A queue says that the path is full: what was measured counts.
-        for n in 0..u64::from(QUEUED_REPORTS) {
-            let full = Sample {
-                delay: measured(ms(120)),
-                app_limited: false,
-                newest: 2 + n,
-                next_counter: 20,
-                ..trickle
-            };
-            model.on_sample(&full, Instant::ZERO + ms(200 + n));
-        }
-        assert_eq!(model.expected_rate(), model.rate());
-    }
-
-    #[test]
-    fn obeys_a_cap() {
-        let mut model = Model::new(Some(Rate::from_mbps(3)), Instant::ZERO);
-        let (rate, _) = run(&mut model, |_| Rate::from_mbps(20), Duration::from_millis(20), 4);
-        assert!(rate <= Rate::from_bps(3_100_000), "{rate}");
-    }
-}
+mod tests;

@@ -246,6 +246,31 @@ fn a_returned_path_knows_nothing_of_its_rate() {
 }
 
 #[test]
+fn what_a_crawling_path_holds_is_late_once_and_counts_as_its_queue() {
+    let mut driven = Driven::in_state(State::Active, Probing::Eager);
+    for _ in 0..40 {
+        driven.path.on_sent(1_000, true, driven.now);
+        driven.wait(40 * MS);
+        let report = driven.report();
+        driven.path.handle_feedback(&report, driven.now);
+    }
+    let patience = driven.path.model().patience();
+    let first = driven.path.on_sent(1_000, true, driven.now);
+    driven.path.on_sent(1_000, true, driven.now);
+    let at_first = driven.path.queueing(driven.now);
+    assert!(driven.path.poll_late(driven.now + patience / 2).is_empty());
+    let begin = driven.now;
+    driven.wait(patience + MS);
+    assert!(driven.path.poll_timeout(driven.now, driven.now) <= driven.now);
+    assert_eq!(driven.path.poll_late(driven.now), first..first + 2);
+    assert!(driven.path.poll_late(driven.now + patience).is_empty(), "once");
+    driven.wait(1_000 * MS);
+    let stood = driven.now.since(begin) - driven.path.model().base_round_trip();
+    assert_eq!(driven.path.queueing(driven.now), stood);
+    assert!(stood > at_first);
+}
+
+#[test]
 fn a_dead_path_is_probed_ever_less_often() {
     let mut driven = Driven::in_state(State::Dead, Probing::Eager);
     let mut gap = |until: u64| {
@@ -360,7 +385,7 @@ proptest! {
                     break;
                 }
                 prop_assert!(round < 50, "spins in {:?}", driven.path.state());
-                let changed = driven.path.handle_timeout(now);
+                let changed = driven.path.handle_timeout(now) || !driven.path.poll_late(now).is_empty();
                 let probe = driven.path.poll_probe(BEGIN, now);
                 if let Some(probe) = probe {
                     tokens.push(probe.token);

@@ -82,6 +82,11 @@ impl PathDelay {
         i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) > i64::from(self.extent)
     }
 
+    /// The same of a packet that was jumped over: those of one burst have one time, and come in order.
+    pub(super) fn has_overtaken(&self, sent_us: u32) -> bool {
+        i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) >= i64::from(self.extent)
+    }
+
     /// How long from `now` a packet sent at `sent_us` may still take; zero when it is overdue.
     pub(super) fn remaining(&self, sent_us: u32, margin: Duration, now: Instant) -> Duration {
         let allowance = 4 * u64::from(self.deviation) + margin.as_micros() as u64;

@@ -185,11 +185,11 @@ impl<T> Resequencer<T> {
         self.paths.retain(|known| known.id != path);
     }
 
-    /// Whether a path is past what was sent at a time and before: what has not come of it is lost.
+    /// Whether a path is past a packet that it jumped over, and that was sent at a time or later: it is lost.
     #[must_use]
-    pub fn has_passed(&self, path: PathId, sent_us: u32) -> bool {
+    pub fn has_overtaken(&self, path: PathId, sent_us: u32) -> bool {
         let known = self.paths.iter().find(|known| known.id == path);
-        known.is_some_and(|path| path.has_passed(sent_us))
+        known.is_some_and(|path| path.has_overtaken(sent_us))
     }
 
     /// Tells until when packets that were reported missing may come again, and how long one takes; `None`: none is awaited. Gaps are kept open for them.

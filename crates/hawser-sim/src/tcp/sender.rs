@@ -544,7 +544,10 @@ impl Sender {
     /// Source: Linux `tcp_match_skb_to_sack`, `tcp_trim_head`.
     fn split(&mut self, at: u64) {
         let index = self.records.partition_point(|record| record.sequence < at);
-        let Some(front) = index.checked_sub(1).and_then(|before| self.records.get_mut(before)) else {
+        let Some(front) = index
+            .checked_sub(1)
+            .and_then(|before| self.records.get_mut(before))
+        else {
             return;
         };
         let end = front.sequence + u64::from(front.len);
