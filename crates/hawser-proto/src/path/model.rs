@@ -444,7 +444,9 @@ impl Model {
         self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
         match &mut self.phase {
             Phase::Startup => {
-                if queued || self.round.lost >= STARTUP_LOSS || self.has_stopped_growing(sample) {
+                // Where packets overtake each other, some count as lost before that is known.
+                let loses = self.round.lost >= STARTUP_LOSS && self.delay.spread().is_zero();
+                if queued || loses || self.has_stopped_growing(sample) {
                     self.enter(Phase::Drain);
                 }
             }

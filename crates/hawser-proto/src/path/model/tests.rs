@@ -207,3 +207,28 @@ fn a_trickle_beside_a_queue_of_others_does_not_end_the_start() {
     assert_eq!(model.window(), INITIAL_WINDOW);
     assert_eq!(model.phase, Phase::Startup);
 }
+
+#[test]
+fn packets_that_overtake_each_other_do_not_end_the_start() {
+    for (spread_us, goes_on) in [(20_000, true), (0, false)] {
+        let mut model = Model::new(None, Instant::ZERO);
+        for n in 1..4_u64 {
+            let sample = Sample {
+                delay: Measured {
+                    spread_us,
+                    ..measured(Duration::from_millis(40))
+                },
+                rate: Some(Rate::from_mbps(n)),
+                delivered: TRAIN,
+                reported: TRAIN,
+                lost: STARTUP_LOSS,
+                app_limited: true,
+                newest: n * 20,
+                next_counter: n * 20 + 10,
+                in_flight: 10 * 1472,
+            };
+            model.on_sample(&sample, Instant::from_nanos(n * 50_000_000));
+        }
+        assert_eq!(model.phase == Phase::Startup, goes_on, "{:?}", model.phase);
+    }
+}
