@@ -153,7 +153,7 @@ fn slots(ms: u64) -> Laptop {
 /// Fail-over is tried a hundred times and discovery four hundred times, evenly over the scanning slots' period, for steadier means than the paper's twenty
 /// give; a trial in which nothing had come for half a second before the cut is none.
 ///
-/// Discovery takes 1.08 s in the mean, not "within one second": half a period of two seconds is nearly one, a beacon is waited for in the slot, and a slot
+/// Discovery takes 1.07 s in the mean, not "within one second": half a period of two seconds is nearly one, a beacon is waited for in the slot, and a slot
 /// of 100 ms less the switch, at beacons every 102.4 ms, misses one in fourteen and waits for the next period. A mean of twenty trials lies below one second
 /// three times in ten. Three channels in turn, the primary's included, would take half a second longer.
 #[derive(Clone, Copy, Debug)]
