@@ -1,17 +1,21 @@
-//! A client that stays with one access point.
+//! A client that stays with one access point, or with several on its channel at once.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use hawser_netem::air::{Frame, MANAGEMENT_LEN, StationId};
 use hawser_units::Duration;
 
 use super::{AirContext, Finished, Gate, Heard, Look, Machine};
 use crate::network::LinkId;
-use crate::packet::Packet;
+use crate::packet::{Address, Packet};
 
-/// Joins its access point once, again when it is thrown out, and then sends and receives. It is always awake.
+/// Joins its access points once, again when one throws it out, and then sends and receives. It is always awake.
 ///
+/// Several access points are several interfaces on one radio: what they send waits in one queue and contends once. The address that a packet is from
+/// says which interface it leaves by.
+///
+/// For each access point:
 /// ```text
 ///   out -- authenticate --> authenticating -- associate --> associating --> in
 ///    ^ ^------- no answer: again -----+---------------------------+          |
@@ -19,13 +23,19 @@ use crate::packet::Packet;
 /// ```
 pub struct ClientMachine {
     at: StationId,
-    access_point: StationId,
-    state: State,
-    attempt: u16,
-    waiting: VecDeque<Packet>,
-    gate: Option<Box<dyn Gate>>,
+    interfaces: Vec<Interface>,
+    addresses: BTreeMap<Address, usize>,
     lost: u64,
     received: u64,
+}
+
+/// What it is to one access point.
+struct Interface {
+    access_point: StationId,
+    state: State,
+    attempt: u8,
+    waiting: VecDeque<Packet>,
+    gate: Option<Box<dyn Gate>>,
     beacons: u64,
 }
 
@@ -43,33 +53,49 @@ impl ClientMachine {
     pub fn new(at: StationId, access_point: StationId) -> Self {
         Self {
             at,
-            access_point,
-            state: State::Out,
-            attempt: 0,
-            waiting: VecDeque::new(),
-            gate: None,
+            interfaces: vec![Interface::new(access_point)],
+            addresses: BTreeMap::new(),
             lost: 0,
             received: 0,
-            beacons: 0,
         }
     }
 
-    /// Shows it every packet that comes from the air, before IP does, and what a monitoring station hears.
-    pub fn set_gate(&mut self, gate: impl Gate) {
-        self.gate = Some(Box::new(gate));
+    /// Lets it join a further access point, before the run; gives the interface's place.
+    ///
+    /// # Panics
+    /// Beyond 256 of them.
+    pub fn add(&mut self, access_point: StationId) -> usize {
+        assert!(
+            self.interfaces.len() < 256,
+            "an interface fits into a timer's tag"
+        );
+        self.interfaces.push(Interface::new(access_point));
+        self.interfaces.len() - 1
     }
 
-    /// The gate as what it is.
+    /// Lets packets from an address leave by an interface; without this it is the first one.
+    pub fn assign(&mut self, address: Address, interface: usize) {
+        self.addresses.insert(address, interface);
+    }
+
+    /// Shows it every packet that comes from the air to an interface, before IP does, and what a monitoring station hears.
+    pub fn set_gate(&mut self, interface: usize, gate: impl Gate) {
+        self.interfaces[interface].gate = Some(Box::new(gate));
+    }
+
+    /// The gate of an interface as what it is.
     #[must_use]
-    pub fn gate<G: Gate>(&self) -> Option<&G> {
-        let gate: &dyn Any = self.gate.as_ref()?.as_ref();
+    pub fn gate<G: Gate>(&self, interface: usize) -> Option<&G> {
+        let gate: &dyn Any = self.interfaces[interface].gate.as_ref()?.as_ref();
         gate.downcast_ref()
     }
 
-    /// Whether it is associated.
+    /// Whether it is associated, with all its access points.
     #[must_use]
     pub fn is_associated(&self) -> bool {
-        self.state == State::In
+        self.interfaces
+            .iter()
+            .all(|interface| interface.state == State::In)
     }
 
     /// Packets received from the air, and packets lost before or on it.
@@ -78,63 +104,82 @@ impl ClientMachine {
         (self.received, self.lost)
     }
 
-    /// Beacons of its access point that it has read.
+    /// Beacons that it has read of each of its access points.
     #[must_use]
-    pub fn beacons(&self) -> u64 {
-        self.beacons
+    pub fn beacons(&self) -> Vec<u64> {
+        self.interfaces
+            .iter()
+            .map(|interface| interface.beacons)
+            .collect()
     }
 
-    fn join(&mut self, air: &mut AirContext<'_, '_>) {
-        self.state = State::Authenticating;
-        self.attempt = (self.attempt + 1) % u16::MAX;
-        air.send_urgent(
-            self.at,
-            Some(self.access_point),
-            Frame::Authenticate,
-            MANAGEMENT_LEN,
-        );
-        air.after(JOIN_TIMEOUT, self.attempt);
+    fn join(&mut self, index: usize, air: &mut AirContext<'_, '_>) {
+        let interface = &mut self.interfaces[index];
+        interface.state = State::Authenticating;
+        interface.attempt = interface.attempt.wrapping_add(1);
+        let to = Some(interface.access_point);
+        air.send_urgent(self.at, to, Frame::Authenticate, MANAGEMENT_LEN);
+        air.after(JOIN_TIMEOUT, (index as u16) << 8 | u16::from(interface.attempt));
     }
 
-    fn pass(&mut self, packet: Packet, air: &mut AirContext<'_, '_>) {
-        if !air.send_packet(self.at, self.access_point, packet) {
+    fn pass(&mut self, index: usize, packet: Packet, air: &mut AirContext<'_, '_>) {
+        if !air.send_packet(self.at, self.interfaces[index].access_point, packet) {
             self.lost += 1;
+        }
+    }
+}
+
+impl Interface {
+    fn new(access_point: StationId) -> Self {
+        Self {
+            access_point,
+            state: State::Out,
+            attempt: 0,
+            waiting: VecDeque::new(),
+            gate: None,
+            beacons: 0,
         }
     }
 }
 
 impl Machine for ClientMachine {
     fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
-        self.join(air);
+        for index in 0..self.interfaces.len() {
+            self.join(index, air);
+        }
     }
 
     fn handle_packet(&mut self, packet: Packet, _link: LinkId, air: &mut AirContext<'_, '_>) {
-        if self.state == State::In {
-            self.pass(packet, air);
-        } else if self.waiting.len() < WAITING {
-            self.waiting.push_back(packet);
+        let index = self.addresses.get(&packet.source).copied().unwrap_or_default();
+        let interface = &mut self.interfaces[index];
+        if interface.state == State::In {
+            self.pass(index, packet, air);
+        } else if interface.waiting.len() < WAITING {
+            interface.waiting.push_back(packet);
         } else {
             self.lost += 1;
         }
     }
 
     fn handle_frame(&mut self, at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
-        if frame.from != self.access_point {
+        let from = |interface: &Interface| interface.access_point == frame.from;
+        let Some(index) = self.interfaces.iter().position(from) else {
             return;
-        }
+        };
+        let interface = &mut self.interfaces[index];
         match frame.body {
-            Frame::Authenticated if self.state == State::Authenticating => {
-                self.state = State::Associating;
-                air.send_urgent(at, Some(self.access_point), Frame::Associate, MANAGEMENT_LEN);
+            Frame::Authenticated if interface.state == State::Authenticating => {
+                interface.state = State::Associating;
+                air.send_urgent(at, Some(frame.from), Frame::Associate, MANAGEMENT_LEN);
             }
             Frame::Associated { .. } => {
-                self.state = State::In;
-                for packet in std::mem::take(&mut self.waiting) {
-                    self.pass(packet, air);
+                interface.state = State::In;
+                for packet in std::mem::take(&mut interface.waiting) {
+                    self.pass(index, packet, air);
                 }
             }
-            Frame::Deauthenticate if self.state == State::In => self.join(air),
-            Frame::Beacon(_) => self.beacons += 1,
+            Frame::Deauthenticate if interface.state == State::In => self.join(index, air),
+            Frame::Beacon(_) => interface.beacons += 1,
             Frame::Data { mut packet, .. } => {
                 let look = Look {
                     now: air.now(),
@@ -143,7 +188,7 @@ impl Machine for ClientMachine {
                     queued: air.queued(at),
                     kept: 0,
                 };
-                let passes = match &mut self.gate {
+                let passes = match &mut interface.gate {
                     Some(gate) => gate.handle_packet(&mut packet, look),
                     None => true,
                 };
@@ -165,7 +210,11 @@ impl Machine for ClientMachine {
     }
 
     fn handle_heard(&mut self, at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
-        if let Some(gate) = &mut self.gate {
+        for gate in self
+            .interfaces
+            .iter_mut()
+            .filter_map(|interface| interface.gate.as_mut())
+        {
             gate.handle_heard(at, frame, air.now());
         }
     }
@@ -177,8 +226,10 @@ impl Machine for ClientMachine {
     }
 
     fn handle_timer(&mut self, tag: u16, air: &mut AirContext<'_, '_>) {
-        if self.state != State::In && tag == self.attempt {
-            self.join(air);
+        let [index, attempt] = tag.to_be_bytes();
+        let interface = &self.interfaces[usize::from(index)];
+        if interface.state != State::In && interface.attempt == attempt {
+            self.join(usize::from(index), air);
         }
     }
 }
@@ -187,7 +238,7 @@ impl core::fmt::Debug for ClientMachine {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("ClientMachine")
             .field("at", &self.at)
-            .field("state", &self.state)
+            .field("is_associated", &self.is_associated())
             .finish_non_exhaustive()
     }
 }

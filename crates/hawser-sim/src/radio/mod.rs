@@ -1,7 +1,7 @@
 //! The shared air as a node: stations with machines above the medium, and wires that lead there.
 //!
 //! A [`Radio`] owns one [`Air`] with all its channels. Each station belongs to a [`Machine`]: an access point ([`ApMachine`]), a plain client
-//! ([`ClientMachine`]), or one of your own, which may own several stations. Wired links end in it as in any node: a packet that comes out of one is
+//! ([`ClientMachine`], of one access point or several), or one of your own, which may own several stations. Wired links end in it as in any node: a packet that comes out of one is
 //! handed to the machine it was wired to.
 //!
 //! Scope: everything that [`hawser_netem::air`] models; several access points and clients on any channels; signals that change over time.
@@ -342,9 +342,16 @@ impl Radio {
     /// What was recorded, as a page; `names` are the stations' in the order in which they were added.
     #[must_use]
     pub fn timeline(&self, title: &str, names: Vec<String>) -> String {
-        let (first, last) = (self.log().first(), self.log().last());
-        let from = first.map_or(Instant::ZERO, |sent| sent.start);
-        let until = last.map_or(Instant::ZERO, |sent| sent.end);
+        self.timeline_since(title, names, Instant::ZERO)
+    }
+
+    /// The same of what was sent after a time.
+    #[must_use]
+    pub fn timeline_since(&self, title: &str, names: Vec<String>, since: Instant) -> String {
+        let log = self.log();
+        let log = &log[log.partition_point(|sent| sent.start < since)..];
+        let from = log.first().map_or(Instant::ZERO, |sent| sent.start);
+        let until = log.last().map_or(Instant::ZERO, |sent| sent.end);
         let slots = self.machines.iter().flat_map(|machine| machine.slots(until));
         let timeline = Timeline {
             title: title.to_owned(),
@@ -352,7 +359,7 @@ impl Radio {
             slots: slots.filter(|(.., end)| *end > from).collect(),
             queues: self.queues.clone().unwrap_or_default(),
         };
-        timeline.html(self.log())
+        timeline.html(log)
     }
 
     fn record_queues(&mut self, now: Instant) {

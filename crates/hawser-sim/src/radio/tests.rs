@@ -1,9 +1,9 @@
 use hawser_netem::LinkConfig;
 use hawser_netem::air::phy::{PhyRate, Standard};
-use hawser_netem::air::{AccessPointConfig, Signal, StationConfig, StationId};
+use hawser_netem::air::{AccessPointConfig, Kind, Signal, StationConfig, StationId};
 use hawser_units::{Duration, Instant};
 
-use super::{ApMachine, Gate, Look, Radio, wire};
+use super::{ApMachine, ClientMachine, Gate, Look, Radio, wire};
 use crate::app::{TcpSink, TcpSource};
 use crate::host::{End, Host, SocketId, Way, join};
 use crate::packet::{Ecn, Packet};
@@ -192,4 +192,74 @@ fn a_client_that_walks_away_hears_nothing_until_it_is_back() {
     assert!(between(1, 2) > 20e6, "{}", between(1, 2));
     assert!(between(2, 3) < 1e6, "{}", between(2, 3));
     assert!(between(5, 6) > 20e6, "{}", between(5, 6));
+}
+
+#[test]
+fn a_client_of_two_access_points_answers_each_through_its_own_with_one_radio() {
+    let mut network = Network::new(1);
+    let mut radio = Radio::new(network.streams().seed("air"));
+    let config = StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(54));
+    let points = [0, 1].map(|_| radio.add_access_point(config.clone(), AccessPointConfig::default()));
+    let client = radio.add_client(config, points[0]);
+    radio.set_all_signals(&[points[0], points[1], client], &Signal::clear());
+    radio.machine_mut::<ClientMachine>(client).unwrap().add(points[1]);
+    radio.record();
+    let air = network.add(radio);
+    let (server, laptop) = (network.add(Host::default()), network.add(Host::default()));
+    let bus = wire(&mut network, "bus", air, client, laptop, LinkConfig::default());
+    let mut sinks = Vec::new();
+    for (index, point) in points.into_iter().enumerate() {
+        let (far, near) = (network.address(server), network.address(laptop));
+        let radio: &mut Radio = network.node_mut(air).unwrap();
+        radio.assign(near, client);
+        radio
+            .machine_mut::<ClientMachine>(client)
+            .unwrap()
+            .assign(near, index);
+        let name = format!("backhaul{index}");
+        let backhaul = wire(&mut network, &name, air, point, server, LinkConfig::default());
+        let start = Instant::from_nanos(100_000_000);
+        let [there, here] = [(backhaul, far, near), (bus, near, far)].map(|(wire, local, remote)| {
+            let link = wire.to_radio;
+            [Way { link, local, remote }]
+        });
+        let source = End {
+            host: server,
+            application: Box::new(TcpSource::new(Config::linux(), None, start)),
+            ways: &there,
+        };
+        let sink = End {
+            host: laptop,
+            application: Box::new(TcpSink::new(Config::linux(), None, start)),
+            ways: &here,
+        };
+        sinks.push(join(&mut network, FlowId(index as u32), source, sink).1);
+    }
+    network.run(Instant::from_nanos(2_100_000_000));
+    let host: &Host = network.node(laptop).unwrap();
+    let total = |sink: &SocketId| host.application::<TcpSink>(*sink).unwrap().meter().total();
+    let bytes: Vec<u64> = sinks.iter().map(total).collect();
+    assert!(bytes.iter().all(|bytes| *bytes > 1 << 20), "{bytes:?}");
+    let radio: &Radio = network.node(air).unwrap();
+    let machine: &ClientMachine = radio.machine(client).unwrap();
+    assert!(machine.is_associated());
+    assert!(
+        machine.beacons().iter().all(|beacons| *beacons > 10),
+        "{:?}",
+        machine.beacons()
+    );
+    let own: Vec<_> = radio.log().iter().filter(|sent| sent.from == client).collect();
+    for point in points {
+        let answers = own
+            .iter()
+            .filter(|sent| sent.to == Some(point) && sent.kind == Kind::Data);
+        assert!(
+            answers.count() > 300,
+            "acknowledgements of each download go to its access point"
+        );
+    }
+    assert!(
+        own.windows(2).all(|pair| pair[1].start >= pair[0].end),
+        "one radio sends one frame"
+    );
 }

@@ -266,7 +266,7 @@ fn compare_access_points(scenario: &Scenario, pairs: &[Option<(StationId, Statio
         });
         let gate = Marking::join(comparison, *ap, *client);
         let machine: &mut ClientMachine = radio.machine_mut(*client).expect("it was added as a client");
-        machine.set_gate(gate);
+        machine.set_gate(0, gate);
     }
 }
 

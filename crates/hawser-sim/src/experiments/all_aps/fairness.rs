@@ -13,7 +13,7 @@ use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{Signal, StationConfig};
 use hawser_units::Duration;
 
-use super::place::{Load, Place};
+use super::place::{Flow, Load, Place};
 use super::ratio;
 use crate::mptcp::Coupling;
 use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
@@ -38,8 +38,8 @@ pub(super) const BUFFER: usize = 60;
 const WARM_UP: Duration = Duration::from_secs(5);
 const LENGTH: Duration = Duration::from_secs(180);
 
-/// The rates of C1, C2 and C, in Mb/s, when C uses these access points.
-fn rates(seed: u64, loss: [f64; 2], used: &[usize], load: &Load) -> [f64; 3] {
+/// C1, C2 and C download, of which C uses these access points.
+fn downloads(seed: u64, loss: [f64; 2], used: &[usize], load: &Load) -> (Place, [Flow; 3]) {
     let config = StationConfig {
         attempts: 12,
         queue: BUFFER,
@@ -58,11 +58,9 @@ fn rates(seed: u64, loss: [f64; 2], used: &[usize], load: &Load) -> [f64; 3] {
         place.client(&loss.map(Signal::lossy), used, used.len() > 1),
     ];
     // What C sends arrives well.
-    for station in clients[2].stations.clone() {
-        for access_point in place.access_points.clone() {
-            let air = place.radio().air_mut();
-            air.set_signal(station, access_point, Signal::lossy(NEAR));
-        }
+    for access_point in place.access_points.clone() {
+        let air = place.radio().air_mut();
+        air.set_signal(clients[2].station, access_point, Signal::lossy(NEAR));
     }
     let plain = Load::Tcp(Congestion::NewReno);
     let flows = [
@@ -70,6 +68,12 @@ fn rates(seed: u64, loss: [f64; 2], used: &[usize], load: &Load) -> [f64; 3] {
         place.download(&clients[1], &plain),
         place.download(&clients[2], load),
     ];
+    (place, flows)
+}
+
+/// Their rates, in Mb/s.
+fn rates(seed: u64, loss: [f64; 2], used: &[usize], load: &Load) -> [f64; 3] {
+    let (mut place, flows) = downloads(seed, loss, used, load);
     let (from, to) = (WARM_UP, WARM_UP + LENGTH);
     place.run(to);
     flows.map(|flow| place.rate(flow, from, to))
@@ -129,5 +133,10 @@ impl Experiment for Fairness {
             vec![ratio("ap1", one), ratio("ap2", two), ratio("both", all)],
         );
         Ok(findings)
+    }
+
+    fn timeline(&self, seed: u64) -> Option<String> {
+        let (place, _) = downloads(seed, PLACES[1].1, &[0, 1], &Load::Mptcp(Coupling::Olia));
+        Some(place.picture("Table 2: the third client is close to the second access point"))
     }
 }

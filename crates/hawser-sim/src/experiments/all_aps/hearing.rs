@@ -104,7 +104,7 @@ fn listen_at(
 ) -> Vec<(Sample, f64)> {
     let client = place.client(before, &[0], false);
     let samples = Rc::new(RefCell::new(Vec::new()));
-    let (access_point, station) = (place.access_points[0], client.stations[0]);
+    let (access_point, station) = (place.access_points[0], client.station);
     let gate = Listener {
         delivery: Delivery::new(Config::default()),
         access_point,
@@ -114,7 +114,7 @@ fn listen_at(
     let half = super::place::START + length / 2;
     let radio = place.radio();
     let machine: &mut ClientMachine = radio.machine_mut(station).expect("it is a client");
-    machine.set_gate(gate);
+    machine.set_gate(0, gate);
     let after = after.clone();
     let mut has_risen = false;
     radio.set_motion(Duration::from_millis(100), move |now, air| {

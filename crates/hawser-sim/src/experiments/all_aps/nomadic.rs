@@ -14,7 +14,7 @@ use hawser_netem::air::{RateControl, Signal, StationConfig};
 use hawser_units::Duration;
 
 use super::fairness::BUFFER;
-use super::place::{Load, Place};
+use super::place::{Flow, Load, Place};
 use super::positions::{PLACES, between, from};
 use super::ratio;
 use crate::mptcp::Coupling;
@@ -42,8 +42,8 @@ pub(super) fn minstrel_ht(channel: u16) -> StationConfig {
     }
 }
 
-/// What a client gets at a place through these access points, in Mb/s.
-fn rate(seed: u64, at: usize, used: &[usize], marks: bool) -> f64 {
+/// A client that downloads at a place through these access points.
+fn download(seed: u64, at: usize, used: &[usize], marks: bool) -> (Place, Flow) {
     let configs = [minstrel_ht(36), minstrel_ht(36)];
     let mut place = Place::new(seed, &configs, &Signal::clear(), Duration::from_millis(5));
     let signals = between(at).map(|signal| signal.fading(1.0, Duration::from_secs(1)));
@@ -54,6 +54,12 @@ fn rate(seed: u64, at: usize, used: &[usize], marks: bool) -> f64 {
         Load::Mptcp(Coupling::Olia)
     };
     let flow = place.download(&client, &load);
+    (place, flow)
+}
+
+/// What it gets, in Mb/s.
+fn rate(seed: u64, at: usize, used: &[usize], marks: bool) -> f64 {
+    let (mut place, flow) = download(seed, at, used, marks);
     place.run(from(35));
     place.rate(flow, from(5), from(35))
 }
@@ -106,5 +112,10 @@ impl Experiment for Nomadic {
             ],
         ));
         Ok(findings)
+    }
+
+    fn timeline(&self, seed: u64) -> Option<String> {
+        let (place, _) = download(seed, 0, &[0, 1], true);
+        Some(place.picture("Figure 7: near one of two access points, 802.11n, with marks"))
     }
 }

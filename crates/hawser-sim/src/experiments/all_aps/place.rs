@@ -29,10 +29,11 @@ pub(super) struct Place {
     flows: u32,
 }
 
-/// A client's interfaces: one for each access point that it uses.
+/// A client: one radio with an interface for each access point that it uses.
 pub(super) struct Client {
     host: NodeId,
-    pub(super) stations: Vec<StationId>,
+    pub(super) station: StationId,
+    access_points: Vec<StationId>,
     ways: Vec<(Way, Way)>,
     comparison: Rc<RefCell<AccessPoints>>,
 }
@@ -56,7 +57,8 @@ impl Client {
     pub(super) fn only(&self, interface: usize) -> Self {
         Self {
             host: self.host,
-            stations: vec![self.stations[interface]],
+            station: self.station,
+            access_points: vec![self.access_points[interface]],
             ways: vec![self.ways[interface]],
             comparison: self.comparison.clone(),
         }
@@ -117,11 +119,9 @@ impl Place {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         let mut counts = vec![[0; 2]; (to - from).as_secs() as usize];
         for sent in radio.log() {
-            let place = client
-                .stations
-                .iter()
-                .position(|station| sent.to == Some(*station));
+            let place = client.access_points.iter().position(|from| sent.from == *from);
             if let Some(place) = place
+                && sent.to == Some(client.station)
                 && sent.kind == Kind::Data
                 && sent.read
                 && sent.end >= START + from
@@ -160,45 +160,54 @@ impl Place {
             Comparison::default(),
             u64::from(self.flows),
         )));
-        let (ids, others) = (self.access_points.clone(), self.stations.clone());
-        let (mut stations, mut ways) = (Vec::new(), Vec::new());
-        for &index in used {
-            let config = StationConfig {
-                monitor: true,
-                ..self.configs[index].clone()
-            };
-            let radio = self.radio();
-            let station = radio.add_client(config, ids[index]);
-            for (id, signal) in ids.iter().zip(signals) {
-                radio.set_signals(*id, station, signal);
-            }
-            for other in others.iter().chain(&stations) {
-                radio.set_signals(*other, station, &Signal::clear());
-            }
-            if marks {
-                let gate = Marking::join(&comparison, ids[index], station);
-                let machine: &mut ClientMachine = radio.machine_mut(station).expect("it is a client");
-                machine.set_gate(gate);
-            }
-            let near = self.network.address(host);
-            self.radio().assign(near, station);
-            let name = format!("bus{}-{}", self.stations.len(), stations.len());
-            let bus = wire(
-                &mut self.network,
-                &name,
-                self.air,
-                station,
-                host,
-                LinkConfig::default(),
-            );
-            let far = self.network.address(self.server);
-            ways.push(Self::way(self.backhauls[index], bus, far, near));
-            stations.push(station);
+        let ids = self.access_points.clone();
+        let mine: Vec<StationId> = used.iter().map(|index| ids[*index]).collect();
+        // Of mixed access points it is as good as the best.
+        let best = used.iter().map(|index| &self.configs[*index]);
+        let best = best.max_by_key(|config| config.aggregate);
+        let config = StationConfig {
+            monitor: true,
+            ..best.expect("a client uses an access point").clone()
+        };
+        let others = self.stations.clone();
+        let radio = self.radio();
+        let station = radio.add_client(config, mine[0]);
+        for (id, signal) in ids.iter().zip(signals) {
+            radio.set_signals(*id, station, signal);
         }
-        self.stations.extend(&stations);
+        for other in others {
+            radio.set_signals(other, station, &Signal::clear());
+        }
+        let name = format!("bus{}", self.stations.len());
+        let bus = wire(
+            &mut self.network,
+            &name,
+            self.air,
+            station,
+            host,
+            LinkConfig::default(),
+        );
+        let mut ways = Vec::new();
+        for (interface, (index, access_point)) in used.iter().zip(&mine).enumerate() {
+            let (near, far) = (self.network.address(host), self.network.address(self.server));
+            let radio = self.radio();
+            radio.assign(near, station);
+            let machine: &mut ClientMachine = radio.machine_mut(station).expect("it is a client");
+            if interface > 0 {
+                machine.add(*access_point);
+            }
+            machine.assign(near, interface);
+            if marks {
+                let gate = Marking::join(&comparison, *access_point, station);
+                machine.set_gate(interface, gate);
+            }
+            ways.push(Self::way(self.backhauls[*index], bus, far, near));
+        }
+        self.stations.push(station);
         Client {
             host,
-            stations,
+            station,
+            access_points: mine,
             ways,
             comparison,
         }
@@ -250,12 +259,8 @@ impl Place {
     /// Beacons that a client has heard of each of its access points.
     pub(super) fn beacons(&self, client: &Client) -> Vec<u64> {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
-        let machine = |station| {
-            radio
-                .machine::<ClientMachine>(station)
-                .map_or(0, ClientMachine::beacons)
-        };
-        client.stations.iter().map(|station| machine(*station)).collect()
+        let machine = radio.machine::<ClientMachine>(client.station);
+        machine.map_or_else(Vec::new, ClientMachine::beacons)
     }
 
     /// The present.
@@ -345,7 +350,7 @@ impl Place {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         let is_data = |sent: &&Transmitted| sent.kind == Kind::Data && sent.read && sent.end >= START + from;
         let log = radio.log().iter().filter(is_data);
-        log.filter(|sent| sent.to.is_some_and(|to| client.stations.contains(&to)))
+        log.filter(|sent| sent.to == Some(client.station))
             .map(|sent| sent.end.since(START).as_secs_f64())
             .collect()
     }
@@ -377,6 +382,19 @@ impl Place {
         self.network.run(START + after);
     }
 
+    /// A second of the air, drawn when the downloads have gone on for a while.
+    pub(super) fn picture(mut self, title: &str) -> String {
+        self.run(DRAWN_AFTER);
+        self.radio().record();
+        self.run(DRAWN_AFTER + Duration::from_secs(1));
+        let numbered = |what: &str, count: usize| -> Vec<String> {
+            (1..=count).map(|number| format!("{what} {number}")).collect()
+        };
+        let mut names = numbered("access point", self.access_points.len());
+        names.extend(numbered("client", self.stations.len()));
+        self.radio().timeline_since(title, names, START + DRAWN_AFTER)
+    }
+
     fn meter(&self, flow: Flow) -> Option<&Meter> {
         let host: &Host = self.network.node(flow.host)?;
         let tcp = || host.application::<TcpSink>(flow.socket).map(TcpSink::meter);
@@ -396,5 +414,7 @@ impl Place {
     }
 }
 
+/// After the downloads' start.
+const DRAWN_AFTER: Duration = Duration::from_secs(5);
 /// Downloads begin when all have joined.
 pub(super) const START: Instant = Instant::from_nanos(500_000_000);

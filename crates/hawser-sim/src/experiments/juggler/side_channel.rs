@@ -9,7 +9,10 @@ use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quant
 ///
 /// Not stated: the rates (here 50 to 500 KB/s, the highest that the text names), how long was measured (here 60 s),
 /// and how the neighbour's card chooses rates (here it steps down when nobody answers). The side channel's throughput hangs on what lets TCP out
-/// of its timeouts: what is under way when the slot ends is lost, the timer then doubles, and only one repetition in ten falls into a slot.
+/// of its timeouts: what is under way when the slot ends is lost, the timer then doubles, and only one repetition in ten falls into a slot. With the
+/// laboratory's round trip the third repetition comes 1.46 s after the slot, just into another one, or just not: the paper's 40 KB/s are four fifths of what
+/// slots carry at all, so that its neighbour probably kept packets, in a driver that tries for longer or behind a slower rate; here some eighteen
+/// frames are tried in vain while the laptop is away, more than are under way.
 #[derive(Clone, Copy, Debug)]
 pub struct SideChannel;
 
