@@ -24,7 +24,7 @@ pub mod pmtu;
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::Feedback;
-use model::{Model, Pacer, Sample};
+use model::{Model, Pacer, REPORT_DELAY, Sample};
 use pmtu::Pmtu;
 
 /// How a path stands.
@@ -233,6 +233,7 @@ impl Path {
             return Duration::ZERO;
         }
         let stood = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
+        let stood = stood.saturating_sub(REPORT_DELAY);
         rate.time_for(Bytes(self.in_flight()))
             .max(stood)
             .saturating_sub(self.model.base_round_trip())

@@ -72,7 +72,7 @@ const TRAIN: u64 = 4 * 1472;
 /// Source: RFC 6928.
 const INITIAL_WINDOW: u64 = 10 * 1472;
 /// Room for the time that reports wait at the receiver.
-const REPORT_DELAY: Duration = Duration::from_millis(6);
+pub(super) const REPORT_DELAY: Duration = Duration::from_millis(6);
 /// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
 const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
 /// A packet's own time on the link is no queue: the least delay may be that of small probes.
@@ -355,7 +355,6 @@ impl Model {
         if self.phase == Phase::Drain && sample.in_flight <= self.drained() {
             self.enter(Phase::Cruise);
             self.is_checking = true;
-            self.round = Round::new(self.round.begin, sample.next_counter, now);
         }
     }
 
