@@ -269,10 +269,17 @@ fn video(settings: &[&str]) -> (f64, Vec<f64>) {
 
 #[test]
 fn frames_that_others_build_on_go_where_least_is_lost() {
-    let (striped, by_kind) = video(&[]);
-    assert!(by_kind[0] < 0.01, "{by_kind:?}");
-    let (alone, all) = video(&["via=single:b", "network.1.down.rate=2mbit"]);
-    assert!(all.iter().all(|loss| (0.02..0.09).contains(loss)), "{all:?}");
+    let (mut striped, mut alone) = (0.0, 0.0);
+    for seed in 1..=6 {
+        let seed = format!("seed={seed}");
+        let (shown, by_kind) = video(&[&seed]);
+        assert!(by_kind[0] < 0.01, "{by_kind:?}");
+        striped += shown;
+        let (shown, all) = video(&[&seed, "via=single:b", "network.1.down.rate=2mbit"]);
+        assert!(all.iter().all(|loss| (0.01..0.1).contains(loss)), "{all:?}");
+        alone += shown;
+    }
+    // A single loss may spoil a second of pictures: only the mean says something.
     assert!(striped > alone, "{striped} {alone}");
 }
 

@@ -443,7 +443,10 @@ impl Sender {
         self.right_edge = self.right_edge.max(edge);
         let had_limit = std::mem::take(&mut self.is_limited);
         self.burst = 0;
-        let mut delivered = Delivered::default();
+        let mut delivered = Delivered {
+            echo: segment.echo,
+            ..Delivered::default()
+        };
         if self.config.recovery.is_selective() {
             self.read_sack(segment, now, &mut delivered);
         }
@@ -517,6 +520,11 @@ impl Sender {
             }
             has_repaired |= record.is_repeated;
             self.leave_flight(&record);
+            if record.is_repeated && delivered.echo > Instant::ZERO && delivered.echo < record.sent {
+                // What arrived was sent before the repair. Source: Linux `tcp_skb_spurious_retrans`.
+                delivered.bytes += u64::from(record.len);
+                continue;
+            }
             self.on_delivered(&record, now, delivered);
         }
         if has_repaired && self.config.recovery.is_selective() {
@@ -662,6 +670,8 @@ impl Sender {
 /// What one acknowledgement says was delivered.
 #[derive(Default)]
 struct Delivered {
+    /// When what it answers was sent, as its time stamp says; zero without one.
+    echo: Instant,
     round_trip: Option<Duration>,
     /// Bytes that no acknowledgement had named before.
     bytes: u64,

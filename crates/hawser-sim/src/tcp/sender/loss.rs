@@ -421,5 +421,5 @@ impl Sender {
 const DUPLICATES: u32 = 3;
 /// Source: Linux `TCP_MAX_REORDERING` before 3.18. Units: segments.
 const MOST_DISTANCE: u64 = 127;
-/// Beyond, the smoothed round trip bounds the reordering window anyway.
-const MOST_STEPS: u32 = 16;
+/// Source: Linux `tcp_rack_update_reo_wnd`, which counts them in a byte.
+const MOST_STEPS: u32 = 255;
