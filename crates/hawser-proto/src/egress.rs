@@ -17,7 +17,7 @@ use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
 use crate::flow::{Flow, Flows, Refusal, Run};
-use crate::path::{self, Path, State};
+use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use choosing::{Decision, nearest};
 use kept::{Kept, Parcel, keeping_time};
@@ -26,8 +26,6 @@ pub use transmit::{Body, Transmit};
 
 /// Bytes of a probe's body: the token.
 pub const PROBE_LEN: usize = 8;
-/// UDP payload of a full packet on an Ethernet-sized path.
-const FULL_PACKET: u64 = 1_472;
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
 /// Faster sessions keep nothing for repair: what leaves the processor's caches costs more than a rare loss. Units: bit/s.
@@ -298,9 +296,9 @@ impl<B: Copy> Egress<B> {
                 self.kept.on_missing(id, counter, now);
             }
         }
-        let active = || self.lanes.iter().map(|lane| lane.path.model());
-        let rate: u64 = active().map(|model| model.rate().as_bps()).sum();
-        let round_trip = active().map(|model| model.round_trip()).max();
+        let models = || self.lanes.iter().map(|lane| lane.path.model());
+        let rate: u64 = models().map(|model| model.rate().as_bps()).sum();
+        let round_trip = models().map(|model| model.round_trip()).max();
         self.keeping = (rate < KEEPS_BELOW).then(|| keeping_time(round_trip.unwrap_or_default()));
         self.note(id, changed);
     }
@@ -329,8 +327,15 @@ impl<B: Copy> Egress<B> {
     }
 
     fn fastest(&self) -> Option<PathId> {
-        let paths = self.lanes.iter().map(|lane| &lane.path);
-        nearest(paths.filter(|path| path.state() == State::Active)).map(|(path, _)| path.id)
+        nearest(self.active()).map(|(path, _)| path.id)
+    }
+
+    /// The paths that carry packets.
+    fn active(&self) -> impl Iterator<Item = &Path> {
+        self.lanes
+            .iter()
+            .map(|lane| &lane.path)
+            .filter(|path| path.state() == State::Active)
     }
 
     fn push_urgent(&mut self, path: PathId, body: Body<B>) {
@@ -606,11 +611,7 @@ impl<B: Copy> Egress<B> {
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let active = self
-            .lanes
-            .iter()
-            .filter(|lane| lane.path.state() == State::Active);
-        let has_choice = active.count() > 1;
+        let has_choice = self.active().count() > 1;
         for lane in &mut self.lanes {
             for counter in lane.path.poll_late(now) {
                 if has_choice {

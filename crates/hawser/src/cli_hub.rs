@@ -1,5 +1,4 @@
 //! `hawser hub ...`.
-#![expect(clippy::print_stdout, reason = "results are these commands' output")]
 
 use std::process::ExitCode;
 
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::Places;
 use crate::cli_client::runtime;
+use crate::guests::{ListArgs, NameArgs, address, print, span};
 use crate::logs::LogArgs;
 
 /// Sets up and runs a hub, invites and revokes clients.
@@ -30,7 +30,7 @@ enum HubCommand {
     /// Prints an invitation: one line to give to one client. It works once.
     Invite(InviteArgs),
     /// Takes a client's enrolment or invitation back; its session ends at once.
-    Revoke(RevokeArgs),
+    Revoke(NameArgs),
     /// Lists the clients.
     List(ListArgs),
     /// Runs the hub in the foreground.
@@ -73,36 +73,11 @@ struct InviteArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct RevokeArgs {
-    /// The client's name.
-    name: String,
-    /// Prints the result as JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    places: Places,
-}
-
-#[derive(Debug, clap::Args)]
-struct ListArgs {
-    /// Prints the result as JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    places: Places,
-}
-
-#[derive(Debug, clap::Args)]
 struct RunArgs {
     #[command(flatten)]
     places: Places,
     #[command(flatten)]
     logs: LogArgs,
-}
-
-fn address(text: &str) -> Result<HubAddress, String> {
-    text.parse()
-        .map_err(|_| "HOST:PORT, such as hub.example.org:443".to_owned())
 }
 
 fn net4(text: &str) -> Result<Net4, String> {
@@ -115,11 +90,6 @@ fn net6(text: &str) -> Result<Net6, String> {
     text.parse().map_err(|()| {
         "an IPv6 network of prefix length 16 to 96 without host bits, such as fd12:3456:789a::/64".to_owned()
     })
-}
-
-fn span(text: &str) -> Result<Span, String> {
-    text.parse()
-        .map_err(|()| "a time with its unit (s, min, h, d), such as 7d".to_owned())
 }
 
 pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
@@ -194,14 +164,6 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
         &text,
     );
     Ok(())
-}
-
-fn print(as_json: bool, json: impl FnOnce() -> Value, text: &str) {
-    if as_json {
-        println!("{}", json());
-    } else {
-        println!("{text}");
-    }
 }
 
 fn table(list: &Value) -> String {

@@ -1,5 +1,4 @@
 //! `hawser peer ...`.
-#![expect(clippy::print_stdout, reason = "results are these commands' output")]
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::Places;
 use crate::cli_status::{columns, list, text};
+use crate::guests::{ListArgs, NameArgs, address, print, span};
 
 /// Makes hosts known to each other whose flows are to be moved (with `up --direct`).
 ///
@@ -67,36 +67,6 @@ struct JoinArgs {
     json: bool,
     #[command(flatten)]
     places: Places,
-}
-
-#[derive(Debug, clap::Args)]
-struct ListArgs {
-    /// Prints the result as JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    places: Places,
-}
-
-#[derive(Debug, clap::Args)]
-struct NameArgs {
-    /// Its name.
-    name: String,
-    /// Prints the result as JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    places: Places,
-}
-
-fn address(text: &str) -> Result<HubAddress, String> {
-    text.parse()
-        .map_err(|_| "HOST:PORT, such as files.example.org:4443".to_owned())
-}
-
-fn span(text: &str) -> Result<Span, String> {
-    text.parse()
-        .map_err(|()| "a time with its unit (s, min, h, d), such as 7d".to_owned())
 }
 
 pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
@@ -176,14 +146,6 @@ fn join(args: JoinArgs) -> anyhow::Result<()> {
         ),
     );
     Ok(())
-}
-
-fn print(as_json: bool, json: impl FnOnce() -> Value, text: &str) {
-    if as_json {
-        println!("{}", json());
-    } else {
-        println!("{text}");
-    }
 }
 
 fn table(all: &Value) -> String {

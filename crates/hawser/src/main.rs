@@ -25,6 +25,7 @@ mod cli_status;
 mod cli_sweep;
 mod cli_usage;
 mod committed;
+mod guests;
 mod large_pages;
 mod logs;
 mod progress;

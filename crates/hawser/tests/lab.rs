@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 const SCENARIO: &str = r#"
 name = "two networks"
 duration = "2s"
@@ -51,7 +53,7 @@ fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
 }
 
 /// What a run that went well found.
-fn report(output: &Output) -> serde_json::Value {
+fn report(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -119,19 +121,9 @@ fn without_a_hub_parallel_connections_use_both_networks_and_go_on_over_the_one_t
         let bytes = result["networks"][network]["bytes"].as_u64().expect("a number");
         assert!(bytes > 2_000_000, "{network}: {bytes}");
     }
-    let bins: Vec<_> = result["series"]["bytes"]
-        .as_array()
-        .expect("bins")
-        .iter()
-        .filter_map(|bin| bin.as_f64())
-        .collect();
-    let mbps = |bins: &[f64]| bins.iter().sum::<f64>() * 8.0 / 1e6 / (bins.len() as f64 / 100.0);
-    assert!(mbps(&bins[100..240]) > 32.0, "both: {}", mbps(&bins[100..240]));
-    assert!(
-        mbps(&bins[350..480]) > 14.0,
-        "the one that is left: {}",
-        mbps(&bins[350..480])
-    );
+    let (both, left) = (mbps(&result, 1.0, 2.4), mbps(&result, 3.5, 4.8));
+    assert!(both > 32.0, "both: {both}");
+    assert!(left > 14.0, "the one that is left: {left}");
 }
 
 #[test]
@@ -149,16 +141,17 @@ fn without_a_hub_one_multipath_connection_uses_both_networks_and_outlives_one() 
         return;
     };
     let result = report(&output);
-    let bins: Vec<_> = result["series"]["bytes"]
-        .as_array()
-        .expect("bins")
-        .iter()
-        .filter_map(|bin| bin.as_f64())
-        .collect();
-    let mbps = |bins: &[f64]| bins.iter().sum::<f64>() * 8.0 / 1e6 / (bins.len() as f64 / 100.0);
-    assert!(mbps(&bins[100..290]) > 28.0, "both: {}", mbps(&bins[100..290]));
-    let left = mbps(&bins[450..580]);
+    let (both, left) = (mbps(&result, 1.0, 2.9), mbps(&result, 4.5, 5.8));
+    assert!(both > 28.0, "both: {both}");
     assert!(left > 14.0, "the one that is left: {left}");
+}
+
+/// What arrived between two times of a run. Units: s, Mbit/s.
+fn mbps(result: &Value, from: f64, to: f64) -> f64 {
+    let bins = result["series"]["bytes"].as_array().expect("bins of 10 ms");
+    let within = &bins[(from * 100.0) as usize..(to * 100.0) as usize];
+    let bytes: u64 = within.iter().filter_map(Value::as_u64).sum();
+    bytes as f64 * 8.0 / 1e6 / (to - from)
 }
 
 #[test]
@@ -193,17 +186,10 @@ fn between_two_peers_one_connection_outlives_its_networks() {
         return;
     };
     let result = report(&output);
-    let bins = result["series"]["bytes"].as_array().expect("bins");
-    let mean = |from: usize, to: usize| {
-        let bytes: u64 = bins[from..to]
-            .iter()
-            .map(|bin| bin.as_u64().expect("a number"))
-            .sum();
-        bytes as f64 * 8.0 / ((to - from) as f64 / 100.0)
-    };
     // A connection that ends ends the run.
-    assert_eq!(bins.len(), 900);
-    for (from, to) in [(300, 400), (450, 600), (750, 900)] {
-        assert!(mean(from, to) > 15e6, "{from}: {}", mean(from, to));
+    assert_eq!(result["series"]["bytes"].as_array().map(Vec::len), Some(900));
+    for (from, to) in [(3.0, 4.0), (4.5, 6.0), (7.5, 9.0)] {
+        let got = mbps(&result, from, to);
+        assert!(got > 15.0, "{from}: {got}");
     }
 }

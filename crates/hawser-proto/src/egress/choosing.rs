@@ -3,8 +3,8 @@
 use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::data::{Class, FRAMING};
 
-use super::{Egress, FULL_PACKET, Lane, SPARSE};
-use crate::path::{Path, State};
+use super::{Egress, Lane, SPARSE};
+use crate::path::{FULL_PACKET, Path, State};
 use crate::scheduler::{Choice, Demand, PathView};
 
 /// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single packets is held back like any other.
@@ -25,17 +25,12 @@ impl<B: Copy> Egress<B> {
     /// How long a packet may wait at the entrance before its flow is told to slow down: what lets one flow fill every path while its
     /// window recovers, and reach across the difference of their delays.
     pub(super) fn target(&self) -> Duration {
-        let active = || {
-            self.lanes
-                .iter()
-                .map(|lane| &lane.path)
-                .filter(|path| path.state() == State::Active)
-        };
-        let round_trip = active()
+        let round_trip = self
+            .active()
             .map(|path| path.model().round_trip())
             .max()
             .unwrap_or_default();
-        let delays = || active().filter_map(|path| path.relative_delay_us());
+        let delays = || self.active().filter_map(|path| path.relative_delay_us());
         let spread = match (delays().max(), delays().min()) {
             (Some(most), Some(least)) => {
                 Duration::from_micros(u64::from(most.wrapping_sub(least).unsigned_abs()))

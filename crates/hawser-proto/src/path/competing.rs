@@ -7,8 +7,10 @@
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
+use super::FULL_PACKET;
+
 /// What RFC 9438 calls a segment. Units: bytes.
-const SEGMENT: f64 = 1472.0;
+const SEGMENT: f64 = FULL_PACKET as f64;
 const MIN_WINDOW: f64 = 4.0 * SEGMENT;
 /// RFC 9438 section 4.6.
 const BETA: f64 = 0.7;
@@ -189,7 +191,7 @@ impl Competing {
         if let Some((before, window)) = self.look.take() {
             let held_back = Bytes((window as f64 / HELD_BACK) as u64 - window);
             let expected = seen.rate.time_for(held_back).min(before);
-            let packet = seen.rate.time_for(Bytes(SEGMENT as u64));
+            let packet = seen.rate.time_for(Bytes(FULL_PACKET));
             let shorter = before.saturating_sub(queue) + packet;
             return shorter.as_secs_f64() > OWN * expected.as_secs_f64();
         }

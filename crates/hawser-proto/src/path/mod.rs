@@ -49,6 +49,8 @@ pub enum Probing {
     OnHearing,
 }
 
+/// A full-sized packet on a network of 1,500 bytes, IPv4 and UDP headers apart. Units: bytes.
+pub(crate) const FULL_PACKET: u64 = 1_472;
 /// Replies that make a path active which was dead: one could be a straggler.
 const REPLIES_TO_READMIT: u32 = 3;
 /// Replies that make a new path active: its address is proven.

@@ -28,6 +28,7 @@
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
+use super::FULL_PACKET;
 use super::competing::{Competing, Rivals, Seen};
 use super::delay::{Delay, Measured};
 
@@ -64,19 +65,18 @@ const STARTUP_WINDOW_GAIN: f64 = 2.0;
 /// Reports in a row with a queue that end the start at once: waiting for the round would cost another round's overshoot.
 const QUEUED_REPORTS: u32 = 4;
 /// Packets that the window always holds: one on the wire, one behind it, one being reported.
-const MIN_WINDOW: u64 = 4 * 1472;
+const MIN_WINDOW: u64 = 4 * FULL_PACKET;
 /// Bytes that say something of a path's rate even when it was not kept busy: a lone packet says nothing.
-const TRAIN: u64 = 4 * 1472;
+const TRAIN: u64 = 4 * FULL_PACKET;
 /// The window before anything is known.
 ///
 /// Source: RFC 6928.
-const INITIAL_WINDOW: u64 = 10 * 1472;
+const INITIAL_WINDOW: u64 = 10 * FULL_PACKET;
 /// Room for the time that reports wait at the receiver.
 pub(super) const REPORT_DELAY: Duration = Duration::from_millis(6);
 /// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
 const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
-/// A packet's own time on the link is no queue: the least delay may be that of small probes.
-const OWN: u64 = 1472;
+/// A packet's own time on the link is no queue, as the least delay may be that of small probes; no more than this where the rate is unknown.
 const LONGEST_OWN: Duration = Duration::from_millis(50);
 /// What a round leaves of the highest rate.
 const PEAK_DECAY: f64 = 0.99;
@@ -397,11 +397,7 @@ impl Model {
 
     /// Whether a queue is more than the path's own irregularity.
     fn stands(&self, queue: Duration) -> bool {
-        let own = if self.peak_rate == Rate::ZERO {
-            LONGEST_OWN
-        } else {
-            self.peak_rate.time_for(Bytes(OWN)).min(LONGEST_OWN)
-        };
+        let own = self.peak_rate.time_for(Bytes(FULL_PACKET)).min(LONGEST_OWN);
         queue > QUEUE_ALLOWANCE + own + self.base_round_trip() / 8 + self.delay.jitter() + self.delay.spread()
     }
 
@@ -429,9 +425,7 @@ impl Model {
             in_flight: sample.in_flight,
             holds_back,
         };
-        if let Some(flight) = self.rivals.on_round(&seen)
-            && !matches!(self.phase, Phase::Compete(_))
-        {
+        if let Some(flight) = self.rivals.on_round(&seen) {
             self.enter(Phase::Compete(Competing::new(flight, now)));
             return;
         }

@@ -225,13 +225,13 @@ fn a_returned_path_knows_nothing_of_its_rate() {
     let mut driven = Driven::in_state(State::Active, Probing::Eager);
     for _ in 0..50 {
         for _ in 0..20 {
-            driven.path.on_sent(1472, true, driven.now);
+            driven.path.on_sent(FULL_PACKET, true, driven.now);
         }
         driven.wait(20 * MS);
         driven.path.handle_feedback(&driven.report(), driven.now);
     }
     assert!(driven.path.model().rate() > Rate::from_mbps(5));
-    driven.path.on_sent(1472, true, driven.now);
+    driven.path.on_sent(FULL_PACKET, true, driven.now);
     for _ in 0..2 {
         driven.wait(Duration::from_secs(2));
         driven.path.handle_timeout(driven.now);
@@ -400,10 +400,10 @@ proptest! {
             prop_assert!((0.0..=1.0).contains(&path.loss()));
             prop_assert!(path.model().delay().trend().is_finite());
             prop_assert!(u64::from(path.packets_in_flight()) < path.next_counter);
-            let credit = path.credit(1472, now);
-            prop_assert!(credit == 0 || credit >= 1472);
+            let credit = path.credit(FULL_PACKET, now);
+            prop_assert!(credit == 0 || credit >= FULL_PACKET);
             if path.packets_in_flight() == 0 {
-                let ready = path.ready_at(1472, now);
+                let ready = path.ready_at(FULL_PACKET, now);
                 prop_assert!(ready < now + back, "an idle path may send soon, not in {:?}", ready.since(now));
             }
             prop_assert!(path.mtu() <= 1500);

@@ -520,7 +520,7 @@ impl Sender {
             }
             has_repaired |= record.is_repeated;
             self.leave_flight(&record);
-            if record.is_repeated && delivered.echo > Instant::ZERO && delivered.echo < record.sent {
+            if record.is_repeated && was_sent_before(delivered.echo, record.sent) {
                 // What arrived was sent before the repair. Source: Linux `tcp_skb_spurious_retrans`.
                 delivered.bytes += u64::from(record.len);
                 continue;
@@ -675,4 +675,9 @@ struct Delivered {
     round_trip: Option<Duration>,
     /// Bytes that no acknowledgement had named before.
     bytes: u64,
+}
+
+/// Whether what an acknowledgement answers left before `repair`; never without time stamps.
+fn was_sent_before(echo: Instant, repair: Instant) -> bool {
+    echo > Instant::ZERO && echo < repair
 }

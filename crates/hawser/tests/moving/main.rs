@@ -5,7 +5,7 @@ mod world;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use world::{Download, LOADED, PORT, ROUND_TRIP, SERVER, World};
+use world::{Download, LOADED, PORT, ROUND_TRIP, SERVER, World, received};
 
 const FLOW: &str = "203.0.113.2:8000";
 
@@ -39,21 +39,25 @@ fn a_download_goes_back_and_forth_without_a_byte_wrong() {
     }
     let after = download.rate_over(Duration::from_secs(2));
     assert_eq!(world.network_of(FLOW), at);
-    took.sort_unstable();
-    gaps.sort_unstable();
-    eprintln!(
-        "{moves} moves: median {:?}, longest {:?}; time without data around one: median {:?}, longest {:?}; {before:.3e} bit/s before, {after:.3e} after",
-        took[took.len() / 2],
-        took[took.len() - 1],
-        gaps[gaps.len() / 2],
-        gaps[gaps.len() - 1],
-    );
-    assert!(
-        gaps[gaps.len() / 2] <= 2 * LOADED,
-        "a move stops the download: {gaps:?}"
-    );
+    eprintln!("{before:.3e} bit/s before, {after:.3e} after");
+    check_moves("moves", took, gaps);
     assert!(after > 0.8 * before, "{before} {after}");
     assert_eq!(download.trouble(), None);
+}
+
+/// Prints how long moves `took` and the `gaps` in a download around them, which have to be short.
+fn check_moves(what: &str, mut took: Vec<Duration>, mut gaps: Vec<Duration>) {
+    took.sort_unstable();
+    gaps.sort_unstable();
+    let last = took.len() - 1;
+    let (took_median, median) = (took[took.len() / 2], gaps[gaps.len() / 2]);
+    eprintln!(
+        "{} {what}: median {took_median:?}, longest {:?}; time without data around one: median {median:?}, longest {:?}",
+        took.len(),
+        took[last],
+        gaps[last],
+    );
+    assert!(median <= 2 * LOADED, "a move stops the download: {gaps:?}");
 }
 
 #[test]
@@ -80,20 +84,7 @@ fn explain_tells_of_it_on_both_sides_and_the_traffic_is_where_it_says() {
         there.contains("laptop, has moved it") && there.contains("still sees"),
         "{there}"
     );
-    let counted = |name: &str| {
-        let path = format!("/sys/class/net/{name}/statistics/rx_bytes");
-        let output = world
-            .lab
-            .client
-            .command("cat")
-            .arg(path)
-            .output()
-            .expect("cat runs");
-        String::from_utf8_lossy(&output.stdout)
-            .trim()
-            .parse::<u64>()
-            .expect("a number")
-    };
+    let counted = |name: &str| received(&world.lab.client, name);
     std::thread::sleep(Duration::from_millis(300));
     let before = [counted(to), counted(other(to))];
     let received = download.received();
@@ -206,11 +197,11 @@ fn a_download_goes_through_a_waypoint_and_back() {
         let start = Instant::now();
         let through = number % 2 == 0;
         if through {
-            let passed = world.passed_hub();
+            let passed = received(&world.lab.hub, "eth0");
             took.push(world.move_through(FLOW, &at, Some("hub")));
             std::thread::sleep(4 * ROUND_TRIP);
             assert!(
-                world.passed_hub() > passed + 10_000,
+                received(&world.lab.hub, "eth0") > passed + 10_000,
                 "it is elsewhere\n{}",
                 world.logs()
             );
@@ -228,19 +219,8 @@ fn a_download_goes_through_a_waypoint_and_back() {
         assert_eq!(download.trouble(), None, "after {number} moves\n{}", world.logs());
     }
     let after = download.rate_over(Duration::from_secs(2));
-    took.sort_unstable();
-    gaps.sort_unstable();
-    eprintln!(
-        "{moves} moves through a waypoint and back: median {:?}, longest {:?}; time without data around one: median {:?}, longest {:?}; {before:.3e} bit/s before, {after:.3e} after",
-        took[took.len() / 2],
-        took[took.len() - 1],
-        gaps[gaps.len() / 2],
-        gaps[gaps.len() - 1],
-    );
-    assert!(
-        gaps[gaps.len() / 2] <= 2 * LOADED,
-        "a move stops the download: {gaps:?}"
-    );
+    eprintln!("{before:.3e} bit/s before, {after:.3e} after");
+    check_moves("moves through a waypoint and back", took, gaps);
     assert!(after > 0.8 * before, "{before} {after}");
 }
 

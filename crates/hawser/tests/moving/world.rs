@@ -209,17 +209,6 @@ impl World {
         self.start("hub", &["hub", "run"])
     }
 
-    /// Bytes that the hub has received.
-    pub(crate) fn passed_hub(&self) -> u64 {
-        let mut command = self.lab.hub.command("cat");
-        let output = command.arg("/sys/class/net/eth0/statistics/rx_bytes").output();
-        let output = output.expect("cat runs");
-        String::from_utf8_lossy(&output.stdout)
-            .trim()
-            .parse()
-            .expect("a number")
-    }
-
     pub(crate) fn ip(&self, place: &str, arguments: &str) {
         let mut command = self.namespace(place).command("ip");
         let output = command
@@ -262,6 +251,16 @@ impl World {
         lines.sort_unstable();
         lines.join("\n")
     }
+}
+
+/// Bytes that a device has received.
+pub(crate) fn received(namespace: &Namespace, device: &str) -> u64 {
+    let path = format!("/sys/class/net/{device}/statistics/rx_bytes");
+    let output = namespace.command("cat").arg(path).output().expect("cat runs");
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .expect("a number")
 }
 
 /// The bytes of a download from some place on: whoever gets a wrong one knows.

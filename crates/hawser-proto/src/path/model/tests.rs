@@ -22,7 +22,7 @@ fn run_beside(
     delay: Duration,
     seconds: u64,
 ) -> (Rate, Duration) {
-    const PACKET: u64 = 1472;
+    const PACKET: u64 = FULL_PACKET;
     let mut now = Instant::from_nanos(1);
     let mut pacer = Pacer::default();
     let mut link_free = now;
@@ -98,7 +98,7 @@ fn fills_a_link_and_keeps_its_queue_short() {
         );
         let share = rate.as_bps() as f64 / (mbps as f64 * 1e6);
         assert!(share > 0.96, "{mbps} Mbit/s {delay} ms: share {share}");
-        let packet_time = 1472.0 * 8.0 / (mbps as f64 * 1e6);
+        let packet_time = FULL_PACKET as f64 * 8.0 / (mbps as f64 * 1e6);
         let bound = 0.020 + 0.3 * delay as f64 / 1e3 + 3.0 * packet_time;
         assert!(
             queue.as_secs_f64() < bound,
@@ -225,7 +225,7 @@ fn packets_that_overtake_each_other_do_not_end_the_start() {
                 app_limited: true,
                 newest: n * 20,
                 next_counter: n * 20 + 10,
-                in_flight: 10 * 1472,
+                in_flight: 10 * FULL_PACKET,
             };
             model.on_sample(&sample, Instant::from_nanos(n * 50_000_000));
         }

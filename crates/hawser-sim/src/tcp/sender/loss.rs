@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-use super::{Delivered, Episode, Record, Sender, Undo};
+use super::{Delivered, Episode, Record, Sender, Undo, was_sent_before};
 use crate::packet::Segment;
 use crate::tcp::Recovery;
 
@@ -382,7 +382,7 @@ impl Sender {
         let Some(first) = self.undo.and_then(|undo| undo.first_repair) else {
             return false;
         };
-        segment.echo > Instant::ZERO && segment.echo < first
+        was_sent_before(segment.echo, first)
     }
 
     /// A repair arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for the steps.

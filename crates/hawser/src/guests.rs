@@ -1,0 +1,46 @@
+//! What the commands about others have in common (`hawser hub`, `hawser peer`): names, addresses, results.
+#![expect(clippy::print_stdout, reason = "results are these commands' output")]
+
+use hawser_node::config::Span;
+use hawser_node::invitation::HubAddress;
+use serde_json::Value;
+
+use crate::Places;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Prints the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) places: Places,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NameArgs {
+    /// Its name.
+    pub(crate) name: String,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) places: Places,
+}
+
+pub(crate) fn address(text: &str) -> Result<HubAddress, String> {
+    text.parse()
+        .map_err(|_| "HOST:PORT, such as host.example.org:443".to_owned())
+}
+
+pub(crate) fn span(text: &str) -> Result<Span, String> {
+    text.parse()
+        .map_err(|()| "a time with its unit (s, min, h, d), such as 7d".to_owned())
+}
+
+pub(crate) fn print(as_json: bool, json: impl FnOnce() -> Value, text: &str) {
+    if as_json {
+        println!("{}", json());
+    } else {
+        println!("{text}");
+    }
+}
