@@ -1,6 +1,6 @@
 //! The resequencer: puts the flows of one session back in order at the receiving side.
 //!
-//! A flow starts with its first packet: that one and its successors are delivered as they come. When a packet is missing, those
+//! A flow starts with its first packet, or with the number zero if that cannot be far: that one and its successors are delivered as they come. When a packet is missing, those
 //! after it are held until it comes or is given up. Flows do not wait for one another. It steps aside
 //! wherever holding cannot help: a packet below the expected one is delivered at once, late, and exactly once.
 //!
@@ -282,6 +282,12 @@ impl<T> Resequencer<T> {
         if let (true, Some(slot)) = (full, self.flows.oldest()) {
             self.close(slot, now, out);
         }
+        // Numbers begin at zero: what is missing of the first flight has been overtaken.
+        let first = if first.0 < FIRST_FLIGHT {
+            Sequence(0)
+        } else {
+            first
+        };
         self.flows.add(flow, first, now)
     }
 
@@ -459,6 +465,9 @@ impl<T> Resequencer<T> {
         repaired.max(wait.map(|wait| (now + wait).min(last)))
     }
 }
+
+/// Packets that a flow sends before its first round trip is over: the window of RFC 6928 several times.
+const FIRST_FLIGHT: u32 = 64;
 
 /// Emptied memory kept for the next gaps: flows rarely have gaps at once.
 const SPARE: usize = 8;
