@@ -20,7 +20,7 @@ use crate::flow::{Flow, Flows, Refusal, Run};
 use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use choosing::{Decision, nearest};
-use kept::{Kept, Parcel, keeping_time};
+use kept::{Kept, LONGEST_KEPT, Parcel, keeping_time};
 
 pub use transmit::{Body, Transmit};
 
@@ -124,7 +124,7 @@ impl<B: Copy> Egress<B> {
             copies: VecDeque::new(),
             freed: Vec::new(),
             kept: Kept::new(),
-            keeping: Some(keeping_time(Duration::ZERO)),
+            keeping: Some(LONGEST_KEPT),
             changes: VecDeque::new(),
             used: now,
             wait: Instant::FAR_FUTURE,
@@ -298,8 +298,8 @@ impl<B: Copy> Egress<B> {
         }
         let models = || self.lanes.iter().map(|lane| lane.path.model());
         let rate: u64 = models().map(|model| model.rate().as_bps()).sum();
-        let round_trip = models().map(|model| model.round_trip()).max();
-        self.keeping = (rate < KEEPS_BELOW).then(|| keeping_time(round_trip.unwrap_or_default()));
+        let longest = models().map(keeping_time).max().unwrap_or_default();
+        self.keeping = (rate < KEEPS_BELOW).then_some(longest);
         self.note(id, changed);
     }
 

@@ -303,6 +303,31 @@ fn a_blackhole_is_suspected_then_dead_while_the_other_path_delivers() {
 }
 
 #[test]
+fn a_lone_packet_that_is_lost_comes_by_another_path() {
+    // Right after the session's beginning, and once it is quiet.
+    for (from, to) in [(CLIENT, HUB), (HUB, CLIENT)] {
+        for at in [60, 90, 400] {
+            let mut world = World::new(&[net(20.0, 20), net(20.0, 20)], 11);
+            // As the first packet of a connection: nothing after it shows that it is missing.
+            world.start(from, 1, open(0.1, TCP), ms(at), ms(at + 50));
+            world.run(ms(at - 1));
+            world.change(0, Some(from), &BLACKHOLE);
+            world.run(ms(at + 2));
+            world.change(0, Some(from), &UP);
+            world.run(ms(at + 1_000));
+            let lost = world.carried(0, from).lost_outage;
+            let arrived = world.ends[to]
+                .sinks
+                .get(&1)
+                .and_then(|sink| sink.deliveries.first());
+            println!("at {at} ms from {from}: {lost} lost");
+            let arrived = arrived.expect("it comes").0;
+            assert!(lost > 0 && arrived < START + ms(at + 250), "{arrived:?}");
+        }
+    }
+}
+
+#[test]
 fn a_path_that_returns_is_validated_and_carries_its_rate_within_a_second() {
     let mut world = outage(None);
     world.change(0, None, &UP);

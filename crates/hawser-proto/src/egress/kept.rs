@@ -18,6 +18,7 @@ use hawser_wire::compression::Form;
 use hawser_wire::data::Class;
 
 use crate::flow::Run;
+use crate::path::model::Model;
 
 /// Buffers kept at once, unless the driver says otherwise: 64 MB where each holds 64 KB.
 const BUFFERS: usize = 1024;
@@ -231,7 +232,13 @@ impl<B: Copy> Kept<B> {
     }
 }
 
-/// How long what was sent is kept: two losses found and repaired, and the time of reports.
-pub(super) fn keeping_time(round_trip: Duration) -> Duration {
-    (round_trip * 3 + Duration::from_millis(40)).clamp(Duration::from_millis(100), Duration::from_secs(1))
+/// How long what was sent on a path is kept: two losses found and repaired, and the time of reports; or until a lone packet is late, after which
+/// nothing was sent that would show it missing.
+pub(super) fn keeping_time(model: &Model) -> Duration {
+    let repaired = model.round_trip() * 3 + Duration::from_millis(40);
+    let late = model.patience() + model.round_trip();
+    repaired.max(late).clamp(Duration::from_millis(100), LONGEST_KEPT)
 }
+
+/// Nothing is kept longer, and whatever is sent before a path is known.
+pub(super) const LONGEST_KEPT: Duration = Duration::from_secs(1);

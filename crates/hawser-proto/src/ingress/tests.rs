@@ -17,7 +17,7 @@ fn ingress() -> Ingress<u32> {
 fn inner(kind: Kind, counter: u64, unordered: bool) -> Inner {
     Inner {
         unordered,
-        sequence: Sequence(counter as u32),
+        sequence: Sequence(counter.saturating_sub(1) as u32),
         ..Inner::plain(kind)
     }
 }
@@ -93,12 +93,24 @@ fn a_lone_packet_waits_for_its_report() {
 #[test]
 fn a_few_packets_are_reported_at_intervals() {
     let mut ingress = ingress();
-    let now = BEGIN + 100 * MS;
-    packets(&mut ingress, 1..=2, now);
-    assert_eq!(flush(&mut ingress, now).len(), 1, "the last report is long ago");
-    packets(&mut ingress, 3..=5, now + MS);
+    let first = BEGIN + 100 * MS;
+    packets(&mut ingress, 1..=2, first);
+    assert_eq!(flush(&mut ingress, first).len(), 1, "the last report is long ago");
+    packets(&mut ingress, 3..=5, first + MS / 2);
+    assert_eq!(flush(&mut ingress, first + MS / 2), []);
+    assert_eq!(
+        report_due(&ingress),
+        Some(101 * MS),
+        "a young path is reported on soon"
+    );
+    assert_eq!(flush(&mut ingress, first + MS).len(), 1);
+    let young = u64::from(YOUNG);
+    let now = first + 10 * MS;
+    packets(&mut ingress, 6..=young, now);
+    assert_eq!(flush(&mut ingress, now).len(), 1);
+    packets(&mut ingress, young + 1..=young + 2, now + MS);
     assert_eq!(flush(&mut ingress, now + MS), []);
-    assert_eq!(report_due(&ingress), Some(105 * MS));
+    assert_eq!(report_due(&ingress), Some(115 * MS));
     assert_eq!(flush(&mut ingress, now + 5 * MS).len(), 1);
 }
 
