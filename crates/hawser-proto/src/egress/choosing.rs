@@ -160,7 +160,7 @@ impl<B: Copy> Egress<B> {
                     window
                 },
                 ready_at: if sparse { now } else { path.ready_at(udp, now) },
-                rate: path.model().expected_rate(),
+                rate: path.model().promised_rate(),
                 in_flight: path.in_flight(),
                 packets_in_flight: path.packets_in_flight(),
                 delay: delay + path.queueing(now),

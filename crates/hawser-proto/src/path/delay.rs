@@ -66,8 +66,8 @@ pub struct Delay {
     batch_since: Instant,
     /// The least of this window and the one before.
     least: Option<(i32, i32)>,
-    /// Jitter has been seen: what was taken for the least before was chance.
-    is_irregular: bool,
+    /// The jitter that the least reckons with, us; zero on a path on which little has been seen.
+    reckoned: u64,
     least_since: Instant,
     trend: f64,
     newest_at: Instant,
@@ -85,7 +85,7 @@ impl Delay {
             batch: Batch::default(),
             batch_since: now,
             least: None,
-            is_irregular: false,
+            reckoned: 0,
             least_since: now,
             trend: 0.0,
             newest_at: now,
@@ -135,8 +135,9 @@ impl Delay {
             .first
             .wrapping_add((batch.sum / batch.packets.cast_signed()) as i32);
         let error = (2 * spread) as f64 / (batch.packets as f64).sqrt();
-        if spread > IRREGULAR_US && !self.is_irregular {
-            self.is_irregular = true;
+        if spread > IRREGULAR_US.max(2 * self.reckoned) {
+            // What was taken for the least before was chance.
+            self.reckoned = spread;
             self.least = None;
         }
         if batch.packets >= needed || now.since(self.batch_since) >= LONGEST_BATCH {
@@ -208,7 +209,7 @@ impl Delay {
     /// Whether single packets have been seen to deviate by much: no one of them says anything.
     #[must_use]
     pub fn is_irregular(&self) -> bool {
-        self.is_irregular
+        self.reckoned > 0
     }
 
     /// How fast the one-way delay grows, in seconds per second.
@@ -267,6 +268,24 @@ mod tests {
         let least = delay.least_us().expect("reported");
         assert!((38_000..43_000).contains(&least), "{least}");
         assert!(delay.base_round_trip().expect("reported") > Duration::from_millis(58));
+    }
+
+    #[test]
+    fn jitter_that_turns_out_larger_disproves_the_least_delay() {
+        let mut delay = Delay::new(BEGIN);
+        let mut now = BEGIN;
+        // A few probes by chance alike, and then what the path is like.
+        let few = Measured {
+            packets: 1,
+            ..measured(10_000, 5_000)
+        };
+        delay.on_report(&few, now);
+        for n in 0..100 {
+            now += Duration::from_millis(5);
+            let forward = 40_000 + [-9_000, 4_000, 0, 6_000, -1_000][n % 5];
+            delay.on_report(&measured(forward, 16_000), now);
+        }
+        assert!(delay.least_us() > Some(35_000), "{:?}", delay.least_us());
     }
 
     #[test]

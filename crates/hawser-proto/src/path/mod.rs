@@ -230,8 +230,8 @@ impl Path {
     /// them has stood there already, whatever the rate was until then.
     #[must_use]
     pub fn queueing(&self, now: Instant) -> Duration {
-        let rate = self.model.expected_rate();
-        if rate == Rate::ZERO {
+        let rate = self.model.promised_rate();
+        if self.model.rate() == Rate::ZERO {
             return Duration::ZERO;
         }
         let stood = self.oldest().map_or(Duration::ZERO, |since| now.since(since));

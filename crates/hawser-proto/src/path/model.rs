@@ -34,6 +34,8 @@ use super::delay::{Delay, Measured};
 
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
 const STARTUP_GAIN: f64 = 2.77;
+/// How much more a path that grows will soon carry: it doubles each round trip, and what is decided by it takes one or two.
+const GROWTH: f64 = 4.0;
 /// Packets lost in one round that end the startup: a queue too short for its gain shows no standing delay.
 ///
 /// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.
@@ -229,11 +231,22 @@ impl Model {
     #[must_use]
     pub fn expected_rate(&self) -> Rate {
         let rate = self.rate();
-        if self.phase != Phase::Startup || rate == Rate::ZERO {
+        let round_trip = self.base_round_trip();
+        if self.phase != Phase::Startup || round_trip == Duration::ZERO {
             return rate;
         }
-        let round_trip = self.base_round_trip() + REPORT_DELAY;
-        rate.max(Rate::of(Bytes(INITIAL_WINDOW), round_trip).unwrap_or_default())
+        rate.max(Rate::of(Bytes(INITIAL_WINDOW), round_trip + REPORT_DELAY).unwrap_or_default())
+    }
+
+    /// What the path will carry soon.
+    #[must_use]
+    pub fn promised_rate(&self) -> Rate {
+        let rate = self.expected_rate();
+        if self.is_growing() {
+            rate.scale(GROWTH)
+        } else {
+            rate
+        }
     }
 
     /// Whether the path's capacity is still being found by sending ever more: it carried more in the last round than before.
@@ -272,7 +285,11 @@ impl Model {
     /// The rate to send at; `None` before the first sample.
     #[must_use]
     pub fn pacing(&self) -> Option<Rate> {
-        let rate = self.expected_rate();
+        let rate = if self.rate() == Rate::ZERO {
+            Rate::ZERO
+        } else {
+            self.expected_rate()
+        };
         let (rate, gain) = match self.phase {
             Phase::Startup => (rate, STARTUP_GAIN),
             Phase::Drain => (rate, DRAIN_GAIN),
@@ -305,7 +322,9 @@ impl Model {
         } else {
             WINDOW_GAIN.max(self.probe_gain)
         };
-        let product = rate.bytes_in(self.base_round_trip()).0;
+        // Where single packets deviate, reports wait for the slower ones.
+        let round_trip = self.base_round_trip() + self.delay.spread();
+        let product = rate.bytes_in(round_trip).0;
         let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
         let floor = if self.phase == Phase::Startup {
             INITIAL_WINDOW
