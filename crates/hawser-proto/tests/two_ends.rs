@@ -303,6 +303,15 @@ fn a_blackhole_is_suspected_then_dead_while_the_other_path_delivers() {
 }
 
 #[test]
+fn a_satellite_carries_large_packets() {
+    let mut world = World::new(&[net(20.0, 300), net(20.0, 300)], 11);
+    world.run(ms(4_000));
+    for end in &world.ends {
+        assert!(end.egress.paths().all(|path| path.mtu() > 1_400));
+    }
+}
+
+#[test]
 fn a_lone_packet_that_is_lost_comes_by_another_path() {
     // Right after the session's beginning, and once it is quiet.
     for (from, to) in [(CLIENT, HUB), (HUB, CLIENT)] {

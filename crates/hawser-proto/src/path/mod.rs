@@ -679,7 +679,7 @@ impl Path {
             let token = self.issue_token(now, false);
             return Some(Probe {
                 token,
-                outer_len: self.pmtu.poll(token, now),
+                outer_len: self.pmtu.poll(token, self.model.patience(), now),
             });
         }
         if self.probe_due(session_used, now) > now {

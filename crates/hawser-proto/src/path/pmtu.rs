@@ -20,7 +20,7 @@ pub(super) const BASE: u16 = 1280;
 ///
 /// Source: RFC 8899 section 5.1.2, `MAX_PROBES`.
 const MAX_PROBES: u8 = 3;
-/// How long a probe may take.
+/// How long a probe may take, at least.
 const PROBE_TIME: Duration = Duration::from_millis(500);
 /// When the search is done again upwards.
 ///
@@ -108,8 +108,8 @@ impl Pmtu {
         self.due
     }
 
-    /// The size of the probe to send now under `token`.
-    pub fn poll(&mut self, token: u64, now: Instant) -> u16 {
+    /// The size of the probe to send now under `token`; `patience`: how long its reply may take on this path.
+    pub fn poll(&mut self, token: u64, patience: Duration, now: Instant) -> u16 {
         let was_probing = self.probing.take().is_some();
         if was_probing {
             self.tries += 1;
@@ -128,7 +128,7 @@ impl Pmtu {
         }
         let size = self.candidate();
         self.probing = Some((token, size));
-        self.due = now + PROBE_TIME;
+        self.due = now + PROBE_TIME.max(patience);
         size
     }
 
@@ -211,7 +211,7 @@ mod tests {
             }
             assert!(token < 40, "the search does not end");
             now = now.max(pmtu.due());
-            if pmtu.poll(token, now) <= real {
+            if pmtu.poll(token, PROBE_TIME, now) <= real {
                 pmtu.handle_reply(token, now);
             }
         }
@@ -248,7 +248,7 @@ mod tests {
         pmtu.suspect(now);
         for token in 100..=100 + u64::from(MAX_PROBES) {
             let due = pmtu.due();
-            pmtu.poll(token, due);
+            pmtu.poll(token, PROBE_TIME, due);
         }
         assert_eq!(pmtu.outer(), 1280);
         let due = pmtu.due();
@@ -261,7 +261,7 @@ mod tests {
         let mut pmtu = Pmtu::new(1500, 68, Instant::ZERO);
         assert_eq!(pmtu.inner(), 1212);
         assert!(!pmtu.is_settled());
-        assert_eq!(pmtu.poll(5, Instant::ZERO), 1500);
+        assert_eq!(pmtu.poll(5, PROBE_TIME, Instant::ZERO), 1500);
         pmtu.handle_reply(6, Instant::ZERO);
         assert_eq!(pmtu.outer(), 1280);
         pmtu.handle_reply(5, Instant::ZERO);
