@@ -87,6 +87,8 @@ pub struct RuleConfig {
     pub spread: Option<Spread>,
     /// Refuses flows while none of the networks is there.
     pub strict: bool,
+    /// Through the hub or past it; what it says with `None`, [`RuleConfig::via`] tells.
+    via: Option<Via>,
 }
 
 #[derive(Deserialize)]
@@ -108,6 +110,7 @@ struct RawRule {
     spread: Option<Spread>,
     #[serde(default)]
     strict: bool,
+    via: Option<Via>,
 }
 
 impl TryFrom<RawRule> for RuleConfig {
@@ -115,9 +118,17 @@ impl TryFrom<RawRule> for RuleConfig {
 
     fn try_from(raw: RawRule) -> Result<Self, String> {
         let protocol = raw.protocol.map(|name| name.0);
-        if raw.network.0.is_empty() && raw.spread.is_none() {
+        let is_open = raw.network.0.is_empty() && raw.spread.is_none();
+        if is_open && raw.via.is_none() {
             return Err(
-                "the rule says of its flows not where they go: add network = \"wlan0\" or spread = \"even\""
+                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", via = \"direct\" or via = \"hub\""
+                    .to_owned(),
+            );
+        }
+        let chooses = !is_open || raw.when.is_of_networks();
+        if raw.via == Some(Via::Hub) && chooses {
+            return Err(
+                "the tunnel to the hub uses all networks: take network, spread, cost_below, quota_left_above and signal_above out, or write via = \"direct\""
                     .to_owned(),
             );
         }
@@ -139,7 +150,22 @@ impl TryFrom<RawRule> for RuleConfig {
             networks: raw.network.0,
             spread: raw.spread,
             strict: raw.strict,
+            via: raw.via,
         })
+    }
+}
+
+impl RuleConfig {
+    /// Which way its flows go: through the hub where there is one, unless the rule says otherwise.
+    #[must_use]
+    pub fn via(&self, has_hub: bool) -> Via {
+        self.via.unwrap_or(if has_hub { Via::Hub } else { Via::Direct })
+    }
+
+    /// Whether it says so itself.
+    #[must_use]
+    pub fn is_via(&self, via: Via) -> bool {
+        self.via == Some(via)
     }
 }
 
@@ -181,6 +207,29 @@ impl fmt::Display for RuleConfig {
         write!(f, ", when {when}")
     }
 }
+
+/// Past the hub or through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Over one of the networks, with that network's address.
+    Direct,
+    /// Through the tunnel.
+    Hub,
+}
+
+impl FromStr for Via {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "direct" => Ok(Self::Direct),
+            "hub" => Ok(Self::Hub),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(Via, "\"direct\" or \"hub\"");
 
 /// One value, or a list of them.
 #[derive(Clone, Debug, PartialEq)]

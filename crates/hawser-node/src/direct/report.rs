@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 use hawser_linux::conntrack::{self, Connection};
-use hawser_linux::direct::{MARK, MARK_MASK, mark, read_mark};
+use hawser_linux::direct::{MARK, MARK_MASK, TUNNEL, mark, read_mark};
 use hawser_proto::policy::Kind;
 use hawser_proto::reachability::State;
 use serde_json::{Value, json};
@@ -44,6 +44,7 @@ impl Direct {
             "state": self.state(),
             "interface": self.config.interface.0,
             "inner": self.config.direct.own(),
+            "tunnel": self.hub.as_ref().map(|hub| hub.tunnel.is_some()),
             "mtu": self.mtu,
             "socket_option": self.options.is_some(),
             "mptcp": self.multipath.is_some(),
@@ -114,7 +115,7 @@ impl Direct {
             "capacity_bps": known.meter.peak().map(hawser_units::Rate::as_bps),
             "flows": flows,
             "mptcp": self.multipath.as_ref().and_then(|multipath| multipath.part(number)),
-            "usage": self.usage.report(&known.name, &self.config.network(&known.name)),
+            "usage": self.usage.borrow().report(&known.name, &self.config.network(&known.name)),
         })
     }
 
@@ -127,10 +128,13 @@ impl Direct {
             .filter(|(description, _)| description.contains(wanted))
             .take(MOST_FLOWS)
             .filter_map(|(description, connection)| {
-                let (number, reason) = read_mark(connection.mark)?;
+                let Some((number, reason)) = read_mark(connection.mark) else {
+                    return self.through_hub(description, connection);
+                };
                 let moved = self.moving.tell(connection, &self.networks, self.now());
                 Some(json!({
                     "flow": description,
+                    "via": "direct",
                     "network": self.networks.name(number),
                     "why": moved.unwrap_or_else(|| self.rules.why(reason, &self.config)),
                     "established": connection.is_assured,
@@ -138,6 +142,19 @@ impl Direct {
             })
             .collect();
         Ok(json!({ "role": "direct", "flows": flows, "names": self.explain_names(wanted) }))
+    }
+
+    /// A flow through the tunnel beside; `None` where that is not what the mark says.
+    fn through_hub(&self, description: String, connection: &Connection) -> Option<Value> {
+        let [_, _, reason, number] = connection.mark.to_be_bytes();
+        (number == TUNNEL).then(|| {
+            json!({
+                "flow": description,
+                "via": "hub",
+                "via_why": self.rules.why(reason, &self.config),
+                "established": connection.is_assured,
+            })
+        })
     }
 
     /// With the name behind the address, where it is known.
