@@ -24,7 +24,9 @@ use thiserror::Error;
 
 use crate::enrolment::Pool;
 use crate::invitation::HubAddress;
-pub use direct::{DirectConfig, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via};
+pub use direct::{
+    DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
+};
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
     Day, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,

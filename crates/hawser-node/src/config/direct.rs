@@ -34,6 +34,9 @@ pub struct DirectConfig {
     pub probe_every: Span,
     /// The port (UDP and TCP) at which peers come in that move flows which end here.
     pub peer_port: Option<NonZeroU16>,
+    /// Whether flows to known peers move by themselves when their network goes.
+    #[serde(rename = "move")]
+    pub moves: Moves,
     /// How long established connections of a silent network are kept, in case it comes back.
     pub keep_flows: Span,
     /// The address that applications see.
@@ -54,6 +57,7 @@ impl Default for DirectConfig {
                 .map_or(PortalCheck(None), |page| PortalCheck(Some(page))),
             probe_every: Span(Duration::from_millis(500)),
             peer_port: None,
+            moves: Moves::Auto,
             keep_flows: Span(Duration::from_secs(3)),
             // Shared address space (RFC 6598), away from what providers use first.
             address: Ipv4Addr::new(100, 64, 0, 2),
@@ -293,6 +297,29 @@ impl FromStr for Spread {
 }
 
 from_text!(Spread, "\"even\", \"capacity\", \"round-trip\" or \"cost\"");
+
+/// What moves flows to known peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// The end of their network, and `hawser move`.
+    Auto,
+    /// `hawser move` alone.
+    Asked,
+}
+
+impl FromStr for Moves {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "asked" => Ok(Self::Asked),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(Moves, "\"auto\" or \"asked\"");
 
 /// A page and how it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]

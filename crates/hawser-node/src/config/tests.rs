@@ -137,6 +137,10 @@ fn errors_name_file_line_and_remedy() {
             "client.toml:2: \"kind:fax\" is wrong: expected an interface name, in which * and ? are wild, or kind:wired",
         ),
         (
+            "[direct]\nmove = true\n",
+            "client.toml:2: invalid type: boolean `true`, expected \"auto\" or \"asked\"",
+        ),
+        (
             "[direct]\nspread = \"fair\"\n",
             "client.toml:2: \"fair\" is wrong: expected \"even\", \"capacity\"",
         ),

@@ -42,7 +42,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::client::{ClientOptions, Signals};
-use crate::config::{ClientConfig, differing, log_reload};
+use crate::config::{ClientConfig, Moves, differing, log_reload};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
@@ -327,8 +327,11 @@ impl Direct {
         Ok(())
     }
 
-    /// Moves what can be moved from a network that is gone.
+    /// Moves what can be moved from a network that is gone, unless only the user is to say so.
     fn rescue(&mut self, number: u8, why: &str, keep: Duration) {
+        if self.config.direct.moves == Moves::Asked {
+            return;
+        }
         let now = self.now();
         self.decide(now);
         self.tell_moving();
