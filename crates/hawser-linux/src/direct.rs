@@ -15,6 +15,7 @@
 //! Limitations: a flow towards an address on a directly connected subnet stays with the kernel's routes unless its program chooses.
 
 pub mod moving;
+pub mod openflow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
