@@ -25,7 +25,7 @@ use thiserror::Error;
 use crate::enrolment::Pool;
 use crate::invitation::HubAddress;
 pub use direct::{
-    DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
+    Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
 };
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
@@ -129,13 +129,28 @@ impl ClientConfig {
         if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
             return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
         }
+        let is_seen = |rule: &RuleConfig| rule.domains.is_empty() && rule.flows.cgroup.is_none();
+        let is_plain = self.dns != DnsMode::Networks && self.rules.iter().all(is_seen);
+        if self.direct.dataplane == Dataplane::OpenVSwitch && !is_plain {
+            return Some(
+                "dataplane = \"openvswitch\" sees neither programs nor names: take cgroup, domain and dns = \"networks\" out, or dataplane",
+            );
+        }
         self.unfit_domains()
     }
 
     /// What a client of a hub cannot do, in words with the remedy.
     #[must_use]
     pub fn unfit_for_hub(&self) -> Option<&'static str> {
-        self.is_mixed().then(|| self.unfit_domains()).flatten()
+        if !self.is_mixed() {
+            return None;
+        }
+        if self.direct.dataplane == Dataplane::OpenVSwitch {
+            return Some(
+                "dataplane = \"openvswitch\" is for machines without a hub: take it out, or rules with via = \"direct\"",
+            );
+        }
+        self.unfit_domains()
     }
 
     fn unfit_domains(&self) -> Option<&'static str> {

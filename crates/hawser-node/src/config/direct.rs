@@ -26,6 +26,8 @@ pub struct DirectConfig {
     pub spread: Spread,
     /// Whether this machine forwards for others.
     pub forward: bool,
+    /// What carries the table of flows.
+    pub dataplane: Dataplane,
     /// Whether MPTCP connections use all networks.
     pub mptcp: bool,
     /// Which page shows over a network whether a captive portal stands before it.
@@ -50,6 +52,7 @@ impl Default for DirectConfig {
         Self {
             spread: Spread(Measure::Capacity),
             forward: false,
+            dataplane: Dataplane::Nftables,
             mptcp: true,
             // Debian's own, which its desktops ask as well.
             portal_check: "http://network-test.debian.org/nm NetworkManager is online"
@@ -297,6 +300,29 @@ impl FromStr for Spread {
 }
 
 from_text!(Spread, "\"even\", \"capacity\", \"round-trip\" or \"cost\"");
+
+/// What carries the table of flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dataplane {
+    /// The kernel.
+    Nftables,
+    /// Open vSwitch, told by OpenFlow.
+    OpenVSwitch,
+}
+
+impl FromStr for Dataplane {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "nftables" => Ok(Self::Nftables),
+            "openvswitch" => Ok(Self::OpenVSwitch),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(Dataplane, "\"nftables\" or \"openvswitch\"");
 
 /// What moves flows to known peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -109,6 +109,8 @@ fn rules_choose_between_the_hub_and_the_networks() {
     assert!(via(false).eq([Via::Direct, Via::Direct]));
     let config = client("[[rule]]\nport = 22\nvia = \"hub\"\n").unwrap();
     assert!(!config.is_mixed() && config.unfit_for_direct().unwrap().contains("needs a hub"));
+    let config = client("[direct]\ndataplane = \"openvswitch\"\n[[rule]]\nvia = \"direct\"\n").unwrap();
+    assert!(config.unfit_for_direct().is_none() && config.unfit_for_hub().unwrap().contains("without a hub"));
     let config = client("[[rule]]\ndomain = \"example.org\"\nvia = \"direct\"\n").unwrap();
     assert!(config.unfit_for_hub().unwrap().contains("dns = \"networks\""));
 }
@@ -135,6 +137,10 @@ fn errors_name_file_line_and_remedy() {
         (
             "[[rule]]\nnetwork = \"kind:fax\"\n",
             "client.toml:2: \"kind:fax\" is wrong: expected an interface name, in which * and ? are wild, or kind:wired",
+        ),
+        (
+            "[direct]\ndataplane = \"ovs\"\n",
+            "client.toml:2: \"ovs\" is wrong: expected \"nftables\" or \"openvswitch\"",
         ),
         (
             "[direct]\nmove = true\n",

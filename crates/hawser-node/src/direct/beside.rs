@@ -122,7 +122,7 @@ pub(crate) fn beside(
     };
     let hub = Hub { news, tunnel: None };
     let run = async move {
-        let mut direct = Direct::new(options, config, (system, tun), usage, Some(hub));
+        let mut direct = Direct::new(options, config, (system, Some(tun)), usage, Some(hub));
         direct.run(&mut asked, None).await
     };
     (Beside { requests, tunnel }, run)

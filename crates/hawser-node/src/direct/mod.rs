@@ -22,6 +22,7 @@ mod report;
 mod resolver;
 mod rules;
 mod sensors;
+mod switch;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use anyhow::{Context, anyhow, bail};
 use hawser_linux::bpf::{self, SocketOptions};
 use hawser_linux::direct::{Intent, Ruleset, TABLE, TUNNEL, mark};
 use hawser_linux::netlink::{Network, Watch, traffic};
+use hawser_linux::switch::set_mtu;
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
 use hawser_proto::policy::conditions::NetworkFacts;
@@ -42,7 +44,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::client::{ClientOptions, Signals};
-use crate::config::{ClientConfig, Moves, differing, log_reload};
+use crate::config::{ClientConfig, Dataplane, Moves, differing, log_reload};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
@@ -56,6 +58,7 @@ use probe::Heard;
 use release::Releases;
 use rules::Rules;
 use sensors::Sensors;
+use switch::Switch;
 
 pub(crate) use beside::{Beside, Tunnel, beside};
 
@@ -76,7 +79,10 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
-    let tun = Tun::create(&config.interface.0, FIRST_MTU)?;
+    let tun = match config.direct.dataplane {
+        Dataplane::Nftables => Some(Tun::create(&config.interface.0, FIRST_MTU)?),
+        Dataplane::OpenVSwitch => None,
+    };
     let mut socket = ControlSocket::listen(run_dir.socket())?;
     let usage = Rc::new(RefCell::new(Usage::open(&options.dir)));
     let mut direct = Direct::new(options, config, (system, tun), usage, None);
@@ -90,8 +96,10 @@ struct Direct {
     asked: ClientOptions,
     config: ClientConfig,
     system: System,
-    /// Keeps the interface there. Nothing is read from it: what would come is refused before.
-    tun: Tun,
+    /// Keeps the interface there. Nothing is read from it: what would come is refused before. Absent where it is a bridge's.
+    tun: Option<Tun>,
+    /// Open vSwitch, in place of nftables.
+    switch: Option<Switch>,
     mtu: u16,
     /// What the kernel shows, used or not.
     seen: Vec<Network>,
@@ -132,7 +140,7 @@ impl Direct {
     fn new(
         asked: ClientOptions,
         config: ClientConfig,
-        (system, tun): (System, Tun),
+        (system, tun): (System, Option<Tun>),
         usage: Rc<RefCell<Usage>>,
         hub: Option<Hub>,
     ) -> Self {
@@ -142,7 +150,8 @@ impl Direct {
             rules: Rules::new(&config, hub.is_some()),
             naming: Naming::new(&config),
             portals: Portals::default(),
-            options: hub.is_none().then(socket_options).flatten(),
+            options: (hub.is_none() && tun.is_some()).then(socket_options).flatten(),
+            switch: tun.is_none().then(Switch::default),
             multipath: None,
             usage,
             hub,
@@ -174,11 +183,12 @@ impl Direct {
         self.set_up().await?;
         let mut watch = Watch::start()?;
         self.on_networks(watch.next().await?).await?;
+        self.follow_links().await;
         self.on_time();
         self.apply();
         self.open_or_close().await?;
         // Only now: what came in before the rules were set would be taken for another connection after.
-        if self.hub.is_none() {
+        if self.is_plain() {
             self.moving
                 .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
         }
@@ -220,6 +230,7 @@ impl Direct {
                 self.retry_at = None;
                 self.on_networks(self.seen.clone()).await?;
             }
+            self.follow_links().await;
             self.on_time();
             self.apply();
             self.open_or_close().await?;
@@ -233,11 +244,17 @@ impl Direct {
     /// The interface with its addresses, and the rules that lead into it what has no mark.
     async fn set_up(&mut self) -> anyhow::Result<()> {
         let interface = self.config.interface.0.clone();
+        if self.switch.is_some() {
+            self.system
+                .bridge(&interface)
+                .await
+                .context("dataplane = \"openvswitch\" needs Open vSwitch (Debian: openvswitch-switch), which has to run")?;
+        }
         if self.config.direct.forward {
             self.system.sysctl("net/ipv4/ip_forward", "1")?;
             self.system.forward_ipv6()?;
         }
-        if self.config.direct.mptcp && self.hub.is_none() {
+        if self.config.direct.mptcp && self.is_plain() {
             self.multipath = Multipath::start(&mut self.system);
         }
         self.set_rules()?;
@@ -264,6 +281,11 @@ impl Direct {
         Ok(())
     }
 
+    /// Whether programs choose, and MPTCP and peers take part: not where a tunnel is to be kept to, nor where a switch has the flows.
+    fn is_plain(&self) -> bool {
+        self.hub.is_none() && self.switch.is_none()
+    }
+
     fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -277,6 +299,7 @@ impl Direct {
             self.portals.poll_timeout(),
             self.retry_at,
             self.rules_wait_until,
+            self.switch.as_ref().map(Switch::poll_timeout),
         ]
         .into_iter()
         .flatten()
@@ -321,7 +344,7 @@ impl Direct {
             }
         }
         self.fit_mtu();
-        if self.hub.is_none() {
+        if self.is_plain() {
             self.moving.keep_links(&self.networks);
         }
         Ok(())
@@ -349,7 +372,8 @@ impl Direct {
     pub(super) fn release(&mut self, number: u8, keep: Duration) {
         let now = self.now();
         let (moving, networks) = (&self.moving, &self.networks);
-        self.releases.start(number, now, keep, |connection, number| {
+        let how = (keep, self.tracking());
+        self.releases.start(number, now, how, |connection, number| {
             moving.holds(connection, number, networks)
         });
     }
@@ -404,12 +428,13 @@ impl Direct {
         let mtu =
             u16::try_from(smallest.unwrap_or(u32::from(FIRST_MTU)).clamp(1280, 65_535)).unwrap_or(FIRST_MTU);
         if mtu != self.mtu {
-            match self.tun.set_mtu(mtu) {
+            let set = match &self.tun {
+                Some(tun) => tun.set_mtu(mtu).map_err(anyhow::Error::new),
+                None => set_mtu(&self.config.interface.0, mtu).map_err(anyhow::Error::new),
+            };
+            match set {
                 Ok(()) => self.mtu = mtu,
-                Err(error) => tracing::warn!(
-                    error = format!("{:#}", anyhow!(error)),
-                    "the interface keeps its MTU"
-                ),
+                Err(error) => tracing::warn!(error = format!("{error:#}"), "the interface keeps its MTU"),
             }
         }
     }
@@ -461,6 +486,9 @@ impl Direct {
         };
         let mut candidates = self.networks.candidates(config, facts);
         let tunnel = self.tunnel().map(Tunnel::candidate);
+        if let Some(switch) = &self.switch {
+            candidates.retain(|id, _| u8::try_from(id.0).is_ok_and(|number| switch.reaches(number)));
+        }
         candidates.extend(tunnel.map(|tunnel| (NetworkId(u32::from(TUNNEL)), tunnel)));
         self.rules.handle_facts(known.device);
         self.rules.handle_networks(candidates, now);
@@ -496,7 +524,8 @@ impl Direct {
             self.release(number, Duration::ZERO);
         }
         let (moving, networks) = (&self.moving, &self.networks);
-        self.releases.handle_timeout(now, |connection, number| {
+        let tracking = self.tracking();
+        self.releases.handle_timeout(now, tracking, |connection, number| {
             moving.holds(connection, number, networks)
         });
     }
@@ -515,7 +544,10 @@ impl Direct {
 
     fn set_rules(&mut self) -> anyhow::Result<()> {
         let ruleset = self.ruleset();
-        if self.rules.applied() != Some(&ruleset) {
+        if self.switch.is_some() {
+            self.set_flows(&ruleset).context("cannot set the flows")?;
+            self.rules.set_applied(ruleset);
+        } else if self.rules.applied() != Some(&ruleset) {
             let elements = self.naming.elements(self.now());
             self.system
                 .nft_table(TABLE, &ruleset.body(&elements, self.naming.ports()))
@@ -581,6 +613,12 @@ impl Direct {
         let (answer, next) = match asked.request {
             Request::Status => (Ok(self.status()), Next::Continue),
             Request::Explain { flow } => (self.explain(&flow), Next::Continue),
+            Request::Move { .. } if self.switch.is_some() => (
+                Err(anyhow!(
+                    "flows are moved by nftables alone: take dataplane = \"openvswitch\" out"
+                )),
+                Next::Continue,
+            ),
             Request::Move { flow, to, through } => {
                 let wanted = (flow.as_str(), to.as_str(), through.as_deref());
                 let now = self.now();
@@ -625,6 +663,7 @@ impl Direct {
             ("dns", old.dns != new.dns),
             ("direct.address", old.direct.address != new.direct.address),
             ("direct.address6", old.direct.address6 != new.direct.address6),
+            ("direct.dataplane", old.direct.dataplane != new.direct.dataplane),
             ("direct.mptcp", old.direct.mptcp != new.direct.mptcp),
             ("direct.forward", old.direct.forward != new.direct.forward),
             (
@@ -637,7 +676,7 @@ impl Direct {
         fresh.dns = old.dns;
         (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
         self.asked.log.set(fresh.log.as_ref())?;
-        if self.hub.is_none() {
+        if self.is_plain() {
             self.moving.listen(fresh.direct.peer_port.map(NonZeroU16::get))?;
         }
         self.rules = self.rules.with(&fresh);

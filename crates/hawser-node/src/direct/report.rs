@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use hawser_linux::conntrack::{self, Connection};
+use hawser_linux::conntrack::Connection;
 use hawser_linux::direct::{MARK, MARK_MASK, TUNNEL, mark, read_mark};
 use hawser_proto::policy::Kind;
 use hawser_proto::reachability::State;
@@ -25,7 +25,7 @@ impl Direct {
 
     pub(super) fn status(&self) -> Value {
         let mut flows = BTreeMap::new();
-        for connection in conntrack::list(MARK, MARK_MASK).unwrap_or_default() {
+        for connection in self.tracking().list(MARK, MARK_MASK).unwrap_or_default() {
             if let Some((number, _)) = read_mark(connection.mark) {
                 *flows.entry(number).or_insert(0_u64) += 1;
             }
@@ -46,6 +46,7 @@ impl Direct {
             "inner": self.config.direct.own(),
             "tunnel": self.hub.as_ref().map(|hub| hub.tunnel.is_some()),
             "mtu": self.mtu,
+            "dataplane": if self.switch.is_some() { "openvswitch" } else { "nftables" },
             "socket_option": self.options.is_some(),
             "mptcp": self.multipath.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
@@ -121,7 +122,10 @@ impl Direct {
 
     /// The flows whose description contains the text, with their network and the reason.
     pub(super) fn explain(&self, wanted: &str) -> anyhow::Result<Value> {
-        let connections = conntrack::list(MARK, MARK_MASK).context("cannot read the kernel's connections")?;
+        let connections = self
+            .tracking()
+            .list(MARK, MARK_MASK)
+            .context("cannot read the kernel's connections")?;
         let flows: Vec<_> = connections
             .iter()
             .map(|connection| (self.described(connection), connection))
