@@ -91,9 +91,7 @@ impl Client {
         let answer = self.with_direct(question, answer, both_ways);
         with_snapshot(&self.orders, answer, move |snapshot| explain(&snapshot, &flow));
     }
-}
 
-impl Client {
     /// Where the client's own answer goes, when direct mode beside it has something to say too; `join` makes one of the two.
     pub(super) fn with_direct(
         &self,

@@ -18,6 +18,7 @@ mod portals;
 mod probe;
 mod quotas;
 mod release;
+mod reload;
 mod report;
 mod resolver;
 mod rules;
@@ -44,7 +45,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::client::{ClientOptions, Signals};
-use crate::config::{ClientConfig, Dataplane, Moves, differing, log_reload};
+use crate::config::{ClientConfig, Dataplane, Moves};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
@@ -640,50 +641,6 @@ impl Direct {
         };
         let _ = asked.answer.send(answer);
         next
-    }
-
-    async fn reload_and_log(&mut self) -> Next {
-        log_reload(self.reload().await);
-        Next::Continue
-    }
-
-    /// Applies the configuration file without dropping flows; returns what waits for a restart.
-    async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
-        let mut fresh = self.asked.load_config()?;
-        let problem = match self.hub {
-            Some(_) => fresh.unfit_for_hub(),
-            None => fresh.unfit_for_direct(),
-        };
-        if let Some(problem) = problem {
-            bail!("client.toml: {problem}");
-        }
-        let (old, new) = (&self.config, &fresh);
-        let fixed = [
-            ("interface", old.interface != new.interface),
-            ("dns", old.dns != new.dns),
-            ("direct.address", old.direct.address != new.direct.address),
-            ("direct.address6", old.direct.address6 != new.direct.address6),
-            ("direct.dataplane", old.direct.dataplane != new.direct.dataplane),
-            ("direct.mptcp", old.direct.mptcp != new.direct.mptcp),
-            ("direct.forward", old.direct.forward != new.direct.forward),
-            (
-                "direct.probe_every",
-                old.direct.probe_every != new.direct.probe_every,
-            ),
-        ];
-        let restart = differing(&fixed);
-        fresh.interface = old.interface.clone();
-        fresh.dns = old.dns;
-        (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
-        self.asked.log.set(fresh.log.as_ref())?;
-        if self.is_plain() {
-            self.moving.listen(fresh.direct.peer_port.map(NonZeroU16::get))?;
-        }
-        self.rules = self.rules.with(&fresh);
-        self.naming.handle_config(&fresh);
-        self.config = fresh;
-        self.on_networks(self.seen.clone()).await?;
-        Ok(restart)
     }
 }
 
