@@ -192,7 +192,8 @@ fn kind(kind: Kind) -> &'static str {
 
 pub(super) fn describe(connection: &Connection) -> String {
     let protocol = match connection.protocol {
-        1 | 58 => "icmp".to_owned(),
+        // As with a hub: its numbers are no ports.
+        1 | 58 => return format!("icmp {} -> {}", connection.from.ip(), connection.to.ip()),
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
         other => format!("protocol {other}"),
