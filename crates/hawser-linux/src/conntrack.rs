@@ -25,9 +25,9 @@ pub struct Connection {
     /// Both sides have spoken, and the kernel would not drop it for want of room.
     pub is_assured: bool,
     /// The tuple as the kernel wrote it, to name the connection again.
-    tuple: Vec<u8>,
+    pub(crate) tuple: Vec<u8>,
     /// The zone of the tuple, if it is not the default one.
-    zone: Option<Vec<u8>>,
+    pub(crate) zone: Option<Vec<u8>>,
 }
 
 impl Connection {

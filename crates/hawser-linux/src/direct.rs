@@ -4,7 +4,7 @@
 //! network's address. The mark says the network and the reason:
 //!
 //! ```text
-//!   0x4857 RR NN   NN  network, from 2; 0: none asked for; 1: Hawser's own packets
+//!   0x4857 RR NN   NN  network, from 2; 251: the tunnel to a hub; 0: none asked for; 1: Hawser's own packets
 //!                  RR  reason: intents 1 to 5, then as in [`reason`]; with network 0 also what [`MULTIPATH_MARK`] says
 //! ```
 //!
@@ -15,6 +15,7 @@
 //! Limitations: a flow towards an address on a directly connected subnet stays with the kernel's routes unless its program chooses.
 
 pub mod moving;
+pub mod openflow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -29,12 +30,16 @@ pub const MARK: u32 = 0x4857_0000;
 pub const MARK_MASK: u32 = 0xffff_0000;
 /// What says the network.
 pub const NETWORK_MASK: u32 = 0xffff_00ff;
+/// What says the reason.
+pub const REASON_MASK: u32 = 0xff00;
 /// The mark of an MPTCP subflow whose address nobody has chosen yet.
 pub const MULTIPATH_MARK: u32 = MARK | (reason::MULTIPATH as u32) << 8;
 /// The name of the nftables table.
 pub const TABLE: &str = "hawser_direct";
 /// The numbers that networks may have.
 pub const NUMBERS: std::ops::RangeInclusive<u8> = 2..=250;
+/// In the place of a network's number: the tunnel to a hub, whose device is the interface that applications see.
+pub const TUNNEL: u8 = 251;
 
 /// Why a flow is where it is: the second byte of its mark.
 pub mod reason {
@@ -112,7 +117,7 @@ pub fn mark(reason: u8, network: u8) -> u32 {
     MARK | u32::from(reason) << 8 | u32::from(network)
 }
 
-/// Network and reason of a mark; `None` when it is none of a flow.
+/// Network and reason of a mark; `None` when it is none of a flow on a network.
 #[must_use]
 pub fn read_mark(mark: u32) -> Option<(u8, u8)> {
     let [_, _, reason, network] = mark.to_be_bytes();
@@ -171,10 +176,10 @@ pub struct Choice {
     pub strict: bool,
 }
 
-/// A network that is there.
+/// A network that is there, or the tunnel to a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number.
+    /// Its number, or [`TUNNEL`].
     pub number: u8,
     /// Its device.
     pub device: String,
@@ -367,7 +372,13 @@ impl Ruleset {
             );
             came_in = format!("  ct state new ct mark 0 ct mark set iifname map {{ {marks} }}\n");
         }
-        devices.extend(["\"lo\"".to_owned(), format!("\"{interface}\"")]);
+        devices.push("\"lo\"".to_owned());
+        let mut own = String::new();
+        if self.has_tunnel() {
+            own = format!(" meta mark & {NETWORK_MASK:#x} != {:#x}", mark(0, TUNNEL));
+        } else {
+            devices.push(format!("\"{interface}\""));
+        }
         let devices = devices.join(", ");
         format!(
             "{zones}chain prerouting {{
@@ -380,10 +391,14 @@ impl Ruleset {
 }}
 chain forward {{
   type filter hook forward priority filter; policy accept;
-  oifname \"{interface}\" reject with icmpx no-route
+  oifname \"{interface}\"{own} reject with icmpx no-route
 }}
 "
         )
+    }
+
+    fn has_tunnel(&self) -> bool {
+        self.networks.iter().any(|port| port.number == TUNNEL)
     }
 
     /// The addresses that applications see never get out, not even in the moment when a network is there and its rules are not.
@@ -600,9 +615,21 @@ mod tests {
             device: device.to_owned(),
             addresses: vec!["192.168.0.2".parse().unwrap(), "2001:db8::2".parse().unwrap()],
         };
+        let tunnel = Choice {
+            reason: reason::DEFAULT,
+            turns: [vec![TUNNEL], vec![TUNNEL]],
+            ..Choice::default()
+        };
         for (networks, choices) in [
             (vec![], vec![]),
-            (vec![port(2, "wlan0"), port(3, "eth0.5")], vec![full, last]),
+            (
+                vec![port(2, "wlan0"), port(3, "eth0.5")],
+                vec![full.clone(), last],
+            ),
+            (
+                vec![port(2, "wlan0"), port(TUNNEL, "hawser0")],
+                vec![full, tunnel],
+            ),
         ] {
             let ruleset = Ruleset {
                 interface: "hawser0".to_owned(),

@@ -69,6 +69,16 @@ pub enum Entry {
         /// Its name.
         table: String,
     },
+    /// A bridge of Open vSwitch (direct mode).
+    Bridge {
+        /// Its name.
+        name: String,
+    },
+    /// A device that no longer joins the packets it receives (direct mode with Open vSwitch).
+    FramesApart {
+        /// Its name.
+        device: String,
+    },
     /// A kernel setting.
     Sysctl {
         /// Its path below `/proc/sys`.

@@ -1,5 +1,6 @@
 //! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
 
+mod bridge;
 mod multipath;
 mod network_tables;
 
@@ -8,18 +9,20 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::address::AddressHeaderFlags;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use rtnetlink::packet_route::route::RouteHeader;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use thiserror::Error;
 
-use crate::direct::{Elements, half};
+use crate::direct::{Elements, MARK, MARK_MASK, REASON_MASK, half, reason};
 use crate::journal::{Entry, Journal, Rule};
 use crate::udp::OUTER_MARK;
+use crate::{offload, switch};
 
 /// Why the system cannot be changed.
 #[derive(Debug, Error)]
@@ -68,11 +71,16 @@ pub enum SystemError {
     },
 }
 
-/// The system and what was changed in it.
+/// The system and what was changed in it. Copies share one journal, so whoever undoes, undoes what all of them have done.
+#[derive(Clone)]
 pub struct System {
     handle: Handle,
-    journal: Journal,
+    ledger: Arc<Mutex<Ledger>>,
     journal_path: String,
+}
+
+struct Ledger {
+    journal: Journal,
     /// What a crash left and nobody has asked for again.
     left: Vec<Entry>,
 }
@@ -93,15 +101,17 @@ impl System {
         tokio::spawn(connection);
         Ok(Self {
             handle,
-            left: opened.entries().to_vec(),
-            journal: opened,
+            ledger: Arc::new(Mutex::new(Ledger {
+                left: opened.entries().to_vec(),
+                journal: opened,
+            })),
             journal_path,
         })
     }
 
     /// Undoes what a crash left and has not been asked for again.
     pub async fn undo_left(&mut self) {
-        let left = std::mem::take(&mut self.left);
+        let left = std::mem::take(&mut self.ledger().left);
         if !left.is_empty() {
             self.undo_all(&left).await;
             tracing::info!(changes = left.len(), "undid what an earlier run had left behind");
@@ -110,8 +120,8 @@ impl System {
 
     /// Undoes everything. What cannot be undone is logged and stays in the journal.
     pub async fn undo(&mut self) {
-        self.left.clear();
-        let entries = self.journal.entries().to_vec();
+        self.ledger().left.clear();
+        let entries = self.entries();
         self.undo_all(&entries).await;
     }
 
@@ -120,7 +130,7 @@ impl System {
         for entry in entries.iter().rev() {
             match self.undo_one(entry).await {
                 Ok(()) => {
-                    if let Err(error) = self.journal.strike(entry) {
+                    if let Err(error) = self.ledger().journal.strike(entry) {
                         tracing::warn!(%error, journal = self.journal_path, "cannot update the journal");
                     }
                 }
@@ -160,15 +170,22 @@ impl System {
         result.map_err(|source| refused(format!("give {interface} the address {address}/{prefix}"), source))
     }
 
-    /// Removes all addresses of an interface.
+    /// Removes all addresses of an interface but these.
     ///
     /// # Errors
     /// The interface does not exist or the kernel refuses.
-    pub async fn flush_addresses(&self, interface: &str) -> Result<(), SystemError> {
+    pub async fn keep_addresses(&self, interface: &str, keep: &[IpAddr]) -> Result<(), SystemError> {
+        let is_kept = |address: &AddressMessage| {
+            let own = |attribute: &AddressAttribute| matches!(attribute, AddressAttribute::Address(address) if keep.contains(address));
+            address.attributes.iter().any(own)
+        };
         let index = self.index(interface)?;
         let failed = |source| refused(format!("take the addresses of {interface}"), source);
         let mut addresses = self.handle.address().get().set_link_index_filter(index).execute();
         while let Some(address) = addresses.try_next().await.map_err(failed)? {
+            if is_kept(&address) {
+                continue;
+            }
             self.handle
                 .address()
                 .del(address)
@@ -179,18 +196,24 @@ impl System {
         Ok(())
     }
 
-    /// Sends what the tunnel's routing table sees into `interface`.
+    /// Sends what the tunnel's routing table sees into `interface`. Sockets that do not choose get the address `source`; the interface's first where it is `None`.
     ///
     /// # Errors
     /// The interface does not exist or the kernel refuses.
-    pub async fn tunnel_route(&mut self, interface: &str, ipv6: bool) -> Result<(), SystemError> {
-        let route = tunnel_route(self.index(interface)?, ipv6);
+    pub async fn tunnel_route(
+        &mut self,
+        interface: &str,
+        ipv6: bool,
+        source: Option<IpAddr>,
+    ) -> Result<(), SystemError> {
+        let mut route = tunnel_route(self.index(interface)?, ipv6);
+        route.attributes.extend(network_tables::preferred(source));
         let result = self.handle.route().add(route).replace().execute().await;
         result.map_err(|source| refused(format!("route into {interface}"), source))?;
         let entry = Entry::ClosedTunnel { ipv6 };
-        if self.journal.entries().contains(&entry) {
+        if self.has_entered(&entry) {
             self.delete_route(closed_tunnel(ipv6)).await?;
-            self.left.retain(|left| *left != entry);
+            self.ledger().left.retain(|left| *left != entry);
             self.strike(&entry)?;
         }
         Ok(())
@@ -239,7 +262,8 @@ impl System {
         let old = read_sysctl(key).map_err(failed)?;
         if old == new {
             // Set by an earlier run: what was there before that one is still what to go back to.
-            self.left
+            self.ledger()
+                .left
                 .retain(|left| !matches!(left, Entry::Sysctl { key: left, .. } if left == key));
             return Ok(());
         }
@@ -341,7 +365,7 @@ impl System {
         let entry = Entry::NftTable {
             table: table.to_owned(),
         };
-        if !self.journal.entries().contains(&entry) {
+        if !self.has_entered(&entry) {
             return Ok(());
         }
         drop_table(table)?;
@@ -360,11 +384,12 @@ impl System {
         let mut dns = vec!["dns", interface];
         dns.extend(addresses.iter().map(String::as_str));
         let by_resolved =
-            run("resolvectl", &dns, "").and_then(|()| run("resolvectl", &["domain", interface, "~."], ""));
-        by_resolved.or_else(|_| {
+            run("resolvectl", &dns, "").and_then(|_| run("resolvectl", &["domain", interface, "~."], ""));
+        let set = by_resolved.or_else(|_| {
             let lines: String = addresses.iter().map(|a| format!("nameserver {a}\n")).collect();
             run("resolvconf", &["-a", interface, "-m", "0", "-x"], &lines)
-        })
+        });
+        set.map(drop)
     }
 
     async fn undo_one(&self, entry: &Entry) -> Result<(), SystemError> {
@@ -383,6 +408,12 @@ impl System {
             Entry::MultipathLimit { old, new } => multipath::undo_limit(*old, *new),
             Entry::ClosedTunnel { ipv6 } => self.delete_route(closed_tunnel(*ipv6)).await,
             Entry::NftTable { table } => drop_table(table),
+            Entry::Bridge { name } => switch::remove(name),
+            Entry::FramesApart { device } => {
+                // The device may be gone, and its settings with it.
+                let _ = offload::set_joins_packets(device, true);
+                Ok(())
+            }
             Entry::Sysctl { key, old, new } => match read_sysctl(key) {
                 // Somebody else has set it since: theirs to keep.
                 Ok(now) if now != *new => Ok(()),
@@ -423,18 +454,38 @@ impl System {
     }
 
     fn enter(&mut self, entry: Entry) -> Result<(), SystemError> {
-        self.left.retain(|left| *left != entry);
-        self.journal.enter(entry).map_err(|source| SystemError::Journal {
-            path: self.journal_path.clone(),
-            source,
-        })
+        let mut ledger = self.ledger();
+        ledger.left.retain(|left| *left != entry);
+        ledger
+            .journal
+            .enter(entry)
+            .map_err(|source| SystemError::Journal {
+                path: self.journal_path.clone(),
+                source,
+            })
     }
 
     fn strike(&mut self, entry: &Entry) -> Result<(), SystemError> {
-        self.journal.strike(entry).map_err(|source| SystemError::Journal {
-            path: self.journal_path.clone(),
-            source,
-        })
+        self.ledger()
+            .journal
+            .strike(entry)
+            .map_err(|source| SystemError::Journal {
+                path: self.journal_path.clone(),
+                source,
+            })
+    }
+
+    /// Never held while something is awaited.
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        self.ledger().journal.entries().to_vec()
+    }
+
+    fn has_entered(&self, entry: &Entry) -> bool {
+        self.ledger().journal.entries().contains(entry)
     }
 
     fn index(&self, interface: &str) -> Result<u32, SystemError> {
@@ -466,21 +517,29 @@ pub fn drop_nft_table(table: &str) {
 }
 
 /// The table that keeps everything inside: only loopback, the tunnel, marked outer packets, and what an interface needs to
-/// get and keep an address (DHCP, neighbour discovery).
+/// get and keep an address (DHCP, neighbour discovery). `has_direct_rules`: also what a rule of direct mode has sent over a network.
 #[must_use]
-pub fn kill_switch(interface: &str) -> String {
+pub fn kill_switch(interface: &str, has_direct_rules: bool) -> String {
+    let mut direct = String::new();
+    if has_direct_rules {
+        // Not by the packet's mark, which programs may set.
+        direct = format!(
+            "  ct mark & {MARK_MASK:#x} == {MARK:#x} ct mark & {REASON_MASK:#x} >= {:#x} accept\n",
+            u32::from(reason::FIRST_RULE) << 8
+        );
+    }
     format!(
         "chain output {{
   type filter hook output priority filter; policy drop;
   oifname {{ \"lo\", \"{interface}\" }} accept
   meta mark {OUTER_MARK:#x} accept
-  udp sport 68 udp dport 67 accept
+{direct}  udp sport 68 udp dport 67 accept
   udp sport 546 udp dport 547 accept
   icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert, mld-listener-report, mld2-listener-report }} accept
 }}
 chain forward {{
   type filter hook forward priority filter; policy accept;
-  iifname != \"{interface}\" oifname != \"{interface}\" drop
+{direct}  iifname != \"{interface}\" oifname != \"{interface}\" drop
 }}"
     )
 }
@@ -567,15 +626,16 @@ fn drop_table(table: &str) -> Result<(), SystemError> {
 }
 
 fn nft(script: &str) -> Result<(), SystemError> {
-    run("nft", &["-f", "-"], script)
+    run("nft", &["-f", "-"], script).map(drop)
 }
 
-fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<(), SystemError> {
+/// Runs a program; what it prints is the result.
+pub(crate) fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<String, SystemError> {
     let failed = |message: String| SystemError::Program { program, message };
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| failed(format!("cannot start it ({error}): is it installed?")))?;
@@ -587,7 +647,7 @@ fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<(), Sys
         .wait_with_output()
         .map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(failed(said.split_whitespace().collect::<Vec<_>>().join(" ")))

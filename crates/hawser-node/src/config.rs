@@ -24,7 +24,9 @@ use thiserror::Error;
 
 use crate::enrolment::Pool;
 use crate::invitation::HubAddress;
-pub use direct::{DirectConfig, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread};
+pub use direct::{
+    Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
+};
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
     Day, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
@@ -67,7 +69,8 @@ pub struct ClientConfig {
     pub interface: InterfaceName,
     /// Its MTU in bytes.
     pub mtu: Mtu,
-    /// Whether resolvers are set: `keep` (not touched), `hub` (those the hub names), `networks` (direct mode: each network's own, by way of Hawser).
+    /// Whether resolvers are set: `keep` (not touched), `hub` (those the hub names), `networks` (by way of Hawser, each network's own for what
+    /// is to go over it; without a rule that says `via = "direct"`, in direct mode alone).
     pub dns: DnsMode,
     /// Whether nothing may leave outside the tunnel.
     pub kill_switch: bool,
@@ -77,7 +80,7 @@ pub struct ClientConfig {
     pub networks: BTreeMap<String, NetworkConfig>,
     /// Direct mode, without a hub.
     pub direct: DirectConfig,
-    /// Which flows go where in direct mode; the first that fits decides.
+    /// Which flows go where in direct mode, and which go past the hub where there is one; the first that fits decides.
     #[serde(rename = "rule")]
     pub rules: Vec<RuleConfig>,
     /// Age at which keys are replaced.
@@ -123,10 +126,44 @@ impl ClientConfig {
         if self.kill_switch {
             return Some("kill_switch = true needs a hub: take it out, or leave --direct out");
         }
+        if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
+            return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
+        }
+        let is_seen = |rule: &RuleConfig| rule.domains.is_empty() && rule.flows.cgroup.is_none();
+        let is_plain = self.dns != DnsMode::Networks && self.rules.iter().all(is_seen);
+        if self.direct.dataplane == Dataplane::OpenVSwitch && !is_plain {
+            return Some(
+                "dataplane = \"openvswitch\" sees neither programs nor names: take cgroup, domain and dns = \"networks\" out, or dataplane",
+            );
+        }
+        self.unfit_domains()
+    }
+
+    /// What a client of a hub cannot do, in words with the remedy.
+    #[must_use]
+    pub fn unfit_for_hub(&self) -> Option<&'static str> {
+        if !self.is_mixed() {
+            return None;
+        }
+        if self.direct.dataplane == Dataplane::OpenVSwitch {
+            return Some(
+                "dataplane = \"openvswitch\" is for machines without a hub: take it out, or rules with via = \"direct\"",
+            );
+        }
+        self.unfit_domains()
+    }
+
+    fn unfit_domains(&self) -> Option<&'static str> {
         let has_domain = self.rules.iter().any(|rule| !rule.domains.is_empty());
         (has_domain && self.dns != DnsMode::Networks).then_some(
             "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or take domain out",
         )
+    }
+
+    /// Whether some flows go past the hub, if there is one.
+    #[must_use]
+    pub fn is_mixed(&self) -> bool {
+        self.rules.iter().any(|rule| rule.is_via(Via::Direct))
     }
 
     /// The settings of a network.

@@ -41,6 +41,34 @@ fn report(text: &str, settings: &[&str]) -> Report {
 }
 
 #[test]
+fn without_a_hub_conversations_take_turns() {
+    let direct = ["via=direct"];
+    let carried = |report: &Report, name: &str| report.networks[name].down.bytes as f64 * 8.0 / 20.0 / 1e6;
+    let one = report(&format!("{TWO}{TCP}"), &direct);
+    assert!(
+        (0.94..0.957).contains(&(one.goodput_bps.total / 20e6)),
+        "{}",
+        one.goodput_bps.total
+    );
+    assert!(carried(&one, "b") == 0.0, "one connection has one network");
+    let five = report(&format!("{TWO}{TCP}streams = 5\n"), &direct);
+    let share = five.goodput_bps.total / 30e6;
+    assert!((0.94..0.957).contains(&share), "{share}");
+    // Datagrams have turns of their own: these are on the first network, as the first connection is.
+    let udp = "[[workload]]\nkind = \"udp\"\nrate = \"2mbit\"\n";
+    let mixed = report(&format!("{TWO}{TCP}{udp}"), &direct);
+    assert!(carried(&mixed, "b") == 0.0 && mixed.goodput_bps.workloads[1] > 1.5e6);
+}
+
+#[test]
+fn without_a_hub_networks_have_to_stay() {
+    let event = "[[event]]\nat = \"5s\"\nnetwork = \"a\"\nset = \"down\"\n";
+    let scenario = scenario(&format!("{TWO}{TCP}{event}"), &["via=direct"]);
+    let refused = run(&scenario, &scenario.via, Watch::default(), &mut |_: Duration| {});
+    assert_eq!(refused.err(), Some(RunError::DirectEvents));
+}
+
+#[test]
 fn each_way_reaches_what_it_can() {
     let text = format!("{TWO}{TCP}");
     for (via, sum, least) in [
@@ -134,7 +162,7 @@ fn refuses_what_it_does_not_model() {
     };
     let text = format!("{TWO}{TCP}");
     assert_eq!(refusal(TWO, &[]), RunError::NoWorkload);
-    assert_eq!(refusal(&text, &["via=direct"]), RunError::Via("direct".into()));
+    assert_eq!(refusal(&text, &["via=peer"]), RunError::Via("peer".into()));
     let error = refusal(&text, &["via=mptcp", "workload.0.congestion=bbr"]);
     assert!(error.to_string().contains("use cubic, reno, lia"), "{error}");
     let quic = format!("{TWO}[[workload]]\nkind = \"quic\"\n");

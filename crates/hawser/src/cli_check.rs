@@ -78,11 +78,41 @@ fn guess(file: &Path) -> Result<Kind, ConfigError> {
         .file_name()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    Ok(if has("[[network]]") || has("[[workload]]") || has("via ") {
+    // Rules of a client have a via, too.
+    let has_via = has("via ") && !has("[[rule]]");
+    Ok(if has("[[network]]") || has("[[workload]]") || has_via {
         Kind::Scenario
     } else if name.contains("hub") || has("endpoints") || has("pool") {
         Kind::Hub
     } else {
         Kind::Client
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_what_it_says() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (name, text, kind) in [
+            (
+                "client.toml",
+                "[[rule]]\nport = 22\nvia = \"direct\"\n",
+                Kind::Client,
+            ),
+            (
+                "two.toml",
+                "via = \"direct\"\n[[workload]]\nkind = \"tcp\"\n",
+                Kind::Scenario,
+            ),
+            ("three.toml", "name = \"three\"\nvia = \"hub\"\n", Kind::Scenario),
+            ("hub.toml", "endpoints = [\"hub.example.org:443\"]\n", Kind::Hub),
+        ] {
+            let file = directory.path().join(name);
+            std::fs::write(&file, text).expect("written");
+            assert_eq!(guess(&file).expect("it is read"), kind, "{name}");
+        }
+    }
 }

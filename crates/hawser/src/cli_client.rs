@@ -95,9 +95,12 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let invitation = line.map(|line| line.parse::<Invitation>()).transpose()?;
     // What is wrong with the configuration is said before anything else.
     let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
-    if args.direct
-        && let Some(problem) = config.unfit_for_direct()
-    {
+    let problem = if args.direct {
+        config.unfit_for_direct()
+    } else {
+        config.unfit_for_hub()
+    };
+    if let Some(problem) = problem {
         let file = args.places.dir.join("client.toml");
         return Ok(refuse(format_args!("{}: {problem}", file.display())));
     }

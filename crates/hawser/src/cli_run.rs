@@ -51,6 +51,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if status["role"] != "direct" {
         bail!("hawser runs with a hub here: networks can be chosen only with `hawser up --direct`");
     }
+    if status["dataplane"] == "openvswitch" {
+        bail!(
+            "dataplane = \"openvswitch\" does not see which program sends: networks are chosen with nftables alone"
+        );
+    }
     let (program, arguments) = args.command.split_first().context("there is no program")?;
     let mut command = Command::new(program);
     command.args(arguments);

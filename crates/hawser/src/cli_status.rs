@@ -28,7 +28,8 @@ pub(crate) struct StatusArgs {
 
 /// Says of flows which class they have and why, and which networks carry them.
 ///
-/// Without a hub also of names (with `dns = "networks"`): which addresses they have, which network was asked, and why.
+/// Where rules send some flows past the hub, it says of each which way it goes. With `dns = "networks"` it says of names which addresses they have, which
+/// network was asked, and why.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     /// Part of a flow's description, such as 203.0.113.2:443 or tcp, or of a name; the empty text shows all flows.
@@ -91,8 +92,14 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     }
     for flow in flows {
         println!("{}", text(&flow["flow"]));
-        if answer["role"] == "direct" {
+        if flow["via"] == "direct" {
             println!("  over {} because {}", text(&flow["network"]), text(&flow["why"]));
+            continue;
+        }
+        if flow["via"] == "hub" {
+            println!("  through the hub because {}", text(&flow["via_why"]));
+        }
+        if flow["class"].is_null() {
             continue;
         }
         println!("  class {} because {}", text(&flow["class"]), text(&flow["why"]));
@@ -173,8 +180,38 @@ fn render_client(status: &Value) -> String {
         })
         .collect();
     out.push_str(&columns(&PATH_HEADS, &rows, "\n"));
+    out.push_str(&past_the_hub(&status["direct"]));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
+}
+
+/// The networks as rules with `via = "direct"` see them; nothing where there are none.
+fn past_the_hub(direct: &Value) -> String {
+    if direct.is_null() {
+        return String::new();
+    }
+    let notice = direct["notice"].as_str();
+    let notice = notice.map_or(String::new(), |notice| format!("note: {notice}\n"));
+    let used = list(&direct["networks"]).iter();
+    let used = used.filter(|network| network["used"] == true);
+    let rows: Vec<_> = used
+        .map(|network| {
+            vec![
+                text(&network["name"]).to_owned(),
+                text(&network["state"]).to_owned(),
+                trip(network),
+                number(&network["flows"]).to_string(),
+            ]
+        })
+        .collect();
+    let heads = ["past the hub", "state", "rtt", "flows"];
+    format!("\n{notice}{}", columns(&heads, &rows, "\n"))
+}
+
+/// To a network's gateway.
+fn trip(network: &Value) -> String {
+    let trip = network["rtt_ms"].as_f64();
+    trip.map_or("-".to_owned(), |trip| format!("{trip:.1} ms"))
 }
 
 fn render_direct(status: &Value) -> String {
@@ -224,11 +261,10 @@ fn direct_row(network: &Value) -> Vec<String> {
     ];
     if network["used"] == true {
         let shares = [&network["share_v4"], &network["share_v6"]].map(|share| share.as_f64().unwrap_or(0.0));
-        let trip = network["rtt_ms"].as_f64();
         row.extend([
             rate(number(&network["send_bps"])),
             rate(number(&network["receive_bps"])),
-            trip.map_or("-".to_owned(), |trip| format!("{trip:.1} ms")),
+            trip(network),
             format!("{:.0} %", shares[0].max(shares[1]) * 100.0),
             number(&network["flows"]).to_string(),
             network["mptcp"].as_str().unwrap_or("no").to_owned(),
@@ -426,6 +462,19 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("docker0  not used"), "{shown}");
+    }
+
+    #[test]
+    fn flows_past_the_hub_have_a_table_of_their_own() {
+        assert_eq!(past_the_hub(&Value::Null), "");
+        let shown = past_the_hub(&json!({ "notice": null, "networks": [
+            { "name": "wlan0", "used": true, "state": "active", "rtt_ms": 2.0, "flows": 3 },
+            { "name": "lte", "used": false, "state": "gone" },
+        ] }));
+        assert_eq!(
+            shown,
+            "\npast the hub  state   rtt     flows\nwlan0         active  2.0 ms  3\n"
+        );
     }
 
     #[test]

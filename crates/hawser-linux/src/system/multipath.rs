@@ -54,7 +54,7 @@ impl System {
         let entry = Entry::MultipathEndpoint {
             address: endpoint.address,
         };
-        if self.journal.entries().contains(&entry) {
+        if self.has_entered(&entry) {
             // What an earlier run has left may have another device.
             manager.remove(endpoint.address).map_err(SystemError::Multipath)?;
         } else if manager
@@ -75,7 +75,7 @@ impl System {
     /// The kernel refuses.
     pub fn remove_endpoint(&mut self, manager: &PathManager, address: IpAddr) -> Result<(), SystemError> {
         let entry = Entry::MultipathEndpoint { address };
-        if !self.journal.entries().contains(&entry) {
+        if !self.has_entered(&entry) {
             return Ok(());
         }
         manager.remove(address).map_err(SystemError::Multipath)?;
@@ -92,11 +92,7 @@ impl System {
         address: IpAddr,
         is_backup: bool,
     ) -> Result<(), SystemError> {
-        if self
-            .journal
-            .entries()
-            .contains(&Entry::MultipathEndpoint { address })
-        {
+        if self.has_entered(&Entry::MultipathEndpoint { address }) {
             manager
                 .set_backup(address, is_backup)
                 .map_err(SystemError::Multipath)?;
@@ -112,11 +108,11 @@ impl System {
         let limits = manager.limits().map_err(SystemError::Multipath)?;
         let is_kept = |entry: &Entry| matches!(entry, Entry::MultipathLimit { .. });
         // What was there before an earlier run is still what to go back to.
-        self.left.retain(|entry| !is_kept(entry));
+        self.ledger().left.retain(|entry| !is_kept(entry));
         if limits.subflows >= new {
             return Ok(());
         }
-        if !self.journal.entries().iter().any(is_kept) {
+        if !self.entries().iter().any(is_kept) {
             self.enter(Entry::MultipathLimit {
                 old: limits.subflows,
                 new,

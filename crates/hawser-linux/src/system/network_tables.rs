@@ -14,8 +14,8 @@ use crate::journal::Entry;
 use crate::netlink::{Network, NextHop};
 
 impl System {
-    /// Fills the table of a network with the ways out of it, and leads its marked flows and those with its addresses there. Sockets that choose the network
-    /// get the `own` address of its family.
+    /// Fills the table of a network with the ways out of it, and leads its marked flows there; `by_address`: also what has its addresses. Sockets that choose the
+    /// network get the `own` address of its family.
     ///
     /// # Errors
     /// The kernel refuses; what was added stays in the journal.
@@ -24,6 +24,7 @@ impl System {
         number: u8,
         network: &Network,
         own: &[IpAddr],
+        by_address: bool,
     ) -> Result<(), SystemError> {
         self.enter(Entry::NetworkTable { number })?;
         self.replace_routes(number, routes(number, network, own)).await?;
@@ -31,7 +32,8 @@ impl System {
             self.enter_rule(Entry::MarkRule { number, ipv6 }, mark_rule(number, ipv6))
                 .await?;
         }
-        let addresses: Vec<IpAddr> = network.addresses.iter().map(|(address, _)| *address).collect();
+        let addresses = network.addresses.iter().map(|(address, _)| *address);
+        let addresses: Vec<IpAddr> = addresses.filter(|_| by_address).collect();
         self.drop_source_rules(number, &addresses).await?;
         for address in addresses {
             let entry = Entry::SourceRule { address, number };
@@ -46,7 +48,7 @@ impl System {
     /// The kernel refuses.
     pub async fn close_network_table(&mut self, number: u8) -> Result<(), SystemError> {
         let entry = Entry::NetworkTable { number };
-        if !self.journal.entries().contains(&entry) {
+        if !self.has_entered(&entry) {
             return Ok(());
         }
         self.drop_source_rules(number, &[]).await?;
@@ -56,7 +58,7 @@ impl System {
 
     /// Drops the rules for addresses that the network no longer has.
     async fn drop_source_rules(&mut self, wanted: u8, keep: &[IpAddr]) -> Result<(), SystemError> {
-        for entry in self.journal.entries().to_vec() {
+        for entry in self.entries() {
             if let Entry::SourceRule { address, number } = &entry
                 && *number == wanted
                 && !keep.contains(address)
@@ -69,7 +71,7 @@ impl System {
     }
 
     pub(super) async fn enter_rule(&mut self, entry: Entry, rule: RuleMessage) -> Result<(), SystemError> {
-        if self.journal.entries().contains(&entry) && !self.left.contains(&entry) {
+        if self.has_entered(&entry) && !self.ledger().left.contains(&entry) {
             return Ok(());
         }
         // Once and not twice, whatever an earlier run has left.
@@ -231,10 +233,13 @@ pub(super) fn route(
         None if !ipv6 => message.header.scope = RouteScope::Link,
         None => {}
     }
+    message.attributes.extend(preferred(source));
     message
-        .attributes
-        .extend(source.map(|source| RouteAttribute::PrefSource(address_attribute(source))));
-    message
+}
+
+/// The address that sockets get which do not choose one.
+pub(super) fn preferred(source: Option<IpAddr>) -> Option<RouteAttribute> {
+    source.map(|source| RouteAttribute::PrefSource(address_attribute(source)))
 }
 
 fn nowhere(number: u8, ipv6: bool) -> RouteMessage {

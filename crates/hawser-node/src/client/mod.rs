@@ -16,6 +16,7 @@ pub(crate) mod report;
 mod tunnel;
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
@@ -28,13 +29,14 @@ use hawser_units::{Instant, PathId};
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
 use tokio::sync::mpsc;
 
-use crate::config::{self, ClientConfig};
+use crate::config::{self, ClientConfig, Via};
 use crate::control::client::{ConnectError, Established};
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::dataplane::{
     self, Command, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId,
 };
+use crate::direct;
 use crate::identity::{Identity, random};
 use crate::invitation::{Invitation, Token};
 use crate::logging::LogLevel;
@@ -82,6 +84,14 @@ impl ClientOptions {
 /// What keeps it from working, in one line; the system is as it was before.
 pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let config = options.load_config()?;
+    if let Some(problem) = config.unfit_for_hub() {
+        bail!("client.toml: {problem}");
+    }
+    for rule in config.rules.iter().filter(|rule| !rule.networks.is_empty()) {
+        if rule.via(true) == Via::Hub {
+            tracing::warn!(%rule, "its flows go through the hub: via = \"direct\" sends them past it, over the networks that it names");
+        }
+    }
     crate::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join("identity.key"))?;
@@ -99,7 +109,16 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         bail!("the hub's name does not resolve: check the network, or the name in the invitation");
     }
     let tun = Tun::create(&config.interface.0, config.mtu.0)?;
-    let tunnel = Tunnel::new(system, tun.try_clone().context("cannot share the interface")?);
+    let share = || tun.try_clone().context("cannot share the interface");
+    let mut tunnel = Tunnel::new(system.clone(), share()?);
+    let quotas = Quotas::open(&options.dir);
+    let mut direct = None;
+    if config.is_mixed() {
+        let usage = Rc::clone(&quotas.usage);
+        let (beside, run) = direct::beside(&options, config.clone(), (system, share()?), usage);
+        tunnel.share(beside);
+        direct = Some(run);
+    }
     let plane = dataplane::start(DataPlaneConfig {
         tun,
         seed: u64::from_be_bytes(random()),
@@ -108,8 +127,17 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
     }
-    let mut client = Client::new(options, config, identity, joined, tunnel, &plane)?;
-    let result = client.run(plane, socket).await;
+    let mut client = Client::new(options, config, identity, joined, (tunnel, quotas), &plane)?;
+    let direct = async {
+        match direct {
+            Some(run) => run.await,
+            None => std::future::pending().await,
+        }
+    };
+    let result = tokio::select! {
+        result = client.run(plane, socket) => result,
+        result = direct => result,
+    };
     client.end().await;
     result
 }
@@ -153,7 +181,7 @@ impl Client {
         config: ClientConfig,
         identity: Identity,
         joined: Joined,
-        tunnel: Tunnel,
+        (tunnel, quotas): (Tunnel, Quotas),
         plane: &DataPlane,
     ) -> anyhow::Result<Self> {
         let orders = Arc::clone(&plane.orders);
@@ -169,7 +197,7 @@ impl Client {
                 .map(|invitation| invitation.token.clone()),
             tls: tls::client_config(&identity, joined.hub_key)?,
             networks: Networks::new(orders.clone()),
-            quotas: Quotas::open(&options.dir),
+            quotas,
             options,
             config,
             joined,
@@ -526,19 +554,14 @@ impl Client {
         match asked.request {
             Request::Status => self.report(asked.answer),
             Request::Explain { flow } => self.explain(flow, asked.answer),
-            Request::Reload => {
-                let result = self
-                    .reload()
-                    .map(|needs_restart| serde_json::json!({ "needs_restart": needs_restart }));
-                let _ = asked.answer.send(result);
-            }
+            Request::Reload => self.reload_and_answer(asked.answer),
             Request::Down => {
                 let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
                 next = Next::End;
             }
             Request::Move { .. } => {
                 let _ = asked.answer.send(Err(anyhow!(
-                    "hawser runs with a hub here, which carries every flow over all networks: there is nothing to move"
+                    "hawser runs with a hub here: flows are moved in direct mode alone (hawser up --direct)"
                 )));
             }
             Request::Revoke { .. } => {

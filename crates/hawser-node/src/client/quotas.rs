@@ -1,7 +1,9 @@
 //! Quotas with a hub: a network whose quota is used up leaves the tunnel, and what it carried goes over the others.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use hawser_linux::netlink::{Network, changes, traffic};
@@ -14,7 +16,7 @@ use crate::usage::Usage;
 
 /// What networks have carried, and which of them are shut for it.
 pub(super) struct Quotas {
-    usage: Usage,
+    pub(super) usage: Rc<RefCell<Usage>>,
     shut: BTreeSet<String>,
     next: Instant,
 }
@@ -22,7 +24,7 @@ pub(super) struct Quotas {
 impl Quotas {
     pub(super) fn open(dir: &Path) -> Self {
         Self {
-            usage: Usage::open(dir),
+            usage: Rc::new(RefCell::new(Usage::open(dir))),
             shut: BTreeSet::new(),
             next: Instant::from_nanos(0),
         }
@@ -59,7 +61,7 @@ impl Client {
         match traffic() {
             Ok(mut counted) => {
                 counted.retain(|(name, ..)| self.config.uses(name));
-                self.quotas.usage.handle_counters(&counted, now);
+                self.quotas.usage.borrow_mut().handle_counters(&counted, now);
             }
             Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
         }
@@ -67,6 +69,7 @@ impl Client {
         let changed = self
             .quotas
             .usage
+            .borrow_mut()
             .poll_levels(names.iter().map(String::as_str), &self.config);
         for (name, level) in changed {
             match level {
@@ -86,7 +89,12 @@ impl Client {
                 .collect()
         };
         let before = used(self);
-        let is_spent = |name: &&str| self.quotas.usage.is_shut(name, &self.config.network(name));
+        let is_spent = |name: &&str| {
+            self.quotas
+                .usage
+                .borrow()
+                .is_shut(name, &self.config.network(name))
+        };
         let names = self.seen.iter().map(|network| network.name.as_str());
         self.quotas.shut = names.filter(is_spent).map(ToOwned::to_owned).collect();
         for change in changes(&before, &used(self)) {
@@ -109,7 +117,10 @@ impl Client {
 
     /// What a network has carried.
     pub(super) fn usage(&self, name: &str) -> Value {
-        self.quotas.usage.report(name, &self.config.network(name))
+        self.quotas
+            .usage
+            .borrow()
+            .report(name, &self.config.network(name))
     }
 }
 

@@ -1,23 +1,52 @@
 //! A changed configuration, applied to a client that runs: on SIGHUP and on `hawser reload`, without dropping flows.
 
+use anyhow::bail;
 use hawser_linux::netlink::changes;
 use hawser_units::PathId;
 use hawser_wire::control::Message;
+use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::{Client, Next};
 use crate::config::{differing, log_reload};
+use crate::control_socket::Request;
 use crate::dataplane::{Command, SessionId};
 
 impl Client {
     pub(super) fn reload_and_log(&mut self) -> Next {
-        log_reload(self.reload());
+        let (answer, comes) = oneshot::channel();
+        self.reload_and_answer(answer);
+        tokio::spawn(async move {
+            if let Ok(result) = comes.await {
+                log_reload(result.map(|said| needs_restart(&said)));
+            }
+        });
         Next::Continue
     }
 
+    /// Applies the configuration file here and in direct mode beside.
+    pub(super) fn reload_and_answer(&mut self, answer: oneshot::Sender<anyhow::Result<Value>>) {
+        let result = self.reload();
+        if result.is_err() {
+            let _ = answer.send(result.map(|_| Value::Null));
+            return;
+        }
+        let answer = self.with_direct(Request::Reload, answer, |own, direct| {
+            let mut all = [needs_restart(&own), needs_restart(&direct)].concat();
+            all.sort_unstable();
+            all.dedup();
+            json!({ "needs_restart": all })
+        });
+        let _ = answer.send(result.map(|needs_restart| json!({ "needs_restart": needs_restart })));
+    }
+
     /// Applies the configuration file without dropping flows; returns what waits for a restart.
-    pub(super) fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+    fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let fresh = self.options.load_config()?;
+        if let Some(problem) = fresh.unfit_for_hub() {
+            bail!("client.toml: {problem}");
+        }
         let old = std::mem::replace(&mut self.config, fresh);
         let fixed = [
             ("interface", old.interface != self.config.interface),
@@ -25,6 +54,11 @@ impl Client {
             ("dns", old.dns != self.config.dns),
             ("metrics", old.metrics != self.config.metrics),
             ("rekey_after", old.rekey_after != self.config.rekey_after),
+            // Direct mode that is there can do without such rules.
+            (
+                "via = \"direct\"",
+                self.config.is_mixed() && self.tunnel.beside().is_none(),
+            ),
         ];
         let restart = differing(&fixed);
         self.config.interface = old.interface.clone();
@@ -84,6 +118,11 @@ impl Client {
             self.tell(Message::SetScheduler { class, scheduler });
         }
     }
+}
+
+fn needs_restart(said: &Value) -> Vec<String> {
+    let all = said["needs_restart"].as_array().into_iter().flatten();
+    all.filter_map(|what| Some(what.as_str()?.to_owned())).collect()
 }
 
 /// The signals that end or reload a daemon.

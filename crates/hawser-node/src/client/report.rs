@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::Client;
+use crate::control_socket::Request;
 use crate::dataplane::{Command, Orders, PathState, Snapshot};
 
 /// Where the answer to a question goes.
@@ -72,6 +73,13 @@ impl Client {
             "notice": self.notices(),
             "networks": networks,
         });
+        let answer = self.with_direct(Request::Status, answer, |mut status, direct| {
+            if direct["tunnel"] == false {
+                status["state"] = json!("connecting");
+            }
+            status["direct"] = direct;
+            status
+        });
         with_snapshot(&self.orders, answer, move |snapshot| {
             add_snapshot(&mut status, snapshot);
             status
@@ -79,8 +87,56 @@ impl Client {
     }
 
     pub(super) fn explain(&self, flow: String, answer: Answer) {
+        let question = Request::Explain { flow: flow.clone() };
+        let answer = self.with_direct(question, answer, both_ways);
         with_snapshot(&self.orders, answer, move |snapshot| explain(&snapshot, &flow));
     }
+
+    /// Where the client's own answer goes, when direct mode beside it has something to say too; `join` makes one of the two.
+    pub(super) fn with_direct(
+        &self,
+        question: Request,
+        answer: Answer,
+        join: impl FnOnce(Value, Value) -> Value + Send + 'static,
+    ) -> Answer {
+        let Some(beside) = self.tunnel.beside() else {
+            return answer;
+        };
+        let direct = beside.ask(question);
+        let (own, comes) = oneshot::channel();
+        tokio::spawn(async move {
+            let both = async {
+                let ended = |_| anyhow!("direct mode does not answer: see the log");
+                anyhow::Ok(join(comes.await.map_err(ended)??, direct.await.map_err(ended)??))
+            };
+            let _ = answer.send(both.await);
+        });
+        own
+    }
+}
+
+/// The tunnel's flows with the reason why they are there, then those that go past it.
+fn both_ways(mut own: Value, mut direct: Value) -> Value {
+    let (Value::Array(mut others), Some(flows)) = (direct["flows"].take(), own["flows"].as_array_mut())
+    else {
+        return own;
+    };
+    for flow in &mut *flows {
+        // Direct mode says the name behind the address too.
+        let is_same = |other: &Value| match (other["flow"].as_str(), flow["flow"].as_str()) {
+            (Some(other), Some(own)) => other.split(" (").next() == Some(own),
+            _ => false,
+        };
+        if let Some(at) = others.iter().position(is_same) {
+            let other = others.swap_remove(at);
+            for field in ["flow", "via", "via_why"] {
+                flow[field] = other[field].clone();
+            }
+        }
+    }
+    flows.extend(others);
+    own["names"] = direct["names"].take();
+    own
 }
 
 /// Asks the data plane for a snapshot and answers with what `render` makes of it.

@@ -1,4 +1,4 @@
-//! The client's system: the inner interface with its addresses, and the rules that lead traffic into it.
+//! The client's system: the inner interface with its addresses, and the rules that lead traffic into it. Where some flows go past the hub, direct mode sees to that.
 
 use std::net::IpAddr;
 
@@ -9,6 +9,7 @@ use hawser_linux::tun::Tun;
 use hawser_wire::control::Welcome;
 
 use crate::config::{ClientConfig, DnsMode};
+use crate::direct::{self, Beside};
 
 /// What has been set up.
 pub(super) struct Tunnel {
@@ -18,6 +19,8 @@ pub(super) struct Tunnel {
     /// The addresses and resolvers in force.
     inner: Option<Inner>,
     warned: Vec<String>,
+    /// Sets up interface and routes in place of this, where some flows go past the hub.
+    beside: Option<Beside>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +40,18 @@ impl Tunnel {
             interface,
             inner: None,
             warned: Vec::new(),
+            beside: None,
         }
+    }
+
+    /// Shares the interface with direct mode.
+    pub(super) fn share(&mut self, beside: Beside) {
+        self.beside = Some(beside);
+    }
+
+    /// Direct mode, where it runs too.
+    pub(super) fn beside(&self) -> Option<&Beside> {
+        self.beside.as_ref()
     }
 
     pub(super) fn interface(&self) -> &str {
@@ -77,9 +91,31 @@ impl Tunnel {
     }
 
     async fn set_up(&mut self, inner: &Inner, config: &ClientConfig) -> anyhow::Result<()> {
+        if let Some(beside) = &self.beside {
+            beside.handle_tunnel(direct::Tunnel {
+                addresses: inner.addresses.iter().map(|(address, _)| *address).collect(),
+                dns: inner.dns.clone(),
+                mtu: inner.mtu,
+            });
+        } else {
+            self.set_up_interface(inner).await?;
+        }
+        if config.dns == DnsMode::Hub
+            && !inner.dns.is_empty()
+            && let Err(error) = self.system.resolvers(&self.interface, &inner.dns)
+        {
+            tracing::warn!(
+                error = describe(&error),
+                "resolvers are as before: set them by hand, or dns = \"keep\""
+            );
+        }
+        Ok(())
+    }
+
+    async fn set_up_interface(&mut self, inner: &Inner) -> anyhow::Result<()> {
         let interface = self.interface.clone();
         if self.inner.is_some() {
-            self.system.flush_addresses(&interface).await?;
+            self.system.keep_addresses(&interface, &[]).await?;
         }
         self.tun.set_mtu(inner.mtu)?;
         self.system.link_up(&interface).await?;
@@ -88,7 +124,7 @@ impl Tunnel {
             let whole = if ipv6 { 128 } else { 32 };
             let mut steps = self.system.add_address(&interface, *address, whole).await;
             if steps.is_ok() {
-                steps = self.system.tunnel_route(&interface, ipv6).await;
+                steps = self.system.tunnel_route(&interface, ipv6, None).await;
             }
             if steps.is_ok() {
                 steps = self.system.tunnel_rules(ipv6).await;
@@ -103,24 +139,15 @@ impl Tunnel {
                 other => other?,
             }
         }
-        if config.dns == DnsMode::Hub
-            && !inner.dns.is_empty()
-            && let Err(error) = self.system.resolvers(&interface, &inner.dns)
-        {
-            tracing::warn!(
-                error = describe(&error),
-                "resolvers are as before: set them by hand, or dns = \"keep\""
-            );
-        }
         Ok(())
     }
 
-    /// Switches the kill switch.
+    /// Switches the kill switch. What rules send past the hub is let out.
     pub(super) fn kill_switch(&mut self, on: bool) -> anyhow::Result<()> {
         if on {
-            let interface = self.interface.clone();
+            let table = kill_switch(&self.interface, self.beside.is_some());
             self.system
-                .nft_table(KILL_TABLE, &kill_switch(&interface))
+                .nft_table(KILL_TABLE, &table)
                 .context("cannot switch the kill switch on")
         } else {
             self.system

@@ -26,6 +26,8 @@ pub struct DirectConfig {
     pub spread: Spread,
     /// Whether this machine forwards for others.
     pub forward: bool,
+    /// What carries the table of flows.
+    pub dataplane: Dataplane,
     /// Whether MPTCP connections use all networks.
     pub mptcp: bool,
     /// Which page shows over a network whether a captive portal stands before it.
@@ -34,6 +36,9 @@ pub struct DirectConfig {
     pub probe_every: Span,
     /// The port (UDP and TCP) at which peers come in that move flows which end here.
     pub peer_port: Option<NonZeroU16>,
+    /// Whether flows to known peers move by themselves when their network goes.
+    #[serde(rename = "move")]
+    pub moves: Moves,
     /// How long established connections of a silent network are kept, in case it comes back.
     pub keep_flows: Span,
     /// The address that applications see.
@@ -47,6 +52,7 @@ impl Default for DirectConfig {
         Self {
             spread: Spread(Measure::Capacity),
             forward: false,
+            dataplane: Dataplane::Nftables,
             mptcp: true,
             // Debian's own, which its desktops ask as well.
             portal_check: "http://network-test.debian.org/nm NetworkManager is online"
@@ -54,6 +60,7 @@ impl Default for DirectConfig {
                 .map_or(PortalCheck(None), |page| PortalCheck(Some(page))),
             probe_every: Span(Duration::from_millis(500)),
             peer_port: None,
+            moves: Moves::Auto,
             keep_flows: Span(Duration::from_secs(3)),
             // Shared address space (RFC 6598), away from what providers use first.
             address: Ipv4Addr::new(100, 64, 0, 2),
@@ -87,6 +94,8 @@ pub struct RuleConfig {
     pub spread: Option<Spread>,
     /// Refuses flows while none of the networks is there.
     pub strict: bool,
+    /// Through the hub or past it; what it says with `None`, [`RuleConfig::via`] tells.
+    via: Option<Via>,
 }
 
 #[derive(Deserialize)]
@@ -108,6 +117,7 @@ struct RawRule {
     spread: Option<Spread>,
     #[serde(default)]
     strict: bool,
+    via: Option<Via>,
 }
 
 impl TryFrom<RawRule> for RuleConfig {
@@ -115,9 +125,17 @@ impl TryFrom<RawRule> for RuleConfig {
 
     fn try_from(raw: RawRule) -> Result<Self, String> {
         let protocol = raw.protocol.map(|name| name.0);
-        if raw.network.0.is_empty() && raw.spread.is_none() {
+        let is_open = raw.network.0.is_empty() && raw.spread.is_none();
+        if is_open && raw.via.is_none() {
             return Err(
-                "the rule says of its flows not where they go: add network = \"wlan0\" or spread = \"even\""
+                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", via = \"direct\" or via = \"hub\""
+                    .to_owned(),
+            );
+        }
+        let chooses = !is_open || raw.when.is_of_networks();
+        if raw.via == Some(Via::Hub) && chooses {
+            return Err(
+                "the tunnel to the hub uses all networks: take network, spread, cost_below, quota_left_above and signal_above out, or write via = \"direct\""
                     .to_owned(),
             );
         }
@@ -139,7 +157,22 @@ impl TryFrom<RawRule> for RuleConfig {
             networks: raw.network.0,
             spread: raw.spread,
             strict: raw.strict,
+            via: raw.via,
         })
+    }
+}
+
+impl RuleConfig {
+    /// Which way its flows go: through the hub where there is one, unless the rule says otherwise.
+    #[must_use]
+    pub fn via(&self, has_hub: bool) -> Via {
+        self.via.unwrap_or(if has_hub { Via::Hub } else { Via::Direct })
+    }
+
+    /// Whether it says so itself.
+    #[must_use]
+    pub fn is_via(&self, via: Via) -> bool {
+        self.via == Some(via)
     }
 }
 
@@ -181,6 +214,29 @@ impl fmt::Display for RuleConfig {
         write!(f, ", when {when}")
     }
 }
+
+/// Past the hub or through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Over one of the networks, with that network's address.
+    Direct,
+    /// Through the tunnel.
+    Hub,
+}
+
+impl FromStr for Via {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "direct" => Ok(Self::Direct),
+            "hub" => Ok(Self::Hub),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(Via, "\"direct\" or \"hub\"");
 
 /// One value, or a list of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -244,6 +300,52 @@ impl FromStr for Spread {
 }
 
 from_text!(Spread, "\"even\", \"capacity\", \"round-trip\" or \"cost\"");
+
+/// What carries the table of flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dataplane {
+    /// The kernel.
+    Nftables,
+    /// Open vSwitch, told by OpenFlow.
+    OpenVSwitch,
+}
+
+impl FromStr for Dataplane {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "nftables" => Ok(Self::Nftables),
+            "openvswitch" => Ok(Self::OpenVSwitch),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(Dataplane, "\"nftables\" or \"openvswitch\"");
+
+/// What moves flows to known peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// The end of their network, and `hawser move`.
+    Auto,
+    /// `hawser move` alone.
+    Asked,
+}
+
+impl FromStr for Moves {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "asked" => Ok(Self::Asked),
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(Moves, "\"auto\" or \"asked\"");
 
 /// A page and how it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]

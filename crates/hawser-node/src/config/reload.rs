@@ -7,7 +7,7 @@ pub(crate) fn differing(keys: &[(&'static str, bool)]) -> Vec<&'static str> {
 }
 
 /// Says how it went: what was applied, but for the keys that wait for a restart.
-pub(crate) fn log_reload(result: anyhow::Result<Vec<&'static str>>) {
+pub(crate) fn log_reload(result: anyhow::Result<Vec<impl std::fmt::Debug>>) {
     match result {
         Ok(restart) if restart.is_empty() => tracing::info!("configuration applied"),
         Ok(restart) => tracing::warn!(needs_restart = ?restart, "configuration applied, but for these"),

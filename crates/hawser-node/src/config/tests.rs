@@ -100,8 +100,32 @@ fn rules_of_direct_mode_are_read() {
 }
 
 #[test]
+fn rules_choose_between_the_hub_and_the_networks() {
+    let config =
+        client("[[rule]]\nport = 22\nvia = \"direct\"\n[[rule]]\nport = 25\nspread = \"even\"\n").unwrap();
+    assert!(config.is_mixed() && config.unfit_for_hub().is_none() && config.unfit_for_direct().is_none());
+    let via = |has_hub| config.rules.iter().map(move |rule| rule.via(has_hub));
+    assert!(via(true).eq([Via::Direct, Via::Hub]));
+    assert!(via(false).eq([Via::Direct, Via::Direct]));
+    let config = client("[[rule]]\nport = 22\nvia = \"hub\"\n").unwrap();
+    assert!(!config.is_mixed() && config.unfit_for_direct().unwrap().contains("needs a hub"));
+    let config = client("[direct]\ndataplane = \"openvswitch\"\n[[rule]]\nvia = \"direct\"\n").unwrap();
+    assert!(config.unfit_for_direct().is_none() && config.unfit_for_hub().unwrap().contains("without a hub"));
+    let config = client("[[rule]]\ndomain = \"example.org\"\nvia = \"direct\"\n").unwrap();
+    assert!(config.unfit_for_hub().unwrap().contains("dns = \"networks\""));
+}
+
+#[test]
 fn errors_name_file_line_and_remedy() {
     let cases = [
+        (
+            "[[rule]]\nvia = \"tunnel\"\n",
+            "client.toml:2: \"tunnel\" is wrong: expected \"direct\" or \"hub\"",
+        ),
+        (
+            "[[rule]]\nvia = \"hub\"\nwhen = { signal_above = \"-70dBm\" }\n",
+            "client.toml:1: the tunnel to the hub uses all networks: take network, spread,",
+        ),
         (
             "\n[[rule]]\nport = 80\n",
             "client.toml:2: the rule says of its flows not where they go",
@@ -113,6 +137,14 @@ fn errors_name_file_line_and_remedy() {
         (
             "[[rule]]\nnetwork = \"kind:fax\"\n",
             "client.toml:2: \"kind:fax\" is wrong: expected an interface name, in which * and ? are wild, or kind:wired",
+        ),
+        (
+            "[direct]\ndataplane = \"ovs\"\n",
+            "client.toml:2: \"ovs\" is wrong: expected \"nftables\" or \"openvswitch\"",
+        ),
+        (
+            "[direct]\nmove = true\n",
+            "client.toml:2: invalid type: boolean `true`, expected \"auto\" or \"asked\"",
         ),
         (
             "[direct]\nspread = \"fair\"\n",

@@ -24,6 +24,13 @@ pub(super) struct When {
     signal_above: Option<Dbm>,
 }
 
+impl When {
+    /// Whether it chooses among networks, and not only in time.
+    pub(super) fn is_of_networks(&self) -> bool {
+        self.cost_below.is_some() || self.quota_left_above.is_some() || self.signal_above.is_some()
+    }
+}
+
 impl From<When> for Conditions {
     fn from(when: When) -> Self {
         Self {

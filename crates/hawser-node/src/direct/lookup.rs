@@ -1,4 +1,4 @@
-//! Questions to the resolvers of one network: over its device, past every routing rule.
+//! Questions to the resolvers of one network: over its device, past every routing rule; or to those of a hub, through the tunnel.
 //!
 //! What comes back is somebody's bytes: only a whole message that answers this question is taken, all others are waited past.
 
@@ -7,6 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use hawser_linux::direct::{TUNNEL, mark};
 use hawser_linux::udp::OUTER_MARK;
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
@@ -15,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// A network's resolvers, and how to reach them.
+/// A network's resolvers, or a hub's, and how to reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) number: u8,
@@ -126,8 +127,13 @@ impl Place {
 
     fn socket(&self, to: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(to), kind, Some(protocol))?;
-        socket.bind_device(Some(self.device.as_bytes()))?;
-        socket.set_mark(OUTER_MARK)?;
+        if self.number == TUNNEL {
+            // As programs' own packets, whose address the routes name.
+            socket.set_mark(mark(0, TUNNEL))?;
+        } else {
+            socket.bind_device(Some(self.device.as_bytes()))?;
+            socket.set_mark(OUTER_MARK)?;
+        }
         socket.set_nonblocking(true)?;
         Ok(socket)
     }

@@ -6,6 +6,7 @@
 //! It starts with an interface that leads nowhere. Every network that is found gets a number, a routing table and a place in the ruleset. When one goes, new
 //! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
 
+mod beside;
 mod lookup;
 mod meter;
 mod moving;
@@ -17,31 +18,38 @@ mod portals;
 mod probe;
 mod quotas;
 mod release;
+mod reload;
 mod report;
 mod resolver;
 mod rules;
 mod sensors;
+mod switch;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
+use std::rc::Rc;
 use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::bpf::{self, SocketOptions};
-use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
+use hawser_linux::direct::{Intent, Ruleset, TABLE, TUNNEL, mark};
 use hawser_linux::netlink::{Network, Watch, traffic};
+use hawser_linux::switch::set_mtu;
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
 use hawser_proto::policy::conditions::NetworkFacts;
+use hawser_proto::session::NetworkId;
 use hawser_units::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::client::{ClientOptions, Signals};
-use crate::config::{ClientConfig, differing, log_reload};
+use crate::config::{ClientConfig, Dataplane, Moves};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
+use beside::Hub;
 use moving::Moving;
 use multipath::Multipath;
 use naming::Naming;
@@ -51,6 +59,9 @@ use probe::Heard;
 use release::Releases;
 use rules::Rules;
 use sensors::Sensors;
+use switch::Switch;
+
+pub(crate) use beside::{Beside, Tunnel, beside};
 
 /// Runs direct mode until it is asked to end.
 ///
@@ -69,10 +80,14 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
-    let tun = Tun::create(&config.interface.0, FIRST_MTU)?;
-    let socket = ControlSocket::listen(run_dir.socket())?;
-    let mut direct = Direct::new(options, config, system, tun);
-    let result = direct.run(socket).await;
+    let tun = match config.direct.dataplane {
+        Dataplane::Nftables => Some(Tun::create(&config.interface.0, FIRST_MTU)?),
+        Dataplane::OpenVSwitch => None,
+    };
+    let mut socket = ControlSocket::listen(run_dir.socket())?;
+    let usage = Rc::new(RefCell::new(Usage::open(&options.dir)));
+    let mut direct = Direct::new(options, config, (system, tun), usage, None);
+    let result = direct.run(&mut socket.requests, Some(Signals::new()?)).await;
     direct.system.undo().await;
     tracing::info!("down");
     result
@@ -82,8 +97,10 @@ struct Direct {
     asked: ClientOptions,
     config: ClientConfig,
     system: System,
-    /// Keeps the interface there. Nothing is read from it: what would come is refused before.
-    tun: Tun,
+    /// Keeps the interface there. Nothing is read from it: what would come is refused before. Absent where it is a bridge's.
+    tun: Option<Tun>,
+    /// Open vSwitch, in place of nftables.
+    switch: Option<Switch>,
     mtu: u16,
     /// What the kernel shows, used or not.
     seen: Vec<Network>,
@@ -91,7 +108,9 @@ struct Direct {
     rules: Rules,
     releases: Releases,
     moving: Moving,
-    usage: Usage,
+    /// The hub that takes all flows of which no rule says otherwise; absent where there is none.
+    hub: Option<Hub>,
+    usage: Rc<RefCell<Usage>>,
     sensors: Sensors,
     /// Where programs say which network they want; absent where the kernel does not permit it.
     options: Option<SocketOptions>,
@@ -119,16 +138,24 @@ enum Next {
 }
 
 impl Direct {
-    fn new(asked: ClientOptions, config: ClientConfig, system: System, tun: Tun) -> Self {
+    fn new(
+        asked: ClientOptions,
+        config: ClientConfig,
+        (system, tun): (System, Option<Tun>),
+        usage: Rc<RefCell<Usage>>,
+        hub: Option<Hub>,
+    ) -> Self {
         let (tell, heard) = mpsc::unbounded_channel();
         Self {
             networks: Networks::new(tell),
-            rules: Rules::new(&config),
+            rules: Rules::new(&config, hub.is_some()),
             naming: Naming::new(&config),
             portals: Portals::default(),
-            options: socket_options(),
+            options: (hub.is_none() && tun.is_some()).then(socket_options).flatten(),
+            switch: tun.is_none().then(Switch::default),
             multipath: None,
-            usage: Usage::open(&asked.dir),
+            usage,
+            hub,
             sensors: Sensors::new(asked.run_dir.join("facts")),
             moving: Moving::new(&asked.dir),
             asked,
@@ -148,17 +175,24 @@ impl Direct {
         }
     }
 
-    async fn run(&mut self, mut socket: ControlSocket) -> anyhow::Result<()> {
+    /// `signals`: absent where somebody else hears them.
+    async fn run(
+        &mut self,
+        requests: &mut mpsc::Receiver<Asked>,
+        mut signals: Option<Signals>,
+    ) -> anyhow::Result<()> {
         self.set_up().await?;
         let mut watch = Watch::start()?;
-        let mut signals = Signals::new()?;
         self.on_networks(watch.next().await?).await?;
+        self.follow_links().await;
         self.on_time();
         self.apply();
         self.open_or_close().await?;
         // Only now: what came in before the rules were set would be taken for another connection after.
-        self.moving
-            .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
+        if self.is_plain() {
+            self.moving
+                .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
+        }
         self.follow_multipath().await;
         self.system.undo_left().await;
         loop {
@@ -185,14 +219,19 @@ impl Direct {
                     self.on_told(told);
                     Next::Continue
                 }
-                Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
+                Some(asked) = requests.recv() => self.on_asked(asked).await,
+                () = Hub::next(&mut self.hub) => {
+                    self.on_tunnel().await?;
+                    Next::Continue
+                }
                 () = tokio::time::sleep_until(deadline) => Next::Continue,
-                reload = signals.next() => if reload { self.reload_and_log().await } else { Next::End },
+                reload = heard(&mut signals) => if reload { self.reload_and_log().await } else { Next::End },
             };
             if self.retry_at.is_some_and(|at| at <= self.now()) {
                 self.retry_at = None;
                 self.on_networks(self.seen.clone()).await?;
             }
+            self.follow_links().await;
             self.on_time();
             self.apply();
             self.open_or_close().await?;
@@ -206,11 +245,17 @@ impl Direct {
     /// The interface with its addresses, and the rules that lead into it what has no mark.
     async fn set_up(&mut self) -> anyhow::Result<()> {
         let interface = self.config.interface.0.clone();
+        if self.switch.is_some() {
+            self.system
+                .bridge(&interface)
+                .await
+                .context("dataplane = \"openvswitch\" needs Open vSwitch (Debian: openvswitch-switch), which has to run")?;
+        }
         if self.config.direct.forward {
             self.system.sysctl("net/ipv4/ip_forward", "1")?;
             self.system.forward_ipv6()?;
         }
-        if self.config.direct.mptcp {
+        if self.config.direct.mptcp && self.is_plain() {
             self.multipath = Multipath::start(&mut self.system);
         }
         self.set_rules()?;
@@ -237,6 +282,11 @@ impl Direct {
         Ok(())
     }
 
+    /// Whether programs choose, and MPTCP and peers take part: not where a tunnel is to be kept to, nor where a switch has the flows.
+    fn is_plain(&self) -> bool {
+        self.hub.is_none() && self.switch.is_none()
+    }
+
     fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -250,6 +300,7 @@ impl Direct {
             self.portals.poll_timeout(),
             self.retry_at,
             self.rules_wait_until,
+            self.switch.as_ref().map(Switch::poll_timeout),
         ]
         .into_iter()
         .flatten()
@@ -294,12 +345,17 @@ impl Direct {
             }
         }
         self.fit_mtu();
-        self.moving.keep_links(&self.networks);
+        if self.is_plain() {
+            self.moving.keep_links(&self.networks);
+        }
         Ok(())
     }
 
-    /// Moves what can be moved from a network that is gone.
+    /// Moves what can be moved from a network that is gone, unless only the user is to say so.
     fn rescue(&mut self, number: u8, why: &str, keep: Duration) {
+        if self.config.direct.moves == Moves::Asked {
+            return;
+        }
         let now = self.now();
         self.decide(now);
         self.tell_moving();
@@ -317,7 +373,8 @@ impl Direct {
     pub(super) fn release(&mut self, number: u8, keep: Duration) {
         let now = self.now();
         let (moving, networks) = (&self.moving, &self.networks);
-        self.releases.start(number, now, keep, |connection, number| {
+        let how = (keep, self.tracking());
+        self.releases.start(number, now, how, |connection, number| {
             moving.holds(connection, number, networks)
         });
     }
@@ -336,7 +393,11 @@ impl Direct {
             .context("there are too many networks: exclude some")?;
         prepare_interface(&mut self.system, &network.name);
         let own = self.config.direct.own();
-        self.system.network_table(number, &network, &own).await?;
+        // With a hub, no address leads past it, but rules alone.
+        let by_address = self.hub.is_none();
+        self.system
+            .network_table(number, &network, &own, by_address)
+            .await?;
         let kept_address = before.as_ref().is_none_or(|before| {
             before
                 .addresses
@@ -361,16 +422,20 @@ impl Direct {
 
     /// Applications must not send what a network cannot carry: the smallest counts.
     fn fit_mtu(&mut self) {
-        let smallest = self.networks.present().map(|(_, network)| network.mtu).min();
+        let hub = self.hub.as_ref();
+        let hub = hub.map(|hub| hub.tunnel.as_ref().map_or(self.config.mtu.0, |tunnel| tunnel.mtu));
+        let networks = self.networks.present().map(|(_, network)| network.mtu);
+        let smallest = networks.chain(hub.map(u32::from)).min();
         let mtu =
             u16::try_from(smallest.unwrap_or(u32::from(FIRST_MTU)).clamp(1280, 65_535)).unwrap_or(FIRST_MTU);
         if mtu != self.mtu {
-            match self.tun.set_mtu(mtu) {
+            let set = match &self.tun {
+                Some(tun) => tun.set_mtu(mtu).map_err(anyhow::Error::new),
+                None => set_mtu(&self.config.interface.0, mtu).map_err(anyhow::Error::new),
+            };
+            match set {
                 Ok(()) => self.mtu = mtu,
-                Err(error) => tracing::warn!(
-                    error = format!("{:#}", anyhow!(error)),
-                    "the interface keeps its MTU"
-                ),
+                Err(error) => tracing::warn!(error = format!("{error:#}"), "the interface keeps its MTU"),
             }
         }
     }
@@ -411,7 +476,7 @@ impl Direct {
 
     /// Tells the rules all that is known.
     fn decide(&mut self, now: Instant) {
-        let (usage, config, known) = (&self.usage, &self.config, self.sensors.known());
+        let (usage, config, known) = (self.usage.borrow(), &self.config, self.sensors.known());
         let facts = |name: &str| {
             let set = config.network(name);
             NetworkFacts {
@@ -420,9 +485,14 @@ impl Direct {
                 signal: known.signals.get(name).copied(),
             }
         };
+        let mut candidates = self.networks.candidates(config, facts);
+        let tunnel = self.tunnel().map(Tunnel::candidate);
+        if let Some(switch) = &self.switch {
+            candidates.retain(|id, _| u8::try_from(id.0).is_ok_and(|number| switch.reaches(number)));
+        }
+        candidates.extend(tunnel.map(|tunnel| (NetworkId(u32::from(TUNNEL)), tunnel)));
         self.rules.handle_facts(known.device);
-        self.rules
-            .handle_networks(self.networks.candidates(config, facts), now);
+        self.rules.handle_networks(candidates, now);
     }
 
     /// Looks what every network has carried.
@@ -430,7 +500,7 @@ impl Direct {
         match traffic() {
             Ok(counted) => {
                 self.networks.handle_counters(&counted, now);
-                self.usage.handle_counters(&counted, now);
+                self.usage.borrow_mut().handle_counters(&counted, now);
             }
             Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
         }
@@ -455,20 +525,30 @@ impl Direct {
             self.release(number, Duration::ZERO);
         }
         let (moving, networks) = (&self.moving, &self.networks);
-        self.releases.handle_timeout(now, |connection, number| {
+        let tracking = self.tracking();
+        self.releases.handle_timeout(now, tracking, |connection, number| {
             moving.holds(connection, number, networks)
         });
     }
 
     /// What the kernel should be told now.
     fn ruleset(&self) -> Ruleset {
-        self.rules
-            .ruleset(&self.config, &self.networks, self.naming.is_on())
+        let mut ruleset = self
+            .rules
+            .ruleset(&self.config, &self.networks, self.naming.is_on());
+        if let Some(tunnel) = self.tunnel() {
+            ruleset.own.extend(&tunnel.addresses);
+            ruleset.networks.push(tunnel.port(&self.config.interface.0));
+        }
+        ruleset
     }
 
     fn set_rules(&mut self) -> anyhow::Result<()> {
         let ruleset = self.ruleset();
-        if self.rules.applied() != Some(&ruleset) {
+        if self.switch.is_some() {
+            self.set_flows(&ruleset).context("cannot set the flows")?;
+            self.rules.set_applied(ruleset);
+        } else if self.rules.applied() != Some(&ruleset) {
             let elements = self.naming.elements(self.now());
             self.system
                 .nft_table(TABLE, &ruleset.body(&elements, self.naming.ports()))
@@ -508,12 +588,14 @@ impl Direct {
     /// Leads into the interface what some network can carry; of the rest, programs hear at once that there is no way.
     async fn open_or_close(&mut self) -> anyhow::Result<()> {
         for ipv6 in [false, true] {
-            let is_open = self.networks.carries(ipv6);
+            let address = self.tunnel().and_then(|tunnel| tunnel.address(ipv6));
+            let is_open = self.networks.carries(ipv6) || address.is_some();
             if self.is_open[usize::from(ipv6)] == Some(is_open) {
                 continue;
             }
             let result = if is_open {
-                self.system.tunnel_route(&self.config.interface.0, ipv6).await
+                let interface = &self.config.interface.0;
+                self.system.tunnel_route(interface, ipv6, address).await
             } else {
                 self.system.close_tunnel(&self.config.interface.0, ipv6).await
             };
@@ -532,6 +614,12 @@ impl Direct {
         let (answer, next) = match asked.request {
             Request::Status => (Ok(self.status()), Next::Continue),
             Request::Explain { flow } => (self.explain(&flow), Next::Continue),
+            Request::Move { .. } if self.switch.is_some() => (
+                Err(anyhow!(
+                    "flows are moved by nftables alone: take dataplane = \"openvswitch\" out"
+                )),
+                Next::Continue,
+            ),
             Request::Move { flow, to, through } => {
                 let wanted = (flow.as_str(), to.as_str(), through.as_deref());
                 let now = self.now();
@@ -554,42 +642,13 @@ impl Direct {
         let _ = asked.answer.send(answer);
         next
     }
+}
 
-    async fn reload_and_log(&mut self) -> Next {
-        log_reload(self.reload().await);
-        Next::Continue
-    }
-
-    /// Applies the configuration file without dropping flows; returns what waits for a restart.
-    async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
-        let mut fresh = self.asked.load_config()?;
-        if let Some(problem) = fresh.unfit_for_direct() {
-            bail!("client.toml: {problem}");
-        }
-        let (old, new) = (&self.config, &fresh);
-        let fixed = [
-            ("interface", old.interface != new.interface),
-            ("dns", old.dns != new.dns),
-            ("direct.address", old.direct.address != new.direct.address),
-            ("direct.address6", old.direct.address6 != new.direct.address6),
-            ("direct.mptcp", old.direct.mptcp != new.direct.mptcp),
-            ("direct.forward", old.direct.forward != new.direct.forward),
-            (
-                "direct.probe_every",
-                old.direct.probe_every != new.direct.probe_every,
-            ),
-        ];
-        let restart = differing(&fixed);
-        fresh.interface = old.interface.clone();
-        fresh.dns = old.dns;
-        (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
-        self.asked.log.set(fresh.log.as_ref())?;
-        self.moving.listen(fresh.direct.peer_port.map(NonZeroU16::get))?;
-        self.rules = self.rules.with(&fresh);
-        self.naming.handle_config(&fresh);
-        self.config = fresh;
-        self.on_networks(self.seen.clone()).await?;
-        Ok(restart)
+/// Waits for a signal, if this is who hears them; true: reload, false: end.
+async fn heard(signals: &mut Option<Signals>) -> bool {
+    match signals {
+        Some(signals) => signals.next().await,
+        None => std::future::pending().await,
     }
 }
 

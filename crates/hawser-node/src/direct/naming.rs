@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::anyhow;
-use hawser_linux::direct::{Elements, TABLE};
+use hawser_linux::direct::{Elements, TABLE, TUNNEL};
 use hawser_proto::names::{Choices, Learned, Names, Reason, normal};
 use hawser_proto::session::NetworkId;
 use hawser_units::{Duration, Instant};
@@ -200,21 +200,30 @@ impl Direct {
 
     /// Who is asked for a name, in order, and why.
     fn places(&self, name: &str, chosen: Option<NetworkId>) -> (Vec<Place>, Reason) {
+        let has_hub = self.hub.is_some();
         let mut default: Vec<_> = self
             .networks
             .all()
-            .filter(|(_, known)| known.is_alive())
+            .filter(|(_, known)| known.is_alive() && !has_hub)
             .map(|(number, known)| {
                 let trip = known.probe.as_ref().and_then(Probe::round_trip);
                 (trip.unwrap_or(Duration::MAX), number)
             })
             .collect();
         default.sort_unstable();
-        let domains = self.networks.present().flat_map(|(number, network)| {
-            let own = self.naming.servers.of(&network.name, network.index).domains;
-            own.into_iter()
-                .map(move |pattern| (NetworkId(u32::from(number)), pattern))
-        });
+        if has_hub {
+            default = vec![(Duration::ZERO, TUNNEL)];
+        }
+        // With a hub, it is not for a network to say which names are asked past it.
+        let domains = self
+            .networks
+            .present()
+            .filter(|_| !has_hub)
+            .flat_map(|(number, network)| {
+                let own = self.naming.servers.of(&network.name, network.index).domains;
+                own.into_iter()
+                    .map(move |pattern| (NetworkId(u32::from(number)), pattern))
+            });
         let choices = Choices {
             rules: self.rules.networks_of_rules(&self.config),
             domains: domains.collect(),
@@ -226,6 +235,9 @@ impl Direct {
         let (order, reason) = self.naming.names.order(name, chosen, &choices);
         let place = |id: &NetworkId| {
             let number = u8::try_from(id.0).ok()?;
+            if number == TUNNEL {
+                return Some(self.tunnel()?.place(&self.config.interface.0));
+            }
             let (_, known) = self.networks.all().find(|(other, _)| *other == number)?;
             self.naming
                 .place(number, known, &self.config)
@@ -249,7 +261,7 @@ impl Direct {
                 json!({
                     "name": name,
                     "address": address,
-                    "network": self.networks.name(u8::try_from(heard.network.0).unwrap_or(0)),
+                    "network": self.name_of_network(u8::try_from(heard.network.0).unwrap_or(0)),
                     "seconds": heard.until.since(now).as_secs(),
                     "why": self.why_asked(reason),
                 })
@@ -269,6 +281,13 @@ impl Direct {
         json!(known)
     }
 
+    fn name_of_network(&self, number: u8) -> &str {
+        match number {
+            TUNNEL => &self.config.interface.0,
+            _ => self.networks.name(number),
+        }
+    }
+
     fn why_asked(&self, reason: Reason) -> String {
         match reason {
             Reason::Chosen => "its program chose this network".to_owned(),
@@ -277,6 +296,7 @@ impl Direct {
                 format!("the rule for {}", rule.unwrap_or_default())
             }
             Reason::Domain => "its domain is this network's own".to_owned(),
+            Reason::Default if self.hub.is_some() => "no rule is for it".to_owned(),
             Reason::Default => "no rule is for it, and this network answers soonest".to_owned(),
         }
     }

@@ -1,5 +1,7 @@
 //! What follows when a quota runs out: a word to the user, and a network that is shut.
 
+use std::rc::Rc;
+
 use hawser_proto::quota::Level;
 use hawser_units::Duration;
 
@@ -12,6 +14,7 @@ impl Direct {
         let names: Vec<_> = self.networks.all().map(|(_, known)| known.name.clone()).collect();
         let changed = self
             .usage
+            .borrow_mut()
             .poll_levels(names.iter().map(String::as_str), &self.config);
         for (name, level) in changed {
             match notice(level, self.config.network(&name).quota_action) {
@@ -19,10 +22,10 @@ impl Direct {
                 None => tracing::info!(network = name, "its quota is free again"),
             }
         }
-        let (usage, config) = (&self.usage, &self.config);
+        let (usage, config) = (Rc::clone(&self.usage), &self.config);
         let shut = self
             .networks
-            .shut(|name| usage.is_shut(name, &config.network(name)));
+            .shut(|name| usage.borrow().is_shut(name, &config.network(name)));
         for number in shut {
             let name = self.networks.name(number);
             if self.config.network(name).quota_action == QuotaAction::Stop {
@@ -38,7 +41,7 @@ impl Direct {
         known
             .filter_map(|name| {
                 let set = self.config.network(name);
-                let text = notice(self.usage.level(name, &set), set.quota_action)?;
+                let text = notice(self.usage.borrow().level(name, &set), set.quota_action)?;
                 Some(format!("{name}: {text}"))
             })
             .collect()

@@ -10,6 +10,8 @@ use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::{MARK, NETWORK_MASK};
 use hawser_units::{Duration, Instant};
 
+use super::switch::Tracking;
+
 /// Networks whose established connections will be let go, and when.
 #[derive(Debug, Default)]
 pub(super) struct Releases {
@@ -24,11 +26,11 @@ impl Releases {
         &mut self,
         number: u8,
         now: Instant,
-        keep: Duration,
+        (keep, tracking): (Duration, Tracking),
         holds: impl Fn(&Connection, u8) -> bool,
     ) {
         let let_go = |connection: &Connection| !connection.is_established_tcp() && !holds(connection, number);
-        release(number, let_go);
+        release(number, tracking, let_go);
         self.due.insert(number, now + keep);
     }
 
@@ -41,18 +43,23 @@ impl Releases {
         self.due.values().min().copied()
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant, holds: impl Fn(&Connection, u8) -> bool) {
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        tracking: Tracking,
+        holds: impl Fn(&Connection, u8) -> bool,
+    ) {
         self.due.retain(|number, due| {
             if *due <= now {
-                release(*number, |connection| !holds(connection, *number));
+                release(*number, tracking, |connection| !holds(connection, *number));
             }
             *due > now
         });
     }
 }
 
-fn release(number: u8, which: impl Fn(&Connection) -> bool) {
-    let connections = match conntrack::list(MARK | u32::from(number), NETWORK_MASK) {
+fn release(number: u8, tracking: Tracking, which: impl Fn(&Connection) -> bool) {
+    let connections = match tracking.list(MARK | u32::from(number), NETWORK_MASK) {
         Ok(connections) => connections,
         Err(error) => {
             tracing::warn!(%error, "flows of a dead network are not let go");
@@ -61,7 +68,7 @@ fn release(number: u8, which: impl Fn(&Connection) -> bool) {
     };
     let mut count = 0;
     for connection in connections.iter().filter(|connection| which(connection)) {
-        if let Err(error) = conntrack::forget(connection) {
+        if let Err(error) = tracking.forget(connection) {
             tracing::debug!(%error, ?connection, "a flow is not let go");
         }
         if connection.is_established_tcp() {

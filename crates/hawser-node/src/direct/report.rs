@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use hawser_linux::conntrack::{self, Connection};
-use hawser_linux::direct::{MARK, MARK_MASK, mark, read_mark};
+use hawser_linux::conntrack::Connection;
+use hawser_linux::direct::{MARK, MARK_MASK, TUNNEL, mark, read_mark};
 use hawser_proto::policy::Kind;
 use hawser_proto::reachability::State;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ impl Direct {
 
     pub(super) fn status(&self) -> Value {
         let mut flows = BTreeMap::new();
-        for connection in conntrack::list(MARK, MARK_MASK).unwrap_or_default() {
+        for connection in self.tracking().list(MARK, MARK_MASK).unwrap_or_default() {
             if let Some((number, _)) = read_mark(connection.mark) {
                 *flows.entry(number).or_insert(0_u64) += 1;
             }
@@ -44,7 +44,9 @@ impl Direct {
             "state": self.state(),
             "interface": self.config.interface.0,
             "inner": self.config.direct.own(),
+            "tunnel": self.hub.as_ref().map(|hub| hub.tunnel.is_some()),
             "mtu": self.mtu,
+            "dataplane": if self.switch.is_some() { "openvswitch" } else { "nftables" },
             "socket_option": self.options.is_some(),
             "mptcp": self.multipath.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
@@ -114,23 +116,29 @@ impl Direct {
             "capacity_bps": known.meter.peak().map(hawser_units::Rate::as_bps),
             "flows": flows,
             "mptcp": self.multipath.as_ref().and_then(|multipath| multipath.part(number)),
-            "usage": self.usage.report(&known.name, &self.config.network(&known.name)),
+            "usage": self.usage.borrow().report(&known.name, &self.config.network(&known.name)),
         })
     }
 
     /// The flows whose description contains the text, with their network and the reason.
     pub(super) fn explain(&self, wanted: &str) -> anyhow::Result<Value> {
-        let connections = conntrack::list(MARK, MARK_MASK).context("cannot read the kernel's connections")?;
+        let connections = self
+            .tracking()
+            .list(MARK, MARK_MASK)
+            .context("cannot read the kernel's connections")?;
         let flows: Vec<_> = connections
             .iter()
             .map(|connection| (self.described(connection), connection))
             .filter(|(description, _)| description.contains(wanted))
             .take(MOST_FLOWS)
             .filter_map(|(description, connection)| {
-                let (number, reason) = read_mark(connection.mark)?;
+                let Some((number, reason)) = read_mark(connection.mark) else {
+                    return self.through_hub(description, connection);
+                };
                 let moved = self.moving.tell(connection, &self.networks, self.now());
                 Some(json!({
                     "flow": description,
+                    "via": "direct",
                     "network": self.networks.name(number),
                     "why": moved.unwrap_or_else(|| self.rules.why(reason, &self.config)),
                     "established": connection.is_assured,
@@ -138,6 +146,19 @@ impl Direct {
             })
             .collect();
         Ok(json!({ "role": "direct", "flows": flows, "names": self.explain_names(wanted) }))
+    }
+
+    /// A flow through the tunnel beside; `None` where that is not what the mark says.
+    fn through_hub(&self, description: String, connection: &Connection) -> Option<Value> {
+        let [_, _, reason, number] = connection.mark.to_be_bytes();
+        (number == TUNNEL).then(|| {
+            json!({
+                "flow": description,
+                "via": "hub",
+                "via_why": self.rules.why(reason, &self.config),
+                "established": connection.is_assured,
+            })
+        })
     }
 
     /// With the name behind the address, where it is known.
@@ -171,7 +192,8 @@ fn kind(kind: Kind) -> &'static str {
 
 pub(super) fn describe(connection: &Connection) -> String {
     let protocol = match connection.protocol {
-        1 | 58 => "icmp".to_owned(),
+        // As with a hub: its numbers are no ports.
+        1 | 58 => return format!("icmp {} -> {}", connection.from.ip(), connection.to.ip()),
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
         other => format!("protocol {other}"),

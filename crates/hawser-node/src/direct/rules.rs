@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, reason};
+use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, TUNNEL, reason};
 use hawser_linux::netlink::{self, NextHop};
 use hawser_proto::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
 use hawser_proto::names::Set;
@@ -15,7 +15,7 @@ use hawser_units::Instant;
 
 use super::networks::Networks;
 use crate::client::overlap;
-use crate::config::{ClientConfig, NetworkChoice};
+use crate::config::{ClientConfig, NetworkChoice, RuleConfig, Via};
 
 /// The rules in their order: those of the configuration, then intents, then the default.
 pub(super) struct Rules {
@@ -26,6 +26,8 @@ pub(super) struct Rules {
     /// Descriptions of all rules that have ever been there, by reason: flows may be older than the configuration.
     told: Vec<String>,
     applied: Option<Ruleset>,
+    /// The tunnel takes what no rule sends past it, and programs choose nothing.
+    has_hub: bool,
 }
 
 struct Line {
@@ -36,22 +38,29 @@ struct Line {
 }
 
 impl Rules {
-    pub(super) fn new(config: &ClientConfig) -> Self {
-        Self::remembering(config, Vec::new(), None)
+    pub(super) fn new(config: &ClientConfig, has_hub: bool) -> Self {
+        Self::remembering(config, Vec::new(), None, has_hub)
     }
 
     /// The same after the configuration has changed.
     pub(super) fn with(&mut self, config: &ClientConfig) -> Self {
-        Self::remembering(config, std::mem::take(&mut self.told), self.applied.take())
+        let told = std::mem::take(&mut self.told);
+        Self::remembering(config, told, self.applied.take(), self.has_hub)
     }
 
-    fn remembering(config: &ClientConfig, told: Vec<String>, applied: Option<Ruleset>) -> Self {
+    fn remembering(
+        config: &ClientConfig,
+        told: Vec<String>,
+        applied: Option<Ruleset>,
+        has_hub: bool,
+    ) -> Self {
         let mut rules = Self {
             lines: Vec::new(),
-            machine: Assignment::new(wishes(config, &[])),
+            machine: Assignment::new(wishes(config, &[], has_hub)),
             names: Vec::new(),
             told,
             applied,
+            has_hub,
         };
         rules.write_lines(config);
         rules
@@ -69,7 +78,7 @@ impl Rules {
             };
             self.lines.push(line);
         }
-        for intent in Intent::ALL {
+        for intent in intents(self.has_hub) {
             let flows = Match {
                 intent: Some(intent),
                 ..Match::default()
@@ -110,6 +119,7 @@ impl Rules {
             reason::MOVED => "it was moved here".to_owned(),
             reason::NAMED => "this network's resolver gave the private address".to_owned(),
             reason::MULTIPATH => "it is a subflow of an MPTCP connection, which uses all networks".to_owned(),
+            reason::DEFAULT if self.has_hub => "no rule is for it".to_owned(),
             reason::DEFAULT => format!(
                 "no rule is for it, and flows are shared out {}",
                 how(config.direct.spread.0)
@@ -139,7 +149,7 @@ impl Rules {
                 .all()
                 .map(|(number, known)| (number, known.name.as_str()))
                 .collect();
-            self.machine = Assignment::new(wishes(config, &numbered));
+            self.machine = Assignment::new(wishes(config, &numbered, self.has_hub));
             self.names = names;
         }
     }
@@ -305,35 +315,63 @@ fn how(measure: Measure) -> &'static str {
 }
 
 /// What each line wants, with names turned into networks.
-fn wishes(config: &ClientConfig, names: &[(u8, &str)]) -> Vec<Wish> {
-    let spread = |measure| Wish {
+fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wish> {
+    let always = |way| Wish {
         when: Conditions::default(),
-        way: Way::Spread(Vec::new(), measure),
+        way,
         strict: false,
     };
-    let rules = config.rules.iter().map(|rule| {
-        let among = selectors(&rule.networks, names);
-        let way = match rule.spread {
-            // A rule whose networks have never been there is for none, and not for all.
-            Some(measure) if rule.networks.is_empty() || !among.is_empty() => Way::Spread(among, measure.0),
-            _ => Way::Prefer(among),
-        };
-        Wish {
-            when: rule.when.clone(),
-            way,
-            strict: rule.strict,
-        }
+    let rules = config.rules.iter().map(|rule| Wish {
+        when: rule.when.clone(),
+        way: match rule.via(has_hub) {
+            Via::Hub => through_hub(),
+            Via::Direct => over_networks(rule, config, names, has_hub),
+        },
+        strict: rule.strict,
     });
-    let intents = Intent::ALL.map(|intent| match intent {
+    let spread = |measure| Way::Spread(Vec::new(), measure);
+    let intents = intents(has_hub).map(|intent| match intent {
         Intent::Bulk => spread(Measure::Capacity),
         // What must arrive goes where it arrives soonest: a flow has one network here, and copies need a hub.
         Intent::Interactive | Intent::Realtime | Intent::Redundant => spread(Measure::RoundTrip),
         Intent::Cheap => spread(Measure::Cost),
     });
+    let default = if has_hub {
+        through_hub()
+    } else {
+        spread(config.direct.spread.0)
+    };
     rules
-        .chain(intents)
-        .chain([spread(config.direct.spread.0)])
+        .chain(intents.map(always))
+        .chain([always(default)])
         .collect()
+}
+
+/// Programs have a say where no tunnel is to be kept to.
+fn intents(has_hub: bool) -> impl Iterator<Item = Intent> {
+    Intent::ALL.into_iter().filter(move |_| !has_hub)
+}
+
+fn through_hub() -> Way {
+    Way::Prefer(vec![Selector::Network(NetworkId(u32::from(TUNNEL)))])
+}
+
+fn over_networks(rule: &RuleConfig, config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Way {
+    let is_for_all = rule.networks.is_empty();
+    let among = if is_for_all && has_hub {
+        // By number: the tunnel is none of them.
+        let all = names.iter();
+        all.map(|(number, _)| Selector::Network(NetworkId(u32::from(*number))))
+            .collect()
+    } else {
+        selectors(&rule.networks, names)
+    };
+    let spread = rule.spread.or(is_for_all.then_some(config.direct.spread));
+    match spread {
+        // A rule whose networks have never been there is for none, and not for all.
+        Some(measure) if !among.is_empty() || is_for_all && !has_hub => Way::Spread(among, measure.0),
+        _ => Way::Prefer(among),
+    }
 }
 
 fn selectors(choices: &[NetworkChoice], names: &[(u8, &str)]) -> Vec<Selector> {

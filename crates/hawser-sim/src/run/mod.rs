@@ -1,7 +1,8 @@
 //! A scenario in virtual time, with the lab's report.
 //!
 //! Topology: one client and one server, joined by the scenario's networks, each a pair of links; what lies behind the networks takes no
-//! time, as in the lab. `single:<network>` and `mptcp` run modelled TCP over them; `hub` puts both halves of the tunnel in between, the
+//! time, as in the lab. `single:<network>`, `direct` and `mptcp` run modelled TCP over them (`direct`: a network for each conversation, see
+//! `run/direct.rs`); `hub` puts both halves of the tunnel in between, the
 //! daemon's own machines of `hawser-proto` (see `run/tunnel.rs`).
 //!
 //! Scope: every workload and event of a scenario, and networks whose last hop is the air (`run/air.rs`). Limitations: events of such a network change
@@ -9,6 +10,7 @@
 //! reached here and not in the lab; a network without emulation is a 10 Gbit/s cable of 20 us.
 
 mod air;
+mod direct;
 mod offload;
 mod tunnel;
 mod workload;
@@ -38,8 +40,13 @@ pub enum RunError {
     #[error("the scenario has no network; write at least one [[network]]")]
     NoNetwork,
     /// The way is not simulated.
-    #[error("via {0:?} is not simulated yet; use hub, mptcp or single:<network>")]
+    #[error("via {0:?} is not simulated yet; use hub, direct, mptcp or single:<network>")]
     Via(String),
+    /// Nothing here begins anew.
+    #[error(
+        "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser lab"
+    )]
+    DirectEvents,
     /// The network of `single:<network>` is not in the scenario.
     #[error("via single:{0}: the scenario has no such network")]
     Network(String),
@@ -239,12 +246,12 @@ impl World {
         };
         match via {
             Via::Hub => world.add_tunnel(ends.0),
-            Via::Mptcp => world.add_ways(0..scenario.networks.len()),
+            Via::Mptcp | Via::Direct => world.add_ways(0..scenario.networks.len()),
             Via::Single(name) => {
                 let index = network_named(scenario, name)?;
                 world.add_ways(index..index + 1);
             }
-            Via::Direct | Via::DirectMptcp | Via::Peer | Via::Repeater | Via::Tool(_) => {
+            Via::DirectMptcp | Via::Peer | Via::Repeater | Via::Tool(_) => {
                 return Err(RunError::Via(via.label()));
             }
         }

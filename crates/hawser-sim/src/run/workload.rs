@@ -4,6 +4,7 @@ use hawser_netem::report::{BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, qua
 use hawser_netem::scenario::{Beside, Direction, Scenario, Via, Workload};
 use hawser_units::Instant;
 
+use super::direct::Turns;
 use super::{RunError, World};
 use crate::app::{Cbr, DatagramSink, Echo, Meter, Pinger, TcpSink, TcpSource, Video};
 use crate::host::{Application, End, Host, SocketId, Way, join};
@@ -17,6 +18,7 @@ pub(super) struct Running {
     workload: Workload,
     is_multipath: bool,
     is_tunnelled: bool,
+    /// Of the conversation that is opened.
     ways: Vec<(Way, Way)>,
     /// Source and sink of each conversation.
     conversations: Vec<(Place, Place)>,
@@ -43,6 +45,7 @@ pub(super) fn start(
     let end = world.start + scenario.duration;
     let mut flow = 0;
     let mut running = Vec::new();
+    let mut turns = (*via == Via::Direct).then(|| Turns::new(scenario)).transpose()?;
     for (index, workload) in scenario.workloads.iter().enumerate() {
         let beside = scenario.beside.get(&index);
         let mut started = Running {
@@ -64,6 +67,9 @@ pub(super) fn start(
         };
         for _ in 0..count {
             flow += 1;
+            if let Some(turns) = turns.as_mut().filter(|_| beside.is_none()) {
+                started.ways = vec![world.ways[turns.next(workload)]];
+            }
             started.open(world, FlowId(flow))?;
         }
         running.push(started);

@@ -4,6 +4,7 @@ mod conditions;
 mod link_events;
 mod multipath;
 mod names;
+mod openvswitch;
 mod portals;
 mod quota;
 mod world;

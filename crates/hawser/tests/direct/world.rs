@@ -140,7 +140,13 @@ impl World {
     pub(crate) fn hawser(&self, arguments: &[&str]) -> Command {
         let mut command = self.client.command(env!("CARGO_BIN_EXE_hawser"));
         command.args(arguments).arg("--run-dir").arg(self.run_dir());
+        command.env("OVS_RUNDIR", self.switch_dir());
         command
+    }
+
+    /// Where a switch of this world is, if there is one.
+    pub(crate) fn switch_dir(&self) -> PathBuf {
+        self.dir.path().join("switch")
     }
 
     /// A running daemon; it is killed with this test. Waits until both networks are watched and answer.
@@ -163,6 +169,7 @@ impl World {
             env!("CARGO_BIN_EXE_hawser"),
         ]);
         command.args(["up", "--direct", "--foreground", "--log", "debug"]);
+        command.env("OVS_RUNDIR", self.switch_dir());
         command
             .arg("--run-dir")
             .arg(self.run_dir())

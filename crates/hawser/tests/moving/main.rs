@@ -139,6 +139,33 @@ fn a_download_survives_the_end_of_its_network_and_of_the_next() {
     }
 }
 
+#[test]
+fn with_move_asked_a_flow_stays_on_its_dead_network_until_somebody_asks() {
+    let Some(world) = World::new() else { return };
+    world.write_config("client", "[direct]\nmove = \"asked\"\nkeep_flows = \"20s\"\n");
+    let _daemons = world.up();
+    let download = Download::start(&world.lab.client);
+    std::thread::sleep(Duration::from_secs(1));
+    let from = world.network_of(FLOW);
+    silence(&world, &from, true);
+    world.wait_until("its gateway is silent", || {
+        let status = world.ask("client", &["status"]);
+        let networks = status["networks"].as_array().cloned().unwrap_or_default();
+        networks
+            .iter()
+            .any(|network| network["name"] == from.as_str() && network["state"] == "silent")
+    });
+    // By itself, it would go on within this time.
+    std::thread::sleep(Duration::from_secs(2));
+    let received = download.received();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(download.received(), received, "it went on by itself");
+    assert_eq!(world.network_of(FLOW), from);
+    world.move_to(FLOW, other(&from));
+    world.wait_until("it goes on", || download.received() > received + 1_000_000);
+    assert_eq!(download.trouble(), None, "{}", world.logs());
+}
+
 /// Swallows everything at the far end of a network.
 fn silence(world: &World, network: &str, is_on: bool) {
     let device = if network == "wifi" { "gw1" } else { "gw2" };

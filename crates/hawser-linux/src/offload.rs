@@ -1,0 +1,63 @@
+//! Whether a device joins the packets it receives into large ones, which what reads whole frames from it has no room for.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Whether `device` joins packets (generic receive offload).
+///
+/// # Errors
+/// There is no such device, or it does not know of it.
+pub(crate) fn joins_packets(device: &str) -> io::Result<bool> {
+    ethtool(device, GET_GRO, 0).map(|value| value != 0)
+}
+
+/// Has `device` join packets, or not.
+///
+/// # Errors
+/// There is no such device, or no right to change it.
+pub(crate) fn set_joins_packets(device: &str, joins: bool) -> io::Result<()> {
+    ethtool(device, SET_GRO, u32::from(joins)).map(drop)
+}
+
+fn ethtool(device: &str, command: u32, value: u32) -> io::Result<u32> {
+    let mut asked = [command, value];
+    let mut request = [0_u8; REQUEST];
+    let name = request.get_mut(..device.len());
+    name.filter(|name| name.len() < libc::IFNAMSIZ)
+        .ok_or(io::ErrorKind::InvalidInput)?
+        .copy_from_slice(device.as_bytes());
+    let pointer = std::ptr::from_mut(&mut asked) as usize;
+    request[libc::IFNAMSIZ..][..size_of::<usize>()].copy_from_slice(&pointer.to_ne_bytes());
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    // SAFETY: the buffer is as long as `struct ifreq`, points to a `struct ethtool_value`, and both outlive the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, request.as_mut_ptr()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(asked[1])
+}
+
+/// Of `struct ifreq`: a name, and a union of 24 bytes.
+const REQUEST: usize = libc::IFNAMSIZ + 24;
+/// `SIOCETHTOOL`
+const ETHTOOL: libc::c_ulong = 0x8946;
+// linux/ethtool.h
+const GET_GRO: u32 = 0x2b;
+const SET_GRO: u32 = 0x2c;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_not_there_is_an_error() {
+        for name in ["no-such-device", "", "a-name-of-more-than-fifteen-letters"] {
+            assert!(joins_packets(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_loopback_device_is_read() {
+        joins_packets("lo").expect("every machine has it");
+    }
+}

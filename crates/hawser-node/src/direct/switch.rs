@@ -1,0 +1,175 @@
+//! Open vSwitch in place of nftables: keeps a bridge's ports and flows as the rules say, and knows its connections.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Context;
+use hawser_linux::conntrack::{self, Connection};
+use hawser_linux::direct::openflow::Link;
+use hawser_linux::direct::{Ruleset, TABLE};
+use hawser_linux::netlink::{Network, NextHop};
+use hawser_linux::switch;
+use hawser_linux::udp::OUTER_MARK;
+use hawser_units::{Duration, Instant};
+use socket2::{Domain, Socket, Type};
+
+use super::Direct;
+
+/// Who tracks connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tracking {
+    Kernel,
+    Switch,
+}
+
+impl Tracking {
+    /// The connections whose mark has the value `mark` under `mask`.
+    pub(super) fn list(self, mark: u32, mask: u32) -> std::io::Result<Vec<Connection>> {
+        match self {
+            Self::Kernel => conntrack::list(mark, mask),
+            Self::Switch => switch::connections(mark, mask),
+        }
+    }
+
+    pub(super) fn forget(self, connection: &Connection) -> std::io::Result<()> {
+        match self {
+            Self::Kernel => conntrack::forget(connection),
+            Self::Switch => switch::forget(connection),
+        }
+    }
+}
+
+/// What the bridge has been told.
+#[derive(Default)]
+pub(super) struct Switch {
+    /// By number: the device, and its index, which another device of that name does not have.
+    ports: BTreeMap<u8, (String, u32)>,
+    links: BTreeMap<u8, Link>,
+    flows: String,
+    next_look: Instant,
+}
+
+impl Switch {
+    /// Whether frames can be sent to the network's gateway, of any family.
+    pub(super) fn reaches(&self, number: u8) -> bool {
+        let link = self.links.get(&number);
+        link.is_some_and(|link| link.gateways.iter().any(Option::is_some))
+    }
+
+    pub(super) fn poll_timeout(&self) -> Instant {
+        self.next_look
+    }
+}
+
+impl Direct {
+    pub(super) fn tracking(&self) -> Tracking {
+        match self.switch {
+            Some(_) => Tracking::Switch,
+            None => Tracking::Kernel,
+        }
+    }
+
+    /// Looks, now and then, where the frames of each network have to go: the kernel knows, because gateways are watched.
+    pub(super) async fn follow_links(&mut self) {
+        let now = self.now();
+        let is_due = self.switch.as_ref().is_some_and(|switch| switch.next_look <= now);
+        if !is_due {
+            return;
+        }
+        let neighbours = match self.system.neighbours().await {
+            Ok(neighbours) => neighbours,
+            Err(error) => {
+                tracing::debug!(%error, "cannot read the kernel's neighbours");
+                return;
+            }
+        };
+        let mut links = BTreeMap::new();
+        for (number, network) in self.networks.present() {
+            let Some(own) = switch::ethernet_address(&network.name) else {
+                continue;
+            };
+            let gateways = [network.v4, network.v6].map(|hop| {
+                let Some(NextHop::Gateway(gateway)) = hop else {
+                    return None;
+                };
+                let known = neighbours.get(&(network.index, gateway)).copied();
+                if known.is_none() {
+                    have_found(network, gateway);
+                }
+                known
+            });
+            links.insert(number, Link { own, gateways });
+        }
+        let all_reached = self.networks.present().all(|(number, _)| {
+            let link: Option<&Link> = links.get(&number);
+            link.is_some_and(|link| link.gateways.iter().any(Option::is_some))
+        });
+        if let Some(switch) = &mut self.switch {
+            switch.links = links;
+            switch.next_look = now + if all_reached { LOOK_EVERY } else { LOOK_SOON };
+        }
+    }
+
+    /// Gives the bridge its ports and flows, if they are others than before.
+    pub(super) fn set_flows(&mut self, ruleset: &Ruleset) -> anyhow::Result<()> {
+        let bridge = &self.config.interface.0;
+        let Some(known) = &mut self.switch else {
+            return Ok(());
+        };
+        let wanted: BTreeMap<_, _> = self
+            .networks
+            .present()
+            .filter(|(number, _)| known.links.contains_key(number))
+            .map(|(number, network)| (number, (network.name.clone(), network.index)))
+            .collect();
+        for (number, port) in known.ports.clone() {
+            if wanted.get(&number) != Some(&port) {
+                switch::remove_port(bridge, &port.0)?;
+                known.ports.remove(&number);
+            }
+        }
+        for (number, port) in wanted {
+            if let Entry::Vacant(vacant) = known.ports.entry(number) {
+                self.system.keep_frames_apart(&port.0)?;
+                switch::add_port(bridge, &port.0, number)?;
+                vacant.insert(port);
+            }
+        }
+        let inside = switch::ethernet_address(bridge).context("the bridge is gone")?;
+        let flows = ruleset.bundle(&known.links, inside);
+        if known.flows != flows {
+            self.system.nft_table(TABLE, &ruleset.guard())?;
+            switch::set_flows(bridge, &flows)?;
+            known.flows = flows;
+        }
+        Ok(())
+    }
+}
+
+/// Has the kernel look for a gateway, by a datagram that nobody waits for.
+fn have_found(network: &Network, gateway: IpAddr) {
+    let mut to = SocketAddr::new(gateway, DISCARD);
+    if let SocketAddr::V6(v6) = &mut to {
+        v6.set_scope_id(network.index);
+    }
+    let sent = open_marked(to, &network.name).and_then(|socket| socket.send_to(&[], &to.into()));
+    if let Err(error) = sent {
+        tracing::debug!(network = network.name, %gateway, %error, "its gateway is not looked for");
+    }
+}
+
+fn open_marked(to: SocketAddr, device: &str) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
+    socket.bind_device(Some(device.as_bytes()))?;
+    socket.set_mark(OUTER_MARK)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// RFC 863.
+const DISCARD: u16 = 9;
+/// A gateway's address changes with the gateway.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// While somebody waits for a gateway's first answer.
+const LOOK_SOON: Duration = Duration::from_millis(100);

@@ -1,0 +1,368 @@
+//! Flows past the hub beside flows through it: rules decide, nothing else gets out, and nothing stays behind.
+//!
+//! The server sees which way a connection took: through the hub it comes from the hub's address, past it from that of a cable.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use hawser_linux::netns::Namespace;
+
+use crate::world::{World, good, is_up, run};
+
+const SERVER: &str = "203.0.113.2";
+/// Known only to the resolver of `lte`.
+const OTHER: &str = "203.0.113.3";
+const HUB: &str = "203.0.113.1";
+const CABLES: [&str; 2] = ["10.0.10.2", "10.0.11.2"];
+const DIRECT: u16 = 8000;
+const THROUGH: u16 = 8001;
+const STRICT: u16 = 8002;
+
+const RULES: &str = r#"
+[direct]
+portal_check = "off"
+spread = "even"
+[[rule]]
+port = 8000
+via = "direct"
+[[rule]]
+port = 8002
+via = "direct"
+network = "lte"
+strict = true
+"#;
+
+/// A server that says from where it is seen, and a hub that counts what leaves the client past the tunnel though no rule sends it there.
+fn world(name: &str, config: &str) -> Option<World> {
+    let world = World::new(name)?;
+    let server = world.add_server();
+    let namespace = world.namespace("s");
+    world.ip(&namespace, &format!("addr add {OTHER}/24 dev lan"));
+    world.ip(&namespace, &format!("route add 10.0.0.0/16 via {HUB}"));
+    for port in [DIRECT, THROUGH, STRICT] {
+        serve(&server, port);
+    }
+    let mut nft = world.inside("h", "nft");
+    nft.arg(format!(
+        "add table inet leaks; add counter inet leaks stray; add counter inet leaks inner; \
+         add chain inet leaks in {{ type filter hook prerouting priority -400; }}; \
+         add rule inet leaks in iifname {{ fiber, lte }} ip daddr {SERVER} tcp dport {THROUGH} counter name stray; \
+         add rule inet leaks in iifname {{ fiber, lte }} ip daddr {SERVER} icmp type echo-request counter name stray; \
+         add rule inet leaks in iifname {{ fiber, lte }} ip saddr {{ 100.64.0.0/10 }} counter name inner"
+    ));
+    good(nft);
+    world.init();
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    // As a router that is there whether or not the hub runs.
+    let forward = "net.ipv4.ip_forward=1";
+    good({
+        let mut sysctl = world.inside("h", "sysctl");
+        sysctl.args(["-qw", forward]);
+        sysctl
+    });
+    Some(world)
+}
+
+fn serve(server: &Namespace, port: u16) {
+    let listener = server.run(|| TcpListener::bind(("0.0.0.0", port))).unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, peer)) = listener.accept() {
+            let _ = stream.write_all(format!("{}\n", peer.ip()).as_bytes());
+            std::thread::spawn(move || stream.read(&mut [0; 1]));
+        }
+    });
+}
+
+/// For which the client forwards.
+fn add_machine_behind(world: &World) -> Namespace {
+    let behind = Namespace::new().unwrap();
+    let client = world.namespace("c");
+    let address = behind.path();
+    let link = [
+        "link", "add", "home", "netns", &client, "type", "veth", "peer", "name", "home", "netns", &address,
+    ];
+    run("ip", &link);
+    world.ip(&client, "addr add 192.168.7.1/24 dev home");
+    world.ip(&client, "link set home up");
+    let mut ip = behind.command("sh");
+    ip.args([
+        "-c",
+        "ip addr add 192.168.7.2/24 dev home && ip link set home up && ip route add default via 192.168.7.1",
+    ]);
+    good(ip);
+    behind
+}
+
+/// From where the server sees a connection, and the connection.
+fn connect(world: &World, to: &str, port: u16) -> std::io::Result<(String, TcpStream)> {
+    from(&world.open("c"), to, port)
+}
+
+fn from(machine: &Namespace, to: &str, port: u16) -> std::io::Result<(String, TcpStream)> {
+    let address = SocketAddr::new(to.parse().unwrap(), port);
+    machine.run(move || {
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
+        stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+        let mut seen = [0; 64];
+        let length = stream.read(&mut seen)?;
+        Ok((String::from_utf8_lossy(&seen[..length]).trim().to_owned(), stream))
+    })
+}
+
+fn seen(world: &World, port: u16) -> String {
+    connect(world, SERVER, port).expect("a connection").0
+}
+
+fn assert_nothing_leaked(world: &World) {
+    let mut nft = world.inside("h", "nft");
+    nft.args(["list", "counters"]);
+    let listed = String::from_utf8_lossy(&good(nft).stdout).into_owned();
+    assert_eq!(listed.matches("packets 0 ").count(), 2, "{listed}");
+}
+
+#[test]
+fn rules_send_flows_past_the_hub_and_a_kill_leaves_nothing() {
+    let Some(world) = world("m", RULES) else { return };
+    let before = world.system("c");
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let mut client = world.start("c", &["up", &invitation, "--foreground", "--log", "debug"]);
+    world.wait("up", is_up);
+    world.wait("through", World::ping_hub);
+    let ways: Vec<_> = (0..4).map(|_| seen(&world, DIRECT)).collect();
+    assert!(ways.windows(2).all(|two| two[0] != two[1]), "{ways:?}");
+    assert!(ways.iter().all(|way| CABLES.contains(&way.as_str())), "{ways:?}");
+    let (way, open) = connect(&world, SERVER, THROUGH).unwrap();
+    assert_eq!(way, HUB);
+    // As a client of the hub without such rules.
+    assert!(open.local_addr().unwrap().to_string().starts_with("100.96."));
+    assert_eq!(seen(&world, STRICT), CABLES[1]);
+
+    let explain = |wanted: &str| {
+        let output = good(world.hawser("c", &["explain", wanted]));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = explain(&format!("{SERVER}:{STRICT}"));
+    assert!(
+        said.contains("  over lte because the rule for port 8002\n"),
+        "{said}"
+    );
+    let said = explain(&format!("{SERVER}:{THROUGH}"));
+    assert!(
+        said.contains("  through the hub because no rule is for it\n  class "),
+        "{said}"
+    );
+    let shown = good(world.hawser("c", &["status"])).stdout;
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    assert!(shown.contains("past the hub  state"), "{shown}");
+
+    world.ip(&world.namespace("c"), "link set lte down");
+    world.wait("without lte", |world| connect(world, SERVER, STRICT).is_err());
+    assert_eq!(seen(&world, DIRECT), CABLES[0]);
+    assert_eq!(seen(&world, THROUGH), HUB);
+    assert_nothing_leaked(&world);
+    world.ip(&world.namespace("c"), "link set lte up");
+    world.ip(
+        &world.namespace("c"),
+        "route add default via 10.0.11.1 metric 101",
+    );
+
+    client.signal("-KILL");
+    assert_ne!(world.system("c"), before);
+    good(world.hawser("c", &["down"]));
+    assert_eq!(world.system("c"), before);
+    // And once more, to its proper end.
+    let mut client = world.start("c", &["up", "--foreground"]);
+    world.wait("up again", is_up);
+    assert_eq!(seen(&world, THROUGH), HUB);
+    client.signal("-TERM");
+    assert_eq!(world.system("c"), before);
+}
+
+#[test]
+fn without_the_hub_its_flows_wait_and_go_nowhere_else() {
+    let Some(world) = world("n", RULES) else { return };
+    let invitation = world.invite();
+    let _client = world.start("c", &["up", &invitation, "--foreground"]);
+    // The hub has never answered: flows past it go, all others are refused at once.
+    world.wait("past the hub", |world| {
+        world.status("c")["direct"]["tunnel"] == false && connect(world, SERVER, DIRECT).is_ok()
+    });
+    let start = Instant::now();
+    assert!(connect(&world, SERVER, THROUGH).is_err());
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(world.status("c")["state"], "connecting");
+
+    let mut hub = world.start("h", &["hub", "run"]);
+    world.wait("up", is_up);
+    assert_eq!(seen(&world, THROUGH), HUB);
+    hub.signal("-KILL");
+    // Long enough for every path to be found dead.
+    world.wait("without paths", |world| {
+        world.status("c")["state"] == "connecting"
+    });
+    let waiting = connect(&world, SERVER, THROUGH).expect_err("nobody carries it");
+    assert!(
+        [std::io::ErrorKind::TimedOut, std::io::ErrorKind::WouldBlock].contains(&waiting.kind()),
+        "it waits, and is not refused: {waiting}"
+    );
+    assert!(CABLES.contains(&seen(&world, DIRECT).as_str()));
+    assert_nothing_leaked(&world);
+    let _hub = world.start("h", &["hub", "run"]);
+    world.wait("up again", is_up);
+    world.wait("through again", |world| {
+        connect(world, SERVER, THROUGH).is_ok_and(|(way, _)| way == HUB)
+    });
+}
+
+#[test]
+fn a_kill_switch_lets_out_what_rules_send_past_the_hub() {
+    let config = format!(
+        "kill_switch = true\n{}",
+        RULES.replace("[direct]", "[direct]\nforward = true")
+    );
+    let Some(world) = world("o", &config) else { return };
+    let behind = add_machine_behind(&world);
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let mut client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("up", is_up);
+    assert!(CABLES.contains(&seen(&world, DIRECT).as_str()));
+    assert_eq!(seen(&world, THROUGH), HUB);
+    assert!(CABLES.contains(&from(&behind, SERVER, DIRECT).unwrap().0.as_str()));
+    assert_eq!(from(&behind, SERVER, THROUGH).unwrap().0, HUB);
+    // A neighbour, who would be reached without the tunnel.
+    assert!(!world.ping("10.0.10.1"));
+    client.signal("-KILL");
+    for port in [DIRECT, THROUGH] {
+        assert!(connect(&world, SERVER, port).is_err(), "a crash opens nothing");
+    }
+    assert_nothing_leaked(&world);
+    good(world.hawser("c", &["down"]));
+    assert!(!world.system("c").contains("hawser"));
+}
+
+#[test]
+fn a_reload_changes_which_way_flows_go() {
+    let Some(world) = world("p", RULES) else { return };
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let _client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("up", is_up);
+    let (_, mut open) = connect(&world, SERVER, DIRECT).unwrap();
+    let file = world.place("c").join("client.toml");
+    // All past the hub but one port.
+    std::fs::write(
+        &file,
+        "[direct]\nportal_check = \"off\"\n[[rule]]\nport = 8000\nvia = \"hub\"\n[[rule]]\nvia = \"direct\"\nnetwork = \"fiber\"\n",
+    )
+    .unwrap();
+    let output = good(world.hawser("c", &["reload"]));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "applied\n");
+    assert_eq!(seen(&world, DIRECT), HUB);
+    assert_eq!(seen(&world, THROUGH), CABLES[0]);
+    // What was there before stays where it is.
+    open.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert_eq!(
+        open.read(&mut [0; 1]).expect_err("it is alive").kind(),
+        std::io::ErrorKind::WouldBlock
+    );
+    std::fs::write(&file, "[[rule]]\nvia = \"hub\"\nnetwork = \"lte\"\n").unwrap();
+    let refused = world.hawser("c", &["reload"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(seen(&world, DIRECT), HUB, "bad configuration changes nothing");
+    let checked = world.hawser("c", &["up"]).output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert_eq!(checked.status.code(), Some(64), "{said}");
+    assert!(
+        said.contains("client.toml:1: the tunnel to the hub uses all networks"),
+        "{said}"
+    );
+}
+
+#[test]
+fn names_are_asked_past_the_hub_only_for_rules() {
+    let rules = r#"
+dns = "networks"
+[direct]
+portal_check = "off"
+[networks.lte]
+dns = ["10.0.11.1"]
+[[rule]]
+domain = "*.example.org"
+via = "direct"
+network = "lte"
+"#;
+    let Some(world) = world("q", rules) else { return };
+    let asked_server = serve_names(&world.open("s"), SERVER, SERVER);
+    let asked_lte = serve_names(&world.open("h"), "10.0.11.1", OTHER);
+    let file = world.place("h").join("hub.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("dns = [\"{SERVER}\"]\n{text}")).unwrap();
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let _client = world.start("c", &["up", &invitation, "--foreground", "--log", "debug"]);
+    world.wait("up", is_up);
+    assert_eq!(
+        look_up(&world, "www.example.org"),
+        OTHER.parse::<IpAddr>().unwrap()
+    );
+    assert_eq!(
+        asked_lte.try_recv().unwrap(),
+        CABLES[1].parse::<IpAddr>().unwrap()
+    );
+    assert_eq!(connect(&world, OTHER, THROUGH).unwrap().0, CABLES[1]);
+    assert_eq!(
+        look_up(&world, "www.example.net"),
+        SERVER.parse::<IpAddr>().unwrap()
+    );
+    // Through the hub, and nobody else has heard of it.
+    assert_eq!(asked_server.try_recv().unwrap(), HUB.parse::<IpAddr>().unwrap());
+    assert!(asked_lte.try_recv().is_err());
+    assert_eq!(seen(&world, THROUGH), HUB);
+    assert_nothing_leaked(&world);
+}
+
+/// Answers every question with an address, and tells who asked.
+fn serve_names(namespace: &Namespace, address: &str, answer: &str) -> mpsc::Receiver<IpAddr> {
+    let socket = namespace.run(|| UdpSocket::bind((address, 53))).unwrap();
+    let answer: Ipv4Addr = answer.parse().unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let mut bytes = buffer[..length].to_vec();
+            (bytes[2], bytes[7]) = (bytes[2] | 0x80, 1);
+            bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 90, 0, 4]);
+            bytes.extend(answer.octets());
+            if tell.send(from.ip()).is_err() || socket.send_to(&bytes, from).is_err() {
+                return;
+            }
+        }
+    });
+    told
+}
+
+/// What a program hears from the system's resolver, which is Hawser.
+fn look_up(world: &World, name: &str) -> IpAddr {
+    let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        query.push(u8::try_from(label.len()).unwrap());
+        query.extend(label.as_bytes());
+    }
+    query.extend([0, 0, 1, 0, 1]);
+    let reply = world.open("c").run(move || {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        socket.send_to(&query, "100.64.0.2:53")?;
+        let mut reply = [0; 512];
+        let length = socket.recv(&mut reply)?;
+        Ok(reply[..length].to_vec())
+    });
+    let reply = reply.expect("an answer");
+    let address: [u8; 4] = *reply.last_chunk().unwrap();
+    IpAddr::from(address)
+}
