@@ -176,13 +176,13 @@ fn on_the_air(is_one: bool) -> (f64, f64) {
         (up, down)
     };
     network.run(to);
-    let (server, laptop): (&Host, &Host) = (network.node(server).unwrap(), network.node(laptop).unwrap());
+    let host = |node| -> &Host { network.node(node).expect("a host") };
     let rate = |host: &Host, socket| {
         let duplex = || host.application(socket).map(TcpDuplex::meter);
         let plain = host.application(socket).map(TcpSink::meter);
-        plain.or_else(duplex).unwrap().rate(from, to) / 1e6
+        plain.or_else(duplex).expect("it takes bytes").rate(from, to) / 1e6
     };
-    (rate(server, sockets.0), rate(laptop, sockets.1))
+    (rate(host(server), sockets.0), rate(host(laptop), sockets.1))
 }
 
 #[test]
