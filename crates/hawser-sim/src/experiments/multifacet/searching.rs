@@ -1,7 +1,7 @@
 //! The constants of sections 3 and 4, and figure 15: how long a search for a better channel takes.
 //!
 //! What the paper does not state, and what was taken: channels' throughputs are drawn evenly, each for itself, and a search begins when the present
-//! one is below three quarters of the largest possible.
+//! one is below three quarters of the largest possible. Channels' throughputs stand for the air here; the tests search on the air itself.
 
 use hawser_netem::Random;
 use hawser_netem::air::phy::{ACK_LEN, DATA_OVERHEAD, PhyRate, Standard};
