@@ -95,6 +95,8 @@ impl<P> Frame<P> {
 pub struct Beacon {
     /// Which network.
     pub network: u32,
+    /// When it was due, which its timestamp tells however long it waited for the channel.
+    pub due: Instant,
     /// The traffic indication map: bit n says that something is kept for association id n.
     pub traffic: u64,
     /// The access point moves to this channel after so many beacons.
@@ -303,6 +305,7 @@ impl<P: Copy> AccessPoint<P> {
     /// Lets time pass: beacons, and with them what has become too old.
     pub fn handle_timeout(&mut self, now: Instant) {
         while self.next_beacon <= now {
+            let due = self.next_beacon;
             self.next_beacon += self.config.beacon_interval;
             self.expire(now);
             if let Some((channel, 0)) = self.moves {
@@ -311,6 +314,7 @@ impl<P: Copy> AccessPoint<P> {
             }
             let beacon = Beacon {
                 network: self.config.network,
+                due,
                 traffic: self.traffic(),
                 moves: self.moves,
             };

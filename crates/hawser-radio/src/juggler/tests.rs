@@ -304,6 +304,7 @@ fn a_scanning_slot_goes_round_the_channels_and_reports_strangers() {
     }
     assert_eq!(channels[..4], [1, 6, 11, 1]);
     let beacon = Beacon {
+        due: now,
         network: 4,
         traffic: 0,
         moves: None,
@@ -455,6 +456,7 @@ fn any_frame(kind: u8) -> Frame<u32> {
         },
         6 | 7 => Frame::Beacon(Beacon {
             network: 1,
+            due: Instant::ZERO,
             traffic: if kind == 6 { 2 } else { 0 },
             moves: None,
         }),

@@ -154,6 +154,12 @@ impl Migration {
         }
     }
 
+    /// How long its steps take.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
     /// Whether data may be sent on the channel.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -5,11 +5,12 @@
 //! its steady state gives a packet to whichever link answered for one; with little to send it goes in turn again. It fails towards a traditional
 //! repeater: a throttle that hears nothing closes the shared link.
 //!
-//! [`access_point`] joins these for the one side; the repeater's is [`reorder`] and [`throttle::Monitor`].
+//! [`access_point`] joins these for the one side; the repeater's are [`reorder`], [`throttle::Monitor`] and [`following`].
 //!
 //! Source: Multifacet sections 3 and 4. Scope: downlink.
 
 pub mod access_point;
+pub mod following;
 pub mod migration;
 pub mod reorder;
 pub mod throttle;

@@ -1,6 +1,7 @@
-//! What uses a network: bulk transfers, a streaming player's blocks, swarms, datagrams at a constant rate, video, pings.
+//! What uses a network: bulk transfers one way or both ways at once, a streaming player's blocks, swarms, datagrams at a constant rate, video, pings.
 
 mod datagram;
+mod duplex;
 mod fetch;
 mod meter;
 mod ping;
@@ -9,6 +10,7 @@ mod transfer;
 mod video;
 
 pub use datagram::{Cbr, DatagramSink, Jitter};
+pub use duplex::TcpDuplex;
 pub use fetch::{BlockClient, BlockServer, Blocks};
 pub use meter::Meter;
 pub use ping::{Echo, Pinger};

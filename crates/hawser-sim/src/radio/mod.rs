@@ -89,7 +89,7 @@ pub use context::{AirContext, Finished};
 pub use juggler::{JugglerMachine, Note};
 pub(crate) use juggler::{dhcp_message, dhcp_packet};
 pub(crate) use marking::Marking;
-pub use multifacet::{RepeaterConfig, RepeaterMachine, StripingMachine, Waiting};
+pub use multifacet::{RepeaterConfig, RepeaterMachine, SearchPlan, StripingMachine, Waiting};
 pub use peer::PeerMachine;
 pub use timeline::{Slot, Timeline};
 

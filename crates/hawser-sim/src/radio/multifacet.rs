@@ -1,8 +1,9 @@
 //! An access point and a repeater that are joined by two radios, on the machines of [`hawser_radio::multifacet`].
 //!
 //! Scope: striping, throttling by the repeater's reports, order; a repeater towards clients on the shared channel or on its wire; the baselines that
-//! [`Discipline`](hawser_radio::multifacet::access_point::Discipline) names, and packets pinned to a link by their address. Limitations: nobody
-//! associates, there are no beacons; the upward direction uses one link; a search for a better channel is not driven on the air.
+//! [`Discipline`](hawser_radio::multifacet::access_point::Discipline) names, and packets pinned to a link by their address; the search for a better
+//! own channel, announced in beacons and followed by the repeater ([`StripingMachine::search`]). Limitations: nobody associates; there are no beacons
+//! without a search; the upward direction uses one link.
 //!
 //! ```text
 //!   wire --> striping ))) own channel    ))) repeater --> order --> queue ))) shared channel ))) client
@@ -12,6 +13,7 @@
 
 mod queue;
 mod repeater;
+mod searching;
 
 use std::collections::BTreeMap;
 
@@ -27,6 +29,8 @@ use crate::network::LinkId;
 use crate::packet::{Address, Body, Datagram, Ecn, FlowId, Packet};
 
 pub use repeater::{RepeaterConfig, RepeaterMachine, Waiting};
+pub use searching::SearchPlan;
+use searching::{ANNOUNCE_TAG, BEACON, BEACON_TAG, Searching};
 
 /// An access point that stripes what comes from its wire towards a repeater.
 ///
@@ -40,6 +44,7 @@ pub struct StripingMachine {
     alarm: Alarm,
     reductions: Vec<Instant>,
     refused: u64,
+    searching: Option<Searching>,
 }
 
 impl StripingMachine {
@@ -54,7 +59,19 @@ impl StripingMachine {
             alarm: Alarm::default(),
             reductions: Vec::new(),
             refused: 0,
+            searching: None,
         }
+    }
+
+    /// Lets it look for a better channel for its own link when that is poor; its repeater has to follow.
+    pub fn search(&mut self, plan: SearchPlan) {
+        self.searching = Some(Searching::new(plan, self.stations[OWN], self.repeater[OWN]));
+    }
+
+    /// When its own link moved to which channel.
+    #[must_use]
+    pub fn moves(&self) -> &[(Instant, u16)] {
+        self.searching.as_ref().map_or(&[], Searching::moves)
     }
 
     /// Sends all that is for an address on one link, as routing by flows does.
@@ -86,6 +103,11 @@ impl StripingMachine {
     }
 
     fn drain(&mut self, air: &mut AirContext<'_, '_>) {
+        while let Some(step) = self.inner.poll_step() {
+            if let Some(searching) = &mut self.searching {
+                searching.handle_step(step, &self.inner, air);
+            }
+        }
         while let Some(Striped { link, number, packet }) = self.inner.poll_transmit() {
             let frame = Outgoing {
                 to: Some(self.repeater[link]),
@@ -111,6 +133,9 @@ impl StripingMachine {
 
 impl Machine for StripingMachine {
     fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
+        if self.searching.is_some() {
+            air.after(BEACON, BEACON_TAG);
+        }
         self.drain(air);
     }
 
@@ -143,15 +168,34 @@ impl Machine for StripingMachine {
     }
 
     fn handle_finished(&mut self, at: StationId, sent: &Finished, air: &mut AirContext<'_, '_>) {
-        if matches!(sent.body, Frame::Striped { .. }) {
-            let link = usize::from(at == self.stations[SHARED] && self.stations[OWN] != at);
-            self.inner.handle_answer(link, sent.acknowledged);
-            self.drain(air);
+        let link = usize::from(at == self.stations[SHARED] && self.stations[OWN] != at);
+        match (sent.body, &mut self.searching) {
+            (Frame::Striped { packet, .. }, searching) => {
+                if let Some(searching) = searching.as_mut().filter(|_| link == OWN && sent.acknowledged) {
+                    searching.handle_delivered(u32::from(packet.size));
+                }
+                self.inner.handle_answer(link, sent.acknowledged);
+                self.drain(air);
+            }
+            (Frame::Null { .. }, Some(searching)) => searching.handle_probe(sent.acknowledged, air),
+            _ => {}
         }
     }
 
-    fn handle_timer(&mut self, _tag: u16, air: &mut AirContext<'_, '_>) {
-        self.inner.handle_timeout(None, air.now());
+    fn handle_timer(&mut self, tag: u16, air: &mut AirContext<'_, '_>) {
+        match (tag, &mut self.searching) {
+            (BEACON_TAG, Some(searching)) => {
+                air.after(BEACON, BEACON_TAG);
+                searching.handle_beacon(&mut self.inner, air);
+            }
+            (ANNOUNCE_TAG, Some(searching)) => searching.send_beacon(air),
+            (_, searching) => {
+                let measured = searching
+                    .as_ref()
+                    .and_then(|searching| searching.measured(&self.inner));
+                self.inner.handle_timeout(measured, air.now());
+            }
+        }
         self.drain(air);
     }
 }

@@ -6,7 +6,7 @@ use hawser_netem::{Capacity, LinkConfig, QueueBound};
 use hawser_radio::juggler::{Config, Juggler, NetworkConfig, NetworkId};
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
-use crate::app::{TcpSink, TcpSource};
+use crate::app::{TcpDuplex, TcpSink, TcpSource};
 use crate::host::{Application, End, Host, SocketId, Way, join};
 use crate::network::NodeId;
 use crate::packet::{Address, FlowId};
@@ -240,12 +240,12 @@ impl Lab {
         }
     }
 
-    /// An upload over one network.
-    pub(crate) fn upload(&mut self, network: usize, start: Instant) -> Transfer {
+    /// One connection over one network with data both ways, which the laptop opens: its source is the laptop's end.
+    pub(crate) fn both_ways(&mut self, network: usize, start: Instant) -> Transfer {
         let config = tcp::Config::linux_2_6();
-        let source = Box::new(TcpSource::new(config, None, start));
-        let sink = Box::new(TcpSink::new(config, None, start));
-        let (sink, source) = self.join(sink, source, &[network]);
+        let near = Box::new(TcpDuplex::asking(config, None, start));
+        let far = Box::new(TcpDuplex::answering(config, None));
+        let (sink, source) = self.join(far, near, &[network]);
         Transfer {
             source: (self.client, source),
             sink: (self.server, sink),
@@ -294,17 +294,14 @@ impl Lab {
         radio.machine_mut(self.radio).expect("the laptop juggles")
     }
 
-    /// When the first byte of a transfer came, to a tenth of a millisecond.
+    /// When the first byte came to the far end of a connection with data both ways, to a tenth of a millisecond.
     pub(crate) fn first_arrival(&mut self, transfer: Transfer, limit: Duration) -> Option<Duration> {
         while self.network.now().since(Instant::ZERO) < limit {
             let next = self.network.now() + Duration::from_micros(100);
             self.network.run(next);
-            if self.sink(transfer).meter().total() > 0 {
-                return self
-                    .sink(transfer)
-                    .meter()
-                    .last()
-                    .map(|at| at.since(Instant::ZERO));
+            let far: &TcpDuplex = self.application(transfer.sink);
+            if let Some(at) = far.meter().last() {
+                return Some(at.since(Instant::ZERO));
             }
         }
         None

@@ -8,7 +8,7 @@ use hawser_units::{Duration, Instant};
 
 use super::lab::{Behind, Laptop, Plan, SLOT, halves, two};
 use super::side_channel::measure;
-use crate::app::{TcpSink, TcpSource};
+use crate::app::TcpDuplex;
 use crate::engine::TimerId;
 use crate::host::Host;
 use crate::network::{Context, LinkId, Node};
@@ -149,7 +149,7 @@ fn slots(ms: u64) -> Laptop {
 /// access point comes up at any time. A network that was found shares the scanning slot's tenth, half each. Its DHCP server waits one to
 /// two seconds for somebody who has the address already (see [`DhcpServerConfig`]). Fail-over: slots of 900, 50 and 50 ms; gateways that do not
 /// throttle; the link is cut at any
-/// time; data both ways are two connections; the process reads without a pause, so that its timeout runs from the last byte that came.
+/// time; data go both ways at once on one connection; the process reads without a pause, so that its timeout runs from the last byte that came.
 /// Fail-over is tried a hundred times and discovery four hundred times, evenly over the scanning slots' period, for steadier means than the paper's twenty
 /// give; a trial in which nothing had come for half a second before the cut is none.
 ///
@@ -309,10 +309,8 @@ fn fail_over(seed: u64) -> Result<Option<(f64, f64)>, ExperimentError> {
         handoff.set_role(second, Role::Secondary, juggler, Instant::ZERO);
     }
     let start = lab.start();
-    let down = lab.download(0, None, start);
-    lab.upload(0, start);
-    let later_down = lab.download(1, None, Instant::FAR_FUTURE);
-    let later_up = lab.upload(1, Instant::FAR_FUTURE);
+    let before = lab.both_ways(0, start);
+    let later = lab.both_ways(1, Instant::FAR_FUTURE);
     let cut = start + Duration::from_secs(10);
     let cut = cut + Duration::from_secs(1).mul_f64(lab.network.streams().get("cut").uniform());
     let (air, dead, client) = (lab.air, lab.stations[0], lab.radio);
@@ -320,7 +318,8 @@ fn fail_over(seed: u64) -> Result<Option<(f64, f64)>, ExperimentError> {
     let machine: &mut ApMachine = radio.machine_mut(dead).expect("it is an access point");
     machine.power_off_at(cut);
     lab.network.run(cut + Duration::from_millis(500));
-    let last = lab.sink(down).meter().last().unwrap_or(cut);
+    let last = lab.application::<TcpDuplex>(before.source).meter().last();
+    let last = last.unwrap_or(cut);
     let detected = last + SOCKET_TIMEOUT;
     if detected < lab.network.now() {
         return Ok(None);
@@ -333,13 +332,10 @@ fn fail_over(seed: u64) -> Result<Option<(f64, f64)>, ExperimentError> {
     });
     lab.network.with_node(lab.client, |host: &mut Host, context| {
         let now = context.now();
-        host.with_application(later_up.source.1, context, |up: &mut TcpSource| up.set_start(now));
-        host.with_application(later_down.sink.1, context, |down: &mut TcpSink| {
-            down.set_start(now)
-        });
+        host.with_application(later.source.1, context, |end: &mut TcpDuplex| end.set_start(now));
     });
     let limit = detected.since(Instant::ZERO) + Duration::from_secs(10);
-    let arrived = lab.first_arrival(later_up, limit);
+    let arrived = lab.first_arrival(later, limit);
     let arrived = arrived.ok_or(ExperimentError::Unfinished {
         setup: "J-tab1".to_owned(),
         what: "the fail-over".to_owned(),

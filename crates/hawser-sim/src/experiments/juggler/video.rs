@@ -12,7 +12,8 @@ use crate::tcp;
 /// Not stated: the player's buffer (here 144 KB, nine blocks: what the means that it
 /// prints imply, 136 KB, in whole blocks); how a block is asked for (here on a connection for each, as in HTTP/1.0). A run
 /// "without wait" is one that never stops once it has begun. The run over two of 50 KB/s is made twenty times; it
-/// never stops, where one of the paper's twenty does: this laboratory has no interference.
+/// never stops, where one of the paper's twenty does: this laboratory has no interference. Frames that an access point's card tries in vain
+/// when the radio has gone do not stop it either, in six hundred runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Video;
 

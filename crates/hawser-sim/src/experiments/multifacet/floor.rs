@@ -29,7 +29,7 @@ use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
 use crate::network::{Network, NodeId};
 use crate::packet::{FlowId, Packet};
 use crate::radio::{
-    PeerMachine, Radio, RepeaterConfig, RepeaterMachine, StripingMachine, Waiting, Wire, wire,
+    PeerMachine, Radio, RepeaterConfig, RepeaterMachine, SearchPlan, StripingMachine, Waiting, Wire, wire,
 };
 use crate::tcp;
 
@@ -135,6 +135,8 @@ pub(crate) struct Setup {
     pub(crate) throttle: ThrottleConfig,
     /// Channels that disturb each other without understanding.
     pub(crate) overlaps: Vec<(u16, u16)>,
+    /// How the own link looks for a better channel, if it may.
+    pub(crate) search: Option<(Search, SearchPlan)>,
 }
 
 impl Setup {
@@ -157,6 +159,7 @@ impl Setup {
             monitor: MonitorConfig::default(),
             throttle: ThrottleConfig::default(),
             overlaps: Vec::new(),
+            search: None,
         }
     }
 }
@@ -391,6 +394,12 @@ impl Floor {
             / to.since(from).as_secs_f64()
     }
 
+    /// The stations of the own link: the access point's and the repeater's.
+    #[cfg(test)]
+    pub(crate) fn own_stations(&self) -> [StationId; 2] {
+        [self.access_point[OWN], self.repeater[OWN]]
+    }
+
     /// The repeater.
     pub(crate) fn repeater(&self) -> &RepeaterMachine {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
@@ -460,6 +469,7 @@ fn add_link(radio: &mut Radio, setup: &Setup) -> ([StationId; 2], [StationId; 2]
         } else {
             OWN
         },
+        follows: setup.search.is_some(),
     };
     // The next station's names are known: those of each machine are two in a row.
     let repeater_ids = [StationId(2), StationId(3)];
@@ -469,7 +479,11 @@ fn add_link(radio: &mut Radio, setup: &Setup) -> ([StationId; 2], [StationId; 2]
         down[SHARED].queue = REPEATER + DRIVER;
     }
     let access_point = radio.add_machine(configs(), |ids| {
-        StripingMachine::new([ids[0], ids[1]], repeater_ids, striping(setup))
+        let mut machine = StripingMachine::new([ids[0], ids[1]], repeater_ids, striping(setup));
+        if let Some((_, plan)) = &setup.search {
+            machine.search(plan.clone());
+        }
+        machine
     });
     let repeater = radio.add_machine(down, |ids| {
         RepeaterMachine::new(
@@ -502,7 +516,8 @@ fn striping(setup: &Setup) -> AccessPoint<Packet> {
         threshold: if has_feedback { setup.threshold } else { DRIVER },
         throttle: setup.throttle,
     };
-    let migration = Migration::new(migration::Config::new(Search::Adequate), setup.channels[OWN]);
+    let kind = setup.search.as_ref().map_or(Search::Adequate, |(kind, _)| *kind);
+    let migration = Migration::new(migration::Config::new(kind), setup.channels[OWN]);
     AccessPoint::new(config, migration, Instant::ZERO)
 }
 

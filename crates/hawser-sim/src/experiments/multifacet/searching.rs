@@ -1,7 +1,7 @@
 //! The constants of sections 3 and 4, and figure 15: how long a search for a better channel takes.
 //!
 //! What the paper does not state, and what was taken: channels' throughputs are drawn evenly, each for itself, and a search begins when the present
-//! one is below three quarters of the largest possible.
+//! one is below three quarters of the largest possible. Channels' throughputs stand for the air here; the tests search on the air itself.
 
 use hawser_netem::Random;
 use hawser_netem::air::phy::{ACK_LEN, DATA_OVERHEAD, PhyRate, Standard};
@@ -109,5 +109,128 @@ impl Experiment for Constants {
             Unit::Millis,
         );
         Ok(findings)
+    }
+}
+
+/// The same search on the air: announced in beacons, followed by a repeater, measured with frames.
+#[cfg(test)]
+mod tests {
+    use hawser_netem::air::Signal;
+    use hawser_radio::multifacet::access_point::OWN;
+
+    use super::super::floor::{Floor, Flow, Load, START, Scheme, Setup, ht};
+    use super::super::hops::{forty_five, sixty, twenty};
+    use super::super::others::{Competitor, NEAR, Who};
+    use super::*;
+    use crate::radio::{Radio, SearchPlan};
+
+    /// A floor whose own link begins on a channel of which others take `home`, in Mb/s; they take all that they get of those of `busy`.
+    fn floor(kind: Search, home: f64, busy: &[u16], poor: f64) -> (Floor, Flow) {
+        let mut setup = Setup::new(forty_five(), twenty(), Some(sixty()), Scheme::Multifacet);
+        let crowd = |(channel, mcs, load): (u16, u8, f64)| Competitor {
+            channel,
+            rate: ht(mcs, 1, false),
+            aggregate: 8,
+            load,
+            near: vec![(Who::AccessPoint, NEAR), (Who::Repeater, NEAR)],
+            period: None,
+        };
+        let home = (setup.channels[OWN], 1, home);
+        let busy = busy.iter().map(|channel| (*channel, 0, 40.0));
+        setup.competitors = std::iter::once(home).chain(busy).map(crowd).collect();
+        let plan = SearchPlan {
+            candidates: vec![40, 44, 48],
+            poor,
+        };
+        setup.search = Some((kind, plan));
+        let mut floor = Floor::new(&setup, 1);
+        let flow = floor.download(0, Load::Tcp);
+        (floor, flow)
+    }
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    /// The channel of both ends' own links, as they believe and as they are tuned.
+    fn channels(floor: &Floor) -> [u16; 4] {
+        let believed = floor.access_point().inner().migration().channel().0;
+        let followed = floor.repeater().follower().unwrap().channel();
+        let [ap, repeater] = floor.own_stations();
+        let radio: &Radio = floor.network.node(floor.air).unwrap();
+        [
+            believed,
+            followed,
+            radio.air().channel(ap),
+            radio.air().channel(repeater),
+        ]
+    }
+
+    #[test]
+    fn both_ends_move_to_a_free_channel_and_the_connection_goes_on() {
+        for (kind, ends_on) in [(Search::Adequate, 44), (Search::Best, 44)] {
+            let (mut floor, flow) = floor(kind, 4.0, &[40, 48], 30.0);
+            floor.network.run(START + secs(8));
+            assert_eq!(channels(&floor), [ends_on; 4], "{kind:?}");
+            let moves = floor.access_point().moves();
+            let tried = if kind == Search::Adequate { 2 } else { 4 };
+            assert_eq!(moves.len(), tried, "{moves:?}");
+            assert_eq!(floor.repeater().follower().unwrap().searches(), 0, "{kind:?}");
+            let (before, after) = (
+                floor.rate(flow, Duration::from_millis(300), secs(1)),
+                floor.rate(flow, secs(5), secs(8)),
+            );
+            assert!(after > 1.5 * before && after > 38.0, "{kind:?}: {before} {after}");
+            let gaps = floor
+                .meter(flow)
+                .gaps()
+                .iter()
+                .filter(|gap| gap.from > START + secs(1));
+            let longest = gaps.map(|gap| gap.length).max().unwrap_or_default();
+            assert!(longest < Duration::from_millis(300), "{kind:?}: {longest:?}");
+        }
+    }
+
+    #[test]
+    fn it_comes_home_where_nothing_is_better() {
+        let (mut floor, _) = floor(Search::Adequate, 0.1, &[40, 44, 48], 100.0);
+        floor.network.run(START + Duration::from_millis(2_050));
+        assert_eq!(channels(&floor), [36; 4]);
+        assert_eq!(floor.access_point().moves().len(), 4);
+    }
+
+    #[test]
+    fn a_repeater_that_missed_the_announcement_finds_its_access_point_again() {
+        let (mut floor, flow) = floor(Search::Adequate, 4.0, &[40, 48], 30.0);
+        // From the first move on it hears nothing for a while, and the access point goes on to the next channel.
+        while floor.access_point().moves().is_empty() {
+            let next = floor.network.now() + Duration::from_millis(1);
+            floor.network.run(next);
+        }
+        let own = floor.own_stations();
+        let hear = |floor: &mut Floor, signal: &Signal| {
+            floor.network.with_node(floor.air, |radio: &mut Radio, _| {
+                radio.set_signals(own[0], own[1], signal);
+            });
+        };
+        let deaf = Signal::of_power(-120.0);
+        hear(&mut floor, &deaf);
+        let next = floor.network.now() + Duration::from_millis(400);
+        floor.network.run(next);
+        hear(&mut floor, &Signal::clear());
+        floor.network.run(START + secs(12));
+        let [believed, followed, ap, repeater] = channels(&floor);
+        assert!(floor.repeater().follower().unwrap().searches() > 0, "it was lost");
+        assert_eq!([believed, followed, ap], [repeater; 3]);
+        assert!(floor.rate(flow, secs(10), secs(12)) > 38.0);
+        let counters = floor.access_point().inner().counters();
+        let ap = floor.access_point().inner();
+        let known = counters.delivered + counters.lost + counters.overflowed;
+        let waiting = (0..2).map(|link| ap.unanswered(link)).sum::<usize>() + ap.waiting();
+        assert_eq!(
+            counters.offered,
+            known + waiting as u64,
+            "every packet is somewhere"
+        );
     }
 }

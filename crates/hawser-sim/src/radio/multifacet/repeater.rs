@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use hawser_netem::air::{Frame, Outgoing, StationId};
 use hawser_radio::multifacet::THRESHOLD;
 use hawser_radio::multifacet::access_point::{OWN, SHARED};
+use hawser_radio::multifacet::following::{self, Follower};
 use hawser_radio::multifacet::reorder::{self, Reorder};
 use hawser_radio::multifacet::throttle::{Monitor, MonitorConfig};
 
 use super::queue::FairQueue;
+use super::searching::RETUNE;
 use super::{Alarm, feedback_packet};
 use crate::network::LinkId;
 use crate::packet::{Address, Packet};
@@ -26,6 +28,8 @@ pub struct RepeaterConfig {
     pub queue: Waiting,
     /// The link on which it sends upward what is not pinned.
     pub upward: usize,
+    /// Whether its own link follows the access point to other channels; upward it uses the shared one meanwhile.
+    pub follows: bool,
 }
 
 /// How packets wait for clients.
@@ -53,6 +57,7 @@ pub struct RepeaterMachine {
     fair: FairQueue,
     overflowed: u64,
     lost: u64,
+    follower: Option<Follower>,
 }
 
 impl RepeaterMachine {
@@ -71,6 +76,7 @@ impl RepeaterMachine {
             fair: FairQueue::new(),
             overflowed: 0,
             lost: 0,
+            follower: None,
             config,
         }
     }
@@ -78,6 +84,12 @@ impl RepeaterMachine {
     /// Sends all that comes from an address upward on one link, as routing by flows does.
     pub fn pin(&mut self, address: Address, link: usize) {
         self.pinned.insert(address, link);
+    }
+
+    /// The machine that follows the access point over channels, where it does.
+    #[must_use]
+    pub fn follower(&self) -> Option<&Follower> {
+        self.follower.as_ref()
     }
 
     /// The machine that keeps order.
@@ -124,7 +136,11 @@ impl RepeaterMachine {
 
     fn send_up(&mut self, packet: Packet, air: &mut AirContext<'_, '_>) {
         let pinned = self.pinned.get(&packet.source).copied();
-        let link = pinned.unwrap_or(self.config.upward);
+        let is_away = self
+            .follower
+            .as_ref()
+            .is_some_and(|follower| !follower.is_settled());
+        let link = pinned.unwrap_or(if is_away { SHARED } else { self.config.upward });
         air.send_packet(self.stations[link], self.access_point[link], packet);
     }
 
@@ -147,7 +163,8 @@ impl RepeaterMachine {
     }
 
     fn report(&mut self, air: &mut AirContext<'_, '_>) {
-        let due = self.reorder.poll_timeout();
+        let following = self.follower.as_ref().map(Follower::poll_timeout);
+        let due = self.reorder.poll_timeout().into_iter().chain(following).min();
         let Some(monitor) = &mut self.monitor else {
             self.alarm.set(due, air);
             return;
@@ -183,6 +200,10 @@ impl Machine for RepeaterMachine {
             let phase = config.period.mul_f64(air.random("reports").uniform());
             Monitor::new(config, air.now() + phase)
         });
+        if self.config.follows {
+            let channel = air.channel(self.stations[OWN]);
+            self.follower = Some(Follower::new(following::Config::default(), channel, air.now()));
+        }
         self.report(air);
     }
 
@@ -191,7 +212,18 @@ impl Machine for RepeaterMachine {
     }
 
     fn handle_frame(&mut self, _at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
+        if frame.from == self.access_point[OWN]
+            && let Some(follower) = &mut self.follower
+        {
+            follower.handle_heard(air.now());
+        }
         match frame.body {
+            Frame::Beacon(beacon) if frame.from == self.access_point[OWN] => {
+                if let (Some((channel, beacons)), Some(follower)) = (beacon.moves, &mut self.follower) {
+                    follower.handle_announcement(channel, beacons, beacon.due, air.now());
+                    self.report(air);
+                }
+            }
             Frame::Striped { packet, number } if self.config.reorder.is_some() => {
                 self.reorder
                     .handle_packet(number, packet, air.now(), &mut self.ready);
@@ -231,6 +263,13 @@ impl Machine for RepeaterMachine {
     fn handle_timer(&mut self, _tag: u16, air: &mut AirContext<'_, '_>) {
         let now = air.now();
         self.reorder.handle_timeout(now, &mut self.ready);
+        if let Some(channel) = self
+            .follower
+            .as_mut()
+            .and_then(|follower| follower.handle_timeout(now))
+        {
+            air.tune(self.stations[OWN], channel, RETUNE);
+        }
         if let Some(monitor) = &mut self.monitor {
             monitor.handle_timeout(now);
         }

@@ -1,0 +1,229 @@
+//! The repeater's side of a migration: it goes where its access point says, and looks for it when that has gone without it.
+//!
+//! It starts on the channel on which it joined. In its steady state it hears the access point at least with every beacon. It fails towards searching: when
+//! it has heard nothing for a while it tries every channel that it knows of, in turn and for ever, until it hears it again.
+//!
+//! ```text
+//!   settled --announced--> leaving --(after so many beacons)--> settled, there
+//!      |  ^
+//!      |  +-------- heard --------+
+//!      +--silence--> searching ---+---(nobody for `dwell`)--> the next channel
+//! ```
+//!
+//! Source: Multifacet sections 3.4 and 4 (announcements in beacons). Deviates: the search is not in the paper, which does not say what becomes of a
+//! repeater that missed all announcements; after two lost beacons it would be cut off.
+
+use hawser_units::{Duration, Instant};
+
+/// How a [`Follower`] behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Between two beacons.
+    pub beacon: Duration,
+    /// Silence after which it searches.
+    pub patience: Duration,
+    /// How long it stays on a channel while it searches.
+    pub dwell: Duration,
+}
+
+impl Default for Config {
+    /// A beacon each 100 ms, as the paper's two last 200 ms; a search after seven that did not come, as Linux's `IEEE80211_BEACON_LOSS`; and on each
+    /// channel long enough to hear two.
+    fn default() -> Self {
+        Self {
+            beacon: Duration::from_millis(100),
+            patience: Duration::from_millis(700),
+            dwell: Duration::from_millis(250),
+        }
+    }
+}
+
+/// A radio that follows an access point over channels.
+///
+/// Drive it as every machine of this level; it says which channel to tune to.
+///
+/// Cost: O(channels known) an announcement; memory for each channel that was ever announced.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    config: Config,
+    channel: u16,
+    /// In the order in which they were heard of.
+    known: Vec<u16>,
+    leaving: Option<(u16, Instant)>,
+    /// When it has been silent for too long.
+    silent_at: Instant,
+    is_searching: bool,
+    searches: u64,
+}
+
+impl Follower {
+    /// With an access point on `channel`.
+    #[must_use]
+    pub fn new(config: Config, channel: u16, now: Instant) -> Self {
+        Self {
+            config,
+            channel,
+            known: vec![channel],
+            leaving: None,
+            silent_at: now + config.patience,
+            is_searching: false,
+            searches: 0,
+        }
+    }
+
+    /// A frame of the access point was read.
+    pub fn handle_heard(&mut self, now: Instant) {
+        self.is_searching = false;
+        self.silent_at = now + self.config.patience;
+    }
+
+    /// A beacon that was due at `due` says that the access point goes to `channel` after `beacons` more. The latest one counts.
+    pub fn handle_announcement(&mut self, channel: u16, beacons: u8, due: Instant, now: Instant) {
+        self.handle_heard(now);
+        if !self.known.contains(&channel) {
+            self.known.push(channel);
+        }
+        self.leaving = Some((channel, due + self.config.beacon * u32::from(beacons)));
+    }
+
+    /// Lets time pass. Returns the channel to tune to.
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<u16> {
+        if let Some((channel, due)) = self.leaving.filter(|(_, due)| *due <= now) {
+            self.leaving = None;
+            self.silent_at = self.silent_at.max(due + self.config.patience);
+            return self.tune(channel);
+        }
+        if self.silent_at > now || self.leaving.is_some() {
+            return None;
+        }
+        self.searches += u64::from(!self.is_searching);
+        self.is_searching = true;
+        self.silent_at = now + self.config.dwell;
+        let place = self.known.iter().position(|known| *known == self.channel);
+        let next = place.map_or(0, |place| (place + 1) % self.known.len());
+        self.tune(self.known[next])
+    }
+
+    fn tune(&mut self, channel: u16) -> Option<u16> {
+        let is_other = channel != self.channel;
+        self.channel = channel;
+        is_other.then_some(channel)
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Instant {
+        self.leaving.map_or(self.silent_at, |(_, due)| due)
+    }
+
+    /// Whether the access point is where this radio is, and stays there for all that is known.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.leaving.is_none() && !self.is_searching
+    }
+
+    /// The channel it is on.
+    #[must_use]
+    pub fn channel(&self) -> u16 {
+        self.channel
+    }
+
+    /// How often it had to look for the access point.
+    #[must_use]
+    pub fn searches(&self) -> u64 {
+        self.searches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn follower() -> Follower {
+        Follower::new(Config::default(), 36, at(0))
+    }
+
+    #[test]
+    fn goes_when_the_announced_beacons_have_passed() {
+        let mut follower = follower();
+        follower.handle_announcement(40, 2, at(50), at(63));
+        assert!(!follower.is_settled());
+        assert_eq!(follower.handle_timeout(at(249)), None);
+        assert_eq!(follower.poll_timeout(), at(250));
+        assert_eq!(follower.handle_timeout(at(250)), Some(40));
+        assert!(follower.is_settled());
+    }
+
+    #[test]
+    fn the_latest_announcement_counts() {
+        let mut follower = follower();
+        follower.handle_announcement(40, 2, at(0), at(0));
+        follower.handle_announcement(44, 2, at(100), at(100));
+        assert_eq!(follower.handle_timeout(at(200)), None);
+        assert_eq!(follower.handle_timeout(at(300)), Some(44));
+    }
+
+    #[test]
+    fn one_left_behind_tries_what_it_knows_until_it_hears_something() {
+        let mut follower = follower();
+        follower.handle_announcement(40, 0, at(0), at(0));
+        assert_eq!(follower.handle_timeout(at(0)), Some(40));
+        let mut tuned = Vec::new();
+        for _ in 0..4 {
+            tuned.extend(follower.handle_timeout(follower.poll_timeout()));
+        }
+        assert_eq!(tuned, [36, 40, 36, 40]);
+        assert_eq!((follower.is_settled(), follower.searches()), (false, 1));
+        follower.handle_heard(at(2_000));
+        assert!(follower.is_settled());
+        assert_eq!(follower.poll_timeout(), at(2_700));
+    }
+
+    proptest! {
+        /// Wherever the access point ends up among the announced channels, and whichever beacons are lost on the way, it is found again.
+        #[test]
+        fn finds_an_access_point_that_stays(
+            moves in proptest::collection::vec((37_u16..42, 0_u8..3, 0_u64..900, any::<bool>()), 1..30),
+        ) {
+            let mut follower = follower();
+            let mut access_point = 36;
+            let mut now = at(0);
+            let mut announced = vec![36];
+            let pass = |follower: &mut Follower, now: &mut Instant, until: Instant| {
+                while follower.poll_timeout() <= until {
+                    *now = follower.poll_timeout().max(*now);
+                    follower.handle_timeout(*now);
+                }
+                *now = until;
+            };
+            for (channel, beacons, wait, is_heard) in moves {
+                if is_heard && follower.channel() == access_point {
+                    follower.handle_announcement(channel, beacons, now, now);
+                    announced.push(channel);
+                }
+                if announced.contains(&channel) {
+                    access_point = channel;
+                }
+                let until = now + Duration::from_millis(wait);
+                pass(&mut follower, &mut now, until);
+            }
+            // Beacons of one that stays: at most a patience and a dwell on each channel until one is heard.
+            let mut waited = 0;
+            while follower.channel() != access_point || !follower.is_settled() {
+                let until = now + Duration::from_millis(100);
+                pass(&mut follower, &mut now, until);
+                if follower.channel() == access_point {
+                    follower.handle_heard(now);
+                }
+                waited += 1;
+                prop_assert!(waited < 30, "lost on {} of {access_point}", follower.channel());
+            }
+        }
+    }
+}
