@@ -300,8 +300,9 @@ fn frames_that_others_build_on_go_where_least_is_lost() {
     let (mut striped, mut alone) = (0.0, 0.0);
     for seed in 1..=6 {
         let seed = format!("seed={seed}");
-        let (shown, by_kind) = video(&[&seed]);
-        assert!(by_kind[0] < 0.01, "{by_kind:?}");
+        // Long enough for the first seconds, in which losses are still to be learnt, to weigh little.
+        let (shown, by_kind) = video(&[&seed, "duration=60s"]);
+        assert!(by_kind[0] < 0.006, "{by_kind:?}");
         striped += shown;
         let (shown, all) = video(&[&seed, "via=single:b", "network.1.down.rate=2mbit"]);
         assert!(all.iter().all(|loss| (0.01..0.1).contains(loss)), "{all:?}");

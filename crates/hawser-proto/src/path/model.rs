@@ -35,7 +35,7 @@ use super::delay::{Delay, Measured};
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
 const STARTUP_GAIN: f64 = 2.77;
 /// How much more a path that grows will soon carry: it doubles each round trip, and what is decided by it takes one or two.
-const GROWTH: f64 = 4.0;
+pub const GROWTH: f64 = 4.0;
 /// Packets lost in one round that end the startup: a queue too short for its gain shows no standing delay.
 ///
 /// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.

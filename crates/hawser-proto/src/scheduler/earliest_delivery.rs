@@ -40,7 +40,7 @@ impl EarliestDelivery {
         let limit = arrival(slow, demand, now);
         let faster = || paths.iter().filter(|path| arrival(path, demand, now) < limit);
         let is_growing = faster().any(|path| path.is_growing);
-        let rate = faster().fold(0u64, |sum, path| sum.saturating_add(path.rate.as_bps()));
+        let rate = faster().fold(0u64, |sum, path| sum.saturating_add(path.promised().as_bps()));
         let first = faster().map(|path| start(path, demand, now) + path.delay).min();
         let (Some(first), true) = (first, rate > 0 && slow.rate.as_bps() > 0) else {
             // Nothing is faster, or a rate is still to be learnt, which takes packets.

@@ -22,6 +22,7 @@ mod surplus_round_robin;
 mod tests;
 mod weighted_fair;
 
+use crate::path::model::GROWTH;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::Class;
 use hawser_wire::layer::Layer;
@@ -181,13 +182,23 @@ impl PathView {
         self.ready_at.max(now) + self.delay
     }
 
-    /// How long `bytes` take at the measured rate; zero when no rate is known.
+    /// What the path will carry soon: more than `rate` while it grows.
+    #[must_use]
+    pub fn promised(&self) -> Rate {
+        if self.is_growing {
+            self.rate.scale(GROWTH)
+        } else {
+            self.rate
+        }
+    }
+
+    /// How long `bytes` take at the promised rate; zero when no rate is known.
     #[must_use]
     pub fn transmission(&self, bytes: u64) -> Duration {
         if self.rate == Rate::ZERO {
             Duration::ZERO
         } else {
-            self.rate.time_for(Bytes(bytes))
+            self.promised().time_for(Bytes(bytes))
         }
     }
 
