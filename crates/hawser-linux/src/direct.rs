@@ -551,6 +551,23 @@ mod tests {
         }
     }
 
+    /// In a namespace of its own, if there may be one.
+    pub(super) fn nft_takes(name: &str, body: &str) {
+        let Ok(namespace) = crate::netns::Namespace::new() else {
+            eprintln!("skipped: no namespaces here");
+            return;
+        };
+        let table = format!("table inet {name} {{\n{body}\n}}\n");
+        let mut child = namespace
+            .command("nft")
+            .args(["-f", "-"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), table.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "{table}");
+    }
+
     #[test]
     fn a_mark_says_network_and_reason() {
         assert_eq!(mark(reason::DEFAULT, 3), 0x4857_0803);
@@ -637,22 +654,7 @@ mod tests {
                 networks,
                 choices,
             };
-            let Ok(namespace) = crate::netns::Namespace::new() else {
-                eprintln!("skipped: no namespaces here");
-                return;
-            };
-            let table = format!(
-                "table inet {TABLE} {{\n{}\n}}\n",
-                ruleset.body(&elements, &[(2, 18_602)].into())
-            );
-            let mut command = namespace.command("nft");
-            let mut child = command
-                .args(["-f", "-"])
-                .stdin(std::process::Stdio::piped())
-                .spawn()
-                .unwrap();
-            std::io::Write::write_all(&mut child.stdin.take().unwrap(), table.as_bytes()).unwrap();
-            assert!(child.wait().unwrap().success(), "{table}");
+            nft_takes(TABLE, &ruleset.body(&elements, &[(2, 18_602)].into()));
         }
     }
 }

@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::udp::OUTER_MARK;
+use crate::udp::keep_outside;
 
 /// What comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +41,7 @@ impl Echo {
         } else {
             Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?
         };
-        socket.bind_device(Some(device.as_bytes()))?;
-        socket.set_mark(OUTER_MARK)?;
+        keep_outside(&socket, Some(device))?;
         socket.set_nonblocking(true)?;
         report_errors(&socket, ipv6)?;
         let mut address = SocketAddr::new(target, 0);

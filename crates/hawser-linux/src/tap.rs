@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockFilter, Socket, T
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::udp::{OUTER_MARK, grow};
+use crate::udp::{grow, keep_outside};
 
 /// The front of a packet.
 #[derive(Clone, Debug)]
@@ -121,8 +121,7 @@ pub fn send_packet(device: Option<&str>, destination: IpAddr, packet: &[u8]) -> 
     };
     // With this protocol the caller writes the header.
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
-    socket.bind_device(device.map(str::as_bytes))?;
-    socket.set_mark(OUTER_MARK)?;
+    keep_outside(&socket, device)?;
     socket.set_nonblocking(true)?;
     socket
         .send_to(packet, &SocketAddr::new(destination, 0).into())

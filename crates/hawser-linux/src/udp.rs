@@ -15,6 +15,15 @@ const BUFFER: usize = 8 << 20;
 /// Datagrams of one size that a single call may send.
 pub const MAX_SEGMENTS: usize = 44;
 
+/// Keeps a socket out of the tunnel: on `device`, or where the networks' own routes lead.
+///
+/// # Errors
+/// The device is gone, or rights (`CAP_NET_ADMIN`) are missing.
+pub fn keep_outside(socket: &Socket, device: Option<&str>) -> io::Result<()> {
+    socket.bind_device(device.map(str::as_bytes))?;
+    socket.set_mark(OUTER_MARK)
+}
+
 /// Opens the data socket of a network: bound to `device`, marked, on any port.
 ///
 /// # Errors
@@ -22,8 +31,7 @@ pub const MAX_SEGMENTS: usize = 44;
 pub fn open_bound(device: &str, ipv6: bool) -> io::Result<UdpSocket> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.bind_device(Some(device.as_bytes()))?;
-    socket.set_mark(OUTER_MARK)?;
+    keep_outside(&socket, Some(device))?;
     let any: SocketAddr = if ipv6 {
         ([0_u16; 8], 0).into()
     } else {

@@ -316,10 +316,14 @@ impl Receiver {
         match self.unreported {
             0 => None,
             REPORT_PACKETS.. => Some(Instant::ZERO),
-            REPORT_FEW.. if self.packets < YOUNG => {
-                Some((self.last_report + REPORT_URGENT).max(self.unreported_since))
+            REPORT_FEW.. => {
+                let interval = if self.packets < YOUNG {
+                    REPORT_URGENT
+                } else {
+                    REPORT_INTERVAL
+                };
+                Some((self.last_report + interval).max(self.unreported_since))
             }
-            REPORT_FEW.. => Some((self.last_report + REPORT_INTERVAL).max(self.unreported_since)),
             _ => Some(self.unreported_since + REPORT_DELAY),
         }
     }

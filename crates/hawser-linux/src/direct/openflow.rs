@@ -35,6 +35,14 @@ pub struct Link {
     pub gateways: [Option<Mac>; 2],
 }
 
+impl Link {
+    /// Whether its gateway has answered, in any family.
+    #[must_use]
+    pub fn is_reached(&self) -> bool {
+        self.gateways.iter().any(Option::is_some)
+    }
+}
+
 impl Ruleset {
     /// The bundle for `ovs-ofctl bundle` that puts this in the place of all that was there. `inside`: the Ethernet address of the interface that applications see.
     #[must_use]

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hawser_linux::direct::{TUNNEL, mark};
-use hawser_linux::udp::OUTER_MARK;
+use hawser_linux::udp::keep_outside;
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -131,8 +131,7 @@ impl Place {
             // As programs' own packets, whose address the routes name.
             socket.set_mark(mark(0, TUNNEL))?;
         } else {
-            socket.bind_device(Some(self.device.as_bytes()))?;
-            socket.set_mark(OUTER_MARK)?;
+            keep_outside(&socket, Some(&self.device))?;
         }
         socket.set_nonblocking(true)?;
         Ok(socket)

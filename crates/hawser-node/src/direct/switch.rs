@@ -10,7 +10,7 @@ use hawser_linux::direct::openflow::Link;
 use hawser_linux::direct::{Ruleset, TABLE};
 use hawser_linux::netlink::{Network, NextHop};
 use hawser_linux::switch;
-use hawser_linux::udp::OUTER_MARK;
+use hawser_linux::udp::keep_outside;
 use hawser_units::{Duration, Instant};
 use socket2::{Domain, Socket, Type};
 
@@ -54,7 +54,7 @@ impl Switch {
     /// Whether frames can be sent to the network's gateway, of any family.
     pub(super) fn reaches(&self, number: u8) -> bool {
         let link = self.links.get(&number);
-        link.is_some_and(|link| link.gateways.iter().any(Option::is_some))
+        link.is_some_and(Link::is_reached)
     }
 
     pub(super) fn poll_timeout(&self) -> Instant {
@@ -101,12 +101,10 @@ impl Direct {
             });
             links.insert(number, Link { own, gateways });
         }
-        let all_reached = self.networks.present().all(|(number, _)| {
-            let link: Option<&Link> = links.get(&number);
-            link.is_some_and(|link| link.gateways.iter().any(Option::is_some))
-        });
         if let Some(switch) = &mut self.switch {
             switch.links = links;
+            let mut present = self.networks.present();
+            let all_reached = present.all(|(number, _)| switch.reaches(number));
             switch.next_look = now + if all_reached { LOOK_EVERY } else { LOOK_SOON };
         }
     }
@@ -161,8 +159,7 @@ fn have_found(network: &Network, gateway: IpAddr) {
 
 fn open_marked(to: SocketAddr, device: &str) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
-    socket.bind_device(Some(device.as_bytes()))?;
-    socket.set_mark(OUTER_MARK)?;
+    keep_outside(&socket, Some(device))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

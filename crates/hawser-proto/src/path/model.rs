@@ -35,7 +35,7 @@ use super::delay::{Delay, Measured};
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
 const STARTUP_GAIN: f64 = 2.77;
 /// How much more a path that grows will soon carry: it doubles each round trip, and what is decided by it takes one or two.
-pub const GROWTH: f64 = 4.0;
+const GROWTH: f64 = 4.0;
 /// Packets lost in one round that end the startup: a queue too short for its gain shows no standing delay.
 ///
 /// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.
@@ -241,12 +241,7 @@ impl Model {
     /// What the path will carry soon.
     #[must_use]
     pub fn promised_rate(&self) -> Rate {
-        let rate = self.expected_rate();
-        if self.is_growing() {
-            rate.scale(GROWTH)
-        } else {
-            rate
-        }
+        promised(self.expected_rate(), self.is_growing())
     }
 
     /// Whether the path's capacity is still being found by sending ever more: it carried more in the last round than before.
@@ -565,6 +560,11 @@ impl Model {
         self.is_checking = false;
         self.phase = phase;
     }
+}
+
+/// What a path of that rate will carry soon.
+pub(crate) fn promised(rate: Rate, is_growing: bool) -> Rate {
+    if is_growing { rate.scale(GROWTH) } else { rate }
 }
 
 /// A few packets make no queue: what is seen behind them is not the path's doing, and says nothing of its rate.

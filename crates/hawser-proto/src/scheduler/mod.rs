@@ -22,7 +22,7 @@ mod surplus_round_robin;
 mod tests;
 mod weighted_fair;
 
-use crate::path::model::GROWTH;
+use crate::path::model::promised;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::Class;
 use hawser_wire::layer::Layer;
@@ -185,11 +185,7 @@ impl PathView {
     /// What the path will carry soon: more than `rate` while it grows.
     #[must_use]
     pub fn promised(&self) -> Rate {
-        if self.is_growing {
-            self.rate.scale(GROWTH)
-        } else {
-            self.rate
-        }
+        promised(self.rate, self.is_growing)
     }
 
     /// How long `bytes` take at the promised rate; zero when no rate is known.
