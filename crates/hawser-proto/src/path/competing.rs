@@ -1,7 +1,8 @@
 //! Others in a path's queue: how they are noticed, and the window that takes the share beside them that a CUBIC sender would.
 //!
 //! The window grows by RFC 9438's function of the time since the last overflow, in bytes. Now and then a *look* holds back for a round: alone in the
-//! queue, that shortens it by all that was held back; beside others, by this path's share of it.
+//! queue, that shortens it by all that was held back; beside others, by this path's share of it. Who has less than half grows faster, who has more
+//! slower: two CUBIC senders need minutes to share a deep queue evenly, when one of them has filled it first.
 //!
 //! Source: RFC 9438 sections 4.2 to 4.7; Copa (Arun and Balakrishnan, NSDI 2018) section 2.2 for competing only while it is needed.
 
@@ -23,11 +24,17 @@ const FIRST_GROWTH: f64 = 1.05;
 /// Share of the window that has to be in use for it to grow.
 const IN_USE: f64 = 0.9;
 /// Rounds between two looks.
-const LOOK_AFTER: u32 = 16;
+const LOOK_AFTER: u32 = 12;
 /// What a look leaves of what was in flight.
 const HELD_BACK: f64 = 0.7;
 /// A queue that shortens by this share of what was held back is one's own.
 const OWN: f64 = 0.8;
+/// The share that is aimed at.
+const FAIR: f64 = 0.5;
+/// No more of a share is asked for than this many CUBIC senders would get: among many, half is too much.
+const MOST_SENDERS: f64 = 2.0;
+/// The weight of a look's share against that of those before.
+const SHARE_WEIGHT: f64 = 0.5;
 /// Rounds without a queue after which the others count as gone: more than a CUBIC sender needs to fill a short one again.
 const UNQUEUED: u32 = 32;
 
@@ -117,8 +124,24 @@ pub(super) struct Competing {
     cut_until: u64,
     rounds: u32,
     unqueued: u32,
-    /// While a look goes on: the queue before it, and what may be in flight.
-    look: Option<(Duration, u64)>,
+    look: Option<Look>,
+    /// Its share of what is in the queue, by the looks. 0 to 1.
+    share: f64,
+    last_queue: Duration,
+}
+
+/// A round of holding back, and the next, in which that shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Look {
+    /// The queue before it.
+    before: Duration,
+    /// What it would have become.
+    expected: Duration,
+    /// What may be in flight while holding back.
+    window: u64,
+    held_back: Bytes,
+    /// The queue and the rate in the round of holding back, once that is over.
+    held: Option<(Duration, Rate)>,
 }
 
 impl Competing {
@@ -136,23 +159,42 @@ impl Competing {
             rounds: 0,
             unqueued: 0,
             look: None,
+            share: FAIR,
+            last_queue: Duration::ZERO,
         }
+    }
+
+    /// How many CUBIC senders' share makes up for its own.
+    fn senders(&self) -> f64 {
+        (FAIR / self.share.max(f64::EPSILON)).clamp(1.0 / MOST_SENDERS, MOST_SENDERS)
+    }
+
+    /// RFC 9438's C. Its rate goes with the fourth root (section 5.1).
+    fn c(&self) -> f64 {
+        C * self.senders().powi(4)
+    }
+
+    fn is_holding_back(&self) -> Option<&Look> {
+        self.look.as_ref().filter(|look| look.held.is_none())
     }
 
     /// Bytes that may be in flight.
     pub(super) fn window(&self) -> u64 {
-        self.look.map_or(self.window as u64, |(_, window)| window)
+        self.is_holding_back()
+            .map_or(self.window as u64, |look| look.window)
     }
 
     /// Takes note of `reported` bytes that were delivered, with `in_flight` bytes still on their way.
     pub(super) fn on_reported(&mut self, reported: u64, in_flight: u64, round_trip: Duration, now: Instant) {
         let reported = reported as f64;
-        if in_flight as f64 + reported < self.window() as f64 * IN_USE {
+        let is_in_use = in_flight as f64 + reported >= self.window * IN_USE;
+        if !is_in_use || self.is_holding_back().is_some() {
             return;
         }
         let t = (now.since(self.since) + round_trip).as_secs_f64() - self.k;
-        let cubic = self.max + C * t.powi(3) * SEGMENT;
-        self.reno += ALPHA * SEGMENT * reported / self.window;
+        let cubic = self.max + self.c() * t.powi(3) * SEGMENT;
+        // A Reno sender's rate goes with the square root of its increase.
+        self.reno += ALPHA * self.senders().powi(2) * SEGMENT * reported / self.window;
         let least = if self.has_overflowed { 1.0 } else { FIRST_GROWTH };
         let target = cubic.max(self.reno).clamp(self.window * least, self.window * 1.5);
         self.window += (target - self.window) * (reported / self.window).min(1.0);
@@ -171,7 +213,7 @@ impl Competing {
         };
         self.window = (self.window * BETA).max(MIN_WINDOW);
         self.reno = self.window;
-        self.k = ((self.max - self.window).max(0.0) / SEGMENT / C).cbrt();
+        self.k = ((self.max - self.window).max(0.0) / SEGMENT / self.c()).cbrt();
         self.since = now;
         self.cut_until = counters.1;
         self.has_overflowed = true;
@@ -188,17 +230,79 @@ impl Competing {
             self.unqueued + 1
         };
         let queue = seen.queue.unwrap_or_default();
-        if let Some((before, window)) = self.look.take() {
-            let held_back = Bytes((window as f64 / HELD_BACK) as u64 - window);
-            let expected = seen.rate.time_for(held_back).min(before);
-            let packet = seen.rate.time_for(Bytes(FULL_PACKET));
-            let shorter = before.saturating_sub(queue) + packet;
-            return shorter.as_secs_f64() > OWN * expected.as_secs_f64();
-        }
-        if self.rounds >= LOOK_AFTER && seen.queue.is_some() {
-            self.rounds = 0;
-            self.look = Some((queue, (seen.in_flight as f64 * HELD_BACK) as u64));
+        let last_queue = std::mem::replace(&mut self.last_queue, queue);
+        match self.look.take() {
+            Some(look @ Look { held: None, .. }) => {
+                self.look = Some(Look {
+                    held: Some((queue, seen.rate)),
+                    ..look
+                });
+            }
+            Some(Look {
+                before,
+                expected,
+                held_back,
+                held: Some((held, rate)),
+                ..
+            }) => {
+                let queue = queue.min(held);
+                let own = rate.time_for(held_back);
+                let share = expected.saturating_sub(queue).as_secs_f64() / own.as_secs_f64();
+                self.share += (share.min(1.0) - self.share) * SHARE_WEIGHT;
+                let shorter = before.saturating_sub(queue) + rate.time_for(Bytes(FULL_PACKET));
+                return shorter.as_secs_f64() > OWN * own.min(before).as_secs_f64();
+            }
+            None if self.rounds >= LOOK_AFTER && seen.queue.is_some() => {
+                self.rounds = 0;
+                let window = (seen.in_flight as f64 * HELD_BACK) as u64;
+                // What was reported last is in flight again soon.
+                let in_flight = (seen.in_flight as f64 / IN_USE).min(self.window) as u64;
+                self.look = Some(Look {
+                    before: queue,
+                    expected: queue + queue.saturating_sub(last_queue),
+                    window,
+                    held_back: Bytes(in_flight - window),
+                    held: None,
+                });
+            }
+            None => {}
         }
         self.unqueued >= UNQUEUED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The window eight seconds after an overflow, where holding back shortens the queue by this share of it.
+    fn grown(share: f64) -> f64 {
+        let (rate, round_trip) = (Rate::from_mbps(10), Duration::from_millis(50));
+        let mut now = Instant::ZERO;
+        let mut competing = Competing::new(200_000, now);
+        competing.on_overflow((0, 1), now);
+        for _ in 0..160 {
+            now += round_trip;
+            let window = competing.window();
+            competing.on_reported(window, window, round_trip, now);
+            let shorter = rate.time_for(Bytes((competing.window as u64).saturating_sub(window)));
+            let seen = Seen {
+                queue: Some(Duration::from_millis(100) - shorter.mul_f64(share)),
+                rate,
+                in_flight: window,
+                holds_back: false,
+            };
+            assert!(!competing.is_alone(&seen), "{share}");
+        }
+        competing.window
+    }
+
+    #[test]
+    fn who_has_less_grows_faster() {
+        let [little, half, much] = [0.2, 0.5, 0.7].map(grown);
+        assert!(
+            little > 1.2 * half && half > 1.02 * much,
+            "{little} {half} {much}"
+        );
     }
 }

@@ -188,6 +188,8 @@ pub struct Model {
     is_checking: bool,
     rivals: Rivals,
     cap: Option<Rate>,
+    /// While starting: the window, which grows by what is delivered. Units: bytes. Source: RFC 5681 section 3.1.
+    slow_start: u64,
 }
 
 impl Model {
@@ -214,6 +216,7 @@ impl Model {
             is_checking: false,
             rivals: Rivals::default(),
             cap,
+            slow_start: INITIAL_WINDOW,
         }
     }
 
@@ -223,8 +226,9 @@ impl Model {
         self.buckets.iter().copied().max().unwrap_or_default()
     }
 
-    /// The rate to reckon with: until the start is over, at least that of the first window, because what a trickle of packets
-    /// measures is a lower bound, and a path that counts as slow would get no more than a trickle. Zero when nothing is known.
+    /// The rate to reckon with: until the start is over, at least a window in a round trip, because what a trickle of packets measures is a
+    /// lower bound, and a path that counts as slow would get no more than a trickle; and because a rate is known a round trip later than an
+    /// inner flow in slow start needs it. Zero when nothing is known.
     ///
     /// Source: draft-cardwell-iccrg-bbr, `BBRSetPacingRateWithGain`: before the pipe is full the rate only rises. See
     /// `a_trickle_bounds_nothing_until_the_start_is_over`.
@@ -235,7 +239,7 @@ impl Model {
         if self.phase != Phase::Startup || round_trip == Duration::ZERO {
             return rate;
         }
-        rate.max(Rate::of(Bytes(INITIAL_WINDOW), round_trip + REPORT_DELAY).unwrap_or_default())
+        rate.max(Rate::of(Bytes(self.slow_start), round_trip + REPORT_DELAY).unwrap_or_default())
     }
 
     /// What the path will carry soon.
@@ -307,7 +311,7 @@ impl Model {
     pub fn window(&self) -> u64 {
         let rate = self.rate();
         if rate == Rate::ZERO {
-            return INITIAL_WINDOW;
+            return self.slow_start;
         }
         if let Phase::Compete(competing) = self.phase {
             return competing.window();
@@ -322,7 +326,7 @@ impl Model {
         let product = rate.bytes_in(round_trip).0;
         let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
         let floor = if self.phase == Phase::Startup {
-            INITIAL_WINDOW
+            self.slow_start
         } else {
             MIN_WINDOW
         };
@@ -353,6 +357,7 @@ impl Model {
         round.lost = round.lost.saturating_add(sample.lost);
         round.queue = Some(round.queue.map_or(queue, |least| least.min(queue)));
         round.peak = round.peak.max(queue);
+        self.start(sample);
         self.compete(sample, now);
         self.queued_reports = if is_own(sample) && self.stands(queue) {
             self.queued_reports + 1
@@ -369,6 +374,15 @@ impl Model {
         if self.phase == Phase::Drain && sample.in_flight <= self.drained() {
             self.enter(Phase::Cruise);
             self.is_checking = true;
+        }
+    }
+
+    /// One report while starting: the window grows as long as it is used and the rate follows.
+    fn start(&mut self, sample: &Sample) {
+        let is_used = sample.in_flight + sample.reported >= self.window() / 2;
+        let carried = self.rate().scale(GROWTH).bytes_in(self.base_round_trip()).0;
+        if self.phase == Phase::Startup && is_used && self.slow_start < carried.max(INITIAL_WINDOW * 2) {
+            self.slow_start += sample.reported;
         }
     }
 

@@ -108,6 +108,18 @@ fn fills_a_link_and_keeps_its_queue_short() {
 }
 
 #[test]
+fn a_start_keeps_ahead_of_an_inner_slow_start() {
+    let mut model = Model::new(None, Instant::ZERO);
+    let round_trip = Duration::from_millis(300);
+    run(&mut model, |_| Rate::from_mbps(1_000), round_trip, 1);
+    // Reports of three round trips, the last one's not all: ten segments have become more than sixty.
+    let window = model.window();
+    assert!(window >= 6 * INITIAL_WINDOW, "{window}");
+    let time = model.pacing().expect("a rate").time_for(Bytes(window));
+    assert!(time < round_trip / 2, "{time:?}");
+}
+
+#[test]
 fn follows_a_link_that_slows_down_and_recovers() {
     for (first, second) in [(50, 5), (5, 50)] {
         let mut model = Model::new(None, Instant::ZERO);
