@@ -6,11 +6,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::process::Process;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +94,20 @@ pub enum Entry {
     Resolvers {
         /// The interface.
         interface: String,
+    },
+    /// An address by DHCP, with its default route.
+    Lease {
+        /// The interface.
+        interface: String,
+        /// The address.
+        address: Ipv4Addr,
+        /// The length of its subnet's prefix, bits.
+        prefix: u8,
+    },
+    /// A program that is to end with the daemon.
+    Process {
+        /// Which one.
+        process: Process,
     },
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
@@ -48,6 +49,19 @@ impl Network {
             self.v4.is_some()
         }
     }
+}
+
+/// A device that is a network, or becomes one when it gets an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Whether it is up and has carrier.
+    pub has_carrier: bool,
+    /// Its global IPv4 addresses.
+    pub addresses: Vec<Ipv4Addr>,
 }
 
 /// Where a default route leads.
@@ -101,61 +115,83 @@ pub enum WatchError {
     Ended,
 }
 
-/// Watches the networks, in a task of its own.
+/// Watches networks or devices, in a task of its own.
 ///
 /// A look takes several questions to the kernel; whoever waits for it may be called away in between, and nothing must be lost then.
-pub struct Watch {
-    looks: mpsc::Receiver<Result<Vec<Network>, WatchError>>,
+pub struct Watch<T = Network> {
+    looks: mpsc::Receiver<Result<Vec<T>, WatchError>>,
     task: JoinHandle<()>,
 }
 
-impl Watch {
-    /// Starts to watch; must be called within a tokio runtime.
+impl Watch<Network> {
+    /// Starts to watch the networks; must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`WatchError::Socket`].
     pub fn start() -> Result<Self, WatchError> {
-        let (connection, handle, messages) = rtnetlink::new_multicast_connection(&[
+        let groups = [
             MulticastGroup::Link,
             MulticastGroup::Ipv4Ifaddr,
             MulticastGroup::Ipv6Ifaddr,
             MulticastGroup::Ipv4Route,
             MulticastGroup::Ipv6Route,
-        ])?;
+        ];
+        Self::over(&groups, |handle| Box::pin(list(handle)))
+    }
+}
+
+impl Watch<Device> {
+    /// Starts to watch the devices; must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`WatchError::Socket`].
+    pub fn devices() -> Result<Self, WatchError> {
+        let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr];
+        Self::over(&groups, |handle| Box::pin(list_devices(handle)))
+    }
+}
+
+/// A look at everything of one sort.
+type Look<T> = fn(&Handle) -> BoxFuture<'_, Result<Vec<T>, WatchError>>;
+
+impl<T: Clone + PartialEq + Send + Sync + 'static> Watch<T> {
+    fn over(groups: &[MulticastGroup], look: Look<T>) -> Result<Self, WatchError> {
+        let (connection, handle, messages) = rtnetlink::new_multicast_connection(groups)?;
         tokio::spawn(connection);
         let (tell, looks) = mpsc::channel(1);
         let task = tokio::spawn(async move {
             // An error ends the watch, or nobody listens any more.
-            if let Err(error) = watch(&handle, messages.map(|_| ()), &tell).await {
+            if let Err(error) = watch(&handle, look, messages.map(|_| ()), &tell).await {
                 let _ = tell.send(Err(error)).await;
             }
         });
         Ok(Self { looks, task })
     }
 
-    /// The networks: at once the first time, then whenever they have changed. May be dropped while it waits.
+    /// What there is: at once the first time, then whenever it has changed. May be dropped while it waits.
     ///
     /// # Errors
     /// [`WatchError`]: the watch is of no more use.
-    pub async fn next(&mut self) -> Result<Vec<Network>, WatchError> {
+    pub async fn next(&mut self) -> Result<Vec<T>, WatchError> {
         self.looks.recv().await.unwrap_or(Err(WatchError::Ended))
     }
 }
 
-impl Drop for Watch {
+impl<T> Drop for Watch<T> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn watch(
+async fn watch<T: Clone + PartialEq>(
     handle: &Handle,
+    look: Look<T>,
     mut announcements: impl Stream<Item = ()> + Unpin,
-    tell: &mpsc::Sender<Result<Vec<Network>, WatchError>>,
+    tell: &mpsc::Sender<Result<Vec<T>, WatchError>>,
 ) -> Result<(), WatchError> {
     let mut last = None;
     loop {
-        let now = list(handle).await?;
+        let now = look(handle).await?;
         if last.as_ref() != Some(&now) {
             last = Some(now.clone());
             if tell.send(Ok(now)).await.is_err() {
@@ -217,6 +253,39 @@ pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
         .into_values()
         .filter(|n| n.v4.is_some() || n.v6.is_some())
         .collect())
+}
+
+/// Lists the devices as they are now, but for loopback.
+async fn list_devices(handle: &Handle) -> Result<Vec<Device>, WatchError> {
+    let mut found = BTreeMap::new();
+    let mut links = handle.link().get().execute();
+    while let Some(link) = links.try_next().await? {
+        let flags = link.header.flags;
+        let name = link.attributes.iter().find_map(|attribute| {
+            let LinkAttribute::IfName(name) = attribute else {
+                return None;
+            };
+            Some(name.clone())
+        });
+        if let Some(name) = name.filter(|_| !flags.contains(LinkFlags::Loopback)) {
+            let device = Device {
+                name,
+                index: link.header.index,
+                has_carrier: usable(&link).is_some(),
+                addresses: Vec::new(),
+            };
+            found.insert(device.index, device);
+        }
+    }
+    let mut addresses = handle.address().get().execute();
+    while let Some(address) = addresses.try_next().await? {
+        if let (Some(device), Some((IpAddr::V4(v4), _))) =
+            (found.get_mut(&address.header.index), global(&address))
+        {
+            device.addresses.push(v4);
+        }
+    }
+    Ok(found.into_values().collect())
 }
 
 /// What every interface has received and sent so far, in bytes of frames: name, received, sent.

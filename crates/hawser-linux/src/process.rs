@@ -1,6 +1,12 @@
 //! What a process does to itself, and knows of others.
 
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 /// Leaves the terminal's session: the terminal's end no longer ends this process.
 ///
@@ -19,6 +25,108 @@ pub fn new_session() -> io::Result<()> {
 pub fn terminate(child: u32) {
     // SAFETY: no memory is involved. A child that has ended keeps its number until it is waited for.
     unsafe { libc::kill(child.cast_signed(), libc::SIGTERM) };
+}
+
+/// A process that cannot be taken for a later one with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    id: u32,
+    /// When it started: clock ticks since the machine did.
+    started: u64,
+}
+
+impl Process {
+    /// The process of that number; `None` when there is none, or it has ended and only waits to be asked how.
+    #[must_use]
+    pub fn of(id: u32) -> Option<Self> {
+        Self::with_group(id).map(|(process, _)| process)
+    }
+
+    /// And its process group.
+    fn with_group(id: u32) -> Option<(Self, u32)> {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // The name, in brackets, may contain anything.
+        let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let (state, group, started) = (fields.first()?, fields.get(2)?, fields.get(19)?);
+        let started = started.parse().ok()?;
+        (!matches!(*state, "Z" | "X")).then_some((Self { id, started }, group.parse().ok()?))
+    }
+
+    /// Whether it still runs.
+    #[must_use]
+    pub fn is_alive(self) -> bool {
+        Self::of(self.id) == Some(self)
+    }
+
+    /// Asks it to end, and makes it end when it does not within two seconds, with all that is left of the process group that it leads. One that has ended is as
+    /// good.
+    pub async fn end(self) {
+        self.signal(libc::SIGTERM);
+        for _ in 0..100 {
+            if !self.is_alive() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.signal(libc::SIGKILL);
+        for helper in self.group() {
+            helper.signal(libc::SIGKILL);
+        }
+    }
+
+    fn signal(self, signal: libc::c_int) {
+        if self.is_alive() {
+            // SAFETY: no memory is involved.
+            unsafe { libc::kill(self.id.cast_signed(), signal) };
+        }
+    }
+
+    /// What it has started and has not left its group. As long as one of these is there, no other process gets the group's number.
+    fn group(self) -> Vec<Self> {
+        if Self::of(self.id).is_some_and(|other| other != self) {
+            return Vec::new();
+        }
+        let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        ids.filter_map(|entry| Self::with_group(entry.file_name().to_str()?.parse().ok()?))
+            .filter(|(process, group)| *group == self.id && process.started >= self.started)
+            .map(|(process, _)| process)
+            .collect()
+    }
+}
+
+/// The command lines of this network namespace's processes, word by word, each with its process number.
+#[must_use]
+pub fn command_lines() -> Vec<(u32, Vec<String>)> {
+    let own = std::fs::read_link("/proc/thread-self/ns/net").ok();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| {
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            let words = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let is_near = std::fs::read_link(entry.path().join("ns/net")).ok() == own;
+            let words = String::from_utf8_lossy(&words).into_owned();
+            // Some write one title over all of it.
+            let words = words.split(['\0', ' ']).filter(|word| !word.is_empty());
+            is_near.then(|| (id, words.map(ToOwned::to_owned).collect()))
+        })
+        .collect()
+}
+
+/// For a file that is opened: neither opening nor writing it waits for anybody.
+pub const NONBLOCK: i32 = libc::O_NONBLOCK;
+
+/// Makes a named pipe that only its owner may use.
+///
+/// # Errors
+/// Something of that name is there, or the directory cannot be written.
+pub fn make_pipe(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is a terminated string that outlives the call.
+    if unsafe { libc::mkfifo(path.as_ptr(), 0o600) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether this process has the rights of the superuser.
@@ -40,4 +148,78 @@ pub fn ticks_per_second() -> u64 {
 pub fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| String::new(), |s| s.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn sleeper(script: &str) -> std::process::Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_process_ends_and_no_other_of_its_number() {
+        let mut child = sleeper("exec sleep 60");
+        let process = Process::of(child.id()).unwrap();
+        let other = Process {
+            started: process.started + 1,
+            ..process
+        };
+        other.end().await;
+        assert!(process.is_alive());
+        process.end().await;
+        assert!(!process.is_alive());
+        child.wait().unwrap();
+        assert_eq!(Process::of(child.id()), None);
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_listen_ends_too() {
+        let mut child = sleeper("trap '' TERM; echo; while :; do sleep 0.1; done");
+        // Not before it is deaf.
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        Process::of(child.id()).unwrap().end().await;
+        let status = child.wait().unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(libc::SIGKILL)
+        );
+    }
+
+    #[tokio::test]
+    async fn what_it_has_started_ends_with_it() {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(Stdio::piped());
+        let mut child = std::os::unix::process::CommandExt::process_group(&mut command, 0)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        let helper = Process::of(line.trim().parse().unwrap()).unwrap();
+        let process = Process::of(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // As after a crash: only the helper is left.
+        assert!(helper.is_alive());
+        process.end().await;
+        while helper.is_alive() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[test]
+    fn this_test_is_among_the_command_lines() {
+        let all = command_lines();
+        assert!(
+            all.iter()
+                .any(|(id, words)| *id == std::process::id() && !words.is_empty())
+        );
+    }
 }

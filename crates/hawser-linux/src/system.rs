@@ -1,6 +1,7 @@
 //! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
 
 mod bridge;
+mod lease;
 mod multipath;
 mod network_tables;
 
@@ -23,6 +24,7 @@ use crate::direct::{Elements, MARK, MARK_MASK, REASON_MASK, half, reason};
 use crate::journal::{Entry, Journal, Rule};
 use crate::udp::OUTER_MARK;
 use crate::{offload, switch};
+pub use lease::LeasedAddress;
 
 /// Why the system cannot be changed.
 #[derive(Debug, Error)]
@@ -432,6 +434,15 @@ impl System {
                 // Either program may be the one, and the interface may be gone with its resolvers.
                 let _ = run("resolvectl", &["revert", interface], "");
                 let _ = run("resolvconf", &["-f", "-d", interface], "");
+                Ok(())
+            }
+            Entry::Lease {
+                interface,
+                address,
+                prefix,
+            } => self.remove_lease(interface, *address, *prefix).await,
+            Entry::Process { process } => {
+                process.end().await;
                 Ok(())
             }
         }

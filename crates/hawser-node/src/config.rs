@@ -29,7 +29,7 @@ pub use direct::{
 };
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
-    Day, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
+    Day, DhcpMode, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
     SchedulerName, Size, Span, Speed,
 };
 
@@ -191,6 +191,8 @@ pub struct NetworkConfig {
     pub mptcp: MultipathPart,
     /// Direct mode: its resolvers, in place of those that the system names.
     pub dns: Vec<IpAddr>,
+    /// Who sees to its IPv4 address: `off` (nobody here), `auto` (what manages it already, else a DHCP client that is installed).
+    pub dhcp: DhcpMode,
     /// What it may carry in a month, both ways together.
     pub quota: Option<Size>,
     /// The day of the month on which the quota begins anew.

@@ -6,6 +6,7 @@ pub mod config;
 pub mod control;
 pub mod control_socket;
 pub mod dataplane;
+pub mod dhcp;
 pub mod direct;
 pub mod enrolment;
 pub mod hub;
@@ -15,6 +16,8 @@ pub mod invitation;
 pub mod logging;
 pub mod metrics;
 pub mod peers;
+#[cfg(test)]
+mod private_bus;
 pub mod run_dir;
 pub mod usage;
 mod waypoint;

@@ -62,6 +62,12 @@ impl RunDir {
         socket(&self.path)
     }
 
+    /// Where the pipe of DHCP clients is.
+    #[must_use]
+    pub fn dhcp(&self) -> PathBuf {
+        self.path.join("dhcp")
+    }
+
     /// The journal of system changes.
     #[must_use]
     pub fn journal(&self) -> PathBuf {

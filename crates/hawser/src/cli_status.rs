@@ -155,6 +155,7 @@ fn render_client(status: &Value) -> String {
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
+    out.push_str(&leases(&status["dhcp"]));
     let paths: Vec<_> = list(&status["sessions"])
         .iter()
         .flat_map(|session| list(&session["paths"]))
@@ -225,6 +226,7 @@ fn render_direct(status: &Value) -> String {
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
+    out.push_str(&leases(&status["dhcp"]));
     let networks = list(&status["networks"]).iter();
     let rows: Vec<_> = networks.map(direct_row).collect();
     let heads = [
@@ -232,6 +234,28 @@ fn render_direct(status: &Value) -> String {
     ];
     out.push_str(&columns(&heads, &rows, ""));
     out.push_str(&moving(&status["moving"]));
+    out
+}
+
+/// Networks whose address Hawser sees to, a line each.
+fn leases(dhcp: &Value) -> String {
+    let mut out = String::new();
+    for network in list(dhcp) {
+        let (name, by) = (text(&network["network"]), text(&network["by"]));
+        let how = match (network["state"].as_str(), network["address"].as_str()) {
+            (Some("leased"), Some(address)) => match network["seconds_left"].as_u64() {
+                Some(seconds) => format!("{address} by DHCP ({by}), for {} min more", seconds.div_ceil(60)),
+                None => format!("{address} by DHCP ({by})"),
+            },
+            // Among the notes.
+            (Some("failed"), _) => continue,
+            (Some("left"), _) => format!("no address; left to {by}"),
+            (Some("waiting"), _) if !by.is_empty() => format!("waits for an address by DHCP ({by})"),
+            (Some("waiting"), _) => "waits for an address".to_owned(),
+            (state, _) => state.unwrap_or_default().to_owned(),
+        };
+        let _ = writeln!(out, "{name}: {how}");
+    }
     out
 }
 
@@ -462,6 +486,31 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("docker0  not used"), "{shown}");
+    }
+
+    #[test]
+    fn leases_have_a_line_each() {
+        let dhcp = |state: &str, by: &str, address: Option<&str>| {
+            leases(
+                &json!([{ "network": "eth1", "state": state, "by": by, "address": address, "seconds_left": 61 }]),
+            )
+        };
+        assert_eq!(leases(&Value::Null), "");
+        assert_eq!(
+            dhcp("leased", "udhcpc", Some("192.168.0.7/24")),
+            "eth1: 192.168.0.7/24 by DHCP (udhcpc), for 2 min more\n"
+        );
+        assert_eq!(
+            dhcp("waiting", "udhcpc", None),
+            "eth1: waits for an address by DHCP (udhcpc)\n"
+        );
+        assert_eq!(dhcp("waiting", "", None), "eth1: waits for an address\n");
+        assert_eq!(
+            dhcp("left", "NetworkManager", None),
+            "eth1: no address; left to NetworkManager\n"
+        );
+        assert_eq!(dhcp("no carrier", "", None), "eth1: no carrier\n");
+        assert_eq!(dhcp("failed", "said in a note", None), "");
     }
 
     #[test]

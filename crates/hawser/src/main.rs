@@ -106,6 +106,10 @@ struct Places {
 }
 
 fn main() -> ExitCode {
+    // A DHCP client runs this program to report.
+    if let Some(code) = hawser_node::dhcp::report() {
+        return code;
+    }
     let command = Cli::parse().command;
     if matches!(command, Command::Sim(_) | Command::Bench(_)) {
         large_pages::ask();

@@ -36,6 +36,7 @@ use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::dataplane::{
     self, Command, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId,
 };
+use crate::dhcp::Dhcp;
 use crate::direct;
 use crate::identity::{Identity, random};
 use crate::invitation::{Invitation, Token};
@@ -112,10 +113,17 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let share = || tun.try_clone().context("cannot share the interface");
     let mut tunnel = Tunnel::new(system.clone(), share()?);
     let quotas = Quotas::open(&options.dir);
+    let dhcp = Dhcp::start(system.clone(), run_dir.dhcp(), &config);
     let mut direct = None;
     if config.is_mixed() {
         let usage = Rc::clone(&quotas.usage);
-        let (beside, run) = direct::beside(&options, config.clone(), (system, share()?), usage);
+        let (beside, run) = direct::beside(
+            &options,
+            config.clone(),
+            (system, share()?),
+            usage,
+            dhcp.view().clone(),
+        );
         tunnel.share(beside);
         direct = Some(run);
     }
@@ -128,6 +136,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         metrics::serve(address, run_dir.socket()).await?;
     }
     let mut client = Client::new(options, config, identity, joined, (tunnel, quotas), &plane)?;
+    client.dhcp = Some(dhcp);
     let direct = async {
         match direct {
             Some(run) => run.await,
@@ -155,6 +164,8 @@ struct Client {
     /// What the kernel shows, used or not.
     seen: Vec<Network>,
     quotas: Quotas,
+    /// Addresses by DHCP.
+    dhcp: Option<Dhcp>,
     reach: Reach,
     line: Option<Line>,
     news: mpsc::UnboundedSender<(u64, News)>,
@@ -198,6 +209,7 @@ impl Client {
             tls: tls::client_config(&identity, joined.hub_key)?,
             networks: Networks::new(orders.clone()),
             quotas,
+            dhcp: None,
             options,
             config,
             joined,
@@ -245,6 +257,9 @@ impl Client {
     async fn end(&mut self) {
         if let Some(line) = self.line.take() {
             let _ = tokio::time::timeout(GOODBYE, line.close(CloseReason::Shutdown)).await;
+        }
+        if let Some(dhcp) = self.dhcp.take() {
+            dhcp.end().await;
         }
         self.tunnel.undo().await;
         tracing::info!("down");

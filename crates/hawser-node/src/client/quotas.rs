@@ -111,7 +111,8 @@ impl Client {
             .shut
             .iter()
             .map(|name| format!("{name}: its quota is used up, and the tunnel does not use it"));
-        let all: Vec<_> = self.notice.iter().cloned().chain(spent).collect();
+        let unserved = self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices());
+        let all: Vec<_> = self.notice.iter().cloned().chain(spent).chain(unserved).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

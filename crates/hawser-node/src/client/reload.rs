@@ -77,6 +77,9 @@ impl Client {
             self.on_change(change)?;
         }
         self.quotas.handle_config();
+        if let Some(dhcp) = &self.dhcp {
+            dhcp.handle_config(&self.config);
+        }
         self.apply_caps();
         self.apply_schedulers();
         Ok(restart)

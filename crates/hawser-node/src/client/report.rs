@@ -71,6 +71,7 @@ impl Client {
             "control": self.line.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notices(),
+            "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "networks": networks,
         });
         let answer = self.with_direct(Request::Status, answer, |mut status, direct| {

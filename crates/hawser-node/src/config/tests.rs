@@ -23,6 +23,18 @@ fn an_empty_client_file_is_a_good_one() {
 }
 
 #[test]
+fn dhcp_is_off_unless_it_is_asked_for() {
+    let config = client("[networks.eth1]\ndhcp = \"auto\"\n[networks.eth2]\ndhcp = \"off\"\n").unwrap();
+    assert_eq!(config.network("eth1").dhcp, DhcpMode::Auto);
+    assert_eq!(config.network("eth2").dhcp, DhcpMode::Off);
+    assert_eq!(config.network("eth3").dhcp, DhcpMode::Off);
+    let error = client("[networks.eth1]\ndhcp = true\n").unwrap_err();
+    assert!(error.starts_with("client.toml:2: "), "{error}");
+    let error = client("[networks.eth1]\ndhcp = \"on\"\n").unwrap_err();
+    assert!(error.contains("`off`") && error.contains("`auto`"), "{error}");
+}
+
+#[test]
 fn a_full_client_file_is_read() {
     let config = client(
         r#"

@@ -394,6 +394,17 @@ pub enum DnsMode {
     Networks,
 }
 
+/// Who sees to the IPv4 address of a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DhcpMode {
+    /// Nobody here.
+    #[default]
+    Off,
+    /// When nobody else has after a few seconds: what manages the device is asked; where nothing does, a DHCP client is run.
+    Auto,
+}
+
 /// Whether clients appear under the hub's own address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Nat {

@@ -26,6 +26,7 @@ use super::lookup::Place;
 use crate::client::ClientOptions;
 use crate::config::ClientConfig;
 use crate::control_socket::{Asked, Request};
+use crate::dhcp;
 use crate::usage::Usage;
 
 /// The tunnel as the hub wants it.
@@ -109,6 +110,7 @@ pub(crate) fn beside(
     config: ClientConfig,
     (system, tun): (System, Tun),
     usage: Rc<RefCell<Usage>>,
+    leases: dhcp::View,
 ) -> (Beside, impl Future<Output = anyhow::Result<()>> + use<>) {
     let (requests, mut asked) = mpsc::channel(MOST_WAITING);
     let (tunnel, news) = watch::channel(None);
@@ -122,7 +124,7 @@ pub(crate) fn beside(
     };
     let hub = Hub { news, tunnel: None };
     let run = async move {
-        let mut direct = Direct::new(options, config, (system, Some(tun)), usage, Some(hub));
+        let mut direct = Direct::new(options, config, (system, Some(tun)), usage, (Some(hub), leases));
         direct.run(&mut asked, None).await
     };
     (Beside { requests, tunnel }, run)

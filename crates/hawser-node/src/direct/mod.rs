@@ -47,6 +47,7 @@ use tokio::sync::mpsc;
 use crate::client::{ClientOptions, Signals};
 use crate::config::{ClientConfig, Dataplane, Moves};
 use crate::control_socket::{Asked, ControlSocket, Request};
+use crate::dhcp::{self, Dhcp};
 use crate::run_dir::RunDir;
 use crate::usage::Usage;
 use beside::Hub;
@@ -86,8 +87,15 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     };
     let mut socket = ControlSocket::listen(run_dir.socket())?;
     let usage = Rc::new(RefCell::new(Usage::open(&options.dir)));
-    let mut direct = Direct::new(options, config, (system, tun), usage, None);
-    let result = direct.run(&mut socket.requests, Some(Signals::new()?)).await;
+    let signals = Signals::new()?;
+    let dhcp = Dhcp::start(system.clone(), run_dir.dhcp(), &config);
+    let leases = dhcp.view().clone();
+    let mut direct = Direct::new(options, config, (system, tun), usage, (None, leases));
+    direct.dhcp = Some(dhcp);
+    let result = direct.run(&mut socket.requests, Some(signals)).await;
+    if let Some(dhcp) = direct.dhcp.take() {
+        dhcp.end().await;
+    }
     direct.system.undo().await;
     tracing::info!("down");
     result
@@ -117,6 +125,8 @@ struct Direct {
     /// What makes MPTCP use all networks; absent where it is off or the kernel lacks it.
     multipath: Option<Multipath>,
     naming: Naming,
+    /// Addresses by DHCP, where that is seen to; absent beside a client, which does that itself.
+    dhcp: Option<Dhcp>,
     portals: Portals,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
@@ -143,13 +153,14 @@ impl Direct {
         config: ClientConfig,
         (system, tun): (System, Option<Tun>),
         usage: Rc<RefCell<Usage>>,
-        hub: Option<Hub>,
+        (hub, leases): (Option<Hub>, dhcp::View),
     ) -> Self {
         let (tell, heard) = mpsc::unbounded_channel();
         Self {
             networks: Networks::new(tell),
             rules: Rules::new(&config, hub.is_some()),
-            naming: Naming::new(&config),
+            naming: Naming::new(&config, leases),
+            dhcp: None,
             portals: Portals::default(),
             options: (hub.is_none() && tun.is_some()).then(socket_options).flatten(),
             switch: tun.is_none().then(Switch::default),

@@ -174,7 +174,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// A domain stands for all names below it. One for all names, as a default route of names has it, is for none in particular.
-fn below(domain: &str) -> Option<Pattern> {
+pub(super) fn below(domain: &str) -> Option<Pattern> {
     let domain = domain.trim_start_matches('~');
     (domain != "." && !domain.is_empty())
         .then(|| Pattern::parse(&format!("*.{domain}")))
@@ -203,8 +203,7 @@ const BUS_PATIENCE: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
+    use crate::private_bus::PrivateBus;
 
     #[test]
     fn the_file_counts_without_this_machine_itself() {
@@ -283,18 +282,11 @@ mod tests {
     /// A message bus of this test's own, with services that say what the real ones do.
     #[tokio::test]
     async fn services_on_the_bus_say_what_networks_have() {
-        let mut command = Command::new("dbus-daemon");
-        command.args(["--session", "--nofork", "--print-address"]);
-        let Ok(mut daemon) = command.stdout(Stdio::piped()).spawn() else {
-            eprintln!("skipped: no dbus-daemon here");
+        let Some(private) = PrivateBus::start() else {
             return;
         };
-        let mut place = String::new();
-        BufReader::new(daemon.stdout.take().unwrap())
-            .read_line(&mut place)
-            .unwrap();
-        let builder = || zbus::connection::Builder::address(place.trim()).unwrap();
-        let server = builder()
+        let server = private
+            .builder()
             .name("org.freedesktop.resolve1")
             .unwrap()
             .name("org.freedesktop.NetworkManager")
@@ -308,10 +300,8 @@ mod tests {
             .serve_at("/config", Config)
             .unwrap();
         let _server = server.build().await.unwrap();
-        let mut bus = Some(builder().build().await.unwrap());
+        let mut bus = Some(private.builder().build().await.unwrap());
         let known = look(&mut bus, &[]).await;
-        daemon.kill().unwrap();
-        daemon.wait().unwrap();
         let pattern = |text| vec![Pattern::parse(text).unwrap()];
         assert_eq!(
             known.of("eth0", 7),

@@ -14,13 +14,14 @@ use tokio::task::JoinHandle;
 
 use super::Direct;
 use super::lookup::Place;
-use super::name_servers::{self, NameServers};
+use super::name_servers::{self, NameServers, Servers, below};
 use super::networks::Known;
 use super::portals::Looked;
 use super::probe::Probe;
 use super::resolver::Resolver;
 use super::rules::set_name;
 use crate::config::{ClientConfig, DnsMode};
+use crate::dhcp;
 
 /// What tasks tell the event loop.
 pub(super) enum Told {
@@ -47,6 +48,7 @@ pub(super) enum Told {
 pub(super) struct Naming {
     names: Names,
     servers: NameServers,
+    leases: dhcp::View,
     resolver: Option<Resolver>,
     watch: Option<JoinHandle<()>>,
     tell: mpsc::Sender<Told>,
@@ -62,11 +64,12 @@ impl Drop for Naming {
 }
 
 impl Naming {
-    pub(super) fn new(config: &ClientConfig) -> Self {
+    pub(super) fn new(config: &ClientConfig, leases: dhcp::View) -> Self {
         let (tell, told) = mpsc::channel(MOST_WAITING);
         Self {
             names: Names::new(patterns(config), MOST_NAMES),
             servers: NameServers::default(),
+            leases,
             resolver: None,
             watch: None,
             tell,
@@ -105,7 +108,7 @@ impl Naming {
         let network = known.network.as_ref()?;
         let mut servers = config.network(&known.name).dns;
         if servers.is_empty() {
-            servers = self.servers.of(&known.name, network.index).addresses;
+            servers = self.servers_of(&known.name, network.index).addresses;
         }
         servers.retain(|server| network.carries(server.is_ipv6()));
         Some(Place {
@@ -114,6 +117,17 @@ impl Naming {
             index: network.index,
             servers,
         })
+    }
+
+    /// What a network says itself: by the lease that Hawser has from it, else by what the system knows.
+    fn servers_of(&self, name: &str, index: u32) -> Servers {
+        match self.leases.resolvers(name) {
+            Some((addresses, domain)) if !addresses.is_empty() => Servers {
+                addresses,
+                domains: domain.as_deref().and_then(below).into_iter().collect(),
+            },
+            Some(_) | None => self.servers.of(name, index),
+        }
     }
 
     /// Where tasks tell what they found.
@@ -220,7 +234,7 @@ impl Direct {
             .present()
             .filter(|_| !has_hub)
             .flat_map(|(number, network)| {
-                let own = self.naming.servers.of(&network.name, network.index).domains;
+                let own = self.naming.servers_of(&network.name, network.index).domains;
                 own.into_iter()
                     .map(move |pattern| (NetworkId(u32::from(number)), pattern))
             });

@@ -150,7 +150,14 @@ impl Networks {
             .known
             .entry(number)
             .or_insert_with(|| Known::gone(&network.name));
-        let is_current = |probe: &Probe| Some(probe.target()) == target && probe.index() == network.index;
+        // A probe goes on asking from the address that it began with.
+        let has_kept_addresses = known.network.as_ref().is_none_or(|before| {
+            let mut addresses = before.addresses.iter();
+            addresses.all(|address| network.addresses.contains(address))
+        });
+        let is_current = |probe: &Probe| {
+            has_kept_addresses && Some(probe.target()) == target && probe.index() == network.index
+        };
         known.probe = match known.probe.take().filter(is_current) {
             Some(probe) => Some(probe),
             None => target.and_then(|target| {

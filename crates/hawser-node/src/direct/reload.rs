@@ -47,6 +47,9 @@ impl Direct {
         }
         self.rules = self.rules.with(&fresh);
         self.naming.handle_config(&fresh);
+        if let Some(dhcp) = &self.dhcp {
+            dhcp.handle_config(&fresh);
+        }
         self.config = fresh;
         self.on_networks(self.seen.clone()).await?;
         Ok(restart)

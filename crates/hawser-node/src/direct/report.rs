@@ -51,6 +51,7 @@ impl Direct {
             "mptcp": self.multipath.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice(),
+            "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "moving": self.moving.status(),
             "facts": self.facts(),
             "rules": self
@@ -81,6 +82,7 @@ impl Direct {
             .cloned()
             .chain(self.quota_notices())
             .chain(self.portal_notices())
+            .chain(self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices()))
             .collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

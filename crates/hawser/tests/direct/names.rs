@@ -13,7 +13,7 @@ use crate::world::{SERVER, World, read_peer};
 const HAWSER: &str = "100.64.0.2";
 
 /// A resolver that gives the same address for every name below `example.org`, none for `nothing.example`, and another by TCP.
-fn serve_names(namespace: &Namespace, address: Ipv4Addr) {
+pub(crate) fn serve_names(namespace: &Namespace, address: Ipv4Addr) {
     let (datagrams, streams) = namespace
         .run(|| {
             Ok((
@@ -72,7 +72,7 @@ fn question(name: &str) -> Vec<u8> {
 }
 
 /// What Hawser says of a name to a program with this mark: the code, and the address at the end of the answer.
-fn look_up(world: &World, name: &str, mark: u32) -> (u8, Option<IpAddr>) {
+pub(crate) fn look_up(world: &World, name: &str, mark: u32) -> (u8, Option<IpAddr>) {
     let query = question(name);
     let reply = world
         .client

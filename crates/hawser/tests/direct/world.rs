@@ -160,16 +160,23 @@ impl World {
 
     /// The same without waiting.
     pub(crate) fn start(&self) -> Daemon {
+        self.start_after(":")
+    }
+
+    /// The same after commands in a mount namespace of its own.
+    pub(crate) fn start_after(&self, commands: &str) -> Daemon {
         let log = std::fs::File::create(self.dir.path().join("log")).expect("a log");
         // A namespace has a /sys of its own, without control groups.
         let mut command = self.client.command("sh");
         command.args([
             "-c",
-            &format!("{MOUNT_CGROUPS}; exec \"$0\" \"$@\""),
+            &format!("{MOUNT_CGROUPS}; {commands}; exec \"$0\" \"$@\""),
             env!("CARGO_BIN_EXE_hawser"),
         ]);
         command.args(["up", "--direct", "--foreground", "--log", "debug"]);
         command.env("OVS_RUNDIR", self.switch_dir());
+        // The machine's own services know nothing of this world.
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent");
         command
             .arg("--run-dir")
             .arg(self.run_dir())

@@ -1,0 +1,40 @@
+//! A message bus of a test's own, for services that say what the real ones do.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use zbus::connection::Builder;
+
+pub(crate) struct PrivateBus {
+    daemon: Child,
+    address: String,
+}
+
+impl PrivateBus {
+    /// `None` where there is no program for it.
+    pub(crate) fn start() -> Option<Self> {
+        let mut command = Command::new("dbus-daemon");
+        command.args(["--session", "--nofork", "--print-address"]);
+        let Ok(mut daemon) = command.stdout(Stdio::piped()).spawn() else {
+            eprintln!("skipped: no dbus-daemon here");
+            return None;
+        };
+        let mut address = String::new();
+        BufReader::new(daemon.stdout.take().unwrap())
+            .read_line(&mut address)
+            .unwrap();
+        Some(Self { daemon, address })
+    }
+
+    /// A connection to it, to be built.
+    pub(crate) fn builder(&self) -> Builder<'_> {
+        Builder::address(self.address.trim()).unwrap()
+    }
+}
+
+impl Drop for PrivateBus {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}

@@ -1,0 +1,95 @@
+//! A client of a hub whose networks get their addresses by DHCP, from Hawser's own client.
+
+use std::process::{Command, Stdio};
+
+use crate::world::{World, active, good};
+
+/// A DHCP server at the far end of both cables.
+fn serve(world: &World) -> Option<Server> {
+    let mut command = world.inside("h", "dnsmasq");
+    command.args([
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--user=root",
+        "--port=0",
+        "--no-ping",
+    ]);
+    command.args([
+        "--bind-dynamic",
+        "--dhcp-authoritative",
+        "--pid-file=",
+        "--log-facility=/dev/null",
+    ]);
+    for (cable, net) in [("fiber", 10), ("lte", 11)] {
+        command.arg(format!("--interface={cable}"));
+        command.arg(format!(
+            "--dhcp-range=10.0.{net}.100,10.0.{net}.109,255.255.255.0,2m"
+        ));
+    }
+    command.arg(format!("--dhcp-leasefile={}", world.place("leases").display()));
+    let is_there = |program: &str| {
+        Command::new(program)
+            .arg("--help")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok()
+    };
+    if !is_there("dnsmasq") || !(is_there("udhcpc") || is_there("dhcpcd")) {
+        eprintln!("not tested: needs dnsmasq and udhcpc (scripts/needs test installs them)");
+        return None;
+    }
+    Some(Server(command.spawn().unwrap()))
+}
+
+struct Server(std::process::Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn addresses(world: &World) -> String {
+    let mut ip = world.inside("c", "ip");
+    ip.args(["-4", "-brief", "address"]);
+    String::from_utf8(good(ip).stdout).unwrap()
+}
+
+#[test]
+fn a_client_of_a_hub_gets_its_addresses_by_dhcp() {
+    let Some(world) = World::new("dhcp") else { return };
+    for cable in ["fiber", "lte"] {
+        world.ip(&world.namespace("c"), &format!("addr flush dev {cable}"));
+    }
+    let Some(_server) = serve(&world) else { return };
+    let before = (world.system("c"), addresses(&world));
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    let config = "[networks.fiber]\ndhcp = \"auto\"\n[networks.lte]\ndhcp = \"auto\"\n";
+    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    let mut up = world.hawser("c", &["up", &invitation]);
+    up.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent");
+    good(up);
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    world.wait("through", World::ping_hub);
+    let shown = String::from_utf8(good(world.hawser("c", &["status"])).stdout).unwrap();
+    assert!(
+        shown.contains("fiber: 10.0.10.10") && shown.contains("/24 by DHCP ("),
+        "{shown}"
+    );
+    good(world.hawser("c", &["down"]));
+    assert_eq!((world.system("c"), addresses(&world)), before);
+    let inside = Command::new("ip")
+        .args(["netns", "pids", &world.namespace("c")])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&inside.stdout),
+        "",
+        "nothing runs there any more"
+    );
+}
