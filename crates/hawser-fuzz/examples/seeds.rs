@@ -6,7 +6,8 @@ use std::path::Path;
 
 use hawser_node::identity::KeyHash;
 use hawser_node::invitation::{HubAddress, Invitation, Token};
-use hawser_units::{PathId, Sequence};
+use hawser_proto::fec::{Cover, Encoder};
+use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
@@ -134,6 +135,7 @@ fn main() -> io::Result<()> {
         ("segment", segment()),
         ("coalesce", coalesce()),
         ("compression", compression()),
+        ("parity", parity()),
         ("invitation", invitation()),
         ("scenario", scenario()),
         ("config", config()),
@@ -182,6 +184,7 @@ fn data() -> Seeds {
         packets: 9,
         bytes: 1 << 33,
         missing,
+        takes_parity: true,
         ..Feedback::default()
     }
     .emit(&mut report);
@@ -376,6 +379,54 @@ fn compression() -> Seeds {
         ("tcp-v4", train(tcp_v4(0, &[1; 12], 200))),
         ("tcp-v6", train(tcp_v6(0, &[1; 12], 200))),
         ("udp-v4", train(udp_v4(150))),
+    ]
+}
+
+/// Flows whose first packet of each group is lost: groups of many packets, and copies.
+fn parity() -> Seeds {
+    let flow = |gap: Duration| {
+        let entry = |flags: u8, place: u32, body: &[u8]| {
+            let len = (body.len() as u16).to_be_bytes();
+            [&[flags, place as u8][..], &len, body].concat()
+        };
+        let first = Sequence(u32::MAX - 100);
+        let mut encoder = Encoder::default();
+        let cover = Cover {
+            loss: 0.02,
+            path: PathId(1),
+        };
+        let mut input = entry(0xc0, 0, &[1, 1, 0, 0, 0, 0, 0]);
+        for place in 0..40 {
+            let now = Instant::from_nanos(1_000_000_000) + gap * place;
+            let inner = Inner {
+                class: Class::Realtime,
+                unordered: true,
+                sequence: first.add(place),
+                ..Inner::plain(Kind::Packet)
+            };
+            let packet = udp_v4(20 + place as usize);
+            encoder.plan(0, cover, 1, now);
+            encoder.push(&inner, &packet, now);
+            if place % 8 != 3 {
+                input.extend(entry(0x40, place, &packet));
+            }
+            while let Some(outgoing) = encoder.pop() {
+                let mut body = vec![0; PARITY_LEN];
+                outgoing.parity.emit(body.first_chunk_mut().expect("as long"));
+                body.extend(outgoing.symbol);
+                let base = outgoing.inner.sequence.distance_from(first);
+                input.extend(entry(0xc0, base.unsigned_abs(), &body));
+            }
+        }
+        input
+    };
+    let many = flow(Duration::from_micros(2_400));
+    let mut damaged = many.clone();
+    damaged.iter_mut().step_by(97).for_each(|byte| *byte ^= 0x55);
+    vec![
+        ("groups", many),
+        ("copies", flow(Duration::from_millis(20))),
+        ("damaged", damaged),
     ]
 }
 

@@ -11,7 +11,7 @@ mod texts;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -21,6 +21,7 @@ pub const TARGETS: [Target; 12] = [
     ("segment", packets::segment),
     ("coalesce", packets::coalesce),
     ("compression", packets::compression),
+    ("parity", packets::parity),
     ("invitation", texts::invitation),
     ("scenario", texts::scenario),
     ("config", texts::config),

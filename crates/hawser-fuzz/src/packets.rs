@@ -1,13 +1,15 @@
 //! Parsers of bytes.
 
-use hawser_units::Sequence;
+use hawser_proto::fec::Decoder;
+use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::compression::{Compressed, Contexts};
 use hawser_wire::control::Message;
-use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer, is_data};
+use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer, is_data};
 use hawser_wire::inner::{self, Ecn};
 use hawser_wire::layer::{self, Layer, Pattern, Reading, Rtp, Rule};
 use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
 use hawser_wire::opening::Opening;
+use hawser_wire::parity::{PARITY_LEN, Parity, emit_symbol, parse_symbol, symbol_len};
 use hawser_wire::peer::PeerMessage;
 
 /// A datagram as it comes from the network, and its parts as they come out of decryption.
@@ -180,6 +182,46 @@ pub(crate) fn compression(input: &[u8]) {
             let packet = [headers.bytes(), payload].concat();
             let summary = inner::parse(&packet).expect("is a packet");
             assert_eq!(usize::from(summary.headers_len), headers.bytes().len());
+        }
+    }
+}
+
+/// Packets of realtime flows and parity packets: each behind a byte of flags and flow, one of its place, and two of length.
+pub(crate) fn parity(input: &[u8]) {
+    let mut decoder = Decoder::default();
+    let mut now = Instant::from_nanos(1);
+    let mut rest = input;
+    while let Some((&[head, place, l0, l1], tail)) = rest.split_first_chunk::<4>() {
+        let len = usize::from(u16::from_be_bytes([l0, l1]));
+        let (body, next) = tail.split_at(len.min(tail.len()));
+        rest = next;
+        now += Duration::from_millis(1);
+        let inner = Inner {
+            unordered: head & 0x40 != 0,
+            repair: head & 0x20 != 0,
+            flow: u16::from(head & 0x1f),
+            sequence: Sequence(u32::MAX - 100).add(u32::from(place)),
+            ..Inner::plain(Kind::Packet)
+        };
+        if head & 0x80 == 0 {
+            decoder.handle_packet(&inner, body, now);
+        } else if let Some((parity, symbol)) = Parity::parse(body) {
+            let mut out = [0; PARITY_LEN];
+            parity.emit(&mut out);
+            assert_eq!([&out[..], symbol].concat(), body);
+            if let Some((header, packet)) = parse_symbol(symbol) {
+                let mut out = vec![0; symbol_len(packet.len())];
+                emit_symbol(&header, packet, &mut out);
+                assert_eq!(parse_symbol(&out), Some((header, packet)));
+            }
+            assert!(decoder.handle_parity(&inner, body, now));
+        } else {
+            assert!(!decoder.handle_parity(&inner, body, now));
+        }
+        while let Some(rebuilt) = decoder.poll_rebuilt() {
+            assert!(inner::parse(&rebuilt.packet).is_some());
+            let again = decoder.handle_packet(&rebuilt.inner, &rebuilt.packet, now);
+            assert!(!again, "is delivered once");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! The receiving half is [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
 mod choosing;
+mod covering;
 mod kept;
 mod transmit;
 
@@ -16,6 +17,7 @@ use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
 use hawser_wire::layer;
 use hawser_wire::offload::{Offload, Segmenter};
 
+use crate::fec;
 use crate::flow::{Flow, Flows, Refusal, Run};
 use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
@@ -65,6 +67,14 @@ pub struct Counters {
     pub repaired: u64,
     /// Packets of upper layers let go for want of capacity.
     pub let_go: u64,
+    /// Packets followed by parity.
+    pub covered: u64,
+    /// Parity packets sent.
+    pub parity: u64,
+    /// Bytes of their UDP payload.
+    pub parity_bytes: u64,
+    /// Parity packets that no path took in time.
+    pub parity_late: u64,
 }
 
 /// A state change of a path, for the driver to tell.
@@ -83,6 +93,27 @@ struct Lane {
 struct Turn {
     skip: usize,
     slot: u16,
+}
+
+/// How packets are sent.
+#[derive(Clone, Copy)]
+struct Sending {
+    /// Each on several paths, and so to be told from the others.
+    copies: bool,
+    /// The share that was lost lately, on all of them at once.
+    loss: f64,
+    /// The share to be reckoned with.
+    expected: f64,
+}
+
+impl Sending {
+    fn on<'a>(paths: impl Iterator<Item = &'a Path> + Clone, copies: bool) -> Self {
+        Self {
+            copies,
+            loss: paths.clone().map(Path::loss).product(),
+            expected: paths.map(Path::expected_loss).product(),
+        }
+    }
 }
 
 /// The sending half of a session.
@@ -105,6 +136,13 @@ pub struct Egress<B> {
     wait: Instant,
     /// When packets to be sent again may go; far away when none waits.
     repair_wait: Instant,
+    fec: fec::Encoder,
+    /// The symbol of the parity packet that was handed out last.
+    symbol: Vec<u8>,
+    /// When a parity packet that found no path is to be looked at again, at the soonest.
+    parity_wait: Instant,
+    /// The peer has said that it understands parity packets.
+    peer_takes_parity: bool,
     counters: Counters,
     layer_rules: Vec<layer::Rule>,
     seed: u64,
@@ -129,6 +167,10 @@ impl<B: Copy> Egress<B> {
             used: now,
             wait: Instant::FAR_FUTURE,
             repair_wait: Instant::FAR_FUTURE,
+            fec: fec::Encoder::default(),
+            symbol: Vec::new(),
+            parity_wait: Instant::ZERO,
+            peer_takes_parity: false,
             counters: Counters::default(),
             layer_rules: Vec::new(),
             seed,
@@ -289,6 +331,7 @@ impl<B: Copy> Egress<B> {
     /// what is missing, and nothing of delays.
     pub fn handle_feedback(&mut self, came_by: PathId, report: &Feedback, now: Instant) {
         let id = report.path;
+        self.peer_takes_parity |= report.takes_parity;
         let lane = self.lane(id).filter(|_| came_by == id);
         let changed = lane.is_some_and(|lane| lane.path.handle_feedback(report, now));
         for (first, count) in report.missing.ranges(report.highest) {
@@ -369,7 +412,8 @@ impl<B: Copy> Egress<B> {
         self.note(id, true);
     }
 
-    /// The next thing to send, in this order: answers and reports, probes, packets to be sent again, packets by flow.
+    /// The next thing to send, in this order: answers and reports, probes, packets to be sent again, parity packets, packets by
+    /// flow.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<B>> {
         if let Some(copy) = self.copies.pop_front() {
             return Some(copy);
@@ -381,6 +425,7 @@ impl<B: Copy> Egress<B> {
         }
         self.kept.release(now, &mut self.freed);
         let urgent = self.poll_probe(now).or_else(|| self.poll_repair(now));
+        let urgent = urgent.or_else(|| self.poll_parity(now));
         urgent.or_else(|| self.poll_packets(now))
     }
 
@@ -420,6 +465,7 @@ impl<B: Copy> Egress<B> {
             backed: true,
             repair: true,
             sequence,
+            covered: false,
             last: false,
         };
         Some(Transmit { path, counter, body })
@@ -430,7 +476,7 @@ impl<B: Copy> Egress<B> {
         let lane = self.lane(transmit.path).filter(|lane| lane.reachable)?;
         let body = match transmit.body {
             Body::Report(report) => report.emitted_len(),
-            Body::Packets { .. } | Body::Probe(_) | Body::Reply(_) => PROBE_LEN,
+            Body::Packets { .. } | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => PROBE_LEN,
         };
         let bytes = (body + FRAMING) as u64;
         if !spend(lane, bytes) {
@@ -486,7 +532,8 @@ impl<B: Copy> Egress<B> {
                     }
                 }
                 Decision::Send { lane, count } => {
-                    return Some(self.emit(Turn { skip, slot }, lane, count, false, now));
+                    let sending = Sending::on([&self.lanes[lane].path].into_iter(), false);
+                    return Some(self.emit(Turn { skip, slot }, lane, count, sending, now));
                 }
                 Decision::Duplicate(mask) => return self.emit_copies(Turn { skip, slot }, mask, now),
             }
@@ -514,20 +561,26 @@ impl<B: Copy> Egress<B> {
         self.free(freed, now);
     }
 
-    /// Sends `count` segments. Packets whose order is free have no place in their flow, unless each has `copies` to be told from.
+    /// Sends `count` segments. Packets whose order is free have places of their own, unless each has copies to be told from.
     fn emit(
         &mut self,
         Turn { skip, slot }: Turn,
         lane: usize,
         count: u16,
-        copies: bool,
+        Sending {
+            copies,
+            loss,
+            expected,
+        }: Sending,
         now: Instant,
     ) -> Transmit<B> {
         let flow = self.flows.get(slot).expect("the flow was chosen");
         let head = flow.head().expect("its head was chosen");
         let class = flow.class;
         let unordered = !copies && (flow.unordered || head.order_free);
-        if self.keeping.is_some() && !copies && !unordered {
+        let is_repaired = self.keeping.is_some() && !unordered;
+        let covered = self.is_to_be_covered(slot, lane, loss, is_repaired, now);
+        if is_repaired && !copies && !covered {
             self.flows.compress(slot);
         }
         let run = *self.flows.get(slot).and_then(Flow::head).expect("as before");
@@ -543,8 +596,12 @@ impl<B: Copy> Egress<B> {
             bytes += len;
         }
         let id = path.id;
-        let places = if unordered { 0 } else { count };
-        let sequence = self.flows.on_sent(slot, places, bytes, id.0, now);
+        let sequence = self.flows.on_sent(slot, (count, unordered), bytes, id.0, now);
+        let cover = fec::Cover {
+            loss: expected,
+            path: id,
+        };
+        let covered = covered && self.fec.plan(slot, cover, count, now);
         let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
         // Nobody waits for a missing packet of a flow without order, and its receiver could not tell the repair from a copy. To TCP an
@@ -570,6 +627,7 @@ impl<B: Copy> Egress<B> {
             backed,
             repair: false,
             sequence,
+            covered,
             last,
         };
         Transmit {
@@ -587,11 +645,16 @@ impl<B: Copy> Egress<B> {
             .map(|bit| self.view_lanes[bit])
             .collect();
         let (first, others) = lanes.split_first()?;
-        let mut transmit = self.emit(turn, *first, 1, true, now);
+        let sending = Sending::on(lanes.iter().map(|lane| &self.lanes[*lane].path), true);
+        let mut transmit = self.emit(turn, *first, 1, sending, now);
+        let mut copy = transmit.body;
         let Body::Packets { run, last, .. } = &mut transmit.body else {
             return Some(transmit);
         };
         let release = core::mem::take(last);
+        if let Body::Packets { covered, last, .. } = &mut copy {
+            (*covered, *last) = (false, false);
+        }
         let bytes = (run.len_of(run.next) + FRAMING) as u64;
         for lane in others {
             let path = &mut self.lanes[*lane].path;
@@ -599,7 +662,7 @@ impl<B: Copy> Egress<B> {
             self.copies.push_back(Transmit {
                 path: path.id,
                 counter,
-                body: transmit.body,
+                body: copy,
             });
         }
         let freeing = self.copies.back_mut().unwrap_or(&mut transmit);
@@ -626,6 +689,7 @@ impl<B: Copy> Egress<B> {
                 self.changes.push_back((lane.path.id, lane.path.state()));
             }
         }
+        self.counters.parity_late += self.fec.handle_timeout(now);
         self.flows.sweep(now);
     }
 
@@ -640,6 +704,8 @@ impl<B: Copy> Egress<B> {
             .unwrap_or(Instant::FAR_FUTURE)
             .min(self.wait)
             .min(self.repair_wait)
+            .min(self.fec.due())
+            .min(self.fec.next_at().max(self.parity_wait))
             .min(self.kept.due().unwrap_or(Instant::FAR_FUTURE))
     }
 
@@ -658,7 +724,11 @@ impl<B: Copy> Egress<B> {
         let mut buffers = self.flows.drain();
         buffers.extend(self.copies.drain(..).filter_map(|copy| match copy.body {
             Body::Packets { run, last: true, .. } => Some(run.buffer),
-            Body::Packets { .. } | Body::Report(_) | Body::Probe(_) | Body::Reply(_) => None,
+            Body::Packets { .. }
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => None,
         }));
         buffers.append(&mut self.freed);
         buffers.extend(self.kept.drain());

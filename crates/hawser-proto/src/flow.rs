@@ -110,6 +110,8 @@ pub struct Flow<B> {
     pub unordered: bool,
     /// The place of its next packet.
     pub next: Sequence,
+    /// The same of those whose order is free, which have places of their own.
+    pub next_unordered: Sequence,
     /// Inner bytes sent in all.
     pub sent: u64,
     /// Inner bytes by path.
@@ -197,7 +199,8 @@ pub enum Refusal {
 pub struct Flows<B> {
     slots: Vec<Option<Flow<B>>>,
     free: Vec<u16>,
-    sequences: Vec<Sequence>,
+    /// The next places of each slot, in order and unordered.
+    sequences: Vec<(Sequence, Sequence)>,
     index: HashMap<FlowKey, u16, Seeded>,
     fresh: VecDeque<u16>,
     rest: VecDeque<u16>,
@@ -264,18 +267,20 @@ impl<B: Copy> Flows<B> {
             Some(slot) => slot,
             None if self.slots.len() < MAX_FLOWS => {
                 self.slots.push(None);
-                self.sequences.push(Sequence(0));
+                self.sequences.push((Sequence(0), Sequence(0)));
                 (self.slots.len() - 1) as u16
             }
             None => self.replace()?,
         };
         let (class, why) = classify(summary);
+        let (next, next_unordered) = self.sequences[usize::from(slot)];
         self.slots[usize::from(slot)] = Some(Flow {
             key: summary.key,
             class,
             why,
             unordered: order_is_free(summary),
-            next: self.sequences[usize::from(slot)],
+            next,
+            next_unordered,
             sent: 0,
             by_path: Vec::new(),
             queue: VecDeque::new(),
@@ -424,14 +429,26 @@ impl<B: Copy> Flows<B> {
         flow.queue.pop_front().map(|run| run.buffer)
     }
 
-    /// Accounts for segments of `bytes` in all sent on `path` that take `count` places in the flow, and returns the first of them.
-    pub fn on_sent(&mut self, slot: u16, count: u16, bytes: u64, path: u16, now: Instant) -> Sequence {
+    /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the first of their places.
+    pub fn on_sent(
+        &mut self,
+        slot: u16,
+        (count, unordered): (u16, bool),
+        bytes: u64,
+        path: u16,
+        now: Instant,
+    ) -> Sequence {
         let flow = self.slots[usize::from(slot)]
             .as_mut()
             .expect("a flow that sends is in its slot");
-        let first = flow.next;
-        flow.next = first.add(u32::from(count));
-        self.sequences[usize::from(slot)] = flow.next;
+        let next = if unordered {
+            &mut flow.next_unordered
+        } else {
+            &mut flow.next
+        };
+        let first = *next;
+        *next = first.add(u32::from(count));
+        self.sequences[usize::from(slot)] = (flow.next, flow.next_unordered);
         flow.sent += bytes;
         flow.used = now;
         flow.deficit -= bytes as i64;

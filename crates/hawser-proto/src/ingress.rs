@@ -14,6 +14,7 @@ mod missing;
 use delays::Delays;
 use missing::{Holes, Repairs};
 
+use crate::fec::{Decoder, Rebuilt};
 use crate::replay::ReplayWindow;
 use crate::resequencer::{Arrived, Config, Counters, Resequencer};
 
@@ -87,6 +88,8 @@ pub struct Ingress<T> {
     receivers: Vec<Receiver>,
     resequencer: Resequencer<T>,
     repairs: Repairs,
+    fec: Decoder,
+    rebuilt: u64,
     events: VecDeque<Event>,
 }
 
@@ -96,6 +99,8 @@ impl<T> Default for Ingress<T> {
             receivers: Vec::new(),
             resequencer: Resequencer::new(Config::default()),
             repairs: Repairs::default(),
+            fec: Decoder::default(),
+            rebuilt: 0,
             events: VecDeque::new(),
         }
     }
@@ -142,6 +147,12 @@ impl<T> Ingress<T> {
         self.resequencer.counters()
     }
 
+    /// Packets that were lost and rebuilt from parity.
+    #[must_use]
+    pub fn rebuilt(&self) -> u64 {
+        self.rebuilt
+    }
+
     /// Whether a counter is new on its path: asked before the work of decryption.
     #[must_use]
     pub fn accepts(&self, id: PathId, counter: u64) -> bool {
@@ -152,7 +163,7 @@ impl<T> Ingress<T> {
 
     /// Takes in an authentic packet. `body` is what follows its inner header; `udp_len` the bytes of UDP payload; `ce` whether its outer
     /// packet carried the mark. For an inner packet, `item` is its handle and what can be delivered goes to `out`; a handle that was
-    /// not taken is given back.
+    /// not taken is given back. Lost packets that it brings back are for [`Self::poll_rebuilt`].
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_packet(
         &mut self,
@@ -199,17 +210,16 @@ impl<T> Ingress<T> {
         let event = match inner.kind {
             Kind::Packet => {
                 receiver.elicit(now);
-                if inner.unordered {
-                    out.push(item);
-                    return (freshness, None);
+                let is_new = self.fec.handle_packet(&inner, body, now);
+                if inner.unordered && !is_new {
+                    return (freshness, Some(item));
                 }
-                let arrived = Arrived {
-                    flow: inner.flow,
-                    sequence: inner.sequence,
-                    sent_us: inner.sent_us,
-                    item,
-                };
-                return (freshness, self.resequencer.insert(arrived, now, out));
+                return (freshness, self.order(&inner, item, now, out));
+            }
+            Kind::Parity => {
+                receiver.elicit(now);
+                self.fec.handle_parity(&inner, body, now);
+                None
             }
             Kind::Probe => {
                 receiver.elicit(now);
@@ -220,6 +230,34 @@ impl<T> Ingress<T> {
         };
         self.events.extend(event);
         (freshness, Some(item))
+    }
+
+    /// A lost packet that parity brought back: to be given a buffer and to [`Self::handle_rebuilt`].
+    pub fn poll_rebuilt(&mut self) -> Option<Rebuilt> {
+        self.fec.poll_rebuilt()
+    }
+
+    /// Takes in a rebuilt packet as if it had come, with its header and the handle of its buffer, which is given back if it was not taken.
+    #[must_use = "the item's buffer must be freed if it is given back"]
+    pub fn handle_rebuilt(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
+        let refused = self.order(inner, item, now, out);
+        self.rebuilt += u64::from(refused.is_none());
+        refused
+    }
+
+    /// Delivers a packet at once, or in its flow's order.
+    fn order(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
+        if inner.unordered {
+            out.push(item);
+            return None;
+        }
+        let arrived = Arrived {
+            flow: inner.flow,
+            sequence: inner.sequence,
+            sent_us: inner.sent_us,
+            item,
+        };
+        self.resequencer.insert(arrived, now, out)
     }
 
     /// Ends a batch: gives up gaps that no path may fill any more, and makes the reports that are due.
@@ -346,6 +384,7 @@ impl Receiver {
             ce: self.ce,
             received_us: self.received_at.as_micros_wrapping(),
             hold_us: u32::try_from(now.since(self.received_at).as_micros()).unwrap_or(u32::MAX),
+            takes_parity: true,
         }
     }
 }

@@ -7,6 +7,7 @@
 pub mod assignment;
 pub mod egress;
 pub mod endpoints;
+pub mod fec;
 pub mod flow;
 pub mod flow_table;
 pub mod ingress;

@@ -11,6 +11,7 @@ use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, FRAMING, Feedback, Missing};
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
+use hawser_wire::parity::PARITY_LEN;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -66,7 +67,7 @@ fn op() -> impl Strategy<Value = Op> {
                     missing.push(back, count);
                 }
                 let highest = if highest % 2 == 0 { highest % 64 } else { highest >> 16 };
-                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, delay_us, spread_us, open: ce as u16, missing, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }), epoch: 0 };
+                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, delay_us, spread_us, open: ce as u16, missing, takes_parity: ce % 2 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }), epoch: 0 };
                 Op::Report { path, all, report }
             }
         ),
@@ -114,13 +115,13 @@ struct Driver {
     egress: Egress<usize>,
     now: Instant,
     next: usize,
-    lent: BTreeSet<usize>,
+    lent: BTreeMap<usize, Vec<u8>>,
     tokens: BTreeMap<u16, Vec<u64>>,
     sent: BTreeMap<u16, (u64, u64)>,
     /// By path: bytes heard from and sent to an address that is not proven.
     unproven: BTreeMap<u16, (u64, u64)>,
     /// Sequence numbers by flow slot and path: a place in a flow is sent once on each path at most.
-    places: BTreeSet<(u16, u32, u16)>,
+    places: BTreeSet<(u16, bool, u32, u16)>,
     /// Buffer and place of the context that each flow sent last.
     contexts: BTreeMap<u16, (usize, u32)>,
 }
@@ -169,7 +170,7 @@ impl Driver {
                 if hub {
                     self.unproven.insert(path, (0, 0));
                 }
-                self.places.retain(|(_, _, on)| *on != path);
+                self.places.retain(|(_, _, _, on)| *on != path);
             }
             Op::Close(path) => self.egress.close_path(PathId(path)),
             Op::Enqueue {
@@ -186,7 +187,7 @@ impl Driver {
                 };
                 self.next += 1;
                 if self.egress.enqueue(&mut packet, offload, self.next, now).is_ok() {
-                    self.lent.insert(self.next);
+                    self.lent.insert(self.next, packet);
                 }
             }
             Op::Garbage(mut bytes) => {
@@ -196,7 +197,7 @@ impl Driver {
                     .enqueue(&mut bytes, Offload::default(), self.next, now)
                     .is_ok()
                 {
-                    self.lent.insert(self.next);
+                    self.lent.insert(self.next, bytes);
                 }
             }
             Op::Report { path, all, report } => {
@@ -263,7 +264,7 @@ impl Driver {
 
     fn give_back(&mut self, buffer: usize) {
         assert!(
-            self.lent.remove(&buffer),
+            self.lent.remove(&buffer).is_some(),
             "buffer {buffer} is given back and was not lent"
         );
     }
@@ -298,11 +299,12 @@ impl Driver {
                     sequence,
                     last,
                     repair,
+                    covered,
                     unordered,
                     ..
                 } => {
                     assert!(
-                        self.lent.contains(&run.buffer),
+                        self.lent.contains_key(&run.buffer),
                         "sends a buffer that was given back"
                     );
                     assert!(count > 0 && run.next + count <= run.cut.count());
@@ -316,14 +318,15 @@ impl Driver {
                         .map(|step| run.len_of(run.next + step) + FRAMING)
                         .sum::<usize>();
                     for step in 0..count {
-                        let place = (flow, sequence.add(u32::from(step)).0, path);
-                        assert!(
-                            unordered || self.places.insert(place) || repair,
-                            "{place:?} was sent before"
-                        );
+                        let place = (flow, unordered, sequence.add(u32::from(step)).0, path);
+                        assert!(self.places.insert(place) || repair, "{place:?} was sent before");
                         if !repair {
-                            self.check_context(&run, step, flow, place.1);
+                            self.check_context(&run, step, flow, place.2);
                         }
+                    }
+                    if covered {
+                        let packet = &self.lent[&run.buffer];
+                        self.egress.cover(&transmit, &packet[..run.cut.total()], now);
                     }
                     if last {
                         self.give_back(run.buffer);
@@ -336,6 +339,7 @@ impl Driver {
                     (1, u64::from(probe.outer_len.max(48)))
                 }
                 Body::Reply(_) => (1, 48),
+                Body::Parity { .. } => (1, (FRAMING + PARITY_LEN + self.egress.symbol().len()) as u64),
             };
             let (counter, total) = self.sent.get_mut(&path).expect("an open path");
             assert_eq!(transmit.counter, *counter + 1, "counters have no gap");
@@ -377,7 +381,7 @@ proptest! {
             egress: layered(Egress::new(1, now)),
             now,
             next: 0,
-            lent: BTreeSet::new(),
+            lent: BTreeMap::new(),
             tokens: BTreeMap::new(),
             sent: BTreeMap::new(),
             unproven: BTreeMap::new(),

@@ -534,3 +534,77 @@ fn a_path_that_swallows_large_packets_is_no_longer_given_any() {
         "small packets still pass"
     );
 }
+
+/// A call (1) and a video (2) from the hub over networks that lose a share, for a minute.
+fn call_and_video(nets: &[Net], is_older: bool) -> World {
+    let mut world = World::new(nets, 17);
+    world.is_older = is_older;
+    let call = Work::Open {
+        mbps: 0.0912,
+        len: 228,
+        kind: UDP,
+    };
+    world.start(HUB, 1, call, ms(500), ms(60_500));
+    world.start(HUB, 2, open(4.0, UDP), ms(500), ms(60_500));
+    world.run(ms(61_500));
+    world
+}
+
+/// The share of a flow's packets that never came, after the first twentieth, in which loss and rates are found.
+fn lost(world: &World, flow: u16) -> f64 {
+    let offered = world.ends[HUB].offered[&flow];
+    let seen = &world.ends[CLIENT].sink(flow).seen;
+    let settled = offered / 20..offered;
+    1.0 - seen.range(settled.clone()).count() as f64 / (settled.end - settled.start) as f64
+}
+
+const LOSSY: Net = Net {
+    loss: 0.02,
+    ..net(50.0, 150)
+};
+
+#[test]
+fn parity_brings_back_what_one_lossy_network_loses() {
+    let world = call_and_video(&[LOSSY], false);
+    let counters = world.ends[HUB].egress.counters();
+    let overhead = counters.parity as f64 / counters.covered as f64;
+    let rebuilt = world.ends[CLIENT].ingress.rebuilt();
+    println!("rebuilt {rebuilt}, overhead {overhead:.3}, {counters:?}");
+    for (flow, name) in [(1, "call"), (2, "video")] {
+        let sink = world.ends[CLIENT].sink(flow);
+        let late = sink.delay(0.99, ms(4_000), ms(61_500)).saturating_sub(ms(150));
+        println!("{name}: lost {:.5}, {late:?} late", lost(&world, flow));
+        assert!(lost(&world, flow) < 0.001, "{name}: {}", lost(&world, flow));
+        assert!(late < ms(15), "{name}: {late:?}");
+        assert_eq!(sink.duplicates, 0, "{name}");
+    }
+    assert!(rebuilt > 400, "{rebuilt}");
+    assert!(overhead < 0.4, "{overhead}");
+    assert_eq!(counters.parity_late, 0);
+    assert_eq!(world.ends[HUB].lent(), 0, "all buffers came back");
+}
+
+#[test]
+fn nothing_is_added_where_nothing_is_lost_or_the_peer_does_not_know_parity() {
+    for (net, is_older) in [(net(50.0, 150), false), (LOSSY, true)] {
+        let world = call_and_video(&[net], is_older);
+        let counters = world.ends[HUB].egress.counters();
+        assert_eq!((counters.covered, counters.parity), (0, 0));
+        assert_eq!(lost(&world, 2) > 0.01, is_older);
+    }
+}
+
+#[test]
+fn parity_takes_the_other_network_where_that_is_as_near() {
+    // Too narrow for copies, and too lossy to do without.
+    let narrow = Net {
+        loss: 0.03,
+        ..net(7.0, 40)
+    };
+    let world = call_and_video(&[narrow, narrow], false);
+    let counters = world.ends[HUB].egress.counters();
+    println!("{counters:?} {} {}", lost(&world, 1), lost(&world, 2));
+    assert!(counters.parity > 0);
+    assert!(lost(&world, 2) < 0.001, "{}", lost(&world, 2));
+    assert_eq!(world.ends[CLIENT].sink(2).duplicates, 0);
+}

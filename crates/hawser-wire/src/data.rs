@@ -87,6 +87,8 @@ pub enum Kind {
     Probe,
     /// Answers a probe.
     ProbeReply,
+    /// Rebuilds lost inner packets of a flow: [`crate::parity`]. Sent only to those whose [`Feedback::takes_parity`] says that they know it.
+    Parity,
 }
 
 /// How a flow wants to be carried.
@@ -139,7 +141,8 @@ pub struct Inner {
     pub form: Form,
     /// The flow's slot in the sender's table.
     pub flow: u16,
-    /// The packet's place in its flow slot.
+    /// The packet's place in its flow slot: of unordered packets among those, of others among the others. Of a parity packet: the first place
+    /// that it covers.
     pub sequence: Sequence,
     /// When it was handed to the path: microseconds of the sender's clock, wrapping.
     pub sent_us: u32,
@@ -182,6 +185,7 @@ impl Inner {
             1 => Kind::Feedback,
             2 => Kind::Probe,
             3 => Kind::ProbeReply,
+            4 => Kind::Parity,
             _ => return None,
         };
         let form = match flags & (FLAG_CONTEXT | FLAG_COMPRESSED) {
@@ -212,6 +216,7 @@ impl Inner {
             Kind::Feedback => 1,
             Kind::Probe => 2,
             Kind::ProbeReply => 3,
+            Kind::Parity => 4,
         };
         out[1] = self.class as u8;
         for (is_set, flag) in [
@@ -261,12 +266,16 @@ pub struct Feedback {
     pub open: u16,
     /// Packets that should have come and have not.
     pub missing: Missing,
+    /// The receiver understands [`Kind::Parity`]; false of versions that do not say.
+    pub takes_parity: bool,
 }
 
 /// Bytes of the longest emitted [`Feedback`].
 pub const FEEDBACK_LEN: usize = FEEDBACK_FIXED + 4 * MISSING_RANGES;
 /// Bytes of one without missing packets.
 const FEEDBACK_FIXED: usize = 42;
+/// In the byte that counts the ranges of missing packets. Versions that do not know it read as many ranges as there are.
+const TAKES_PARITY: u8 = 0x80;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
 
@@ -307,7 +316,7 @@ impl Feedback {
     pub fn parse(body: &[u8]) -> Option<Self> {
         let (b, rest) = body.split_first_chunk::<FEEDBACK_FIXED>()?;
         let mut missing = Missing::default();
-        for range in rest.chunks_exact(4).take(usize::from(b[3])) {
+        for range in rest.chunks_exact(4).take(usize::from(b[3] & !TAKES_PARITY)) {
             let [b0, b1, c0, c1] = *range else { return None };
             missing.push(u16::from_be_bytes([b0, b1]), u16::from_be_bytes([c0, c1]));
         }
@@ -329,6 +338,7 @@ impl Feedback {
             spread_us: u32_at(36),
             open: u16_at(40),
             missing,
+            takes_parity: b[3] & TAKES_PARITY != 0,
         })
     }
 
@@ -343,7 +353,7 @@ impl Feedback {
         out.fill(0);
         out[0..2].copy_from_slice(&self.path.0.to_be_bytes());
         out[2] = self.epoch;
-        out[3] = self.missing.len;
+        out[3] = self.missing.len | if self.takes_parity { TAKES_PARITY } else { 0 };
         out[4..10].copy_from_slice(&self.highest.to_be_bytes()[2..]);
         out[10..14].copy_from_slice(&self.packets.to_be_bytes());
         out[14..20].copy_from_slice(&self.bytes.to_be_bytes()[2..]);
@@ -395,13 +405,13 @@ mod tests {
 
         #[test]
         fn feedback_survives_the_wire(path: u16, epoch: u8, highest in 0..=MAX_COUNTER, packets: u32,
-                                      bytes in 0..=MAX_COUNTER, ce: u32, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16,
+                                      bytes in 0..=MAX_COUNTER, ce: u32, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool,
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {
                 prop_assert!(missing.push(*back, *count));
             }
-            let report = Feedback { path: PathId(path), epoch, highest, packets, bytes, ce, received_us, hold_us, delay_us, spread_us, open, missing };
+            let report = Feedback { path: PathId(path), epoch, highest, packets, bytes, ce, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));

@@ -11,4 +11,5 @@ pub mod inner;
 pub mod layer;
 pub mod offload;
 pub mod opening;
+pub mod parity;
 pub mod peer;

@@ -25,8 +25,8 @@ const LEVELS: [(&str, u8); 11] = [
 /// Who may depend on a crate of its own level: the radio's machines speak in the frames of the medium.
 const BESIDE: [(&str, &str); 1] = [("hawser-radio", "hawser-netem")];
 
-/// What levels 0 and 1 may depend on besides each other: derive macros, and parsers of text.
-const PURE: [&str; 3] = ["serde", "thiserror", "toml"];
+/// What levels 0 and 1 may depend on besides each other: derive macros, parsers of text, and an erasure code.
+const PURE: [&str; 4] = ["reed-solomon-simd", "serde", "thiserror", "toml"];
 
 /// What may not be named in the sources of levels 0 and 1.
 const IMPURE: [&str; 12] = [

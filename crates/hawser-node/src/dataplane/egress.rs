@@ -17,6 +17,7 @@ use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer};
 use hawser_wire::inner::{self, Ecn};
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
+use hawser_wire::parity::PARITY_LEN;
 
 use super::batch::{Batches, Target};
 use super::crypto::DataKey;
@@ -339,8 +340,17 @@ impl Sender {
                 &mut self.dropped.no_key,
                 at,
             );
-            if let Body::Packets { run, last: true, .. } = transmit.body {
-                self.free.push(run.buffer);
+            if let Body::Packets {
+                run, covered, last, ..
+            } = transmit.body
+            {
+                if covered {
+                    let packet = &self.buffers[run.buffer as usize][VIRTIO_LEN..];
+                    session.egress.cover(&transmit, &packet[..run.cut.total()], at);
+                }
+                if last {
+                    self.free.push(run.buffer);
+                }
             }
             if transmit.counter > REKEY_AT && !session.rekey_told {
                 session.rekey_told = true;
@@ -545,6 +555,16 @@ impl Sender {
                 "egress_repaired",
                 sum(|session| session.egress.counters().repaired),
             ),
+            ("egress_covered", sum(|session| session.egress.counters().covered)),
+            ("egress_parity", sum(|session| session.egress.counters().parity)),
+            (
+                "egress_parity_bytes",
+                sum(|session| session.egress.counters().parity_bytes),
+            ),
+            (
+                "egress_parity_late",
+                sum(|session| session.egress.counters().parity_late),
+            ),
             ("egress_refused_by_network", self.batches.refused),
             ("egress_datagrams", self.batches.sent.0),
             ("egress_calls", self.batches.sent.1),
@@ -642,6 +662,15 @@ impl Session {
                 let room = batches.room(&target, PROBE_LEN + FRAMING);
                 sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
                     emit_token(token, body)
+                });
+            }
+            Body::Parity { parity, .. } => {
+                let symbol = self.egress.symbol();
+                let room = batches.room(&target, PARITY_LEN + symbol.len() + FRAMING);
+                sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
+                    let (head, tail) = body.split_first_chunk_mut().expect("room for both");
+                    parity.emit(head);
+                    tail.copy_from_slice(symbol);
                 });
             }
         }

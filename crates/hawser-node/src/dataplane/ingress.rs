@@ -11,6 +11,7 @@ use hawser_linux::clock::{now, use_precise_timers};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::{DataSocket, plain};
 use hawser_linux::wait::{Waker, wait_readable};
+use hawser_proto::fec::Rebuilt;
 use hawser_proto::ingress::{Authentic, Freshness, Ingress};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::compression::{COMPRESSED_LEN, Compressed, Contexts, Form, Headers};
@@ -316,14 +317,6 @@ impl Receiving {
             self.dropped.spoofed += 1;
             return;
         }
-        // A report or a probe is short: it is copied out, so that the store can be written to.
-        let mut control = [0; 64];
-        let control_len = if is_packet {
-            0
-        } else {
-            content.len().min(control.len())
-        };
-        control[..control_len].copy_from_slice(&content[..control_len]);
         let start = range.start + OUTER_LEN + INNER_LEN;
         let content = start..start + content.len();
         let item = self.store.add(buffer, content, (entry.session, inner), ecn);
@@ -331,7 +324,7 @@ impl Receiving {
         let authentic = Authentic {
             outer,
             inner,
-            body: &control[..control_len],
+            body: self.store.bytes(item),
             udp_len,
             ce: ecn == Ecn::Ce,
             item,
@@ -341,6 +334,17 @@ impl Receiving {
             .handle_packet(entry.path, authentic, at, &mut self.out);
         if let Some(item) = refused {
             self.store.free(item);
+        }
+        while let Some(Rebuilt { inner, packet }) = session.ingress.poll_rebuilt() {
+            if session.role == Role::Hub && !session.owns_source(&packet) {
+                self.dropped.spoofed += 1;
+                continue;
+            }
+            let item = self.store.add_copy(&packet, (entry.session, inner));
+            let refused = session.ingress.handle_rebuilt(&inner, item, at, &mut self.out);
+            if let Some(item) = refused {
+                self.store.free(item);
+            }
         }
         if !self.touched.contains(&entry.session) {
             self.touched.push(entry.session);
@@ -609,6 +613,11 @@ impl Receiving {
             }
         }
         let mut order = hawser_proto::resequencer::Counters::default();
+        let rebuilt = self
+            .sessions
+            .values()
+            .map(|session| session.ingress.rebuilt())
+            .sum();
         for session in self.sessions.values() {
             let counters = session.ingress.resequencer();
             order.in_order += counters.in_order;
@@ -631,6 +640,7 @@ impl Receiving {
             ("ingress_control_dropped", dropped.control),
             ("ingress_datagrams", self.datagrams),
             ("ingress_tun_writes", self.writes),
+            ("ingress_rebuilt", rebuilt),
             ("resequencer_in_order", order.in_order),
             ("resequencer_held", order.held),
             ("resequencer_late", order.late),

@@ -94,7 +94,7 @@ impl Store {
         outer_ecn: Ecn,
     ) -> u32 {
         self.large[buffer as usize].1 += 1;
-        let packet = Packet {
+        let id = self.note(Packet {
             buffer,
             from: range.start as u32,
             len: range.len() as u32,
@@ -102,8 +102,28 @@ impl Store {
             inner,
             outer_ecn,
             held: true,
-        };
-        let id = match self.free_packets.pop() {
+        });
+        self.fresh.push(id);
+        id
+    }
+
+    /// Notes a copy of a packet that came in no buffer; at most [`hawser_wire::parity::MAX_SYMBOL`] bytes.
+    pub(super) fn add_copy(&mut self, bytes: &[u8], (session, inner): (SessionId, Inner)) -> u32 {
+        let number = self.take_small();
+        self.small[number as usize][..bytes.len()].copy_from_slice(bytes);
+        self.note(Packet {
+            buffer: number | IS_SMALL,
+            from: 0,
+            len: bytes.len() as u32,
+            session,
+            inner,
+            outer_ecn: Ecn::NotEct,
+            held: true,
+        })
+    }
+
+    fn note(&mut self, packet: Packet) -> u32 {
+        match self.free_packets.pop() {
             Some(id) => {
                 self.packets[id as usize] = packet;
                 id
@@ -112,9 +132,7 @@ impl Store {
                 self.packets.push(packet);
                 self.packets.len() as u32 - 1
             }
-        };
-        self.fresh.push(id);
-        id
+        }
     }
 
     pub(super) fn packet(&self, id: u32) -> &Packet {
@@ -204,11 +222,15 @@ impl Store {
         }
     }
 
-    fn move_to_small(&mut self, id: u32) {
-        let number = self.free_small.pop().unwrap_or_else(|| {
+    fn take_small(&mut self) -> u32 {
+        self.free_small.pop().unwrap_or_else(|| {
             self.small.push(vec![0; SMALL].into_boxed_slice());
             self.small.len() as u32 - 1
-        });
+        })
+    }
+
+    fn move_to_small(&mut self, id: u32) {
+        let number = self.take_small();
         let packet = &mut self.packets[id as usize];
         let (from, to) = (packet.from as usize, (packet.from + packet.len) as usize);
         let old = packet.buffer;

@@ -65,7 +65,7 @@ fn a_bare_acknowledgement_has_no_place_in_its_flow() {
             Body::Packets {
                 unordered, sequence, ..
             } => Some((unordered, sequence.0)),
-            Body::Report(_) | Body::Probe(_) | Body::Reply(_) => None,
+            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => None,
         })
         .collect();
     let [(false, first), (true, _), (false, second), (false, third)] = sent[..] else {

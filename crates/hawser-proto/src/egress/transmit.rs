@@ -2,6 +2,7 @@
 
 use hawser_units::{Instant, PathId, Sequence};
 use hawser_wire::data::{Class, Feedback, Inner, Kind};
+use hawser_wire::parity::Parity;
 
 use crate::flow::Run;
 use crate::path::Probe;
@@ -38,6 +39,8 @@ pub enum Body<B> {
         repair: bool,
         /// The place of the first segment in its flow.
         sequence: Sequence,
+        /// Parity packets are to follow: the driver shows the packets to [`super::Egress::cover`].
+        covered: bool,
         /// The buffer is not needed any more after this.
         last: bool,
     },
@@ -47,6 +50,13 @@ pub enum Body<B> {
     Probe(Probe),
     /// The answer to a peer's probe.
     Reply(u64),
+    /// A parity packet, whose symbol is [`super::Egress::symbol`].
+    Parity {
+        /// Its inner header, but for the time.
+        inner: Inner,
+        /// What stands in front of its symbol.
+        parity: Parity,
+    },
 }
 
 impl<B> Body<B> {
@@ -81,6 +91,10 @@ impl<B> Body<B> {
             Self::Report(_) => of(Kind::Feedback),
             Self::Probe(_) => of(Kind::Probe),
             Self::Reply(_) => of(Kind::ProbeReply),
+            Self::Parity { inner, .. } => Inner {
+                sent_us: sent.as_micros_wrapping(),
+                ..*inner
+            },
         }
     }
 }

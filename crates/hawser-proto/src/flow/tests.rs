@@ -72,7 +72,7 @@ fn send(flows: &mut Flows<u32>, most: u16, now: Instant) -> Option<(u16, u64)> {
         };
         let count = head.left().min(most);
         let bytes = u64::from(count) * 1240;
-        flows.on_sent(slot, count, bytes, 1, now);
+        flows.on_sent(slot, (count, false), bytes, 1, now);
         flows.advance(slot, count);
         flows.end_turn(0);
         return Some((slot, bytes));
@@ -114,9 +114,9 @@ fn a_tcp_flow_becomes_bulk_by_what_it_sends() {
     flows
         .enqueue(&tcp(1), run(1, 1, BEGIN), LIMIT, BEGIN)
         .expect("room");
-    flows.on_sent(0, 1, BULK_AFTER, 1, BEGIN);
+    flows.on_sent(0, (1, false), BULK_AFTER, 1, BEGIN);
     assert_eq!(flows.get(0).expect("known").class, Class::Interactive);
-    flows.on_sent(0, 1, 1, 1, BEGIN);
+    flows.on_sent(0, (1, false), 1, 1, BEGIN);
     assert_eq!(flows.get(0).expect("known").class, Class::Bulk);
 }
 

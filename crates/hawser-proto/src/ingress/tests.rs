@@ -84,6 +84,7 @@ fn a_lone_packet_waits_for_its_report() {
         received_us: BEGIN.as_micros_wrapping(),
         hold_us: 25_000,
         delay_us: BEGIN.as_micros_wrapping(),
+        takes_parity: true,
         ..Feedback::default()
     };
     assert_eq!(flush(&mut ingress, BEGIN + 25 * MS), [Event::Report(report)]);

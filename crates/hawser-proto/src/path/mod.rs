@@ -127,6 +127,7 @@ pub struct Path {
     /// A packet with the mean delay that was among the last reported: what rates and rounds are measured by.
     newest: u64,
     loss: f64,
+    usual_loss: f64,
     last_heard: Option<Instant>,
     last_used: Instant,
     replies: u32,
@@ -169,6 +170,7 @@ impl Path {
             open: 0,
             newest: 0,
             loss: 0.0,
+            usual_loss: 0.0,
             last_heard: None,
             last_used: now,
             replies: 0,
@@ -217,6 +219,12 @@ impl Path {
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.loss
+    }
+
+    /// Share of packets to be reckoned with: [`Self::loss`], or the same over eight times as many packets where that is more. A short calm is chance.
+    #[must_use]
+    pub fn expected_loss(&self) -> f64 {
+        self.loss.max(self.usual_loss)
     }
 
     /// The one-way delay without a queue in microseconds, up to a constant that all paths of a session share (the difference of the two
@@ -438,6 +446,7 @@ impl Path {
         let share = (lost as f64 / sent as f64).min(1.0);
         let weight = (sent as f64 / 256.0).min(1.0);
         self.loss += (share - self.loss) * weight;
+        self.usual_loss += (share - self.usual_loss) * weight / 8.0;
         lost
     }
 

@@ -1,7 +1,7 @@
 //! Two ends of a session on virtual time over emulated links, joined as the daemon's data plane joins them, without encryption.
 //!
 //! Scope: both egresses and ingresses, the relays between them, real headers (every report and probe is emitted and parsed), two clocks that
-//! disagree. Limitations: datagrams leave at once (no batches, no sockets), inner payloads are labels.
+//! disagree; packets that parity covers, and parity, with their bytes. Limitations: datagrams leave at once (no batches, no sockets), other inner payloads are labels.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,7 @@ use hawser_units::{Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, INNER_LEN, Inner, Kind, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
+use hawser_wire::parity::PARITY_LEN;
 
 pub const CLIENT: usize = 0;
 pub const HUB: usize = 1;
@@ -36,6 +37,31 @@ pub struct Label {
     /// What an inner acknowledgement says: packets received, and the newest.
     pub ack: Option<(u64, u64)>,
     pub marked: bool,
+}
+
+impl Label {
+    /// The packet of a label that parity covers: its bytes say what the label says.
+    fn packet(&self) -> Vec<u8> {
+        let mut packet = packet(protocol::UDP, self.flow, self.len as usize);
+        let at = packet.len() - 18;
+        packet[at..at + 2].copy_from_slice(&self.flow.to_be_bytes());
+        packet[at + 2..at + 10].copy_from_slice(&self.number.to_be_bytes());
+        packet[at + 10..].copy_from_slice(&self.since.as_nanos().to_be_bytes());
+        packet
+    }
+
+    fn read(packet: &[u8]) -> Option<Self> {
+        let (_, tail) = packet.split_last_chunk::<18>()?;
+        let u64_at = |at: usize| tail[at..at + 8].try_into().ok().map(u64::from_be_bytes);
+        Some(Self {
+            flow: u16::from_be_bytes([tail[0], tail[1]]),
+            number: u64_at(2)?,
+            len: packet.len() as u64,
+            since: Instant::from_nanos(u64_at(10)?),
+            ack: None,
+            marked: false,
+        })
+    }
 }
 
 struct Datagram {
@@ -291,6 +317,8 @@ pub struct World {
     applications: Vec<Application>,
     /// Inner packets lost by links, by receiving end.
     pub lost: [u64; 2],
+    /// Both ends are of a version that does not know parity packets.
+    pub is_older: bool,
     budgets: BTreeMap<PathId, (u64, u64)>,
     seen: BTreeMap<(usize, PathId), u64>,
     steps: u64,
@@ -305,6 +333,7 @@ impl World {
             widths: nets.iter().map(|net| net.mtu).collect(),
             applications: Vec::new(),
             lost: [0; 2],
+            is_older: false,
             budgets: BTreeMap::new(),
             seen: BTreeMap::new(),
             steps: 0,
@@ -473,6 +502,10 @@ impl World {
         };
         let (_, back) = end.ingress.handle_packet(id, packet, now, &mut out);
         assert!(back.is_some() || datagram.inner.kind == Kind::Packet);
+        while let Some(rebuilt) = end.ingress.poll_rebuilt() {
+            let label = Label::read(&rebuilt.packet).expect("was written");
+            let _ = end.ingress.handle_rebuilt(&rebuilt.inner, label, now, &mut out);
+        }
         if at == HUB {
             if end.heard.insert(id, true).is_none() {
                 end.egress.handle_moved(id, OVERHEAD, now);
@@ -587,6 +620,7 @@ impl World {
                 run,
                 count,
                 last: freed,
+                covered,
                 ..
             } => {
                 *last = transmit.counter + u64::from(count) - 1;
@@ -601,14 +635,22 @@ impl World {
                         ..label
                     };
                     let counter = transmit.counter + u64::from(step);
-                    self.put(at, transmit.path, counter, inner, Vec::new(), len, Some(label));
+                    let mut body = vec![0; if covered { len } else { 0 }];
+                    if covered {
+                        run.emit(&label.packet(), run.next + step, &mut body);
+                    }
+                    self.put(at, transmit.path, counter, inner, body, len, Some(label));
+                }
+                if covered {
+                    self.ends[at].egress.cover(transmit, &label.packet(), now);
                 }
                 if freed {
                     self.ends[at].give_back(run.buffer);
                 }
                 return;
             }
-            Body::Report(report) => {
+            Body::Report(mut report) => {
+                report.takes_parity &= !self.is_older;
                 let mut body = [0; FEEDBACK_LEN];
                 report.emit(&mut body);
                 body[..report.emitted_len()].to_vec()
@@ -618,6 +660,11 @@ impl World {
                 token(probe.token, len.max(PROBE_LEN))
             }
             Body::Reply(reply) => token(reply, PROBE_LEN),
+            Body::Parity { parity, .. } => {
+                let mut head = [0; PARITY_LEN];
+                parity.emit(&mut head);
+                [&head[..], self.ends[at].egress.symbol()].concat()
+            }
         };
         *last = transmit.counter;
         let len = body.len();

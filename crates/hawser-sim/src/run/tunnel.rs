@@ -1,6 +1,6 @@
 //! Both halves of a tunnel as one node: the daemon's own egress and ingress of each end, joined as its data plane joins them.
 //!
-//! Scope: real headers, reports and probes, whose sizes count; clocks of the two ends that disagree; segmentation offload of the device
+//! Scope: real headers, reports, probes and parity, whose sizes count; clocks of the two ends that disagree; segmentation offload of the device
 //! ([`super::offload`]). Limitations: nothing is encrypted, datagrams leave at once, the control channel is silent.
 //!
 //! ```text
@@ -20,6 +20,7 @@ use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
+use hawser_wire::parity::PARITY_LEN;
 
 use super::Hop;
 use super::offload::{Large, cut};
@@ -233,6 +234,15 @@ impl Tunnel {
             item: (datagram.inner, datagram.packet.unwrap_or(nothing)),
         };
         let _ = end.ingress.handle_packet(id, authentic, now, &mut self.out);
+        while let Some(rebuilt) = self.ends[at].ingress.poll_rebuilt() {
+            if let Some(carried) = self.named(&rebuilt.packet) {
+                let inner = rebuilt.inner;
+                let _ = self.ends[at]
+                    .ingress
+                    .handle_rebuilt(&inner, (inner, carried), now, &mut self.out);
+            }
+        }
+        let end = &mut self.ends[at];
         if at == HUB {
             if !std::mem::replace(&mut end.heard[path], true) {
                 end.egress.handle_moved(id, OVERHEAD, now);
@@ -310,13 +320,20 @@ impl Tunnel {
             body
         };
         let body = match transmit.body {
-            Sent::Packets { run, count, last, .. } => {
+            Sent::Packets {
+                run,
+                count,
+                last,
+                covered,
+                ..
+            } => {
                 let end = &mut self.ends[at];
                 let large = end.buffers[run.buffer].expect("a buffer is filled while it is sent");
                 if last {
                     end.buffers[run.buffer] = None;
                     end.free.push(run.buffer);
                 }
+                let covered = covered && large.packet.size >= LEAST_NAMED && count == 1;
                 for step in 0..count {
                     let index = run.next + step;
                     let mut packet = cut(&large.packet, index, run.cut.packet_len(), run.cut.len_of(index));
@@ -329,9 +346,15 @@ impl Tunnel {
                             .context
                             .map_or(0, |context| index.saturating_sub(context) as u8),
                     };
-                    let datagram = Datagram::new(transmit, step, run.len_of(index), now);
-                    let packet = Some(carried);
-                    self.put(at, transmit.path, Datagram { packet, ..datagram }, context);
+                    let mut datagram = Datagram::new(transmit, step, run.len_of(index), now);
+                    datagram.packet = Some(carried);
+                    if covered {
+                        self.write_named(&large.packet);
+                        self.ends[at].egress.cover(transmit, &self.scratch, now);
+                        datagram.body.resize(run.len_of(index), 0);
+                        run.emit(&self.scratch, index, &mut datagram.body);
+                    }
+                    self.put(at, transmit.path, datagram, context);
                 }
                 return;
             }
@@ -345,9 +368,29 @@ impl Tunnel {
                 token(probe.token, len.max(PROBE_LEN))
             }
             Sent::Reply(reply) => token(reply, PROBE_LEN),
+            Sent::Parity { parity, .. } => {
+                let mut head = [0; PARITY_LEN];
+                parity.emit(&mut head);
+                [&head[..], self.ends[at].egress.symbol()].concat()
+            }
         };
         let datagram = Datagram::new(transmit, 0, body.len(), now);
         self.put(at, transmit.path, Datagram { body, ..datagram }, context);
+    }
+
+    /// The bytes of a packet that parity covers: it has none, so they end in the number of the datagram that is about to carry it.
+    fn write_named(&mut self, packet: &Packet) {
+        write_headers(&mut self.scratch, packet);
+        let number = self.first_flying.wrapping_add(self.flying.len() as u32);
+        let tail = self.scratch.last_chunk_mut().expect("long enough to be named");
+        *tail = number.to_be_bytes();
+    }
+
+    /// The packet of bytes that [`Self::write_named`] wrote, which was lost with its datagram.
+    fn named(&self, bytes: &[u8]) -> Option<Carried> {
+        let number = u32::from_be_bytes(*bytes.last_chunk()?);
+        let index = number.wrapping_sub(self.first_flying) as usize;
+        self.flying.get(index)?.as_ref()?.packet
     }
 
     /// Lets a datagram leave on a path.
@@ -521,6 +564,8 @@ const OVERHEAD: u16 = UDP_AND_IP + FRAMING as u16;
 const MTU: u16 = 1500;
 const TUNNEL_PORT: u16 = 4430;
 const FIRST_PORT: u16 = 5201;
+/// A packet that has room for a number behind its headers, IP bytes.
+const LEAST_NAMED: u16 = 32;
 /// Longer than any packet is on its way.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The finest timer of the daemon's event loop is coarser.

@@ -1,0 +1,109 @@
+//! Which packets are covered by parity packets, and where these go.
+
+use hawser_units::{Duration, Instant};
+use hawser_wire::data::{Class, FRAMING};
+
+use super::{Body, Egress, REPAIR_RETRY, Transmit};
+use crate::fec::{SPAN, TOLERATED};
+
+/// What finding a loss takes beyond the round trip.
+const RESEND: Duration = Duration::from_millis(10);
+
+impl<B: Copy> Egress<B> {
+    /// Whether parity is to follow the head of a flow that goes on this path, or on several, and is lost with probability `loss`; `is_repaired`: it is
+    /// sent again where it is reported missing. A packet that waited too long at the entrance is of a flow that takes all that there is: what parity
+    /// brings back, it would take first.
+    pub(super) fn is_to_be_covered(
+        &self,
+        slot: u16,
+        lane: usize,
+        loss: f64,
+        is_repaired: bool,
+        now: Instant,
+    ) -> bool {
+        let Some(flow) = self.flows.get(slot).filter(|flow| flow.class == Class::Realtime) else {
+            return false;
+        };
+        let is_held_back = flow
+            .head()
+            .is_none_or(|run| now.since(run.since) > self.target().max(SPAN));
+        let comes_again = self.lanes[lane].path.model().round_trip() + RESEND <= SPAN;
+        self.peer_takes_parity && loss > TOLERATED && !is_held_back && !(is_repaired && comes_again)
+    }
+
+    /// Takes in the packets of a transmit that says it is covered; `packet` is what was queued.
+    ///
+    /// # Panics
+    /// When `packet` is another.
+    pub fn cover(&mut self, transmit: &Transmit<B>, packet: &[u8], now: Instant) {
+        let Body::Packets {
+            run,
+            count,
+            covered: true,
+            ..
+        } = transmit.body
+        else {
+            return;
+        };
+        let mut segment = Vec::new();
+        for step in 0..count {
+            let index = run.next + step;
+            segment.resize(run.len_of(index), 0);
+            run.emit(packet, index, &mut segment);
+            self.fec.push(&transmit.body.header(step, now), &segment, now);
+        }
+        self.counters.covered += u64::from(count);
+    }
+
+    /// The symbol of the parity packet that was handed out last.
+    #[must_use]
+    pub fn symbol(&self) -> &[u8] {
+        &self.symbol
+    }
+
+    /// A parity packet whose time has come, on another path than what it covers where one is not much later, or else where it arrives first. Like a packet of a sparse flow
+    /// it may go a little beyond the window; it counts like any.
+    pub(super) fn poll_parity(&mut self, now: Instant) -> Option<Transmit<B>> {
+        if now < self.parity_wait {
+            return None;
+        }
+        let outgoing = self.fec.peek(now)?;
+        let (len, covered_on) = (outgoing.len(), outgoing.covered_on);
+        self.build_views(len as u32, true, now);
+        let arrivals = || self.views.iter().map(|view| view.arrival(now));
+        let Some(earliest) = arrivals().min() else {
+            // Too long for any path, or there is none.
+            self.fec.pop();
+            self.counters.parity_late += 1;
+            return self.poll_parity(now);
+        };
+        let usable = (0..self.views.len()).filter(|at| {
+            let view = &self.views[*at];
+            view.is_ready(now) && view.arrival(now) <= earliest + SPAN
+        });
+        let best = usable.min_by_key(|at| {
+            let view = &self.views[*at];
+            (view.id == covered_on, view.arrival(now))
+        });
+        let Some(best) = best else {
+            self.parity_wait = now + REPAIR_RETRY;
+            return None;
+        };
+        let outgoing = self.fec.pop()?;
+        let udp = (len + FRAMING) as u64;
+        let path = &mut self.lanes[self.view_lanes[best]].path;
+        let counter = path.on_sent(udp, true, now);
+        self.counters.parity += 1;
+        self.counters.parity_bytes += udp;
+        self.symbol = outgoing.symbol;
+        let body = Body::Parity {
+            inner: outgoing.inner,
+            parity: outgoing.parity,
+        };
+        Some(Transmit {
+            path: path.id,
+            counter,
+            body,
+        })
+    }
+}
