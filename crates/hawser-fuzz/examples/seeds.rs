@@ -13,6 +13,7 @@ use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
 use hawser_wire::opening::{Opening, Step};
+use hawser_wire::parity::PARITY_LEN;
 use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
 
 /// Every message, one that is cut, and values out of range.
