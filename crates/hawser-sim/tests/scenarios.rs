@@ -297,20 +297,21 @@ fn video(settings: &[&str]) -> (f64, Vec<f64>) {
 
 #[test]
 fn frames_that_others_build_on_go_where_least_is_lost() {
-    let (mut striped, mut alone, mut base_lost) = (0.0, 0.0, 0.0);
+    let (mut striped, mut alone, mut base_lost, mut settled) = (0.0, 0.0, 0.0, 0.0);
     for seed in 1..=6 {
         let seed = format!("seed={seed}");
         base_lost += video(&[&seed]).1[0];
         // Long enough for the first seconds, in which losses are still to be learnt, to weigh little.
         let (shown, by_kind) = video(&[&seed, "duration=60s"]);
-        assert!(by_kind[0] < 0.006, "{by_kind:?}");
+        settled += by_kind[0];
         striped += shown;
         let (shown, all) = video(&[&seed, "via=single:b", "network.1.down.rate=2mbit"]);
         assert!(all.iter().all(|loss| (0.01..0.1).contains(loss)), "{all:?}");
         alone += shown;
     }
+    // A single loss may spoil a second of pictures, and one seed has twice the losses of another: only means say something.
     assert!(base_lost / 6.0 < 0.01, "{base_lost}");
-    // A single loss may spoil a second of pictures: only the mean says something.
+    assert!(settled / 6.0 < 0.005, "{settled}");
     assert!(striped > alone, "{striped} {alone}");
 }
 
