@@ -211,21 +211,16 @@ impl Decoder {
             return;
         };
         let len = group.symbols.first().map_or(0, |(_, symbol)| symbol.len());
-        let places = (0..u32::from(covered)).map(|n| (n, base.add(n)));
-        for (_, sequence) in places.clone() {
+        for sequence in places(base, covered) {
             let place = &mut flow.places[index(sequence)];
-            if place.sequence == Some(sequence) && !place.symbol.is_empty() {
-                if place.symbol.len() > len {
-                    return;
-                }
-                place.symbol.resize(len, 0);
+            match place.symbol_of(sequence).map(<[u8]>::len) {
+                Some(known) if known > len => return,
+                Some(_) => place.symbol.resize(len, 0),
+                None => {}
             }
         }
-        let known = places.filter_map(|(n, sequence)| {
-            let place = &flow.places[index(sequence)];
-            let is_known = place.sequence == Some(sequence) && !place.symbol.is_empty();
-            is_known.then_some((n as usize, &place.symbol[..]))
-        });
+        let symbols = places(base, covered).map(|sequence| flow.symbol(sequence));
+        let known = symbols.enumerate().filter_map(|(n, symbol)| Some((n, symbol?)));
         for (n, symbol) in self.code.decode(covered, group.parity, known, &group.symbols) {
             let sequence = base.add(n as u32);
             let place = &mut flow.places[index(sequence)];
@@ -287,18 +282,18 @@ impl Flow {
 
     /// How many symbols of a group are not known.
     fn missing(&self, base: Sequence, covered: u8) -> usize {
-        let known = |sequence: &Sequence| {
-            let place = &self.places[index(*sequence)];
-            place.sequence == Some(*sequence) && !place.symbol.is_empty()
-        };
-        let places = (0..u32::from(covered)).map(|n| base.add(n));
-        places.filter(|sequence| !known(sequence)).count()
+        places(base, covered)
+            .filter(|sequence| self.symbol(*sequence).is_none())
+            .count()
+    }
+
+    fn symbol(&self, sequence: Sequence) -> Option<&[u8]> {
+        self.places[index(sequence)].symbol_of(sequence)
     }
 
     /// Whether each packet of a group came, in whatever form.
     fn is_whole(&self, base: Sequence, covered: u8) -> bool {
-        let mut places = (0..u32::from(covered)).map(|n| base.add(n));
-        places.all(|sequence| self.places[index(sequence)].sequence == Some(sequence))
+        places(base, covered).all(|sequence| self.places[index(sequence)].sequence == Some(sequence))
     }
 }
 
@@ -319,6 +314,18 @@ impl Group {
         }
         belongs
     }
+}
+
+impl Place {
+    /// The symbol of that packet, if it is remembered in the form in which it was covered.
+    fn symbol_of(&self, sequence: Sequence) -> Option<&[u8]> {
+        (self.sequence == Some(sequence) && !self.symbol.is_empty()).then_some(&self.symbol[..])
+    }
+}
+
+/// The places of a group.
+fn places(base: Sequence, covered: u8) -> impl Iterator<Item = Sequence> {
+    (0..u32::from(covered)).map(move |n| base.add(n))
 }
 
 fn index(sequence: Sequence) -> usize {

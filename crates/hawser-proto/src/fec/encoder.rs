@@ -181,7 +181,6 @@ impl Encoder {
             let at = now + step * (index as u32 + u32::from(covered == 1));
             let outgoing = Outgoing {
                 inner: Inner {
-                    kind: Kind::Parity,
                     class: group.inner.class,
                     unordered: group.inner.unordered,
                     flow,

@@ -174,21 +174,21 @@ impl Competing {
         C * self.senders().powi(4)
     }
 
-    fn is_holding_back(&self) -> Option<&Look> {
+    /// The look that holds back now.
+    fn holding_back(&self) -> Option<&Look> {
         self.look.as_ref().filter(|look| look.held.is_none())
     }
 
     /// Bytes that may be in flight.
     pub(super) fn window(&self) -> u64 {
-        self.is_holding_back()
-            .map_or(self.window as u64, |look| look.window)
+        self.holding_back().map_or(self.window as u64, |look| look.window)
     }
 
     /// Takes note of `reported` bytes that were delivered, with `in_flight` bytes still on their way.
     pub(super) fn on_reported(&mut self, reported: u64, in_flight: u64, round_trip: Duration, now: Instant) {
         let reported = reported as f64;
         let is_in_use = in_flight as f64 + reported >= self.window * IN_USE;
-        if !is_in_use || self.is_holding_back().is_some() {
+        if !is_in_use || self.holding_back().is_some() {
             return;
         }
         let t = (now.since(self.since) + round_trip).as_secs_f64() - self.k;
