@@ -11,6 +11,8 @@
 //! Source: Juggler section 3.1 (a flow stays where its first packet went), Flow switch section 3.3 (rules). Deviates: Juggler gives a new flow to the network
 //! on which the radio is at that moment; turns in proportion to what networks carry do the same for one radio and better for several.
 
+pub mod balance;
+
 use std::collections::BTreeMap;
 
 use hawser_units::{Duration, Instant, Rate};

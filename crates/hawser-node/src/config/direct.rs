@@ -36,7 +36,7 @@ pub struct DirectConfig {
     pub probe_every: Span,
     /// The port (UDP and TCP) at which peers come in that move flows which end here.
     pub peer_port: Option<NonZeroU16>,
-    /// Whether flows to known peers move by themselves when their network goes.
+    /// Whether flows to known peers move by themselves when their network goes, or another has more room.
     #[serde(rename = "move")]
     pub moves: Moves,
     /// How long established connections of a silent network are kept, in case it comes back.
@@ -327,7 +327,7 @@ from_text!(Dataplane, "\"nftables\" or \"openvswitch\"");
 /// What moves flows to known peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moves {
-    /// The end of their network, and `hawser move`.
+    /// The end of their network, more room in another, and `hawser move`.
     Auto,
     /// `hawser move` alone.
     Asked,

@@ -474,8 +474,11 @@ impl Direct {
                 self.release(number, self.config.direct.keep_flows.0);
             }
         }
-        if self.moving.is_waiting() {
+        if self.moving.is_needed() {
             self.tell_moving();
+            if self.config.direct.moves == Moves::Auto {
+                self.moving.balance(&self.networks, now);
+            }
         }
         self.moving.handle_timeout(&self.networks, now);
         self.keep_quotas();

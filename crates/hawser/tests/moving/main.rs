@@ -293,6 +293,46 @@ fn a_network_that_gets_another_address_keeps_its_download() {
 }
 
 #[test]
+fn a_network_that_is_back_gets_its_part_of_what_had_fled() {
+    let Some(world) = World::new() else { return };
+    // What networks have shown so early says little of what they carry.
+    world.write_config("client", "[direct]\nspread = \"even\"\n");
+    let _daemons = world.up();
+    let downloads = [(); 4].map(|()| Download::start(&world.lab.client));
+    let on_wifi = || {
+        let places = downloads
+            .iter()
+            .map(|download| world.network_of(&format!("{} -> ", download.local)));
+        places.filter(|place| place == "wifi").count()
+    };
+    assert_eq!(on_wifi(), 2);
+    // Somebody wants this one here.
+    let flows = downloads
+        .each_ref()
+        .map(|download| format!("{} -> ", download.local));
+    let wanted = flows
+        .iter()
+        .find(|flow| world.network_of(flow) == "wifi")
+        .expect("there are two");
+    world.move_to(wanted, "lte");
+    world.ip("client", "link set wifi down");
+    world.wait_until("all have fled", || on_wifi() == 0);
+    world.ip("client", "link set wifi up");
+    world.ip(
+        "client",
+        "route replace default via 10.77.1.1 dev wifi metric 101",
+    );
+    world.wait_until("half of them are back", || on_wifi() == 2);
+    assert_eq!(world.network_of(wanted), "lte");
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(on_wifi(), 2, "and there they stay\n{}", world.logs());
+    for download in &downloads {
+        assert_eq!(download.trouble(), None, "{}", world.logs());
+        assert!(download.rate_over(Duration::from_secs(1)) > 1e6);
+    }
+}
+
+#[test]
 fn what_cannot_be_moved_is_said_in_one_line() {
     let Some(world) = World::new() else { return };
     let _daemons = world.up();

@@ -23,7 +23,9 @@ use hawser_linux::direct::moving::{Ends, MOVED_TABLE, Rewriting};
 use hawser_linux::direct::{Choice, MARK, MARK_MASK, NETWORK_MASK, reason};
 use hawser_linux::system::{System, replace_nft_table};
 use hawser_linux::tap::{Tap, Tapped, send_packet};
+use hawser_proto::assignment::balance::{Placed, moves};
 use hawser_proto::migration::Route;
+use hawser_proto::session::NetworkId;
 use hawser_units::{Duration, Instant};
 use hawser_wire::inner::protocol;
 use hawser_wire::opening::Opening;
@@ -95,6 +97,15 @@ struct Stranded {
     until: Instant,
 }
 
+/// What is remembered of a flow from one look at the balance to the next.
+#[derive(Clone, Copy)]
+struct Watched {
+    /// How far it was, if it is TCP.
+    numbers: Option<(u32, u32)>,
+    /// Since when it may be moved again.
+    rests_until: Instant,
+}
+
 pub(super) struct Moving {
     dir: PathBuf,
     links: Links,
@@ -114,11 +125,13 @@ pub(super) struct Moving {
     waiting: BTreeMap<u64, Waiting>,
     /// Networks whose flows are to be moved as soon as they can be.
     stranded: BTreeMap<u8, Stranded>,
+    watched: BTreeMap<Route, Watched>,
     choices: Vec<Choice>,
     next_request: u64,
     next_turn: usize,
     next_look: Instant,
     next_sweep: Instant,
+    next_balance: Instant,
 }
 
 impl Moving {
@@ -143,11 +156,13 @@ impl Moving {
             applied: None,
             waiting: BTreeMap::new(),
             stranded: BTreeMap::new(),
+            watched: BTreeMap::new(),
             choices: Vec::new(),
             next_request: 0,
             next_turn: 0,
             next_look: Instant::from_nanos(0),
             next_sweep: Instant::from_nanos(0),
+            next_balance: Instant::from_nanos(0),
         }
     }
 
@@ -494,9 +509,9 @@ impl Moving {
         self.choices = choices;
     }
 
-    /// Whether flows wait to be moved.
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.stranded.is_empty()
+    /// Whether flows may have to be moved.
+    pub(super) fn is_needed(&self) -> bool {
+        !self.links.peers().is_empty()
     }
 
     /// The network is back: what is on it stays.
@@ -561,6 +576,76 @@ impl Moving {
             };
             if let Err(why) = self.movers.start(&tracked, way, (None, why.clone()), &around) {
                 tracing::info!(flow = told(&tracked), why, "flow not moved");
+            }
+        }
+    }
+
+    /// Moves flows to peers so that they lie as the rules would share them out now: a network that is back gets its part, and a flow whose rule says so
+    /// leaves its makeshift. What was moved by hand stays.
+    pub(super) fn balance(&mut self, networks: &Networks, now: Instant) {
+        if now < self.next_balance || !self.is_needed() {
+            return;
+        }
+        self.next_balance = now + BALANCE_EVERY;
+        let Ok(connections) = conntrack::list(MARK, MARK_MASK) else {
+            return;
+        };
+        let alive = networks.all().filter(|(_, known)| known.is_alive());
+        let alive: BTreeSet<u8> = alive.map(|(number, _)| number).collect();
+        let before = std::mem::take(&mut self.watched);
+        let (mut flows, mut placed) = (Vec::new(), Vec::new());
+        for connection in connections.iter().filter(|connection| is_long_lived(connection)) {
+            let Some(tracked) = self.track(connection) else {
+                continue;
+            };
+            let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
+                continue;
+            };
+            let at = self.movers.network_of(&tracked).unwrap_or(tracked.network);
+            let numbers = self.movers.numbers_of(&tracked, &self.numbers);
+            let known = before.get(&tracked.inside);
+            let rests_until = known.map_or(now, |watched| watched.rests_until);
+            let was = known.and_then(|watched| watched.numbers);
+            let is_heavy = was
+                .zip(numbers)
+                .is_some_and(|(was, is)| is.0.wrapping_sub(was.0).max(is.1.wrapping_sub(was.1)) >= HEAVY);
+            let watched = Watched { numbers, rests_until };
+            self.watched.insert(tracked.inside, watched);
+            let is_tcp = tracked.protocol == protocol::TCP;
+            placed.push(Placed {
+                at: NetworkId(u32::from(at)),
+                turns: turns(&self.choices, &tracked)
+                    .iter()
+                    .filter(|to| alive.contains(to) && self.links.up(peer, **to).is_some())
+                    .map(|to| NetworkId(u32::from(*to)))
+                    .collect(),
+                is_heavy,
+                is_movable: alive.contains(&at)
+                    && rests_until <= now
+                    && (numbers.is_some() || !is_tcp)
+                    && !self.movers.is_busy(&tracked)
+                    && !self.movers.was_asked_for(&tracked),
+            });
+            flows.push(tracked);
+        }
+        for (index, to) in moves(&placed) {
+            let tracked = &flows[index];
+            if let Some(watched) = self.watched.get_mut(&tracked.inside) {
+                watched.rests_until = now + REST;
+            }
+            let around = Around {
+                links: &self.links,
+                numbers: &self.numbers,
+                networks,
+                now,
+            };
+            let way = Way {
+                network: u8::try_from(to.0).expect("it was one"),
+                through: None,
+            };
+            let why = "there is more room for it here".to_owned();
+            if let Err(why) = self.movers.start(tracked, way, (None, why), &around) {
+                tracing::debug!(flow = told(tracked), why, "flow not moved");
             }
         }
     }
@@ -641,16 +726,21 @@ async fn look(tap: Tap, tell: mpsc::Sender<Tapped>) {
     }
 }
 
-/// The networks where a flow may go by itself: where its rule would put it now, and nowhere if its program has chosen.
-fn places(choices: &[Choice], tracked: &Tracked) -> Vec<u8> {
+/// Whose turn it would be by the rule of a flow, were it to begin now; nobody's if its program has chosen.
+fn turns<'a>(choices: &'a [Choice], tracked: &Tracked) -> &'a [u8] {
     if tracked.reason == reason::PROGRAM {
-        return Vec::new();
+        return &[];
     }
     let family = usize::from(tracked.first.far.is_ipv6());
     let own = choices.iter().find(|choice| choice.reason == tracked.reason);
     let own = own.filter(|choice| choice.strict || !choice.turns[family].is_empty());
     let choice = own.or(choices.last());
-    let mut places = choice.map_or_else(Vec::new, |choice| choice.turns[family].clone());
+    choice.map_or(&[], |choice| &choice.turns[family])
+}
+
+/// The networks where a flow may go by itself.
+fn places(choices: &[Choice], tracked: &Tracked) -> Vec<u8> {
+    let mut places = turns(choices, tracked).to_vec();
     places.sort_unstable();
     places.dedup();
     places
@@ -690,6 +780,11 @@ const TAPPED: usize = 1_024;
 /// Whoever joins a peer waits no longer.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
+const BALANCE_EVERY: Duration = Duration::from_secs(2);
+/// Half a Mbit/s between two looks at the balance: more than programs that wait for people send. Units: bytes.
+const HEAVY: u32 = 1 << 17;
+/// Longer than a TCP connection takes to fill the network where it came to.
+const REST: Duration = Duration::from_secs(10);
 /// More than anybody moves by hand.
 const MOST_AT_ONCE: usize = 1_000;
 /// As Linux numbers it.

@@ -89,6 +89,7 @@ struct Flow {
     request: Option<u64>,
     started: Instant,
     why: String,
+    was_asked_for: bool,
     moved: u64,
 }
 
@@ -128,8 +129,7 @@ impl Movers {
             own.into_iter().find(|address| address.is_ipv6() == far.is_ipv6())
         });
         let address = address.ok_or_else(|| format!("{name} has no address of the flow's family"))?;
-        let numbers_missing = around.numbers.of(&self.routes_of(tracked)).is_none();
-        if tracked.protocol == TCP && numbers_missing {
+        if tracked.protocol == TCP && self.numbers_of(tracked, around.numbers).is_none() {
             return Err("it has carried nothing of late, so it is not known how far it is".to_owned());
         }
         let near = SocketAddr::new(address, self.free_port(address));
@@ -140,6 +140,7 @@ impl Movers {
         }
         let nonce = u32::from_be_bytes(random());
         (flow.request, flow.why, flow.started) = (request, why, around.now);
+        flow.was_asked_for = request.is_some();
         let mut attempt = Attempt {
             way,
             near,
@@ -169,9 +170,10 @@ impl Movers {
         .cloned()
     }
 
-    fn routes_of(&self, tracked: &Tracked) -> Vec<Route> {
+    /// How far a TCP flow is, if it has carried something of late.
+    pub(super) fn numbers_of(&self, tracked: &Tracked, numbers: &Numbers) -> Option<(u32, u32)> {
         let flow = self.flows.values().find(|flow| flow.is_of(tracked));
-        flow.map_or_else(|| vec![tracked.first], |flow| flow.machine.accepted())
+        numbers.of(&flow.map_or_else(|| vec![tracked.first], |flow| flow.machine.accepted()))
     }
 
     fn id_of(&mut self, tracked: &Tracked, peer: &str) -> u32 {
@@ -190,6 +192,7 @@ impl Movers {
             request: None,
             started: Instant::from_nanos(0),
             why: String::new(),
+            was_asked_for: false,
             moved: 0,
         };
         self.flows.insert(id, flow);
@@ -379,6 +382,13 @@ impl Movers {
     pub(super) fn route_of(&self, tracked: &Tracked) -> Route {
         let flow = self.flows.values().find(|flow| flow.is_of(tracked));
         flow.map_or(tracked.first, |flow| flow.machine.route())
+    }
+
+    /// Whether somebody has moved it where it is, or tried to.
+    pub(super) fn was_asked_for(&self, tracked: &Tracked) -> bool {
+        self.flows
+            .values()
+            .any(|flow| flow.is_of(tracked) && flow.was_asked_for)
     }
 
     /// Whether a move of the flow is under way.
