@@ -6,10 +6,13 @@ use std::io;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use zbus::Connection;
 use zbus::connection::Builder;
 use zbus::fdo::DBusProxy;
+use zbus::message::Type;
 use zbus::names::BusName;
+use zbus::proxy::CacheProperties;
+use zbus::zvariant::ObjectPath;
+use zbus::{Connection, MatchRule, MessageStream, Proxy};
 
 /// A connection that is made when it is first needed, and anew after it has failed.
 #[derive(Debug, Default)]
@@ -28,7 +31,11 @@ impl SystemBus {
         }
     }
 
-    async fn connect(&self) -> zbus::Result<Connection> {
+    /// A connection of somebody's own.
+    ///
+    /// # Errors
+    /// There is no bus, or it does not answer.
+    pub(crate) async fn connect(&self) -> zbus::Result<Connection> {
         let builder = match &self.address {
             Some(address) => Builder::address(address.as_str())?,
             None => Builder::system()?,
@@ -56,9 +63,23 @@ impl SystemBus {
 }
 
 /// Waits no longer than [`PATIENCE`].
-async fn patiently<T>(question: impl Future<Output = zbus::Result<T>>) -> zbus::Result<T> {
+///
+/// # Errors
+/// Those of the question, or that it took longer.
+pub(crate) async fn patiently<T>(question: impl Future<Output = zbus::Result<T>>) -> zbus::Result<T> {
+    within(PATIENCE, question).await
+}
+
+/// Waits no longer than `limit`.
+///
+/// # Errors
+/// Those of the question, or that it took longer.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    question: impl Future<Output = zbus::Result<T>>,
+) -> zbus::Result<T> {
     let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-    timeout(PATIENCE, question).await.unwrap_or_else(late)
+    timeout(limit, question).await.unwrap_or_else(late)
 }
 
 /// Whether a service is there; one that is not is not started by this question.
@@ -68,6 +89,36 @@ async fn patiently<T>(question: impl Future<Output = zbus::Result<T>>) -> zbus::
 pub(crate) async fn runs(bus: &Connection, name: &'static str) -> zbus::Result<bool> {
     let proxy = DBusProxy::new(bus).await?;
     Ok(proxy.name_has_owner(BusName::try_from(name)?).await?)
+}
+
+/// An object of a service, whose properties are asked for whenever they are needed: following them would be a subscription each.
+///
+/// # Errors
+/// A name or path that no bus permits.
+pub(crate) async fn object<'a>(
+    bus: &Connection,
+    (service, interface): (&'static str, &'static str),
+    path: impl TryInto<ObjectPath<'a>, Error: Into<zbus::Error>>,
+) -> zbus::Result<Proxy<'a>> {
+    let builder = zbus::proxy::Builder::new(bus)
+        .destination(service)?
+        .path(path)?
+        .interface(interface)?;
+    builder.cache_properties(CacheProperties::No).build().await
+}
+
+/// Tells whenever a service comes, goes, or is another one.
+///
+/// # Errors
+/// The bus does not answer.
+pub(crate) async fn owners(bus: &Connection, name: &'static str) -> zbus::Result<MessageStream> {
+    let rule = MatchRule::builder()
+        .msg_type(Type::Signal)
+        .sender("org.freedesktop.DBus")?
+        .member("NameOwnerChanged")?
+        .arg(0, name)?
+        .build();
+    MessageStream::for_match_rule(rule, bus, None).await
 }
 
 /// A service that is too slow for this is as good as none.

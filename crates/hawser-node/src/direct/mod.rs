@@ -49,6 +49,7 @@ use crate::config::{ClientConfig, Dataplane, Moves};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::dhcp::{self, Dhcp};
 use crate::run_dir::RunDir;
+use crate::system_bus::SystemBus;
 use crate::usage::Usage;
 use beside::Hub;
 use moving::Moving;
@@ -167,7 +168,7 @@ impl Direct {
             multipath: None,
             usage,
             hub,
-            sensors: Sensors::new(asked.run_dir.join("facts")),
+            sensors: Sensors::start(asked.run_dir.join("facts"), SystemBus::default),
             moving: Moving::new(&asked.dir),
             asked,
             config,
@@ -457,7 +458,7 @@ impl Direct {
         if now >= self.next_sample {
             self.next_sample = now + SAMPLE_EVERY;
             self.sample(now);
-            self.sensors.look();
+            self.sensors.look(self.config.depends_on_motion());
             self.rules.look_at_cgroups();
             // A radio may be at another access point by now.
             self.name_choices();
