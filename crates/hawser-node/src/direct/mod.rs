@@ -7,6 +7,7 @@
 //! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
 
 mod beside;
+pub mod dns_answer;
 mod lookup;
 mod meter;
 mod moving;
@@ -14,6 +15,7 @@ mod multipath;
 mod name_servers;
 mod naming;
 mod networks;
+pub mod portal_page;
 mod portals;
 mod probe;
 mod quotas;
