@@ -124,6 +124,71 @@ fn opening() -> Seeds {
     ]
 }
 
+/// Addresses behind aliases, compressed names, a circle, and what answers something else.
+fn dns() -> Seeds {
+    const NAME: &[u8] = b"\x03www\x07example\x03org\0";
+    // Where the name of the question stands, and its second label.
+    let (whole, domain): (&[u8], &[u8]) = (&[0xc0, 12], &[0xc0, 16]);
+    let record = |name: &[u8], kind: u8, data: &[u8]| {
+        let length = u8::try_from(data.len()).expect("short");
+        [name, &[0, kind, 0, 1, 0, 0, 1, 44, 0, length], data].concat()
+    };
+    let message = |flags: [u8; 2], records: &[Vec<u8>]| {
+        let count = u8::try_from(records.len()).expect("few");
+        let head = [0, 7, flags[0], flags[1], 0, 1, 0, count, 0, 0, 0, 0];
+        [&head, NAME, &[0, 1, 0, 1], &records.concat()].concat()
+    };
+    let fine = [0x81, 0x80];
+    let v4 = |name| record(name, 1, &[198, 51, 100, 7]);
+    let v6 = |name| record(name, 28, &[0x20, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let alias = record(whole, 5, b"\x03cdn\xc0\x10");
+    let mut other_id = message(fine, &[v4(whole)]);
+    other_id[1] = 8;
+    let mut endless = message(fine, &[v4(&[0xc0, 33])]);
+    endless.truncate(60);
+    vec![
+        ("addresses", message(fine, &[v4(whole), v6(whole)])),
+        ("alias", message(fine, &[alias.clone(), v4(b"\x03cdn\xc0\x10")])),
+        ("alias-last", message(fine, &[v4(b"\x03cdn\xc0\x10"), alias])),
+        ("circle", message(fine, &[record(whole, 5, whole), v4(whole)])),
+        ("of-another-name", message(fine, &[v4(domain), v4(b"\x04bank\0")])),
+        ("no-such-name", message([0x81, 0x83], &[])),
+        ("refused", message([0x81, 0x85], &[])),
+        ("query", message([1, 0], &[])),
+        ("other-id", other_id),
+        ("endless-name", endless),
+        (
+            "short-address",
+            message(fine, &[record(whole, 1, &[198, 51, 100])]),
+        ),
+    ]
+}
+
+/// The page, other pages, and where portals send people to.
+fn portal() -> Seeds {
+    let texts = [
+        ("page", "HTTP/1.0 200 OK\r\nServer: x\r\n\r\nall is well\n"),
+        ("empty-page", "HTTP/1.1 204 No Content\r\n\r\n"),
+        ("other-page", "HTTP/1.0 200 OK\r\n\r\n<html>Welcome</html>"),
+        (
+            "sent-on",
+            "HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/login?x=1\r\n\r\n",
+        ),
+        (
+            "sent-on-badly",
+            "HTTP/1.1 302 Found\r\nlocation: https://x/$(reboot)\r\n\r\n",
+        ),
+        (
+            "must-log-in",
+            "HTTP/1.1 511 Network Authentication Required\r\n\r\n",
+        ),
+        ("busy", "HTTP/1.1 503 Busy\r\n\r\n"),
+        ("cut", "HTTP/1.1 200 OK\r\nServer: "),
+        ("no-http", "SSH-2.0-OpenSSH\r\n"),
+    ];
+    texts.map(|(name, text)| (name, text.into())).into()
+}
+
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let seeds = [
@@ -140,6 +205,8 @@ fn main() -> io::Result<()> {
         ("invitation", invitation()),
         ("scenario", scenario()),
         ("config", config()),
+        ("dns", dns()),
+        ("portal", portal()),
     ];
     for (target, inputs) in seeds {
         let directory = root.join(target);

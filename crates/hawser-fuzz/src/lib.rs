@@ -4,14 +4,17 @@
 //! understood means the same when it is written and read again.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod packets;
 mod texts;
+
+pub use answers::{PAGE, QUERY};
 
 /// A target: its name, which is also its directory under `fuzz/corpus`, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -25,6 +28,8 @@ pub const TARGETS: [Target; 13] = [
     ("invitation", texts::invitation),
     ("scenario", texts::scenario),
     ("config", texts::config),
+    ("dns", answers::dns),
+    ("portal", answers::portal),
 ];
 
 /// Runs the target called `name` on `input`.

@@ -4,6 +4,10 @@ use std::collections::HashSet;
 use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 
+use hawser_fuzz::{PAGE, QUERY};
+use hawser_node::config::Page;
+use hawser_node::direct::dns_answer::Question;
+use hawser_node::direct::portal_page::judge;
 use hawser_node::invitation::Invitation;
 use hawser_wire::control::Message;
 
@@ -58,6 +62,20 @@ fn the_corpus_reaches_every_message_and_every_way_to_fail() {
         }
     }
     assert_eq!((good, errors.len()), (4, 7));
+
+    let question = Question::parse(QUERY).expect("a question");
+    let answers = corpus("dns").into_iter().map(|(_, input)| question.read(&input));
+    let counts: Vec<_> = answers.flatten().map(|answer| answer.addresses.len()).collect();
+    assert_eq!((counts.len(), counts.iter().sum::<usize>()), (7, 5));
+
+    let page: Page = PAGE.parse().expect("a page");
+    let (mut outcomes, mut logins) = ([0; 3], 0);
+    for (_, input) in corpus("portal") {
+        let (outcome, login) = judge(&input, &page);
+        outcomes[outcome as usize] += 1;
+        logins += usize::from(login.is_some());
+    }
+    assert_eq!((outcomes, logins), ([2, 4, 3], 1));
 }
 
 #[test]

@@ -112,6 +112,12 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
+    /// Whether any rule asks if the machine is being carried about.
+    #[must_use]
+    pub(crate) fn depends_on_motion(&self) -> bool {
+        self.rules.iter().any(|rule| rule.when.moving.is_some())
+    }
+
     /// Whether the network of that name is to be used.
     #[must_use]
     pub fn uses(&self, name: &str) -> bool {

@@ -19,5 +19,6 @@ pub mod peers;
 #[cfg(test)]
 mod private_bus;
 pub mod run_dir;
+mod system_bus;
 pub mod usage;
 mod waypoint;

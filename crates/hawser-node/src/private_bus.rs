@@ -5,6 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use zbus::connection::Builder;
 
+use crate::system_bus::SystemBus;
+
 pub(crate) struct PrivateBus {
     daemon: Child,
     address: String,
@@ -13,8 +15,19 @@ pub(crate) struct PrivateBus {
 impl PrivateBus {
     /// `None` where there is no program for it.
     pub(crate) fn start() -> Option<Self> {
+        Self::run(&[])
+    }
+
+    /// At an address of the test's choice.
+    pub(crate) fn start_at(address: &str) -> Option<Self> {
+        Self::run(&[&format!("--address={address}")])
+    }
+
+    fn run(arguments: &[&str]) -> Option<Self> {
         let mut command = Command::new("dbus-daemon");
-        command.args(["--session", "--nofork", "--print-address"]);
+        command
+            .args(["--session", "--nofork", "--print-address"])
+            .args(arguments);
         let Ok(mut daemon) = command.stdout(Stdio::piped()).spawn() else {
             eprintln!("skipped: no dbus-daemon here");
             return None;
@@ -24,6 +37,11 @@ impl PrivateBus {
             .read_line(&mut address)
             .unwrap();
         Some(Self { daemon, address })
+    }
+
+    /// In place of the system's.
+    pub(crate) fn bus(&self) -> SystemBus {
+        SystemBus::at(self.address.trim())
     }
 
     /// A connection to it, to be built.

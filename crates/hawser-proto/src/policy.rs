@@ -14,6 +14,8 @@
 //! Source: Flow switch section 3.3.
 
 pub mod conditions;
+pub mod motion;
+pub mod signal;
 
 use std::collections::{BTreeMap, BTreeSet};
 

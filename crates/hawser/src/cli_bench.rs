@@ -1,5 +1,4 @@
 //! `hawser bench ...`: measurements of this machine, and of Hawser beside other ways.
-#![expect(clippy::print_stdout, reason = "results are these commands' output")]
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -121,10 +120,10 @@ fn sim(args: &SimArgs) -> anyhow::Result<ExitCode> {
         for (load, speed) in loads.iter().zip(measure(&loads, || began.elapsed())) {
             let (nodes, cost) = (load.nodes, speed.ns_per_event);
             if !args.json {
-                println!(
+                say!(
                     "{name}, {nodes:>5} nodes: {:5.2} million packet events a second, {cost:.0} ns each",
                     1e3 / cost
-                );
+                )?;
             }
             rows.push(json!({
                 "nodes": nodes,
@@ -137,12 +136,12 @@ fn sim(args: &SimArgs) -> anyhow::Result<ExitCode> {
     }
     let peak = peak_memory()?;
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({ "version": 1, "sizes": rows, "peak_memory_bytes": peak })
-        );
+        )?;
     } else {
-        println!("peak memory {:.1} MB", peak as f64 / 1e6);
+        say!("peak memory {:.1} MB", peak as f64 / 1e6)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -167,12 +166,12 @@ fn air(args: &AirArgs) -> anyhow::Result<ExitCode> {
         network.run(end);
         let speed = args.seconds as f64 / began.elapsed().as_secs_f64();
         if !args.json {
-            println!("{count:3} access points: {speed:7.1} simulated seconds per second");
+            say!("{count:3} access points: {speed:7.1} simulated seconds per second")?;
         }
         rows.push(json!({ "access_points": count, "simulated_seconds_per_second": speed }));
     }
     if args.json {
-        println!("{}", serde_json::Value::from(rows));
+        say!("{}", serde_json::Value::from(rows))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -227,9 +226,9 @@ fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {
         "cpu_s_per_minute": cpu_s_per_minute,
     });
     if args.json {
-        println!("{result}");
+        say!("{result}")?;
     } else {
-        println!(
+        say!(
             "{} clients with {} paths each, enrolled in {:.1} s ({:.1} s of CPU)\n\
              hub: {:.1} MB, {:.1} MB before: {:.1} kB a client\n\
              idle: {cpu_s_per_minute:.2} s of CPU a minute, {:.3} ms a client",
@@ -241,7 +240,7 @@ fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {
             empty.memory as f64 / 1e6,
             per_client as f64 / 1e3,
             cpu_s_per_minute * 1e3 / f64::from(args.count),
-        );
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,4 @@
 //! `hawser bench direct`: what direct mode costs a flow, beside the same flow without Hawser in the same minute.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -69,14 +68,14 @@ pub(crate) fn run(args: &DirectArgs) -> anyhow::Result<ExitCode> {
         with.push(measure(&world.client, args, FIRST_PORT)?);
         memory = (before, daemon.memory()?);
         if !args.json {
-            println!(
+            say!(
                 "round {}: {}",
                 round + 1,
                 line(&without[without.len() - 1], &with[with.len() - 1])
-            );
+            )?;
         }
     }
-    print(args, &without, &with, memory);
+    print(args, &without, &with, memory)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,7 +91,7 @@ fn line(without: &Half, with: &Half) -> String {
     )
 }
 
-fn print(args: &DirectArgs, without: &[Half], with: &[Half], memory: (u64, u64)) {
+fn print(args: &DirectArgs, without: &[Half], with: &[Half], memory: (u64, u64)) -> anyhow::Result<()> {
     let ratio = |value: fn(&Half) -> f64| median(with.iter().zip(without).map(|(w, o)| value(w) / value(o)));
     let added = |value: fn(&Half) -> f64| median(with.iter().zip(without).map(|(w, o)| value(w) - value(o)));
     let result = json!({
@@ -108,11 +107,10 @@ fn print(args: &DirectArgs, without: &[Half], with: &[Half], memory: (u64, u64))
         "kernel_memory_per_flow_bytes": connection_size(),
     });
     if args.json {
-        println!("{result}");
-        return;
+        return say!("{result}");
     }
     let number = |key: &str| result[key].as_f64().unwrap_or(0.0);
-    println!(
+    say!(
         "with Hawser: {:.3} of the goodput, {:.3} of the processor time a byte\n\
          the first packet of a flow takes {:.1} us more, later ones {:.1} us; {:.0} new flows a second, one after the other\n\
          daemon {:.1} MB after {} flows, {} bytes a flow; the kernel's entry for a flow has {} bytes",
@@ -125,7 +123,7 @@ fn print(args: &DirectArgs, without: &[Half], with: &[Half], memory: (u64, u64))
         args.flows,
         result["daemon_memory_per_flow_bytes"],
         result["kernel_memory_per_flow_bytes"],
-    );
+    )
 }
 
 fn measure(client: &Namespace, args: &DirectArgs, first_port: u16) -> anyhow::Result<Half> {

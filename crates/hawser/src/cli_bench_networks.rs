@@ -1,5 +1,4 @@
 //! `hawser bench networks`: what Hawser makes of several networks, beside the best of them, the kernel's MPTCP and their sum.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -93,7 +92,7 @@ Examples:
 /// When the lab cannot be built or a run fails.
 pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
     if args.list {
-        print!("{}", SET.list());
+        show!("{}", SET.list())?;
         return Ok(ExitCode::SUCCESS);
     }
     let scenarios = match find(args) {
@@ -109,12 +108,12 @@ pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
         runs: args.runs,
         scenarios: measure(args, scenarios, &options)?,
     };
-    if args.json {
-        println!("{}", serde_json::to_string(&result)?);
-    }
     if let Some(file) = &args.html {
         std::fs::write(file, bench_page::write(&result))
             .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if args.json {
+        say!("{}", serde_json::to_string(&result)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -127,7 +126,7 @@ fn measure(
 ) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     if !args.json {
-        println!("{}", heading(args));
+        say!("{}", heading(args))?;
     }
     for (name, scenario, ways) in scenarios {
         let mut on_progress = |now: &Progress<'_>| {
@@ -138,7 +137,7 @@ fn measure(
         progress::clear_line();
         let row = Row::new(name, &scenario, comparison);
         if !args.json {
-            println!("{}", row.to_text(&args.tools));
+            say!("{}", row.to_text(&args.tools))?;
         }
         rows.push(row);
     }

@@ -1,5 +1,4 @@
 //! `hawser bench traces`: pairs of recorded networks in the simulator.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -94,14 +93,14 @@ fn print<R: Serialize>(
     last: String,
 ) -> anyhow::Result<ExitCode> {
     if is_json {
-        println!("{}", serde_json::json!({ "version": 1, "pairs": rows }));
+        say!("{}", serde_json::json!({ "version": 1, "pairs": rows }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{heading}");
+    say!("{heading}")?;
     for row in rows {
-        println!("{}", to_text(row));
+        say!("{}", to_text(row))?;
     }
-    print!("{last}");
+    show!("{last}")?;
     Ok(ExitCode::SUCCESS)
 }
 

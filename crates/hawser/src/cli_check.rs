@@ -1,5 +1,4 @@
 //! `hawser check`.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -56,11 +55,11 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         Kind::Scenario => "scenario",
     };
     match (&problem, args.json) {
-        (_, true) => println!(
+        (_, true) => say!(
             "{}",
             json!({ "version": 1, "kind": name, "ok": problem.is_none(), "problem": problem })
-        ),
-        (None, false) => println!("{}: a good {name}", args.file.display()),
+        )?,
+        (None, false) => say!("{}: a good {name}", args.file.display())?,
         (Some(problem), false) => {
             complain(problem);
         }

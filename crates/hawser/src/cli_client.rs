@@ -1,5 +1,4 @@
 //! `hawser up`, `down`, `reload`.
-#![expect(clippy::print_stdout, reason = "results are these commands' output")]
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -165,7 +164,7 @@ fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<Exit
             && let Ok(status) = ask(&socket, &Request::Status)
         {
             if status["state"] == "up" {
-                report_up(&status, args.json);
+                report_up(&status, args.json)?;
                 return Ok(ExitCode::SUCCESS);
             }
             last = status;
@@ -217,10 +216,9 @@ fn spawn(args: &UpArgs, invitation: Option<&Invitation>, log: &Path) -> anyhow::
     Ok(child)
 }
 
-fn report_up(status: &Value, as_json: bool) {
+fn report_up(status: &Value, as_json: bool) -> anyhow::Result<()> {
     if as_json {
-        println!("{status}");
-        return;
+        return say!("{status}");
     }
     let used: Vec<_> = status["networks"]
         .as_array()
@@ -233,11 +231,11 @@ fn report_up(status: &Value, as_json: bool) {
         Some("direct") => String::new(),
         _ => format!(" to {}", status["hub"][0].as_str().unwrap_or("the hub")),
     };
-    println!(
+    say!(
         "up: {}{hub} over {}",
         status["interface"].as_str().unwrap_or("hawser0"),
         used.join(", ")
-    );
+    )
 }
 
 /// The reason in the daemon's log: the line that the command prints when it fails.
@@ -267,9 +265,9 @@ pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
         "was not running"
     };
     if args.json {
-        println!("{}", json!({ "version": 1, "state": "down", "message": message }));
+        say!("{}", json!({ "version": 1, "state": "down", "message": message }))?;
     } else {
-        println!("{message}");
+        say!("{message}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -288,7 +286,7 @@ fn wait_for_end(run_dir: &Path) -> anyhow::Result<()> {
 pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<ExitCode> {
     let answer = ask(&run_dir::socket(&args.places.run_dir), &Request::Reload)?;
     if args.json {
-        println!("{answer}");
+        say!("{answer}")?;
         return Ok(ExitCode::SUCCESS);
     }
     let waiting: Vec<_> = answer["needs_restart"]
@@ -298,9 +296,9 @@ pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<ExitCode> {
         .filter_map(Value::as_str)
         .collect();
     if waiting.is_empty() {
-        println!("applied");
+        say!("applied")?;
     } else {
-        println!("applied, but for what needs a restart: {}", waiting.join(", "));
+        say!("applied, but for what needs a restart: {}", waiting.join(", "))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,4 @@
 //! `hawser compare`: published ideas against each other.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -49,7 +48,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let chosen: Vec<&'static dyn Comparison> = chosen.filter(|one| is_chosen(one.name())).collect();
     if args.list {
         for comparison in chosen {
-            println!("{:10} {}", comparison.name(), comparison.question());
+            say!("{:10} {}", comparison.name(), comparison.question())?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -63,12 +62,12 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
         if args.json {
             reports.push(compared.to_report());
         } else {
-            bar.suspend(|| println!("# {}\n\n{}", comparison.name(), compared.to_markdown()));
+            bar.suspend(|| say!("# {}\n\n{}", comparison.name(), compared.to_markdown()))?;
         }
     }
     bar.finish_and_clear();
     if args.json {
-        println!("{}", serde_json::to_string(&reports)?);
+        say!("{}", serde_json::to_string(&reports)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,4 @@
 //! `hawser conform`: the simulator held against real packets, scenario by scenario.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::process::ExitCode;
 
@@ -51,7 +50,7 @@ Examples:
 /// When the lab cannot be built or a run fails.
 pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
     if args.list {
-        print!("{}", SET.list());
+        show!("{}", SET.list())?;
         return Ok(ExitCode::SUCCESS);
     }
     let scenarios = match SET.find(&args.scenarios, &[]) {
@@ -65,20 +64,20 @@ pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
     };
     let mut rows = Vec::new();
     if !args.json {
-        println!("{}", heading(args.runs));
+        say!("{}", heading(args.runs))?;
     }
     for (name, scenario) in &scenarios {
         let row = compare(name, scenario, args.runs, lab.as_ref())?;
         if !args.json {
-            println!("{}", row.to_text());
+            say!("{}", row.to_text())?;
         }
         rows.push(row);
     }
     let conformity = Conformity::new(args.runs, rows);
     if args.json {
-        println!("{}", serde_json::to_string(&conformity)?);
+        say!("{}", serde_json::to_string(&conformity)?)?;
     } else if lab.is_some() {
-        println!("{}", conformity.to_text());
+        say!("{}", conformity.to_text())?;
     }
     Ok(if conformity.beyond == 0 {
         ExitCode::SUCCESS

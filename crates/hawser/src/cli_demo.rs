@@ -1,5 +1,4 @@
 //! `hawser demo`: what Hawser does, seen in two minutes.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -36,17 +35,16 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         run_dir: RunDir::new(args.keep.as_deref())?,
         tools: Vec::new(),
     };
-    println!(
+    say!(
         "One file of {} MB over three networks: Wi-Fi 30 Mbit/s, LTE 5 to 40 Mbit/s, DSL 12 Mbit/s.\n\
          First over each of them alone, then over all with Hawser, while Wi-Fi dies and returns.\n",
         args.size
-    );
+    )?;
     let mut screen = Screen::new();
     let demo = demo::run(args.size * 1_000_000, &options, &mut |progress| {
         screen.show(progress)
     })?;
     screen.leave();
-    println!("\n{}\n\n{}", demo.headline(), demo.to_text());
     for (name, content) in [
         ("demo.html", demo.to_html()),
         ("demo.svg", demo.to_svg()),
@@ -55,7 +53,8 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         let path = args.out.join(name);
         std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    println!("Open {} to see it.", args.out.join("demo.html").display());
+    say!("\n{}\n\n{}", demo.headline(), demo.to_text())?;
+    say!("Open {} to see it.", args.out.join("demo.html").display())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -84,7 +83,8 @@ impl Screen {
         if self.is_terminal {
             self.draw(&frame(progress));
         } else if is_new {
-            println!(
+            // Its pages are wanted even where nobody looks on.
+            let _ = say!(
                 "{} of {}: {} ...",
                 progress.step.0 + 1,
                 progress.step.1,
@@ -102,7 +102,7 @@ impl Screen {
             out += &format!("\r\x1b[K{line}\n");
         }
         self.lines = lines.len();
-        print!("{out}");
+        let _ = show!("{out}");
         // A terminal that is gone ends the command by its signal.
         let _ = std::io::stdout().flush();
     }

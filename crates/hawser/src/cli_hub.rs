@@ -101,7 +101,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
                 args.json,
                 || json!({ "version": 1, "name": args.name, "invitation": invitation }),
                 &invitation,
-            );
+            )?;
         }
         HubCommand::Revoke(args) => {
             hub::revoke(&args.places.dir, &args.places.run_dir, &args.name)?;
@@ -109,11 +109,11 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
                 args.json,
                 || json!({ "version": 1, "revoked": args.name }),
                 &format!("{} is revoked", args.name),
-            );
+            )?;
         }
         HubCommand::List(args) => {
             let list = hub::list(&args.places.dir, &args.places.run_dir)?;
-            print(args.json, || list.clone(), &table(&list));
+            print(args.json, || list.clone(), &table(&list))?;
         }
         HubCommand::Run(args) => {
             let config: HubConfig = load(&args.places)?;
@@ -162,7 +162,7 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
         args.json,
         || json!({ "version": 1, "config": path, "udp_port": port }),
         &text,
-    );
+    )?;
     Ok(())
 }
 

@@ -1,5 +1,4 @@
 //! `hawser lab`: a scenario on real packets.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,9 +69,9 @@ pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
 
 fn print(as_json: bool, json: impl FnOnce() -> serde_json::Result<String>, text: &str) -> anyhow::Result<()> {
     if as_json {
-        println!("{}", json()?);
+        say!("{}", json()?)?;
     } else {
-        print!("{text}");
+        show!("{text}")?;
     }
     Ok(())
 }

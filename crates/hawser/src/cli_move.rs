@@ -1,5 +1,4 @@
 //! `hawser move`.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::process::ExitCode;
 
@@ -72,14 +71,14 @@ pub(crate) fn run(args: &MoveArgs) -> anyhow::Result<ExitCode> {
     };
     let answer = ask(&socket, &request)?;
     if args.json {
-        println!("{answer}");
+        say!("{answer}")?;
     }
     let mut all_moved = true;
     for flow in list(&answer["flows"]) {
         let is_moved = flow["moved"] == true;
         all_moved &= is_moved;
         if !args.json {
-            println!("{}", told(flow, is_moved));
+            say!("{}", told(flow, is_moved))?;
         }
     }
     Ok(if all_moved {

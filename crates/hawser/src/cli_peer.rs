@@ -75,7 +75,7 @@ pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
         PeerCommand::Join(args) => join(args)?,
         PeerCommand::List(args) => {
             let all = peers::list(&args.places.dir)?;
-            print(args.json, || all.clone(), &table(&all));
+            print(args.json, || all.clone(), &table(&all))?;
         }
         PeerCommand::Revoke(args) => {
             peers::revoke(&args.places.dir, &args.name)?;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
                 args.json,
                 || json!({ "version": 1, "revoked": name }),
                 &format!("{name} moves nothing here any more"),
-            );
+            )?;
         }
         PeerCommand::Leave(args) => {
             peers::leave(&args.places.dir, &args.name)?;
@@ -93,7 +93,7 @@ pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
                 args.json,
                 || json!({ "version": 1, "left": name }),
                 &format!("{name} is forgotten"),
-            );
+            )?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -119,7 +119,7 @@ fn invite(args: InviteArgs) -> anyhow::Result<()> {
         args.json,
         || json!({ "version": 1, "name": args.name, "invitation": invitation }),
         &invitation,
-    );
+    )?;
     Ok(())
 }
 
@@ -144,7 +144,7 @@ fn join(args: JoinArgs) -> anyhow::Result<()> {
             "{} is known: connections to it can be moved while `hawser up --direct` runs",
             peer.name
         ),
-    );
+    )?;
     Ok(())
 }
 

@@ -1,5 +1,4 @@
 //! `hawser record`: what the daemon sees of its own networks, over time.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -70,11 +69,11 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
         status = match ask(&socket, &Request::Status) {
             Ok(status) => status,
             Err(error) => {
-                println!("the recording ends: {error:#}");
+                say!("the recording ends: {error:#}")?;
                 break;
             }
         };
     }
-    println!("{shown}: `hawser sim --replay {shown}` runs it again");
+    say!("{shown}: `hawser sim --replay {shown}` runs it again")?;
     Ok(ExitCode::SUCCESS)
 }

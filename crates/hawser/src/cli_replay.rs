@@ -1,5 +1,4 @@
 //! `hawser sim --replay`: what would have been, beside what was.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,13 +57,13 @@ pub(crate) fn run(
     let as_recorded = measure(&runs.as_recorded)?;
     let what_if = runs.what_if.as_ref().map(measure).transpose()?;
     if as_json {
-        println!(
+        say!(
             "{}",
             json!({ "version": 1, "recorded_receive_bps": runs.recorded_bps, "notes": runs.notes,
                 "as_recorded": object(&as_recorded), "what_if": what_if.as_ref().map(object) })
-        );
+        )?;
     } else {
-        print!("{}", text(&runs, &as_recorded, what_if.as_ref()));
+        show!("{}", text(&runs, &as_recorded, what_if.as_ref()))?;
     }
     Ok(Some(ExitCode::SUCCESS))
 }

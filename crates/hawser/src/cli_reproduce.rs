@@ -1,5 +1,4 @@
 //! `hawser reproduce`: the papers' evaluations, paper beside measured.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -62,9 +61,9 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&reproduction.to_report())?);
+        say!("{}", serde_json::to_string(&reproduction.to_report())?)?;
     } else {
-        print!("{}", reproduction.to_text());
+        show!("{}", reproduction.to_text())?;
     }
     Ok(if reproduction.count(Verdict::Outside) == 0 {
         ExitCode::SUCCESS
@@ -81,7 +80,7 @@ fn draw(selected: &[Selected], path: &Path) -> anyhow::Result<ExitCode> {
         ));
     };
     std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("{setup} drawn to {}", path.display());
+    say!("{setup} drawn to {}", path.display())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -119,7 +118,7 @@ fn list(selected: &[Selected], as_json: bool) -> anyhow::Result<()> {
             let is_measured = measured.iter().any(|id| claim["id"] == id.as_str());
             claim["experiment"] = is_measured.into();
         }
-        println!("{report}");
+        say!("{report}")?;
         return Ok(());
     }
     let rows: Vec<Vec<String>> = listed
@@ -139,15 +138,15 @@ fn list(selected: &[Selected], as_json: bool) -> anyhow::Result<()> {
             ]
         })
         .collect();
-    println!(
+    say!(
         "{}",
         crate::cli_status::columns(&["claim", "state", "place", "what"], &rows, "")
-    );
-    println!(
+    )?;
+    say!(
         "\n{} claims, {} with an experiment",
         rows.len(),
         measured_of(&listed, &measured)
-    );
+    )?;
     Ok(())
 }
 

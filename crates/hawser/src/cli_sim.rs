@@ -1,5 +1,4 @@
 //! `hawser sim`: a scenario in virtual time.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -103,23 +102,23 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// One run as its report, several as a table of medians, like the lab's.
-fn print(is_json: bool, mut runs: Vec<Vec<Report>>) -> serde_json::Result<()> {
+fn print(is_json: bool, mut runs: Vec<Vec<Report>>) -> anyhow::Result<()> {
     if let [own] = runs.as_mut_slice()
         && own.len() == 1
         && let Some(report) = own.pop()
     {
         if is_json {
-            println!("{}", serde_json::to_string(&report)?);
+            say!("{}", serde_json::to_string(&report)?)?;
         } else {
-            print!("{}", report.to_text());
+            show!("{}", report.to_text())?;
         }
         return Ok(());
     }
     let comparison = Comparison::of(runs);
     if is_json {
-        println!("{}", serde_json::to_string(&comparison)?);
+        say!("{}", serde_json::to_string(&comparison)?)?;
     } else {
-        print!("{}", comparison.to_text());
+        show!("{}", comparison.to_text())?;
     }
     Ok(())
 }

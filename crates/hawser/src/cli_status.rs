@@ -1,5 +1,4 @@
 //! `hawser status` and `explain`.
-#![expect(clippy::print_stdout, reason = "results are these commands' output")]
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -46,20 +45,20 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     loop {
         if !is_alive(&socket) {
             if args.json {
-                println!("{}", json!({ "version": 1, "state": "down" }));
+                say!("{}", json!({ "version": 1, "state": "down" }))?;
             } else {
-                println!(
+                say!(
                     "down (nothing answers at {}): `sudo hawser up` brings it up",
                     socket.display()
-                );
+                )?;
             }
             return Ok(ExitCode::FAILURE);
         }
         let status = ask(&socket, &Request::Status)?;
         match (args.json, args.watch) {
-            (true, _) => println!("{status}"),
-            (false, true) => println!("\x1b[H\x1b[2J{}", render(&status)),
-            (false, false) => println!("{}", render(&status)),
+            (true, _) => say!("{status}")?,
+            (false, true) => say!("\x1b[H\x1b[2J{}", render(&status))?,
+            (false, false) => say!("{}", render(&status))?,
         }
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
@@ -77,44 +76,44 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         },
     )?;
     if args.json {
-        println!("{answer}");
+        say!("{answer}")?;
         return Ok(ExitCode::SUCCESS);
     }
     let (flows, names) = (list(&answer["flows"]), list(&answer["names"]));
     for name in names {
-        println!("{}", explained_name(name));
+        say!("{}", explained_name(name))?;
     }
     if flows.is_empty() && names.is_empty() {
-        println!(
+        say!(
             "no flow that this side sends contains {:?}; `hawser explain ''` shows the busiest",
             args.flow
-        );
+        )?;
     }
     for flow in flows {
-        println!("{}", text(&flow["flow"]));
+        say!("{}", text(&flow["flow"]))?;
         if flow["via"] == "direct" {
-            println!("  over {} because {}", text(&flow["network"]), text(&flow["why"]));
+            say!("  over {} because {}", text(&flow["network"]), text(&flow["why"]))?;
             continue;
         }
         if flow["via"] == "hub" {
-            println!("  through the hub because {}", text(&flow["via_why"]));
+            say!("  through the hub because {}", text(&flow["via_why"]))?;
         }
         if flow["class"].is_null() {
             continue;
         }
-        println!("  class {} because {}", text(&flow["class"]), text(&flow["why"]));
-        println!(
+        say!("  class {} because {}", text(&flow["class"]), text(&flow["why"]))?;
+        say!(
             "  scheduler {}, {} sent",
             text(&flow["scheduler"]),
             bytes(number(&flow["sent_bytes"]))
-        );
+        )?;
         for path in list(&flow["paths"]) {
             let share = path["share"].as_f64().unwrap_or(0.0) * 100.0;
-            println!(
+            say!(
                 "  {share:5.1} % over {} ({})",
                 text(&path["network"]),
                 text(&path["state"])
-            );
+            )?;
         }
     }
     Ok(ExitCode::SUCCESS)

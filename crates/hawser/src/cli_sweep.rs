@@ -1,5 +1,4 @@
 //! `hawser sim --sweep` and `--merge`: many runs as one table.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -68,7 +67,7 @@ pub(crate) fn run(
         (None, Some(directory)) => sweep::merge(directory)?,
         (None, None) => return Ok(None),
     };
-    print(&summary, as_json);
+    print(&summary, as_json)?;
     Ok(Some(if summary.failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -107,22 +106,22 @@ fn draw(sweep: &Sweep, args: &SweepArgs, summary: &Summary) -> anyhow::Result<()
     std::fs::write(file, plot.to_svg()).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn print(summary: &Summary, as_json: bool) {
+fn print(summary: &Summary, as_json: bool) -> anyhow::Result<()> {
     let [csv, parquet] = &summary.files;
     if as_json {
-        println!(
+        say!(
             "{}",
             json!({ "version": 1, "rows": summary.rows, "resumed": summary.resumed, "failed": summary.failed,
                 "csv": csv, "parquet": parquet })
-        );
-        return;
+        )?;
+        return Ok(());
     }
-    println!(
+    say!(
         "{} rows ({} were there, {} failed) in {} and {}",
         summary.rows,
         summary.resumed,
         summary.failed,
         csv.display(),
         parquet.display()
-    );
+    )
 }

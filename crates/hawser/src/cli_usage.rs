@@ -1,5 +1,4 @@
 //! `hawser usage`.
-#![expect(clippy::print_stdout, reason = "results are this command's output")]
 
 use std::process::ExitCode;
 
@@ -33,9 +32,9 @@ pub(crate) fn run(args: &UsageArgs) -> anyhow::Result<ExitCode> {
         });
     }
     if args.json {
-        println!("{usage}");
+        say!("{usage}")?;
     } else {
-        println!("{}", render(&usage));
+        say!("{}", render(&usage))?;
     }
     Ok(ExitCode::SUCCESS)
 }

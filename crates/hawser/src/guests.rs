@@ -1,5 +1,4 @@
 //! What the commands about others have in common (`hawser hub`, `hawser peer`): names, addresses, results.
-#![expect(clippy::print_stdout, reason = "results are these commands' output")]
 
 use hawser_node::config::Span;
 use hawser_node::invitation::HubAddress;
@@ -37,10 +36,10 @@ pub(crate) fn span(text: &str) -> Result<Span, String> {
         .map_err(|()| "a time with its unit (s, min, h, d), such as 7d".to_owned())
 }
 
-pub(crate) fn print(as_json: bool, json: impl FnOnce() -> Value, text: &str) {
+pub(crate) fn print(as_json: bool, json: impl FnOnce() -> Value, text: &str) -> anyhow::Result<()> {
     if as_json {
-        println!("{}", json());
+        say!("{}", json())
     } else {
-        println!("{text}");
+        say!("{text}")
     }
 }

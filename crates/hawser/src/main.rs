@@ -1,6 +1,9 @@
 //! The `hawser` command: one binary for client, hub and lab.
 //!
-//! Exit codes: 0 done, 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
+//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
+
+#[macro_use]
+mod output;
 
 mod bench_page;
 mod cli_bench;
@@ -39,6 +42,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use hawser_node::config::ConfigError;
 
+use crate::output::NobodyReads;
 use crate::refusal::{BAD_CONFIGURATION, complain};
 
 /// Uses every network around at once.
@@ -136,6 +140,9 @@ fn main() -> ExitCode {
         Command::Bench(args) => cli_bench::run(args),
     };
     result.unwrap_or_else(|error| {
+        if error.is::<NobodyReads>() {
+            return ExitCode::SUCCESS;
+        }
         complain(format_args!("{error:#}"));
         if error.chain().any(|cause| cause.is::<ConfigError>()) {
             ExitCode::from(BAD_CONFIGURATION)

@@ -27,10 +27,10 @@ use tokio::net::unix::pipe::{OpenOptions, Receiver};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use zbus::Connection;
 
 use crate::atomic_file;
 use crate::config::{ClientConfig, DhcpMode};
+use crate::system_bus::SystemBus;
 pub use client::report;
 use client::{Event, Lease, Program};
 use device::{Device, Found, State, Wish};
@@ -54,7 +54,7 @@ impl Dhcp {
             directory,
             tell,
             started: Clock::now(),
-            bus: None,
+            bus: SystemBus::default(),
             pipe: None,
             served: BTreeMap::new(),
             runs: 0,
@@ -158,7 +158,7 @@ struct Keeper {
     directory: PathBuf,
     tell: watch::Sender<BTreeMap<String, Shown>>,
     started: Clock,
-    bus: Option<Connection>,
+    bus: SystemBus,
     pipe: Option<Lines<BufReader<Receiver>>>,
     served: BTreeMap<String, Served>,
     /// How many clients have been started.
@@ -337,21 +337,9 @@ impl Keeper {
 
     /// Who else sees to the device.
     async fn find_other(&mut self, name: &str, index: u32) -> Option<String> {
-        let asked = timeout(BUS_PATIENCE, async {
-            if self.bus.is_none() {
-                self.bus = Some(Connection::system().await?);
-            }
-            let bus = self.bus.as_ref().ok_or(zbus::Error::InvalidReply)?;
-            services::ask_manager(bus, name, index).await
-        });
-        let manager = match asked.await {
-            Ok(Ok(manager)) => manager,
-            // Most often there is no bus at all.
-            Ok(Err(_)) | Err(_) => {
-                self.bus = None;
-                None
-            }
-        };
+        let ask = |bus| async move { services::ask_manager(&bus, name, index).await };
+        // Most often there is no bus at all.
+        let manager = self.bus.ask(ask).await.unwrap_or_default();
         manager.or_else(|| client::other_client(name))
     }
 
@@ -508,6 +496,5 @@ fn open_pipe(directory: &Path) -> anyhow::Result<Lines<BufReader<Receiver>>> {
 /// The named pipe's name.
 const PIPE: &str = "said";
 const NO_CLIENT: &str = "no address, nobody who gives one, and no DHCP client: install udhcpc or dhcpcd (Debian: udhcpc or dhcpcd-base)";
-const BUS_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 /// More than a client gets that does not listen.
 const ENDING: std::time::Duration = std::time::Duration::from_secs(5);

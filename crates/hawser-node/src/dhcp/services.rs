@@ -1,9 +1,9 @@
 //! Services that may manage a device already, asked over the system's message bus: NetworkManager and systemd-networkd.
 
-use zbus::fdo::DBusProxy;
-use zbus::names::BusName;
 use zbus::zvariant::{ObjectPath, OwnedObjectPath};
 use zbus::{Connection, Proxy};
+
+use crate::system_bus::runs;
 
 /// The service that manages the device, if one does, by name. One that has nothing under way is asked to begin; then its answer is known, too.
 ///
@@ -28,12 +28,6 @@ fn said(service: &str, asked: zbus::Result<()>) -> String {
         Ok(()) => service.to_owned(),
         Err(error) => format!("{service}, which says: {error}"),
     }
-}
-
-/// A service that does not run is not started for this.
-async fn runs(bus: &Connection, name: &'static str) -> zbus::Result<bool> {
-    let proxy = DBusProxy::new(bus).await?;
-    Ok(proxy.name_has_owner(BusName::try_from(name)?).await?)
 }
 
 /// `None`: it does not manage the device.

@@ -7,6 +7,7 @@
 //! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
 
 mod beside;
+pub mod dns_answer;
 mod lookup;
 mod meter;
 mod moving;
@@ -14,6 +15,7 @@ mod multipath;
 mod name_servers;
 mod naming;
 mod networks;
+pub mod portal_page;
 mod portals;
 mod probe;
 mod quotas;
@@ -49,6 +51,7 @@ use crate::config::{ClientConfig, Dataplane, Moves};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::dhcp::{self, Dhcp};
 use crate::run_dir::RunDir;
+use crate::system_bus::SystemBus;
 use crate::usage::Usage;
 use beside::Hub;
 use moving::Moving;
@@ -167,7 +170,7 @@ impl Direct {
             multipath: None,
             usage,
             hub,
-            sensors: Sensors::new(asked.run_dir.join("facts")),
+            sensors: Sensors::start(asked.run_dir.join("facts"), SystemBus::default),
             moving: Moving::new(&asked.dir),
             asked,
             config,
@@ -457,7 +460,7 @@ impl Direct {
         if now >= self.next_sample {
             self.next_sample = now + SAMPLE_EVERY;
             self.sample(now);
-            self.sensors.look();
+            self.sensors.look(self.config.depends_on_motion());
             self.rules.look_at_cgroups();
             // A radio may be at another access point by now.
             self.name_choices();

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use hawser_proto::names::Pattern;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 use zbus::{Connection, Proxy};
 
 use super::naming::Told;
+use crate::system_bus::SystemBus;
 
 /// What is known of one network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl NameServers {
 
 /// Tells what is known whenever it is something else; `own` are Hawser's addresses.
 pub(super) async fn watch(own: Vec<IpAddr>, tell: mpsc::Sender<Told>) {
-    let (mut bus, mut last) = (None, None);
+    let (mut bus, mut last) = (SystemBus::default(), None);
     loop {
         let known = look(&mut bus, &own).await;
         if last.as_ref() != Some(&known) {
@@ -71,31 +71,28 @@ pub(super) async fn watch(own: Vec<IpAddr>, tell: mpsc::Sender<Told>) {
     }
 }
 
-async fn look(bus: &mut Option<Connection>, own: &[IpAddr]) -> NameServers {
+async fn look(bus: &mut SystemBus, own: &[IpAddr]) -> NameServers {
     let mut known = NameServers {
         others: std::fs::read_to_string("/etc/resolv.conf")
             .map(|text| of_file(&text, own))
             .unwrap_or_default(),
         ..NameServers::default()
     };
-    let asked = timeout(BUS_PATIENCE, async {
-        if bus.is_none() {
-            *bus = Some(Connection::system().await?);
-        }
-        let bus = bus.as_ref().ok_or(zbus::Error::InvalidReply)?;
+    let services = &mut known;
+    let asked = bus.ask(|bus| async move {
         // Either may be absent; a bus without both is as good as none.
-        match resolved(bus).await {
-            Ok(found) => known.by_index = found,
+        match resolved(&bus).await {
+            Ok(found) => services.by_index = found,
             Err(error) => tracing::trace!(%error, "systemd-resolved says nothing"),
         }
-        match network_manager(bus).await {
-            Ok(found) => known.by_name = found,
+        match network_manager(&bus).await {
+            Ok(found) => services.by_name = found,
             Err(error) => tracing::trace!(%error, "NetworkManager says nothing"),
         }
-        Ok::<_, zbus::Error>(())
+        Ok(())
     });
-    if !matches!(asked.await, Ok(Ok(()))) {
-        *bus = None;
+    if let Err(error) = asked.await {
+        tracing::trace!(%error, "nobody on a bus says anything of resolvers");
     }
     for servers in known.by_index.values_mut().chain(known.by_name.values_mut()) {
         servers.addresses.retain(|address| is_of_network(*address, own));
@@ -198,7 +195,6 @@ fn is_of_network(address: IpAddr, own: &[IpAddr]) -> bool {
 
 /// A new lease brings new resolvers, and nobody minds a few seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-const BUS_PATIENCE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -300,8 +296,7 @@ mod tests {
             .serve_at("/config", Config)
             .unwrap();
         let _server = server.build().await.unwrap();
-        let mut bus = Some(private.builder().build().await.unwrap());
-        let known = look(&mut bus, &[]).await;
+        let known = look(&mut private.bus(), &[]).await;
         let pattern = |text| vec![Pattern::parse(text).unwrap()];
         assert_eq!(
             known.of("eth0", 7),

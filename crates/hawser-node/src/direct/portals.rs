@@ -1,7 +1,7 @@
 //! Captive portals: looks for a known page over each network, and keeps a network out while something else is in its place.
 //!
 //! The page is asked for over the network's device and resolvers alone, past every rule, and over no network that is not used. What comes back is somebody's bytes,
-//! of which a few thousand are read.
+//! of which a few thousand are read ([`portal_page`](super::portal_page)).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,6 +20,7 @@ use super::Direct;
 use super::lookup::Place;
 use super::naming::Told;
 use super::networks::Known;
+use super::portal_page::judge;
 use crate::config::Page;
 
 /// What a look brought.
@@ -246,95 +247,8 @@ async fn fetch(place: &Place, page: &Page) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What came, and where it wants people to go.
-fn judge(bytes: &[u8], page: &Page) -> (Outcome, Option<String>) {
-    let mut headers = [httparse::EMPTY_HEADER; 64];
-    let mut response = httparse::Response::new(&mut headers);
-    let Ok(httparse::Status::Complete(head)) = response.parse(bytes) else {
-        return (Outcome::Nothing, None);
-    };
-    let login = response
-        .headers
-        .iter()
-        .find(|header| header.name.eq_ignore_ascii_case("location"))
-        .and_then(|header| safe(header.value));
-    match response.code {
-        Some(204) => (Outcome::Page, None),
-        Some(200) if bytes[head..].starts_with(page.expected.as_bytes()) => (Outcome::Page, None),
-        // RFC 6585 section 6 has 511 for this.
-        Some(200..=399 | 511) => (Outcome::Other, login),
-        // A server in trouble.
-        _ => (Outcome::Nothing, None),
-    }
-}
-
-/// An address that can be shown: whoever wrote it wants to be clicked on.
-fn safe(value: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(value).ok()?;
-    let is_web = text.starts_with("http://") || text.starts_with("https://");
-    let is_plain = text.len() <= 200
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_graphic() && !b"'\"`$\\;<>|".contains(&byte));
-    (is_web && is_plain).then(|| text.to_owned())
-}
-
 /// The whole of a look: two questions and a page.
 const LOOK_PATIENCE: Duration = Duration::from_secs(8);
 const MOST_BYTES: u64 = 4096;
 /// Networks that are remembered.
 const MOST_SEEN: usize = 256;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn page() -> Page {
-        "http://test.example/nm all is well".parse().unwrap()
-    }
-
-    #[test]
-    fn only_the_page_itself_is_the_page() {
-        let found = |text: &str| judge(text.as_bytes(), &page());
-        assert_eq!(
-            found("HTTP/1.0 200 OK\r\n\r\nall is well\n"),
-            (Outcome::Page, None)
-        );
-        assert_eq!(found("HTTP/1.1 204 No Content\r\n\r\n"), (Outcome::Page, None));
-        assert_eq!(
-            found("HTTP/1.0 200 OK\r\n\r\n<html>Welcome</html>"),
-            (Outcome::Other, None)
-        );
-        let login = Some("http://10.0.0.1/login?x=1".to_owned());
-        assert_eq!(
-            found("HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/login?x=1\r\n\r\n"),
-            (Outcome::Other, login)
-        );
-        assert_eq!(
-            found("HTTP/1.1 302 Found\r\nlocation: http://x/$(reboot)\r\n\r\n"),
-            (Outcome::Other, None)
-        );
-        for text in [
-            "HTTP/1.1 503 Busy\r\n\r\n",
-            "HTTP/1.1 404 No\r\n\r\n",
-            "HTTP/1.1 200",
-            "hello",
-            "",
-        ] {
-            assert_eq!(found(text), (Outcome::Nothing, None), "{text:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_break_it(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = judge(&bytes, &page());
-            let mut head = b"HTTP/1.1 302 Found\r\nLocation: ".to_vec();
-            head.extend(bytes);
-            head.extend(b"\r\n\r\n");
-            let (_, login) = judge(&head, &page());
-            prop_assert!(login.is_none_or(|login| login.is_ascii() && !login.contains(['\x1b', '\n', ' '])));
-        }
-    }
-}

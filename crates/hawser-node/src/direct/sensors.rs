@@ -1,6 +1,8 @@
 //! What rules may ask about: sensors that are looked at every second, each through one interface.
 //!
-//! A sensor writes what it knows over what those before it knew. The last one reads files, one for each fact, so that a script (or a test) has the last word:
+//! A sensor writes what it knows over what those before it knew: first the kernel's, which are there on a server and in a container, too, then what services on the
+//! message bus have said last ([`services`], [`location`]), which run beside the event loop. The last one reads files, one for each fact, so that a script (or a test)
+//! has the last word:
 //!
 //! ```text
 //!   RUN_DIR/facts/moving        yes | no
@@ -8,15 +10,19 @@
 //!                 cost.wlan0    5
 //!                 signal.wlan0  -67
 //! ```
-//!
-//! Power comes from `/sys/class/power_supply` and not from UPower, which reads the same files: it is there without a message bus, on a server and in a
-//! container.
+
+mod location;
+mod services;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hawser_linux::clock::local_time;
 use hawser_proto::policy::conditions::{Facts, WallTime};
+use tokio::sync::watch;
+
+use crate::system_bus::SystemBus;
+use services::Said;
 
 /// What all sensors know together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,25 +43,38 @@ trait Sensor {
 /// All of them, in order.
 pub(super) struct Sensors {
     all: Vec<Box<dyn Sensor>>,
+    files: PathBuf,
+    wants_motion: watch::Sender<bool>,
     known: Known,
 }
 
 impl Sensors {
-    /// `files`: where scripts say what they know.
-    pub(super) fn new(files: PathBuf) -> Self {
+    /// Starts to listen to services on `bus`; `files`: where scripts say what they know.
+    pub(super) fn start(files: PathBuf, bus: fn() -> SystemBus) -> Self {
+        let (tell_said, said) = watch::channel(Said::default());
+        let (tell_motion, motion) = watch::channel(None);
+        let (wants_motion, wanted) = watch::channel(false);
+        tokio::spawn(services::follow(bus(), tell_said));
+        tokio::spawn(location::follow(bus(), wanted, tell_motion));
         Self {
             all: vec![
                 Box::new(Calendar),
                 Box::new(Power(PathBuf::from("/sys/class/power_supply"))),
                 Box::new(Radios(PathBuf::from("/proc/net/wireless"))),
-                Box::new(Files(files)),
+                Box::new(Services { said, motion }),
+                Box::new(Files(files.clone())),
             ],
+            files,
+            wants_motion,
             known: Known::default(),
         }
     }
 
-    /// Looks at all of them.
-    pub(super) fn look(&mut self) {
+    /// Looks at all of them; `wants_motion`: whether any rule depends on it. Where the machine is, nobody is asked otherwise.
+    pub(super) fn look(&mut self, wants_motion: bool) {
+        let is_wanted = wants_motion && !self.files.join("moving").exists();
+        self.wants_motion
+            .send_if_modified(|last| std::mem::replace(last, is_wanted) != is_wanted);
         let mut known = Known::default();
         self.all.iter().for_each(|sensor| sensor.look(&mut known));
         self.known = known;
@@ -116,6 +135,21 @@ impl Sensor for Radios {
             Some((name.trim().to_owned(), level))
         };
         known.signals.extend(text.lines().filter_map(line));
+    }
+}
+
+/// What services have said last.
+struct Services {
+    said: watch::Receiver<Said>,
+    motion: watch::Receiver<Option<bool>>,
+}
+
+impl Sensor for Services {
+    fn look(&self, known: &mut Known) {
+        let said = self.said.borrow();
+        known.device.on_battery = said.on_battery.or(known.device.on_battery);
+        known.signals.extend(said.signals.clone());
+        known.device.moving = *self.motion.borrow();
     }
 }
 
@@ -242,5 +276,67 @@ mod tests {
         write(dir.path(), &[("wireless", table)]);
         let known = look(&Radios(dir.path().join("wireless")));
         assert_eq!(known.signals, BTreeMap::from([("wlan0".to_owned(), -56)]));
+    }
+
+    #[test]
+    fn services_come_before_the_kernel_and_files_before_services() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name| dir.path().join(name);
+        write(
+            &file("power"),
+            &[("BAT0/type", "Battery"), ("BAT0/status", "Discharging")],
+        );
+        write(
+            dir.path(),
+            &[(
+                "wireless",
+                " wlan0: 0000 54. -56. -256\n wwan0: 0000 54. -57. -256\n",
+            )],
+        );
+        let (tell, said) = watch::channel(Said::default());
+        let (_tell_motion, motion) = watch::channel(Some(true));
+        let all: [&dyn Sensor; 4] = [
+            &Power(file("power")),
+            &Radios(file("wireless")),
+            &Services { said, motion },
+            &Files(file("facts")),
+        ];
+        let known = || {
+            let mut known = Known::default();
+            all.iter().for_each(|sensor| sensor.look(&mut known));
+            (
+                known.device.on_battery,
+                known.signals["wlan0"],
+                known.signals["wwan0"],
+            )
+        };
+        assert_eq!(known(), (Some(true), -56, -57));
+        tell.send_replace(Said {
+            on_battery: Some(false),
+            signals: BTreeMap::from([("wwan0".to_owned(), -99)]),
+        });
+        assert_eq!(known(), (Some(false), -56, -99));
+        write(
+            &file("facts"),
+            &[("battery", "yes"), ("signal.wwan0", "-70"), ("moving", "no")],
+        );
+        assert_eq!(known(), (Some(true), -56, -70));
+    }
+
+    #[tokio::test]
+    async fn motion_is_wanted_while_a_rule_depends_on_it_and_no_file_says_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sensors = Sensors::start(dir.path().to_owned(), || SystemBus::at("unix:path=/nowhere"));
+        let mut wants = |rules| {
+            sensors.look(rules);
+            *sensors.wants_motion.borrow()
+        };
+        assert!(!wants(false));
+        assert!(wants(true));
+        write(dir.path(), &[("moving", "no")]);
+        assert!(!wants(true));
+        std::fs::remove_file(dir.path().join("moving")).unwrap();
+        assert!(wants(true));
+        assert!(!wants(false));
     }
 }
