@@ -11,7 +11,7 @@ mod transmit;
 
 use std::collections::VecDeque;
 
-use hawser_units::{Duration, Instant, PathId, Rate};
+use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
 use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
 use hawser_wire::layer;
@@ -22,7 +22,7 @@ use crate::flow::{Flow, Flows, Refusal, Run};
 use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use choosing::{Decision, nearest};
-use kept::{Kept, LONGEST_KEPT, Parcel, keeping_time};
+use kept::{Kept, LONGEST_HELD, LONGEST_KEPT, Parcel, keeping_time};
 
 pub use transmit::{Body, Transmit};
 
@@ -136,6 +136,8 @@ pub struct Egress<B> {
     wait: Instant,
     /// When packets to be sent again may go; far away when none waits.
     repair_wait: Instant,
+    /// Packets sent again beyond a path's window since one had room.
+    hasty: usize,
     fec: fec::Encoder,
     /// The symbol of the parity packet that was handed out last.
     symbol: Vec<u8>,
@@ -167,6 +169,7 @@ impl<B: Copy> Egress<B> {
             used: now,
             wait: Instant::FAR_FUTURE,
             repair_wait: Instant::FAR_FUTURE,
+            hasty: 0,
             fec: fec::Encoder::default(),
             symbol: Vec::new(),
             parity_wait: Instant::ZERO,
@@ -433,7 +436,7 @@ impl<B: Copy> Egress<B> {
     /// path's; the contents of a path that died keep to them.
     fn poll_repair(&mut self, now: Instant) -> Option<Transmit<B>> {
         self.repair_wait = Instant::FAR_FUTURE;
-        let is_few = self.kept.wanted() <= FEW_REPAIRS;
+        let is_few = self.kept.wanted() <= FEW_REPAIRS && self.hasty < FEW_REPAIRS;
         let wanted = self.kept.next(now)?;
         let Parcel {
             run,
@@ -443,13 +446,22 @@ impl<B: Copy> Egress<B> {
         } = wanted.parcel;
         let len = run.len_of(run.next);
         self.build_views(len as u32, is_few, now);
-        let best = (0..self.views.len()).min_by_key(|at| self.views[*at].arrival(now));
+        let id = |at: &usize| self.lanes[self.view_lanes[*at]].path.id;
+        let best = (0..self.views.len()).min_by_key(|at| {
+            let is_silent = wanted.silent == Some(id(at));
+            (is_silent, self.views[*at].arrival(now))
+        });
         let Some(best) = best.filter(|best| is_few || self.views[*best].is_ready(now)) else {
             self.repair_wait = best.map_or(now + REPAIR_RETRY, |best| {
                 self.views[best].ready_at.max(now + REPAIR_RETRY)
             });
             self.kept.put_back(wanted);
             return None;
+        };
+        self.hasty = if self.views[best].is_ready(now) {
+            0
+        } else {
+            self.hasty + 1
         };
         let path = &mut self.lanes[self.view_lanes[best]].path;
         let counter = path.on_sent((len + FRAMING) as u64, true, now);
@@ -675,16 +687,21 @@ impl<B: Copy> Egress<B> {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         let has_choice = self.active().count() > 1;
+        let all: u64 = self.active().map(|path| path.model().rate().as_bps()).sum();
         for lane in &mut self.lanes {
             for counter in lane.path.poll_late(now) {
                 if has_choice {
-                    self.kept.on_missing(lane.path.id, counter, now);
+                    self.kept.on_late(lane.path.id, counter, now);
                 }
             }
-            let reported = lane.path.reported();
+            let (reported, swallowed) = (lane.path.reported(), lane.path.in_flight());
             if lane.path.handle_timeout(now) {
                 if lane.path.state() == State::Suspect {
-                    self.kept.on_silence(lane.path.id, reported, now);
+                    let others = Rate::from_bps(all.saturating_sub(lane.path.model().rate().as_bps()));
+                    // New packets of other flows go between.
+                    let time = others.time_for(Bytes(2 * swallowed)).min(LONGEST_HELD);
+                    let time = keeping_time(lane.path.model()) + time;
+                    self.kept.on_silence(lane.path.id, reported, time, now);
                 }
                 self.changes.push_back((lane.path.id, lane.path.state()));
             }

@@ -362,9 +362,15 @@ impl<B: Copy> Flows<B> {
         queue.get(at).copied()
     }
 
-    /// Throws away or marks the head of a flow if it has waited too long. Returns a buffer to free, if that was its last segment, and whether
+    /// Throws away or marks the head of a flow if it has waited too long and is not to be spared. Returns a buffer to free, if that was its last segment, and whether
     /// anything was dropped.
-    pub fn police(&mut self, slot: u16, target: Duration, now: Instant) -> (Option<B>, bool) {
+    pub fn police(
+        &mut self,
+        slot: u16,
+        target: Duration,
+        is_spared: bool,
+        now: Instant,
+    ) -> (Option<B>, bool) {
         let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
             return (None, false);
         };
@@ -375,7 +381,7 @@ impl<B: Copy> Flows<B> {
             return (None, false);
         }
         // The last packet of a queue is never dropped: nothing behind it would tell the sender.
-        if flow.backlog <= u64::from(run.cut.packet_len()) {
+        if is_spared || flow.backlog <= u64::from(run.cut.packet_len()) {
             flow.codel.above_since = None;
             return (None, false);
         }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::data::{Feedback, Inner, Kind, Outer};
+use hawser_wire::data::{Class, Feedback, Inner, Kind, Outer};
 
 mod delays;
 mod missing;
@@ -255,6 +255,7 @@ impl<T> Ingress<T> {
             flow: inner.flow,
             sequence: inner.sequence,
             sent_us: inner.sent_us,
+            is_bulk: inner.class == Class::Bulk,
             item,
         };
         self.resequencer.insert(arrived, now, out)

@@ -44,6 +44,25 @@ impl<B: Copy> Egress<B> {
             + spread.min(Duration::from_millis(200))
     }
 
+    /// What may wait at the entrance in all before any flow is told to slow down: what the paths carry at their best in the target, and once more what they carry
+    /// less at the moment. Where a modem's rate falls to a tenth for a second, or a network is gone for two, a queue that looks long in time is what fills the link
+    /// when it is back; and what is thrown away from such a queue is missed until all behind it has gone.
+    ///
+    /// Units: bytes.
+    fn spared(&self, target: Duration, now: Instant) -> u64 {
+        let rate = |path: &Path| {
+            let peak = path.model().peak_rate().as_bps();
+            let carries = match path.state() {
+                State::Active => path.model().rate().as_bps(),
+                _ if path.has_just_fallen_silent(now) => 0,
+                _ => return 0,
+            };
+            2 * peak - carries
+        };
+        let rate = self.lanes.iter().map(|lane| rate(&lane.path)).sum();
+        Rate::from_bps(rate).bytes_in(target).0
+    }
+
     pub(super) fn queue_limit(&self) -> u64 {
         let rate = self
             .lanes
@@ -75,7 +94,8 @@ impl<B: Copy> Egress<B> {
             }
             return Decision::Wait(Instant::FAR_FUTURE);
         }
-        let (freed, dropped) = self.flows.police(slot, target, now);
+        let is_spared = now.since(run.since) >= target && self.flows.backlog() <= self.spared(target, now);
+        let (freed, dropped) = self.flows.police(slot, target, is_spared, now);
         self.free(freed, now);
         if dropped {
             self.counters.policed += 1;

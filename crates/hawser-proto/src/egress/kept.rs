@@ -51,6 +51,8 @@ struct Record<B> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<B> {
     pub(super) parcel: Parcel<B>,
+    /// A path that has said nothing of it, and may be dead.
+    pub(super) silent: Option<PathId>,
     until: Instant,
     round: u8,
 }
@@ -67,6 +69,8 @@ pub(super) struct Kept<B> {
     wanted: VecDeque<Wanted<B>>,
     /// No record ends before the one made before it.
     until: Instant,
+    /// Nothing ends before: what a path swallowed is being sent again.
+    held_until: Instant,
     /// Records that end by then have lost their buffers.
     released: Instant,
 }
@@ -79,6 +83,7 @@ impl<B: Copy> Kept<B> {
             limit: BUFFERS,
             wanted: VecDeque::new(),
             until: Instant::ZERO,
+            held_until: Instant::ZERO,
             released: Instant::ZERO,
         }
     }
@@ -101,7 +106,9 @@ impl<B: Copy> Kept<B> {
 
     /// Nothing else of a buffer will be sent: gives it back, or keeps it as long as any record may need it.
     pub(super) fn retire(&mut self, buffer: B, now: Instant) -> Option<B> {
-        if self.until <= now {
+        if self.is_over(self.until, now) {
+            // No path that falls silent later may want it back.
+            self.released = self.released.max(self.until);
             return Some(buffer);
         }
         self.buffers.push_back((self.until, buffer));
@@ -123,6 +130,11 @@ impl<B: Copy> Kept<B> {
         );
     }
 
+    /// Whether what was to be kept `until` then is of no use any more.
+    fn is_over(&self, until: Instant, now: Instant) -> bool {
+        until.max(self.held_until) <= now || until <= self.released
+    }
+
     fn record(&mut self, path: PathId, record: Record<B>) {
         let records = self.records.entry(path).or_default();
         while records
@@ -136,6 +148,16 @@ impl<B: Copy> Kept<B> {
 
     /// A packet of a path has not arrived: it is wanted, unless it is too late or was wanted before.
     pub(super) fn on_missing(&mut self, path: PathId, counter: u64, now: Instant) {
+        self.want(path, counter, None, now);
+    }
+
+    /// A path has said nothing of a packet for too long: the same, but not again on that path.
+    pub(super) fn on_late(&mut self, path: PathId, counter: u64, now: Instant) {
+        self.want(path, counter, Some(path), now);
+    }
+
+    fn want(&mut self, path: PathId, counter: u64, silent: Option<PathId>, now: Instant) {
+        let (held_until, released) = (self.held_until, self.released);
         let Some(records) = self.records.get_mut(&path) else {
             return;
         };
@@ -144,7 +166,8 @@ impl<B: Copy> Kept<B> {
             return;
         };
         let index = counter - record.counter;
-        let is_there = index < u64::from(record.count) && record.until > now.max(self.released);
+        let is_there =
+            index < u64::from(record.count) && record.until.max(held_until) > now && record.until > released;
         if !is_there || record.round >= ROUNDS || record.wanted & 1 << index != 0 {
             return;
         }
@@ -159,24 +182,30 @@ impl<B: Copy> Kept<B> {
         parcel.sequence = parcel.sequence.add(index as u32);
         self.wanted.push_back(Wanted {
             parcel,
+            silent,
             until: record.until,
             round: record.round + 1,
         });
     }
 
-    /// A path has fallen silent: everything sent on it after `reported` is wanted, for none of it is known to have arrived.
-    pub(super) fn on_silence(&mut self, path: PathId, reported: u64, now: Instant) {
+    /// A path has fallen silent: everything sent on it after `reported` is wanted, for none of it is known to have arrived, and kept for the `time` that the
+    /// other paths take to carry it.
+    pub(super) fn on_silence(&mut self, path: PathId, reported: u64, time: Duration, now: Instant) {
         let Some(records) = self.records.get(&path) else {
             return;
         };
         let from = records.partition_point(|record| record.counter + u64::from(record.count) <= reported + 1);
         let unreported: Vec<u64> = records
             .range(from..)
+            .filter(|record| !self.is_over(record.until, now))
             .flat_map(|record| record.counter..record.counter + u64::from(record.count))
             .filter(|counter| *counter > reported)
             .collect();
+        if !unreported.is_empty() {
+            self.held_until = self.held_until.max(now + time);
+        }
         for counter in unreported {
-            self.on_missing(path, counter, now);
+            self.on_late(path, counter, now);
         }
     }
 
@@ -189,7 +218,7 @@ impl<B: Copy> Kept<B> {
     pub(super) fn next(&mut self, now: Instant) -> Option<Wanted<B>> {
         loop {
             let wanted = self.wanted.pop_front()?;
-            if wanted.until > now.max(self.released) {
+            if !self.is_over(wanted.until, now) {
                 return Some(wanted);
             }
         }
@@ -202,13 +231,13 @@ impl<B: Copy> Kept<B> {
 
     /// When a buffer is to be released.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.buffers.front().map(|(until, _)| *until)
+        self.buffers.front().map(|(until, _)| self.held_until.max(*until))
     }
 
     /// Releases the buffers that are too old, and the oldest beyond the bound.
     pub(super) fn release(&mut self, now: Instant, freed: &mut Vec<B>) {
         while let Some((until, buffer)) = self.buffers.front().copied() {
-            if until > now && self.buffers.len() <= self.limit {
+            if until.max(self.held_until) > now && self.buffers.len() <= self.limit {
                 break;
             }
             self.buffers.pop_front();
@@ -240,5 +269,8 @@ pub(super) fn keeping_time(model: &Model) -> Duration {
     repaired.max(late).clamp(Duration::from_millis(100), LONGEST_KEPT)
 }
 
-/// Nothing is kept longer, and whatever is sent before a path is known.
+/// The most that what a path swallowed waits for the others: a large network in the care of a small one.
+pub(super) const LONGEST_HELD: Duration = Duration::from_secs(3);
+
+/// Nothing else is kept longer, and whatever is sent before a path is known.
 pub(super) const LONGEST_KEPT: Duration = Duration::from_secs(1);

@@ -83,13 +83,12 @@ fn a_path_that_moved_on_this_side_is_probed_at_once() {
     assert!(probes(&mut egress, moved) > 0);
 }
 
-#[test]
-fn what_a_silent_path_has_not_reported_is_wanted_once() {
-    let now = Instant::from_nanos(1_000_000_000);
+/// A segment of 100 bytes in a buffer, with the buffer's number as its place.
+fn parcel(buffer: u32, now: Instant) -> Parcel<u32> {
     let packet = segment(tcp_flag::ACK, 100);
     let summary = inner::parse(&packet).expect("a packet");
     let cut = Segmenter::new(&packet, &summary, Offload::default()).expect("a segment");
-    let parcel = |buffer: u32| Parcel {
+    Parcel {
         run: Run {
             buffer,
             cut,
@@ -105,10 +104,15 @@ fn what_a_silent_path_has_not_reported_is_wanted_once() {
         flow: 0,
         class: Class::Bulk,
         sequence: hawser_units::Sequence(buffer),
-    };
+    }
+}
+
+#[test]
+fn what_a_silent_path_has_not_reported_is_wanted_once() {
+    let now = Instant::from_nanos(1_000_000_000);
     let mut kept = Kept::new();
     for counter in 10..14 {
-        let parcel = parcel(counter as u32);
+        let parcel = parcel(counter as u32, now);
         kept.keep(
             PathId(0),
             counter..counter + 1,
@@ -117,10 +121,29 @@ fn what_a_silent_path_has_not_reported_is_wanted_once() {
         );
     }
     kept.on_missing(PathId(0), 13, now);
-    kept.on_silence(PathId(0), 11, now);
-    kept.on_silence(PathId(1), 0, now);
+    kept.on_silence(PathId(0), 11, Duration::ZERO, now);
+    kept.on_silence(PathId(1), 0, Duration::ZERO, now);
     let buffers: Vec<u32> = std::iter::from_fn(|| kept.next(now))
         .map(|wanted| wanted.parcel.run.buffer)
         .collect();
     assert_eq!(buffers, [13, 12], "each once, and nothing that was reported");
+}
+
+#[test]
+fn what_a_silent_path_swallowed_is_kept_until_others_have_carried_it() {
+    let (now, mut freed) = (Instant::from_nanos(1_000_000_000), Vec::new());
+    let until = now + Duration::from_millis(200);
+    let kept_at = |time: Duration, freed: &mut Vec<u32>| {
+        let mut kept = Kept::new();
+        kept.keep(PathId(0), 10..11, parcel(10, now), until);
+        assert_eq!(kept.retire(10, now), None);
+        kept.on_silence(PathId(0), 9, time, now + Duration::from_millis(100));
+        kept.release(now + Duration::from_secs(1), freed);
+        kept.next(now + Duration::from_secs(1))
+    };
+    assert!(kept_at(Duration::ZERO, &mut freed).is_none());
+    assert_eq!(std::mem::take(&mut freed), [10]);
+    let wanted = kept_at(Duration::from_secs(2), &mut freed).expect("it is there");
+    assert_eq!(wanted.silent, Some(PathId(0)), "and not for the path that has it");
+    assert_eq!(freed, []);
 }

@@ -212,7 +212,7 @@ fn serve(depth: u32, ecn_capable: bool) -> (u32, u32) {
         }
         // A head that waits for its path is asked more than once.
         for _ in 0..3 {
-            let (freed, dropped) = flows.police(0, TARGET, now);
+            let (freed, dropped) = flows.police(0, TARGET, false, now);
             assert_eq!(freed.is_some(), dropped);
             drops += u32::from(dropped);
         }
@@ -245,9 +245,9 @@ fn one_interval_above_the_target_is_allowed() {
             .expect("room");
     }
     let late = BEGIN + TARGET * 2;
-    assert!(!flows.police(0, TARGET, late).1);
-    assert!(!flows.police(0, TARGET, late + INTERVAL).1);
-    assert!(flows.police(0, TARGET, late + INTERVAL + TARGET).1);
+    assert!(!flows.police(0, TARGET, false, late).1);
+    assert!(!flows.police(0, TARGET, false, late + INTERVAL).1);
+    assert!(flows.police(0, TARGET, false, late + INTERVAL + TARGET).1);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn the_last_packet_of_a_queue_is_never_dropped() {
         .expect("room");
     for second in 0..100 {
         assert_eq!(
-            flows.police(0, TARGET, BEGIN + Duration::from_secs(second)),
+            flows.police(0, TARGET, false, BEGIN + Duration::from_secs(second)),
             (None, false)
         );
     }

@@ -96,6 +96,9 @@ struct Sent {
     app_limited: bool,
 }
 
+/// A shadow, a hand-over, a restart of a radio.
+const MAY_BE_BACK: Duration = Duration::from_secs(3);
+
 /// The sending side of one path.
 ///
 /// Cost: O(1) a packet and a report; memory grows with what is in flight, from 4 KB up to 3 MB.
@@ -189,6 +192,12 @@ impl Path {
     #[must_use]
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Whether it carried packets until a moment ago: it may be back at once.
+    #[must_use]
+    pub fn has_just_fallen_silent(&self, now: Instant) -> bool {
+        matches!(self.state, State::Suspect | State::Dead) && now.since(self.since) < MAY_BE_BACK
     }
 
     /// Its rate and delay.

@@ -242,6 +242,12 @@ impl Model {
         rate.max(Rate::of(Bytes(self.slow_start), round_trip + REPORT_DELAY).unwrap_or_default())
     }
 
+    /// The highest rate of late, which a link that swings may carry again soon.
+    #[must_use]
+    pub fn peak_rate(&self) -> Rate {
+        self.peak_rate.max(self.rate())
+    }
+
     /// What the path will carry soon.
     #[must_use]
     pub fn promised_rate(&self) -> Rate {

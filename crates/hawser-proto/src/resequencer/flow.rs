@@ -20,6 +20,10 @@ pub(super) struct Flow<T> {
     pub(super) expected: Sequence,
     history: History,
     stale_run: u8,
+    /// What [`super::Arrived::is_bulk`] said last.
+    pub(super) is_bulk: bool,
+    /// When a gap was filled last.
+    pub(super) filled: Instant,
     pub(super) held: Option<Box<Held<T>>>,
     /// Where the flow stands in the list of flows that hold packets; meaningless while `held` is absent.
     pub(super) waiting_at: usize,
@@ -49,6 +53,8 @@ impl<T> Flow<T> {
             expected: first,
             history: History::new(first),
             stale_run: 0,
+            is_bulk: false,
+            filled: Instant::ZERO,
             held: None,
             waiting_at: 0,
             used: now,

@@ -15,7 +15,7 @@
 //! When is a gap given up? Let S be the time at which the first packet after the gap was sent; the missing ones were sent no later. They may
 //! still come over a path while neither of these holds:
 //! - a packet that the path carried *after* S has arrived (allowing for the path's own reordering): the path is past them, so they are lost;
-//! - S plus the path's delay, four deviations and a margin has passed: the path is silent.
+//! - S plus the path's delay, four deviations and a margin has passed: the path is silent. A transfer waits a little longer ([`Arrived::is_bulk`]).
 //!
 //! When no live path may bring them, and their sender is not about to send them again ([`Resequencer::expect_repairs`]), waiting is useless. So a gap on a busy session lasts as long as the delays of its paths
 //! differ, and no configured timeout takes part, except that nothing is ever held longer than [`Config::max_hold`].
@@ -96,6 +96,8 @@ pub struct Arrived<T> {
     pub sequence: Sequence,
     /// When it was sent: microseconds of the sender's clock, wrapping.
     pub sent_us: u32,
+    /// Of a transfer, whose receiver has no use for what follows a gap: it takes a path that pauses better than a loss, which halves its rate.
+    pub is_bulk: bool,
     /// The handle of its buffer.
     pub item: T,
 }
@@ -208,12 +210,14 @@ impl<T> Resequencer<T> {
             None => self.open(flow, sequence, now, out),
         };
         let state = &mut self.flows[slot];
+        state.is_bulk = packet.is_bulk;
         let ahead = sequence.distance_from(state.expected);
         if ahead == 0 {
             state.advance();
             self.counters.in_order += 1;
             out.push(packet.item);
-            if self.flows[slot].held.is_some() {
+            if state.held.is_some() {
+                state.filled = now;
                 self.drain_ready(slot, now, out);
             }
             return None;
@@ -441,7 +445,16 @@ impl<T> Resequencer<T> {
         let held = flow.held.as_mut()?;
         let sent_us = held.first_sent_us()?;
         let (_, since) = held.oldest(flow.expected)?;
-        let last = since + self.config.max_hold;
+        // Gap after gap is being filled: what a path swallowed comes over another, and takes as long as that needs.
+        let progress = flow.is_bulk.then(|| flow.filled + PAUSE);
+        let progress = progress.filter(|until| *until > now);
+        let pause = if flow.is_bulk { PAUSE } else { Duration::ZERO };
+        let longest = if progress.is_some() {
+            LONGEST_FILLING
+        } else {
+            self.config.max_hold
+        };
+        let last = since + longest;
         if last <= now {
             return None;
         }
@@ -459,12 +472,20 @@ impl<T> Resequencer<T> {
         }
         let wait = live()
             .filter(|path| !path.has_passed(sent_us))
-            .map(|path| path.remaining(sent_us, self.config.margin, now))
-            .max()
-            .filter(|wait| !wait.is_zero());
-        repaired.max(wait.map(|wait| (now + wait).min(last)))
+            .map(|path| path.remaining(sent_us, self.config.margin + pause, now))
+            .max();
+        let wait = wait.map(|wait| (now + wait).max(progress.unwrap_or(now)).min(last));
+        repaired.max(wait.filter(|until| *until > now))
     }
 }
+
+/// How long a path may pause, beyond what is known of its delay, before a transfer takes it for silent: less than its sender waits before it sends all of a window
+/// again (RFC 6298, and a queue at the entrance), so that what comes late or is sent again over another path fills the gap. Chosen by a sweep
+/// (docs/experiments/traces).
+const PAUSE: Duration = Duration::from_millis(350);
+
+/// The most that a packet of a transfer is held while gaps before it are being filled.
+const LONGEST_FILLING: Duration = Duration::from_secs(2);
 
 /// Packets that a flow sends before its first round trip is over: the window of RFC 6928 several times.
 const FIRST_FLIGHT: u32 = 64;

@@ -7,6 +7,7 @@ use super::*;
 /// Drives a resequencer as the data plane does; an item is (flow, sequence).
 struct Rig {
     machine: Resequencer<(u16, u32)>,
+    is_bulk: bool,
     out: Vec<(u16, u32)>,
 }
 
@@ -18,6 +19,7 @@ impl Rig {
     fn with(config: Config) -> Self {
         Self {
             machine: Resequencer::new(config),
+            is_bulk: false,
             out: Vec::new(),
         }
     }
@@ -30,6 +32,7 @@ impl Rig {
 
     fn insert(&mut self, flow: u16, sequence: u32, sent: u64, now: u64) -> bool {
         let packet = Arrived {
+            is_bulk: self.is_bulk,
             flow,
             sequence: Sequence(sequence),
             sent_us: sent as u32,
@@ -125,6 +128,51 @@ fn a_gap_is_given_up_when_a_silent_path_is_overdue() {
     assert!(rig.drained().is_empty());
     rig.run_to(1_072_000);
     assert_eq!(rig.drained(), (2..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_transfer_takes_a_path_that_pauses_better_than_a_loss() {
+    let mut rig = Rig::on_two_paths();
+    rig.is_bulk = true;
+    rig.arrive(1, 0, 1, 1_030_000, 1_035_000);
+    for n in 2..100 {
+        let later = u64::from(n) * 100;
+        rig.arrive(1, n, 1, 1_030_000 + later, 1_035_000 + later);
+    }
+    assert_eq!(rig.drained(), [0]);
+    // A quarter of a second late on the path that had paused.
+    rig.run_to(1_310_000);
+    rig.arrive(1, 1, 2, 1_030_000, 1_310_000);
+    assert_eq!(rig.drained(), (1..100).collect::<Vec<_>>());
+    assert_eq!(rig.machine.counters().gaps_given_up, 0);
+}
+
+#[test]
+fn a_transfer_waits_while_gap_after_gap_is_being_filled() {
+    for stops in [false, true] {
+        let mut rig = Rig::on_two_paths();
+        rig.is_bulk = true;
+        rig.arrive(1, 0, 1, 1_030_000, 1_035_000);
+        // Every other packet went the way of a path that is dead now.
+        for n in 1..100 {
+            rig.arrive(1, 2 * n, 1, 1_030_000, 1_035_000);
+        }
+        rig.drained();
+        // They come again, ten in a second and so longer than anything else is held; the last ones, maybe, never.
+        for n in 0..10 {
+            let now = 1_300_000 + u64::from(n) * 100_000;
+            rig.run_to(now);
+            rig.arrive(1, 2 * n + 1, 1, 1_030_000, now);
+            assert_eq!(rig.drained(), [2 * n + 1, 2 * n + 2], "{n}");
+        }
+        if stops {
+            rig.run_to(2_200_000 + 351_000);
+            assert_eq!(rig.drained().len(), 89, "all that is held");
+        } else {
+            rig.run_to(2_500_000);
+            assert_eq!(rig.drained(), [] as [u32; 0]);
+        }
+    }
 }
 
 #[test]
