@@ -52,10 +52,12 @@ impl<B: Copy> Egress<B> {
     fn spared(&self, target: Duration, now: Instant) -> u64 {
         let rate = |path: &Path| {
             let peak = path.model().peak_rate().as_bps();
-            let carries = match path.state() {
-                State::Active => path.model().rate().as_bps(),
-                _ if path.has_just_fallen_silent(now) => 0,
-                _ => return 0,
+            let carries = if path.state() == State::Active {
+                path.model().rate().as_bps()
+            } else if path.has_just_fallen_silent(now) {
+                0
+            } else {
+                return 0;
             };
             2 * peak - carries
         };
