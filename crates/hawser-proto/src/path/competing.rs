@@ -43,8 +43,11 @@ const IN_VAIN: u32 = 3;
 /// A queue that is left of one that yields, and a rate that is left where others take over: beyond what one round differs from the next.
 const YIELDING: f64 = 0.95;
 const FALLING: f64 = 0.97;
-/// Losses are unusual at so many times what is lost without a queue.
+/// Losses are unusual at so many times what is lost without a queue, and so many deviations beyond that: few packets are lost by chance in clusters.
 const UNUSUAL: f64 = 3.0;
+const DEVIATIONS: f64 = 4.0;
+/// Where nothing was lost without a queue so far, this many say nothing.
+const CHANCE: f64 = 2.0;
 
 /// What a round showed.
 #[derive(Clone, Copy, Debug)]
@@ -102,9 +105,10 @@ impl Rivals {
         }
     }
 
-    /// Whether so many lost packets are more than chance.
+    /// Whether so many lost packets are more than chance, which loses them by a Poisson distribution.
     pub(super) fn is_unusual(&self, lost: u64, sent: f64) -> bool {
-        lost as f64 > UNUSUAL * self.usual_loss * sent
+        let usual = self.usual_loss * sent;
+        lost as f64 > (UNUSUAL * usual).max(usual + DEVIATIONS * usual.sqrt() + CHANCE)
     }
 }
 
