@@ -687,27 +687,32 @@ impl<B: Copy> Egress<B> {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         let has_choice = self.active().count() > 1;
-        let all: u64 = self.active().map(|path| path.model().rate().as_bps()).sum();
-        for lane in &mut self.lanes {
-            for counter in lane.path.poll_late(now) {
+        for at in 0..self.lanes.len() {
+            let path = &mut self.lanes[at].path;
+            for counter in path.poll_late(now) {
                 if has_choice {
-                    self.kept.on_late(lane.path.id, counter, now);
+                    self.kept.on_late(path.id, counter, now);
                 }
             }
-            let (reported, swallowed) = (lane.path.reported(), lane.path.in_flight());
-            if lane.path.handle_timeout(now) {
-                if lane.path.state() == State::Suspect {
-                    let others = Rate::from_bps(all.saturating_sub(lane.path.model().rate().as_bps()));
-                    // New packets of other flows go between.
-                    let time = others.time_for(Bytes(2 * swallowed)).min(LONGEST_HELD);
-                    let time = keeping_time(lane.path.model()) + time;
-                    self.kept.on_silence(lane.path.id, reported, time, now);
-                }
-                self.changes.push_back((lane.path.id, lane.path.state()));
+            if !path.handle_timeout(now) {
+                continue;
             }
+            let path = &self.lanes[at].path;
+            let (id, state) = (path.id, path.state());
+            if state == State::Suspect {
+                let time = keeping_time(path.model()) + self.time_for(path.in_flight());
+                self.kept.on_silence(id, path.reported(), time, now);
+            }
+            self.changes.push_back((id, state));
         }
         self.counters.parity_late += self.fec.handle_timeout(now);
         self.flows.sweep(now);
+    }
+
+    /// How long the active paths take to carry so many bytes, with new packets between them; at most [`LONGEST_HELD`].
+    fn time_for(&self, bytes: u64) -> Duration {
+        let rate = self.active().map(|path| path.model().rate().as_bps()).sum();
+        Rate::from_bps(rate).time_for(Bytes(2 * bytes)).min(LONGEST_HELD)
     }
 
     /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] again, if nothing else happens before.

@@ -477,11 +477,12 @@ impl Direct {
                 self.release(number, self.config.direct.keep_flows.0);
             }
         }
-        if self.moving.is_needed() {
+        let balances = self.config.direct.moves == Moves::Auto && self.moving.is_balance_due(now);
+        if balances || self.moving.is_waiting() {
             self.tell_moving();
-            if self.config.direct.moves == Moves::Auto {
-                self.moving.balance(&self.networks, now);
-            }
+        }
+        if balances {
+            self.moving.balance(&self.networks, now);
         }
         self.moving.handle_timeout(&self.networks, now);
         self.keep_quotas();

@@ -33,26 +33,32 @@ impl Placed {
 
 /// The moves that are worth making: which of `flows`, and to where. Each flow moves once at most.
 ///
-/// Cost: O(flows x turns) for each pass, with as many passes as flows that move, mostly two.
+/// Cost: O(flows x networks) for each pass, with as many passes as flows that move, mostly two.
 #[must_use]
 pub fn moves(flows: &[Placed]) -> Vec<(usize, NetworkId)> {
     let mut loads: BTreeMap<NetworkId, u64> = BTreeMap::new();
     let heavy = flows.iter().filter(|flow| flow.is_heavy);
     heavy.for_each(|flow| *loads.entry(flow.at).or_default() += 1);
-    let mut found: Vec<(usize, NetworkId)> = Vec::new();
+    let mut left: Vec<_> = flows
+        .iter()
+        .enumerate()
+        .filter(|(_, flow)| flow.is_movable)
+        .map(|(index, flow)| (index, flow, flow.shares()))
+        .collect();
+    let mut found = Vec::new();
     loop {
         let before = found.len();
-        for (index, flow) in flows.iter().enumerate() {
-            if !flow.is_movable || found.iter().any(|(moved, _)| *moved == index) {
-                continue;
-            }
-            let Some(to) = better(flow, &loads) else { continue };
+        left.retain(|(index, flow, shares)| {
+            let Some(to) = better(flow, shares, &loads) else {
+                return true;
+            };
             if flow.is_heavy {
                 *loads.entry(flow.at).or_default() -= 1;
                 *loads.entry(to).or_default() += 1;
             }
-            found.push((index, to));
-        }
+            found.push((*index, to));
+            false
+        });
         if found.len() == before {
             return found;
         }
@@ -60,8 +66,11 @@ pub fn moves(flows: &[Placed]) -> Vec<(usize, NetworkId)> {
 }
 
 /// Where the flow is better placed, if anywhere.
-fn better(flow: &Placed, loads: &BTreeMap<NetworkId, u64>) -> Option<NetworkId> {
-    let shares = flow.shares();
+fn better(
+    flow: &Placed,
+    shares: &BTreeMap<NetworkId, u64>,
+    loads: &BTreeMap<NetworkId, u64>,
+) -> Option<NetworkId> {
     let load = |id: NetworkId| loads.get(&id).copied().unwrap_or(0);
     let others = shares.iter().filter(|(id, _)| **id != flow.at);
     // Flows a turn, with this one: a / b < c / d as a d < c b.

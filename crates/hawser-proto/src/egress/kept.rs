@@ -106,7 +106,7 @@ impl<B: Copy> Kept<B> {
 
     /// Nothing else of a buffer will be sent: gives it back, or keeps it as long as any record may need it.
     pub(super) fn retire(&mut self, buffer: B, now: Instant) -> Option<B> {
-        if self.is_over(self.until, now) {
+        if self.over_at(now)(self.until) {
             // No path that falls silent later may want it back.
             self.released = self.released.max(self.until);
             return Some(buffer);
@@ -130,9 +130,10 @@ impl<B: Copy> Kept<B> {
         );
     }
 
-    /// Whether what was to be kept `until` then is of no use any more.
-    fn is_over(&self, until: Instant, now: Instant) -> bool {
-        until.max(self.held_until) <= now || until <= self.released
+    /// Whether what was to be kept until some time is of no use any more.
+    fn over_at(&self, now: Instant) -> impl Fn(Instant) -> bool + use<B> {
+        let (held_until, released) = (self.held_until, self.released);
+        move |until| until.max(held_until) <= now || until <= released
     }
 
     fn record(&mut self, path: PathId, record: Record<B>) {
@@ -157,7 +158,7 @@ impl<B: Copy> Kept<B> {
     }
 
     fn want(&mut self, path: PathId, counter: u64, silent: Option<PathId>, now: Instant) {
-        let (held_until, released) = (self.held_until, self.released);
+        let is_over = self.over_at(now);
         let Some(records) = self.records.get_mut(&path) else {
             return;
         };
@@ -166,8 +167,7 @@ impl<B: Copy> Kept<B> {
             return;
         };
         let index = counter - record.counter;
-        let is_there =
-            index < u64::from(record.count) && record.until.max(held_until) > now && record.until > released;
+        let is_there = index < u64::from(record.count) && !is_over(record.until);
         if !is_there || record.round >= ROUNDS || record.wanted & 1 << index != 0 {
             return;
         }
@@ -191,13 +191,14 @@ impl<B: Copy> Kept<B> {
     /// A path has fallen silent: everything sent on it after `reported` is wanted, for none of it is known to have arrived, and kept for the `time` that the
     /// other paths take to carry it.
     pub(super) fn on_silence(&mut self, path: PathId, reported: u64, time: Duration, now: Instant) {
+        let is_over = self.over_at(now);
         let Some(records) = self.records.get(&path) else {
             return;
         };
         let from = records.partition_point(|record| record.counter + u64::from(record.count) <= reported + 1);
         let unreported: Vec<u64> = records
             .range(from..)
-            .filter(|record| !self.is_over(record.until, now))
+            .filter(|record| !is_over(record.until))
             .flat_map(|record| record.counter..record.counter + u64::from(record.count))
             .filter(|counter| *counter > reported)
             .collect();
@@ -216,9 +217,10 @@ impl<B: Copy> Kept<B> {
 
     /// The next packet to send again.
     pub(super) fn next(&mut self, now: Instant) -> Option<Wanted<B>> {
+        let is_over = self.over_at(now);
         loop {
             let wanted = self.wanted.pop_front()?;
-            if !self.is_over(wanted.until, now) {
+            if !is_over(wanted.until) {
                 return Some(wanted);
             }
         }

@@ -46,7 +46,7 @@ const FALLING: f64 = 0.97;
 /// Losses are unusual at so many times what is lost without a queue, and so many deviations beyond that: few packets are lost by chance in clusters.
 const UNUSUAL: f64 = 3.0;
 const DEVIATIONS: f64 = 4.0;
-/// Where nothing was lost without a queue so far, this many say nothing.
+/// This many more say nothing: what a path loses without a queue is not well known where it is rarely without one.
 const CHANCE: f64 = 2.0;
 
 /// What a round showed.

@@ -52,8 +52,6 @@ const CYCLE: [f64; 2] = [1.25, 0.75];
 /// Rounds that hold: few after the rate has changed, twice as many after each probe in vain.
 const FEWEST_HOLDS: usize = 1;
 const MOST_HOLDS: usize = 6;
-/// Packets lost in a round, beyond the usual, that say that a short queue is shared.
-const OVERFLOWED: u64 = 3;
 /// How much faster than its window and round trip a competing path is paced.
 const COMPETE_GAIN: f64 = 1.25;
 /// The gain of a probe after others that found more.
@@ -494,7 +492,7 @@ impl Model {
                         *rate = rate.scale(OVERFLOW_CUT);
                     }
                     self.enter(Phase::Drain);
-                } else if loses_to_queue && self.round.lost >= OVERFLOWED && !was_checking {
+                } else if loses_to_queue && !was_checking {
                     let flight = self.rate().bytes_in(self.base_round_trip() + self.round.peak);
                     let mut competing = Competing::new(flight.0, now);
                     competing.on_overflow((sample.newest, sample.next_counter), now);

@@ -18,7 +18,7 @@
 //! - S plus the path's delay, four deviations and a margin has passed: the path is silent. A transfer waits a little longer ([`Arrived::is_bulk`]).
 //!
 //! When no live path may bring them, and their sender is not about to send them again ([`Resequencer::expect_repairs`]), waiting is useless. So a gap on a busy session lasts as long as the delays of its paths
-//! differ, and no configured timeout takes part, except that nothing is ever held longer than [`Config::max_hold`].
+//! differ, and no configured timeout takes part, except that nothing is ever held longer than [`Config::max_hold`], or, while a transfer's gaps are being filled one after another, two seconds.
 //!
 //! It fails soft: a wrong estimate or a clock that jumps costs order, never a packet.
 
@@ -45,7 +45,7 @@ pub struct Config {
     pub max_flows: usize,
     /// Added to every deadline: the receiver's own scheduling and batching.
     pub margin: Duration,
-    /// No packet is held longer.
+    /// No packet is held longer, but those of a transfer whose gaps are being filled.
     pub max_hold: Duration,
     /// A flow silent for this long is forgotten.
     pub idle: Duration,
@@ -445,11 +445,10 @@ impl<T> Resequencer<T> {
         let held = flow.held.as_mut()?;
         let sent_us = held.first_sent_us()?;
         let (_, since) = held.oldest(flow.expected)?;
-        // Gap after gap is being filled: what a path swallowed comes over another, and takes as long as that needs.
-        let progress = flow.is_bulk.then(|| flow.filled + PAUSE);
-        let progress = progress.filter(|until| *until > now);
         let pause = if flow.is_bulk { PAUSE } else { Duration::ZERO };
-        let longest = if progress.is_some() {
+        // Gap after gap is being filled: what a path swallowed comes over another, and takes as long as that needs.
+        let filling = flow.filled + pause;
+        let longest = if filling > now {
             LONGEST_FILLING
         } else {
             self.config.max_hold
@@ -474,7 +473,7 @@ impl<T> Resequencer<T> {
             .filter(|path| !path.has_passed(sent_us))
             .map(|path| path.remaining(sent_us, self.config.margin + pause, now))
             .max();
-        let wait = wait.map(|wait| (now + wait).max(progress.unwrap_or(now)).min(last));
+        let wait = wait.map(|wait| (now + wait).max(filling).min(last));
         repaired.max(wait.filter(|until| *until > now))
     }
 }

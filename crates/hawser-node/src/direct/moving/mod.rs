@@ -11,21 +11,20 @@ mod follower;
 mod links;
 mod mover;
 mod tracked;
+mod unasked;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::moving::{Ends, MOVED_TABLE, Rewriting};
-use hawser_linux::direct::{Choice, MARK, MARK_MASK, NETWORK_MASK, reason};
+use hawser_linux::direct::{Choice, MARK, MARK_MASK};
 use hawser_linux::system::{System, replace_nft_table};
 use hawser_linux::tap::{Tap, Tapped, send_packet};
-use hawser_proto::assignment::balance::{Placed, moves};
 use hawser_proto::migration::Route;
-use hawser_proto::session::NetworkId;
 use hawser_units::{Duration, Instant};
 use hawser_wire::inner::protocol;
 use hawser_wire::opening::Opening;
@@ -43,6 +42,7 @@ use follower::Followers;
 use links::{LinkNews, Links, Up};
 use mover::{Around, Finished, Movers, Way};
 use tracked::{Numbers, Tracked};
+use unasked::{Stranded, Watched};
 
 /// What was heard.
 pub(super) enum Heard {
@@ -92,20 +92,6 @@ struct Waiting {
     results: Vec<Value>,
 }
 
-struct Stranded {
-    why: String,
-    until: Instant,
-}
-
-/// What is remembered of a flow from one look at the balance to the next.
-#[derive(Clone, Copy)]
-struct Watched {
-    /// How far it was, if it is TCP.
-    numbers: Option<(u32, u32)>,
-    /// Since when it may be moved again.
-    rests_until: Instant,
-}
-
 pub(super) struct Moving {
     dir: PathBuf,
     links: Links,
@@ -123,8 +109,8 @@ pub(super) struct Moving {
     listening: Option<(u16, quinn::Endpoint)>,
     applied: Option<Rewriting>,
     waiting: BTreeMap<u64, Waiting>,
-    /// Networks whose flows are to be moved as soon as they can be.
     stranded: BTreeMap<u8, Stranded>,
+    /// Flows to peers at the last look at the balance, by how sockets see them.
     watched: BTreeMap<Route, Watched>,
     choices: Vec<Choice>,
     next_request: u64,
@@ -305,8 +291,12 @@ impl Moving {
         }
     }
 
+    fn has_peers(&self) -> bool {
+        !self.links.peers().is_empty()
+    }
+
     fn keep_tap(&mut self) {
-        let is_needed = self.listening.is_some() || !self.links.peers().is_empty();
+        let is_needed = self.listening.is_some() || self.has_peers();
         if !is_needed {
             self.tap.take().inspect(JoinHandle::abort);
         } else if self.tap.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -483,189 +473,6 @@ impl Moving {
         Some(self.movers.original(&tracked).unwrap_or(tracked))
     }
 
-    /// Moves what it can from a network that is gone, or has another address: long-lived flows whose far host is a peer. What cannot be moved yet is tried again
-    /// for `keep`, or for as long as a peer may take to be reached.
-    pub(super) fn rescue(
-        &mut self,
-        number: u8,
-        why: &str,
-        keep: Duration,
-        networks: &Networks,
-        now: Instant,
-    ) {
-        if self.links.peers().is_empty() {
-            return;
-        }
-        let stranded = Stranded {
-            why: why.to_owned(),
-            until: now + keep.max(RESCUE_FOR),
-        };
-        self.stranded.insert(number, stranded);
-        self.try_rescue(number, networks, now);
-    }
-
-    /// What the rules say now of flows that begin: those that are moved by themselves keep to it.
-    pub(super) fn know_rules(&mut self, choices: Vec<Choice>) {
-        self.choices = choices;
-    }
-
-    /// Whether flows may have to be moved.
-    pub(super) fn is_needed(&self) -> bool {
-        !self.links.peers().is_empty()
-    }
-
-    /// The network is back: what is on it stays.
-    pub(super) fn relieve(&mut self, number: u8) {
-        self.stranded.remove(&number);
-    }
-
-    /// Networks whose flows have waited long enough.
-    pub(super) fn take_abandoned(&mut self, now: Instant) -> Vec<u8> {
-        let over: Vec<u8> = self
-            .stranded
-            .iter()
-            .filter(|(_, stranded)| stranded.until <= now)
-            .map(|(number, _)| *number)
-            .collect();
-        over.iter().for_each(|number| self.relieve(*number));
-        over
-    }
-
-    fn try_rescue(&mut self, number: u8, networks: &Networks, now: Instant) {
-        let Some(why) = self.stranded.get(&number).map(|stranded| stranded.why.clone()) else {
-            return;
-        };
-        let Ok(connections) = conntrack::list(MARK | u32::from(number), NETWORK_MASK) else {
-            return;
-        };
-        let alive = networks.all().filter(|(_, known)| known.is_alive());
-        let alive: Vec<u8> = alive.map(|(number, _)| number).collect();
-        let own = addresses(number, networks);
-        for connection in connections.iter().filter(|connection| is_long_lived(connection)) {
-            let Some(tracked) = self.track(connection) else {
-                continue;
-            };
-            // A flow that says nothing has the old mark until it does.
-            let is_elsewhere = self.movers.network_of(&tracked).is_some_and(|now| now != number);
-            if is_elsewhere
-                || self.movers.is_busy(&tracked)
-                || own.contains(&self.movers.route_of(&tracked).near.ip())
-            {
-                continue;
-            }
-            let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
-                continue;
-            };
-            let reached: Vec<u8> = places(&self.choices, &tracked)
-                .into_iter()
-                .filter(|place| alive.contains(place) && self.links.up(peer, *place).is_some())
-                .collect();
-            let Some(to) = reached.get(self.next_turn % reached.len().max(1)) else {
-                continue;
-            };
-            self.next_turn += 1;
-            let around = Around {
-                links: &self.links,
-                numbers: &self.numbers,
-                networks,
-                now,
-            };
-            let way = Way {
-                network: *to,
-                through: None,
-            };
-            if let Err(why) = self.movers.start(&tracked, way, (None, why.clone()), &around) {
-                tracing::info!(flow = told(&tracked), why, "flow not moved");
-            }
-        }
-    }
-
-    /// Moves flows to peers so that they lie as the rules would share them out now: a network that is back gets its part, and a flow whose rule says so
-    /// leaves its makeshift. What was moved by hand stays.
-    pub(super) fn balance(&mut self, networks: &Networks, now: Instant) {
-        if now < self.next_balance || !self.is_needed() {
-            return;
-        }
-        self.next_balance = now + BALANCE_EVERY;
-        let Ok(connections) = conntrack::list(MARK, MARK_MASK) else {
-            return;
-        };
-        let alive = networks.all().filter(|(_, known)| known.is_alive());
-        let alive: BTreeSet<u8> = alive.map(|(number, _)| number).collect();
-        let before = std::mem::take(&mut self.watched);
-        let (mut flows, mut placed) = (Vec::new(), Vec::new());
-        for connection in connections.iter().filter(|connection| is_long_lived(connection)) {
-            let Some(tracked) = self.track(connection) else {
-                continue;
-            };
-            let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
-                continue;
-            };
-            let at = self.movers.network_of(&tracked).unwrap_or(tracked.network);
-            let numbers = self.movers.numbers_of(&tracked, &self.numbers);
-            let known = before.get(&tracked.inside);
-            let rests_until = known.map_or(now, |watched| watched.rests_until);
-            let was = known.and_then(|watched| watched.numbers);
-            let is_heavy = was
-                .zip(numbers)
-                .is_some_and(|(was, is)| is.0.wrapping_sub(was.0).max(is.1.wrapping_sub(was.1)) >= HEAVY);
-            let watched = Watched { numbers, rests_until };
-            self.watched.insert(tracked.inside, watched);
-            let is_tcp = tracked.protocol == protocol::TCP;
-            placed.push(Placed {
-                at: NetworkId(u32::from(at)),
-                turns: turns(&self.choices, &tracked)
-                    .iter()
-                    .filter(|to| alive.contains(to) && self.links.up(peer, **to).is_some())
-                    .map(|to| NetworkId(u32::from(*to)))
-                    .collect(),
-                is_heavy,
-                is_movable: alive.contains(&at)
-                    && rests_until <= now
-                    && (numbers.is_some() || !is_tcp)
-                    && !self.movers.is_busy(&tracked)
-                    && !self.movers.was_asked_for(&tracked),
-            });
-            flows.push(tracked);
-        }
-        for (index, to) in moves(&placed) {
-            let tracked = &flows[index];
-            if let Some(watched) = self.watched.get_mut(&tracked.inside) {
-                watched.rests_until = now + REST;
-            }
-            let around = Around {
-                links: &self.links,
-                numbers: &self.numbers,
-                networks,
-                now,
-            };
-            let way = Way {
-                network: u8::try_from(to.0).expect("it was one"),
-                through: None,
-            };
-            let why = "there is more room for it here".to_owned();
-            if let Err(why) = self.movers.start(tracked, way, (None, why), &around) {
-                tracing::debug!(flow = told(tracked), why, "flow not moved");
-            }
-        }
-    }
-
-    /// Whether a connection is not to be let go with the network: it is elsewhere, on its way, or waits to be moved.
-    pub(super) fn holds(&self, connection: &Connection, network: u8, networks: &Networks) -> bool {
-        let Some(tracked) = self.track(connection) else {
-            return false;
-        };
-        let waits = || {
-            self.stranded.contains_key(&network)
-                && is_long_lived(connection)
-                && self.links.owner(tracked.first.far.ip()).is_some()
-        };
-        self.movers.is_busy(&tracked)
-            || self.movers.network_of(&tracked).is_some_and(|now| now != network)
-            || addresses(network, networks).contains(&self.movers.route_of(&tracked).near.ip())
-            || waits()
-    }
-
     /// Where a flow has been moved and why; nothing of others.
     pub(super) fn tell(&self, connection: &Connection, networks: &Networks, now: Instant) -> Option<String> {
         let tracked = self.track(connection)?;
@@ -726,40 +533,6 @@ async fn look(tap: Tap, tell: mpsc::Sender<Tapped>) {
     }
 }
 
-/// Whose turn it would be by the rule of a flow, were it to begin now; nobody's if its program has chosen.
-fn turns<'a>(choices: &'a [Choice], tracked: &Tracked) -> &'a [u8] {
-    if tracked.reason == reason::PROGRAM {
-        return &[];
-    }
-    let family = usize::from(tracked.first.far.is_ipv6());
-    let own = choices.iter().find(|choice| choice.reason == tracked.reason);
-    let own = own.filter(|choice| choice.strict || !choice.turns[family].is_empty());
-    let choice = own.or(choices.last());
-    choice.map_or(&[], |choice| &choice.turns[family])
-}
-
-/// The networks where a flow may go by itself.
-fn places(choices: &[Choice], tracked: &Tracked) -> Vec<u8> {
-    let mut places = turns(choices, tracked).to_vec();
-    places.sort_unstable();
-    places.dedup();
-    places
-}
-
-/// The addresses of a network from which flows go on; none of one that is not alive.
-fn addresses(number: u8, networks: &Networks) -> BTreeSet<IpAddr> {
-    let known = networks
-        .all()
-        .find(|(other, known)| *other == number && known.is_alive());
-    let network = known.and_then(|(_, known)| known.network.as_ref());
-    let addresses = network.into_iter().flat_map(|network| &network.addresses);
-    addresses.map(|(address, _)| *address).collect()
-}
-
-fn is_long_lived(connection: &Connection) -> bool {
-    connection.is_assured && matches!(connection.protocol, protocol::TCP | protocol::UDP)
-}
-
 fn told(tracked: &Tracked) -> String {
     let protocol = if tracked.protocol == protocol::TCP {
         "tcp"
@@ -773,69 +546,12 @@ fn ends(route: Route) -> Ends {
     (route.near, route.far)
 }
 
-/// How long the flows of a network that is gone wait for a peer to be reached over another: a few attempts.
-const RESCUE_FOR: Duration = Duration::from_secs(10);
 /// Packets that wait while rules are set.
 const TAPPED: usize = 1_024;
 /// Whoever joins a peer waits no longer.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-const BALANCE_EVERY: Duration = Duration::from_secs(2);
-/// Half a Mbit/s between two looks at the balance: more than programs that wait for people send. Units: bytes.
-const HEAVY: u32 = 1 << 17;
-/// Longer than a TCP connection takes to fill the network where it came to.
-const REST: Duration = Duration::from_secs(10);
 /// More than anybody moves by hand.
 const MOST_AT_ONCE: usize = 1_000;
 /// As Linux numbers it.
 const ENETDOWN: i32 = 100;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tracked(reason: u8) -> Tracked {
-        let route = Route {
-            near: "10.0.0.1:4000".parse().unwrap(),
-            far: "203.0.113.2:80".parse().unwrap(),
-        };
-        Tracked {
-            protocol: protocol::TCP,
-            inside: route,
-            first: route,
-            zone: None,
-            network: 2,
-            reason,
-        }
-    }
-
-    fn choice(reason: u8, turns: &[u8], strict: bool) -> Choice {
-        Choice {
-            reason,
-            turns: [turns.to_vec(), Vec::new()],
-            strict,
-            ..Choice::default()
-        }
-    }
-
-    #[test]
-    fn flows_keep_to_their_rule_and_to_what_their_program_chose() {
-        let choices = [
-            choice(reason::FIRST_RULE, &[4], false),
-            choice(reason::FIRST_RULE + 1, &[], true),
-            choice(reason::FIRST_RULE + 2, &[], false),
-            choice(reason::DEFAULT, &[3, 2, 3], false),
-        ];
-        let places = |reason| places(&choices, &tracked(reason));
-        assert_eq!(places(reason::FIRST_RULE), [4]);
-        assert_eq!(places(reason::FIRST_RULE + 1), [] as [u8; 0], "strict");
-        assert_eq!(
-            places(reason::FIRST_RULE + 2),
-            [2, 3],
-            "its networks are not there"
-        );
-        assert_eq!(places(reason::DEFAULT), [2, 3]);
-        assert_eq!(places(reason::CAME_IN), [2, 3]);
-        assert_eq!(places(reason::PROGRAM), [] as [u8; 0]);
-    }
-}
