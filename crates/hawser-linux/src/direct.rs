@@ -401,19 +401,21 @@ chain forward {{
         self.networks.iter().any(|port| port.number == TUNNEL)
     }
 
-    /// The addresses that applications see never get out, not even in the moment when a network is there and its rules are not.
-    fn inside(&self) -> String {
+    /// The last look at what leaves: the addresses that applications see never get out, not even in the moment when a network is there and its rules are
+    /// not. `more`: further rules for it.
+    fn leaving(&self, more: &str) -> String {
         let interface = &self.interface;
         let mut text =
-            "chain inside {\n  type filter hook postrouting priority 300; policy accept;\n".to_owned();
+            "chain leaving {\n  type filter hook postrouting priority 300; policy accept;\n".to_owned();
         for address in &self.own {
             let ip = if address.is_ipv6() { "ip6" } else { "ip" };
+            // Addresses first: every packet comes here, and devices are compared by name.
             let _ = writeln!(
                 text,
-                "  oifname != {{ \"lo\", \"{interface}\" }} {ip} saddr {address} drop"
+                "  {ip} saddr {address} oifname != {{ \"lo\", \"{interface}\" }} drop"
             );
         }
-        text + "}\n"
+        text + more + "}\n"
     }
 
     /// Addresses and sizes on the way out. The empty chain lets answers to the same address and port of two zones be told apart.
@@ -439,12 +441,10 @@ chain forward {{
                 );
             }
         }
-        let _ = write!(
-            text,
-            "}}\n{}chain sizes {{\n  type filter hook postrouting priority mangle; policy accept;
-  meta mark & {MARK_MASK:#x} == {MARK:#x} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu\n}}",
-            self.inside()
-        );
+        text += "}\n";
+        text += &self.leaving(&format!(
+            "  meta mark & {MARK_MASK:#x} == {MARK:#x} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu\n"
+        ));
         text
     }
 }

@@ -143,6 +143,22 @@ pub fn ticks_per_second() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
 }
 
+/// Keeps the calling thread on one processor, counted from 0 and modulo their number.
+///
+/// # Errors
+/// When this process may not run there.
+pub fn stay_on_processor(number: usize) -> io::Result<()> {
+    let count = std::thread::available_parallelism()?.get();
+    // SAFETY: a set of processors may be all zeros.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the number is far below what a set has room for; the set outlives both calls.
+    let done = unsafe {
+        libc::CPU_SET(number % count, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The machine's name, for the other side's log.
 #[must_use]
 pub fn host_name() -> String {

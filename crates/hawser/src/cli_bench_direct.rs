@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use hawser_lab::world::{SERVER, World};
 use hawser_linux::netns::Namespace;
+use hawser_linux::process::stay_on_processor;
 use hawser_netem::scenario::{Scenario, Via};
 use hawser_node::control_socket::{Request, ask};
 use hawser_node::run_dir;
@@ -35,7 +36,8 @@ pub(crate) struct DirectArgs {
 
 const HELP: &str = "\
 Runs in network namespaces over one cable without limits; needs root. Medians of the rounds, and of the ratios within a round.
-The processor time is that of both ends of the connection, which share this process.";
+The processor time is that of both ends of the connection, which share this process. Each end stays on a processor of its own, and the one that
+begins flows on the server's.";
 
 /// What one half of a round showed.
 #[derive(Clone, Copy, Debug)]
@@ -127,18 +129,24 @@ fn print(args: &DirectArgs, without: &[Half], with: &[Half], memory: (u64, u64))
 }
 
 fn measure(client: &Namespace, args: &DirectArgs, first_port: u16) -> anyhow::Result<Half> {
-    let half = client.run(|| {
-        let (first_us, later_us, flows_per_second) = begin_flows(args.flows, first_port)?;
-        let (goodput_bps, cpu_s_per_gigabyte) = download(Duration::from_secs(args.seconds))?;
-        Ok(Half {
-            first_us,
-            later_us,
-            flows_per_second,
-            goodput_bps,
-            cpu_s_per_gigabyte,
-        })
+    let flows = client.run(|| {
+        // Beside its server: a processor that has to be woken first takes ten times as long as the round trip.
+        stay_on_processor(SERVER_PROCESSOR)?;
+        begin_flows(args.flows, first_port)
     });
-    half.context("a flow broke")
+    let (first_us, later_us, flows_per_second) = flows.context("a flow broke")?;
+    let download = client.run(|| {
+        stay_on_processor(SERVER_PROCESSOR + 1)?;
+        download(Duration::from_secs(args.seconds))
+    });
+    let (goodput_bps, cpu_s_per_gigabyte) = download.context("the download broke")?;
+    Ok(Half {
+        first_us,
+        later_us,
+        flows_per_second,
+        goodput_bps,
+        cpu_s_per_gigabyte,
+    })
 }
 
 /// Two questions and answers on each of many flows, which connection tracking keeps all at the same time.
@@ -178,12 +186,14 @@ fn serve(server: &Namespace) -> anyhow::Result<()> {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
     let (listener, socket) = server.run(|| Ok((TcpListener::bind(any)?, UdpSocket::bind(any)?)))?;
     std::thread::spawn(move || {
+        let _ = stay_on_processor(SERVER_PROCESSOR);
         let mut buffer = [0; 64];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
             let _ = socket.send_to(&buffer[..length], from);
         }
     });
     std::thread::spawn(move || {
+        let _ = stay_on_processor(SERVER_PROCESSOR);
         while let Ok((mut stream, _)) = listener.accept() {
             std::thread::spawn(move || {
                 let block = vec![0; 256 * 1024];
@@ -279,6 +289,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 const PORT: u16 = 8000;
+/// Where everything of the server runs, so that each round runs on the same processors.
+const SERVER_PROCESSOR: usize = 0;
 /// Below those that the system gives out.
 const FIRST_PORT: u16 = 10_000;
 const SCENARIO: &str = "name = \"one cable\"\nduration = \"1s\"\nvia = \"direct\"\n[[network]]\nname = \"wire\"\n[[workload]]\nkind = \"ping\"\ninterval = \"1s\"\n";

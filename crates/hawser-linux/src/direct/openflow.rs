@@ -121,7 +121,7 @@ impl Ruleset {
   iifname {{ {devices} }} icmpv6 type echo-reply ct state invalid drop\n}}\n"
             );
         }
-        text + &self.inside()
+        text + &self.leaving("")
     }
 }
 
