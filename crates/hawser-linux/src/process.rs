@@ -156,7 +156,11 @@ pub fn stay_on_processor(number: usize) -> io::Result<()> {
         libc::CPU_SET(number % count, &mut set);
         libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
     };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// The machine's name, for the other side's log.

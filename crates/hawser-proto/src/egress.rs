@@ -4,6 +4,7 @@
 //! receiving half heard with the `handle_*` methods, and drains [`Egress::poll_transmit`]; headers and encryption are the driver's.
 //! The receiving half is [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
+mod carried;
 mod choosing;
 mod covering;
 mod kept;
@@ -21,6 +22,7 @@ use crate::fec;
 use crate::flow::{Flow, Flows, Refusal, Run};
 use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
+use carried::Carried;
 use choosing::{Decision, nearest};
 use kept::{Kept, LONGEST_HELD, LONGEST_KEPT, Parcel, keeping_time};
 
@@ -127,6 +129,7 @@ pub struct Egress<B> {
     view_lanes: Vec<usize>,
     urgent: VecDeque<Transmit<B>>,
     copies: VecDeque<Transmit<B>>,
+    carried: Carried,
     freed: Vec<B>,
     kept: Kept<B>,
     /// How long packets are kept from now on; `None`: not at all.
@@ -162,6 +165,7 @@ impl<B: Copy> Egress<B> {
             view_lanes: Vec::new(),
             urgent: VecDeque::new(),
             copies: VecDeque::new(),
+            carried: Carried::default(),
             freed: Vec::new(),
             kept: Kept::new(),
             keeping: Some(LONGEST_KEPT),
@@ -608,6 +612,7 @@ impl<B: Copy> Egress<B> {
             bytes += len;
         }
         let id = path.id;
+        self.carried.add(bytes + u64::from(count) * FRAMING as u64, now);
         let sequence = self.flows.on_sent(slot, (count, unordered), bytes, id.0, now);
         let cover = fec::Cover {
             loss: expected,

@@ -164,6 +164,7 @@ fn surplus_round_robin_gives_each_packet_its_channel() {
                     flow: 0,
                     len: len as u32,
                     packets: 1,
+                    carried: Rate::ZERO,
                     sustained: false,
                     backlog: len as u64,
                     layer: None,

@@ -143,7 +143,7 @@ const TRANSFERS: &[Transfer] = &[
         ],
         Work::Bulk,
         0.85,
-        300,
+        400,
     ),
     transfer(
         "half the load",
@@ -182,28 +182,38 @@ fn transfers_reach_their_share_in_order_and_lose_nothing_themselves() {
     }
 }
 
+/// With jitter, single runs differ by half: their median counts.
 fn run_transfer(case: &Transfer) {
+    let jitter = case.nets.iter().any(|net| net.jitter_us > 0);
+    let seeds = if jitter { 1..=5 } else { 7..=7 };
+    let mut delays: Vec<_> = seeds.map(|seed| run_transfer_at(case, seed)).collect();
+    delays.sort_unstable();
+    let delay = delays[delays.len() / 2];
+    assert!(
+        delay <= case.queue,
+        "{}: {delay:?} beyond the network's delay",
+        case.name
+    );
+}
+
+fn run_transfer_at(case: &Transfer, seed: u64) -> Duration {
     let name = case.name;
-    let mut world = World::new(case.nets, 7);
+    let mut world = World::new(case.nets, seed);
     world.schedule(case.scheduler);
     world.start(HUB, 1, case.work, ms(500), ms(6_000));
     world.run(ms(9_000));
     let sum: f64 = case.nets.iter().map(|net| net.mbps).sum();
     let sink = world.ends[CLIENT].sink(1);
     let share = sink.mbps(ms(2_000), ms(6_000)) / sum / USEFUL;
-    let slowest = case.nets.iter().map(|net| net.delay_ms).max().expect("a network");
-    let delay = sink.delay(0.95, ms(2_000), ms(6_000)).saturating_sub(ms(slowest));
     assert!(share >= case.share, "{name}: share {share}");
-    assert!(
-        delay <= case.queue,
-        "{name}: {delay:?} beyond the network's delay"
-    );
     let jitter = case.nets.iter().any(|net| net.jitter_us > 0);
     let ordered = matches!(case.work, Work::Bulk | Work::Open { kind: TCP, .. });
     if ordered && !jitter && world.lost[CLIENT] == 0 {
         assert_eq!(sink.inversions, 0, "{name}: order");
     }
     conserved(&world, name);
+    let slowest = case.nets.iter().map(|net| net.delay_ms).max().expect("a network");
+    sink.delay(0.95, ms(2_000), ms(6_000)).saturating_sub(ms(slowest))
 }
 
 /// Every packet offered to the hub was delivered once, lost by a link, or counted.

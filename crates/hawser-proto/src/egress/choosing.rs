@@ -109,6 +109,7 @@ impl<B: Copy> Egress<B> {
             packets: run.left(),
             sustained: class == Class::Bulk,
             backlog,
+            carried: self.carried.rate(now),
             layer: run.layer,
         };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {

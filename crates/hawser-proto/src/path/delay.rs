@@ -4,7 +4,8 @@
 //! session and cancels in sums of both directions. All of them wrap at 2^32 us.
 //!
 //! The least delay is what a path has without a queue. On a path with jitter the least single packet says nothing: the least is taken over
-//! means of so many packets that jitter moves them by no more than a millisecond.
+//! means of so many packets that jitter moves them by no more than a millisecond. Where packets keep their order, those of one report deviate together:
+//! there it is the reports that go up and down, the swing, and the means are of so many reports.
 
 use hawser_units::{Duration, Instant};
 
@@ -16,6 +17,11 @@ const PRECISION_US: u64 = 1_000;
 const IRREGULAR_US: u64 = 4_000;
 /// No more is believed, in microseconds.
 const MAX_SPREAD_US: u32 = 200_000;
+const MAX_SWING_US: u32 = 50_000;
+/// A swing goes from as much below the mean to as much above it: so many mean deviations.
+const SWING_DEVIATIONS: u64 = 4;
+/// What a quiet round takes from the swing: an eighth.
+const SWING_DECAY: u32 = 8;
 /// A batch takes no longer than this: its deviation is added to it instead.
 const LONGEST_BATCH: Duration = Duration::from_secs(1);
 
@@ -47,6 +53,45 @@ struct Batch {
     sum: i64,
     spread: u64,
     packets: u64,
+    reports: u64,
+}
+
+impl Batch {
+    fn mean(&self) -> i32 {
+        self.first
+            .wrapping_add((self.sum / self.packets.cast_signed()) as i32)
+    }
+}
+
+/// How far delays rose and fell since a round began, us.
+#[derive(Clone, Copy, Debug, Default)]
+struct Range {
+    low: i32,
+    high: i32,
+    rise: u32,
+    fall: u32,
+}
+
+impl Range {
+    fn from(forward: i32) -> Self {
+        Self {
+            low: forward,
+            high: forward,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, forward: i32) {
+        let (up, down) = (forward.wrapping_sub(self.low), self.high.wrapping_sub(forward));
+        self.rise = self.rise.max(up.max(0).cast_unsigned());
+        self.fall = self.fall.max(down.max(0).cast_unsigned());
+        if up < 0 {
+            self.low = forward;
+        }
+        if down < 0 {
+            self.high = forward;
+        }
+    }
 }
 
 /// The delays of one path.
@@ -62,6 +107,12 @@ pub struct Delay {
     spread: u32,
     /// Away from us, by the newest report.
     last: Option<i32>,
+    range: Range,
+    /// How far reports both rise and fall within a round, us; rises at once. A queue of one's own does one of the two, as what is sent in a round is paced
+    /// alike: it is the path that does both, where packets keep their order and one that is late holds up those behind it.
+    swing: u32,
+    /// The swing that the least reckons with, us.
+    widest: u32,
     batch: Batch,
     batch_since: Instant,
     /// The least of this window and the one before.
@@ -82,6 +133,9 @@ impl Delay {
             jitter: 0,
             spread: 0,
             last: None,
+            range: Range::default(),
+            swing: 0,
+            widest: 0,
             batch: Batch::default(),
             batch_since: now,
             least: None,
@@ -108,7 +162,9 @@ impl Delay {
             }
         } else {
             self.reverse = measured.reverse_us;
+            self.range = Range::from(forward);
         }
+        self.range.add(forward);
         self.last = Some(forward);
         self.spread = measured
             .spread_us
@@ -129,23 +185,50 @@ impl Delay {
             i64::from(measured.forward_us.wrapping_sub(batch.first)) * packets.min(1 << 16).cast_signed();
         batch.spread += u64::from(measured.spread_us.min(MAX_SPREAD_US)) * packets;
         batch.packets += packets.min(1 << 16);
-        let spread = batch.spread / batch.packets;
-        let needed = (spread / PRECISION_US).saturating_mul(spread / PRECISION_US);
-        let mean = batch
-            .first
-            .wrapping_add((batch.sum / batch.packets.cast_signed()) as i32);
-        let error = (2 * spread) as f64 / (batch.packets as f64).sqrt();
-        if spread > IRREGULAR_US.max(2 * self.reckoned) {
+        batch.reports += 1;
+        let (single, means) = (
+            batch.spread / batch.packets,
+            u64::from(self.swing) / SWING_DEVIATIONS,
+        );
+        let (packets, reports) = (batch.packets, batch.reports);
+        let is_enough = is_precise(single, packets) && is_precise(means, reports);
+        let error = error(single, packets).max(error(means, reports));
+        let mean = batch.mean().wrapping_add(error as i32);
+        if single > IRREGULAR_US.max(2 * self.reckoned) {
             // What was taken for the least before was chance.
-            self.reckoned = spread;
+            self.reckoned = single;
             self.least = None;
         }
-        if batch.packets >= needed || now.since(self.batch_since) >= LONGEST_BATCH {
-            self.on_mean(mean.wrapping_add(error as i32), now);
+        if is_enough || now.since(self.batch_since) >= LONGEST_BATCH {
+            self.on_mean(mean, now);
             self.batch = Batch::default();
         } else if self.least.is_none() {
-            self.on_mean(mean.wrapping_add(error as i32), now);
+            self.on_mean(mean, now);
         }
+    }
+
+    /// A round of the path is over. `is_even`: what it sent was paced alike, so that a queue of its own went one way only; but for `own`, the time that a few
+    /// packets take.
+    pub fn on_round(&mut self, is_even: bool, own: Duration) {
+        // Where packets overtake each other, each deviates by itself, and the means of few as well.
+        let keeps_order = self.spread == 0;
+        let amplitude = if is_even && keeps_order {
+            self.range.rise.min(self.range.fall)
+        } else {
+            0
+        };
+        let own = u32::try_from(own.as_micros()).unwrap_or(u32::MAX);
+        let amplitude = amplitude.saturating_sub(own).min(MAX_SWING_US);
+        self.swing = amplitude.max(self.swing - self.swing / SWING_DECAY);
+        if u64::from(self.swing) > 2 * IRREGULAR_US.max(u64::from(self.widest)) {
+            // The least so far was a lucky report. It is not forgotten: what swings now may be the queue of others, who come or go.
+            let more = (self.swing - self.widest).cast_signed();
+            self.least = self
+                .least
+                .map(|(newest, before)| (newest.wrapping_add(more), before.wrapping_add(more)));
+            self.widest = self.swing;
+        }
+        self.range = Range::from(self.last.unwrap_or_default());
     }
 
     fn on_mean(&mut self, mean: i32, now: Instant) {
@@ -206,10 +289,10 @@ impl Delay {
         Duration::from_micros(u64::from(self.spread))
     }
 
-    /// Whether single packets have been seen to deviate by much: no one of them says anything.
+    /// Whether packets have been seen to deviate by much, single or together: no one of them says anything.
     #[must_use]
     pub fn is_irregular(&self) -> bool {
-        self.reckoned > 0
+        self.reckoned > 0 || self.widest > 0
     }
 
     /// How fast the one-way delay grows, in seconds per second.
@@ -217,6 +300,17 @@ impl Delay {
     pub fn trend(&self) -> f64 {
         self.trend
     }
+}
+
+/// Whether the mean of so many moves by no more than [`PRECISION_US`].
+fn is_precise(deviation_us: u64, count: u64) -> bool {
+    let ratio = deviation_us / PRECISION_US;
+    count >= ratio.saturating_mul(ratio)
+}
+
+/// How far the mean of so many may be off, us.
+fn error(deviation_us: u64, count: u64) -> f64 {
+    (2 * deviation_us) as f64 / (count as f64).sqrt()
 }
 
 fn micros(us: i32) -> Duration {
@@ -286,6 +380,44 @@ mod tests {
             delay.on_report(&measured(forward, 16_000), now);
         }
         assert!(delay.least_us() > Some(35_000), "{:?}", delay.least_us());
+    }
+
+    #[test]
+    fn where_jitter_keeps_the_order_the_least_is_no_single_report() {
+        let mut delay = Delay::new(BEGIN);
+        let mut now = BEGIN;
+        // Thirty milliseconds up at once, and down as what was held up comes out; now and then a lucky one.
+        for n in 0..2_000 {
+            now += Duration::from_millis(5);
+            let forward = if n % 97 == 0 {
+                2_000
+            } else {
+                30_000 + 5_000 * (n % 7)
+            };
+            delay.on_report(&measured(forward, 0), now);
+            if n % 14 == 13 {
+                delay.on_round(true, Duration::ZERO);
+            }
+        }
+        let least = delay.least_us().expect("reported");
+        assert!((30_000..52_000).contains(&least), "{least}");
+        assert!(delay.is_irregular());
+    }
+
+    #[test]
+    fn a_queue_that_only_grows_in_one_round_and_shrinks_in_another_is_no_jitter() {
+        let mut delay = Delay::new(BEGIN);
+        let mut now = BEGIN;
+        for round in 0..50 {
+            for n in 0..10 {
+                now += Duration::from_millis(5);
+                let queue = if round % 2 == 0 { n } else { 9 - n };
+                delay.on_report(&measured(20_000 + 3_000 * queue, 0), now);
+            }
+            delay.on_round(true, Duration::ZERO);
+        }
+        assert!(!delay.is_irregular());
+        assert_eq!(delay.least_us(), Some(20_000));
     }
 
     #[test]

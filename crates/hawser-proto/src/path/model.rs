@@ -180,6 +180,8 @@ pub struct Model {
     last_rate: Rate,
     grew: bool,
     probe_gain: f64,
+    /// Rounds that ended since the phase changed.
+    even_rounds: u32,
     /// Rounds at a gain of 1 in this cycle.
     holds: usize,
     /// This is the first round after a queue was drained.
@@ -210,6 +212,7 @@ impl Model {
             last_rate: Rate::ZERO,
             grew: true,
             probe_gain: CYCLE[0],
+            even_rounds: 0,
             holds: MOST_HOLDS,
             is_checking: false,
             rivals: Rivals::default(),
@@ -372,6 +375,10 @@ impl Model {
             self.enter(Phase::Drain);
         }
         if self.round.is_over(sample, now) {
+            // A start sends in bursts, as do applications; and a round reports what was sent in the one before.
+            let is_even = self.phase != Phase::Startup && !sample.app_limited && self.even_rounds >= 1;
+            self.even_rounds += 1;
+            self.delay.on_round(is_even, self.own() * 4);
             self.on_round(sample, now);
             self.round = Round::new(sample.newest, sample.next_counter, now);
         }
@@ -427,10 +434,19 @@ impl Model {
         }
     }
 
+    /// A full packet's own time on the link.
+    fn own(&self) -> Duration {
+        self.peak_rate.time_for(Bytes(FULL_PACKET)).min(LONGEST_OWN)
+    }
+
     /// Whether a queue is more than the path's own irregularity.
     fn stands(&self, queue: Duration) -> bool {
-        let own = self.peak_rate.time_for(Bytes(FULL_PACKET)).min(LONGEST_OWN);
-        queue > QUEUE_ALLOWANCE + own + self.base_round_trip() / 8 + self.delay.jitter() + self.delay.spread()
+        queue
+            > QUEUE_ALLOWANCE
+                + self.own()
+                + self.base_round_trip() / 8
+                + self.delay.jitter()
+                + self.delay.spread()
     }
 
     /// Whether more was lost in this round than is lost without a queue, while one was there.
@@ -576,6 +592,7 @@ impl Model {
             self.probe_gain = CYCLE[0];
         }
         self.is_checking = false;
+        self.even_rounds = 0;
         self.phase = phase;
     }
 }

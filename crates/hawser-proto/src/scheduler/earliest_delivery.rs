@@ -47,7 +47,8 @@ impl EarliestDelivery {
             return u64::MAX;
         };
         let mut patience = limit.since(first);
-        if demand.sustained && !is_growing && patience <= SUSTAINED_SPREAD {
+        let needs_more = demand.carried.as_bps() >= rate;
+        if demand.sustained && needs_more && !is_growing && patience <= SUSTAINED_SPREAD {
             return u64::MAX;
         }
         if self.waiting {
@@ -121,7 +122,8 @@ fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now
 
 /// A sustained flow takes every path that is not slower than the fastest by more than this, without a backlog that asks for
 /// it: a sender that paces itself (BBR) never builds one, and would be left with the fastest path alone. Not while a faster path still
-/// grows: the detour would lengthen the round trips of a young flow, whose sender takes that for a full path and ends its slow start.
+/// grows: the detour would lengthen the round trips of a young flow, whose sender takes that for a full path and ends its slow start. And not while
+/// all that is carried is what the faster paths could carry alone: such a flow is held back by its own window, which the detour only makes it wait for.
 const SUSTAINED_SPREAD: Duration = Duration::from_millis(80);
 
 /// Once waiting, a slow path must be worth it by a quarter of its delivery time more (ECF section 4: beta = 0.25).
@@ -166,12 +168,18 @@ mod tests {
         assert_eq!(choose(&busy_fast_path(), backlog(1)), wait);
     }
 
+    /// Of a flow that takes more than the fast path carries.
+    fn sustained() -> Demand {
+        Demand {
+            sustained: true,
+            carried: Rate::from_mbps(25),
+            ..backlog(1)
+        }
+    }
+
     #[test]
     fn a_sustained_flow_uses_every_path_that_is_near_enough() {
-        let sustained = Demand {
-            sustained: true,
-            ..backlog(1)
-        };
+        let sustained = sustained();
         assert!(matches!(
             choose(&busy_fast_path(), sustained),
             Choice::Send { path: 1, .. }
@@ -182,11 +190,25 @@ mod tests {
     }
 
     #[test]
-    fn a_sustained_flow_leaves_a_fast_path_that_grows_to_grow() {
-        let sustained = Demand {
-            sustained: true,
-            ..backlog(1)
+    fn a_flow_that_the_faster_path_could_carry_alone_is_held_back_by_its_window_and_waits_for_it() {
+        let bounded = Demand {
+            carried: Rate::from_mbps(19),
+            ..sustained()
         };
+        assert!(matches!(choose(&busy_fast_path(), bounded), Choice::Wait(_)));
+        let saturating = Demand {
+            backlog: 200 * 1380,
+            ..bounded
+        };
+        assert!(matches!(
+            choose(&busy_fast_path(), saturating),
+            Choice::Send { path: 1, .. }
+        ));
+    }
+
+    #[test]
+    fn a_sustained_flow_leaves_a_fast_path_that_grows_to_grow() {
+        let sustained = sustained();
         let mut paths = busy_fast_path();
         paths[0].is_growing = true;
         assert!(matches!(choose(&paths, sustained), Choice::Wait(_)));

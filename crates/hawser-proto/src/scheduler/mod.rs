@@ -137,6 +137,8 @@ pub struct Demand {
     pub sustained: bool,
     /// Bytes waiting in the queue that this scheduler serves, the head included.
     pub backlog: u64,
+    /// What all paths together have carried of late (UDP payload), smoothed over a tenth of a second.
+    pub carried: Rate,
     /// The head's place in a layered stream, or which of several descriptions it belongs to; `None` where there is no such mark.
     pub layer: Option<Layer>,
 }

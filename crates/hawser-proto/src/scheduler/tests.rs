@@ -26,6 +26,7 @@ pub(super) fn demand(len: u32, packets: u16) -> Demand {
         len,
         packets,
         backlog: u64::from(len) * u64::from(packets),
+        carried: Rate::ZERO,
         layer: None,
     }
 }
@@ -204,6 +205,7 @@ fn step() -> impl Strategy<Value = (Demand, Vec<PathView>, Instant)> {
                 len,
                 packets,
                 backlog: u64::from(len) + more,
+                carried: Rate::from_bps(more),
                 layer: (more % 3 > 0).then_some(Layer((more % 8) as u8)),
             }
         });

@@ -403,6 +403,7 @@ impl Node for Proxy {
             packets: 1,
             sustained: false,
             backlog: u64::from(len),
+            carried: Rate::ZERO,
             layer,
         };
         match self.scheduler.choose(&demand, &self.views, context.now()) {
