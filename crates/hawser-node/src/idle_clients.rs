@@ -17,7 +17,7 @@ use hawser_wire::control::{Hello, Message, VERSION};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::control::client::{Established, connect};
+use crate::control::client::{Established, Turn, connect};
 use crate::control::tls;
 use crate::identity::{Identity, random};
 use crate::invitation::Invitation;
@@ -86,7 +86,7 @@ async fn enrol_one(
         prefers: crate::dataplane::preferred_cipher(),
         name_hint: invitation.name.clone(),
     };
-    Ok(connect(endpoint, config, hub, hello).await?)
+    Ok(connect(endpoint, config, hub, hello, &Turn::default()).await?)
 }
 
 /// What a client daemon does while nothing happens.

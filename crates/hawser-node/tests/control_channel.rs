@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use hawser_node::control::client::{ConnectError, Established, connect};
+use hawser_node::control::client::{ConnectError, Established, Turn, connect};
 use hawser_node::control::hub::{HubControl, HubSettings};
 use hawser_node::control::quic_socket::SharedSocket;
 use hawser_node::control::tls;
@@ -141,6 +141,16 @@ fn hello(token: Option<[u8; 16]>, resume: Option<u64>) -> Hello {
 }
 
 async fn up(hub: &Hub, key: KeyHash, who: &Identity, hello: Hello) -> Result<Established, ConnectError> {
+    attempt(hub, key, who, hello, &Turn::default()).await
+}
+
+async fn attempt(
+    hub: &Hub,
+    key: KeyHash,
+    who: &Identity,
+    hello: Hello,
+    turn: &Turn,
+) -> Result<Established, ConnectError> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let endpoint = quinn::Endpoint::new(
         tls::client_endpoint_config(),
@@ -154,6 +164,7 @@ async fn up(hub: &Hub, key: KeyHash, who: &Identity, hello: Hello) -> Result<Est
         tls::client_config(who, key).unwrap(),
         hub.address,
         hello,
+        turn,
     )
     .await
 }
@@ -221,6 +232,32 @@ async fn a_client_enrols_opens_a_path_and_resumes() {
         }
     );
     assert!(!hub.saw("remove session"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_attempts_at_once_only_one_is_let_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let who = Identity::generate().unwrap();
+    let token = invite(dir.path(), "alice", DAY);
+    drop(up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap());
+
+    let turn = Turn::default();
+    let attempt = || Box::pin(attempt(&hub, hub.key, &who, hello(None, None), &turn));
+    let (mut one, mut other) = (attempt(), attempt());
+    let (welcome, second) = tokio::select! {
+        result = &mut one => (result, other),
+        result = &mut other => (result, one),
+    };
+    let mut welcome = welcome.unwrap();
+    let heard = async {
+        tokio::select! {
+            _ = second => "a second welcome",
+            _ = welcome.stream.next() => "a word from the hub",
+        }
+    };
+    let heard = tokio::time::timeout(Duration::from_millis(500), heard).await;
+    assert!(heard.is_err(), "{heard:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

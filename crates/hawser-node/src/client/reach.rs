@@ -1,5 +1,6 @@
 //! Reaching the hub: attempts over all networks at once, and the connection that won.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_proto::session::NetworkId;
@@ -8,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::networks::Networks;
-use crate::control::client::{ConnectError, Established, connect};
+use crate::control::client::{ConnectError, Established, Turn, connect};
 use crate::control::stream::ControlStream;
 
 /// What an attempt came to.
@@ -54,12 +55,13 @@ impl Reach {
             };
             (Some(**id) == last, rank)
         });
-        for (turn, (id, attached)) in (0_u32..).zip(order) {
+        let turn = Arc::new(Turn::default());
+        for (place, (id, attached)) in (0_u32..).zip(order) {
             let (id, endpoint, remote) = (*id, attached.endpoint.clone(), attached.remote);
-            let (config, hello) = (config.clone(), hello.clone());
+            let (config, hello, turn) = (config.clone(), hello.clone(), turn.clone());
             self.attempts.spawn(async move {
-                tokio::time::sleep(STAGGER * turn).await;
-                (id, connect(&endpoint, config, remote, hello).await)
+                tokio::time::sleep(STAGGER * place).await;
+                (id, connect(&endpoint, config, remote, hello, &turn).await)
             });
         }
     }

@@ -1,4 +1,4 @@
-//! The client's end of the control channel: one attempt to reach the hub.
+//! The client's end of the control channel: attempts to reach the hub, of which one at a time presents the client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use hawser_wire::control::{Hello, Message, Refusal, Welcome};
 use quinn::{ConnectionError, Endpoint};
 use thiserror::Error;
+use tokio::sync::Mutex;
 
 use super::stream::{ControlStream, StreamError};
 use super::tls;
@@ -43,7 +44,15 @@ pub enum ConnectError {
     Failed(SocketAddr, String),
 }
 
-/// Connects to the hub at `remote` through `endpoint`, presents the client and waits for the hub's decision.
+/// Attempts over several networks at once take turns with their hello, up to the first that is welcome: to the hub, a second hello would be another machine
+/// with the same identity, however long ago its attempt was given up.
+#[derive(Debug, Default)]
+pub struct Turn {
+    is_welcome: Mutex<bool>,
+}
+
+/// Connects to the hub at `remote` through `endpoint`, presents the client when it is this attempt's turn, and waits for the hub's decision. Once another attempt
+/// was welcome, waits for ever.
 ///
 /// # Errors
 /// [`ConnectError`]; nothing stays behind.
@@ -52,24 +61,38 @@ pub async fn connect(
     config: quinn::ClientConfig,
     remote: SocketAddr,
     hello: Hello,
+    turn: &Turn,
 ) -> Result<Established, ConnectError> {
-    match tokio::time::timeout(PATIENCE, handshake(endpoint, config, remote, hello)).await {
-        Ok(result) => result,
-        Err(_) => Err(ConnectError::NoAnswer(remote)),
+    let no_answer = |_| ConnectError::NoAnswer(remote);
+    let reached = tokio::time::timeout(PATIENCE, handshake(endpoint, config, remote)).await;
+    let connection = reached.map_err(no_answer)??;
+    let mut is_welcome = turn.is_welcome.lock().await;
+    if *is_welcome {
+        return std::future::pending().await;
     }
+    let answered = tokio::time::timeout(HELLO_PATIENCE, present(connection, remote, hello)).await;
+    let established = answered.map_err(no_answer)??;
+    *is_welcome = true;
+    Ok(established)
 }
 
 async fn handshake(
     endpoint: &Endpoint,
     config: quinn::ClientConfig,
     remote: SocketAddr,
+) -> Result<quinn::Connection, ConnectError> {
+    let connecting = endpoint
+        .connect_with(config, remote, tls::SERVER_NAME)
+        .map_err(|error| ConnectError::Failed(remote, error.to_string()))?;
+    connecting.await.map_err(|error| describe(&error, remote))
+}
+
+async fn present(
+    connection: quinn::Connection,
+    remote: SocketAddr,
     hello: Hello,
 ) -> Result<Established, ConnectError> {
     let failed = |error: &dyn std::fmt::Display| ConnectError::Failed(remote, error.to_string());
-    let connecting = endpoint
-        .connect_with(config, remote, tls::SERVER_NAME)
-        .map_err(|error| failed(&error))?;
-    let connection = connecting.await.map_err(|error| describe(&error, remote))?;
     let (send, receive) = connection
         .open_bi()
         .await
@@ -126,3 +149,5 @@ const ACCESS_DENIED: u64 = 0x100 + 49;
 
 /// A hub that is there answers within a few round trips; the slowest networks that are of any use have 2 s of them.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// One round trip, or two where a packet is lost; other attempts wait meanwhile.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
