@@ -328,8 +328,11 @@ impl Model {
         } else {
             WINDOW_GAIN.max(self.probe_gain)
         };
-        // Where single packets deviate, reports wait for the slower ones.
-        let round_trip = self.base_round_trip() + self.delay.spread();
+        // Where single packets deviate, reports wait for the slower ones; where all do, round trips are longer than the least. A window for the least alone would
+        // be what bounds the rate, and a lower rate would make the next window smaller.
+        let base = self.base_round_trip();
+        let irregular = (self.delay.jitter() * 4).min(self.round_trip().saturating_sub(base));
+        let round_trip = base + self.delay.spread().max(irregular);
         let product = rate.bytes_in(round_trip).0;
         let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
         let floor = if self.phase == Phase::Startup {
@@ -376,9 +379,9 @@ impl Model {
         }
         if self.round.is_over(sample, now) {
             // A start sends in bursts, as do applications; and a round reports what was sent in the one before.
-            let is_even = self.phase != Phase::Startup && !sample.app_limited && self.even_rounds >= 1;
+            let is_even = self.phase != Phase::Startup && is_own(sample) && self.even_rounds >= 1;
             self.even_rounds += 1;
-            self.delay.on_round(is_even, self.own() * 4);
+            self.delay.on_round(is_even, self.own() * 2);
             self.on_round(sample, now);
             self.round = Round::new(sample.newest, sample.next_counter, now);
         }
