@@ -378,7 +378,7 @@ impl Model {
             self.enter(Phase::Drain);
         }
         if self.round.is_over(sample, now) {
-            // A start sends in bursts, as do applications; and a round reports what was sent in the one before.
+            // A start sends in bursts, and few packets say little; and a round reports what was sent in the one before.
             let is_even = self.phase != Phase::Startup && is_own(sample) && self.even_rounds >= 1;
             self.even_rounds += 1;
             self.delay.on_round(is_even, self.own() * 2);
