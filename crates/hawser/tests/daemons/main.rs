@@ -220,7 +220,8 @@ fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
         let text = format!("[networks.lte]\nquota = \"{quota}\"\n");
         std::fs::write(world.place("c").join("client.toml"), text).unwrap();
     };
-    configure("2MB");
+    // Little: two cables without limits carry no more than one, and the second gets only what the first cannot take at once.
+    configure("500kB");
     let invitation = world.invite();
     let client = world.start("c", &["up", &invitation, "--foreground"]);
     world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);

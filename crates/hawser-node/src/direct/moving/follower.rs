@@ -59,9 +59,17 @@ struct Early {
     until: Instant,
 }
 
+/// From where a guest spoke until a moment ago: the network that it lost is often the one whose flows it wants to move.
+struct Left {
+    key: KeyHash,
+    seen: IpAddr,
+    until: Instant,
+}
+
 #[derive(Default)]
 pub(super) struct Followers {
     guests: BTreeMap<u64, Guest>,
+    left: VecDeque<Left>,
     flows: BTreeMap<(KeyHash, u32), Flow>,
     expecting: BTreeMap<u32, Expecting>,
     early: VecDeque<Early>,
@@ -84,7 +92,14 @@ impl Followers {
                 };
                 self.guests.insert(news.id, guest);
             }
-            GuestEvent::Down => drop(self.guests.remove(&news.id)),
+            GuestEvent::Down => {
+                if let Some(guest) = self.guests.remove(&news.id) {
+                    self.left.retain(|left| left.until > now);
+                    let until = now + WAIT;
+                    let (key, seen) = (guest.key, guest.seen.ip());
+                    self.left.push_back(Left { key, seen, until });
+                }
+            }
             GuestEvent::Message(message) => self.on_message(news.id, &message, numbers, now, out),
         }
     }
@@ -171,7 +186,9 @@ impl Followers {
             if own >= MOST_FLOWS {
                 return Err(Unexpected::Busy);
             }
-            let tracked = self.find(key, expect, numbers).ok_or(Unexpected::UnknownFlow)?;
+            let tracked = self
+                .find(key, expect, numbers, now)
+                .ok_or(Unexpected::UnknownFlow)?;
             let guest = self.guests.values().find(|guest| guest.key == key);
             let flow = Flow {
                 machine: Follower::new(tracked.first),
@@ -202,12 +219,15 @@ impl Followers {
     }
 
     /// The one flow that a guest can mean.
-    fn find(&self, key: KeyHash, expect: &Expect, numbers: &Numbers) -> Option<Tracked> {
-        let seen: BTreeSet<IpAddr> = self
-            .guests
-            .values()
-            .filter(|guest| guest.key == key)
+    fn find(&self, key: KeyHash, expect: &Expect, numbers: &Numbers, now: Instant) -> Option<Tracked> {
+        let speaks = self.guests.values().filter(|guest| guest.key == key);
+        let left = self
+            .left
+            .iter()
+            .filter(|left| left.key == key && left.until > now);
+        let seen: BTreeSet<IpAddr> = speaks
             .map(|guest| guest.seen.ip())
+            .chain(left.map(|left| left.seen))
             .collect();
         let connections = conntrack::list(MARK, MARK_MASK)
             .inspect_err(|error| tracing::warn!(%error, "cannot read the kernel's connections"))
