@@ -21,3 +21,12 @@ pub mod tun;
 pub mod udp;
 pub mod wait;
 pub mod wireless;
+
+/// What a system call says that returns a number below zero when it fails.
+fn check(result: libc::c_int) -> std::io::Result<()> {
+    if result < 0 {
+        Err(std::io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

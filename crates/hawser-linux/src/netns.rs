@@ -13,6 +13,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use crate::check;
+
 /// A network namespace, held open.
 #[derive(Clone, Debug)]
 pub struct Namespace {
@@ -166,14 +168,6 @@ fn mount_own_sysfs() {
             libc::umount2(c"/sys".as_ptr(), libc::MNT_DETACH);
             libc::mount(sysfs, c"/sys".as_ptr(), sysfs, 0, std::ptr::null());
         }
-    }
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
     }
 }
 

@@ -8,17 +8,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::check;
+
 /// Leaves the terminal's session: the terminal's end no longer ends this process.
 ///
 /// # Errors
 /// The process leads a process group already.
 pub fn new_session() -> io::Result<()> {
     // SAFETY: `setsid` takes and changes no memory.
-    if unsafe { libc::setsid() } < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    check(unsafe { libc::setsid() })
 }
 
 /// Asks a child that has not been waited for to end.
@@ -122,11 +120,7 @@ pub const NONBLOCK: i32 = libc::O_NONBLOCK;
 pub fn make_pipe(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a terminated string that outlives the call.
-    if unsafe { libc::mkfifo(path.as_ptr(), 0o600) } < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    check(unsafe { libc::mkfifo(path.as_ptr(), 0o600) })
 }
 
 /// Whether this process has the rights of the superuser.
@@ -143,24 +137,24 @@ pub fn ticks_per_second() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
 }
 
-/// Keeps the calling thread on one processor, counted from 0 and modulo their number.
+/// Keeps the calling thread on one of the processors that it may run on, counted from 0 and modulo their number.
 ///
 /// # Errors
-/// When this process may not run there.
+/// When the system does not tell them, or refuses.
 pub fn stay_on_processor(number: usize) -> io::Result<()> {
-    let count = std::thread::available_parallelism()?.get();
     // SAFETY: a set of processors may be all zeros.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number is far below what a set has room for; the set outlives both calls.
-    let done = unsafe {
-        libc::CPU_SET(number % count, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
-    };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let none: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut allowed = none;
+    // SAFETY: the set outlives the call, which writes no more than its size.
+    check(unsafe { libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) })?;
+    // SAFETY: no number reaches the size of a set.
+    let is_allowed = |processor: &usize| unsafe { libc::CPU_ISSET(*processor, &allowed) };
+    let processors: Vec<_> = (0..8 * size_of_val(&allowed)).filter(is_allowed).collect();
+    let mut one = none;
+    // SAFETY: as above; a thread that runs may run somewhere.
+    unsafe { libc::CPU_SET(processors[number % processors.len()], &mut one) };
+    // SAFETY: the set outlives the call.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) })
 }
 
 /// The machine's name, for the other side's log.

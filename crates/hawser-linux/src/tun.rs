@@ -10,6 +10,8 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use libc::{c_int, c_short, c_uint};
 
+use crate::check;
+
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
@@ -158,14 +160,6 @@ fn interface_request(name: &str) -> libc::ifreq {
         *to = from.cast_signed();
     }
     request
-}
-
-fn check(result: c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
 }
 
 fn would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {

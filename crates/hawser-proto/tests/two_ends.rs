@@ -143,7 +143,7 @@ const TRANSFERS: &[Transfer] = &[
         ],
         Work::Bulk,
         0.85,
-        400,
+        300,
     ),
     transfer(
         "half the load",
@@ -182,11 +182,11 @@ fn transfers_reach_their_share_in_order_and_lose_nothing_themselves() {
     }
 }
 
-/// With jitter, single runs differ by half: their median counts.
+/// With jitter, single runs differ by half: the median of their delays counts.
 fn run_transfer(case: &Transfer) {
     let jitter = case.nets.iter().any(|net| net.jitter_us > 0);
-    let seeds = if jitter { 1..=5 } else { 7..=7 };
-    let mut delays: Vec<_> = seeds.map(|seed| run_transfer_at(case, seed)).collect();
+    let seeds = if jitter { 1..=12 } else { 7..=7 };
+    let mut delays: Vec<_> = seeds.map(|seed| run_transfer_at(case, jitter, seed)).collect();
     delays.sort_unstable();
     let delay = delays[delays.len() / 2];
     assert!(
@@ -196,7 +196,8 @@ fn run_transfer(case: &Transfer) {
     );
 }
 
-fn run_transfer_at(case: &Transfer, seed: u64) -> Duration {
+/// The delay that 95 of 100 packets do not exceed, beyond the slowest network's own.
+fn run_transfer_at(case: &Transfer, jitter: bool, seed: u64) -> Duration {
     let name = case.name;
     let mut world = World::new(case.nets, seed);
     world.schedule(case.scheduler);
@@ -206,7 +207,6 @@ fn run_transfer_at(case: &Transfer, seed: u64) -> Duration {
     let sink = world.ends[CLIENT].sink(1);
     let share = sink.mbps(ms(2_000), ms(6_000)) / sum / USEFUL;
     assert!(share >= case.share, "{name}: share {share}");
-    let jitter = case.nets.iter().any(|net| net.jitter_us > 0);
     let ordered = matches!(case.work, Work::Bulk | Work::Open { kind: TCP, .. });
     if ordered && !jitter && world.lost[CLIENT] == 0 {
         assert_eq!(sink.inversions, 0, "{name}: order");

@@ -17,6 +17,7 @@ const PRECISION_US: u64 = 1_000;
 const IRREGULAR_US: u64 = 4_000;
 /// No more is believed, in microseconds.
 const MAX_SPREAD_US: u32 = 200_000;
+/// No more is believed, in microseconds: the queue of others that come and go swings as well.
 const MAX_SWING_US: u32 = 50_000;
 /// A swing goes from as much below the mean to as much above it: so many mean deviations.
 const SWING_DEVIATIONS: u64 = 4;
@@ -192,7 +193,7 @@ impl Delay {
         );
         let (packets, reports) = (batch.packets, batch.reports);
         let is_enough = is_precise(single, packets) && is_precise(means, reports);
-        let error = error(single, packets).max(error(means, reports));
+        let error = uncertainty(single, packets).max(uncertainty(means, reports));
         let mean = batch.mean().wrapping_add(error as i32);
         if single > IRREGULAR_US.max(2 * self.reckoned) {
             // What was taken for the least before was chance.
@@ -309,7 +310,7 @@ fn is_precise(deviation_us: u64, count: u64) -> bool {
 }
 
 /// How far the mean of so many may be off, us.
-fn error(deviation_us: u64, count: u64) -> f64 {
+fn uncertainty(deviation_us: u64, count: u64) -> f64 {
     (2 * deviation_us) as f64 / (count as f64).sqrt()
 }
 

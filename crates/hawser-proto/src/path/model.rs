@@ -180,8 +180,8 @@ pub struct Model {
     last_rate: Rate,
     grew: bool,
     probe_gain: f64,
-    /// Rounds that ended since the phase changed.
-    even_rounds: u32,
+    /// A round has ended since the phase changed: what the next one reports was sent at one pace.
+    is_settled: bool,
     /// Rounds at a gain of 1 in this cycle.
     holds: usize,
     /// This is the first round after a queue was drained.
@@ -212,7 +212,7 @@ impl Model {
             last_rate: Rate::ZERO,
             grew: true,
             probe_gain: CYCLE[0],
-            even_rounds: 0,
+            is_settled: false,
             holds: MOST_HOLDS,
             is_checking: false,
             rivals: Rivals::default(),
@@ -379,8 +379,8 @@ impl Model {
         }
         if self.round.is_over(sample, now) {
             // A start sends in bursts, and few packets say little; and a round reports what was sent in the one before.
-            let is_even = self.phase != Phase::Startup && is_own(sample) && self.even_rounds >= 1;
-            self.even_rounds += 1;
+            let is_even = self.phase != Phase::Startup && is_own(sample) && self.is_settled;
+            self.is_settled = true;
             self.delay.on_round(is_even, self.own() * 2);
             self.on_round(sample, now);
             self.round = Round::new(sample.newest, sample.next_counter, now);
@@ -595,7 +595,7 @@ impl Model {
             self.probe_gain = CYCLE[0];
         }
         self.is_checking = false;
-        self.even_rounds = 0;
+        self.is_settled = false;
         self.phase = phase;
     }
 }

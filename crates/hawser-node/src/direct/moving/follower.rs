@@ -69,7 +69,7 @@ struct Left {
 #[derive(Default)]
 pub(super) struct Followers {
     guests: BTreeMap<u64, Guest>,
-    left: VecDeque<Left>,
+    left: Vec<Left>,
     flows: BTreeMap<(KeyHash, u32), Flow>,
     expecting: BTreeMap<u32, Expecting>,
     early: VecDeque<Early>,
@@ -95,9 +95,9 @@ impl Followers {
             GuestEvent::Down => {
                 if let Some(guest) = self.guests.remove(&news.id) {
                     self.left.retain(|left| left.until > now);
-                    let until = now + WAIT;
+                    let until = now + ABSENCE;
                     let (key, seen) = (guest.key, guest.seen.ip());
-                    self.left.push_back(Left { key, seen, until });
+                    self.left.push(Left { key, seen, until });
                 }
             }
             GuestEvent::Message(message) => self.on_message(news.id, &message, numbers, now, out),
@@ -220,20 +220,25 @@ impl Followers {
 
     /// The one flow that a guest can mean.
     fn find(&self, key: KeyHash, expect: &Expect, numbers: &Numbers, now: Instant) -> Option<Tracked> {
-        let speaks = self.guests.values().filter(|guest| guest.key == key);
-        let left = self
-            .left
-            .iter()
-            .filter(|left| left.key == key && left.until > now);
-        let seen: BTreeSet<IpAddr> = speaks
-            .map(|guest| guest.seen.ip())
-            .chain(left.map(|left| left.seen))
-            .collect();
+        let seen = self.speaks_from(key, now);
         let connections = conntrack::list(MARK, MARK_MASK)
             .inspect_err(|error| tracing::warn!(%error, "cannot read the kernel's connections"))
             .ok()?;
         let possible = candidates(&connections, &seen, expect);
         choose(possible, expect, |tracked| numbers.of(&[tracked.first]))
+    }
+
+    /// The addresses from which a guest speaks, or spoke until a moment ago.
+    fn speaks_from(&self, key: KeyHash, now: Instant) -> BTreeSet<IpAddr> {
+        let speaks = self.guests.values().filter(|guest| guest.key == key);
+        let left = self
+            .left
+            .iter()
+            .filter(|left| left.key == key && left.until > now);
+        speaks
+            .map(|guest| guest.seen.ip())
+            .chain(left.map(|left| left.seen))
+            .collect()
     }
 
     /// Takes in a packet of an opening.
@@ -448,6 +453,8 @@ const MOST_EARLY: usize = 64;
 const MOST_OPENED: usize = 4;
 /// How long an opening is waited for: longer than a mover tries.
 const WAIT: Duration = Duration::from_secs(10);
+/// How long a flow may still be moved away from where its guest no longer speaks: a mover notices that a network is gone later than its connection does.
+const ABSENCE: Duration = Duration::from_secs(10);
 /// How long an opening waits for its announcement, which goes by another way.
 const EARLY: Duration = Duration::from_secs(2);
 
@@ -505,6 +512,35 @@ mod tests {
         let same = |_: &Tracked| Some((100, 100));
         let twins = vec![tracked(1), tracked(2)];
         assert_eq!(choose(twins, &expect(3, Some((100, 100))), same), None);
+    }
+
+    #[test]
+    fn a_guest_that_has_just_lost_an_address_still_speaks_from_it_and_nobody_else_does() {
+        let (mut followers, mut numbers) = (Followers::default(), Numbers::default());
+        numbers.watch(BTreeSet::new());
+        let (lost, kept): (SocketAddr, SocketAddr) =
+            ("192.0.2.1:7".parse().unwrap(), "198.51.100.1:7".parse().unwrap());
+        let (guest, stranger) = (KeyHash([1; 32]), KeyHash([2; 32]));
+        let mut tell = |id, what, at| {
+            let news = GuestNews { id, what };
+            followers.on_news(news, &numbers, Instant::from_nanos(at), &mut Out::default());
+        };
+        let up = |key, seen| GuestEvent::Up {
+            key,
+            name: String::new(),
+            seen,
+            outbox: mpsc::unbounded_channel().0,
+        };
+        tell(1, up(guest, lost), 0);
+        tell(2, up(guest, kept), 0);
+        tell(3, up(stranger, kept), 0);
+        tell(1, GuestEvent::Down, 1_000);
+        let until = Instant::from_nanos(1_000) + ABSENCE;
+        let both = BTreeSet::from([lost.ip(), kept.ip()]);
+        let soon = until - Duration::from_nanos(1);
+        assert_eq!(followers.speaks_from(guest, soon), both);
+        assert_eq!(followers.speaks_from(guest, until), BTreeSet::from([kept.ip()]));
+        assert_eq!(followers.speaks_from(stranger, soon), BTreeSet::from([kept.ip()]));
     }
 
     #[test]
