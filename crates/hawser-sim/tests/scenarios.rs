@@ -115,6 +115,28 @@ fn an_outage_shows_in_gaps_and_series() {
 }
 
 #[test]
+fn what_a_far_network_loses_is_repaired_before_the_connection_inside_misses_it() {
+    let far = |seed: u64| {
+        let seed = format!("seed={seed}");
+        let both = [
+            "network.0.down.rate=10mbit",
+            "network.0.down.delay=148ms",
+            "network.0.up.delay=148ms",
+            "network.1.down.delay=138ms",
+            "network.1.up.delay=138ms",
+            "network.1.down.loss=0.01",
+            "duration=30s",
+            "warmup=15s",
+            &seed,
+        ];
+        report(&(TWO.to_owned() + TCP), &both).goodput_bps.total
+    };
+    let mut goodputs: Vec<_> = (1..=5).map(far).collect();
+    goodputs.sort_by(f64::total_cmp);
+    assert!(goodputs[2] > 12e6, "{goodputs:?} of 20");
+}
+
+#[test]
 fn datagrams_pings_and_downloads_report_what_the_lab_reports() {
     let more = "[[workload]]\nkind = \"udp\"\nrate = \"2mbit\"\nsize = \"1000B\"\n\
                 [[workload]]\nkind = \"ping\"\ninterval = \"100ms\"\n";

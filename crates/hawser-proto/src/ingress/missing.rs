@@ -120,22 +120,12 @@ impl Holes {
 /// How long a repair takes from the moment when the loss is found, and how many are awaited.
 ///
 /// Source: RFC 6298 section 2 for the estimate. A repair does not say which loss it mends; it is taken for the oldest.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Repairs {
     /// When each loss was found that has not been repaired.
     awaited: VecDeque<Instant>,
-    smoothed: Duration,
-    deviation: Duration,
-}
-
-impl Default for Repairs {
-    fn default() -> Self {
-        Self {
-            awaited: VecDeque::new(),
-            smoothed: Duration::from_millis(60),
-            deviation: Duration::from_millis(20),
-        }
-    }
+    /// Mean and mean deviation; `None` before the first.
+    smoothed: Option<(Duration, Duration)>,
 }
 
 impl Repairs {
@@ -151,14 +141,22 @@ impl Repairs {
             return;
         };
         let sample = now.since(found);
-        let error = sample.abs_diff(self.smoothed);
-        self.deviation = (self.deviation * 3 + error) / 4;
-        self.smoothed = (self.smoothed * 7 + sample) / 8;
+        self.smoothed = Some(match self.smoothed {
+            None => (sample, sample / 2),
+            Some((mean, deviation)) => {
+                let error = sample.abs_diff(mean);
+                ((mean * 7 + sample) / 8, (deviation * 3 + error) / 4)
+            }
+        });
     }
 
     /// How long a repair may take.
     pub(super) fn patience(&self) -> Duration {
-        (self.smoothed + self.deviation * 4 + SLACK).min(LONGEST)
+        let Some((mean, deviation)) = self.smoothed else {
+            return LONGEST;
+        };
+        let most = LONGEST_DEVIATING.max(mean + mean / 4).min(LONGEST);
+        (mean + deviation * 4 + SLACK).min(most)
     }
 
     /// Until when a repair may still come; `None` when none is awaited.
@@ -173,8 +171,10 @@ impl Repairs {
 
 /// Beyond what repairs take: reports are 5 ms apart, and a repair queues like any packet.
 const SLACK: Duration = Duration::from_millis(15);
-/// No repair is worth waiting for longer.
-const LONGEST: Duration = Duration::from_millis(300);
+/// No repair is worth waiting for longer: it takes a round trip, and a satellite's is two thirds of it.
+const LONGEST: Duration = Duration::from_secs(1);
+/// The same where that is far more than they take on average: when a network dies, each repair waits for those before it.
+const LONGEST_DEVIATING: Duration = Duration::from_millis(300);
 /// Losses that are waited for at once.
 const AWAITED: usize = 1024;
 
@@ -242,5 +242,17 @@ mod tests {
         repairs.on_found(2, now);
         assert_eq!(repairs.until(now), Some(now + patience));
         assert_eq!(repairs.until(now + patience), None);
+    }
+
+    #[test]
+    fn the_first_repair_is_waited_for_and_those_of_a_satellite() {
+        let mut repairs = Repairs::default();
+        let mut now = BEGIN;
+        for _ in 0..30 {
+            repairs.on_found(1, now);
+            now += Duration::from_millis(600);
+            assert!(repairs.until(now).is_some());
+            repairs.on_repair(now);
+        }
     }
 }

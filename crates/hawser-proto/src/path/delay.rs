@@ -23,6 +23,8 @@ const MAX_SWING_US: u32 = 50_000;
 const SWING_DEVIATIONS: u64 = 4;
 /// What a quiet round takes from the swing: an eighth.
 const SWING_DECAY: u32 = 8;
+/// What each lone packet takes from what those before it showed: a sixteenth.
+const LONE_DECAY: i32 = 16;
 /// A batch takes no longer than this: its deviation is added to it instead.
 const LONGEST_BATCH: Duration = Duration::from_secs(1);
 
@@ -37,6 +39,8 @@ pub struct Measured {
     pub spread_us: u32,
     /// Packets that the means are of.
     pub packets: u32,
+    /// They are small, and next to nothing else was in flight: they met no queue of the path's own.
+    pub is_lone: bool,
 }
 
 impl Measured {
@@ -93,6 +97,21 @@ impl Range {
             self.high = forward;
         }
     }
+
+    /// How far they both rose and fell.
+    fn swing(&self) -> u32 {
+        self.rise.min(self.fall)
+    }
+
+    /// Lets what is long ago count less.
+    fn fade(&mut self, forward: i32) {
+        self.low = self.low.wrapping_add(forward.wrapping_sub(self.low) / LONE_DECAY);
+        self.high = self
+            .high
+            .wrapping_sub(self.high.wrapping_sub(forward) / LONE_DECAY);
+        self.rise -= self.rise / LONE_DECAY.cast_unsigned();
+        self.fall -= self.fall / LONE_DECAY.cast_unsigned();
+    }
 }
 
 /// The delays of one path.
@@ -109,6 +128,8 @@ pub struct Delay {
     /// Away from us, by the newest report.
     last: Option<i32>,
     range: Range,
+    /// The same of lone packets, of late; `None` before the first.
+    lone: Option<Range>,
     /// How far reports both rise and fall within a round, us; rises at once. A queue of one's own does one of the two, as what is sent in a round is paced
     /// alike: it is the path that does both, where packets keep their order and one that is late holds up those behind it.
     swing: u32,
@@ -135,6 +156,7 @@ impl Delay {
             spread: 0,
             last: None,
             range: Range::default(),
+            lone: None,
             swing: 0,
             widest: 0,
             batch: Batch::default(),
@@ -166,6 +188,13 @@ impl Delay {
             self.range = Range::from(forward);
         }
         self.range.add(forward);
+        if measured.is_lone && self.keeps_order() {
+            let lone = self.lone.get_or_insert(Range::from(forward));
+            lone.fade(forward);
+            lone.add(forward);
+            let amplitude = lone.swing();
+            self.on_swing(amplitude);
+        }
         self.last = Some(forward);
         self.spread = measured
             .spread_us
@@ -211,16 +240,24 @@ impl Delay {
     /// A round of the path is over. `is_even`: what it sent was paced alike, so that a queue of its own went one way only; but for `own`, the time that a few
     /// packets take.
     pub fn on_round(&mut self, is_even: bool, own: Duration) {
-        // Where packets overtake each other, each deviates by itself, and the means of few as well.
-        let keeps_order = self.spread == 0;
-        let amplitude = if is_even && keeps_order {
-            self.range.rise.min(self.range.fall)
+        let amplitude = if is_even && self.keeps_order() {
+            self.range.swing()
         } else {
             0
         };
         let own = u32::try_from(own.as_micros()).unwrap_or(u32::MAX);
-        let amplitude = amplitude.saturating_sub(own).min(MAX_SWING_US);
-        self.swing = amplitude.max(self.swing - self.swing / SWING_DECAY);
+        self.swing -= self.swing / SWING_DECAY;
+        self.on_swing(amplitude.saturating_sub(own));
+        self.range = Range::from(self.last.unwrap_or_default());
+    }
+
+    /// Whether no packets have overtaken others of late: where they do, each deviates by itself, and the means of few as well.
+    fn keeps_order(&self) -> bool {
+        self.spread == 0
+    }
+
+    fn on_swing(&mut self, amplitude: u32) {
+        self.swing = self.swing.max(amplitude.min(MAX_SWING_US));
         if u64::from(self.swing) > 2 * IRREGULAR_US.max(u64::from(self.widest)) {
             // The least so far was a lucky report. It is not forgotten: what swings now may be the queue of others, who come or go.
             let more = (self.swing - self.widest).cast_signed();
@@ -229,7 +266,6 @@ impl Delay {
                 .map(|(newest, before)| (newest.wrapping_add(more), before.wrapping_add(more)));
             self.widest = self.swing;
         }
-        self.range = Range::from(self.last.unwrap_or_default());
     }
 
     fn on_mean(&mut self, mean: i32, now: Instant) {
@@ -330,6 +366,7 @@ mod tests {
             reverse_us: 20_000,
             spread_us,
             packets: 20,
+            is_lone: false,
         }
     }
 
@@ -403,6 +440,37 @@ mod tests {
         let least = delay.least_us().expect("reported");
         assert!((30_000..52_000).contains(&least), "{least}");
         assert!(delay.is_irregular());
+    }
+
+    #[test]
+    fn probes_of_a_quiet_path_tell_its_jitter_before_it_carries_anything() {
+        let mut delay = Delay::new(BEGIN);
+        let mut now = BEGIN;
+        let mut probe = |after_us: i32| {
+            now += Duration::from_millis(100);
+            let probe = Measured {
+                packets: 1,
+                is_lone: true,
+                ..measured(after_us, 0)
+            };
+            delay.on_report(&probe, now);
+            delay.on_round(false, Duration::ZERO);
+            (delay.least_us().expect("reported"), delay.is_irregular())
+        };
+        // One step is another route, not jitter.
+        for after_us in [40_000, 40_100, 60_000, 60_100] {
+            assert_eq!(probe(after_us), (40_000, false));
+        }
+        let mut last = (0, false);
+        for after_us in [45_000, 70_000, 42_000, 66_000, 41_000] {
+            last = probe(after_us);
+        }
+        assert!((50_000..75_000).contains(&last.0) && last.1, "{last:?}");
+        // Forgotten once it is over.
+        for _ in 0..200 {
+            last = probe(41_000);
+        }
+        assert!((41_000..41_100).contains(&last.0), "{last:?}");
     }
 
     #[test]

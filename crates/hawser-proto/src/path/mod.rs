@@ -59,6 +59,8 @@ const REPLIES_TO_ACTIVATE: u32 = 1;
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Between probes of a suspect path: whether it lives should be known within a few round trips.
 const SUSPECT_INTERVAL: Duration = Duration::from_millis(20);
+/// A path that has become active is probed at [`PROBE_INTERVAL`] for this long, unless it carries something: a few probes show how far delays deviate by themselves.
+const ACQUAINT_FOR: Duration = Duration::from_secs(1);
 /// Between probes of a quiet active path while its session is in use.
 const KEEPALIVE_BUSY: Duration = Duration::from_secs(1);
 /// Between probes of a quiet active path otherwise: below the shortest common NAT binding time of 30 s (RFC 4787 REQ-5 asks for 120).
@@ -70,6 +72,8 @@ const DEAD_EAGER_FOR: Duration = Duration::from_secs(60);
 const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
+/// The largest packet that meets nothing when it is alone: a probe, an acknowledgement. Units: bytes.
+const LONE: u64 = 256;
 /// Packets in flight that make a burst, and how long after its end it is probed.
 const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
@@ -94,6 +98,8 @@ struct Sent {
     acked_sent_at: Instant,
     eliciting: bool,
     app_limited: bool,
+    /// It is small, and next to nothing else was in flight: it met no queue of the path's own.
+    is_lone: bool,
 }
 
 /// A shadow, a hand-over, a restart of a radio.
@@ -338,6 +344,7 @@ impl Path {
         let counter = self.next_counter;
         self.next_counter += 1;
         self.grow_ring();
+        let is_lone = udp_bytes <= LONE && self.in_flight() <= LONE;
         if eliciting {
             if self.eliciting_sent <= self.reported() {
                 // Idle until now: the rate sample starts here.
@@ -358,6 +365,7 @@ impl Path {
             acked_sent_at: self.acked_sent_at,
             eliciting,
             app_limited: self.reported() < self.idle_until,
+            is_lone,
         };
         counter
     }
@@ -406,6 +414,7 @@ impl Path {
             reverse_us: now.as_micros_wrapping().wrapping_sub(reported_us).cast_signed(),
             spread_us: report.spread_us,
             packets,
+            is_lone: bytes <= LONE && self.sent(report.highest).is_lone,
         };
         self.delivered_us = report.received_us;
         let hold = Duration::from_micros(u64::from(report.hold_us));
@@ -625,7 +634,9 @@ impl Path {
 
     /// Whether the session carries traffic at present: decides how often quiet paths are looked at.
     fn keepalive(&self, session_used: Instant, now: Instant) -> Duration {
-        if now.since(session_used) < BUSY_FOR {
+        if now.since(self.since) < ACQUAINT_FOR {
+            PROBE_INTERVAL
+        } else if now.since(session_used) < BUSY_FOR {
             KEEPALIVE_BUSY
         } else {
             KEEPALIVE_IDLE

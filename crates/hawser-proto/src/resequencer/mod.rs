@@ -448,10 +448,10 @@ impl<T> Resequencer<T> {
         let pause = if flow.is_bulk { PAUSE } else { Duration::ZERO };
         // Gap after gap is being filled: what a path swallowed comes over another, and takes as long as that needs.
         let filling = flow.filled + pause;
-        let longest = if filling > now {
-            LONGEST_FILLING
-        } else {
-            self.config.max_hold
+        let longest = match self.repairs {
+            _ if filling > now => LONGEST_FILLING,
+            Some((_, takes)) if flow.is_bulk => self.config.max_hold.max(takes),
+            _ => self.config.max_hold,
         };
         let last = since + longest;
         if last <= now {

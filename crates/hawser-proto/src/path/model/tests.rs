@@ -6,6 +6,7 @@ fn measured(round_trip: Duration) -> Measured {
         reverse_us: 0,
         spread_us: 0,
         packets: 1,
+        is_lone: false,
     }
 }
 
