@@ -18,7 +18,7 @@
 //! - S plus the path's delay, four deviations and a margin has passed: the path is silent. A transfer waits a little longer ([`Arrived::is_bulk`]).
 //!
 //! When no live path may bring them, and their sender is not about to send them again ([`Resequencer::expect_repairs`]), waiting is useless. So a gap on a busy session lasts as long as the delays of its paths
-//! differ, and no configured timeout takes part, except that nothing is ever held longer than [`Config::max_hold`], or, while a transfer's gaps are being filled one after another, two seconds.
+//! differ, and no configured timeout takes part, except that nothing is ever held longer than [`Config::max_hold`], or, of a transfer, than a repair takes, or, while its gaps are being filled one after another, two seconds.
 //!
 //! It fails soft: a wrong estimate or a clock that jumps costs order, never a packet.
 
@@ -45,7 +45,7 @@ pub struct Config {
     pub max_flows: usize,
     /// Added to every deadline: the receiver's own scheduling and batching.
     pub margin: Duration,
-    /// No packet is held longer, but those of a transfer whose gaps are being filled.
+    /// No packet is held longer, but those of a transfer whose repairs take longer, or whose gaps are being filled.
     pub max_hold: Duration,
     /// A flow silent for this long is forgotten.
     pub idle: Duration,

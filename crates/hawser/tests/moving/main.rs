@@ -117,6 +117,10 @@ fn a_download_survives_the_end_of_its_network_and_of_the_next() {
         world.wait_until("the flow is on the other network", || {
             download.longest_gap(start) > 3 * world::NOTABLE && world.network_of(FLOW) == other(&from)
         });
+        // What TCP itself waits doubles with each repair that it loses.
+        world.wait_until("data come over it", || {
+            download.rate_over(Duration::from_millis(100)) > full / 10.0
+        });
         std::thread::sleep(Duration::from_millis(1_500));
         let rate = download.rate_over(Duration::from_secs(1));
         eprintln!(
