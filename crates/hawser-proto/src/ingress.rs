@@ -67,6 +67,8 @@ struct Receiver {
     backed: bool,
     /// A loss has been found that no report has named.
     urgent: bool,
+    /// When the oldest packet that was jumped over is lost, if nothing comes.
+    overtaken_at: Option<Instant>,
 }
 
 /// Whether a packet came on from the newest place on its path.
@@ -125,6 +127,7 @@ impl<T> Ingress<T> {
             holes: Holes::default(),
             backed: true,
             urgent: false,
+            overtaken_at: None,
         });
     }
 
@@ -266,11 +269,13 @@ impl<T> Ingress<T> {
     /// `heard`: everything that had arrived by then has been handed in. A driver that is behind with its sockets must not count the time
     /// that packets wait there against the paths, or it would give up gaps whose packets it already has.
     pub fn flush(&mut self, now: Instant, heard: Instant, out: &mut Vec<T>) {
+        let heard = heard.min(now);
         for receiver in &mut self.receivers {
-            let resequencer = &self.resequencer;
-            let found = receiver
-                .holes
-                .find(now, |sent_us| resequencer.has_overtaken(receiver.id, sent_us));
+            let (id, resequencer) = (receiver.id, &self.resequencer);
+            let overtaken_at = |sent_us| resequencer.overtaken_at(id, sent_us, heard);
+            let is_overtaken = |sent_us| overtaken_at(sent_us).is_some_and(|at| at <= heard);
+            let found = receiver.holes.find(now, is_overtaken);
+            receiver.overtaken_at = receiver.holes.oldest_open().and_then(overtaken_at);
             if receiver.backed {
                 receiver.urgent |= found > 0;
                 self.repairs.on_found(found, now);
@@ -283,7 +288,7 @@ impl<T> Ingress<T> {
             .until(now)
             .map(|until| (until, self.repairs.patience()));
         self.resequencer.expect_repairs(repairs);
-        self.resequencer.handle_timeout(heard.min(now), out);
+        self.resequencer.handle_timeout(heard, out);
         for receiver in &mut self.receivers {
             if receiver.report_due().is_some_and(|due| due <= now) {
                 self.events.push_back(Event::Report(receiver.report(now)));
@@ -304,7 +309,11 @@ impl<T> Ingress<T> {
     /// When [`Self::flush`] is to be called, if no batch comes before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let reports = self.receivers.iter().filter_map(Receiver::report_due).min();
+        let due = |receiver: &Receiver| match (receiver.report_due(), receiver.overtaken_at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let reports = self.receivers.iter().filter_map(due).min();
         match (reports, self.resequencer.poll_timeout()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -136,6 +136,56 @@ fn what_a_far_network_loses_is_repaired_before_the_connection_inside_misses_it()
     assert!(goodputs[2] > 12e6, "{goodputs:?} of 20");
 }
 
+/// Medians over five seeds through the hub, and over the first network alone.
+fn beside_the_first_alone(fields: &[&str]) -> (f64, f64) {
+    let median = |via: &str| {
+        let mut goodputs: Vec<_> = (1..=5)
+            .map(|seed| {
+                let own = [format!("via={via}"), format!("seed={seed}")];
+                let own = own.iter().map(String::as_str);
+                let fields: Vec<_> = fields.iter().copied().chain(own).collect();
+                report(&(TWO.to_owned() + TCP), &fields).goodput_bps.total
+            })
+            .collect();
+        goodputs.sort_by(f64::total_cmp);
+        goodputs[2]
+    };
+    (median("hub"), median("single:a"))
+}
+
+#[test]
+fn a_network_that_shuffles_its_packets_does_not_lower_a_clean_one() {
+    let (both, best) = beside_the_first_alone(&[
+        "network.0.down.rate=7.7mbit",
+        "network.0.down.delay=2ms",
+        "network.0.up.delay=2ms",
+        "network.1.down.rate=4.4mbit",
+        "network.1.down.delay=32ms",
+        "network.1.up.delay=32ms",
+        "network.1.down.jitter={ sd = \"32ms\", reorder = true }",
+        "duration=15s",
+        "warmup=2s",
+    ]);
+    assert!(both > best, "{both} beside {best}");
+}
+
+#[test]
+fn a_far_network_with_jitter_is_found_as_fast_as_without_us() {
+    let far = [
+        "network.0.down.rate=177mbit",
+        "network.0.down.delay=117ms",
+        "network.0.up.delay=117ms",
+        "network.0.down.jitter={ sd = \"20ms\", reorder = false }",
+        "network.1.down.rate=1mbit",
+        "network.1.down.delay=117ms",
+        "network.1.up.delay=117ms",
+        "duration=15s",
+        "warmup=2s",
+    ];
+    let (both, best) = beside_the_first_alone(&far);
+    assert!(both > 0.8 * best, "{both} beside {best}");
+}
+
 #[test]
 fn datagrams_pings_and_downloads_report_what_the_lab_reports() {
     let more = "[[workload]]\nkind = \"udp\"\nrate = \"2mbit\"\nsize = \"1000B\"\n\

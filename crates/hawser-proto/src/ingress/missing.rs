@@ -57,8 +57,8 @@ impl Holes {
         }));
     }
 
-    /// Finds out which open holes are losses; says whether any is new. `has_overtaken`: whether the path is past one that was sent at a time.
-    pub(super) fn find(&mut self, now: Instant, has_overtaken: impl Fn(u32) -> bool) -> u32 {
+    /// Finds out which open holes are losses; says whether any is new. `is_overtaken`: whether the path is past one that was sent at a time.
+    pub(super) fn find(&mut self, now: Instant, is_overtaken: impl Fn(u32) -> bool) -> u32 {
         while self
             .holes
             .front()
@@ -69,13 +69,19 @@ impl Holes {
         let open = self.holes.partition_point(|hole| hole.found);
         let mut found = 0;
         for hole in self.holes.range_mut(open..) {
-            if !has_overtaken(hole.sent_us) {
+            if !is_overtaken(hole.sent_us) {
                 break;
             }
             hole.found = true;
             found += 1;
         }
         found
+    }
+
+    /// When the packet before the oldest open hole was sent.
+    pub(super) fn oldest_open(&self) -> Option<u32> {
+        let open = self.holes.partition_point(|hole| hole.found);
+        self.holes.get(open).map(|hole| hole.sent_us)
     }
 
     /// Forgets the losses: nobody repairs them.

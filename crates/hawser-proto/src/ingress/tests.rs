@@ -234,3 +234,42 @@ fn an_unordered_flow_is_delivered_as_it_comes_and_an_ordered_one_in_order() {
     let (_, back, out) = take(&mut ingress, 4, inner(Kind::Packet, 2, false), &[], BEGIN);
     assert_eq!((back, out), (None, vec![4, 3]));
 }
+
+#[test]
+fn a_packet_that_was_jumped_over_is_named_though_the_path_brings_nothing_more() {
+    let mut ingress = ingress();
+    let mut arrive = |counter: u64, sent: u64, now: u64| {
+        let inner = Inner {
+            sent_us: (sent * 1_000) as u32,
+            backed: true,
+            ..inner(Kind::Packet, counter, false)
+        };
+        let now = BEGIN + MS * now as u32;
+        let _ = take(&mut ingress, counter, inner, &[], now);
+        flush(&mut ingress, now)
+    };
+    // A packet each millisecond; the tenth comes ten later than its place: so much does this path reorder.
+    for counter in (1..=20).filter(|counter| *counter != 10) {
+        arrive(counter, counter, counter + 5);
+    }
+    arrive(10, 10, 25);
+    arrive(21, 21, 26);
+    arrive(23, 23, 28);
+    let named = |events: &[Event]| {
+        events
+            .iter()
+            .any(|event| matches!(event, Event::Report(report) if report.missing.ranges(23).next().is_some()))
+    };
+    let mut now = BEGIN + 28 * MS;
+    let mut is_named = false;
+    while let Some(due) = ingress.poll_timeout().filter(|due| *due < BEGIN + 100 * MS) {
+        now = due.max(now);
+        let events = flush(&mut ingress, now);
+        is_named |= named(&events);
+        if is_named {
+            break;
+        }
+    }
+    assert!(is_named, "not named by {:?}", now.since(BEGIN));
+    assert!(now > BEGIN + 36 * MS, "too early: {:?}", now.since(BEGIN));
+}

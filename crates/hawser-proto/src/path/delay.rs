@@ -25,6 +25,10 @@ const SWING_DEVIATIONS: u64 = 4;
 const SWING_DECAY: u32 = 8;
 /// What each lone packet takes from what those before it showed: a sixteenth.
 const LONE_DECAY: i32 = 16;
+/// Fewer lone packets say nothing of what is typical.
+const LONE_FEW: i32 = 4;
+/// A lesser deviation is the machines' own, in microseconds.
+const LONE_JITTER_US: u32 = 1_000;
 /// A batch takes no longer than this: its deviation is added to it instead.
 const LONGEST_BATCH: Duration = Duration::from_secs(1);
 
@@ -114,6 +118,45 @@ impl Range {
     }
 }
 
+/// What packets take that meet no queue of the path's own.
+#[derive(Clone, Copy, Debug)]
+struct Lone {
+    range: Range,
+    /// Mean, and mean deviation from it, us: of the first few, then smoothed.
+    mean: i32,
+    deviation: i32,
+    packets: i32,
+}
+
+impl Lone {
+    fn from(forward: i32) -> Self {
+        Self {
+            range: Range::from(forward),
+            mean: forward,
+            deviation: 0,
+            packets: 0,
+        }
+    }
+
+    fn add(&mut self, forward: i32) {
+        self.range.fade(forward);
+        self.range.add(forward);
+        self.packets = (self.packets + 1).min(LONE_DECAY);
+        let error = forward.wrapping_sub(self.mean);
+        self.mean = self.mean.wrapping_add(error / self.packets);
+        self.deviation += (error.saturating_abs() - self.deviation) / self.packets;
+    }
+
+    /// Zero while they are too few to say, and where they only rose, or only fell: that is another route, or a queue of others.
+    fn deviation_us(&self) -> u32 {
+        if self.packets < LONE_FEW {
+            return 0;
+        }
+        let deviation = self.deviation.cast_unsigned();
+        deviation.min(self.range.swing()).min(MAX_SWING_US)
+    }
+}
+
 /// The delays of one path.
 ///
 /// Cost: O(1) a report.
@@ -128,8 +171,8 @@ pub struct Delay {
     /// Away from us, by the newest report.
     last: Option<i32>,
     range: Range,
-    /// The same of lone packets, of late; `None` before the first.
-    lone: Option<Range>,
+    /// Of lone packets; `None` before the first.
+    lone: Option<Lone>,
     /// How far reports both rise and fall within a round, us; rises at once. A queue of one's own does one of the two, as what is sent in a round is paced
     /// alike: it is the path that does both, where packets keep their order and one that is late holds up those behind it.
     swing: u32,
@@ -189,11 +232,7 @@ impl Delay {
         }
         self.range.add(forward);
         if measured.is_lone && self.keeps_order() {
-            let lone = self.lone.get_or_insert(Range::from(forward));
-            lone.fade(forward);
-            lone.add(forward);
-            let amplitude = lone.swing();
-            self.on_swing(amplitude);
+            self.on_lone(forward);
         }
         self.last = Some(forward);
         self.spread = measured
@@ -268,6 +307,21 @@ impl Delay {
         }
     }
 
+    fn on_lone(&mut self, forward: i32) {
+        let lone = self.lone.get_or_insert(Lone::from(forward));
+        lone.add(forward);
+        let (amplitude, mean) = (lone.range.swing(), lone.mean);
+        let is_typical = lone.deviation_us() > LONE_JITTER_US;
+        self.on_swing(amplitude);
+        if is_typical {
+            // What was less was luck.
+            let at_least = |own: i32| if own.wrapping_sub(mean) < 0 { mean } else { own };
+            self.least = self
+                .least
+                .map(|(newest, before)| (at_least(newest), at_least(before)));
+        }
+    }
+
     fn on_mean(&mut self, mean: i32, now: Instant) {
         self.least = match self.least {
             Some((newest, before)) => Some(if now.since(self.least_since) > WINDOW {
@@ -318,6 +372,13 @@ impl Delay {
     #[must_use]
     pub fn jitter(&self) -> Duration {
         Duration::from_micros(u64::from(self.jitter))
+    }
+
+    /// How far packets deviate that meet no queue of the path's own; zero where few have been seen, or where packets overtake each other.
+    #[must_use]
+    pub fn lone_deviation(&self) -> Duration {
+        let deviation = self.lone.as_ref().map_or(0, Lone::deviation_us);
+        Duration::from_micros(u64::from(deviation))
     }
 
     /// How far single packets deviate on a path that reorders; zero on one that keeps the order.
@@ -455,17 +516,21 @@ mod tests {
             };
             delay.on_report(&probe, now);
             delay.on_round(false, Duration::ZERO);
-            (delay.least_us().expect("reported"), delay.is_irregular())
+            let least = delay.least_us().expect("reported");
+            (least, delay.is_irregular(), delay.lone_deviation())
         };
         // One step is another route, not jitter.
         for after_us in [40_000, 40_100, 60_000, 60_100] {
-            assert_eq!(probe(after_us), (40_000, false));
+            let (least, is_irregular, deviation) = probe(after_us);
+            assert_eq!((least, is_irregular), (40_000, false));
+            assert!(deviation < Duration::from_millis(1), "{deviation:?}");
         }
-        let mut last = (0, false);
+        let mut last = (0, false, Duration::ZERO);
         for after_us in [45_000, 70_000, 42_000, 66_000, 41_000] {
             last = probe(after_us);
         }
         assert!((50_000..75_000).contains(&last.0) && last.1, "{last:?}");
+        assert!(last.2 > Duration::from_millis(8), "{last:?}");
         // Forgotten once it is over.
         for _ in 0..200 {
             last = probe(41_000);

@@ -74,9 +74,14 @@ const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
 /// The largest packet that meets nothing when it is alone: a probe, an acknowledgement. Units: bytes.
 const LONE: u64 = 256;
+/// What may be under way or reported beside it: on a far path a few probes are at once. Units: bytes.
+const FEW_LONE: u64 = 4 * LONE;
 /// Packets in flight that make a burst, and how long after its end it is probed.
 const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
+/// The packets that loss is smoothed over: those so far, within these bounds.
+const LOSS_FEW: f64 = 64.0;
+const LOSS_MANY: f64 = 256.0;
 /// So many losses in one report are not chance when nothing large came through.
 const DOUBTFUL: u64 = 8;
 
@@ -129,6 +134,8 @@ pub struct Path {
     delivered_us: u32,
     acked_sent_at: Instant,
     packets_reported: u32,
+    /// What was in flight when the path was forgiven may be among the packets reported next: they are not counted.
+    is_forgiven: bool,
     /// Packets before `reported` that have neither come nor been counted lost; below zero, those that came after that.
     balance: i64,
     /// Bytes of those that may still come.
@@ -175,6 +182,7 @@ impl Path {
             delivered_us: 0,
             acked_sent_at: now,
             packets_reported: 0,
+            is_forgiven: false,
             balance: 0,
             open: 0,
             newest: 0,
@@ -344,7 +352,7 @@ impl Path {
         let counter = self.next_counter;
         self.next_counter += 1;
         self.grow_ring();
-        let is_lone = udp_bytes <= LONE && self.in_flight() <= LONE;
+        let is_lone = udp_bytes <= LONE && self.in_flight() <= FEW_LONE;
         if eliciting {
             if self.eliciting_sent <= self.reported() {
                 // Idle until now: the rate sample starts here.
@@ -414,7 +422,7 @@ impl Path {
             reverse_us: now.as_micros_wrapping().wrapping_sub(reported_us).cast_signed(),
             spread_us: report.spread_us,
             packets,
-            is_lone: bytes <= LONE && self.sent(report.highest).is_lone,
+            is_lone: bytes <= FEW_LONE && self.sent(report.highest).is_lone,
         };
         self.delivered_us = report.received_us;
         let hold = Duration::from_micros(u64::from(report.hold_us));
@@ -448,7 +456,8 @@ impl Path {
 
     /// Follows the loss, and returns how many packets this report shows lost.
     fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) -> u64 {
-        let Some(previous) = previous else {
+        let is_forgiven = std::mem::take(&mut self.is_forgiven);
+        let Some(previous) = previous.filter(|_| !is_forgiven) else {
             self.packets_reported = report.packets;
             return 0;
         };
@@ -462,7 +471,8 @@ impl Path {
         let lost = (self.balance - i64::from(report.open)).max(0).cast_unsigned();
         self.balance -= lost.cast_signed();
         let share = (lost as f64 / sent as f64).min(1.0);
-        let weight = (sent as f64 / 256.0).min(1.0);
+        // At first the mean of all, so that a loss of one in fifty is known after a hundred packets.
+        let weight = (sent as f64 / f64::from(report.packets).clamp(LOSS_FEW, LOSS_MANY)).min(1.0);
         self.loss += (share - self.loss) * weight;
         self.usual_loss += (share - self.usual_loss) * weight / 8.0;
         lost
@@ -629,6 +639,7 @@ impl Path {
         self.delivered_us = 0;
         self.open = 0;
         self.balance = 0;
+        self.is_forgiven = true;
         self.newest = self.next_counter - 1;
     }
 

@@ -76,6 +76,8 @@ const INITIAL_WINDOW: u64 = 10 * FULL_PACKET;
 pub(super) const REPORT_DELAY: Duration = Duration::from_millis(6);
 /// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
 const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
+/// Packets that keep their order wait for the latest before them: a stream takes so many deviations of lone packets longer than they do.
+const LONE_DEVIATIONS: u32 = 2;
 /// A packet's own time on the link is no queue, as the least delay may be that of small probes; no more than this where the rate is unknown.
 const LONGEST_OWN: Duration = Duration::from_millis(50);
 /// What a round leaves of the highest rate.
@@ -450,6 +452,7 @@ impl Model {
                 + self.base_round_trip() / 8
                 + self.delay.jitter()
                 + self.delay.spread()
+                + self.delay.lone_deviation() * LONE_DEVIATIONS
     }
 
     /// Whether more was lost in this round than is lost without a queue, while one was there.
@@ -490,6 +493,7 @@ impl Model {
             Phase::Startup => {
                 // Where packets overtake each other by much, some count as lost before that is known.
                 let loses = self.round.lost >= STARTUP_LOSS && !self.delay.is_irregular();
+                let loses = loses || self.overflows(sample);
                 if queued || loses || self.has_stopped_growing(sample) {
                     self.enter(Phase::Drain);
                 }

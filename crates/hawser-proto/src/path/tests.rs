@@ -410,3 +410,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_lost_right_after_activation_is_counted() {
+    let mut driven = Driven::new(Probing::Eager);
+    // Two probes are under way when the reply to the first activates the path; the second one's report comes later.
+    let token = driven.probe();
+    driven.wait(100 * MS);
+    driven.probe();
+    driven.path.handle_probe_reply(token, driven.now);
+    assert_eq!(driven.path.state(), State::Active);
+    for _ in 0..40 {
+        driven.path.on_sent(1400, true, driven.now);
+    }
+    driven.wait(30 * MS);
+    let report = driven.report();
+    driven.path.handle_feedback(&report, driven.now);
+    for _ in 0..40 {
+        driven.path.on_sent(1400, true, driven.now);
+    }
+    driven.wait(30 * MS);
+    let report = Feedback {
+        packets: report.packets + 36,
+        ..driven.report()
+    };
+    driven.path.handle_feedback(&report, driven.now);
+    let expected = 0.1 * 40.0 / 78.0;
+    assert!(
+        (driven.path.loss() - expected).abs() < 0.02,
+        "{}",
+        driven.path.loss()
+    );
+}

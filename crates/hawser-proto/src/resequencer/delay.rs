@@ -80,9 +80,20 @@ impl PathDelay {
         i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) > i64::from(self.extent)
     }
 
-    /// The same of a packet that was jumped over: those of one burst have one time, and come in order.
-    pub(super) fn has_overtaken(&self, sent_us: u32) -> bool {
-        i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) >= i64::from(self.extent)
+    /// When a packet that was jumped over is lost: now, if the path is past it, where those of one burst have one time and come in order; or, if the path
+    /// brings nothing more, when one that was sent as much later as the path reorders would be there.
+    pub(super) fn overtaken_at(&self, sent_us: u32, margin: Duration, now: Instant) -> Instant {
+        if i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) >= i64::from(self.extent) {
+            return now;
+        }
+        let due = sent_us
+            .wrapping_add(self.delay)
+            .wrapping_add(self.deviation)
+            .wrapping_add(self.extent)
+            .wrapping_sub(now.as_micros_wrapping())
+            .cast_signed();
+        let due = i64::from(due).saturating_add_unsigned(margin.as_micros() as u64);
+        now + Duration::from_micros(u64::try_from(due).unwrap_or(0))
     }
 
     /// How long from `now` a packet sent at `sent_us` may still take; zero when it is overdue.

@@ -187,11 +187,12 @@ impl<T> Resequencer<T> {
         self.paths.retain(|known| known.id != path);
     }
 
-    /// Whether a path is past a packet that it jumped over, and that was sent at a time or later: it is lost.
+    /// When a packet that a path jumped over, and that was sent at a time or later, is lost: now, or later if the path brings nothing more; `None` if the path
+    /// is not known.
     #[must_use]
-    pub fn has_overtaken(&self, path: PathId, sent_us: u32) -> bool {
-        let known = self.paths.iter().find(|known| known.id == path);
-        known.is_some_and(|path| path.has_overtaken(sent_us))
+    pub fn overtaken_at(&self, path: PathId, sent_us: u32, now: Instant) -> Option<Instant> {
+        let known = self.paths.iter().find(|known| known.id == path)?;
+        Some(known.overtaken_at(sent_us, self.config.margin, now))
     }
 
     /// Tells until when packets that were reported missing may come again, and how long one takes; `None`: none is awaited. Gaps are kept open for them.

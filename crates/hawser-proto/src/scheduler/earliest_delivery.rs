@@ -14,7 +14,8 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 
 /// Sends on the path that delivers the packet first; the default.
 ///
-/// The arrival over a path is when it may send, plus its delay, plus the packet's time at its rate. When the earliest path is ready,
+/// The arrival over a path is when it may send, plus its delay, plus the packet's time at its rate, and, of a flow that one path could carry, the wait for repairs
+/// of what the path loses. When the earliest path is ready,
 /// it is taken. When it is not, the earliest *ready* path is taken only if the faster ones together need longer for the whole backlog than
 /// it needs for one packet; otherwise the queue waits. So a saturating flow uses every path, and a short burst is never
 /// held up by its last packet on a slow one.
@@ -36,9 +37,20 @@ impl EarliestDelivery {
     }
 
     /// How many packets may go over the `slow` path, in vain if 0: as many as the faster paths cannot deliver before it.
-    fn worth(&mut self, slow: &PathView, demand: &Demand, paths: &[PathView], now: Instant) -> u64 {
-        let limit = arrival(slow, demand, now);
-        let faster = || paths.iter().filter(|path| arrival(path, demand, now) < limit);
+    fn worth(
+        &mut self,
+        slow: &PathView,
+        demand: &Demand,
+        paths: &[PathView],
+        steady: Option<Instant>,
+        now: Instant,
+    ) -> u64 {
+        let limit = in_order(slow, demand, steady, now);
+        let faster = || {
+            paths
+                .iter()
+                .filter(|path| in_order(path, demand, steady, now) < limit)
+        };
         let is_growing = faster().any(|path| path.is_growing);
         let rate = faster().fold(0u64, |sum, path| sum.saturating_add(path.promised().as_bps()));
         let first = faster().map(|path| start(path, demand, now) + path.delay).min();
@@ -72,16 +84,17 @@ impl Scheduler for EarliestDelivery {
 
     fn choose(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
         let ready = || paths.iter().enumerate().filter(|(_, path)| path.is_ready(now));
-        let Some((path, view)) = ready().min_by_key(|(_, path)| arrival(path, demand, now)) else {
+        let steady = steady(paths, demand, now);
+        let Some((path, view)) = ready().min_by_key(|(_, path)| in_order(path, demand, steady, now)) else {
             return wait(paths, now);
         };
-        let worth = self.worth(view, demand, paths, now);
+        let worth = self.worth(view, demand, paths, steady, now);
         if worth == 0 {
             return wait(paths, now);
         }
         let other = ready()
             .filter(|&(index, _)| index != path)
-            .map(|(_, other)| arrival(other, demand, now))
+            .map(|(_, other)| in_order(other, demand, steady, now))
             .min();
         let packets = u64::from(view.run(demand))
             .min(worth)
@@ -110,6 +123,37 @@ fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     start(path, demand, now) + path.delay + path.transmission(u64::from(demand.len))
 }
 
+/// When the packet arrives; over a path that loses, when all before it are there too, if a steadier path could carry the flow alone.
+///
+/// A flow that its own window bounds gets a window in the time until all of it is there. So it does not take the nearer of two paths when that one nearly always
+/// has something to repair. A flow that needs them all takes each packet where that arrives.
+fn in_order(path: &PathView, demand: &Demand, steady: Option<Instant>, now: Instant) -> Instant {
+    let arrival = arrival(path, demand, now);
+    let repaired = arrival + repair(path, demand);
+    if steady.is_some_and(|steady| steady < repaired) {
+        repaired
+    } else {
+        arrival
+    }
+}
+
+/// When all up to the packet are there over the path that is best for that, of those that could carry alone what is carried.
+fn steady(paths: &[PathView], demand: &Demand, now: Instant) -> Option<Instant> {
+    if !demand.sustained {
+        return None;
+    }
+    let needed = demand.carried.scale(ABLE);
+    let able = paths.iter().filter(|path| path.promised() >= needed);
+    able.map(|path| arrival(path, demand, now) + repair(path, demand))
+        .min()
+}
+
+/// How long a packet waits for repairs of those before it: a round trip, as likely as one of those under way is lost.
+fn repair(path: &PathView, demand: &Demand) -> Duration {
+    let packets = demand.carried.bytes_in(path.round_trip).0 as f64 / f64::from(demand.len.max(1));
+    path.round_trip.mul_f64((path.loss * packets).min(1.0))
+}
+
 /// The run after which another ready path would deliver first; short runs are not cut, they are what offloads live on.
 fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now: Instant) -> u64 {
     let each = path.transmission(u64::from(demand.len)).as_nanos();
@@ -125,6 +169,9 @@ fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now
 /// grows: the detour would lengthen the round trips of a young flow, whose sender takes that for a full path and ends its slow start. And not while
 /// all that is carried is what the faster paths could carry alone: such a flow is held back by its own window, which the detour only makes it wait for.
 const SUSTAINED_SPREAD: Duration = Duration::from_millis(80);
+
+/// How much more than is carried a path can carry that could carry it alone, and leave the flow room to grow.
+const ABLE: f64 = 1.25;
 
 /// Once waiting, a slow path must be worth it by a quarter of its delivery time more (ECF section 4: beta = 0.25).
 const HYSTERESIS: u32 = 4;
@@ -204,6 +251,30 @@ mod tests {
             choose(&busy_fast_path(), saturating),
             Choice::Send { path: 1, .. }
         ));
+    }
+
+    #[test]
+    fn a_flow_that_one_path_could_carry_does_not_take_the_nearer_one_that_loses() {
+        let mut paths = [open(1, 100, 50), open(2, 100, 40)];
+        paths[1].loss = 0.01;
+        for path in &mut paths {
+            path.round_trip = path.delay * 2;
+        }
+        let taken = |mbps, paths: &[PathView]| {
+            let demand = Demand {
+                carried: Rate::from_mbps(mbps),
+                ..sustained()
+            };
+            let Choice::Send { path, .. } = choose(paths, demand) else {
+                panic!("waits")
+            };
+            path
+        };
+        assert_eq!(taken(50, &paths), 0, "a packet is lost in most round trips");
+        assert_eq!(taken(0, &paths), 1, "little is under way: hardly one is lost");
+        assert_eq!(taken(90, &paths), 1, "the steady path could not carry it all");
+        paths[1].loss = 0.0;
+        assert_eq!(taken(50, &paths), 1);
     }
 
     #[test]

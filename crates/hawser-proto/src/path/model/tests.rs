@@ -222,8 +222,13 @@ fn a_trickle_beside_a_queue_of_others_does_not_end_the_start() {
 }
 
 #[test]
-fn packets_that_overtake_each_other_do_not_end_the_start() {
-    for (spread_us, goes_on) in [(20_000, true), (0, false)] {
+fn packets_that_overtake_each_other_do_not_end_the_start_but_a_queue_that_overflows_does() {
+    let cases = [
+        (20_000, STARTUP_LOSS, true),
+        (0, STARTUP_LOSS, false),
+        (20_000, OVERFLOW_LOST, false),
+    ];
+    for (spread_us, lost, goes_on) in cases {
         let mut model = Model::new(None, Instant::ZERO);
         for n in 1..4_u64 {
             let sample = Sample {
@@ -234,7 +239,7 @@ fn packets_that_overtake_each_other_do_not_end_the_start() {
                 rate: Some(Rate::from_mbps(n)),
                 delivered: TRAIN,
                 reported: TRAIN,
-                lost: STARTUP_LOSS,
+                lost,
                 app_limited: true,
                 newest: n * 20,
                 next_counter: n * 20 + 10,
