@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use hawser_netem::scenario::Scenario;
 use hawser_sim::parallel;
-use hawser_sim::sweep::{self, Progress, Row, Shard, Summary, Sweep, SweepError};
+use hawser_sim::sweep::{self, Progress, Row, Shard, Summary, Sweep, SweepError, Versus};
 use serde_json::json;
 
 use crate::progress;
@@ -55,19 +55,20 @@ pub(crate) fn run(
     as_json: bool,
     run_one: &(dyn Fn(&Scenario) -> Result<Row, String> + Sync),
 ) -> anyhow::Result<Option<ExitCode>> {
-    let summary = match (&args.sweep, &args.merge) {
+    let (summary, versus) = match (&args.sweep, &args.merge) {
         (Some(file), _) => match Sweep::read(file, &|path| std::fs::read_to_string(path)) {
             Ok(sweep) => {
                 let summary = execute(&sweep, args, file, run_one)?;
                 draw(&sweep, args, &summary)?;
-                summary
+                let versus = Versus::of(&summary.table, &sweep.axes());
+                (summary, versus)
             }
             Err(error) => return Ok(Some(refuse(error))),
         },
-        (None, Some(directory)) => sweep::merge(directory)?,
+        (None, Some(directory)) => (sweep::merge(directory)?, None),
         (None, None) => return Ok(None),
     };
-    print(&summary, as_json)?;
+    print(&summary, versus.as_ref(), as_json)?;
     Ok(Some(if summary.failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -106,13 +107,15 @@ fn draw(sweep: &Sweep, args: &SweepArgs, summary: &Summary) -> anyhow::Result<()
     std::fs::write(file, plot.to_svg()).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn print(summary: &Summary, as_json: bool) -> anyhow::Result<()> {
+fn print(summary: &Summary, versus: Option<&Versus>, as_json: bool) -> anyhow::Result<()> {
     let [csv, parquet] = &summary.files;
     if as_json {
         say!(
             "{}",
             json!({ "version": 1, "rows": summary.rows, "resumed": summary.resumed, "failed": summary.failed,
-                "csv": csv, "parquet": parquet })
+                "csv": csv, "parquet": parquet,
+                "against_best": versus.map(|versus| json!({ "points": versus.shares.len(), "median": versus.median(),
+                    "worse": versus.worse(), "least": versus.shares[0].0 })) })
         )?;
         return Ok(());
     }
@@ -123,5 +126,6 @@ fn print(summary: &Summary, as_json: bool) -> anyhow::Result<()> {
         summary.failed,
         csv.display(),
         parquet.display()
-    )
+    )?;
+    versus.map_or(Ok(()), |versus| say!("{versus}"))
 }

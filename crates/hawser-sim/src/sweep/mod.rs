@@ -17,12 +17,14 @@ mod plan;
 mod plot;
 mod row;
 mod table;
+mod versus;
 
 pub use engine::{Progress, Summary, merge, run};
 pub use plan::{Shard, Sweep, SweepError};
 pub use plot::plot;
 pub use row::{Cell, Row};
 pub use table::{Kind, Table};
+pub use versus::Versus;
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,6 @@
 
 use hawser_netem::report::Spread;
 
-use super::row::Cell;
 use super::table::Table;
 use crate::reproduce::{Axis, JoinedCurve, JoinedPlot, Unit};
 
@@ -27,14 +26,14 @@ pub fn plot(table: &Table, title: &str, axes: &[&str], column: &str) -> Result<J
     let mut curves: Vec<(String, Points)> = Vec::new();
     let mut x_unit = Unit::Count;
     for row in &table.rows {
-        let (Some(value), text) = (number(&row[y]), text(&row[x])) else {
+        let (Some(value), text) = (row[y].number(), row[x].text()) else {
             continue;
         };
         let (at, suffix) = first_number(&text).ok_or_else(|| format!("{first} is {text:?}: no number"))?;
         x_unit = suffix_unit(suffix);
         let name = others
             .iter()
-            .map(|n| self::text(&row[*n]))
+            .map(|n| row[*n].text())
             .collect::<Vec<_>>()
             .join(", ");
         add(&mut curves, name, at, value * scale);
@@ -82,24 +81,6 @@ fn joined((name, mut points): (String, Points)) -> JoinedCurve {
     }
 }
 
-fn number(cell: &Cell) -> Option<f64> {
-    match cell {
-        Cell::Int(value) => Some(*value as f64),
-        Cell::Float(value) => Some(*value),
-        Cell::Null | Cell::Bool(_) | Cell::Text(_) => None,
-    }
-}
-
-fn text(cell: &Cell) -> String {
-    match cell {
-        Cell::Null => String::new(),
-        Cell::Bool(value) => value.to_string(),
-        Cell::Int(value) => value.to_string(),
-        Cell::Float(value) => value.to_string(),
-        Cell::Text(value) => value.clone(),
-    }
-}
-
 /// The first number of a text, and the letters behind it.
 fn first_number(text: &str) -> Option<(f64, &str)> {
     let start = text.find(|c: char| c.is_ascii_digit())?;
@@ -136,6 +117,7 @@ fn unit_of(column: &str) -> (Unit, f64) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::Cell;
     use super::super::table::Kind;
     use super::*;
 

@@ -19,6 +19,28 @@ pub enum Cell {
     Text(String),
 }
 
+impl Cell {
+    /// What a count or a number is.
+    pub(super) fn number(&self) -> Option<f64> {
+        match self {
+            Self::Int(value) => Some(*value as f64),
+            Self::Float(value) => Some(*value),
+            Self::Null | Self::Bool(_) | Self::Text(_) => None,
+        }
+    }
+
+    /// As it stands in a scenario; nothing for null.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Null => String::new(),
+            Self::Bool(value) => value.to_string(),
+            Self::Int(value) => value.to_string(),
+            Self::Float(value) => value.to_string(),
+            Self::Text(value) => value.clone(),
+        }
+    }
+}
+
 /// Named values, in the order of their columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row(pub Vec<(String, Cell)>);
