@@ -343,7 +343,11 @@ impl<B: Copy> Egress<B> {
         let changed = lane.is_some_and(|lane| lane.path.handle_feedback(report, now));
         for (first, count) in report.missing.ranges(report.highest) {
             for counter in first..first + u64::from(count) {
-                self.kept.on_missing(id, counter, now);
+                if self.kept.on_missing(id, counter, now)
+                    && let Some(lane) = self.lane(id)
+                {
+                    lane.path.on_missing(counter, now);
+                }
             }
         }
         let models = || self.lanes.iter().map(|lane| lane.path.model());

@@ -193,6 +193,7 @@ impl<B: Copy> Egress<B> {
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
                 loss: path.loss(),
+                repaired_after: path.repaired_after(),
                 is_growing: path.model().is_growing(),
             });
             self.view_lanes.push(at);

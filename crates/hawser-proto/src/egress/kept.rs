@@ -148,28 +148,28 @@ impl<B: Copy> Kept<B> {
     }
 
     /// A packet of a path has not arrived: it is wanted, unless it is too late or was wanted before.
-    pub(super) fn on_missing(&mut self, path: PathId, counter: u64, now: Instant) {
-        self.want(path, counter, None, now);
+    pub(super) fn on_missing(&mut self, path: PathId, counter: u64, now: Instant) -> bool {
+        self.want(path, counter, None, now)
     }
 
     /// A path has said nothing of a packet for too long: the same, but not again on that path.
     pub(super) fn on_late(&mut self, path: PathId, counter: u64, now: Instant) {
-        self.want(path, counter, Some(path), now);
+        let _ = self.want(path, counter, Some(path), now);
     }
 
-    fn want(&mut self, path: PathId, counter: u64, silent: Option<PathId>, now: Instant) {
+    fn want(&mut self, path: PathId, counter: u64, silent: Option<PathId>, now: Instant) -> bool {
         let is_over = self.over_at(now);
         let Some(records) = self.records.get_mut(&path) else {
-            return;
+            return false;
         };
         let at = records.partition_point(|record| record.counter <= counter);
         let Some(record) = at.checked_sub(1).and_then(|at| records.get_mut(at)) else {
-            return;
+            return false;
         };
         let index = counter - record.counter;
         let is_there = index < u64::from(record.count) && !is_over(record.until);
         if !is_there || record.round >= ROUNDS || record.wanted & 1 << index != 0 {
-            return;
+            return false;
         }
         record.wanted |= 1 << index;
         let mut parcel = record.parcel;
@@ -186,6 +186,7 @@ impl<B: Copy> Kept<B> {
             until: record.until,
             round: record.round + 1,
         });
+        true
     }
 
     /// A path has fallen silent: everything sent on it after `reported` is wanted, for none of it is known to have arrived, and kept for the `time` that the

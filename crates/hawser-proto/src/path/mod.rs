@@ -140,6 +140,8 @@ pub struct Path {
     balance: i64,
     /// Bytes of those that may still come.
     open: u64,
+    /// From sending a packet to the report that it is missing, smoothed; `None` before the first.
+    missed_after: Option<Duration>,
     /// A packet with the mean delay that was among the last reported: what rates and rounds are measured by.
     newest: u64,
     loss: f64,
@@ -185,6 +187,7 @@ impl Path {
             is_forgiven: false,
             balance: 0,
             open: 0,
+            missed_after: None,
             newest: 0,
             loss: 0.0,
             usual_loss: 0.0,
@@ -452,6 +455,21 @@ impl Path {
         };
         self.model.on_sample(&sample, now);
         self.state == State::Suspect && self.enter(State::Active, now)
+    }
+
+    /// A packet is reported missing for the first time.
+    pub fn on_missing(&mut self, counter: u64, now: Instant) {
+        if !self.remembers(counter) {
+            return;
+        }
+        let after = now.since(self.sent(counter).at);
+        self.missed_after = Some(self.missed_after.map_or(after, |known| (known * 7 + after) / 8));
+    }
+
+    /// How long it takes from sending a packet that is lost until its repair is sent.
+    #[must_use]
+    pub fn repaired_after(&self) -> Duration {
+        self.missed_after.unwrap_or(self.model.round_trip())
     }
 
     /// Follows the loss, and returns how many packets this report shows lost.

@@ -14,8 +14,8 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 
 /// Sends on the path that delivers the packet first; the default.
 ///
-/// The arrival over a path is when it may send, plus its delay, plus the packet's time at its rate, and, of a flow that one path could carry, the wait for repairs
-/// of what the path loses. When the earliest path is ready,
+/// The arrival over a path is when it may send, plus its delay, plus the packet's time at its rate, and, of a transfer, the wait for repairs of what the path
+/// loses. When the earliest path is ready,
 /// it is taken. When it is not, the earliest *ready* path is taken only if the faster ones together need longer for the whole backlog than
 /// it needs for one packet; otherwise the queue waits. So a saturating flow uses every path, and a short burst is never
 /// held up by its last packet on a slow one.
@@ -37,20 +37,9 @@ impl EarliestDelivery {
     }
 
     /// How many packets may go over the `slow` path, in vain if 0: as many as the faster paths cannot deliver before it.
-    fn worth(
-        &mut self,
-        slow: &PathView,
-        demand: &Demand,
-        paths: &[PathView],
-        steady: Option<Instant>,
-        now: Instant,
-    ) -> u64 {
-        let limit = in_order(slow, demand, steady, now);
-        let faster = || {
-            paths
-                .iter()
-                .filter(|path| in_order(path, demand, steady, now) < limit)
-        };
+    fn worth(&mut self, slow: &PathView, demand: &Demand, paths: &[PathView], now: Instant) -> u64 {
+        let limit = in_order(slow, demand, now);
+        let faster = || paths.iter().filter(|path| in_order(path, demand, now) < limit);
         let is_growing = faster().any(|path| path.is_growing);
         let rate = faster().fold(0u64, |sum, path| sum.saturating_add(path.promised().as_bps()));
         let first = faster().map(|path| start(path, demand, now) + path.delay).min();
@@ -58,8 +47,15 @@ impl EarliestDelivery {
             // Nothing is faster, or a rate is still to be learnt, which takes packets.
             return u64::MAX;
         };
-        let mut patience = limit.since(first);
         let needs_more = demand.carried.as_bps() >= rate;
+        // A flow that the faster ones might not carry alone takes what is there, repairs and all.
+        let is_bounded = demand.carried.scale(ABLE).as_bps() < rate;
+        let limit = if is_bounded {
+            limit
+        } else {
+            arrival(slow, demand, now)
+        };
+        let mut patience = limit.since(first);
         if demand.sustained && needs_more && !is_growing && patience <= SUSTAINED_SPREAD {
             return u64::MAX;
         }
@@ -84,17 +80,16 @@ impl Scheduler for EarliestDelivery {
 
     fn choose(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
         let ready = || paths.iter().enumerate().filter(|(_, path)| path.is_ready(now));
-        let steady = steady(paths, demand, now);
-        let Some((path, view)) = ready().min_by_key(|(_, path)| in_order(path, demand, steady, now)) else {
+        let Some((path, view)) = ready().min_by_key(|(_, path)| in_order(path, demand, now)) else {
             return wait(paths, now);
         };
-        let worth = self.worth(view, demand, paths, steady, now);
+        let worth = self.worth(view, demand, paths, now);
         if worth == 0 {
             return wait(paths, now);
         }
         let other = ready()
             .filter(|&(index, _)| index != path)
-            .map(|(_, other)| in_order(other, demand, steady, now))
+            .map(|(_, other)| in_order(other, demand, now))
             .min();
         let packets = u64::from(view.run(demand))
             .min(worth)
@@ -123,35 +118,17 @@ fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     start(path, demand, now) + path.delay + path.transmission(u64::from(demand.len))
 }
 
-/// When the packet arrives; over a path that loses, when all before it are there too, if a steadier path could carry the flow alone.
+/// When a packet and all before it are there.
 ///
-/// A flow that its own window bounds gets a window in the time until all of it is there. So it does not take the nearer of two paths when that one nearly always
-/// has something to repair. A flow that needs them all takes each packet where that arrives.
-fn in_order(path: &PathView, demand: &Demand, steady: Option<Instant>, now: Instant) -> Instant {
+/// A transfer that its own window bounds gets a window in the time until all of it is there. So it does not take the nearer of two paths when that one nearly always
+/// has something to repair: a packet waits for the repair of those before it as likely as one of those that go meanwhile is lost.
+fn in_order(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     let arrival = arrival(path, demand, now);
-    let repaired = arrival + repair(path, demand);
-    if steady.is_some_and(|steady| steady < repaired) {
-        repaired
-    } else {
-        arrival
-    }
-}
-
-/// When all up to the packet are there over the path that is best for that, of those that could carry alone what is carried.
-fn steady(paths: &[PathView], demand: &Demand, now: Instant) -> Option<Instant> {
     if !demand.sustained {
-        return None;
+        return arrival;
     }
-    let needed = demand.carried.scale(ABLE);
-    let able = paths.iter().filter(|path| path.promised() >= needed);
-    able.map(|path| arrival(path, demand, now) + repair(path, demand))
-        .min()
-}
-
-/// How long a packet waits for repairs of those before it: a round trip, as likely as one of those under way is lost.
-fn repair(path: &PathView, demand: &Demand) -> Duration {
-    let packets = demand.carried.bytes_in(path.round_trip).0 as f64 / f64::from(demand.len.max(1));
-    path.round_trip.mul_f64((path.loss * packets).min(1.0))
+    let packets = demand.carried.bytes_in(path.repaired_after).0 as f64 / f64::from(demand.len.max(1));
+    arrival + path.repaired_after.mul_f64((path.loss * packets).min(1.0))
 }
 
 /// The run after which another ready path would deliver first; short runs are not cut, they are what offloads live on.
@@ -170,7 +147,7 @@ fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now
 /// all that is carried is what the faster paths could carry alone: such a flow is held back by its own window, which the detour only makes it wait for.
 const SUSTAINED_SPREAD: Duration = Duration::from_millis(80);
 
-/// How much more than is carried a path can carry that could carry it alone, and leave the flow room to grow.
+/// How much more than is carried the faster paths must be able to carry, for the flow to have room to grow there.
 const ABLE: f64 = 1.25;
 
 /// Once waiting, a slow path must be worth it by a quarter of its delivery time more (ECF section 4: beta = 0.25).

@@ -120,6 +120,8 @@ pub struct PathView {
     pub mtu: u16,
     /// Share of packets lost, 0 to 1.
     pub loss: f64,
+    /// From sending a packet that is lost until its repair is sent.
+    pub repaired_after: Duration,
     /// Its capacity is still being found: `rate` is what it was given, and it could carry more.
     pub is_growing: bool,
 }

@@ -132,6 +132,7 @@ impl Plan {
                     round_trip: channel.delay * 2,
                     mtu: self.mtu,
                     loss: channel.loss,
+                    repaired_after: Duration::ZERO,
                     is_growing: false,
                 },
             })
