@@ -153,6 +153,7 @@ fn surplus_round_robin_gives_each_packet_its_channel() {
                 // A turn of the slowest is one packet of full size.
                 mtu: quantum as u16,
                 loss: 0.0,
+                repaired_after: Duration::ZERO,
                 is_growing: false,
             })
             .collect();

@@ -629,6 +629,7 @@ impl Path {
                 self.replies = 0;
                 self.next_probe = now;
                 self.model = Model::new(self.cap, now);
+                self.missed_after = None;
                 self.pmtu.restart(now);
                 self.forgive();
             }

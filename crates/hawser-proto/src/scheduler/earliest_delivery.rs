@@ -234,9 +234,7 @@ mod tests {
     fn a_flow_that_one_path_could_carry_does_not_take_the_nearer_one_that_loses() {
         let mut paths = [open(1, 100, 50), open(2, 100, 40)];
         paths[1].loss = 0.01;
-        for path in &mut paths {
-            path.round_trip = path.delay * 2;
-        }
+        paths[1].repaired_after = Duration::from_millis(80);
         let taken = |mbps, paths: &[PathView]| {
             let demand = Demand {
                 carried: Rate::from_mbps(mbps),
@@ -249,9 +247,20 @@ mod tests {
         };
         assert_eq!(taken(50, &paths), 0, "a packet is lost in most round trips");
         assert_eq!(taken(0, &paths), 1, "little is under way: hardly one is lost");
-        assert_eq!(taken(90, &paths), 1, "the steady path could not carry it all");
         paths[1].loss = 0.0;
         assert_eq!(taken(50, &paths), 1);
+        // What the steady path cannot carry at once waits for it, until it could not carry it all.
+        paths[1].loss = 0.01;
+        paths[0].ready_at = Instant::from_nanos(500_000);
+        let demand = |mbps| Demand {
+            carried: Rate::from_mbps(mbps),
+            ..sustained()
+        };
+        assert!(matches!(choose(&paths, demand(50)), Choice::Wait(_)));
+        assert!(matches!(
+            choose(&paths, demand(110)),
+            Choice::Send { path: 1, .. }
+        ));
     }
 
     #[test]

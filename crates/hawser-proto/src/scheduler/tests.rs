@@ -14,6 +14,7 @@ pub(super) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
         round_trip: Duration::from_millis(2 * delay_ms),
         mtu: 1400,
         loss: 0.0,
+        repaired_after: Duration::ZERO,
         is_growing: false,
     }
 }
@@ -98,6 +99,7 @@ impl Server {
             round_trip: 2 * self.delay + self.free_at.since(now),
             mtu: 1400,
             loss: 0.0,
+            repaired_after: Duration::ZERO,
             is_growing: false,
         }
     }
@@ -191,6 +193,7 @@ fn view() -> impl Strategy<Value = PathView> {
                 round_trip: Duration::from_nanos(round_trip),
                 mtu,
                 loss: (mtu % 11) as f64 / 10.0,
+                repaired_after: Duration::from_nanos(round_trip),
                 is_growing: in_flight % 3 == 0,
             },
         )
