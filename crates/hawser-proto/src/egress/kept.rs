@@ -147,7 +147,7 @@ impl<B: Copy> Kept<B> {
         records.push_back(record);
     }
 
-    /// A packet of a path has not arrived: it is wanted, unless it is too late or was wanted before.
+    /// A packet of a path has not arrived: it is wanted, unless it is too late or was wanted before. Returns whether it is.
     pub(super) fn on_missing(&mut self, path: PathId, counter: u64, now: Instant) -> bool {
         self.want(path, counter, None, now)
     }
