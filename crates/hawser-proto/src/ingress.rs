@@ -309,15 +309,9 @@ impl<T> Ingress<T> {
     /// When [`Self::flush`] is to be called, if no batch comes before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = |receiver: &Receiver| match (receiver.report_due(), receiver.overtaken_at) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let reports = self.receivers.iter().filter_map(due).min();
-        match (reports, self.resequencer.poll_timeout()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let due = |receiver: &Receiver| [receiver.report_due(), receiver.overtaken_at];
+        let due = self.receivers.iter().flat_map(due);
+        due.chain([self.resequencer.poll_timeout()]).flatten().min()
     }
 }
 

@@ -23,4 +23,5 @@ pub mod replay;
 pub mod resequencer;
 pub mod scheduler;
 pub mod session;
+mod smoothed;
 pub mod stitch;

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use hawser_units::{Duration, Instant};
 use hawser_wire::data::Missing;
 
+use crate::smoothed::Smoothed;
+
 /// Reports that name a missing packet.
 const MENTIONS: u8 = 3;
 /// More counters at once are an outage.
@@ -125,13 +127,13 @@ impl Holes {
 
 /// How long a repair takes from the moment when the loss is found, and how many are awaited.
 ///
-/// Source: RFC 6298 section 2 for the estimate. A repair does not say which loss it mends; it is taken for the oldest.
+/// A repair does not say which loss it mends; it is taken for the oldest.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     /// When each loss was found that has not been repaired.
     awaited: VecDeque<Instant>,
-    /// Mean and mean deviation; `None` before the first.
-    smoothed: Option<(Duration, Duration)>,
+    /// `None` before the first.
+    smoothed: Option<Smoothed>,
 }
 
 impl Repairs {
@@ -146,19 +148,12 @@ impl Repairs {
         let Some(found) = self.awaited.pop_front() else {
             return;
         };
-        let sample = now.since(found);
-        self.smoothed = Some(match self.smoothed {
-            None => (sample, sample / 2),
-            Some((mean, deviation)) => {
-                let error = sample.abs_diff(mean);
-                ((mean * 7 + sample) / 8, (deviation * 3 + error) / 4)
-            }
-        });
+        self.smoothed = Some(Smoothed::after(self.smoothed, now.since(found)));
     }
 
     /// How long a repair may take.
     pub(super) fn patience(&self) -> Duration {
-        let Some((mean, deviation)) = self.smoothed else {
+        let Some(Smoothed { mean, deviation }) = self.smoothed else {
             return LONGEST;
         };
         let most = LONGEST_DEVIATING.max(mean + mean / 4).min(LONGEST);

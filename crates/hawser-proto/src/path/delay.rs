@@ -311,9 +311,9 @@ impl Delay {
         let lone = self.lone.get_or_insert(Lone::from(forward));
         lone.add(forward);
         let (amplitude, mean) = (lone.range.swing(), lone.mean);
-        let is_typical = lone.deviation_us() > LONE_JITTER_US;
+        let deviates = lone.deviation_us() > LONE_JITTER_US;
         self.on_swing(amplitude);
-        if is_typical {
+        if deviates {
             // What was less was luck.
             let at_least = |own: i32| if own.wrapping_sub(mean) < 0 { mean } else { own };
             self.least = self

@@ -27,6 +27,8 @@ use hawser_wire::data::Feedback;
 use model::{Model, Pacer, REPORT_DELAY, Sample};
 use pmtu::Pmtu;
 
+use crate::smoothed::Smoothed;
+
 /// How a path stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -141,7 +143,7 @@ pub struct Path {
     /// Bytes of those that may still come.
     open: u64,
     /// From sending a packet to the report that it is missing, smoothed; `None` before the first.
-    missed_after: Option<Duration>,
+    missed_after: Option<Smoothed>,
     /// A packet with the mean delay that was among the last reported: what rates and rounds are measured by.
     newest: u64,
     loss: f64,
@@ -463,13 +465,14 @@ impl Path {
             return;
         }
         let after = now.since(self.sent(counter).at);
-        self.missed_after = Some(self.missed_after.map_or(after, |known| (known * 7 + after) / 8));
+        self.missed_after = Some(Smoothed::after(self.missed_after, after));
     }
 
     /// How long it takes from sending a packet that is lost until its repair is sent.
     #[must_use]
     pub fn repaired_after(&self) -> Duration {
-        self.missed_after.unwrap_or(self.model.round_trip())
+        self.missed_after
+            .map_or(self.model.round_trip(), |known| known.mean)
     }
 
     /// Follows the loss, and returns how many packets this report shows lost.

@@ -31,6 +31,7 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 use super::FULL_PACKET;
 use super::competing::{Competing, Rivals, Seen};
 use super::delay::{Delay, Measured};
+use crate::smoothed::Smoothed;
 
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
 const STARTUP_GAIN: f64 = 2.77;
@@ -170,7 +171,7 @@ pub struct Model {
     bucket_since: Instant,
     delay: Delay,
     /// Smoothed round trip and its variation; `None` before the first.
-    smoothed: Option<(Duration, Duration)>,
+    smoothed: Option<Smoothed>,
     round: Round,
     queued_rounds: u32,
     queued_reports: u32,
@@ -266,7 +267,7 @@ impl Model {
     /// Smoothed round trip (RFC 6298); zero when nothing is known.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
-        self.smoothed.unwrap_or_default().0
+        self.smoothed.map_or(Duration::ZERO, |known| known.mean)
     }
 
     /// The round trip without a queue on the way forward; zero when nothing is known.
@@ -284,10 +285,10 @@ impl Model {
     /// How long a report may take before the path is suspected: two round trips or four deviations, and what reports wait.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        let Some((smoothed, variation)) = self.smoothed else {
+        let Some(Smoothed { mean, deviation }) = self.smoothed else {
             return Duration::from_millis(300);
         };
-        smoothed + (variation * 4).max(smoothed / 2) + Duration::from_millis(30)
+        mean + (deviation * 4).max(mean / 2) + Duration::from_millis(30)
     }
 
     /// The rate to send at; `None` before the first sample.
@@ -416,13 +417,7 @@ impl Model {
 
     /// Takes in a round trip; one of a probe comes without anything else.
     pub fn on_round_trip(&mut self, rtt: Duration) {
-        self.smoothed = Some(match self.smoothed {
-            None => (rtt, rtt / 2),
-            Some((smoothed, variation)) => {
-                let error = smoothed.abs_diff(rtt);
-                ((smoothed * 7 + rtt) / 8, (variation * 3 + error) / 4)
-            }
-        });
+        self.smoothed = Some(Smoothed::after(self.smoothed, rtt));
     }
 
     fn on_rate(&mut self, sample: &Sample, now: Instant) {
@@ -492,8 +487,8 @@ impl Model {
         match &mut self.phase {
             Phase::Startup => {
                 // Where packets overtake each other by much, some count as lost before that is known.
-                let loses = self.round.lost >= STARTUP_LOSS && !self.delay.is_irregular();
-                let loses = loses || self.overflows(sample);
+                let loses =
+                    self.overflows(sample) || (self.round.lost >= STARTUP_LOSS && !self.delay.is_irregular());
                 if queued || loses || self.has_stopped_growing(sample) {
                     self.enter(Phase::Drain);
                 }
