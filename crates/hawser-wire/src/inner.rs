@@ -44,9 +44,10 @@ pub struct Summary {
     pub dscp: u8,
     /// The ECN field.
     pub ecn: Ecn,
-    /// Begins a QUIC connection, or looks like it: UDP with a long header of version 1 or 2.
+    /// Begins a QUIC connection, or looks like it: UDP with a long header of version 1 or 2. The second bit says nothing: a server that knows
+    /// that its client does not mind sends it at random from its first packet on.
     ///
-    /// Source: RFC 9000 section 17.2, RFC 9369 section 3.1.
+    /// Source: RFC 9000 section 17.2, RFC 9369 section 3.1, RFC 9287 section 3.1.
     pub quic_opening: bool,
 }
 
@@ -188,12 +189,15 @@ fn finish(
 }
 
 fn is_quic_long_header(datagram: &[u8]) -> bool {
-    datagram.first_chunk::<5>().is_some_and(|[first, version @ ..]| {
-        first & 0xc0 == 0xc0 && QUIC_VERSIONS.contains(&u32::from_be_bytes(*version))
-    })
+    let Some([first, version @ .., id_len]) = datagram.first_chunk::<6>() else {
+        return false;
+    };
+    first & 0x80 != 0 && QUIC_VERSIONS.contains(&u32::from_be_bytes(*version)) && *id_len <= MAX_QUIC_ID
 }
 
 const QUIC_VERSIONS: [u32; 2] = [1, 0x6b33_43cf];
+/// Bytes of a connection id. Source: RFC 9000 section 17.2.
+const MAX_QUIC_ID: u8 = 20;
 
 /// Sets the ECN field of an IP packet that [`parse`] accepted, and mends the IPv4 header checksum.
 pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
@@ -398,11 +402,13 @@ pub(crate) mod tests {
     fn a_quic_connection_is_known_by_its_first_packet() {
         let opens = |payload: &[u8]| parse(&udp_packet(payload)).expect("valid").quic_opening;
         assert!(opens(&[0xc3, 0, 0, 0, 1, 8]));
-        assert!(opens(&[0xd0, 0x6b, 0x33, 0x43, 0xcf]));
-        assert!(!opens(&[0x43, 0, 0, 0, 1]), "a short header");
-        assert!(!opens(&[0xc3, 0, 0, 0, 0]), "version negotiation");
-        assert!(!opens(&[0xc3, 0, 0, 0]));
-        let tcp = tcp_packet(1, &[0xc3, 0, 0, 0, 1], 0x10);
+        assert!(opens(&[0xd0, 0x6b, 0x33, 0x43, 0xcf, 0]));
+        assert!(opens(&[0x83, 0, 0, 0, 1, 20]), "the second bit is greased");
+        assert!(!opens(&[0x43, 0, 0, 0, 1, 8]), "a short header");
+        assert!(!opens(&[0xc3, 0, 0, 0, 0, 8]), "version negotiation");
+        assert!(!opens(&[0xc3, 0, 0, 0, 1, 21]), "no such connection id");
+        assert!(!opens(&[0xc3, 0, 0, 0, 1]));
+        let tcp = tcp_packet(1, &[0xc3, 0, 0, 0, 1, 8], 0x10);
         assert!(!parse(&tcp).expect("valid").quic_opening);
     }
 
