@@ -90,6 +90,14 @@ struct Lane {
     budget: Option<u64>,
 }
 
+/// The largest inner packets that paths take, in bytes: all of them and any, now and most likely in a round trip.
+struct Sizes {
+    least: u16,
+    most: u16,
+    likely_least: u16,
+    likely_most: u16,
+}
+
 /// Whose turn it is: a flow, and its place among those that wait.
 #[derive(Clone, Copy)]
 struct Turn {
@@ -270,20 +278,22 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// The largest inner packet that any usable path takes, and the largest that all of them take.
-    #[must_use]
-    pub fn mtu_range(&self) -> Option<(u16, u16)> {
-        let sizes = self
-            .lanes
-            .iter()
-            .filter(|lane| matches!(lane.path.state(), State::Active | State::Suspect))
-            .map(|lane| lane.path.mtu());
-        let (most, least) = (sizes.clone().max()?, sizes.min()?);
-        Some((most, least))
+    /// The sizes of inner packets that paths take.
+    fn sizes(&self) -> Option<Sizes> {
+        let paths = || {
+            let paths = self.lanes.iter().map(|lane| &lane.path);
+            paths.filter(|path| matches!(path.state(), State::Active | State::Suspect))
+        };
+        Some(Sizes {
+            least: paths().map(Path::mtu).min()?,
+            most: paths().map(Path::mtu).max()?,
+            likely_least: paths().map(Path::likely_mtu).min()?,
+            likely_most: paths().map(Path::likely_mtu).max()?,
+        })
     }
 
     /// Queues an inner packet; `offload` says how it may be cut. The maximum segment size in a TCP SYN is lowered to what every
-    /// path takes.
+    /// path most likely takes. A packet for which a path's size is still to be known waits the round trip.
     ///
     /// # Errors
     /// [`Refused`]: nothing was queued, the buffer is the caller's.
@@ -296,10 +306,10 @@ impl<B: Copy> Egress<B> {
     ) -> Result<(), Refused> {
         let summary = inner::parse(packet).ok_or(Refused::Malformed)?;
         let mut cut = Segmenter::new(packet, &summary, offload).ok_or(Refused::Malformed)?;
-        if let Some((most, least)) = self.mtu_range() {
-            inner::clamp_mss(packet, &summary, least, !offload.checksum_partial);
-            cut.fit(least);
-            if cut.packet_len() > u32::from(most) {
+        if let Some(sizes) = self.sizes() {
+            inner::clamp_mss(packet, &summary, sizes.likely_least, !offload.checksum_partial);
+            cut.fit(sizes.least);
+            if cut.packet_len() > u32::from(sizes.likely_most) {
                 // A sender believes the size it is told for minutes: it is told when the search has ended, a few round trips after the start.
                 let mut active = self
                     .lanes
@@ -309,7 +319,7 @@ impl<B: Copy> Egress<B> {
                 return Err(if may_rise {
                     Refused::TooSoon
                 } else {
-                    Refused::TooLarge(most)
+                    Refused::TooLarge(sizes.most)
                 });
             }
         }

@@ -88,8 +88,9 @@ impl<B: Copy> Egress<B> {
         let len = run.len_of(run.next) as u32;
         let usable = self.build_views(len, sparse, now);
         if self.views.is_empty() {
-            if usable {
-                // Its size was right when it came in, but the path that took it is gone.
+            let may_fit = self.active().any(|path| u32::from(path.likely_mtu()) >= len);
+            if usable && !may_fit {
+                // Its size was right when it came in, but the path that took it is gone, or takes less than was hoped.
                 self.counters.too_large += u64::from(run.left());
                 self.drop_head(slot, run.left(), now);
                 return Decision::Again;

@@ -41,13 +41,7 @@ fn segment(flags: u8, payload: usize) -> Vec<u8> {
 fn a_bare_acknowledgement_has_no_place_in_its_flow() {
     let start = Instant::from_nanos(1_000_000_000);
     let now = start + Duration::from_millis(150);
-    let mut egress = client(start);
-    let token = egress.lanes[0]
-        .path
-        .poll_probe(start, now)
-        .map_or(0, |probe| probe.token);
-    egress.handle_probe_reply(PathId(0), token, now);
-    assert_eq!(egress.lanes[0].path.state(), State::Active);
+    let mut egress = active(start, now);
     let flags = [
         tcp_flag::ACK,
         tcp_flag::ACK,
@@ -72,6 +66,58 @@ fn a_bare_acknowledgement_has_no_place_in_its_flow() {
         panic!("{sent:?}")
     };
     assert_eq!((second, third), (first + 1, first + 2));
+}
+
+/// An open path that has answered its first probe now, and no more.
+fn active(start: Instant, now: Instant) -> Egress<u32> {
+    let mut egress = client(start);
+    let path = &mut egress.lanes[0].path;
+    let token = path.poll_probe(start, now).map_or(0, |probe| probe.token);
+    egress.handle_probe_reply(PathId(0), token, now);
+    assert_eq!(egress.lanes[0].path.state(), State::Active);
+    egress
+}
+
+fn packets_of(sent: &[Transmit<u32>]) -> usize {
+    let is_packet = |transmit: &&Transmit<u32>| matches!(transmit.body, Body::Packets { .. });
+    sent.iter().filter(is_packet).count()
+}
+
+/// The first packet of a QUIC connection is larger than what every network passes: thrown away, it is sent again a second later.
+#[test]
+fn a_packet_waits_the_round_trip_that_tells_whether_it_fits() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let now = start + Duration::from_millis(150);
+    for passes in [true, false] {
+        let mut egress = active(start, now);
+        let offer = |egress: &mut Egress<u32>, payload| {
+            egress.enqueue(&mut segment(tcp_flag::ACK, payload), Offload::default(), 0, now)
+        };
+        assert_eq!(offer(&mut egress, 1_188), Ok(()));
+        assert_eq!(
+            offer(&mut egress, 1_393),
+            Err(Refused::TooSoon),
+            "larger than the network's own size"
+        );
+        let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now)).collect();
+        assert_eq!(packets_of(&sent), 0);
+        let large = sent.iter().find_map(|transmit| match transmit.body {
+            Body::Probe(probe) if probe.outer_len == 1_500 => Some(probe.token),
+            _ => None,
+        });
+        let token = large.expect("a probe of the network's own size");
+        let mut later = now + Duration::from_millis(40);
+        if passes {
+            egress.handle_probe_reply(PathId(0), token, later);
+        } else {
+            later = later + Duration::from_secs(1);
+            egress.handle_timeout(later);
+        }
+        let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(later)).collect();
+        assert_eq!(packets_of(&sent), usize::from(passes));
+        assert_eq!(egress.counters().too_large, u64::from(!passes));
+        assert_eq!(egress.flows().backlog(), 0);
+    }
 }
 
 #[test]

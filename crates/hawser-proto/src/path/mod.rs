@@ -237,6 +237,12 @@ impl Path {
         !self.pmtu.is_settled()
     }
 
+    /// The largest inner packet that most likely passes, in bytes: [`Self::mtu`], or more while the answer is a round trip away.
+    #[must_use]
+    pub fn likely_mtu(&self) -> u16 {
+        self.pmtu.hoped().unwrap_or(0).max(self.pmtu.inner())
+    }
+
     /// The largest outer IP packet that is known to pass, in bytes.
     #[must_use]
     pub fn outer_mtu(&self) -> u16 {

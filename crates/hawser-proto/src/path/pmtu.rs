@@ -80,6 +80,13 @@ impl Pmtu {
         !self.confirming && (self.known == self.link || self.finished())
     }
 
+    /// The largest inner packet that fits if the network's own size passes, while its first probe is under way.
+    #[must_use]
+    pub fn hoped(&self) -> Option<u16> {
+        let is_first = self.too_large > self.link && self.tries == 0 && !self.is_settled();
+        (is_first && !self.confirming).then(|| self.link.saturating_sub(self.overhead))
+    }
+
     /// Changes the bytes around an inner packet: the path's far address is of another family.
     pub fn set_overhead(&mut self, overhead: u16) {
         self.overhead = overhead;
@@ -264,8 +271,24 @@ mod tests {
         assert_eq!(pmtu.poll(5, PROBE_TIME, Instant::ZERO), 1500);
         pmtu.handle_reply(6, Instant::ZERO);
         assert_eq!(pmtu.outer(), 1280);
+        assert_eq!(pmtu.hoped(), Some(1432));
         pmtu.handle_reply(5, Instant::ZERO);
         assert_eq!(pmtu.inner(), 1432);
         assert!(pmtu.is_settled());
+        assert_eq!(pmtu.hoped(), None);
+    }
+
+    #[test]
+    fn hopes_for_the_link_size_until_its_first_probe_is_overdue() {
+        let mut pmtu = Pmtu::new(1500, 68, Instant::ZERO);
+        assert_eq!(pmtu.hoped(), Some(1432));
+        pmtu.poll(1, PROBE_TIME, Instant::ZERO);
+        assert_eq!(pmtu.hoped(), Some(1432));
+        let overdue = pmtu.due();
+        pmtu.poll(2, PROBE_TIME, overdue);
+        assert_eq!(pmtu.hoped(), None);
+        let now = settle(&mut pmtu, 1400, overdue + PROBE_TIME);
+        pmtu.suspect(now);
+        assert_eq!(pmtu.hoped(), None, "what is confirmed is in use meanwhile");
     }
 }
