@@ -346,6 +346,13 @@ impl<B: Copy> Flows<B> {
         Ok(())
     }
 
+    /// Bytes that go until all that waits in a slot has gone, as flows take turns.
+    #[must_use]
+    pub fn backlog_until(&self, slot: u16) -> u64 {
+        let own = self.get(slot).map_or(0, Flow::backlog);
+        own.saturating_mul(self.waiting() as u64).min(self.backlog)
+    }
+
     /// How many flows wait.
     #[must_use]
     pub fn waiting(&self) -> usize {

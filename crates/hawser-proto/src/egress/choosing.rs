@@ -109,7 +109,7 @@ impl<B: Copy> Egress<B> {
             len,
             packets: run.left(),
             sustained: class == Class::Bulk,
-            backlog,
+            backlog: self.flows.backlog_until(slot),
             carried: self.carried.rate(now),
             layer: run.layer,
         };

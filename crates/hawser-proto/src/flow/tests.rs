@@ -142,6 +142,26 @@ fn backlogged_flows_share_equally_whatever_their_runs() {
 }
 
 #[test]
+fn what_goes_until_a_flow_has_gone_is_what_flows_that_take_turns_send_meanwhile() {
+    let mut flows = flows();
+    for (port, segments) in [(1, 10), (2, 10), (3, 40)] {
+        flows
+            .enqueue(&tcp(port), run(0, segments, BEGIN), u64::MAX, BEGIN)
+            .expect("room");
+    }
+    // The third flow's last thirty packets go when the others have gone.
+    let [first, _, third] = [0, 1, 2].map(|slot| flows.backlog_until(slot));
+    let mut sent = [0; 3];
+    let mut total = 0;
+    while let Some((slot, bytes)) = send(&mut flows, 1, BEGIN) {
+        total += bytes;
+        sent[usize::from(slot)] = total;
+    }
+    assert!(sent[0].abs_diff(first) <= 8 * 1240, "{} {first}", sent[0]);
+    assert_eq!(sent[2], third);
+}
+
+#[test]
 fn a_flow_alone_is_not_held_back_by_its_debt() {
     let mut flows = flows();
     for _ in 0..3 {

@@ -137,7 +137,7 @@ pub struct Demand {
     pub packets: u16,
     /// The flow has shown that it takes all it can get: its throughput counts, not when its next packet arrives.
     pub sustained: bool,
-    /// Bytes waiting in the queue that this scheduler serves, the head included.
+    /// Bytes that go until the last of the flow that waits has gone, the head included: flows take turns.
     pub backlog: u64,
     /// What all paths together have carried of late (UDP payload), smoothed over a tenth of a second.
     pub carried: Rate,
