@@ -40,8 +40,9 @@ const UNQUEUED: u32 = 32;
 
 /// Rounds in a row in which holding back did not shorten the queue that say that others fill it.
 const IN_VAIN: u32 = 3;
-/// A queue that is left of one that yields, and a rate that is left where others take over: beyond what one round differs from the next.
-const YIELDING: f64 = 0.95;
+/// How much shorter a queue that yields becomes in a round, in rounds: holding back by three tenths shortens one's own by three.
+const YIELDING: f64 = 0.1;
+/// A rate that is left where others take over: beyond what one round differs from the next.
 const FALLING: f64 = 0.97;
 /// Losses are unusual at so many times what is lost without a queue, and so many deviations beyond that: few packets are lost by chance in clusters.
 const UNUSUAL: f64 = 3.0;
@@ -54,6 +55,8 @@ const CHANCE: f64 = 2.0;
 pub(super) struct Seen {
     /// The shortest queue, if one stood.
     pub(super) queue: Option<Duration>,
+    /// How long it took.
+    pub(super) round: Duration,
     /// The delivery rate.
     pub(super) rate: Rate,
     /// Bytes in flight at its end.
@@ -84,7 +87,7 @@ impl Rivals {
         match seen.queue {
             None => self.in_vain = 0,
             Some(queue) => {
-                let yields = queue < self.last_queue.mul_f64(YIELDING);
+                let yields = queue + seen.round.mul_f64(YIELDING) < self.last_queue;
                 let falls = seen.rate < self.last_rate.scale(FALLING);
                 self.in_vain += u32::from(seen.holds_back && !yields && falls);
             }
@@ -292,6 +295,7 @@ mod tests {
             let shorter = rate.time_for(Bytes((competing.window as u64).saturating_sub(window)));
             let seen = Seen {
                 queue: Some(Duration::from_millis(100) - shorter.mul_f64(share)),
+                round: round_trip,
                 rate,
                 in_flight: window,
                 holds_back: false,
@@ -299,6 +303,30 @@ mod tests {
             assert!(!competing.is_alone(&seen), "{share}");
         }
         competing.window
+    }
+
+    /// Whether others are noticed while a queue of 60 ms shortens by this share of each round, and the rate by a tenth.
+    fn notices(shortens: f64) -> bool {
+        let mut rivals = Rivals::default();
+        let round = Duration::from_millis(50);
+        (0..8).any(|n: i32| {
+            let queue = Duration::from_millis(60).saturating_sub(round.mul_f64(shortens * f64::from(n)));
+            let seen = Seen {
+                queue: (queue > Duration::ZERO).then_some(queue),
+                round,
+                rate: Rate::from_mbps(20).scale(0.9f64.powi(n)),
+                in_flight: 50_000,
+                holds_back: n > 0,
+            };
+            rivals.on_round(&seen).is_some()
+        })
+    }
+
+    #[test]
+    fn a_queue_that_shortens_by_less_than_was_held_back_is_kept_up_by_others() {
+        assert!(notices(0.0));
+        assert!(notices(0.08), "a little of it was one's own");
+        assert!(!notices(0.3));
     }
 
     #[test]

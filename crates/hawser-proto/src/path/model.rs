@@ -470,6 +470,7 @@ impl Model {
         let holds_back = self.phase == Phase::Drain || self.is_checking;
         let seen = Seen {
             queue: queued.then_some(queue),
+            round: now.since(self.round.since),
             rate: self.round.rate,
             in_flight: sample.in_flight,
             holds_back,
