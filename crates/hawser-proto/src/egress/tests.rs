@@ -110,7 +110,7 @@ fn a_packet_waits_the_round_trip_that_tells_whether_it_fits() {
         if passes {
             egress.handle_probe_reply(PathId(0), token, later);
         } else {
-            later = later + Duration::from_secs(1);
+            later += Duration::from_secs(1);
             egress.handle_timeout(later);
         }
         let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(later)).collect();

@@ -83,8 +83,9 @@ impl Pmtu {
     /// The largest inner packet that fits if the network's own size passes, while its first probe is under way.
     #[must_use]
     pub fn hoped(&self) -> Option<u16> {
-        let is_first = self.too_large > self.link && self.tries == 0 && !self.is_settled();
-        (is_first && !self.confirming).then(|| self.link.saturating_sub(self.overhead))
+        let is_first = self.too_large > self.link && self.tries == 0;
+        (is_first && !self.confirming && self.known < self.link)
+            .then(|| self.link.saturating_sub(self.overhead))
     }
 
     /// Changes the bytes around an inner packet: the path's far address is of another family.
