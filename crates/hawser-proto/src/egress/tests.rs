@@ -102,8 +102,8 @@ fn a_packet_waits_the_round_trip_that_tells_whether_it_fits() {
         let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now)).collect();
         assert_eq!(packets_of(&sent), 0);
         let large = sent.iter().find_map(|transmit| match transmit.body {
-            Body::Probe(probe) if probe.outer_len == 1_500 => Some(probe.token),
-            _ => None,
+            Body::Probe(probe) => (probe.outer_len == 1_500).then_some(probe.token),
+            Body::Packets { .. } | Body::Report(_) | Body::Reply(_) | Body::Parity { .. } => None,
         });
         let token = large.expect("a probe of the network's own size");
         let mut later = now + Duration::from_millis(40);
