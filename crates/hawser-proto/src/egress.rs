@@ -7,6 +7,7 @@
 mod carried;
 mod choosing;
 mod covering;
+mod intake;
 mod kept;
 mod transmit;
 
@@ -14,18 +15,17 @@ use std::collections::VecDeque;
 
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
-use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
 use hawser_wire::layer;
-use hawser_wire::offload::{Offload, Segmenter};
 
 use crate::fec;
-use crate::flow::{Flow, Flows, Refusal, Run};
+use crate::flow::{Flow, Flows};
 use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use carried::Carried;
 use choosing::{Decision, nearest};
 use kept::{Kept, LONGEST_HELD, LONGEST_KEPT, Parcel, keeping_time};
 
+pub use intake::Refused;
 pub use transmit::{Body, Transmit};
 
 /// Bytes of a probe's body: the token.
@@ -42,21 +42,6 @@ const REPAIR_RETRY: Duration = Duration::from_millis(1);
 ///
 /// Source: RFC 9000 section 8.
 const AMPLIFICATION: u64 = 3;
-
-/// Why a packet was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Neither IPv4 nor IPv6, or cut short.
-    Malformed,
-    /// Larger than any path takes; the largest inner packet that fits is given.
-    TooLarge(u16),
-    /// Larger than any path is known to take, while their search for larger sizes goes on.
-    TooSoon,
-    /// Its flow's queue is full.
-    QueueFull,
-    /// There are too many flows.
-    TableFull,
-}
 
 /// What happened in an [`Egress`], by count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,14 +73,6 @@ struct Lane {
     reachable: bool,
     /// Bytes that may still go to an unproven address; `None` once it is proven.
     budget: Option<u64>,
-}
-
-/// The largest inner packets that paths take, in bytes: all of them and any, now and most likely in a round trip.
-struct Sizes {
-    least: u16,
-    most: u16,
-    likely_least: u16,
-    likely_most: u16,
 }
 
 /// Whose turn it is: a flow, and its place among those that wait.
@@ -276,72 +253,6 @@ impl<B: Copy> Egress<B> {
             }
             self.changes.push_back((id, state));
         }
-    }
-
-    /// The sizes of inner packets that paths take.
-    fn sizes(&self) -> Option<Sizes> {
-        let paths = || {
-            let paths = self.lanes.iter().map(|lane| &lane.path);
-            paths.filter(|path| matches!(path.state(), State::Active | State::Suspect))
-        };
-        Some(Sizes {
-            least: paths().map(Path::mtu).min()?,
-            most: paths().map(Path::mtu).max()?,
-            likely_least: paths().map(Path::likely_mtu).min()?,
-            likely_most: paths().map(Path::likely_mtu).max()?,
-        })
-    }
-
-    /// Queues an inner packet; `offload` says how it may be cut. The maximum segment size in a TCP SYN is lowered to what every
-    /// path most likely takes. A packet for which a path's size is still to be known waits the round trip.
-    ///
-    /// # Errors
-    /// [`Refused`]: nothing was queued, the buffer is the caller's.
-    pub fn enqueue(
-        &mut self,
-        packet: &mut [u8],
-        offload: Offload,
-        buffer: B,
-        now: Instant,
-    ) -> Result<(), Refused> {
-        let summary = inner::parse(packet).ok_or(Refused::Malformed)?;
-        let mut cut = Segmenter::new(packet, &summary, offload).ok_or(Refused::Malformed)?;
-        if let Some(sizes) = self.sizes() {
-            inner::clamp_mss(packet, &summary, sizes.likely_least, !offload.checksum_partial);
-            cut.fit(sizes.least);
-            if cut.packet_len() > u32::from(sizes.likely_most) {
-                // A sender believes the size it is told for minutes: it is told when the search has ended, a few round trips after the start.
-                let mut active = self
-                    .lanes
-                    .iter()
-                    .filter(|lane| lane.path.state() == State::Active);
-                let may_rise = active.any(|lane| lane.path.mtu_may_rise());
-                return Err(if may_rise {
-                    Refused::TooSoon
-                } else {
-                    Refused::TooLarge(sizes.most)
-                });
-            }
-        }
-        let run = Run {
-            buffer,
-            cut,
-            next: 0,
-            context: None,
-            checksum_partial: offload.checksum_partial,
-            ecn_capable: summary.ecn != Ecn::NotEct,
-            mark: false,
-            order_free: is_bare_ack(packet, &summary),
-            layer: layer::layer_of(packet, &summary, &self.layer_rules),
-            since: now,
-        };
-        self.used = now;
-        self.flows
-            .enqueue(&summary, run, self.queue_limit(), now)
-            .map_err(|refusal| match refusal {
-                Refusal::QueueFull => Refused::QueueFull,
-                Refusal::TableFull => Refused::TableFull,
-            })
     }
 
     /// Takes in the peer's report on one of our paths. What came by another path than the one it is about is ahead of a report that will: it says
@@ -775,13 +686,6 @@ impl<B: Copy> Egress<B> {
         buffers.extend(self.kept.drain());
         buffers
     }
-}
-
-/// Whether a packet is an acknowledgement and nothing else: the newest one says everything, so it overtakes whatever is held up.
-fn is_bare_ack(packet: &[u8], summary: &Summary) -> bool {
-    summary.key.protocol == protocol::TCP
-        && summary.tcp_flags & !(tcp_flag::ECE | tcp_flag::CWR) == tcp_flag::ACK
-        && packet.len() == usize::from(summary.headers_len)
 }
 
 /// What may go to an address before it is proven: the side that is called on waits to hear from it, the calling side chose it.

@@ -1,6 +1,9 @@
 use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::inner::{self, protocol, tcp_flag};
+use hawser_wire::offload::{Offload, Segmenter};
 
 use super::*;
+use crate::flow::Run;
 
 /// An open path whose first probes are on their way.
 fn client(start: Instant) -> Egress<u32> {

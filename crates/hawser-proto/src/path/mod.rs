@@ -18,16 +18,16 @@
 
 mod competing;
 pub mod delay;
+mod losses;
 pub mod model;
 pub mod pmtu;
 
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::Feedback;
+use losses::Losses;
 use model::{Model, Pacer, REPORT_DELAY, Sample};
 use pmtu::Pmtu;
-
-use crate::smoothed::Smoothed;
 
 /// How a path stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +81,6 @@ const FEW_LONE: u64 = 4 * LONE;
 /// Packets in flight that make a burst, and how long after its end it is probed.
 const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
-/// The packets that loss is smoothed over: those so far, within these bounds.
-const LOSS_FEW: f64 = 64.0;
-const LOSS_MANY: f64 = 256.0;
 /// So many losses in one report are not chance when nothing large came through.
 const DOUBTFUL: u64 = 8;
 
@@ -135,19 +132,11 @@ pub struct Path {
     delivered: u64,
     delivered_us: u32,
     acked_sent_at: Instant,
-    packets_reported: u32,
-    /// What was in flight when the path was forgiven may be among the packets reported next: they are not counted.
-    is_forgiven: bool,
-    /// Packets before `reported` that have neither come nor been counted lost; below zero, those that came after that.
-    balance: i64,
-    /// Bytes of those that may still come.
+    losses: Losses,
+    /// Bytes of the packets before `reported` that may still come.
     open: u64,
-    /// From sending a packet to the report that it is missing, smoothed; `None` before the first.
-    missed_after: Option<Smoothed>,
     /// A packet with the mean delay that was among the last reported: what rates and rounds are measured by.
     newest: u64,
-    loss: f64,
-    usual_loss: f64,
     last_heard: Option<Instant>,
     last_used: Instant,
     replies: u32,
@@ -185,14 +174,9 @@ impl Path {
             delivered: 0,
             delivered_us: 0,
             acked_sent_at: now,
-            packets_reported: 0,
-            is_forgiven: false,
-            balance: 0,
+            losses: Losses::default(),
             open: 0,
-            missed_after: None,
             newest: 0,
-            loss: 0.0,
-            usual_loss: 0.0,
             last_heard: None,
             last_used: now,
             replies: 0,
@@ -240,7 +224,7 @@ impl Path {
     /// The largest inner packet that most likely passes, in bytes: [`Self::mtu`], or more while the answer is a round trip away.
     #[must_use]
     pub fn likely_mtu(&self) -> u16 {
-        self.pmtu.hoped().unwrap_or(0).max(self.pmtu.inner())
+        self.pmtu.hoped().unwrap_or(self.pmtu.inner())
     }
 
     /// The largest outer IP packet that is known to pass, in bytes.
@@ -252,13 +236,13 @@ impl Path {
     /// Share of packets lost, smoothed over some hundred packets.
     #[must_use]
     pub fn loss(&self) -> f64 {
-        self.loss
+        self.losses.share()
     }
 
     /// Share of packets to be reckoned with: [`Self::loss`], or the same over eight times as many packets where that is more. A short calm is chance.
     #[must_use]
     pub fn expected_loss(&self) -> f64 {
-        self.loss.max(self.usual_loss)
+        self.losses.expected()
     }
 
     /// The one-way delay without a queue in microseconds, up to a constant that all paths of a session share (the difference of the two
@@ -421,8 +405,7 @@ impl Path {
         self.last_heard = Some(now);
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
-        let packets = report.packets.wrapping_sub(self.packets_reported);
-        let lost = self.on_loss(report, previous);
+        let (packets, lost) = self.losses.on_report(report, previous);
         self.on_sizes(report.highest, previous, bytes, lost, now);
         self.open = (bytes / u64::from(packets.max(1))).min(1 << 16) * u64::from(report.open);
         // No peer can have received more than was sent: a false report raises no rate beyond that.
@@ -471,38 +454,13 @@ impl Path {
             return;
         }
         let after = now.since(self.sent(counter).at);
-        self.missed_after = Some(Smoothed::after(self.missed_after, after));
+        self.losses.on_missing(after);
     }
 
     /// How long it takes from sending a packet that is lost until its repair is sent.
     #[must_use]
     pub fn repaired_after(&self) -> Duration {
-        self.missed_after
-            .map_or(self.model.round_trip(), |known| known.mean)
-    }
-
-    /// Follows the loss, and returns how many packets this report shows lost.
-    fn on_loss(&mut self, report: &Feedback, previous: Option<u64>) -> u64 {
-        let is_forgiven = std::mem::take(&mut self.is_forgiven);
-        let Some(previous) = previous.filter(|_| !is_forgiven) else {
-            self.packets_reported = report.packets;
-            return 0;
-        };
-        let sent = report.highest - previous;
-        let received = u64::from(report.packets.wrapping_sub(self.packets_reported));
-        self.packets_reported = report.packets;
-        // What is open now was sent before, or comes later than what was sent since: only the balance over time tells a loss.
-        self.balance = self
-            .balance
-            .saturating_add(sent.cast_signed() - received.cast_signed());
-        let lost = (self.balance - i64::from(report.open)).max(0).cast_unsigned();
-        self.balance -= lost.cast_signed();
-        let share = (lost as f64 / sent as f64).min(1.0);
-        // At first the mean of all, so that a loss of one in fifty is known after a hundred packets.
-        let weight = (sent as f64 / f64::from(report.packets).clamp(LOSS_FEW, LOSS_MANY)).min(1.0);
-        self.loss += (share - self.loss) * weight;
-        self.usual_loss += (share - self.usual_loss) * weight / 8.0;
-        lost
+        self.losses.missed_after().unwrap_or(self.model.round_trip())
     }
 
     /// Doubts the packet size when most of what was sent since the previous report is lost, and what is lost was large and what came was small.
@@ -638,7 +596,7 @@ impl Path {
                 self.replies = 0;
                 self.next_probe = now;
                 self.model = Model::new(self.cap, now);
-                self.missed_after = None;
+                self.losses.forget_times();
                 self.pmtu.restart(now);
                 self.forgive();
             }
@@ -666,8 +624,7 @@ impl Path {
         }
         self.delivered_us = 0;
         self.open = 0;
-        self.balance = 0;
-        self.is_forgiven = true;
+        self.losses.forgive();
         self.newest = self.next_counter - 1;
     }
 

@@ -1,0 +1,103 @@
+//! How inner packets come in: what they are, how they are cut, and whether they fit.
+
+use hawser_units::Instant;
+use hawser_wire::inner::{self, Ecn, Summary, protocol, tcp_flag};
+use hawser_wire::layer;
+use hawser_wire::offload::{Offload, Segmenter};
+
+use super::Egress;
+use crate::flow::{Refusal, Run};
+use crate::path::{Path, State};
+
+/// Why a packet was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Neither IPv4 nor IPv6, or cut short.
+    Malformed,
+    /// Larger than any path takes; the largest inner packet that fits is given.
+    TooLarge(u16),
+    /// Larger than any path is known to take, while their search for larger sizes goes on.
+    TooSoon,
+    /// Its flow's queue is full.
+    QueueFull,
+    /// There are too many flows.
+    TableFull,
+}
+
+/// The largest inner packets that paths take, in bytes: all of them and any, now and most likely in a round trip.
+struct Sizes {
+    least: u16,
+    most: u16,
+    likely_least: u16,
+    likely_most: u16,
+}
+
+impl<B: Copy> Egress<B> {
+    /// The sizes of inner packets that paths take.
+    fn sizes(&self) -> Option<Sizes> {
+        let paths = || {
+            let paths = self.lanes.iter().map(|lane| &lane.path);
+            paths.filter(|path| matches!(path.state(), State::Active | State::Suspect))
+        };
+        Some(Sizes {
+            least: paths().map(Path::mtu).min()?,
+            most: paths().map(Path::mtu).max()?,
+            likely_least: paths().map(Path::likely_mtu).min()?,
+            likely_most: paths().map(Path::likely_mtu).max()?,
+        })
+    }
+
+    /// Queues an inner packet; `offload` says how it may be cut. The maximum segment size in a TCP SYN is lowered to what every
+    /// path most likely takes. A packet for which a path's size is still to be known waits the round trip.
+    ///
+    /// # Errors
+    /// [`Refused`]: nothing was queued, the buffer is the caller's.
+    pub fn enqueue(
+        &mut self,
+        packet: &mut [u8],
+        offload: Offload,
+        buffer: B,
+        now: Instant,
+    ) -> Result<(), Refused> {
+        let summary = inner::parse(packet).ok_or(Refused::Malformed)?;
+        let mut cut = Segmenter::new(packet, &summary, offload).ok_or(Refused::Malformed)?;
+        if let Some(sizes) = self.sizes() {
+            inner::clamp_mss(packet, &summary, sizes.likely_least, !offload.checksum_partial);
+            cut.fit(sizes.least);
+            if cut.packet_len() > u32::from(sizes.likely_most) {
+                // A sender believes the size it is told for minutes: it is told when the search has ended, a few round trips after the start.
+                return Err(if self.active().any(Path::mtu_may_rise) {
+                    Refused::TooSoon
+                } else {
+                    Refused::TooLarge(sizes.most)
+                });
+            }
+        }
+        let run = Run {
+            buffer,
+            cut,
+            next: 0,
+            context: None,
+            checksum_partial: offload.checksum_partial,
+            ecn_capable: summary.ecn != Ecn::NotEct,
+            mark: false,
+            order_free: is_bare_ack(packet, &summary),
+            layer: layer::layer_of(packet, &summary, &self.layer_rules),
+            since: now,
+        };
+        self.used = now;
+        self.flows
+            .enqueue(&summary, run, self.queue_limit(), now)
+            .map_err(|refusal| match refusal {
+                Refusal::QueueFull => Refused::QueueFull,
+                Refusal::TableFull => Refused::TableFull,
+            })
+    }
+}
+
+/// Whether a packet is an acknowledgement and nothing else: the newest one says everything, so it overtakes whatever is held up.
+fn is_bare_ack(packet: &[u8], summary: &Summary) -> bool {
+    summary.key.protocol == protocol::TCP
+        && summary.tcp_flags & !(tcp_flag::ECE | tcp_flag::CWR) == tcp_flag::ACK
+        && packet.len() == usize::from(summary.headers_len)
+}
