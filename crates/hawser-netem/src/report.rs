@@ -374,6 +374,12 @@ fn longest<'a>(gaps: impl Iterator<Item = &'a Gap>) -> f64 {
     gaps.map(|gap| gap.length.as_secs_f64() * 1e3).fold(0.0, f64::max)
 }
 
+/// How long before the end of a run of `duration` the last datagram is sent that is asked for: one on its way is not lost.
+#[must_use]
+pub fn settling_time(duration: Duration) -> Duration {
+    (duration / 10).min(Duration::from_secs(1))
+}
+
 /// The share of `sent` that was not received.
 #[must_use]
 pub fn share_lost(sent: u64, received: u64) -> f64 {

@@ -185,7 +185,11 @@ fn datagrams_pings_and_downloads_report_what_the_lab_reports() {
         let Finding::Udp { sent, received, .. } = report.workloads[0] else {
             panic!("{:?}", report.workloads)
         };
-        assert!(sent == 5_000 && received > 4_980, "{via}: {received} of {sent}");
+        assert_eq!(
+            (sent, received),
+            (4_750, 4_750),
+            "{via}: those on their way at the end are not lost"
+        );
         let trips = report.rtt_ms.expect("pings come back");
         assert!((rtt..rtt + 3.0).contains(&trips.p50), "{via}: {trips:?}");
     }

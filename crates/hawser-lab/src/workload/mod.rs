@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, anyhow, bail};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
-use hawser_netem::report::{quantile_ms as quantile, share_lost};
+use hawser_netem::report::{quantile_ms as quantile, settling_time, share_lost};
 use hawser_netem::scenario::{Beside, Via, Workload};
 use hawser_units::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -41,6 +41,8 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 pub(crate) struct Period {
     pub(crate) start: Instant,
     pub(crate) end: Instant,
+    /// Datagrams sent before are asked for at the end.
+    settled: Instant,
     is_stopped: AtomicBool,
 }
 
@@ -49,6 +51,7 @@ impl Period {
         Self {
             start,
             end: start + duration,
+            settled: start + duration - settling_time(duration),
             is_stopped: AtomicBool::new(false),
         }
     }

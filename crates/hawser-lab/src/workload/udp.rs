@@ -6,7 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use anyhow::Context as _;
 use hawser_linux::clock;
 use hawser_netem::scenario::Direction;
-use hawser_units::{Bytes, Duration, Rate};
+use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::{
     Context, Finding, Threads, datagram_socket, is_timeout, quantile, server_address, share_lost, spawn,
@@ -84,7 +84,7 @@ fn send(
     (gap, size): (Duration, Bytes),
 ) -> anyhow::Result<u64> {
     let mut datagram = vec![0; usize::try_from(size.0)?];
-    let mut sent = 0u64;
+    let (mut sent, mut asked_for) = (0u64, 0);
     let mut due = clock::now();
     while !context.period.is_over() {
         let now = clock::now();
@@ -97,9 +97,12 @@ fn send(
         // A full buffer or an unreachable network loses the datagram, as it would for an application.
         let _ = socket.send_to(&datagram, to);
         sent += 1;
+        if now < context.period.settled {
+            asked_for = sent;
+        }
         due += gap;
     }
-    Ok(sent)
+    Ok(asked_for)
 }
 
 /// What a receiver has seen.
@@ -113,8 +116,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts a datagram once; says whether it is new.
-    fn count(&mut self, number: u64, delay: Duration) -> bool {
+    /// Counts a datagram once; says whether it is new. One that is not asked for was sent shortly before the end.
+    fn count(&mut self, number: u64, delay: Duration, is_asked_for: bool) -> bool {
         match self.highest {
             Some(highest) if number < highest => {
                 if !self.late.insert(number) {
@@ -125,7 +128,7 @@ impl Tally {
             Some(highest) if number == highest => return false,
             _ => self.highest = Some(number),
         }
-        self.received += 1;
+        self.received += u64::from(is_asked_for);
         self.delays
             .push(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
         true
@@ -161,14 +164,15 @@ fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::R
                     bytes.copy_from_slice(&buffer[at..at + 8]);
                     u64::from_be_bytes(bytes)
                 };
-                let delay = now.since(hawser_units::Instant::from_nanos(number(8)));
-                if tally.count(number(0), delay) {
+                let sent = Instant::from_nanos(number(8));
+                let is_asked_for = sent < context.period.settled;
+                if tally.count(number(0), now.since(sent), is_asked_for) {
                     context.recorder.record(now, length as u64);
                 }
             }
             Ok(_) => {}
             Err(error) if is_timeout(&error) => {
-                if says_hello && tally.received == 0 {
+                if says_hello && tally.highest.is_none() {
                     // The first one may have been lost.
                     let _ = hello();
                 }
@@ -191,9 +195,9 @@ mod tests {
         let mut tally = Tally::default();
         let fresh: Vec<bool> = [0, 2, 1, 1, 2, 3]
             .iter()
-            .map(|n| tally.count(*n, Duration::from_millis(*n)))
+            .map(|n| tally.count(*n, Duration::from_millis(*n), *n < 3))
             .collect();
         assert_eq!(fresh, [true, true, true, false, false, true]);
-        assert_eq!((tally.received, tally.reordered), (4, 1));
+        assert_eq!((tally.received, tally.reordered), (3, 1));
     }
 }

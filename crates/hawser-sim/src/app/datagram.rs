@@ -45,6 +45,13 @@ impl Cbr {
     pub fn sent(&self) -> u64 {
         self.sent
     }
+
+    /// Datagrams that were to be sent before a time.
+    #[must_use]
+    pub fn sent_before(&self, time: Instant) -> u64 {
+        let since = self.due.since(time).as_nanos() / self.gap.as_nanos().max(1);
+        self.sent - u64::try_from(since).unwrap_or(u64::MAX).min(self.sent)
+    }
 }
 
 impl Application for Cbr {
@@ -182,5 +189,21 @@ impl Application for DatagramSink {
 
     fn poll_timeout(&self) -> Option<Instant> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_counted_by_when_they_were_to_be_sent() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut source = Cbr::new(Rate::from_bps(80_000), 200, (at(0), at(1_000)));
+        for ms in 0..1_000 {
+            while source.poll_transmit(at(ms)).is_some() {}
+        }
+        let before = [0, 1, 20, 21, 980, 981, 2_000].map(|ms| source.sent_before(at(ms)));
+        assert_eq!((source.sent(), before), (50, [0, 1, 1, 2, 49, 50, 50]));
     }
 }

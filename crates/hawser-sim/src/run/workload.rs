@@ -1,6 +1,8 @@
 //! The workloads of a scenario as applications.
 
-use hawser_netem::report::{BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, quantile_ms, share_lost};
+use hawser_netem::report::{
+    BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, quantile_ms, settling_time, share_lost,
+};
 use hawser_netem::scenario::{Beside, Direction, Scenario, Via, Workload};
 use hawser_units::Instant;
 
@@ -23,6 +25,8 @@ pub(super) struct Running {
     /// Source and sink of each conversation.
     conversations: Vec<(Place, Place)>,
     end: Instant,
+    /// Datagrams sent before are asked for at the end.
+    settled: Instant,
 }
 
 type Place = (NodeId, SocketId);
@@ -58,6 +62,7 @@ pub(super) fn start(
             ways: world.ways_of(scenario, index)?,
             conversations: Vec::new(),
             end,
+            settled: end - settling_time(scenario.duration),
         };
         let count = match workload {
             Workload::Tcp { streams, .. } | Workload::Quic { streams, .. } => *streams,
@@ -120,7 +125,7 @@ impl Running {
                     world,
                     flow,
                     *direction,
-                    (Box::new(source), Box::new(DatagramSink::default())),
+                    (Box::new(source), Box::new(DatagramSink::keeping_arrivals())),
                 );
             }
             Workload::Video {
@@ -305,11 +310,12 @@ impl Running {
                     .map_or(0, |meter| meter.total().saturating_sub(HTTP_HEADER).min(size.0)),
             },
             Workload::Udp { .. } => {
-                let sent = at::<Cbr>(world, source).map_or(0, Cbr::sent);
+                let sent = at::<Cbr>(world, source).map_or(0, |source| source.sent_before(self.settled));
                 let sink = at::<DatagramSink>(world, sink);
                 let mut delays = sink.map_or(Vec::new(), |sink| sink.delays().to_vec());
                 delays.sort_unstable();
-                let received = sink.map_or(0, DatagramSink::received);
+                let arrivals = sink.map_or(&[][..], DatagramSink::arrivals);
+                let received = arrivals.iter().filter(|(number, _)| *number < sent).count() as u64;
                 Finding::Udp {
                     sent,
                     received,
