@@ -150,12 +150,17 @@ pub struct Codel {
 }
 
 impl Codel {
+    /// The queue is as it should be: whatever comes next, it is given an interval.
+    fn pardon(&mut self) {
+        self.above_since = None;
+        self.dropping = false;
+    }
+
     /// Whether to drop or mark a packet that waited for `sojourn`; the interval is 100 ms and `target`.
     pub fn on_dequeue(&mut self, sojourn: Duration, target: Duration, now: Instant) -> bool {
         let interval = INTERVAL + target;
         if sojourn < target {
-            self.above_since = None;
-            self.dropping = false;
+            self.pardon();
             return false;
         }
         let since = *self.above_since.get_or_insert(now);
@@ -389,7 +394,7 @@ impl<B: Copy> Flows<B> {
         }
         // The last packet of a queue is never dropped: nothing behind it would tell the sender.
         if is_spared || flow.backlog <= u64::from(run.cut.packet_len()) {
-            flow.codel.above_since = None;
+            flow.codel.pardon();
             return (None, false);
         }
         if !flow.codel.on_dequeue(now.since(run.since), target, now) {

@@ -51,15 +51,12 @@ impl<B: Copy> Egress<B> {
     /// Units: bytes.
     fn spared(&self, target: Duration, now: Instant) -> u64 {
         let rate = |path: &Path| {
-            let peak = path.model().peak_rate().as_bps();
             let carries = if path.state() == State::Active {
                 path.model().rate().as_bps()
-            } else if path.has_just_fallen_silent(now) {
-                0
             } else {
-                return 0;
+                0
             };
-            2 * peak - carries
+            (2 * path.recent_peak(now).as_bps()).saturating_sub(carries)
         };
         let rate = self.lanes.iter().map(|lane| rate(&lane.path)).sum();
         Rate::from_bps(rate).bytes_in(target).0

@@ -271,6 +271,26 @@ fn one_interval_above_the_target_is_allowed() {
 }
 
 #[test]
+fn a_queue_that_was_spared_is_given_an_interval_again() {
+    let mut flows = flows();
+    for _ in 0..200 {
+        flows
+            .enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+    }
+    let mut drops = |from: u32, to: u32, is_spared| {
+        let at = |step| BEGIN + TARGET + MS * step;
+        (from..to)
+            .filter(|step| flows.police(0, TARGET, is_spared, at(*step)).1)
+            .count()
+    };
+    assert!(drops(0, 500, false) > 2);
+    assert_eq!(drops(500, 2_000, true), 0);
+    assert_eq!(drops(2_000, 2_100, false), 0);
+    assert_eq!(drops(2_100, 2_150, false), 1, "one after the other");
+}
+
+#[test]
 fn the_last_packet_of_a_queue_is_never_dropped() {
     let mut flows = flows();
     flows

@@ -123,6 +123,8 @@ pub struct Path {
     pacer: Pacer,
     pmtu: Pmtu,
     cap: Option<Rate>,
+    /// The highest rate before it died.
+    peak_before: Rate,
     ring: Vec<Sent>,
     next_counter: u64,
     cumulative: u64,
@@ -165,6 +167,7 @@ impl Path {
             pacer: Pacer::default(),
             pmtu: Pmtu::new(config.mtu, config.overhead, now),
             cap: config.cap,
+            peak_before: Rate::ZERO,
             ring: vec![Sent::default(); 64],
             next_counter: 1,
             cumulative: 0,
@@ -197,10 +200,13 @@ impl Path {
         self.state
     }
 
-    /// Whether it carried packets until a moment ago: it may be back at once.
+    /// The highest rate of late: also of a path that has just fallen silent and may be back at once, and what one carried that has just come back.
     #[must_use]
-    pub fn has_just_fallen_silent(&self, now: Instant) -> bool {
-        matches!(self.state, State::Suspect | State::Dead) && now.since(self.since) < MAY_BE_BACK
+    pub fn recent_peak(&self, now: Instant) -> Rate {
+        let is_recent = now.since(self.since) < MAY_BE_BACK;
+        let counts = |does: bool, rate| if does { rate } else { Rate::ZERO };
+        counts(self.state == State::Active || is_recent, self.model.peak_rate())
+            .max(counts(is_recent, self.peak_before))
     }
 
     /// Its rate and delay.
@@ -595,6 +601,7 @@ impl Path {
             State::Validating => {
                 self.replies = 0;
                 self.next_probe = now;
+                self.peak_before = self.model.peak_rate();
                 self.model = Model::new(self.cap, now);
                 self.losses.forget_times();
                 self.pmtu.restart(now);

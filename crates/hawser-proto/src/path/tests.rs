@@ -238,11 +238,20 @@ fn a_returned_path_knows_nothing_of_its_rate() {
     }
     assert_eq!(driven.path.state(), State::Dead);
     assert_eq!(driven.path.in_flight(), 0, "what it swallowed is not waited for");
+    let peak_in = |path: &Path, time| path.recent_peak(driven.now + time);
+    assert!(
+        peak_in(&driven.path, MS) > Rate::from_mbps(5),
+        "it may be back at once"
+    );
+    assert_eq!(peak_in(&driven.path, MAY_BE_BACK), Rate::ZERO);
     for _ in 0..4 {
         apply(&mut driven, Input::Reply);
     }
     assert_eq!(driven.path.state(), State::Active);
     assert_eq!(driven.path.model().rate(), Rate::ZERO);
+    let peak_in = |time| driven.path.recent_peak(driven.now + time);
+    assert!(peak_in(MS) > Rate::from_mbps(5), "it is back");
+    assert_eq!(peak_in(MAY_BE_BACK), Rate::ZERO, "but carries nothing");
 }
 
 #[test]
