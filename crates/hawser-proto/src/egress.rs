@@ -34,10 +34,13 @@ pub const PROBE_LEN: usize = 8;
 const SPARSE: u64 = 3_000;
 /// Faster sessions keep nothing for repair: what leaves the processor's caches costs more than a rare loss. Units: bit/s.
 const KEEPS_BELOW: u64 = 1_000_000_000;
-/// So many packets are sent again whatever the windows say: losses by chance.
+/// So many packets are sent again in so long a time whatever the windows say: losses by chance.
 const FEW_REPAIRS: usize = 32;
+const FEW_REPAIRS_IN: Duration = Duration::from_millis(100);
 /// When packets to be sent again are looked at again, at the soonest.
 const REPAIR_RETRY: Duration = Duration::from_millis(1);
+/// A path that has brought nothing for so long may be about to fall silent. Units: microseconds.
+const QUIET_US: u32 = 20_000;
 /// An unproven address gets no more than this many times what it sent.
 ///
 /// Source: RFC 9000 section 8.
@@ -124,8 +127,9 @@ pub struct Egress<B> {
     wait: Instant,
     /// When packets to be sent again may go; far away when none waits.
     repair_wait: Instant,
-    /// Packets sent again beyond a path's window since one had room.
+    /// Packets sent again beyond a path's window, and since when they are counted.
     hasty: usize,
+    hasty_since: Instant,
     fec: fec::Encoder,
     /// The symbol of the parity packet that was handed out last.
     symbol: Vec<u8>,
@@ -159,6 +163,7 @@ impl<B: Copy> Egress<B> {
             wait: Instant::FAR_FUTURE,
             repair_wait: Instant::FAR_FUTURE,
             hasty: 0,
+            hasty_since: now,
             fec: fec::Encoder::default(),
             symbol: Vec::new(),
             parity_wait: Instant::ZERO,
@@ -256,12 +261,22 @@ impl<B: Copy> Egress<B> {
     }
 
     /// Takes in the peer's report on one of our paths. What came by another path than the one it is about is ahead of a report that will: it says
-    /// what is missing, and nothing of delays.
+    /// what is missing and for how long nothing has come, and nothing of delays.
     pub fn handle_feedback(&mut self, came_by: PathId, report: &Feedback, now: Instant) {
         let id = report.path;
         self.peer_takes_parity |= report.takes_parity;
-        let lane = self.lane(id).filter(|_| came_by == id);
-        let changed = lane.is_some_and(|lane| lane.path.handle_feedback(report, now));
+        let mut changed = false;
+        if let Some(lane) = self.lane(id) {
+            let mut late = 0..0;
+            if came_by == id {
+                changed = lane.path.handle_feedback(report, now);
+            } else {
+                late = lane.path.handle_silence(report);
+            }
+            for counter in late {
+                self.kept.on_late(id, counter, now);
+            }
+        }
         for (first, count) in report.missing.ranges(report.highest) {
             for counter in first..first + u64::from(count) {
                 if self.kept.on_missing(id, counter, now)
@@ -273,7 +288,8 @@ impl<B: Copy> Egress<B> {
         }
         let models = || self.lanes.iter().map(|lane| lane.path.model());
         let rate: u64 = models().map(|model| model.rate().as_bps()).sum();
-        let longest = models().map(keeping_time).max().unwrap_or_default();
+        let paths = || self.lanes.iter().map(|lane| &lane.path);
+        let longest = paths().map(keeping_time).max().unwrap_or_default();
         self.keeping = (rate < KEEPS_BELOW).then_some(longest);
         self.note(id, changed);
     }
@@ -291,18 +307,31 @@ impl<B: Copy> Egress<B> {
         self.push_urgent(id, Body::Reply(token));
     }
 
-    /// Sends a report of the receiving half on its path, and on the fastest one too if that is another and packets are missing: what waits
-    /// for them waits the shorter.
+    /// Sends a report of the receiving half on its path, and on the fastest of the others too if packets are missing and that is faster, or the path brings
+    /// nothing at the moment: what waits for them waits the shorter.
     pub fn send_report(&mut self, report: Feedback) {
         self.push_urgent(report.path, Body::Report(report));
-        let fastest = self.fastest().filter(|fastest| *fastest != report.path);
-        if let Some(fastest) = fastest.filter(|_| !report.missing.is_empty()) {
-            self.push_urgent(fastest, Body::Report(report));
+        let is_quiet = report.hold_us >= QUIET_US;
+        if !report.missing.is_empty() && (is_quiet || self.fastest(None) != Some(report.path)) {
+            // Its quiet is not more than its delays explain.
+            self.push_by_another(Feedback { hold_us: 0, ..report });
         }
     }
 
-    fn fastest(&self) -> Option<PathId> {
-        nearest(self.active()).map(|(path, _)| path.id)
+    /// Sends a report of the receiving half on a path that has fallen silent, on it and on the fastest of the others.
+    pub fn send_silence(&mut self, report: Feedback) {
+        self.push_urgent(report.path, Body::Report(report));
+        self.push_by_another(report);
+    }
+
+    fn push_by_another(&mut self, report: Feedback) {
+        if let Some(other) = self.fastest(Some(report.path)) {
+            self.push_urgent(other, Body::Report(report));
+        }
+    }
+
+    fn fastest(&self, but: Option<PathId>) -> Option<PathId> {
+        nearest(self.active().filter(|path| Some(path.id) != but)).map(|(path, _)| path.id)
     }
 
     /// The paths that carry packets.
@@ -365,6 +394,9 @@ impl<B: Copy> Egress<B> {
     /// path's; the contents of a path that died keep to them.
     fn poll_repair(&mut self, now: Instant) -> Option<Transmit<B>> {
         self.repair_wait = Instant::FAR_FUTURE;
+        if now.since(self.hasty_since) >= FEW_REPAIRS_IN {
+            (self.hasty, self.hasty_since) = (0, now);
+        }
         let is_few = self.kept.wanted() <= FEW_REPAIRS && self.hasty < FEW_REPAIRS;
         let wanted = self.kept.next(now)?;
         let Parcel {
@@ -387,13 +419,10 @@ impl<B: Copy> Egress<B> {
             self.kept.put_back(wanted);
             return None;
         };
-        self.hasty = if self.views[best].is_ready(now) {
-            0
-        } else {
-            self.hasty + 1
-        };
         let path = &mut self.lanes[self.view_lanes[best]].path;
-        let counter = path.on_sent((len + FRAMING) as u64, true, now);
+        let bytes = (len + FRAMING) as u64;
+        self.hasty += usize::from(path.credit(bytes, now) < bytes);
+        let counter = path.on_sent(bytes, true, now);
         let path = path.id;
         self.kept.keep_again(path, counter, &wanted);
         self.counters.repaired += 1;
@@ -630,8 +659,8 @@ impl<B: Copy> Egress<B> {
             let path = &self.lanes[at].path;
             let (id, state) = (path.id, path.state());
             if state == State::Suspect {
-                let time = keeping_time(path.model()) + self.time_for(path.in_flight());
-                self.kept.on_silence(id, path.reported(), time, now);
+                let time = keeping_time(path) + self.time_for(path.in_flight());
+                self.kept.on_silence(id, path.heard_of(), time, now);
             }
             self.changes.push_back((id, state));
         }

@@ -34,11 +34,19 @@ const REPORT_URGENT: Duration = Duration::from_millis(1);
 /// Source: RFC 9000 section 13.2.1, `max_ack_delay`.
 const REPORT_DELAY: Duration = Duration::from_millis(25);
 
+/// Between reports of a silent path, and how long it is told of: by then its sender has noticed by itself.
+const SILENCE_INTERVAL: Duration = Duration::from_millis(10);
+const SILENCE_FOR: Duration = Duration::from_millis(500);
+/// Reports of so long before the last packet may be lost with those behind it: a round trip on most networks.
+const SWALLOWED: Duration = Duration::from_millis(100);
+
 /// What the receiving half tells the sending half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Send this report.
     Report(Feedback),
+    /// Send this report by another path as well: its own brings nothing any more, and packets wait for it.
+    Silence(Feedback),
     /// The peer reports on our sending; it came by this path.
     Feedback(PathId, Feedback),
     /// The peer probes the path; the token is to be sent back.
@@ -69,6 +77,9 @@ struct Receiver {
     urgent: bool,
     /// When the oldest packet that was jumped over is lost, if nothing comes.
     overtaken_at: Option<Instant>,
+    /// When its silence is to be told of, if nothing comes.
+    silent_at: Option<Instant>,
+    is_silent: bool,
 }
 
 /// Whether a packet came on from the newest place on its path.
@@ -128,6 +139,8 @@ impl<T> Ingress<T> {
             backed: true,
             urgent: false,
             overtaken_at: None,
+            silent_at: None,
+            is_silent: false,
         });
     }
 
@@ -289,9 +302,23 @@ impl<T> Ingress<T> {
             .map(|until| (until, self.repairs.patience()));
         self.resequencer.expect_repairs(repairs);
         self.resequencer.handle_timeout(heard, out);
+        let has_others = self.receivers.len() > 1;
         for receiver in &mut self.receivers {
+            let silent_at = self.resequencer.silent_at(receiver.id);
+            let silent_at = silent_at.filter(|_| has_others && now.since(receiver.received_at) < SILENCE_FOR);
+            receiver.silent_at = silent_at.map(|at| at.max(receiver.last_report + SILENCE_INTERVAL));
+            let is_silent = silent_at.is_some_and(|at| at <= now);
+            if is_silent && !receiver.is_silent {
+                receiver.holes.mention_again(receiver.received_at - SWALLOWED);
+            }
+            receiver.is_silent = is_silent;
             if receiver.report_due().is_some_and(|due| due <= now) {
-                self.events.push_back(Event::Report(receiver.report(now)));
+                let report = receiver.report(now);
+                self.events.push_back(if is_silent {
+                    Event::Silence(report)
+                } else {
+                    Event::Report(report)
+                });
             }
         }
     }
@@ -355,7 +382,7 @@ impl Receiver {
         if self.urgent {
             return Some(self.last_report + REPORT_URGENT);
         }
-        match self.unreported {
+        let usual = match self.unreported {
             0 => None,
             REPORT_PACKETS.. => Some(Instant::ZERO),
             REPORT_FEW.. => {
@@ -367,7 +394,8 @@ impl Receiver {
                 Some((self.last_report + interval).max(self.unreported_since))
             }
             _ => Some(self.unreported_since + REPORT_DELAY),
-        }
+        };
+        [usual, self.silent_at].into_iter().flatten().min()
     }
 
     fn report(&mut self, now: Instant) -> Feedback {

@@ -114,6 +114,19 @@ fn an_outage_shows_in_gaps_and_series() {
     }
 }
 
+#[test]
+fn what_a_dead_network_swallowed_comes_over_a_tenth_as_fast_a_one_at_once() {
+    let event = "[[event]]\nat = \"8s\"\nnetwork = \"a\"\nset = \"blackhole\"\n";
+    let near = [
+        "network.0.down.rate=100mbit",
+        "network.0.down.delay=20ms",
+        "network.0.up.delay=20ms",
+    ];
+    let report = report(&format!("{TWO}{TCP}{event}"), &near);
+    let gap = report.longest_gap_after_events_ms.expect("there is an event");
+    assert!(gap < 120.0, "{gap}");
+}
+
 /// The median goodput of a download over five seeds.
 fn median(via: &str, fields: &[&str]) -> f64 {
     let goodput = |seed: u64| {

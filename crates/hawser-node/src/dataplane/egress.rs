@@ -519,6 +519,7 @@ impl Sender {
         };
         self.with(name, |session| match relay {
             Relay::Machine(ingress::Event::Report(report)) => session.egress.send_report(report),
+            Relay::Machine(ingress::Event::Silence(report)) => session.egress.send_silence(report),
             Relay::Machine(ingress::Event::Feedback(path, report)) => {
                 session.egress.handle_feedback(path, &report, at);
             }

@@ -18,7 +18,7 @@ use hawser_wire::compression::Form;
 use hawser_wire::data::Class;
 
 use crate::flow::Run;
-use crate::path::model::Model;
+use crate::path::Path;
 
 /// Buffers kept at once, unless the driver says otherwise: 64 MB where each holds 64 KB.
 const BUFFERS: usize = 1024;
@@ -266,9 +266,11 @@ impl<B: Copy> Kept<B> {
 
 /// How long what was sent on a path is kept: two losses found and repaired, and the time of reports; or until a lone packet is late, after which
 /// nothing was sent that would show it missing.
-pub(super) fn keeping_time(model: &Model) -> Duration {
-    let repaired = model.round_trip() * 3 + Duration::from_millis(40);
-    let late = model.patience() + model.round_trip();
+pub(super) fn keeping_time(path: &Path) -> Duration {
+    let round_trip = path.model().round_trip();
+    let found = (round_trip + Duration::from_millis(20)).max(path.repaired_after());
+    let repaired = found * 2 + round_trip;
+    let late = path.model().patience() + round_trip;
     repaired.max(late).clamp(Duration::from_millis(100), LONGEST_KEPT)
 }
 

@@ -98,6 +98,18 @@ impl Holes {
         u16::try_from(open).unwrap_or(u16::MAX)
     }
 
+    /// Losses opened since a time are named anew: the reports that named them are lost.
+    pub(super) fn mention_again(&mut self, since: Instant) {
+        for hole in self
+            .holes
+            .iter_mut()
+            .rev()
+            .take_while(|hole| hole.opened >= since)
+        {
+            hole.mentions = 0;
+        }
+    }
+
     /// What a report is to name.
     pub(super) fn mention(&mut self, highest: u64) -> Missing {
         let mut missing = Missing::default();

@@ -29,6 +29,17 @@ fn take(
     body: &[u8],
     now: Instant,
 ) -> (Freshness, Option<u32>, Vec<u32>) {
+    take_by(PATH, ingress, counter, inner, body, now)
+}
+
+fn take_by(
+    path: PathId,
+    ingress: &mut Ingress<u32>,
+    counter: u64,
+    inner: Inner,
+    body: &[u8],
+    now: Instant,
+) -> (Freshness, Option<u32>, Vec<u32>) {
     let packet = Authentic {
         outer: Outer {
             epoch: 0,
@@ -42,7 +53,7 @@ fn take(
         item: counter as u32,
     };
     let mut out = Vec::new();
-    let (freshness, back) = ingress.handle_packet(PATH, packet, now, &mut out);
+    let (freshness, back) = ingress.handle_packet(path, packet, now, &mut out);
     (freshness, back, out)
 }
 
@@ -272,4 +283,56 @@ fn a_packet_that_was_jumped_over_is_named_though_the_path_brings_nothing_more() 
     }
     assert!(is_named, "not named by {:?}", now.since(BEGIN));
     assert!(now > BEGIN + 36 * MS, "too early: {:?}", now.since(BEGIN));
+}
+
+/// Two paths in use, of which the first brings nothing any more after 60 ms; when its reports go by another path, since then.
+fn told_of_silence(is_waited_for: bool) -> Vec<Duration> {
+    let mut ingress = ingress();
+    let other = PathId(4);
+    ingress.open_path(other, BEGIN);
+    let quiet_from = BEGIN + 60 * MS;
+    let mut told = Vec::new();
+    for ms in 1..=900 {
+        let now = BEGIN + MS * ms;
+        let mut arrive = |path, counter: u64, place: u64| {
+            let inner = Inner {
+                sent_us: ms * 1_000,
+                class: Class::Bulk,
+                ..inner(Kind::Packet, place, false)
+            };
+            let _ = take_by(path, &mut ingress, counter, inner, &[], now);
+        };
+        if now <= quiet_from {
+            arrive(PATH, u64::from(ms), u64::from(ms) * 2 - 1);
+        }
+        let place = if is_waited_for {
+            u64::from(ms) * 2
+        } else {
+            (u64::from(ms) * 2).min(120 + u64::from(ms.saturating_sub(60)))
+        };
+        arrive(other, u64::from(ms), place);
+        for event in flush(&mut ingress, now) {
+            if let Event::Silence(report) = event {
+                assert_eq!((report.path, report.highest), (PATH, 60));
+                assert_eq!(
+                    Duration::from_micros(u64::from(report.hold_us)),
+                    now.since(quiet_from)
+                );
+                told.push(now.since(quiet_from));
+            }
+        }
+    }
+    told
+}
+
+#[test]
+fn a_silent_path_is_reported_on_by_another_while_packets_wait_for_it() {
+    let told = told_of_silence(true);
+    let [first, second, .., last] = told[..] else {
+        panic!("{told:?}")
+    };
+    assert!(first >= 20 * MS && first < 30 * MS, "{first:?}");
+    assert!(second - first >= SILENCE_INTERVAL, "{told:?}");
+    assert!(last <= SILENCE_FOR, "{last:?}");
+    assert_eq!(told_of_silence(false), [], "nothing waits");
 }

@@ -251,7 +251,7 @@ impl Competing {
                 held_back,
                 held: Some((held, rate)),
                 ..
-            }) => {
+            }) if rate != Rate::ZERO => {
                 let queue = queue.min(held);
                 let own = rate.time_for(held_back);
                 let share = expected.saturating_sub(queue).as_secs_f64() / own.as_secs_f64();
@@ -272,7 +272,8 @@ impl Competing {
                     held: None,
                 });
             }
-            None => {}
+            // Nothing was delivered while holding back: that says nothing.
+            Some(_) | None => {}
         }
         self.unqueued >= UNQUEUED
     }
@@ -327,6 +328,27 @@ mod tests {
         assert!(notices(0.0));
         assert!(notices(0.08), "a little of it was one's own");
         assert!(!notices(0.3));
+    }
+
+    #[test]
+    fn a_look_during_which_nothing_came_says_nothing() {
+        let mut competing = Competing::new(200_000, Instant::ZERO);
+        let mut seen = Seen {
+            queue: Some(Duration::from_millis(100)),
+            round: Duration::from_millis(50),
+            rate: Rate::from_mbps(10),
+            in_flight: 200_000,
+            holds_back: false,
+        };
+        for _ in 0..LOOK_AFTER {
+            assert!(!competing.is_alone(&seen));
+        }
+        assert!(competing.window() < 200_000, "it looks");
+        seen.rate = Rate::ZERO;
+        for _ in 0..2 {
+            assert!(!competing.is_alone(&seen));
+        }
+        assert_eq!((competing.window(), competing.share), (200_000, FAIR));
     }
 
     #[test]

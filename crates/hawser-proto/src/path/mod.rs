@@ -106,6 +106,9 @@ struct Sent {
     is_lone: bool,
 }
 
+/// Packets wait so long for others of their batch, on both sides.
+const BATCHES: Duration = Duration::from_millis(10);
+
 /// A shadow, a hand-over, a restart of a radio.
 const MAY_BE_BACK: Duration = Duration::from_secs(3);
 
@@ -149,6 +152,8 @@ pub struct Path {
     tail_probed: u64,
     /// Packets before are known to be late.
     late: u64,
+    /// The newest packet that is known to have arrived, also from reports that came by another path.
+    heard_of: u64,
     eliciting_at: Instant,
     tokens: [(u64, Instant); 8],
     next_token: u64,
@@ -188,6 +193,7 @@ impl Path {
             next_probe: now,
             tail_probed: 0,
             late: 0,
+            heard_of: 0,
             eliciting_at: now,
             tokens: [(0, now); 8],
             next_token: seed | 1,
@@ -277,6 +283,12 @@ impl Path {
     #[must_use]
     pub fn reported(&self) -> u64 {
         self.reported.unwrap_or(0)
+    }
+
+    /// The newest counter reported, also by another path.
+    #[must_use]
+    pub fn heard_of(&self) -> u64 {
+        self.reported().max(self.heard_of)
     }
 
     /// UDP payload bytes sent and reported received, in all.
@@ -526,7 +538,7 @@ impl Path {
     /// The packets, by counter, that have become later than the path's delays explain, each once. The path may go on reporting others: a
     /// network at a crawl does.
     pub fn poll_late(&mut self, now: Instant) -> std::ops::Range<u64> {
-        let begin = self.late.max(self.reported() + 1);
+        let begin = self.late.max(self.heard_of() + 1);
         let patience = self.model.patience();
         let mut end = begin;
         while self.remembers(end) && self.sent(end).at + patience <= now {
@@ -536,9 +548,28 @@ impl Path {
         begin..end
     }
 
+    /// Takes in a report that came by another path: what is known to have arrived, and, if nothing has for some time, what should have meanwhile. Returns the
+    /// packets, by counter, that are late for that, each once.
+    pub fn handle_silence(&mut self, report: &Feedback) -> std::ops::Range<u64> {
+        let newest = report.highest;
+        if !self.remembers(newest) || newest < self.heard_of() {
+            return 0..0;
+        }
+        self.heard_of = newest;
+        let silent = Duration::from_micros(u64::from(report.hold_us)).saturating_sub(BATCHES);
+        let due = self.sent(newest).at + silent;
+        let begin = self.late.max(newest + 1);
+        let mut end = begin;
+        while self.remembers(end) && self.sent(end).at < due {
+            end += 1;
+        }
+        self.late = end;
+        begin..end
+    }
+
     /// When [`Self::poll_late`] has something.
     fn late_due(&self) -> Instant {
-        let next = self.late.max(self.reported() + 1);
+        let next = self.late.max(self.heard_of() + 1);
         if self.state == State::Active && self.remembers(next) && self.eliciting_sent >= next {
             self.sent(next).at + self.model.patience()
         } else {

@@ -280,6 +280,37 @@ fn what_a_crawling_path_holds_is_late_once_and_counts_as_its_queue() {
 }
 
 #[test]
+fn what_should_have_come_during_a_silence_is_late_once() {
+    let mut driven = Driven::in_state(State::Active, Probing::Eager);
+    let first = driven.path.on_sent(1_000, true, driven.now);
+    for _ in 0..5 {
+        driven.wait(10 * MS);
+        driven.path.on_sent(1_000, true, driven.now);
+    }
+    let report = driven.report();
+    let silent = |highest, ms: u32| Feedback {
+        highest,
+        hold_us: ms * 1_000,
+        ..report
+    };
+    let path = &mut driven.path;
+    assert_eq!(path.handle_silence(&silent(first + 1, 0)), first + 2..first + 2);
+    assert_eq!(path.handle_silence(&silent(first + 1, 25)), first + 2..first + 3);
+    assert!(path.handle_silence(&silent(first + 1, 25)).is_empty(), "once");
+    assert!(
+        path.handle_silence(&silent(first, 100)).is_empty(),
+        "older than what is known"
+    );
+    assert!(
+        path.handle_silence(&silent(first + 90, 100)).is_empty(),
+        "never sent"
+    );
+    assert_eq!(path.handle_silence(&silent(first + 1, 100)), first + 3..first + 6);
+    assert_eq!(path.heard_of(), first + 1);
+    assert!(path.reported() < first, "it says nothing of rates and delays");
+}
+
+#[test]
 fn a_dead_path_is_probed_ever_less_often() {
     let mut driven = Driven::in_state(State::Dead, Probing::Eager);
     let mut gap = |until: u64| {

@@ -70,6 +70,11 @@ impl PathDelay {
         now.since(self.heard) < LIVE
     }
 
+    /// When it is silent if it brings nothing more.
+    pub(super) fn silent_at(&self) -> Instant {
+        self.heard + SILENCE + Duration::from_micros(u64::from(self.deviation)) * 4
+    }
+
     /// Whether packets of this path arrive in the order sent.
     pub(super) fn is_in_order(&self) -> bool {
         self.extent == 0
@@ -88,7 +93,6 @@ impl PathDelay {
         }
         let due = sent_us
             .wrapping_add(self.delay)
-            .wrapping_add(self.deviation)
             .wrapping_add(self.extent)
             .wrapping_sub(now.as_micros_wrapping())
             .cast_signed();
@@ -111,6 +115,9 @@ impl PathDelay {
 /// A path is expected to bring packets for this long after its last one: a quiet one is probed every second, and two probes may get lost. A
 /// path that is silent longer is dead to its sender too; until then the deadline bounds what it can hold up.
 const LIVE: Duration = Duration::from_secs(3);
+
+/// A path in use pauses no longer, beyond what its delays deviate: reports go every few milliseconds, and batches of packets as often.
+const SILENCE: Duration = Duration::from_millis(20);
 
 /// A delay that changes by more is a clock that was set, not a queue: the estimate starts anew.
 const ABSURD_US: u32 = 10_000_000;

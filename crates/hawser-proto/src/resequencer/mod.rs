@@ -195,6 +195,13 @@ impl<T> Resequencer<T> {
         Some(known.overtaken_at(sent_us, self.config.margin, now))
     }
 
+    /// When a path that brings nothing more is silent, for which its delays are no reason; `None` if it is not known, or nobody waits for it.
+    #[must_use]
+    pub fn silent_at(&self, path: PathId) -> Option<Instant> {
+        let known = self.paths.iter().find(|known| known.id == path)?;
+        (self.len > 0).then(|| known.silent_at())
+    }
+
     /// Tells until when packets that were reported missing may come again, and how long one takes; `None`: none is awaited. Gaps are kept open for them.
     pub fn expect_repairs(&mut self, repairs: Option<(Instant, Duration)>) {
         self.repairs = repairs;
@@ -458,12 +465,18 @@ impl<T> Resequencer<T> {
         if last <= now {
             return None;
         }
+        let live = || self.paths.iter().filter(|path| path.is_live(now));
         // A repair that gets lost is repaired once more.
         let repaired = self
             .repairs
             .map(|(until, takes)| until.min(since + takes * 3).min(last));
-        let repaired = repaired.filter(|until| *until > now);
-        let live = || self.paths.iter().filter(|path| path.is_live(now));
+        // One that went with what a path that has fallen silent swallowed is sent once more too.
+        let swallowed = live()
+            .map(|path| path.silent_at())
+            .filter(|at| flow.is_bulk && *at <= now)
+            .map(|at| (at + PAUSE).min(last))
+            .max();
+        let repaired = repaired.max(swallowed).filter(|until| *until > now);
         let mut alone = live();
         if let (Some(only), None) = (alone.next(), alone.next())
             && only.is_in_order()

@@ -524,6 +524,7 @@ impl World {
         while let Some(event) = end.ingress.poll_event() {
             match event {
                 Event::Report(report) => end.egress.send_report(report),
+                Event::Silence(report) => end.egress.send_silence(report),
                 Event::Feedback(id, report) => end.egress.handle_feedback(id, &report, now),
                 Event::Probe(id, token) => end.egress.handle_probe(id, token),
                 Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
