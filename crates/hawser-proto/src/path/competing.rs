@@ -261,7 +261,8 @@ impl Competing {
             }
             None if self.rounds >= LOOK_AFTER && seen.queue.is_some() => {
                 self.rounds = 0;
-                let window = (seen.in_flight as f64 * HELD_BACK) as u64;
+                // After an overflow more may be in flight than the window.
+                let window = ((seen.in_flight as f64).min(self.window) * HELD_BACK) as u64;
                 // What was reported last is in flight again soon.
                 let in_flight = (seen.in_flight as f64 / IN_USE).min(self.window) as u64;
                 self.look = Some(Look {
@@ -349,6 +350,22 @@ mod tests {
             assert!(!competing.is_alone(&seen));
         }
         assert_eq!((competing.window(), competing.share), (200_000, FAIR));
+    }
+
+    #[test]
+    fn a_look_holds_back_of_the_window_where_more_is_in_flight() {
+        let mut competing = Competing::new(100_000, Instant::ZERO);
+        let seen = Seen {
+            queue: Some(Duration::from_millis(100)),
+            round: Duration::from_millis(50),
+            rate: Rate::from_mbps(10),
+            in_flight: 300_000,
+            holds_back: false,
+        };
+        for _ in 0..LOOK_AFTER {
+            competing.is_alone(&seen);
+        }
+        assert_eq!(competing.window(), 70_000);
     }
 
     #[test]

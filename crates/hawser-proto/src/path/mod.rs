@@ -493,7 +493,7 @@ impl Path {
         let is_doubtful = lost >= DOUBTFUL
             && lost * 2 > packets
             && sent.saturating_sub(came) > lost * small
-            && came < (packets - lost) * small;
+            && came < packets.saturating_sub(lost) * small;
         if is_doubtful {
             self.pmtu.suspect(now);
         }

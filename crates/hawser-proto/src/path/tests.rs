@@ -280,6 +280,35 @@ fn what_a_crawling_path_holds_is_late_once_and_counts_as_its_queue() {
 }
 
 #[test]
+fn losses_among_what_was_reported_before_say_nothing_of_sizes() {
+    let mut driven = Driven::in_state(State::Active, Probing::Eager);
+    apply(&mut driven, Input::Report);
+    let mtu = driven.path.mtu();
+    for _ in 0..30 {
+        driven.path.on_sent(FULL_PACKET, true, driven.now);
+    }
+    driven.wait(20 * MS);
+    let open = Feedback {
+        highest: driven.path.next_counter - 1,
+        packets: driven.path.next_counter as u32 - 30,
+        bytes: driven.path.delivered + FULL_PACKET,
+        open: 29,
+        ..driven.report()
+    };
+    driven.path.handle_feedback(&open, driven.now);
+    driven.path.on_sent(FULL_PACKET, true, driven.now);
+    driven.path.on_sent(FULL_PACKET * 40, true, driven.now);
+    let lost = Feedback {
+        highest: driven.path.next_counter - 1,
+        packets: open.packets + 1,
+        bytes: open.bytes + 40,
+        ..open
+    };
+    driven.path.handle_feedback(&Feedback { open: 0, ..lost }, driven.now);
+    assert_eq!(driven.path.mtu(), mtu);
+}
+
+#[test]
 fn what_should_have_come_during_a_silence_is_late_once() {
     let mut driven = Driven::in_state(State::Active, Probing::Eager);
     let first = driven.path.on_sent(1_000, true, driven.now);
