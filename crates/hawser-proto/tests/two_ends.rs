@@ -126,7 +126,8 @@ const TRANSFERS: &[Transfer] = &[
         0.93,
         200,
     ),
-    // Most of the delay is the slowest packet's: three deviations.
+    // Most of the delay is the slowest packet's: three deviations. While what was repaired twice was given up instead, the median was 296 ms, but one run in sixty
+    // stood at a fifth of the rate.
     transfer(
         "shuffled packets",
         &[
@@ -143,7 +144,7 @@ const TRANSFERS: &[Transfer] = &[
         ],
         Work::Bulk,
         0.85,
-        300,
+        350,
     ),
     transfer(
         "half the load",
@@ -182,10 +183,10 @@ fn transfers_reach_their_share_in_order_and_lose_nothing_themselves() {
     }
 }
 
-/// With jitter, single runs differ by half: the median of their delays counts.
+/// With jitter, single runs differ by half: the median of their delays counts, and the share of each.
 fn run_transfer(case: &Transfer) {
     let jitter = case.nets.iter().any(|net| net.jitter_us > 0);
-    let seeds = if jitter { 1..=12 } else { 7..=7 };
+    let seeds = if jitter { 1..=60 } else { 7..=7 };
     let mut delays: Vec<_> = seeds.map(|seed| run_transfer_at(case, jitter, seed)).collect();
     delays.sort_unstable();
     let delay = delays[delays.len() / 2];

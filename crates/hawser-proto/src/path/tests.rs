@@ -304,7 +304,9 @@ fn losses_among_what_was_reported_before_say_nothing_of_sizes() {
         bytes: open.bytes + 40,
         ..open
     };
-    driven.path.handle_feedback(&Feedback { open: 0, ..lost }, driven.now);
+    driven
+        .path
+        .handle_feedback(&Feedback { open: 0, ..lost }, driven.now);
     assert_eq!(driven.path.mtu(), mtu);
 }
 
