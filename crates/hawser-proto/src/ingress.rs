@@ -77,7 +77,7 @@ struct Receiver {
     urgent: bool,
     /// When the oldest packet that was jumped over is lost, if nothing comes.
     overtaken_at: Option<Instant>,
-    /// When its silence is to be told of, if nothing comes.
+    /// When its silence is to be told of.
     silent_at: Option<Instant>,
     is_silent: bool,
 }
@@ -302,12 +302,16 @@ impl<T> Ingress<T> {
             .map(|until| (until, self.repairs.patience()));
         self.resequencer.expect_repairs(repairs);
         self.resequencer.handle_timeout(heard, out);
-        let has_others = self.receivers.len() > 1;
+        // While no path brings anything, it is not a path that is silent.
+        let latest = self.receivers.iter().map(|receiver| receiver.received_at).max();
+        let latest = latest.unwrap_or(now).min(heard);
         for receiver in &mut self.receivers {
-            let silent_at = self.resequencer.silent_at(receiver.id);
-            let silent_at = silent_at.filter(|_| has_others && now.since(receiver.received_at) < SILENCE_FOR);
-            receiver.silent_at = silent_at.map(|at| at.max(receiver.last_report + SILENCE_INTERVAL));
-            let is_silent = silent_at.is_some_and(|at| at <= now);
+            let is_silent = now.since(receiver.received_at) < SILENCE_FOR
+                && self
+                    .resequencer
+                    .silent_at(receiver.id)
+                    .is_some_and(|at| at <= latest);
+            receiver.silent_at = is_silent.then_some(receiver.last_report + SILENCE_INTERVAL);
             if is_silent && !receiver.is_silent {
                 receiver.holes.mention_again(receiver.received_at - SWALLOWED);
             }
