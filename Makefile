@@ -1,6 +1,6 @@
 # Both targets install what they need on a Debian machine (see scripts/needs).
 
-.PHONY: demo test fuzz corpus
+.PHONY: demo test fuzz fuzz-all corpus
 
 demo:
 	scripts/needs run
@@ -11,10 +11,15 @@ test:
 	scripts/needs test
 	scripts/test
 
-# One fuzz target for a minute, with cargo-fuzz and a nightly toolchain: make fuzz TARGET=data
+# Fuzzes one target, or all of them, for so many minutes each, and keeps what was found in fuzz/corpus:
+# make fuzz TARGET=data MINUTES=5, make fuzz-all MINUTES=10
 TARGET ?= data
+MINUTES ?= 1
 fuzz:
-	scripts/with-cargo +nightly fuzz run $(TARGET) -- -max_total_time=60
+	scripts/fuzz $(MINUTES) $(TARGET)
+
+fuzz-all:
+	scripts/fuzz $(MINUTES)
 
 # Writes the hand-made seeds of the fuzz corpus again.
 corpus:

@@ -12,7 +12,7 @@ use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
-use hawser_wire::opening::{Opening, Step};
+use hawser_wire::opening::{Challenge, Opening, Step};
 use hawser_wire::parity::PARITY_LEN;
 use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
 
@@ -67,6 +67,17 @@ fn peer() -> Seeds {
             port: 61_001,
         },
         PeerMessage::Unrelay { nonce: 9 },
+        PeerMessage::Claim {
+            flow: 1,
+            near: v4,
+            far: v6,
+        },
+        PeerMessage::Proof { flow: 1, secret: 11 },
+        PeerMessage::Proven { flow: 1 },
+        PeerMessage::Unproven {
+            flow: 1,
+            reason: Unexpected::Busy,
+        },
     ];
     let mut stream = Vec::new();
     let mut last = Vec::new();
@@ -80,9 +91,9 @@ fn peer() -> Seeds {
         ("stream", stream),
         ("cut", cut),
         ("type", vec![0, 1, 99]),
-        ("flag", vec![0, 10, 8, 0, 0, 0, 1, 0, 0, 0, 1, 2]),
-        ("family", vec![0, 6, 5, 0, 0, 0, 1, 5]),
-        ("trailing", vec![0, 6, 9, 0, 0, 0, 1, 7]),
+        ("flag", vec![0, 10, 72, 0, 0, 0, 1, 0, 0, 0, 1, 2]),
+        ("family", vec![0, 6, 69, 0, 0, 0, 1, 5]),
+        ("trailing", vec![0, 6, 73, 0, 0, 0, 1, 7]),
         ("empty", vec![0, 0]),
     ]
 }
@@ -112,9 +123,22 @@ fn opening() -> Seeds {
         };
         opening.emit().expect("one family")
     };
+    let challenge = |v6| {
+        let [source, destination] = ends(v6);
+        let (flow, secret) = (1, 0x0123_4567_89ab_cdef);
+        let challenge = Challenge {
+            source,
+            destination,
+            flow,
+            secret,
+        };
+        challenge.emit().expect("one family")
+    };
     let mut other = packet(protocol::TCP, false, Step::Accept);
     other[48] ^= 1;
     vec![
+        ("challenge-v4", challenge(false)),
+        ("challenge-v6", challenge(true)),
         ("ask-v4", packet(protocol::TCP, false, Step::Ask)),
         ("accept-v6", packet(protocol::TCP, true, Step::Accept)),
         ("confirm-v4", packet(protocol::TCP, false, Step::Confirm)),
@@ -205,6 +229,8 @@ fn main() -> io::Result<()> {
         ("invitation", invitation()),
         ("scenario", scenario()),
         ("config", config()),
+        ("session", session()),
+        ("checkpoint", checkpoint()),
         ("dns", dns()),
         ("portal", portal()),
     ];
@@ -219,6 +245,58 @@ fn main() -> io::Result<()> {
 }
 
 type Seeds = Vec<(&'static str, Vec<u8>)>;
+
+/// Paths that come and go, as both sides say it.
+fn session() -> Seeds {
+    let open = |path, receive_index| Message::PathOpen { path, receive_index };
+    let opened = |path, receive_index| Message::PathOpened { path, receive_index };
+    let stream = |messages: &[Message]| {
+        let mut stream = Vec::new();
+        let mut one = Vec::new();
+        for message in messages {
+            one.clear();
+            message.emit(&mut one);
+            stream.extend_from_slice(&one);
+        }
+        stream
+    };
+    let client = [
+        open(0, 7),
+        open(0, 7),
+        open(3, 8),
+        Message::Cap { path: 3, rate_bps: 1 },
+        Message::SetScheduler {
+            class: Class::Bulk,
+            scheduler: "redundant".to_owned(),
+        },
+        Message::PathClose { path: 0 },
+        open(0, 9),
+        Message::Ping(4),
+        Message::Close(CloseReason::Shutdown),
+    ];
+    let hub = [
+        opened(0, 7),
+        opened(1, 8),
+        opened(1, 9),
+        Message::Ping(1),
+        Message::Pong(0),
+        Message::RekeyWanted,
+        Message::PathClose { path: 1 },
+        Message::Close(CloseReason::Replaced),
+    ];
+    vec![("client", stream(&client)), ("hub", stream(&hub))]
+}
+
+/// A checkpoint of each half.
+fn checkpoint() -> Seeds {
+    let sending = r#"{"paths":[{"id":1,"next_packet_number":900,"sent":9000,"delivered":8000,"reported_packets":800,
+"is_active":true,"outer_mtu":1500,"round_trip_us":20000,"rate_bps":1000000}],"schedulers":["min-rtt"],
+"peer_takes_parity":true,"places":[[5,0],[7,1]],"flows":[{"number":1,"protocol":6,"source":"10.0.0.1:1",
+"destination":"10.0.0.2:2","class":0,"unordered":false,"sent":77}]}"#;
+    let receiving = r#"{"paths":[{"id":1,"epoch":2,"highest":40,"packets":30,"bytes":900,"ce":0,"floor":3,
+"received":[[3,20],[30,11]]}]}"#;
+    vec![("sending", sending.into()), ("receiving", receiving.into())]
+}
 
 fn data() -> Seeds {
     let mut datagram = vec![0; 64];

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod machines;
 mod packets;
 mod texts;
 
@@ -14,7 +15,7 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 17] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -28,6 +29,8 @@ pub const TARGETS: [Target; 15] = [
     ("invitation", texts::invitation),
     ("scenario", texts::scenario),
     ("config", texts::config),
+    ("session", machines::session),
+    ("checkpoint", machines::checkpoint),
     ("dns", answers::dns),
     ("portal", answers::portal),
 ];

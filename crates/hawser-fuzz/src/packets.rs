@@ -8,7 +8,7 @@ use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LE
 use hawser_wire::inner::{self, Ecn};
 use hawser_wire::layer::{self, Layer, Pattern, Reading, Rtp, Rule};
 use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
-use hawser_wire::opening::Opening;
+use hawser_wire::opening::{Challenge, Opening};
 use hawser_wire::parity::{PARITY_LEN, Parity, emit_symbol, parse_symbol, symbol_len};
 use hawser_wire::peer::PeerMessage;
 
@@ -56,6 +56,11 @@ pub(crate) fn peer(input: &[u8]) {
 
 /// A packet that may open a route.
 pub(crate) fn opening(input: &[u8]) {
+    if let Some(challenge) = Challenge::parse(input) {
+        let packet = challenge.emit().expect("addresses of one family");
+        assert_eq!(Challenge::parse(&packet), Some(challenge));
+        assert_eq!(Opening::parse(input), None);
+    }
     if let Some(opening) = Opening::parse(input) {
         let packet = opening.emit().expect("what was read can be written");
         assert_eq!(Opening::parse(&packet), Some(opening));

@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_program_gets_sockets_of_mptcp_and_keeps_its_others() {
         if Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_err() {
-            eprintln!("skipped: this kernel has no MPTCP");
+            hawser_testing::skip("this kernel has no MPTCP");
             return;
         }
         // The last number of each is SO_PROTOCOL.
@@ -234,7 +234,7 @@ print([m.getsockopt(1, 38) for m in made], [m.get_inheritable() for m in made], 
         command.args(["-c", script]).stdout(std::process::Stdio::piped());
         let (child, conversion) = match spawn(&mut command) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                eprintln!("skipped: no python3 here");
+                hawser_testing::skip("no python3");
                 return;
             }
             other => other.unwrap(),

@@ -539,7 +539,7 @@ fn matching(flows: &Match, ipv6: bool) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn choice(flows: Match, strict: bool) -> Choice {
@@ -552,9 +552,9 @@ mod tests {
     }
 
     /// In a namespace of its own, if there may be one.
-    pub(super) fn nft_takes(name: &str, body: &str) {
+    pub(crate) fn nft_takes(name: &str, body: &str) {
         let Ok(namespace) = crate::netns::Namespace::new() else {
-            eprintln!("skipped: no namespaces here");
+            hawser_testing::skip("no namespaces");
             return;
         };
         let table = format!("table inet {name} {{\n{body}\n}}\n");

@@ -3,6 +3,12 @@
 //! A change that outlives the process (a routing rule, an nftables table, a sysctl) is entered first and made then. Whoever undoes
 //! (the process at its end, its next start, `hawser down`) goes through the entries backwards; undoing what was never done is
 //! harmless. What hangs on the TUN interface (addresses, routes) ends with it and is not entered.
+//!
+//! The file has a line of JSON for each entry, under one that names its format and the boot of the machine in which they were made.
+//! It is replaced as a whole: written beside, flushed, renamed, and the directory flushed, so a crash leaves the state before or
+//! after. A line that this version cannot read (of a newer version, or harmed by the disk) is kept as it is: it says of a change
+//! that somebody has to undo. Processes of another boot are forgotten: others may have their numbers. All else is undone whenever it
+//! was done, because boots look different from within containers.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,6 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::process::Process;
 
@@ -121,35 +128,89 @@ pub enum Rule {
     Tunnel,
 }
 
+/// The first line of the file.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    /// The version of the format.
+    journal: u32,
+    /// The boot of the machine in which the entries were made; absent where the kernel does not say.
+    boot: Option<String>,
+}
+
 /// The entries and their file.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     entries: Vec<Entry>,
+    /// Lines that this version cannot read, without their ends.
+    unknown: Vec<Vec<u8>>,
+    boot: Option<String>,
 }
 
 impl Journal {
-    /// The journal in the file `path`, with what a crash left in it. A file that makes no sense counts as empty: it was cut short by a
-    /// full disk before the change it announces was made.
+    /// The journal in the file `path`, with what a crash left in it.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let entries = match fs::read(path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+        Self::open_in(path, boot())
+    }
+
+    fn open_in(path: &Path, boot: Option<String>) -> io::Result<Self> {
+        let bytes = match fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
+            other => other?,
         };
-        Ok(Self {
+        let mut journal = Self {
             path: path.to_owned(),
-            entries,
-        })
+            entries: Vec::new(),
+            unknown: Vec::new(),
+            boot,
+        };
+        if let Ok(entries) = serde_json::from_slice::<Vec<Value>>(&bytes) {
+            // The first format: an array of entries, of which nobody knows in which boot they were made.
+            for entry in entries {
+                journal.read(entry.to_string().as_bytes());
+            }
+            return Ok(journal);
+        }
+        let mut is_of_this_boot = true;
+        for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            match serde_json::from_slice::<Header>(line) {
+                Ok(header) => is_of_this_boot = header.boot.is_none() || header.boot == journal.boot,
+                Err(_) => journal.read(line),
+            }
+        }
+        if !is_of_this_boot {
+            journal
+                .entries
+                .retain(|entry| !matches!(entry, Entry::Process { .. }));
+        }
+        Ok(journal)
+    }
+
+    /// Takes a line as an entry if nothing of it would be lost.
+    fn read(&mut self, line: &[u8]) {
+        let read = serde_json::from_slice::<Value>(line).ok().and_then(|value| {
+            let entry: Entry = serde_json::from_value(value.clone()).ok()?;
+            (serde_json::to_value(&entry).ok()? == value).then_some(entry)
+        });
+        match read {
+            Some(entry) => self.entries.push(entry),
+            None => self.unknown.push(line.to_owned()),
+        }
     }
 
     /// The entries, oldest first.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// How many lines say of changes that this version does not know. They stay in the file.
+    #[must_use]
+    pub fn unknown(&self) -> usize {
+        self.unknown.len()
     }
 
     /// Enters a change that is about to be made.
@@ -174,7 +235,7 @@ impl Journal {
     /// The disk refuses: undoing will be tried again, which is harmless.
     pub fn strike(&mut self, entry: &Entry) -> io::Result<()> {
         self.entries.retain(|e| e != entry);
-        if self.entries.is_empty() {
+        if self.entries.is_empty() && self.unknown.is_empty() {
             return match fs::remove_file(&self.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
@@ -185,52 +246,60 @@ impl Journal {
 
     fn save(&self) -> io::Result<()> {
         let fresh = self.path.with_extension("new");
+        let saved = self.save_by_way_of(&fresh);
+        if saved.is_err() {
+            // On a full disk the room is needed.
+            let _ = fs::remove_file(&fresh);
+        }
+        saved
+    }
+
+    fn save_by_way_of(&self, fresh: &Path) -> io::Result<()> {
+        match fs::remove_file(fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let mut file = File::options()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o600)
-            .open(&fresh)?;
-        file.write_all(&serde_json::to_vec_pretty(&self.entries)?)?;
+            .open(fresh)?;
+        file.write_all(&self.text()?)?;
         file.sync_all()?;
-        fs::rename(&fresh, &self.path)
+        fs::rename(fresh, &self.path)?;
+        match self.path.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => File::open(directory)?.sync_all(),
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&self) -> io::Result<Vec<u8>> {
+        let header = Header {
+            journal: FORMAT,
+            boot: self.boot.clone(),
+        };
+        let mut text = serde_json::to_vec(&header)?;
+        for line in &self.unknown {
+            text.push(b'\n');
+            text.extend(line);
+        }
+        for entry in &self.entries {
+            text.push(b'\n');
+            serde_json::to_writer(&mut text, entry)?;
+        }
+        text.push(b'\n');
+        Ok(text)
     }
 }
+
+/// Which boot of the machine this is.
+fn boot() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
+/// The first one, an array, had no number.
+const FORMAT: u32 = 2;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn survives_a_crash_and_ends_empty() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("undo.json");
-        let rule = Entry::Rule {
-            rule: Rule::Near,
-            ipv6: true,
-        };
-        let sysctl = Entry::Sysctl {
-            key: "net/x".into(),
-            old: "0".into(),
-            new: "1".into(),
-        };
-        let mut journal = Journal::open(&path).unwrap();
-        journal.enter(rule.clone()).unwrap();
-        journal.enter(sysctl.clone()).unwrap();
-        journal.enter(rule.clone()).unwrap();
-        drop(journal);
-        let mut journal = Journal::open(&path).unwrap();
-        assert_eq!(journal.entries(), [rule.clone(), sysctl.clone()]);
-        journal.strike(&sysctl).unwrap();
-        journal.strike(&rule).unwrap();
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn a_torn_file_counts_as_empty() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("undo.json");
-        fs::write(&path, "[{\"kind\":").unwrap();
-        assert!(Journal::open(&path).unwrap().entries().is_empty());
-    }
-}
+mod tests;

@@ -2,10 +2,12 @@
 
 pub mod bpf;
 pub mod clock;
+pub mod confine;
 pub mod conntrack;
 pub mod conversion;
 pub mod direct;
 pub mod echo;
+pub mod isolation;
 pub mod journal;
 pub mod mptcp;
 pub mod netlink;
@@ -13,6 +15,8 @@ mod netlink_bytes;
 pub mod netns;
 mod offload;
 pub mod process;
+pub mod secret;
+pub mod service;
 pub mod shutdown;
 pub mod switch;
 pub mod system;

@@ -235,13 +235,13 @@ mod tests {
     #[test]
     fn endpoints_come_change_and_go() {
         let Ok(namespace) = Namespace::new() else {
-            eprintln!("skipped: no namespaces here");
+            hawser_testing::skip("no namespaces");
             return;
         };
         let manager = match namespace.run(PathManager::open) {
             Ok(manager) => manager,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                eprintln!("skipped: this kernel has no MPTCP");
+                hawser_testing::skip("this kernel has no MPTCP");
                 return;
             }
             Err(error) => panic!("{error}"),

@@ -180,7 +180,7 @@ mod tests {
         let namespace = match Namespace::new() {
             Ok(namespace) => namespace,
             Err(error) => {
-                eprintln!("skipped: no namespaces here ({error})");
+                hawser_testing::skip(format!("no namespaces: {error}"));
                 return;
             }
         };

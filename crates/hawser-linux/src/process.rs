@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -95,19 +96,25 @@ impl Process {
 /// The command lines of this network namespace's processes, word by word, each with its process number.
 #[must_use]
 pub fn command_lines() -> Vec<(u32, Vec<String>)> {
-    let own = std::fs::read_link("/proc/thread-self/ns/net").ok();
+    let own = namespace(Path::new("/proc/thread-self"));
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter_map(|entry| {
             let id = entry.file_name().to_str()?.parse().ok()?;
             let words = std::fs::read(entry.path().join("cmdline")).ok()?;
-            let is_near = std::fs::read_link(entry.path().join("ns/net")).ok() == own;
+            let is_near = namespace(&entry.path()) == own;
             let words = String::from_utf8_lossy(&words).into_owned();
             // Some write one title over all of it.
             let words = words.split(['\0', ' ']).filter(|word| !word.is_empty());
             is_near.then(|| (id, words.map(ToOwned::to_owned).collect()))
         })
         .collect()
+}
+
+/// The network namespace of a process, by a file that each has for itself: unlike `ns/net`, everybody may look at it, whatever rights the process has.
+fn namespace(process: &Path) -> Option<u64> {
+    let file = std::fs::metadata(process.join("net/dev"));
+    file.ok().map(|file| file.ino())
 }
 
 /// For a file that is opened: neither opening nor writing it waits for anybody.
@@ -129,6 +136,16 @@ pub fn is_root() -> bool {
     // SAFETY: `geteuid` takes no memory and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
+
+/// The user whose rights this process has.
+#[must_use]
+pub fn user() -> u32 {
+    // SAFETY: `geteuid` takes no memory and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// The flag with which a file is not opened when its name is a symbolic link's.
+pub const NO_FOLLOW: i32 = libc::O_NOFOLLOW;
 
 /// Clock ticks per second of the times in `/proc/<pid>/stat`.
 #[must_use]

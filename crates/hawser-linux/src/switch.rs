@@ -16,15 +16,31 @@ pub(crate) fn check() -> Result<(), SystemError> {
     run("ovs-appctl", &["--timeout=5", "version"], "").map(drop)
 }
 
-/// Makes the bridge anew; what it had is gone.
+/// Makes the bridge anew; what it had is gone. One that is not marked as Hawser's is left alone.
 pub(crate) fn make(bridge: &str) -> Result<(), SystemError> {
+    remove(bridge)?;
+    // Made and marked in one transaction: there is no moment in which it is nobody's. It fails where a bridge of that name is left.
     vsctl(&format!(
-        "--if-exists del-br {bridge} -- add-br {bridge} -- set bridge {bridge} datapath_type=netdev fail_mode=secure"
+        "add-br {bridge} -- set bridge {bridge} datapath_type=netdev fail_mode=secure external_ids:{MARK}={OWN}"
     ))
 }
 
-/// Removes the bridge, whether or not it is there.
+/// Removes the bridge if Hawser has made it. No bridge of that name is as good; somebody else's stays.
 pub(crate) fn remove(bridge: &str) -> Result<(), SystemError> {
+    let bridges = run("ovs-vsctl", &["--timeout=5", "list-br"], "")?;
+    if !bridges.lines().any(|name| name == bridge) {
+        return Ok(());
+    }
+    let mark = run(
+        "ovs-vsctl",
+        &["--timeout=5", "br-get-external-id", bridge, MARK],
+        "",
+    )?;
+    if mark.trim() != OWN {
+        return Err(SystemError::NotOurs(format!(
+            "the bridge {bridge} of Open vSwitch"
+        )));
+    }
     vsctl(&format!("--if-exists del-br {bridge}"))
 }
 
@@ -191,6 +207,9 @@ pub(crate) fn mac(text: &str) -> Option<Mac> {
     bytes.next().is_none().then_some(mac)
 }
 
+/// Under which a bridge says in its external ids who has made it.
+const MARK: &str = "made-by";
+const OWN: &str = "hawser";
 /// All bridges in user space are parts of it.
 const DATAPATH: &str = "netdev@ovs-netdev";
 /// `ARPHRD_ETHER`

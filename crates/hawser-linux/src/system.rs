@@ -1,6 +1,7 @@
 //! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
 
 mod bridge;
+mod kill_switch;
 mod lease;
 mod multipath;
 mod network_tables;
@@ -20,7 +21,7 @@ use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 use thiserror::Error;
 
-use crate::direct::{Elements, MARK, MARK_MASK, REASON_MASK, half, reason};
+use crate::direct::{Elements, half};
 use crate::journal::{Entry, Journal, Rule};
 use crate::udp::OUTER_MARK;
 use crate::{offload, switch};
@@ -63,6 +64,11 @@ pub enum SystemError {
     /// The path manager of MPTCP refuses.
     #[error("the path manager of MPTCP refuses")]
     Multipath(#[source] io::Error),
+    /// Something of that name is there, and Hawser has not made it.
+    #[error(
+        "{0} is not Hawser's: it stays as it is (take another name for the interface, or remove it by hand)"
+    )]
+    NotOurs(String),
     /// A program is missing or fails.
     #[error("{program} failed: {message}")]
     Program {
@@ -99,6 +105,13 @@ impl System {
             path: journal_path.clone(),
             source,
         })?;
+        if opened.unknown() > 0 {
+            tracing::warn!(
+                journal = journal_path,
+                lines = opened.unknown(),
+                "the journal tells of changes that this version of Hawser does not know: they stay, undo them with the version that made them"
+            );
+        }
         let (connection, handle, _) = rtnetlink::new_connection()?;
         tokio::spawn(connection);
         Ok(Self {
@@ -118,6 +131,23 @@ impl System {
             self.undo_all(&left).await;
             tracing::info!(changes = left.len(), "undid what an earlier run had left behind");
         }
+    }
+
+    /// Undoes of what a crash left the resolvers: while they are those of a tunnel that is gone, no name resolves.
+    pub async fn undo_left_resolvers(&mut self) {
+        self.undo_of_left(|entry| matches!(entry, Entry::Resolvers { .. }))
+            .await;
+    }
+
+    /// Undoes of what a crash left that which `is_meant`.
+    async fn undo_of_left(&mut self, is_meant: impl Fn(&Entry) -> bool) {
+        let meant: Vec<_> = {
+            let mut ledger = self.ledger();
+            let (meant, others) = ledger.left.drain(..).partition(is_meant);
+            ledger.left = others;
+            meant
+        };
+        self.undo_all(&meant).await;
     }
 
     /// Undoes everything. What cannot be undone is logged and stays in the journal.
@@ -410,7 +440,11 @@ impl System {
             Entry::MultipathLimit { old, new } => multipath::undo_limit(*old, *new),
             Entry::ClosedTunnel { ipv6 } => self.delete_route(closed_tunnel(*ipv6)).await,
             Entry::NftTable { table } => drop_table(table),
-            Entry::Bridge { name } => switch::remove(name),
+            // One that somebody has made in its place is theirs to keep.
+            Entry::Bridge { name } => match switch::remove(name) {
+                Err(SystemError::NotOurs(_)) => Ok(()),
+                other => other,
+            },
             Entry::FramesApart { device } => {
                 // The device may be gone, and its settings with it.
                 let _ = offload::set_joins_packets(device, true);
@@ -527,34 +561,6 @@ pub fn drop_nft_table(table: &str) {
     }
 }
 
-/// The table that keeps everything inside: only loopback, the tunnel, marked outer packets, and what an interface needs to
-/// get and keep an address (DHCP, neighbour discovery). `has_direct_rules`: also what a rule of direct mode has sent over a network.
-#[must_use]
-pub fn kill_switch(interface: &str, has_direct_rules: bool) -> String {
-    let mut direct = String::new();
-    if has_direct_rules {
-        // Not by the packet's mark, which programs may set.
-        direct = format!(
-            "  ct mark & {MARK_MASK:#x} == {MARK:#x} ct mark & {REASON_MASK:#x} >= {:#x} accept\n",
-            u32::from(reason::FIRST_RULE) << 8
-        );
-    }
-    format!(
-        "chain output {{
-  type filter hook output priority filter; policy drop;
-  oifname {{ \"lo\", \"{interface}\" }} accept
-  meta mark {OUTER_MARK:#x} accept
-{direct}  udp sport 68 udp dport 67 accept
-  udp sport 546 udp dport 547 accept
-  icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert, mld-listener-report, mld2-listener-report }} accept
-}}
-chain forward {{
-  type filter hook forward priority filter; policy accept;
-{direct}  iifname != \"{interface}\" oifname != \"{interface}\" drop
-}}"
-    )
-}
-
 /// The table with which a hub lends its address to its clients.
 #[must_use]
 pub fn masquerade(interface: &str, v4: Option<(Ipv4Addr, u8)>, v6: Option<(Ipv6Addr, u8)>) -> String {
@@ -615,12 +621,19 @@ fn refused(what: String, source: rtnetlink::Error) -> SystemError {
 
 /// Whether the kernel says that there is nothing to remove: no such rule, or no such family.
 fn is_absent(error: &rtnetlink::Error) -> bool {
+    says(error, &[libc::ENOENT, libc::EAFNOSUPPORT])
+}
+
+/// Whether the kernel says that what is to be added is there already.
+fn is_there(error: &rtnetlink::Error) -> bool {
+    says(error, &[libc::EEXIST])
+}
+
+fn says(error: &rtnetlink::Error, codes: &[libc::c_int]) -> bool {
     let rtnetlink::Error::NetlinkError(message) = error else {
         return false;
     };
-    message
-        .code
-        .is_some_and(|code| [libc::ENOENT, libc::EAFNOSUPPORT].contains(&-code.get()))
+    message.code.is_some_and(|code| codes.contains(&-code.get()))
 }
 
 fn sysctl_path(key: &str) -> std::path::PathBuf {

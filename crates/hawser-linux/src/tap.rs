@@ -201,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn beginnings_and_openings_are_seen_and_other_datagrams_are_not() {
         let Ok(namespace) = crate::netns::Namespace::new() else {
-            eprintln!("skipped: no namespaces here");
+            hawser_testing::skip("no namespaces");
             return;
         };
         let up = namespace.command("ip").args(["link", "set", "lo", "up"]).status();

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use libc::{c_int, c_short, c_uint};
@@ -13,6 +13,7 @@ use libc::{c_int, c_short, c_uint};
 use crate::check;
 
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
 const TUN_F_CSUM: c_uint = 0x01;
@@ -49,6 +50,12 @@ pub enum TunError {
     /// The kernel refuses an option.
     #[error("interface `{0}` does not take the option {1}")]
     Option(String, &'static str, #[source] io::Error),
+    /// A descriptor from elsewhere is no interface of the kind that [`Tun::create`] makes.
+    #[error("this is no TUN interface of ours")]
+    Foreign,
+    /// It is one, of another name.
+    #[error("the interface is called {0}")]
+    OtherName(String),
 }
 
 impl Tun {
@@ -76,6 +83,33 @@ impl Tun {
             name: name.to_owned(),
         };
         tun.set_offloads()?;
+        tun.set_mtu(mtu)?;
+        Ok(tun)
+    }
+
+    /// Goes on with the interface `wanted`, which another process has made with [`Self::create`], with an MTU of `mtu` bytes.
+    ///
+    /// # Errors
+    /// [`TunError`]: the descriptor is of something else, or does not take the MTU; it is closed.
+    pub fn adopt(descriptor: OwnedFd, wanted: &str, mtu: u16) -> Result<Self, TunError> {
+        let file = File::from(descriptor);
+        let mut request = interface_request("");
+        // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel writes only within it.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNGETIFF, &raw mut request) };
+        check(result).map_err(|_| TunError::Foreign)?;
+        // SAFETY: the kernel has filled in the flags; any bits are valid.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        let kind = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as c_short;
+        let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
+        let name = String::from_utf8(name.map(|byte| byte.cast_unsigned()).collect());
+        let name = name.map_err(|_| TunError::Foreign)?;
+        if flags & kind != kind {
+            return Err(TunError::Foreign);
+        }
+        if name != wanted {
+            return Err(TunError::OtherName(name));
+        }
+        let tun = Self { file, name };
         tun.set_mtu(mtu)?;
         Ok(tun)
     }
@@ -167,5 +201,34 @@ fn would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {
         Ok(len) => Ok(Some(len)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_passes_from_one_process_to_another_and_nothing_else_does() {
+        let Ok(namespace) = crate::netns::Namespace::new() else {
+            hawser_testing::skip("no namespaces");
+            return;
+        };
+        let adopted = namespace.run(|| {
+            let made = Tun::create("given", 1400).expect("an interface");
+            let renamed = Tun::adopt(made.file.try_clone()?.into(), "other", 1400);
+            assert!(matches!(renamed, Err(TunError::OtherName(name)) if name == "given"));
+            let adopted = Tun::adopt(made.file.try_clone()?.into(), "given", 1400);
+            drop(made);
+            let devices = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+            assert!(devices.contains("given:"), "it lives on: {devices}");
+            Ok::<_, io::Error>(adopted)
+        });
+        assert_eq!(adopted.unwrap().unwrap().name(), "given");
+        let other = File::open("/dev/null").unwrap();
+        assert!(matches!(
+            Tun::adopt(other.into(), "given", 1400),
+            Err(TunError::Foreign)
+        ));
     }
 }

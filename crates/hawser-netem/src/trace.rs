@@ -118,7 +118,7 @@ impl Trace {
         // The last step lasts as long as the one before it.
         let period_ns = match steps.as_slice() {
             [] => return Err(TraceError::Empty),
-            [_] => 1_000_000_000,
+            [(only, _)] => only + 1_000_000_000,
             [.., (before, _), (last, _)] => last + (last - before),
         };
         let first = steps[0].0;
@@ -292,6 +292,12 @@ mod tests {
         assert_eq!(Trace::parse("7\n3\n"), Err(TraceError::Order { line: 2 }));
         assert_eq!(Trace::parse("\n"), Err(TraceError::Empty));
         assert_eq!(Trace::parse("0,0\n1,0\n"), Err(TraceError::Empty));
+    }
+
+    #[test]
+    fn a_single_step_lasts_a_second_whenever_it_begins() {
+        let at_once = Trace::parse("0,1000").expect("a trace");
+        assert_eq!(Trace::parse("4.0,1000"), Ok(at_once));
     }
 
     #[test]

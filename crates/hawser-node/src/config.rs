@@ -6,6 +6,7 @@
 #[macro_use]
 mod values;
 mod direct;
+mod reach;
 mod reload;
 mod when;
 
@@ -27,6 +28,7 @@ use crate::invitation::HubAddress;
 pub use direct::{
     Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
 };
+pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
     Day, DhcpMode, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
@@ -269,6 +271,12 @@ pub struct HubConfig {
     /// Resolvers that clients may use through the tunnel.
     #[serde(default)]
     pub dns: Vec<IpAddr>,
+    /// What clients reach beside public addresses, and who reaches them.
+    #[serde(default)]
+    pub reach: ReachConfig,
+    /// Which clients may send moved flows through this hub, by name; `"*"` for all.
+    #[serde(default)]
+    pub waypoint: WaypointFor,
     /// Scheduler by flow class, for what the hub sends, unless a client wants another.
     #[serde(default)]
     pub schedulers: Schedulers,

@@ -12,8 +12,11 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
+
+use crate::run_dir;
 
 /// The protocol's version.
 pub const VERSION: u64 = 1;
@@ -135,11 +138,17 @@ async fn answer(line: &str, requests: &mpsc::Sender<Asked>) -> anyhow::Result<Va
     receiver.await.map_err(|_| gone())?
 }
 
+/// The daemon's answer is that it cannot do it, in its words. What else keeps a question from being answered says nothing of what the daemon did.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct Declined(String);
+
 /// Asks the daemon whose socket is `path`.
 ///
 /// # Errors
-/// Nobody listens, or the daemon cannot do it; the message is the daemon's.
+/// Nobody listens, somebody else could ([`run_dir::check`]), the daemon does not answer; or it cannot do it ([`Declined`]).
 pub fn ask(path: &Path, request: &Request) -> anyhow::Result<Value> {
+    run_dir::check(path.parent().context("a socket is in a directory")?)?;
     let stream = UnixStream::connect(path)
         .with_context(|| format!("hawser does not run here (no answer at {})", path.display()))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -152,7 +161,7 @@ pub fn ask(path: &Path, request: &Request) -> anyhow::Result<Value> {
         .context("the daemon does not answer")?;
     let answer: Value = serde_json::from_str(&line).context("the daemon ended without an answer")?;
     match answer.get("error").and_then(Value::as_str) {
-        Some(error) => Err(anyhow!("{error}")),
+        Some(error) => Err(Declined(error.to_owned()).into()),
         None => Ok(answer),
     }
 }

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
@@ -110,8 +112,36 @@ pub struct ClientStore {
     directory: PathBuf,
     pool: Pool,
     clients: BTreeMap<String, Client>,
+    /// Which files they were read from.
+    read_from: BTreeMap<String, Stamp>,
     /// What `clients` was read from; none when that cannot be told.
     version: Option<Version>,
+    /// What is wrong with a file, in words with the remedy.
+    damage: Option<String>,
+    /// How often what is in memory has changed.
+    generation: u64,
+}
+
+/// A state of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    length: u64,
+    modified: SystemTime,
+}
+
+impl Stamp {
+    /// None for one that may change again without a difference: within a tick of the file system's clock.
+    fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        let modified = found.modified().ok()?;
+        let is_settled = modified.elapsed().is_ok_and(|age| age > TICK);
+        is_settled.then(|| Self {
+            inode: found.ino(),
+            length: found.len(),
+            modified,
+        })
+    }
 }
 
 /// A state of the directory.
@@ -129,12 +159,25 @@ impl ClientStore {
     /// # Errors
     /// The directory or a file in it cannot be read; the message names it.
     pub fn open(directory: &Path, pool: Pool) -> anyhow::Result<Self> {
+        let store = Self::open_damaged(directory, pool)?;
+        store.refuse_damage()?;
+        Ok(store)
+    }
+
+    /// The same, but files may be damaged.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn open_damaged(directory: &Path, pool: Pool) -> anyhow::Result<Self> {
         atomic_file::private_directory(directory)?;
         let mut store = Self {
             directory: directory.to_owned(),
             pool,
             clients: BTreeMap::new(),
+            read_from: BTreeMap::new(),
             version: None,
+            damage: None,
+            generation: 0,
         };
         store.reload()?;
         Ok(store)
@@ -142,25 +185,30 @@ impl ClientStore {
 
     /// Reads everything again, unless nothing has changed.
     ///
-    /// Cost: two system calls when nothing has changed, else one file a client.
+    /// Cost: two system calls when nothing has changed; else one for each client, and the files that are not as they were.
+    ///
+    /// A damaged file keeps its own client out and nobody else ([`damage`](Self::damage)).
     ///
     /// # Errors
-    /// As [`open`](Self::open); what is in memory stays.
+    /// The directory cannot be read: what is in memory stays.
     pub fn reload(&mut self) -> anyhow::Result<()> {
         // Seen before the files are: what changes in between is read twice, never missed.
         let version = self.version_on_disk();
         if version.is_some() && version == self.version {
             return Ok(());
         }
+        self.version = None;
         self.read_all()?;
         // A file that comes by hand within the same tick of the file system's clock would not show.
         let settled = |seen: &Version| seen.modified.elapsed().is_ok_and(|age| age > TICK);
-        self.version = version.filter(settled);
+        // A repair in place would not show either.
+        self.version = version.filter(settled).filter(|_| self.damage.is_none());
         Ok(())
     }
 
     fn read_all(&mut self) -> anyhow::Result<()> {
-        let mut clients = BTreeMap::new();
+        let (mut clients, mut read_from) = (BTreeMap::new(), BTreeMap::new());
+        let mut damaged = None;
         let entries = fs::read_dir(&self.directory)
             .with_context(|| format!("cannot read the directory {}", self.directory.display()))?;
         for entry in entries {
@@ -172,12 +220,47 @@ impl ClientStore {
             else {
                 continue;
             };
-            if check_name(name).is_ok() {
-                clients.insert(name.to_owned(), read_client(name, &path)?);
+            if check_name(name).is_err() {
+                continue;
+            }
+            // Seen before the file is: a change in between is read the next time.
+            let stamp = Stamp::of(&path);
+            read_from.extend(stamp.map(|stamp| (name.to_owned(), stamp)));
+            let known = self.clients.get(name).filter(|_| {
+                let before = self.read_from.get(name);
+                stamp.is_some() && before == stamp.as_ref()
+            });
+            let client = known.cloned().map_or_else(|| read_client(name, &path), Ok);
+            match client {
+                Ok(client) => drop(clients.insert(name.to_owned(), client)),
+                // Taken away between the listing and the look at it.
+                Err(_) if !path.exists() => {}
+                Err(error) => damaged = Some(error),
             }
         }
-        self.clients = clients;
+        (self.clients, self.read_from) = (clients, read_from);
+        self.generation += 1;
+        self.damage = damaged.map(|error: anyhow::Error| format!("{error:#}"));
         Ok(())
+    }
+
+    /// A number that is another whenever what is known of clients may be another.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What is wrong with a file, in words with the remedy.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
+    fn refuse_damage(&self) -> anyhow::Result<()> {
+        match &self.damage {
+            Some(damage) => bail!("{damage}"),
+            None => Ok(()),
+        }
     }
 
     fn version_on_disk(&self) -> Option<Version> {
@@ -193,8 +276,10 @@ impl ClientStore {
     /// Counts a change that is on the disk and in memory; the lock keeps others from changing at the same time.
     fn count_change(&mut self, lock: &mut File) {
         // Where the disk is too full for one more byte, the directory's time still tells others.
+        self.generation += 1;
         let counted = lock.write_all(b".").is_ok();
-        self.version = if counted { self.version_on_disk() } else { None };
+        let is_known = counted && self.damage.is_none();
+        self.version = if is_known { self.version_on_disk() } else { None };
     }
 
     /// All clients, by name.
@@ -222,6 +307,8 @@ impl ClientStore {
         check_name(name)?;
         let mut lock = self.lock()?;
         self.reload()?;
+        // Nobody knows which addresses its client has.
+        self.refuse_damage()?;
         if self.clients.get(name).is_some_and(|client| client.key.is_some()) {
             bail!("{name} is already enrolled: choose another name, or `hawser hub revoke {name}` first");
         }
@@ -279,19 +366,17 @@ impl ClientStore {
         Ok(client)
     }
 
-    /// Forgets a client or its invitation; its addresses become free.
+    /// Forgets a client or its invitation; its addresses become free. What is wrong with other files does not keep it from that.
     ///
     /// # Errors
     /// There is no such client, or the disk refuses.
-    pub fn revoke(&mut self, name: &str) -> anyhow::Result<Client> {
+    pub fn revoke(&mut self, name: &str) -> anyhow::Result<()> {
         check_name(name)?;
         let mut lock = self.lock()?;
-        self.reload()?;
-        let Some(client) = self.clients.get(name).cloned() else {
+        if !self.file(name).exists() {
             bail!("no client is called {name}: `hawser hub list` shows who there is");
-        };
-        self.remove_file(name, &mut lock)?;
-        Ok(client)
+        }
+        self.remove_file(name, &mut lock)
     }
 
     fn free_addresses(&self) -> anyhow::Result<(Ipv4Addr, Option<Ipv6Addr>)> {
@@ -324,6 +409,7 @@ impl ClientStore {
             toml::to_string(&file)?.as_bytes(),
             0o600,
         )?;
+        self.read_from.remove(&client.name);
         self.clients.insert(client.name.clone(), client);
         self.count_change(lock);
         Ok(())
@@ -356,6 +442,71 @@ impl ClientStore {
     }
 }
 
+/// A store that several parts of a process ask.
+#[derive(Clone, Debug)]
+pub struct SharedStore(Arc<Mutex<ClientStore>>);
+
+impl SharedStore {
+    /// Shares a store.
+    #[must_use]
+    pub fn new(store: ClientStore) -> Self {
+        Self(Arc::new(Mutex::new(store)))
+    }
+
+    /// The store as it is in memory.
+    ///
+    /// # Panics
+    /// Never: no holder panics.
+    pub fn lock(&self) -> MutexGuard<'_, ClientStore> {
+        self.0.lock().expect("no holder panics")
+    }
+
+    /// The store as it is on the disk now, whoever has changed it.
+    ///
+    /// # Errors
+    /// As [`ClientStore::reload`].
+    pub fn refreshed(&self) -> anyhow::Result<MutexGuard<'_, ClientStore>> {
+        let mut store = self.lock();
+        store.reload()?;
+        Ok(store)
+    }
+
+    /// Who the key belongs to, by what is enrolled now; with a token, the invitation is used first. A stale token of one that is enrolled harms nothing.
+    ///
+    /// # Errors
+    /// The refusal to send; [`Refusal::Busy`] when the disk cannot say.
+    pub fn authorise(
+        &self,
+        token: Option<&[u8; 16]>,
+        key: KeyHash,
+        now: SystemTime,
+    ) -> Result<Client, Refusal> {
+        let mut store = self.lock();
+        store.reload().map_err(|error| {
+            tracing::error!(error = format!("{error:#}"), "cannot read who may come in");
+            Refusal::Busy
+        })?;
+        let enrolled = token.map(|token| store.enrol(token, key, now));
+        match enrolled {
+            Some(Ok(client)) => Ok(client),
+            Some(Err(refusal)) => store.by_key(key).cloned().ok_or(refusal),
+            None => store.by_key(key).cloned().ok_or(Refusal::NotEnrolled),
+        }
+    }
+
+    /// Whether the client is enrolled with that key now; as far as is known, where the disk cannot say.
+    ///
+    /// Cost: two system calls while the store is as it was.
+    #[must_use]
+    pub fn has(&self, name: &str, key: KeyHash) -> bool {
+        let mut store = self.lock();
+        if let Err(error) = store.reload() {
+            tracing::warn!(error = format!("{error:#}"), "cannot read who may come in");
+        }
+        store.by_name(name).is_some_and(|client| client.key == Some(key))
+    }
+}
+
 fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
     let place = || {
         format!(
@@ -384,133 +535,4 @@ fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
 const TICK: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const WEEK: Duration = Duration::from_secs(7 * 86_400);
-
-    fn pool(prefix: u8) -> Pool {
-        Pool {
-            v4: (Ipv4Addr::new(100, 96, 0, 0), prefix),
-            v6: Some(("fd00::".parse().unwrap(), 64)),
-        }
-    }
-
-    fn store(prefix: u8) -> (tempfile::TempDir, ClientStore) {
-        let dir = tempfile::tempdir().unwrap();
-        let store = ClientStore::open(&dir.path().join("clients"), pool(prefix)).unwrap();
-        (dir, store)
-    }
-
-    #[test]
-    fn a_token_works_once() {
-        let (_dir, mut store) = store(16);
-        let now = SystemTime::now();
-        let token = store.invite("alice", WEEK, now).unwrap();
-        let (alice, mallory) = (KeyHash([1; 32]), KeyHash([2; 32]));
-        let client = store.enrol(&token.0, alice, now).unwrap();
-        assert_eq!(client.inner_v4, Ipv4Addr::new(100, 96, 0, 2));
-        assert_eq!(client.inner_v6, Some("fd00::2".parse().unwrap()));
-        assert_eq!(
-            store.enrol(&token.0, alice, now + WEEK),
-            Ok(client),
-            "the same key may repeat it"
-        );
-        assert_eq!(store.enrol(&token.0, mallory, now), Err(Refusal::UsedToken));
-        assert_eq!(store.enrol(&[0; 16], mallory, now), Err(Refusal::UnknownToken));
-        assert!(store.by_key(alice).is_some() && store.by_key(mallory).is_none());
-    }
-
-    #[test]
-    fn an_invitation_expires() {
-        let (_dir, mut store) = store(16);
-        let now = SystemTime::now();
-        let token = store.invite("alice", WEEK, now).unwrap();
-        assert_eq!(
-            store.enrol(&token.0, KeyHash([1; 32]), now + WEEK),
-            Err(Refusal::ExpiredToken)
-        );
-        let again = store.invite("alice", WEEK, now + WEEK).unwrap();
-        assert_eq!(
-            store.enrol(&token.0, KeyHash([1; 32]), now),
-            Err(Refusal::UnknownToken)
-        );
-        assert!(store.enrol(&again.0, KeyHash([1; 32]), now + WEEK).is_ok());
-    }
-
-    #[test]
-    fn addresses_are_stable_and_return_to_the_pool() {
-        let (dir, mut store) = store(29);
-        let now = SystemTime::now();
-        for name in ["a", "b", "c", "d", "e"] {
-            store.invite(name, WEEK, now).unwrap();
-        }
-        assert!(
-            store
-                .invite("f", WEEK, now)
-                .unwrap_err()
-                .to_string()
-                .contains("used up")
-        );
-        let b = store.revoke("b").unwrap();
-        let mut reopened = ClientStore::open(&dir.path().join("clients"), pool(29)).unwrap();
-        reopened.invite("f", WEEK, now).unwrap();
-        assert_eq!(reopened.by_name("f").unwrap().inner_v4, b.inner_v4);
-        assert!(store.revoke("b").unwrap_err().to_string().contains("hub list"));
-    }
-
-    #[test]
-    fn no_token_is_on_the_disk() {
-        let (dir, mut store) = store(16);
-        let token = store.invite("alice", WEEK, SystemTime::now()).unwrap();
-        let text = fs::read_to_string(dir.path().join("clients/alice.toml")).unwrap();
-        assert!(!text.contains(&HEXLOWER.encode(&token.0)), "{text}");
-    }
-
-    #[test]
-    fn a_damaged_file_is_named() {
-        let (dir, mut store) = store(16);
-        fs::write(dir.path().join("clients/bob.toml"), "inner_v4 = 7").unwrap();
-        let error = format!("{:#}", store.reload().unwrap_err());
-        assert!(error.contains("bob.toml is damaged"), "{error}");
-    }
-
-    #[test]
-    fn what_another_process_changes_is_seen_and_nothing_is_read_in_vain() {
-        let (dir, mut store) = store(16);
-        let now = SystemTime::now();
-        store.invite("alice", WEEK, now).unwrap();
-        // Damage that does not show in the directory: it is not read again, as long as nothing changes.
-        let file = dir.path().join("clients/alice.toml");
-        let good = fs::read(&file).unwrap();
-        fs::write(&file, "damage").unwrap();
-        store.reload().unwrap();
-        fs::write(&file, good).unwrap();
-        let mut other = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
-        let token = other.invite("bob", WEEK, now).unwrap();
-        assert!(store.enrol(&token.0, KeyHash([1; 32]), now).is_ok());
-        other.revoke("bob").unwrap();
-        store.reload().unwrap();
-        assert!(store.by_name("bob").is_none() && store.by_name("alice").is_some());
-        // By hand.
-        fs::remove_file(&file).unwrap();
-        store.reload().unwrap();
-        assert!(store.by_name("alice").is_none());
-    }
-
-    #[test]
-    fn an_enrolled_name_is_not_given_away() {
-        let (_dir, mut store) = store(16);
-        let now = SystemTime::now();
-        let token = store.invite("alice", WEEK, now).unwrap();
-        store.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
-        assert!(
-            store
-                .invite("alice", WEEK, now)
-                .unwrap_err()
-                .to_string()
-                .contains("revoke alice")
-        );
-        assert!(store.invite("../alice", WEEK, now).is_err());
-    }
-}
+mod tests;

@@ -11,27 +11,32 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::direct::moving::RELAY_TABLE;
-use hawser_linux::system::{System, drop_nft_table, masquerade};
+use hawser_linux::isolation::ISOLATION_TABLE;
+use hawser_linux::service;
+use hawser_linux::system::{System, drop_nft_table, masquerade, replace_nft_table};
 use hawser_linux::tun::Tun;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::watch;
 
 use crate::atomic_file;
 use crate::client::{PLANE_ENDED, Signals, report};
 use crate::config::{self, HubConfig, Nat, Net4, Net6, differing, log_reload};
-use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings};
-use crate::control::peer::Guests;
+use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings, LOOK};
+use crate::control::peer::{Guests, guest_news};
 use crate::control::quic_socket::SharedSocket;
 use crate::control::tls;
-use crate::control_socket::{Asked, ControlSocket, Request, ask, is_alive};
+use crate::control_socket::{Asked, ControlSocket, Declined, Request, ask};
+use crate::dataplane::checkpoint::SessionCheckpoint;
 use crate::dataplane::{self, Command, DataPlane, DataPlaneConfig, Event, Orders};
-use crate::enrolment::ClientStore;
+use crate::enrolment::{ClientStore, SharedStore};
+use crate::handover::{self, HubSessionCheckpoint, Inherited};
 use crate::identity::{Identity, random};
 use crate::invitation::{HubAddress, Invitation};
 use crate::logging::LogLevel;
 use crate::metrics;
-use crate::run_dir::{self, RunDir};
-use crate::waypoint::Waypoint;
+use crate::run_dir::{self, HubClaim, RunDir};
+use crate::waypoint::{Done, Policy, Waypoint};
 
 /// What `hawser hub init` is told.
 #[derive(Clone, Debug)]
@@ -88,7 +93,14 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
          pool6 = \"{}/{}\"\n\
          \n\
          # Whether clients appear under the hub's own address: \"auto\" (when the pool is private), true, false.\n\
-         nat = {nat}\n",
+         nat = {nat}\n\
+         \n\
+         # What clients reach beside public addresses, and who reaches them: nothing and nobody unless named here.\n\
+         # [reach]\n\
+         # clients = true                    # each other\n\
+         # hub = [\"tcp 22\"]                  # services of this machine\n\
+         # networks = [\"192.168.7.0/24\"]     # private networks behind it\n\
+         # from = [\"192.168.7.0/24\"]         # whose hosts may begin connections to clients\n",
         init.pool.0,
         init.pool.1,
         pool6.0,
@@ -117,38 +129,45 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     })
 }
 
-/// Takes a client's enrolment back: through the hub when it runs, so that it takes effect at once.
+/// Takes a client's enrolment back: through the hub when it runs, so that it has taken effect when this returns.
 ///
 /// # Errors
-/// No such client, or the disk refuses.
-pub fn revoke(dir: &Path, run_dir: &Path, name: &str) -> anyhow::Result<()> {
-    let socket = run_dir::socket(run_dir);
-    if is_alive(&socket) {
-        return ask(
-            &socket,
-            &Request::Revoke {
-                name: name.to_owned(),
-            },
-        )
-        .map(|_| ());
-    }
+/// No such client, or the disk refuses. Or the hub runs and does not say that the client's session is over: the enrolment is taken back all the same, and the
+/// message says what is not known.
+pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
+    let hub = run_dir::hub_of(dir);
+    let asked = match &hub {
+        Ok(None) => None,
+        Ok(Some(hub)) => {
+            let name = name.to_owned();
+            Some(ask(&run_dir::socket(hub), &Request::Revoke { name }))
+        }
+        Err(_) => None,
+    };
+    let trouble = match asked {
+        Some(Ok(_)) => return Ok(()),
+        Some(Err(error)) if error.is::<Declined>() => return Err(error),
+        Some(Err(error)) => Some(error),
+        None => hub.err(),
+    };
     let config = load(dir)?;
-    ClientStore::open(&dir.join(CLIENTS), config.pools())?
-        .revoke(name)
-        .map(|_| ())
+    ClientStore::open_damaged(&dir.join(CLIENTS), config.pools())?.revoke(name)?;
+    match trouble {
+        None => Ok(()),
+        Some(error) => Err(error.context(format!(
+            "{name} is not enrolled any more, but it is not known whether the hub has ended its session: restart the hub"
+        ))),
+    }
 }
 
 /// The clients of a hub: with what the hub knows of them when it runs.
 ///
 /// # Errors
-/// The hub has not been initialised, or its store is damaged.
-pub fn list(dir: &Path, run_dir: &Path) -> anyhow::Result<Value> {
-    let socket = run_dir::socket(run_dir);
-    if is_alive(&socket) {
-        let mut status = ask(&socket, &Request::Status)?;
-        if status["role"] == "hub" {
-            return Ok(json!({ "version": 1, "clients": status["clients"].take() }));
-        }
+/// The hub has not been initialised, its store is damaged, or the hub runs and does not answer.
+pub fn list(dir: &Path) -> anyhow::Result<Value> {
+    if let Some(hub) = run_dir::hub_of(dir)? {
+        let mut status = ask(&run_dir::socket(&hub), &Request::Status)?;
+        return Ok(json!({ "version": 1, "clients": status["clients"].take() }));
     }
     let config = load(dir)?;
     let store = ClientStore::open(&dir.join(CLIENTS), config.pools())?;
@@ -167,12 +186,18 @@ pub fn list(dir: &Path, run_dir: &Path) -> anyhow::Result<Value> {
 pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let config = load(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
+    let _claim = HubClaim::take(&options.dir, &options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join(KEY))?;
     let store = ClientStore::open(&options.dir.join(CLIENTS), config.pools())?;
     let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
-    let tun = Tun::create(&config.interface.0, config.mtu.0)?;
+    let mut inherited = Inherited::take((&config.interface.0, config.mtu.0), listen_address(&config));
+    let tun = match inherited.tun.take() {
+        Some(tun) => tun,
+        None => Tun::create(&config.interface.0, config.mtu.0)?,
+    };
+    let carrying = Carrying::start(&config, store, tun, inherited);
     let mut prepared = prepare(&mut system, &config).await;
     if prepared.is_ok() {
         // What a crash left is in the way of nobody and goes with the rest below.
@@ -181,34 +206,88 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     }
     // Only now: between taking NAT away and setting it up again the kernel would reset the clients' connections.
     system.undo_left().await;
-    let result = match prepared {
-        Ok(()) => serve(options, config, &identity, store, tun, &run_dir).await,
-        Err(error) => Err(error),
+    let result = match (carrying, prepared) {
+        (Ok(carrying), Ok(())) => serve(options, config, &identity, carrying, &run_dir).await,
+        (Err(error), _) | (_, Err(error)) => Err(error),
     };
+    if matches!(result, Ok(Ended::HandedOver)) {
+        // The successor takes over what was changed in the system, as after a crash.
+        tracing::info!("handed over");
+        return Ok(());
+    }
     system.undo().await;
     tracing::info!("down");
-    result
+    result.map(drop)
+}
+
+/// How a hub has ended.
+enum Ended {
+    /// For good: clients were told.
+    Stopped,
+    /// Another process goes on.
+    HandedOver,
+}
+
+/// The data plane of a hub, with the sessions of the process before: it carries their packets while the rest of the hub starts.
+struct Carrying {
+    plane: DataPlane,
+    control: HubControl,
+    store: SharedStore,
+    socket: Arc<UdpSocket>,
+    /// Sessions of the process before that go on, and that do not.
+    restored: usize,
+    lost: usize,
+}
+
+impl Carrying {
+    fn start(config: &HubConfig, store: ClientStore, tun: Tun, inherited: Inherited) -> anyhow::Result<Self> {
+        let listen = listen_address(config);
+        let socket = match inherited.socket {
+            Some(socket) => socket,
+            None => open(listen).with_context(|| format!("cannot listen on UDP {listen}"))?,
+        };
+        let socket = Arc::new(socket);
+        handover::keep_open(&tun, &socket);
+        let seed = u64::from_be_bytes(random());
+        let plane = dataplane::start(DataPlaneConfig { tun, seed })?;
+        let store = SharedStore::new(store);
+        let control = HubControl::new(store.clone(), settings(config), plane.orders.clone());
+        let all = inherited.sessions.len();
+        let restored = inherited.sessions.into_iter().map(|saved| control.restore(saved));
+        let restored = restored.filter(|is_restored| *is_restored).count();
+        // Only now: what has queued in the socket since the process before must find its session.
+        (plane.orders)(Command::AddSocket {
+            id: HUB_SOCKET,
+            socket: socket.clone(),
+        });
+        Ok(Self {
+            plane,
+            control,
+            store,
+            socket,
+            restored,
+            lost: all - restored,
+        })
+    }
 }
 
 async fn serve(
     options: HubOptions,
     config: HubConfig,
     identity: &Identity,
-    store: ClientStore,
-    tun: Tun,
+    carrying: Carrying,
     run_dir: &RunDir,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Ended> {
     let listen = listen_address(&config);
-    let udp = Arc::new(open(listen).with_context(|| format!("cannot listen on UDP {listen}"))?);
-    let mut plane = dataplane::start(DataPlaneConfig {
-        tun,
-        seed: u64::from_be_bytes(random()),
-    })?;
+    let Carrying {
+        mut plane,
+        control,
+        store,
+        socket: udp,
+        restored,
+        lost,
+    } = carrying;
     let orders = Arc::clone(&plane.orders);
-    orders(Command::AddSocket {
-        id: HUB_SOCKET,
-        socket: udp.clone(),
-    });
     let (_, nothing) = tokio::sync::mpsc::channel(1);
     let datagrams = std::mem::replace(&mut plane.control, nothing);
     let endpoint = quinn::Endpoint::new_with_abstract_socket(
@@ -217,21 +296,27 @@ async fn serve(
         Arc::new(SharedSocket::new(udp, datagrams)?),
         Arc::new(quinn::TokioRuntime),
     )?;
-    let (tell, guests) = tokio::sync::mpsc::unbounded_channel();
-    let movers = ClientStore::open(&options.dir.join(CLIENTS), config.pools())?;
-    let movers = Guests::new(movers, listen.port(), tell);
-    let control = HubControl::new(store, settings(&config), orders.clone()).with_movers(movers);
-    tokio::spawn(Waypoint::new(guests).run());
+    let (tell, guests) = guest_news();
+    let control = control.with_movers(Guests::new(store.clone(), listen.port(), tell));
+    let (policy, given) = watch::channel(Policy::new(config.isolation(), &config));
+    let waypoint = Waypoint::new(guests, store, given);
+    let relayed = waypoint.done();
+    tokio::spawn(waypoint.run());
     let socket = ControlSocket::listen(run_dir.socket())?;
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
     }
-    tracing::info!(%listen, interface = config.interface.0, "hub is up");
+    if let Err(error) = service::ready() {
+        tracing::warn!(%error, "the service manager does not hear that the hub is up");
+    }
+    tracing::info!(%listen, interface = config.interface.0, sessions = restored, lost, "hub is up");
     let hub = Hub {
         options,
         config,
         control,
         orders,
+        policy,
+        relayed,
         started: Instant::now(),
     };
     hub.run(plane, socket, endpoint).await
@@ -242,6 +327,8 @@ struct Hub {
     config: HubConfig,
     control: HubControl,
     orders: Orders,
+    policy: watch::Sender<Policy>,
+    relayed: Arc<Done>,
     started: Instant,
 }
 
@@ -251,23 +338,30 @@ impl Hub {
         mut plane: DataPlane,
         mut socket: ControlSocket,
         endpoint: quinn::Endpoint,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Ended> {
         let mut signals = Signals::new()?;
         let serving = tokio::spawn({
             let (control, endpoint) = (self.control.clone(), endpoint.clone());
             async move { control.serve(&endpoint).await }
         });
         let mut sweep = tokio::time::interval(SWEEP);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
                 Some(asked) = socket.requests.recv() => if self.on_asked(asked) { break },
+                _ = look.tick() => self.control.hold_against_store(),
                 _ = sweep.tick() => self.control.sweep(Instant::now()),
                 reload = signals.next() => {
-                    if !reload {
+                    if reload {
+                        log_reload(self.reload());
+                    } else if service::is_managed() && !service::is_stopped_for_good() {
+                        self.hand_over(&plane).await;
+                        return Ok(Ended::HandedOver);
+                    } else {
                         break;
                     }
-                    log_reload(self.reload());
                 }
             }
         }
@@ -277,7 +371,22 @@ impl Hub {
         endpoint.close(0_u8.into(), b"");
         let _ = tokio::time::timeout(GOODBYE, endpoint.wait_idle()).await;
         serving.abort();
-        Ok(())
+        Ok(Ended::Stopped)
+    }
+
+    /// Gives the sessions to the service manager, for the process that it starts next.
+    async fn hand_over(&self, plane: &DataPlane) {
+        let mut control = self.control.hand_over();
+        let planes = plane.hand_over().await;
+        let joined = |plane: SessionCheckpoint| {
+            let control = control.remove(&plane.session)?;
+            Some(HubSessionCheckpoint { control, plane })
+        };
+        let sessions = planes.into_iter().filter_map(joined).collect();
+        if let Err(error) = handover::hand_over(sessions) {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "sessions are not handed over: clients begin new ones");
+        }
     }
 
     fn on_event(&self, event: &Event) {
@@ -324,10 +433,9 @@ impl Hub {
     }
 
     fn status(&self) -> Value {
-        let refusals = self.control.refusals();
-        let counters: serde_json::Map<_, _> = refusals
-            .iter()
-            .map(|(reason, count)| ((*reason).to_owned(), json!(count)))
+        let counters = self.control.counters().into_iter();
+        let counters: serde_json::Map<_, _> = counters
+            .map(|(reason, count)| (reason.to_owned(), json!(count)))
             .collect();
         json!({
             "role": "hub",
@@ -336,6 +444,7 @@ impl Hub {
             "interface": self.config.interface.0,
             "uptime_s": self.started.elapsed().as_secs(),
             "clients": self.control.clients(),
+            "waypoint": self.relayed.status(),
             "counters": counters,
         })
     }
@@ -358,6 +467,15 @@ impl Hub {
         ];
         let restart = differing(&fixed);
         self.options.log.set(new.log.as_ref())?;
+        let isolation = HubConfig {
+            pool: old.pool,
+            pool6: old.pool6,
+            interface: old.interface.clone(),
+            ..new.clone()
+        }
+        .isolation();
+        replace_nft_table(ISOLATION_TABLE, &isolation.body()).context("cannot change what clients reach")?;
+        self.policy.send_replace(Policy::new(isolation, new));
         let mut settings = settings(new);
         (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);
         self.control.apply(settings);
@@ -402,6 +520,10 @@ fn settings(config: &HubConfig) -> HubSettings {
 async fn prepare(system: &mut System, config: &HubConfig) -> anyhow::Result<()> {
     let interface = &config.interface.0;
     let (v4, v6) = config.pools().hub();
+    // Before anything is forwarded.
+    system
+        .nft_table(ISOLATION_TABLE, &config.isolation().body())
+        .context("cannot keep clients apart")?;
     system.link_up(interface).await?;
     // The prefix length makes the route of the pool.
     system.add_address(interface, v4.into(), config.pool.1).await?;
@@ -489,7 +611,7 @@ const CONFIG: &str = "hub.toml";
 const KEY: &str = "hub.key";
 const CLIENTS: &str = "clients";
 const DEFAULT_PORT: u16 = 443;
-const SWEEP: Duration = Duration::from_secs(60);
+const SWEEP: Duration = Duration::from_secs(15);
 const GOODBYE: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
@@ -536,9 +658,21 @@ mod tests {
             .unwrap()
             .to_string();
         assert!(line.parse::<Invitation>().is_ok());
-        let clients = list(dir.path(), dir.path()).unwrap();
+        let clients = list(dir.path()).unwrap();
         assert_eq!(clients["clients"][0]["state"], "invited");
-        revoke(dir.path(), dir.path(), "alice").unwrap();
-        assert!(revoke(dir.path(), dir.path(), "alice").is_err());
+        revoke(dir.path(), "alice").unwrap();
+        assert!(revoke(dir.path(), "alice").is_err());
+    }
+
+    #[test]
+    fn a_hub_that_does_not_answer_is_said_and_the_enrolment_is_taken_back_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), &example()).unwrap();
+        invite(dir.path(), "alice", Duration::from_secs(60)).unwrap();
+        let _claim = HubClaim::take(dir.path(), &dir.path().join("run")).unwrap();
+        assert!(list(dir.path()).is_err());
+        let said = format!("{:#}", revoke(dir.path(), "alice").unwrap_err());
+        assert!(said.contains("not known whether the hub has ended"), "{said}");
+        assert!(!dir.path().join("clients/alice.toml").exists());
     }
 }

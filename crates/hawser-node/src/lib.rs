@@ -9,6 +9,7 @@ pub mod dataplane;
 pub mod dhcp;
 pub mod direct;
 pub mod enrolment;
+mod handover;
 pub mod hub;
 pub mod identity;
 pub mod idle_clients;

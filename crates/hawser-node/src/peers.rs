@@ -96,7 +96,7 @@ pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
     if store.by_name(name).is_none() {
         bail!("no host is called {name}: `hawser peer list` shows who there is");
     }
-    store.revoke(name).map(drop)
+    store.revoke(name)
 }
 
 /// Remembers the host that an invitation comes from, under a name of its own.

@@ -29,7 +29,7 @@ impl PrivateBus {
             .args(["--session", "--nofork", "--print-address"])
             .args(arguments);
         let Ok(mut daemon) = command.stdout(Stdio::piped()).spawn() else {
-            eprintln!("skipped: no dbus-daemon here");
+            hawser_testing::skip("no dbus-daemon");
             return None;
         };
         let mut address = String::new();

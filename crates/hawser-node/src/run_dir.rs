@@ -1,6 +1,11 @@
-//! The run directory: lock, control socket, journal.
+//! Run directories: lock, control socket, journal. Where each role's is, who may own one, and which hub serves a store of clients.
+//!
+//! Commands, daemons and units take the places from here, so that a command reaches the daemon that it is about.
 
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -8,6 +13,26 @@ use anyhow::{Context, bail};
 
 use crate::atomic_file;
 use crate::control_socket::is_alive;
+
+/// What a daemon is. One machine may run one of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A client of a hub, or direct mode: `/run/hawser`.
+    Client,
+    /// A hub: `/run/hawser-hub`.
+    Hub,
+}
+
+impl Role {
+    /// The run directory of a daemon of this role, unless it is told another.
+    #[must_use]
+    pub fn run_dir(self) -> &'static Path {
+        Path::new(match self {
+            Self::Client => "/run/hawser",
+            Self::Hub => "/run/hawser-hub",
+        })
+    }
+}
 
 /// The run directory of a daemon that runs; one daemon at a time.
 #[derive(Debug)]
@@ -20,40 +45,26 @@ impl RunDir {
     /// Makes the directory if need be and takes it.
     ///
     /// # Errors
-    /// Another daemon has it, or the directory cannot be made.
+    /// Another daemon has it, somebody else could write in it ([`check`]), or it cannot be made.
     pub fn take(path: &Path) -> anyhow::Result<Self> {
-        atomic_file::private_directory(path)?;
+        prepare(path)?;
         let file = path.join("hawser.lock");
-        let lock = File::options()
-            .create(true)
-            .append(true)
-            .open(&file)
-            .with_context(|| format!("cannot open {}", file.display()))?;
-        // A daemon that has closed its socket is about to end.
-        let deadline = Instant::now() + ENDING;
-        let mut attempt = lock.try_lock();
-        while matches!(attempt, Err(TryLockError::WouldBlock))
-            && Instant::now() < deadline
-            && !is_alive(&socket(path))
-        {
-            std::thread::sleep(Duration::from_millis(20));
-            attempt = lock.try_lock();
-        }
-        match attempt {
-            Ok(()) => Ok(Self {
-                path: path.to_owned(),
-                _lock: lock,
-            }),
-            Err(TryLockError::WouldBlock) => {
-                bail!(
-                    "hawser already runs in {}: `hawser down` first, or use another --run-dir",
-                    path.display()
-                )
-            }
-            Err(TryLockError::Error(error)) => {
-                Err(error).with_context(|| format!("cannot lock {}", file.display()))
-            }
-        }
+        let lock = take_lock(&file, &socket(path))?.with_context(|| {
+            format!(
+                "hawser already runs in {}: `hawser down` first, or use another --run-dir",
+                path.display()
+            )
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The control socket.
@@ -75,11 +86,239 @@ impl RunDir {
     }
 }
 
-/// Undoing everything takes a few calls of nft.
-const ENDING: Duration = Duration::from_secs(3);
+/// Makes a run directory if need be, for its owner alone.
+///
+/// # Errors
+/// It cannot be made, or [`check`] refuses it.
+pub fn prepare(path: &Path) -> anyhow::Result<()> {
+    // Before as well: what is there may lead elsewhere.
+    check(path)?;
+    atomic_file::private_directory(path)?;
+    check(path)
+}
+
+/// Refuses a directory in which somebody else could put a socket, a lock or a journal of their own: one that is not a directory of this user's (or root's), or
+/// that its group or everybody may write; and one below a place where somebody else could exchange it. One that does not exist is no danger.
+///
+/// # Errors
+/// One line: which place, what is wrong with it and what to do.
+pub fn check(path: &Path) -> anyhow::Result<()> {
+    let absolute = std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))?;
+    // As named, with links; and as it is, where those lead.
+    let real = absolute.parent().and_then(|parent| parent.canonicalize().ok());
+    let places = absolute
+        .ancestors()
+        .chain(real.iter().flat_map(|real| real.ancestors()));
+    for place in places {
+        let found = match fs::symlink_metadata(place) {
+            Ok(found) => found,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| format!("cannot look at {}", place.display())),
+        };
+        if let Some(fault) = fault(&found, place == absolute) {
+            bail!(
+                "{} cannot be used as a run directory: {} {fault}; remove it, or name another with --run-dir",
+                path.display(),
+                if place == absolute {
+                    "it".to_owned()
+                } else {
+                    place.display().to_string()
+                },
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with the run directory itself (`is_own`) or a place above it.
+fn fault(found: &fs::Metadata, is_own: bool) -> Option<String> {
+    let owner = found.uid();
+    if owner != 0 && owner != hawser_linux::process::user() {
+        return Some(format!("belongs to user {owner}"));
+    }
+    if found.is_symlink() {
+        return is_own.then(|| "is a symbolic link".to_owned());
+    }
+    if !found.is_dir() {
+        return Some("is no directory".to_owned());
+    }
+    // Where everybody may make files, as in /tmp, a sticky bit keeps them from exchanging those of others.
+    let is_sticky = found.mode() & STICKY != 0;
+    let is_open = found.mode() & OTHERS_WRITE != 0 && (is_own || !is_sticky);
+    is_open.then(|| format!("may be written by others (mode {:o})", found.mode() & 0o7777))
+}
 
 /// The control socket of the daemon whose run directory is `path`.
 #[must_use]
 pub fn socket(path: &Path) -> PathBuf {
     path.join("hawser.sock")
+}
+
+/// A hub's claim on the clients in its directory: no other hub serves them meanwhile, and commands that change them find the hub.
+#[derive(Debug)]
+pub struct HubClaim {
+    _lock: File,
+}
+
+impl HubClaim {
+    /// Claims the clients in `dir` for the hub whose run directory is `run_dir`.
+    ///
+    /// # Errors
+    /// Another hub serves them, or the claim cannot be written.
+    pub fn take(dir: &Path, run_dir: &Path) -> anyhow::Result<Self> {
+        let path = dir.join(CLAIM);
+        let run_dir = std::path::absolute(run_dir)?;
+        let Some(mut lock) = take_lock(&path, &socket(&run_dir))? else {
+            let other = fs::read(&path).unwrap_or_default();
+            bail!(
+                "another hub serves the clients in {} (its run directory is {})",
+                dir.display(),
+                Path::new(std::ffi::OsStr::from_bytes(&other)).display()
+            );
+        };
+        let written = lock
+            .set_len(0)
+            .and_then(|()| lock.write_all(run_dir.as_os_str().as_bytes()));
+        written.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { _lock: lock })
+    }
+}
+
+/// The run directory of the hub that serves the clients in `dir`; none while none does.
+///
+/// # Errors
+/// It cannot be told.
+pub fn hub_of(dir: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let path = dir.join(CLAIM);
+    let unclear = || format!("cannot tell from {} whether a hub runs", path.display());
+    let mut lock = match File::open(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other.with_context(unclear)?,
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => {
+            let mut run_dir = Vec::new();
+            lock.read_to_end(&mut run_dir).with_context(unclear)?;
+            Ok(Some(PathBuf::from(std::ffi::OsString::from_vec(run_dir))))
+        }
+        Err(TryLockError::Error(error)) => Err(error).with_context(unclear),
+    }
+}
+
+/// Takes the lock in `path`; none while a daemon has it that does not end. One that has closed its `socket` is about to.
+fn take_lock(path: &Path, socket: &Path) -> anyhow::Result<Option<File>> {
+    let lock = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(NO_FOLLOW)
+        .open(path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    let deadline = Instant::now() + ENDING;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(Some(lock)),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline && !is_alive(socket) => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        }
+    }
+}
+
+/// Beside the store of clients.
+const CLAIM: &str = "hub.lock";
+/// Undoing everything takes a few calls of nft.
+const ENDING: Duration = Duration::from_secs(3);
+const STICKY: u32 = 0o1000;
+const OTHERS_WRITE: u32 = 0o022;
+/// `O_NOFOLLOW`: a lock is never somebody else's file.
+const NO_FOLLOW: i32 = hawser_linux::process::NO_FOLLOW;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn refusal(path: &Path) -> String {
+        let error = RunDir::take(path).unwrap_err();
+        let said = format!("{error:#}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    }
+
+    fn allow(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_is_refused_and_so_is_one_below_it() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        fs::create_dir(&path).unwrap();
+        for mode in [0o770, 0o707, 0o1777] {
+            allow(&path, mode);
+            assert!(refusal(&path).contains("it may be written by others"), "{mode:o}");
+        }
+        allow(&path, 0o777);
+        assert!(refusal(&path.join("below")).contains("run may be written by others"));
+        assert!(!path.join("below").exists());
+        allow(&path, 0o1777);
+        drop(RunDir::take(&path.join("below")).unwrap());
+        let made = fs::metadata(path.join("below")).unwrap();
+        assert_eq!(made.permissions().mode() & 0o7777, 0o700);
+        allow(&path, 0o755);
+        drop(RunDir::take(&path).unwrap());
+    }
+
+    #[test]
+    fn a_link_or_a_file_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let (real, link) = (place.path().join("real"), place.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert!(refusal(&link).contains("symbolic link"));
+        let file = place.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(refusal(&file).contains("no directory"));
+        // A lock that leads elsewhere is not followed.
+        std::os::unix::fs::symlink(&file, real.join("hawser.lock")).unwrap();
+        assert!(refusal(&real).contains("cannot open"));
+    }
+
+    #[test]
+    fn what_belongs_to_somebody_else_is_refused() {
+        if !hawser_linux::process::is_root() {
+            hawser_testing::skip("needs root");
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        fs::create_dir(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+        assert!(refusal(&path).contains("it belongs to user 65534"));
+        assert!(refusal(&path.join("below")).contains("run belongs to user 65534"));
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        std::os::unix::fs::symlink(place.path(), path.join("away")).unwrap();
+        std::os::unix::fs::lchown(path.join("away"), Some(65_534), None).unwrap();
+        assert!(refusal(&path.join("away/x")).contains("away belongs to user 65534"));
+    }
+
+    #[test]
+    fn a_store_has_one_hub_and_commands_find_it() {
+        let place = tempfile::tempdir().unwrap();
+        let (dir, one, other) = (place.path(), place.path().join("one"), place.path().join("other"));
+        assert_eq!(hub_of(dir).unwrap(), None);
+        let claim = HubClaim::take(dir, &one).unwrap();
+        assert_eq!(hub_of(dir).unwrap(), Some(one.clone()));
+        let error = format!("{:#}", HubClaim::take(dir, &other).unwrap_err());
+        assert!(error.contains("another hub") && error.contains("one"), "{error}");
+        drop(claim);
+        assert_eq!(hub_of(dir).unwrap(), None);
+        drop(HubClaim::take(dir, &other).unwrap());
+    }
 }

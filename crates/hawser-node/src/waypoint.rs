@@ -8,27 +8,86 @@
 //!                 +------------- nothing comes -----------------------------------------------------> (gone)
 //! ```
 //!
+//! Who may ask is named in the hub's configuration ([`Policy`]), and loses all ways with that or with the enrolment. A way leads neither to the hub itself nor to its
+//! clients or private networks that are not named. Rules are set beside the event loop ([`rules`]).
+//!
+//! Bounds: [`MOST_RELAYS`] for one guest, the [`PORTS`] for all.
+//!
 //! Source: Flow switch section 3.1 (routing through an off-path middlebox).
 
+mod rules;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hawser_linux::direct::moving::{RELAY_TABLE, Relayed, Rewriting};
+use hawser_linux::isolation::Isolation;
 use hawser_linux::system::replace_nft_table;
-use hawser_linux::tap::{Tap, Tapped, send_packet};
+use hawser_linux::tap::{Tap, Tapped};
 use hawser_wire::inner::protocol;
 use hawser_wire::opening::{Opening, Step};
 use hawser_wire::peer::{PeerMessage, Unexpected};
-use tokio::sync::mpsc;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
 
-use crate::control::peer::{GuestEvent, GuestNews};
+use crate::config::{HubConfig, WaypointFor};
+use crate::control::hub::LOOK;
+use crate::control::peer::{GuestEvent, GuestNews, Outbox};
+use crate::enrolment::SharedStore;
 use crate::identity::KeyHash;
+use rules::{Due, Rules, SetRules, Then};
+
+/// Who may send flows through a hub, and where to.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    isolation: Isolation,
+    allowed: WaypointFor,
+}
+
+impl Policy {
+    pub(crate) fn new(isolation: Isolation, config: &HubConfig) -> Self {
+        Self {
+            isolation,
+            allowed: config.waypoint.clone(),
+        }
+    }
+}
+
+/// What a waypoint needs of the machine.
+struct Machine {
+    /// The address with which packets to a host leave; none where that is this machine itself, or out of reach.
+    own_address: fn(IpAddr) -> Option<IpAddr>,
+    open_tap: fn() -> io::Result<Option<Tap>>,
+}
+
+/// What a waypoint has done, for status.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    relays: AtomicU64,
+    refused: AtomicU64,
+    /// Runs of nft.
+    runs: AtomicU64,
+}
+
+impl Done {
+    pub(crate) fn status(&self) -> Value {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        json!({
+            "relays": count(&self.relays),
+            "refused": count(&self.refused),
+            "rule_changes": count(&self.runs),
+        })
+    }
+}
 
 struct Guest {
     key: KeyHash,
     name: String,
-    outbox: mpsc::UnboundedSender<PeerMessage>,
+    outbox: Outbox,
 }
 
 struct Relay {
@@ -54,30 +113,67 @@ impl Relay {
 
 /// The flows that go through this hub.
 pub(crate) struct Waypoint {
-    news: mpsc::UnboundedReceiver<GuestNews>,
+    news: mpsc::Receiver<GuestNews>,
+    store: SharedStore,
+    policy: watch::Receiver<Policy>,
+    machine: Machine,
     guests: BTreeMap<u64, Guest>,
     relays: BTreeMap<u32, Relay>,
+    /// The ports of all.
+    taken: BTreeSet<u16>,
     tap: Option<Tap>,
+    /// There is a tap, or there was one.
+    has_tapped: bool,
     next_port: u16,
-    applied: Rewriting,
+    rules: Rules,
+    done: Arc<Done>,
 }
 
 impl Waypoint {
     /// A waypoint without flows. Its table must have been entered in the journal.
-    pub(crate) fn new(news: mpsc::UnboundedReceiver<GuestNews>) -> Self {
+    pub(crate) fn new(
+        news: mpsc::Receiver<GuestNews>,
+        store: SharedStore,
+        policy: watch::Receiver<Policy>,
+    ) -> Self {
+        let machine = Machine {
+            own_address,
+            open_tap: || Tap::open().map(Some),
+        };
+        let set: SetRules = Arc::new(|body| replace_nft_table(RELAY_TABLE, body));
+        Self::on(machine, set, news, store, policy)
+    }
+
+    fn on(
+        machine: Machine,
+        set: SetRules,
+        news: mpsc::Receiver<GuestNews>,
+        store: SharedStore,
+        policy: watch::Receiver<Policy>,
+    ) -> Self {
         Self {
             news,
+            store,
+            policy,
+            machine,
             guests: BTreeMap::new(),
             relays: BTreeMap::new(),
+            taken: BTreeSet::new(),
             tap: None,
+            has_tapped: false,
             next_port: 0,
-            applied: Rewriting::default(),
+            rules: Rules::new(set),
+            done: Arc::default(),
         }
+    }
+
+    pub(crate) fn done(&self) -> Arc<Done> {
+        Arc::clone(&self.done)
     }
 
     /// Serves for as long as the hub runs.
     pub(crate) async fn run(mut self) {
-        let mut sweep = tokio::time::interval(SWEEP);
+        let mut sweep = tokio::time::interval(LOOK);
         loop {
             tokio::select! {
                 news = self.news.recv() => match news {
@@ -88,11 +184,22 @@ impl Waypoint {
                     Ok(tapped) => self.on_tapped(&tapped),
                     Err(error) => {
                         tracing::debug!(%error, "the tap has ended");
-                        self.tap = None;
+                        (self.tap, self.has_tapped) = (None, false);
                     }
+                },
+                step = self.rules.next() => match step {
+                    Due::Make => {
+                        let body = self.rewriting().body();
+                        self.rules.set(body);
+                    }
+                    Due::Happen(then) => then.into_iter().for_each(Then::happen),
                 },
                 _ = sweep.tick() => self.sweep(Instant::now()),
             }
+            self.done.runs.store(self.rules.runs(), Ordering::Relaxed);
+            self.done
+                .relays
+                .store(self.relays.len() as u64, Ordering::Relaxed);
         }
     }
 
@@ -110,7 +217,8 @@ impl Waypoint {
                 };
                 let (key, name, outbox) = (guest.key, guest.name.clone(), guest.outbox.clone());
                 if let Some(answer) = self.on_message(key, &name, &message) {
-                    let _ = outbox.send(answer);
+                    // Nobody is told of a way before it is there.
+                    self.rules.then(Then::Say(outbox, answer));
                 }
             }
         }
@@ -119,24 +227,30 @@ impl Waypoint {
     fn on_message(&mut self, guest: KeyHash, name: &str, message: &PeerMessage) -> Option<PeerMessage> {
         match *message {
             PeerMessage::Relay { nonce, protocol, to } => {
-                Some(match self.relay(guest, nonce, protocol, to) {
+                Some(match self.relay(guest, name, nonce, protocol, to) {
                     Ok(port) => {
-                        tracing::info!(peer = name, %to, "a flow will go through here");
+                        tracing::debug!(peer = name, %to, "a flow will go through here");
                         PeerMessage::Relayed { nonce, port }
                     }
-                    Err(reason) => PeerMessage::Unexpected { nonce, reason },
+                    Err(reason) => {
+                        self.done.refused.fetch_add(1, Ordering::Relaxed);
+                        PeerMessage::Unexpected { nonce, reason }
+                    }
                 })
             }
             PeerMessage::Unrelay { nonce } => {
                 if self.relays.get(&nonce).is_some_and(|relay| relay.guest == guest) {
-                    self.relays.remove(&nonce);
-                    self.apply();
+                    self.remove(nonce);
                 }
                 None
             }
             // No flow ends here.
             PeerMessage::Expect(expect) => Some(PeerMessage::Unexpected {
                 nonce: expect.nonce,
+                reason: Unexpected::NotHere,
+            }),
+            PeerMessage::Claim { flow, .. } => Some(PeerMessage::Unproven {
+                flow,
                 reason: Unexpected::NotHere,
             }),
             PeerMessage::Hello(_)
@@ -147,11 +261,27 @@ impl Waypoint {
             | PeerMessage::Order { .. }
             | PeerMessage::Answer { .. }
             | PeerMessage::Forget { .. }
+            | PeerMessage::Proof { .. }
+            | PeerMessage::Proven { .. }
+            | PeerMessage::Unproven { .. }
             | PeerMessage::Relayed { .. } => None,
         }
     }
 
-    fn relay(&mut self, guest: KeyHash, nonce: u32, protocol: u8, to: SocketAddr) -> Result<u16, Unexpected> {
+    fn relay(
+        &mut self,
+        guest: KeyHash,
+        name: &str,
+        nonce: u32,
+        protocol: u8,
+        to: SocketAddr,
+    ) -> Result<u16, Unexpected> {
+        {
+            let policy = self.policy.borrow();
+            if !policy.allowed.allows(name) || !policy.isolation.allows(to.ip()) {
+                return Err(Unexpected::NotHere);
+            }
+        }
         if let Some(relay) = self.relays.get(&nonce) {
             let is_same = relay.guest == guest && relay.to == to && relay.protocol == protocol;
             return if is_same {
@@ -166,15 +296,11 @@ impl Waypoint {
         if self.relays.values().filter(|relay| relay.guest == guest).count() >= MOST_RELAYS {
             return Err(Unexpected::Busy);
         }
-        let own = own_address(to.ip()).ok_or(Unexpected::NotHere)?;
-        if self.tap.is_none() {
-            self.tap = Some(Tap::open().map_err(|error| {
-                tracing::warn!(%error, "no flow can go through here");
-                Unexpected::NotHere
-            })?);
-        }
-        let near_port = self.free_port().ok_or(Unexpected::Busy)?;
-        let relay = |near_port, far_port| Relay {
+        let own = (self.machine.own_address)(to.ip()).ok_or(Unexpected::NotHere)?;
+        self.tap()?;
+        let near_port = self.free_port(None).ok_or(Unexpected::Busy)?;
+        let far_port = self.free_port(Some(near_port)).ok_or(Unexpected::Busy)?;
+        let relay = Relay {
             guest,
             protocol,
             near_port,
@@ -183,28 +309,39 @@ impl Waypoint {
             near: None,
             quiet_since: Instant::now(),
         };
-        self.relays.insert(nonce, relay(near_port, 0));
-        let far_port = self.free_port();
-        match far_port {
-            Some(far_port) => self.relays.insert(nonce, relay(near_port, far_port)),
-            None => self.relays.remove(&nonce),
-        };
-        far_port.ok_or(Unexpected::Busy)?;
-        self.apply();
+        self.taken.extend([near_port, far_port]);
+        self.relays.insert(nonce, relay);
+        self.rules.change();
         Ok(near_port)
     }
 
-    fn free_port(&mut self) -> Option<u16> {
-        let ports = self
-            .relays
-            .values()
-            .flat_map(|relay| [relay.near_port, relay.far.port()]);
-        let taken: BTreeSet<u16> = ports.collect();
+    fn remove(&mut self, nonce: u32) {
+        if let Some(relay) = self.relays.remove(&nonce) {
+            for port in [relay.near_port, relay.far.port()] {
+                self.taken.remove(&port);
+            }
+            self.rules.change();
+        }
+    }
+
+    /// Sees packets from now on, if it did not.
+    fn tap(&mut self) -> Result<(), Unexpected> {
+        if !self.has_tapped {
+            self.tap = (self.machine.open_tap)().map_err(|error| {
+                tracing::warn!(%error, "no flow can go through here");
+                Unexpected::NotHere
+            })?;
+            self.has_tapped = true;
+        }
+        Ok(())
+    }
+
+    fn free_port(&mut self, beside: Option<u16>) -> Option<u16> {
         let count = PORTS.end() - PORTS.start() + 1;
         (0..count).find_map(|_| {
             let port = PORTS.start() + self.next_port % count;
             self.next_port = (self.next_port + 1) % count;
-            (!taken.contains(&port)).then_some(port)
+            (!self.taken.contains(&port) && beside != Some(port)).then_some(port)
         })
     }
 
@@ -228,26 +365,33 @@ impl Waypoint {
             destination: relay.to,
             ..packet
         };
-        self.apply();
-        if let Some(bytes) = onward.emit()
-            && let Err(error) = send_packet(None, onward.destination.ip(), &bytes)
-        {
-            tracing::debug!(%error, "an opening is not passed on");
-        }
+        self.rules.change();
+        self.rules.then(Then::Send(onward));
     }
 
+    /// Ends ways that nobody needs, and those of guests that may not have them any more.
     fn sweep(&mut self, now: Instant) {
+        if self.relays.is_empty() {
+            return;
+        }
         let present: BTreeSet<KeyHash> = self.guests.values().map(|guest| guest.key).collect();
-        let before = self.relays.len();
-        self.relays.retain(|_, relay| {
+        let (store, policy) = (self.store.lock(), self.policy.borrow());
+        let mut may: BTreeMap<KeyHash, bool> = BTreeMap::new();
+        let mut over = Vec::new();
+        for (nonce, relay) in &mut self.relays {
             if present.contains(&relay.guest) && relay.near.is_some() {
                 relay.quiet_since = now;
             }
-            !relay.is_over(now)
-        });
-        if self.relays.len() != before {
-            self.apply();
+            let may = *may.entry(relay.guest).or_insert_with(|| {
+                let guest = store.by_key(relay.guest);
+                guest.is_some_and(|guest| policy.allowed.allows(&guest.name))
+            });
+            if !may || !policy.isolation.allows(relay.to.ip()) || relay.is_over(now) {
+                over.push(*nonce);
+            }
         }
+        drop((store, policy));
+        over.into_iter().for_each(|nonce| self.remove(nonce));
     }
 
     fn rewriting(&self) -> Rewriting {
@@ -263,28 +407,20 @@ impl Waypoint {
         }
         wanted
     }
-
-    fn apply(&mut self) {
-        let wanted = self.rewriting();
-        if wanted == self.applied {
-            return;
-        }
-        match replace_nft_table(RELAY_TABLE, &wanted.body()) {
-            Ok(()) => self.applied = wanted,
-            Err(error) => tracing::warn!(%error, "flows do not go through here: the rules are refused"),
-        }
-    }
 }
 
-async fn tapped(tap: Option<&Tap>) -> std::io::Result<Tapped> {
+async fn tapped(tap: Option<&Tap>) -> io::Result<Tapped> {
     match tap {
         Some(tap) => tap.next().await,
         None => std::future::pending().await,
     }
 }
 
-/// The address with which packets to `to` leave this machine.
+/// The address with which packets to `to` leave this machine; none when `to` is one of its own.
 fn own_address(to: IpAddr) -> Option<IpAddr> {
+    if UdpSocket::bind((to, 0)).is_ok() {
+        return None;
+    }
     let any: SocketAddr = if to.is_ipv6() {
         ([0_u16; 8], 0).into()
     } else {
@@ -301,49 +437,10 @@ const PORTS: std::ops::RangeInclusive<u16> = 61_000..=65_535;
 const MOST_RELAYS: usize = 1_024;
 /// Nothing is sent there: any port does.
 const PROBE: u16 = 9;
-const SWEEP: Duration = Duration::from_secs(10);
 /// An opening comes at once or not at all.
 const WAIT: Duration = Duration::from_secs(20);
 /// A mover whose every connection is gone may still come back to its flow.
 const ABSENCE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_way_has_ports_of_its_own_and_is_asked_for_twice_in_vain() {
-        let (_, news) = mpsc::unbounded_channel();
-        let mut waypoint = Waypoint::new(news);
-        let relay = |nonce: u32, near_port, far_port| {
-            let relay = Relay {
-                guest: KeyHash([1; 32]),
-                protocol: protocol::TCP,
-                near_port,
-                far: SocketAddr::from(([127, 0, 0, 1], far_port)),
-                to: "127.0.0.1:4443".parse().unwrap(),
-                near: None,
-                quiet_since: Instant::now(),
-            };
-            (nonce, relay)
-        };
-        waypoint.relays.extend([relay(1, 61_000, 61_001)]);
-        assert_eq!(waypoint.free_port(), Some(61_002));
-        let to = "127.0.0.1:4443".parse().unwrap();
-        assert_eq!(waypoint.relay(KeyHash([1; 32]), 1, protocol::TCP, to), Ok(61_000));
-        assert_eq!(
-            waypoint.relay(KeyHash([2; 32]), 1, protocol::TCP, to),
-            Err(Unexpected::Busy)
-        );
-        assert_eq!(
-            waypoint.relay(KeyHash([2; 32]), 2, protocol::ICMP, to),
-            Err(Unexpected::NotHere)
-        );
-        assert_eq!(waypoint.rewriting().ports, [(6, 61_000), (6, 61_001)]);
-        let (_, mut waiting) = relay(2, 61_004, 61_005);
-        let late = waiting.quiet_since + WAIT;
-        assert!(waiting.is_over(late), "nothing has come");
-        waiting.near = Some((to, to));
-        assert!(!waiting.is_over(late) && waiting.is_over(late + ABSENCE));
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use hawser_node::control::hub::{HubControl, HubSettings};
 use hawser_node::control::quic_socket::SharedSocket;
 use hawser_node::control::tls;
 use hawser_node::dataplane::{Command, ControlDatagram, Orders};
-use hawser_node::enrolment::{ClientStore, Pool};
+use hawser_node::enrolment::{ClientStore, Pool, SharedStore};
 use hawser_node::identity::{Identity, KeyHash};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION};
 use quinn_udp::{RecvMeta, UdpSocketState};
@@ -54,7 +54,7 @@ impl Hub {
             mtu: 1432,
             schedulers: vec![],
         };
-        let hub = HubControl::new(store, settings, orders);
+        let hub = HubControl::new(SharedStore::new(store), settings, orders);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(
             tls::hub_endpoint_config(&identity),
             Some(tls::server_config(&identity).unwrap()),
@@ -120,6 +120,8 @@ fn name(command: &Command) -> &'static str {
         Command::AddSocket { .. }
         | Command::RemoveSocket { .. }
         | Command::RebindPath { .. }
+        | Command::RestoreSession { .. }
+        | Command::HandOver(_)
         | Command::Snapshot(_)
         | Command::Stop => "other",
     }
@@ -353,5 +355,216 @@ async fn a_broken_peer_is_shown_the_door() {
     assert_eq!(
         alice.stream.next().await.unwrap(),
         Message::Close(CloseReason::Protocol)
+    );
+}
+
+async fn close_of(stream: &mut hawser_node::control::stream::ControlStream) -> CloseReason {
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(10), stream.next()).await;
+        if let Message::Close(reason) = next.unwrap().unwrap() {
+            return reason;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_ends_when_its_enrolment_does_whoever_ended_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    for way in ["a file removed by hand", "another process", "damage"] {
+        let who = Identity::generate().unwrap();
+        let token = invite(dir.path(), "alice", DAY);
+        let mut alice = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
+        hub.control.hold_against_store();
+        assert!(!hub.saw("remove session"), "before {way}");
+        let path = dir.path().join("clients/alice.toml");
+        match way {
+            "another process" => ClientStore::open(&dir.path().join("clients"), pool())
+                .unwrap()
+                .revoke("alice")
+                .unwrap(),
+            "damage" => {
+                std::fs::remove_file(&path).unwrap();
+                std::fs::write(&path, "key = 7").unwrap();
+            }
+            _ => std::fs::remove_file(&path).unwrap(),
+        }
+        hub.control.hold_against_store();
+        assert!(hub.saw("remove session"), "{way}");
+        assert_eq!(close_of(&mut alice.stream).await, CloseReason::Revoked, "{way}");
+        assert_eq!(refusal(&hub, &who, hello(None, None)).await, Refusal::NotEnrolled);
+        hub.log.lock().unwrap().clear();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_enrolled_under_another_name_loses_the_old_names_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let who = Identity::generate().unwrap();
+    let (alice, bob) = (invite(dir.path(), "alice", DAY), invite(dir.path(), "bob", DAY));
+    let mut first = up(&hub, hub.key, &who, hello(Some(alice), None)).await.unwrap();
+    let second = up(&hub, hub.key, &who, hello(Some(bob), Some(first.welcome.session)))
+        .await
+        .unwrap();
+    assert_ne!(second.welcome.session, first.welcome.session);
+    assert!(hub.saw("remove session"));
+    assert_eq!(close_of(&mut first.stream).await, CloseReason::Replaced);
+    let names: Vec<_> = hub
+        .control
+        .clients()
+        .into_iter()
+        .map(|client| client.name)
+        .collect();
+    assert_eq!(names, ["bob"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_goodbye_ends_the_session_and_a_move_to_another_connection_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let who = Identity::generate().unwrap();
+    let token = invite(dir.path(), "alice", DAY);
+    let first = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
+    let resuming = hello(None, Some(first.welcome.session));
+    let second = up(&hub, hub.key, &who, resuming).await.unwrap();
+    first
+        .stream
+        .finish(&Message::Close(CloseReason::Superseded))
+        .await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!hub.saw("remove session"));
+    second.stream.finish(&Message::Close(CloseReason::Shutdown)).await;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(1);
+    while !hub.saw("remove session") {
+        assert!(tokio::time::Instant::now() < deadline, "the session goes on");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(hub.control.clients()[0].session, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_goes_without_a_word_is_waited_for_and_then_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let who = Identity::generate().unwrap();
+    let token = invite(dir.path(), "alice", DAY);
+    let gone = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
+    gone.connection.close(7_u8.into(), b"");
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+    while hub.control.clients()[0].connected {
+        assert!(tokio::time::Instant::now() < deadline, "still connected");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let now = std::time::Instant::now();
+    hub.control.sweep(now + Duration::from_secs(290));
+    assert!(!hub.saw("remove session"));
+    hub.control.sweep(now + Duration::from_secs(310));
+    assert!(hub.saw("remove session"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_messages_is_cut_off_and_a_new_connection_does_not_help() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let (who, other) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+    let (token, others) = (invite(dir.path(), "alice", DAY), invite(dir.path(), "bob", DAY));
+    let mut alice = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
+    let mut bob = up(&hub, hub.key, &other, hello(Some(others), None))
+        .await
+        .unwrap();
+    let mut answered = 0;
+    let reason = loop {
+        let mut said = Ok(());
+        for number in 0..64 {
+            said = said.and(alice.stream.send(&Message::Ping(number)).await);
+        }
+        let heard = loop {
+            match alice.stream.next().await {
+                Ok(Message::Pong(number)) => {
+                    answered += 1;
+                    if number == 63 {
+                        break None;
+                    }
+                }
+                Ok(Message::Close(reason)) => break Some(reason),
+                other => panic!("{other:?}"),
+            }
+        };
+        if let Some(reason) = heard {
+            break reason;
+        }
+        assert!(answered < 10_000, "nobody minds");
+    };
+    assert_eq!(reason, CloseReason::Flood);
+    assert!(answered >= 900, "an honest burst passes: {answered}");
+    assert!(hub.control.counters().contains(&("closed_flood", 1)));
+    assert_eq!(refusal(&hub, &who, hello(None, None)).await, Refusal::Flapping);
+    bob.stream.send(&Message::Ping(5)).await.unwrap();
+    assert_eq!(bob.stream.next().await.unwrap(), Message::Pong(5));
+}
+
+/// A thousand handshakes from one address that say nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_handshakes_of_one_address_keep_nobody_else_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let (stranger, who) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+    let endpoint = |address: &str| {
+        let socket = UdpSocket::bind((address, 0)).unwrap();
+        let config = tls::client_endpoint_config();
+        quinn::Endpoint::new(config, None, socket, Arc::new(quinn::TokioRuntime)).unwrap()
+    };
+    let crowd = endpoint("127.0.0.1");
+    let mut silent = tokio::task::JoinSet::new();
+    for _ in 0..300 {
+        let config = tls::client_config(&stranger, hub.key).unwrap();
+        let connecting = crowd.connect_with(config, hub.address, tls::SERVER_NAME).unwrap();
+        silent.spawn(async move { tokio::time::timeout(Duration::from_secs(2), connecting).await });
+    }
+    let mut held = Vec::new();
+    while let Some(connection) = silent.join_next().await {
+        held.extend(connection.unwrap().ok().and_then(Result::ok));
+    }
+    // A refused connection stands at this end until the hub's close frame has arrived.
+    let count_open = || held.iter().filter(|held| held.close_reason().is_none()).count();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(3);
+    while count_open() > 32 && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Those of one key are fewer still.
+    assert!((1..=32).contains(&count_open()), "{} of 300", count_open());
+    let token = invite(dir.path(), "alice", DAY);
+    let config = tls::client_config(&who, hub.key).unwrap();
+    let quiet = endpoint("127.0.0.2");
+    let welcome = connect(
+        &quiet,
+        config,
+        hub.address,
+        hello(Some(token), None),
+        &Turn::default(),
+    )
+    .await;
+    assert!(welcome.is_ok(), "{:?}", welcome.err());
+    let counters = hub.control.counters();
+    let count = |what| counters.iter().find(|(name, _)| *name == what).unwrap().1;
+    assert!(count("handshakes_asked_for_proof") > 0, "{counters:?}");
+}
+
+/// The handshake says nothing of what is spoken: neither the server's name nor the protocol's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_handshake_names_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let who = Identity::generate().unwrap();
+    let token = invite(dir.path(), "alice", DAY);
+    let alice = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
+    let shown = alice.connection.handshake_data().unwrap();
+    let shown = shown.downcast::<quinn::crypto::rustls::HandshakeData>().unwrap();
+    assert_eq!(shown.protocol.as_deref(), Some(&b"h3"[..]));
+    assert_eq!(shown.server_name, None);
+    assert!(
+        tls::SERVER_NAME.parse::<std::net::IpAddr>().is_ok(),
+        "an address is not sent"
     );
 }

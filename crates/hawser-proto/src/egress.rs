@@ -5,10 +5,12 @@
 //! The receiving half is [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
 mod carried;
+mod checkpoint;
 mod choosing;
 mod covering;
 mod intake;
 mod kept;
+mod shedding;
 mod transmit;
 
 use std::collections::VecDeque;
@@ -41,6 +43,13 @@ const FEW_REPAIRS_IN: Duration = Duration::from_millis(100);
 const REPAIR_RETRY: Duration = Duration::from_millis(1);
 /// A path that has brought nothing for so long may be about to fall silent. Units: microseconds.
 const QUIET_US: u32 = 20_000;
+/// Packets of one report that are taken for missing: a hole that a receiver reports has at most half as many. What a report costs is bounded by this: a
+/// step for each of them at most, seven for each of its bytes.
+const MOST_MISSING: u64 = 1024;
+/// Flows that are looked at for one packet to send: the first in turn, and some of the others, in rotation. More wait only where somebody opens
+/// flows to fill the table; each would cost a look for each packet that is sent.
+const LOOKED_AT: usize = 128;
+const LOOKED_AT_BEYOND: usize = 32;
 /// An unproven address gets no more than this many times what it sent.
 ///
 /// Source: RFC 9000 section 8.
@@ -57,6 +66,14 @@ pub struct Counters {
     pub repaired: u64,
     /// Packets of upper layers let go for want of capacity.
     pub let_go: u64,
+    /// Packets dropped because no path took them within [`crate::flow::LONGEST_WAIT`].
+    pub expired: u64,
+    /// Packets dropped, the oldest first, because the driver ran out of room.
+    pub shed: u64,
+    /// Buffers of sent packets that were given up for the same reason: a loss among these is not repaired.
+    pub unkept: u64,
+    /// Records and flows looked at: the work that is not in proportion to packets.
+    pub steps: u64,
     /// Packets followed by parity.
     pub covered: u64,
     /// Parity packets sent.
@@ -76,6 +93,13 @@ struct Lane {
     reachable: bool,
     /// Bytes that may still go to an unproven address; `None` once it is proven.
     budget: Option<u64>,
+}
+
+impl Lane {
+    /// Whether anything may be sent at all.
+    fn is_open(&self) -> bool {
+        self.reachable && !self.path.is_exhausted()
+    }
 }
 
 /// Whose turn it is: a flow, and its place among those that wait.
@@ -139,6 +163,8 @@ pub struct Egress<B> {
     peer_takes_parity: bool,
     counters: Counters,
     layer_rules: Vec<layer::Rule>,
+    /// How far the flows behind the first in turn have been looked at.
+    rotation: usize,
     seed: u64,
 }
 
@@ -170,6 +196,7 @@ impl<B: Copy> Egress<B> {
             peer_takes_parity: false,
             counters: Counters::default(),
             layer_rules: Vec::new(),
+            rotation: 0,
             seed,
         }
     }
@@ -177,7 +204,10 @@ impl<B: Copy> Egress<B> {
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters {
+            steps: self.counters.steps + self.kept.steps,
+            ..self.counters
+        }
     }
 
     /// The flows.
@@ -219,19 +249,30 @@ impl<B: Copy> Egress<B> {
 
     /// Adds a path. `reachable`: the peer's address is known.
     pub fn open_path(&mut self, config: path::Config, reachable: bool, now: Instant) {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let path = Path::new(config, self.seed, now);
-        let lane = Lane {
+        let path = Path::new(config, self.next_seed(), now);
+        self.add_lane(Lane {
             budget: initial_budget(&path),
             path,
             reachable,
-        };
-        let at = self.lanes.partition_point(|other| other.path.id < config.id);
+        });
+    }
+
+    fn next_seed(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.seed
+    }
+
+    fn add_lane(&mut self, lane: Lane) {
+        let at = self.lanes.partition_point(|other| other.path.id < lane.path.id);
         self.lanes.insert(at, lane);
     }
 
-    /// Removes a path. Packets already numbered for it are lost to the network, nothing queued is.
-    pub fn close_path(&mut self, id: PathId) {
+    /// Removes a path. Nothing queued is lost; what it has not reported is sent again on the others.
+    pub fn close_path(&mut self, id: PathId, now: Instant) {
+        if let Some(Lane { path, .. }) = self.lanes.iter().find(|lane| lane.path.id == id) {
+            let time = keeping_time(path) + self.time_for(path.in_flight());
+            self.kept.on_silence(id, path.heard_of(), time, now);
+        }
         self.lanes.retain(|lane| lane.path.id != id);
         self.urgent.retain(|transmit| transmit.path != id);
         self.kept.forget_path(id);
@@ -267,31 +308,35 @@ impl<B: Copy> Egress<B> {
         self.peer_takes_parity |= report.takes_parity;
         let mut changed = false;
         if let Some(lane) = self.lane(id) {
-            let mut late = 0..0;
             if came_by == id {
                 changed = lane.path.handle_feedback(report, now);
             } else {
-                late = lane.path.handle_silence(report);
-            }
-            for counter in late {
-                self.kept.on_late(id, counter, now);
+                let late = lane.path.handle_silence(report);
+                self.kept.on_late(id, late, now);
             }
         }
-        for (first, count) in report.missing.ranges(report.highest) {
-            for counter in first..first + u64::from(count) {
-                if self.kept.on_missing(id, counter, now)
-                    && let Some(lane) = self.lane(id)
-                {
-                    lane.path.on_missing(counter, now);
-                }
-            }
-        }
-        let models = || self.lanes.iter().map(|lane| lane.path.model());
-        let rate: u64 = models().map(|model| model.rate().as_bps()).sum();
-        let paths = || self.lanes.iter().map(|lane| &lane.path);
-        let longest = paths().map(keeping_time).max().unwrap_or_default();
+        self.on_missing(report, now);
+        let rate: u64 = self.paths().map(|path| path.model().rate().as_bps()).sum();
+        let longest = self.paths().map(keeping_time).max().unwrap_or_default();
         self.keeping = (rate < KEEPS_BELOW).then_some(longest);
         self.note(id, changed);
+    }
+
+    /// Wants what a report names as missing, up to [`MOST_MISSING`] packets.
+    fn on_missing(&mut self, report: &Feedback, now: Instant) {
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.path.id == report.path) else {
+            return;
+        };
+        let mut left = MOST_MISSING;
+        for (first, count) in report.missing.ranges(report.highest) {
+            let count = u64::from(count).min(left);
+            left -= count;
+            let path = &mut lane.path;
+            self.kept
+                .on_missing(report.path, first..first + count, now, |counter| {
+                    path.on_missing(counter, now);
+                });
+        }
     }
 
     /// Takes in the reply to a probe of ours.
@@ -336,10 +381,7 @@ impl<B: Copy> Egress<B> {
 
     /// The paths that carry packets.
     fn active(&self) -> impl Iterator<Item = &Path> {
-        self.lanes
-            .iter()
-            .map(|lane| &lane.path)
-            .filter(|path| path.state() == State::Active)
+        self.paths().filter(|path| path.state() == State::Active)
     }
 
     fn push_urgent(&mut self, path: PathId, body: Body<B>) {
@@ -443,7 +485,7 @@ impl<B: Copy> Egress<B> {
 
     /// Gives an answer or report its counter; `None` when its path cannot take it.
     fn number(&mut self, mut transmit: Transmit<B>, now: Instant) -> Option<Transmit<B>> {
-        let lane = self.lane(transmit.path).filter(|lane| lane.reachable)?;
+        let lane = self.lane(transmit.path).filter(|lane| lane.is_open())?;
         let body = match transmit.body {
             Body::Report(report) => report.emitted_len(),
             Body::Packets { .. } | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => PROBE_LEN,
@@ -458,7 +500,7 @@ impl<B: Copy> Egress<B> {
 
     fn poll_probe(&mut self, now: Instant) -> Option<Transmit<B>> {
         let used = self.used;
-        for lane in self.lanes.iter_mut().filter(|lane| lane.reachable) {
+        for lane in self.lanes.iter_mut().filter(|lane| lane.is_open()) {
             let Some(probe) = lane.path.poll_probe(used, now) else {
                 continue;
             };
@@ -479,23 +521,32 @@ impl<B: Copy> Egress<B> {
 
     fn poll_packets(&mut self, now: Instant) -> Option<Transmit<B>> {
         self.wait = Instant::FAR_FUTURE;
-        if self.flows.waiting() == 0 {
+        if self.flows.waiting() == 0 || !self.has_way() {
             self.note_idle(now);
             return None;
         }
         let target = self.target();
         let mut skip = 0;
+        let mut waits = 0;
         while let Some(slot) = self.flows.turn(skip) {
             let has_head = self.flows.get(slot).is_some_and(|flow| flow.head().is_some());
             if !has_head || self.flows.is_in_debt(slot) {
                 self.flows.end_turn(skip);
                 continue;
             }
+            self.counters.steps += 1;
             match self.choose(slot, target, now) {
                 Decision::Again => {}
                 Decision::Wait(until) => {
                     self.wait = self.wait.min(until);
                     skip += 1;
+                    waits += 1;
+                    if waits == LOOKED_AT - LOOKED_AT_BEYOND {
+                        skip = self.skip_ahead(skip);
+                    } else if waits == LOOKED_AT {
+                        self.wait = self.wait.min(now + REPAIR_RETRY);
+                        break;
+                    }
                     let bulk = self.flows.get(slot).is_some_and(|flow| flow.backlog() > SPARSE);
                     if bulk && self.views.iter().all(|view| view.window == 0) && skip > 64 {
                         break;
@@ -510,6 +561,16 @@ impl<B: Copy> Egress<B> {
         }
         self.note_idle(now);
         None
+    }
+
+    /// Where the rotation among the flows behind `skip` goes on.
+    fn skip_ahead(&mut self, skip: usize) -> usize {
+        let behind = self.flows.waiting().saturating_sub(skip);
+        if behind <= LOOKED_AT_BEYOND {
+            return skip;
+        }
+        self.rotation = (self.rotation + LOOKED_AT_BEYOND) % behind;
+        skip + self.rotation
     }
 
     /// Everything that may go has gone: paths that could take more are not what limits the flows.
@@ -648,10 +709,9 @@ impl<B: Copy> Egress<B> {
         let has_choice = self.active().count() > 1;
         for at in 0..self.lanes.len() {
             let path = &mut self.lanes[at].path;
-            for counter in path.poll_late(now) {
-                if has_choice {
-                    self.kept.on_late(path.id, counter, now);
-                }
+            let late = path.poll_late(now);
+            if has_choice && !late.is_empty() {
+                self.kept.on_late(path.id, late, now);
             }
             if !path.handle_timeout(now) {
                 continue;
@@ -665,7 +725,11 @@ impl<B: Copy> Egress<B> {
             self.changes.push_back((id, state));
         }
         self.counters.parity_late += self.fec.handle_timeout(now);
-        self.flows.sweep(now);
+        while let Some(slot) = self.flows.overdue(now) {
+            self.counters.expired += self.drop_packet(slot, now);
+        }
+        let is_stuck = !self.has_way();
+        self.flows.sweep(is_stuck, now);
     }
 
     /// How long the active paths take to carry so many bytes, with new packets between them; at most [`LONGEST_HELD`].
@@ -679,7 +743,7 @@ impl<B: Copy> Egress<B> {
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         self.lanes
             .iter()
-            .filter(|lane| lane.reachable)
+            .filter(|lane| lane.is_open())
             .map(|lane| lane.path.poll_timeout(self.used, now))
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
@@ -688,6 +752,7 @@ impl<B: Copy> Egress<B> {
             .min(self.fec.due())
             .min(self.fec.next_at().max(self.parity_wait))
             .min(self.kept.due().unwrap_or(Instant::FAR_FUTURE))
+            .min(self.flows.due())
     }
 
     /// A state change to tell.

@@ -17,8 +17,11 @@ use hawser_wire::inner::{self, Ecn, FlowKey, Summary, protocol};
 use hawser_wire::layer::Layer;
 use hawser_wire::offload::Segmenter;
 
-/// Slots in a table: what the wire format can name, less some.
-pub const MAX_FLOWS: usize = 60_000;
+use waiting::Arrivals;
+pub use waiting::LONGEST_WAIT;
+
+/// Slots in a table: with their queues some 12 MB. A new flow of a full table replaces one that is idle.
+pub const MAX_FLOWS: usize = 16_384;
 /// A flow without packets for this long gives up its slot.
 const IDLE: Duration = Duration::from_secs(120);
 /// Slots of a full table that a new flow looks at to find one to replace: enough to meet an idle one in any ordinary mix.
@@ -210,7 +213,11 @@ pub struct Flows<B> {
     fresh: VecDeque<u16>,
     rest: VecDeque<u16>,
     backlog: u64,
+    /// When each packet that waits came in.
+    arrivals: Arrivals,
     swept: Instant,
+    /// No flow has been idle for long enough before.
+    idle_at: Instant,
     last: Option<(FlowKey, u16)>,
     /// Where the next search for a flow to replace begins.
     hand: usize,
@@ -228,7 +235,9 @@ impl<B: Copy> Flows<B> {
             fresh: VecDeque::new(),
             rest: VecDeque::new(),
             backlog: 0,
+            arrivals: Arrivals::default(),
             swept: now,
+            idle_at: Instant::FAR_FUTURE,
             last: None,
             hand: 0,
         }
@@ -272,18 +281,33 @@ impl<B: Copy> Flows<B> {
             Some(slot) => slot,
             None if self.slots.len() < MAX_FLOWS => {
                 self.slots.push(None);
-                self.sequences.push((Sequence(0), Sequence(0)));
+                if self.sequences.len() < self.slots.len() {
+                    self.sequences.push((Sequence(0), Sequence(0)));
+                }
                 (self.slots.len() - 1) as u16
             }
             None => self.replace()?,
         };
         let (class, why) = classify(summary);
-        let (next, next_unordered) = self.sequences[usize::from(slot)];
         self.slots[usize::from(slot)] = Some(Flow {
-            key: summary.key,
             class,
             why,
             unordered: order_is_free(summary),
+            ..self.new_flow(slot, summary.key, now)
+        });
+        self.index.insert(summary.key, slot);
+        self.idle_at = self.idle_at.min(now + IDLE);
+        Some(slot)
+    }
+
+    /// A flow that has sent nothing; its class is for the caller to say.
+    fn new_flow(&self, slot: u16, key: FlowKey, now: Instant) -> Flow<B> {
+        let (next, next_unordered) = self.sequences[usize::from(slot)];
+        Flow {
+            key,
+            class: Class::Bulk,
+            why: "",
+            unordered: true,
             next,
             next_unordered,
             sent: 0,
@@ -294,9 +318,7 @@ impl<B: Copy> Flows<B> {
             queued: false,
             codel: Codel::default(),
             used: now,
-        });
-        self.index.insert(summary.key, slot);
-        Some(slot)
+        }
     }
 
     /// Takes the slot of a flow that has nothing waiting: of those the search looks at, the one that has been quiet longest.
@@ -348,6 +370,7 @@ impl<B: Copy> Flows<B> {
             flow.deficit = QUANTUM;
             self.fresh.push_back(slot);
         }
+        self.note_arrival(slot, run.since);
         Ok(())
     }
 
@@ -444,7 +467,9 @@ impl<B: Copy> Flows<B> {
         if !done {
             return None;
         }
-        flow.queue.pop_front().map(|run| run.buffer)
+        let buffer = flow.queue.pop_front().map(|run| run.buffer);
+        self.note_departure();
+        buffer
     }
 
     /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the first of their places.
@@ -515,38 +540,6 @@ impl<B: Copy> Flows<B> {
             flow.deficit = QUANTUM + if alone { 0 } else { flow.deficit };
             self.rest.push_back(slot);
         }
-    }
-
-    /// Frees the slots of flows that have been idle; cheap enough to be called each second.
-    pub fn sweep(&mut self, now: Instant) {
-        if now.since(self.swept) < Duration::from_secs(1) {
-            return;
-        }
-        self.swept = now;
-        for (slot, entry) in self.slots.iter_mut().enumerate() {
-            let idle = entry
-                .as_ref()
-                .is_some_and(|flow| !flow.queued && now.since(flow.used) > IDLE);
-            if idle && let Some(flow) = entry.take() {
-                self.index.remove(&flow.key);
-                self.free.push(slot as u16);
-                self.last = None;
-            }
-        }
-    }
-
-    /// Empties all queues and returns their buffers.
-    pub fn drain(&mut self) -> Vec<B> {
-        let mut buffers = Vec::new();
-        for flow in self.slots.iter_mut().flatten() {
-            buffers.extend(flow.queue.drain(..).map(|run| run.buffer));
-            flow.backlog = 0;
-            flow.queued = false;
-        }
-        self.fresh.clear();
-        self.rest.clear();
-        self.backlog = 0;
-        buffers
     }
 }
 
@@ -619,6 +612,9 @@ impl Hasher for Fold {
         self.0
     }
 }
+
+mod checkpoint;
+mod waiting;
 
 #[cfg(test)]
 mod tests;

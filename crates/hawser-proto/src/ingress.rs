@@ -8,9 +8,12 @@ use std::collections::VecDeque;
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Class, Feedback, Inner, Kind, Outer};
 
+mod allowance;
+mod checkpoint;
 mod delays;
 mod missing;
 
+use allowance::Allowance;
 use delays::Delays;
 use missing::{Holes, Repairs};
 
@@ -77,9 +80,8 @@ struct Receiver {
     urgent: bool,
     /// When the oldest packet that was jumped over is lost, if nothing comes.
     overtaken_at: Option<Instant>,
-    /// When its silence is to be told of.
+    /// When its silence is to be told of; `None` while it is not silent.
     silent_at: Option<Instant>,
-    is_silent: bool,
 }
 
 /// Whether a packet came on from the newest place on its path.
@@ -104,6 +106,9 @@ pub struct Ingress<T> {
     fec: Decoder,
     rebuilt: u64,
     events: VecDeque<Event>,
+    /// Of the peer's reports and probes.
+    allowance: Allowance,
+    refused: u64,
 }
 
 impl<T> Default for Ingress<T> {
@@ -115,6 +120,8 @@ impl<T> Default for Ingress<T> {
             fec: Decoder::default(),
             rebuilt: 0,
             events: VecDeque::new(),
+            allowance: Allowance::default(),
+            refused: 0,
         }
     }
 }
@@ -122,26 +129,7 @@ impl<T> Default for Ingress<T> {
 impl<T> Ingress<T> {
     /// Opens a path.
     pub fn open_path(&mut self, id: PathId, now: Instant) {
-        self.receivers.push(Receiver {
-            id,
-            replay: ReplayWindow::new(),
-            highest: 0,
-            epoch: 0,
-            packets: 0,
-            bytes: 0,
-            ce: 0,
-            received_at: now,
-            unreported: 0,
-            unreported_since: now,
-            last_report: now,
-            delays: Delays::default(),
-            holes: Holes::default(),
-            backed: true,
-            urgent: false,
-            overtaken_at: None,
-            silent_at: None,
-            is_silent: false,
-        });
+        self.receivers.push(Receiver::new(id, now));
     }
 
     /// Closes a path.
@@ -167,6 +155,31 @@ impl<T> Ingress<T> {
     #[must_use]
     pub fn rebuilt(&self) -> u64 {
         self.rebuilt
+    }
+
+    /// Reports and probes of the peer that were more than it may send.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Holes and waiting flows looked at: the work that is not in proportion to packets.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        let holes: u64 = self.receivers.iter().map(|receiver| receiver.holes.steps).sum();
+        holes + self.resequencer.steps()
+    }
+
+    /// Packets held back now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.resequencer.len()
+    }
+
+    /// Gives up the gap that packets have been held for longest, and puts what follows it into `out`; false when nothing is held. For a
+    /// driver that runs out of room.
+    pub fn relieve(&mut self, now: Instant, out: &mut Vec<T>) -> bool {
+        self.resequencer.relieve(now, out)
     }
 
     /// Whether a counter is new on its path: asked before the work of decryption.
@@ -244,6 +257,10 @@ impl<T> Ingress<T> {
             Kind::ProbeReply => token().map(|token| Event::ProbeReply(id, token)),
             Kind::Feedback => Feedback::parse(body).map(|report| Event::Feedback(id, report)),
         };
+        if event.is_some() && !self.allowance.take(now) {
+            self.refused += 1;
+            return (freshness, Some(item));
+        }
         self.events.extend(event);
         (freshness, Some(item))
     }
@@ -311,11 +328,10 @@ impl<T> Ingress<T> {
                     .resequencer
                     .silent_at(receiver.id)
                     .is_some_and(|at| at <= latest);
-            receiver.silent_at = is_silent.then_some(receiver.last_report + SILENCE_INTERVAL);
-            if is_silent && !receiver.is_silent {
+            if is_silent && receiver.silent_at.is_none() {
                 receiver.holes.mention_again(receiver.received_at - SWALLOWED);
             }
-            receiver.is_silent = is_silent;
+            receiver.silent_at = is_silent.then_some(receiver.last_report + SILENCE_INTERVAL);
             if receiver.report_due().is_some_and(|due| due <= now) {
                 let report = receiver.report(now);
                 self.events.push_back(if is_silent {
@@ -364,6 +380,28 @@ pub struct Authentic<'a, T> {
 }
 
 impl Receiver {
+    fn new(id: PathId, now: Instant) -> Self {
+        Self {
+            id,
+            replay: ReplayWindow::new(),
+            highest: 0,
+            epoch: 0,
+            packets: 0,
+            bytes: 0,
+            ce: 0,
+            received_at: now,
+            unreported: 0,
+            unreported_since: now,
+            last_report: now,
+            delays: Delays::default(),
+            holes: Holes::default(),
+            backed: true,
+            urgent: false,
+            overtaken_at: None,
+            silent_at: None,
+        }
+    }
+
     fn take(&mut self, outer: &Outer, udp_len: usize, ce: bool, newest: bool, now: Instant) {
         self.packets = self.packets.wrapping_add(1);
         self.bytes += udp_len as u64;
@@ -379,7 +417,7 @@ impl Receiver {
         if self.unreported == 0 {
             self.unreported_since = now;
         }
-        self.unreported += 1;
+        self.unreported = self.unreported.saturating_add(1);
     }
 
     fn report_due(&self) -> Option<Instant> {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assignment;
+pub mod checkpoint;
 pub mod egress;
 pub mod endpoints;
 pub mod fec;

@@ -79,6 +79,42 @@ impl ReplayWindow {
         self.words = None;
     }
 
+    /// What was accepted, for a successor: the lowest counter that is not refused in any case, and from there on the
+    /// runs of accepted ones, each a first counter and a count.
+    #[must_use]
+    pub fn checkpoint(&self) -> (u64, Vec<(u64, u64)>) {
+        let lowest = self.lowest();
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for counter in (lowest..self.next).filter(|counter| self.is_marked(*counter)) {
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == counter => *count += 1,
+                _ => runs.push((counter, 1)),
+            }
+        }
+        (lowest, runs)
+    }
+
+    /// A window that refuses what the one of [`checkpoint`](Self::checkpoint) refused; `None` if the runs are not
+    /// ascending, or more than a window holds.
+    #[must_use]
+    pub fn restore(floor: u64, runs: &[(u64, u64)]) -> Option<Self> {
+        let mut window = Self {
+            floor,
+            ..Self::default()
+        };
+        let mut next = floor;
+        let mut left = WINDOW + 64;
+        for (first, count) in runs.iter().copied() {
+            left = left.checked_sub(count)?;
+            let end = first.checked_add(count).filter(|_| first >= next)?;
+            for counter in first..end {
+                window.accept(counter);
+            }
+            next = end;
+        }
+        Some(window)
+    }
+
     /// The highest counter accepted.
     #[must_use]
     pub fn highest(&self) -> Option<u64> {
@@ -156,6 +192,36 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_may_be_as_late_as_the_documentation_says() {
+        let mut window = ReplayWindow::new();
+        window.accept(20_000);
+        assert!(window.check(20_001 - 16_320));
+        assert!(!window.check(20_000 - 16_320));
+    }
+
+    /// One word of the bitmap is never part of the window, or sliding into it would forget what it says.
+    #[test]
+    fn what_was_seen_is_refused_while_the_window_slides_over_its_word() {
+        let words = WORDS as u64;
+        for seen in [0, 1, 62, 63] {
+            let mut window = ReplayWindow::new();
+            window.accept(seen);
+            for next in 64..=(words + 1) * 64 {
+                window.accept(next);
+                assert!(!window.check(seen), "{seen} after {next}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_is_not_restored() {
+        assert!(ReplayWindow::restore(10, &[(9, 1)]).is_none());
+        assert!(ReplayWindow::restore(0, &[(5, 2), (6, 1)]).is_none());
+        assert!(ReplayWindow::restore(0, &[(0, u64::MAX)]).is_none());
+        assert!(ReplayWindow::restore(0, &[(u64::MAX, 1)]).is_none());
+    }
+
+    #[test]
     fn refuses_what_is_older_than_the_window() {
         let mut window = ReplayWindow::new();
         assert!(window.accept(WINDOW + 10));
@@ -217,6 +283,22 @@ mod tests {
                 let expected = model.accept(at);
                 prop_assert_eq!(window.check(at), expected);
                 prop_assert_eq!(window.accept(at), expected);
+            }
+        }
+
+        #[test]
+        fn a_restored_window_agrees_with_a_set(start in 0..100_000u64, steps in steps(), again in steps()) {
+            let (mut window, mut model, mut at) = (ReplayWindow::new(), Model::default(), start);
+            for step in steps {
+                at = at.saturating_add_signed(step);
+                window.accept(at);
+                model.accept(at);
+            }
+            let (floor, runs) = window.checkpoint();
+            let mut window = ReplayWindow::restore(floor, &runs).expect("what was written can be read");
+            for step in again {
+                at = at.saturating_add_signed(step);
+                prop_assert_eq!(window.accept(at), model.accept(at));
             }
         }
 

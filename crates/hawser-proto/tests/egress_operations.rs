@@ -172,7 +172,7 @@ impl Driver {
                 }
                 self.places.retain(|(_, _, _, on)| *on != path);
             }
-            Op::Close(path) => self.egress.close_path(PathId(path)),
+            Op::Close(path) => self.egress.close_path(PathId(path), self.now),
             Op::Enqueue {
                 flow,
                 tcp,

@@ -314,6 +314,29 @@ fn a_blackhole_is_suspected_then_dead_while_the_other_path_delivers() {
 }
 
 #[test]
+fn what_was_on_its_way_over_a_closed_path_is_sent_again_on_another() {
+    for seed in 1..6 {
+        let mut world = World::new(&[net(20.0, 40), net(20.0, 40)], seed);
+        world.start(HUB, 1, Work::Bulk, ms(0), ms(4_000));
+        world.run(ms(2_000));
+        let before = world.ends[HUB].egress.counters().repaired;
+        world.close(0);
+        world.run(ms(5_000));
+        let repaired = world.ends[HUB].egress.counters().repaired - before;
+        assert!(repaired > 20, "seed {seed}: {repaired} sent again");
+        let sink = world.ends[CLIENT].sink(1);
+        let missing = world.ends[HUB].offered[&1] - sink.seen.len() as u64;
+        let policed = world.ends[HUB].egress.counters().policed;
+        assert!(
+            missing <= policed,
+            "seed {seed}: {missing} lost, {policed} by policing"
+        );
+        let gap = sink.longest_gap(ms(1_500), ms(4_000));
+        assert!(gap < ms(200), "seed {seed}: {gap:?}");
+    }
+}
+
+#[test]
 fn a_satellite_carries_large_packets() {
     let mut world = World::new(&[net(20.0, 300), net(20.0, 300)], 11);
     world.run(ms(4_000));

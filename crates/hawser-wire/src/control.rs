@@ -242,17 +242,20 @@ pub enum CloseReason {
     Protocol,
     /// A newer connection of the same session carries on.
     Superseded,
+    /// The other side sends more messages than anybody needs.
+    Flood,
     /// A reason this version does not know.
     Other(u8),
 }
 
 impl CloseReason {
-    const KNOWN: [Self; 5] = [
+    const KNOWN: [Self; 6] = [
         Self::Shutdown,
         Self::Replaced,
         Self::Revoked,
         Self::Protocol,
         Self::Superseded,
+        Self::Flood,
     ];
 
     fn code(self) -> u8 {
@@ -262,6 +265,7 @@ impl CloseReason {
             Self::Revoked => 3,
             Self::Protocol => 4,
             Self::Superseded => 5,
+            Self::Flood => 6,
             Self::Other(code) => code,
         }
     }
@@ -284,6 +288,7 @@ impl core::fmt::Display for CloseReason {
             Self::Revoked => "the hub revoked this machine: ask its owner for a new invitation",
             Self::Protocol => "protocol violation",
             Self::Superseded => "a newer connection carries on",
+            Self::Flood => "too many messages",
             Self::Other(code) => return write!(f, "closed with code {code}"),
         })
     }
@@ -549,7 +554,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, ParseError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, ParseError> {
         self.array().map(u64::from_be_bytes)
     }
 

@@ -6,6 +6,9 @@
 //! packets, is within the window in the eyes of one that checks. A UDP route opens with two datagrams. Both say by a number (`nonce`, for TCP in the
 //! timestamp option) which opening it is, and the far end learns from the first what addresses the packets have when they come out of the translators.
 //!
+//! A UDP flow has no numbers that only its ends know. So before its mover is believed, the follower sends a [`Challenge`] over the flow's present route: a datagram
+//! with a secret, for no socket, which only who receives the flow's packets can repeat over the control channel.
+//!
 //! Source: Flow switch section 5 names the problem ("the new network did not see a SYN packet") and no remedy.
 
 use std::net::SocketAddr;
@@ -51,20 +54,7 @@ impl Opening {
             protocol::UDP => self.datagram(),
             _ => return None,
         };
-        let mut packet = header(self, transport.len())?;
-        let ip_len = packet.len();
-        packet.extend_from_slice(&transport);
-        let at = ip_len + if self.protocol == protocol::TCP { 16 } else { 6 };
-        let pseudo = pseudo_header_sum(&packet, self.protocol, transport.len());
-        let sum = !ones_sum(&packet[ip_len..], u32::from(pseudo));
-        // A UDP checksum of zero would mean that there is none (RFC 768).
-        let sum = if sum == 0 && self.protocol == protocol::UDP {
-            0xffff
-        } else {
-            sum
-        };
-        packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-        Some(packet)
+        whole(self.protocol, (self.source, self.destination), &transport)
     }
 
     fn segment(&self) -> Vec<u8> {
@@ -101,15 +91,8 @@ impl Opening {
     }
 
     fn datagram(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(DATAGRAM);
-        out.extend_from_slice(&self.source.port().to_be_bytes());
-        out.extend_from_slice(&self.destination.port().to_be_bytes());
-        out.extend_from_slice(&(DATAGRAM as u16).to_be_bytes());
-        out.extend_from_slice(&[0, 0]);
-        out.extend_from_slice(&MAGIC);
-        out.push(self.step as u8);
-        out.extend_from_slice(&self.nonce.to_be_bytes());
-        out
+        let nonce = self.nonce.to_be_bytes();
+        datagram(self.source, self.destination, self.step as u8, &nonce)
     }
 
     /// Reads a packet that came in, whole or cut behind its headers; `None` when it is none of an opening.
@@ -150,18 +133,102 @@ impl Opening {
     }
 }
 
+/// A datagram over a UDP flow's route, by which its mover proves that the flow is its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Challenge {
+    /// The follower, as the flow's packets name it.
+    pub source: SocketAddr,
+    /// The other end, as they do; of the same family.
+    pub destination: SocketAddr,
+    /// The mover's number for the flow.
+    pub flow: u32,
+    /// What is to be repeated.
+    pub secret: u64,
+}
+
+impl core::fmt::Debug for Challenge {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Challenge")
+            .field("source", &self.source)
+            .field("destination", &self.destination)
+            .field("flow", &self.flow)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Challenge {
+    /// The whole IP packet; `None` for addresses of two families.
+    #[must_use]
+    pub fn emit(&self) -> Option<Vec<u8>> {
+        let mut rest = self.flow.to_be_bytes().to_vec();
+        rest.extend_from_slice(&self.secret.to_be_bytes());
+        let transport = datagram(self.source, self.destination, CHALLENGE, &rest);
+        whole(protocol::UDP, (self.source, self.destination), &transport)
+    }
+
+    /// Reads a packet that came in; `None` when it is no challenge.
+    #[must_use]
+    pub fn parse(packet: &[u8]) -> Option<Self> {
+        let summary = inner::parse(packet)?;
+        let key = summary.key;
+        if key.protocol != protocol::UDP {
+            return None;
+        }
+        let content = packet.get(usize::from(summary.ip_len) + 8..)?;
+        let rest = content.strip_prefix(&MAGIC)?.strip_prefix(&[CHALLENGE])?;
+        let (flow, rest) = rest.split_first_chunk()?;
+        Some(Self {
+            source: SocketAddr::new(key.source, key.source_port),
+            destination: SocketAddr::new(key.destination, key.destination_port),
+            flow: u32::from_be_bytes(*flow),
+            secret: u64::from_be_bytes(*rest.first_chunk()?),
+        })
+    }
+}
+
+fn datagram(source: SocketAddr, destination: SocketAddr, kind: u8, rest: &[u8]) -> Vec<u8> {
+    let len = 8 + MAGIC.len() + 1 + rest.len();
+    let mut out = Vec::with_capacity(len);
+    out.extend_from_slice(&source.port().to_be_bytes());
+    out.extend_from_slice(&destination.port().to_be_bytes());
+    out.extend_from_slice(&(len as u16).to_be_bytes());
+    out.extend_from_slice(&[0, 0]);
+    out.extend_from_slice(&MAGIC);
+    out.push(kind);
+    out.extend_from_slice(rest);
+    out
+}
+
+/// A packet from its transport's header on, whose checksum is to be filled in.
+fn whole(protocol: u8, ends: (SocketAddr, SocketAddr), transport: &[u8]) -> Option<Vec<u8>> {
+    let mut packet = header(protocol, ends, transport.len())?;
+    let ip_len = packet.len();
+    packet.extend_from_slice(transport);
+    let at = ip_len + if protocol == protocol::TCP { 16 } else { 6 };
+    let pseudo = pseudo_header_sum(&packet, protocol, transport.len());
+    let sum = !ones_sum(&packet[ip_len..], u32::from(pseudo));
+    // A UDP checksum of zero would mean that there is none (RFC 768).
+    let sum = if sum == 0 && protocol == protocol::UDP {
+        0xffff
+    } else {
+        sum
+    };
+    packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    Some(packet)
+}
+
 /// Sequence and acknowledgement number of a TCP header.
 #[must_use]
 pub fn numbers(transport: &[u8]) -> Option<(u32, u32)> {
     Some((u32_at(transport, 4)?, u32_at(transport, 8)?))
 }
 
-fn header(opening: &Opening, len: usize) -> Option<Vec<u8>> {
-    match (opening.source, opening.destination) {
+fn header(protocol: u8, ends: (SocketAddr, SocketAddr), len: usize) -> Option<Vec<u8>> {
+    match ends {
         (SocketAddr::V4(source), SocketAddr::V4(destination)) => {
             let mut out = vec![0x45, 0];
             out.extend_from_slice(&((20 + len) as u16).to_be_bytes());
-            out.extend_from_slice(&[0, 0, 0x40, 0, 64, opening.protocol, 0, 0]);
+            out.extend_from_slice(&[0, 0, 0x40, 0, 64, protocol, 0, 0]);
             out.extend_from_slice(&source.ip().octets());
             out.extend_from_slice(&destination.ip().octets());
             fill_ipv4_checksum(&mut out, 20);
@@ -170,7 +237,7 @@ fn header(opening: &Opening, len: usize) -> Option<Vec<u8>> {
         (SocketAddr::V6(source), SocketAddr::V6(destination)) => {
             let mut out = vec![0x60, 0, 0, 0];
             out.extend_from_slice(&(len as u16).to_be_bytes());
-            out.extend_from_slice(&[opening.protocol, 64]);
+            out.extend_from_slice(&[protocol, 64]);
             out.extend_from_slice(&source.ip().octets());
             out.extend_from_slice(&destination.ip().octets());
             Some(out)
@@ -210,6 +277,8 @@ const SEGMENT: u16 = 1220;
 /// Tells these datagrams from everything else, and, by its first two bits, from a long header of QUIC and from data packets.
 const MAGIC: [u8; 8] = *b"hwsrOpen";
 const DATAGRAM: usize = 8 + 8 + 1 + 4;
+/// Behind [`MAGIC`], in place of an opening's step.
+const CHALLENGE: u8 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -253,6 +322,31 @@ mod tests {
     }
 
     #[test]
+    fn a_challenge_is_read_back_and_is_no_opening() {
+        for v6 in [false, true] {
+            let like = opening(protocol::UDP, v6, Step::Ask);
+            let challenge = Challenge {
+                source: like.source,
+                destination: like.destination,
+                flow: 7,
+                secret: 0x0123_4567_89ab_cdef,
+            };
+            let packet = challenge.emit().unwrap();
+            assert_eq!(Challenge::parse(&packet), Some(challenge));
+            assert_eq!(Opening::parse(&packet), None);
+            assert_eq!(Challenge::parse(&like.emit().unwrap()), None);
+            let ip_len = if v6 { 40 } else { 20 };
+            let pseudo = pseudo_header_sum(&packet, protocol::UDP, packet.len() - ip_len);
+            assert_eq!(ones_sum(&packet[ip_len..], u32::from(pseudo)), 0xffff);
+            for cut in 0..packet.len() {
+                assert_eq!(Challenge::parse(&packet[..cut]), None);
+            }
+            let shown = format!("{challenge:?}");
+            assert!(!shown.contains("81985529216486895"), "{shown}");
+        }
+    }
+
+    #[test]
     fn an_ordinary_handshake_is_none() {
         let mut packet = opening(protocol::TCP, false, Step::Accept).emit().unwrap();
         packet[20 + 20 + 8] ^= 1;
@@ -274,6 +368,7 @@ mod tests {
                 *next = if udp { protocol::UDP } else { protocol::TCP };
             }
             let _ = Opening::parse(&bytes);
+            let _ = Challenge::parse(&bytes);
         }
     }
 }

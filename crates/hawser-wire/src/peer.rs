@@ -88,6 +88,34 @@ pub enum PeerMessage {
         /// Which way.
         nonce: u32,
     },
+    /// Mover: a UDP flow is its own; asks for a [`Challenge`](crate::opening::Challenge) over its route.
+    Claim {
+        /// The mover's number for the flow.
+        flow: u32,
+        /// The flow's first addresses as the mover sends them: its own, which a translator on the way may have changed.
+        near: SocketAddr,
+        /// And the follower's.
+        far: SocketAddr,
+    },
+    /// Mover: what came over the flow's route.
+    Proof {
+        /// Which flow.
+        flow: u32,
+        /// The challenge's secret.
+        secret: u64,
+    },
+    /// Follower: the flow is the mover's.
+    Proven {
+        /// Which flow.
+        flow: u32,
+    },
+    /// Follower: the claim is refused.
+    Unproven {
+        /// Which flow.
+        flow: u32,
+        /// Why.
+        reason: Unexpected,
+    },
 }
 
 /// How a mover presents itself.
@@ -124,7 +152,8 @@ pub struct Expect {
     pub near: SocketAddr,
     /// And the follower's.
     pub far: SocketAddr,
-    /// Of TCP: what the mover sends next and what it has acknowledged, of late. Only who takes part in a flow knows.
+    /// Of TCP, where nothing else is believed: what the mover sends next and what it has acknowledged, of late. Only who takes part in a flow knows. Of UDP a
+    /// [`Proof`](PeerMessage::Proof) comes first.
     pub numbers: Option<(u32, u32)>,
 }
 
@@ -162,6 +191,15 @@ impl Unexpected {
     }
 }
 
+/// Whether a frame that begins with these bytes is one of this protocol, and not of [`control`](crate::control): who accepts both tells them by their first message.
+#[must_use]
+pub fn is_peers(bytes: &[u8]) -> bool {
+    bytes.get(PREFIX).is_some_and(|kind| *kind > TYPES)
+}
+
+/// The types of messages are counted from here: above those of [`control`](crate::control).
+const TYPES: u8 = 64;
+
 impl PeerMessage {
     /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)` when more bytes are needed.
     ///
@@ -187,7 +225,8 @@ impl PeerMessage {
     }
 
     fn parse_body(r: &mut Reader<'_>) -> Result<Self, ParseError> {
-        Ok(match r.u8()? {
+        let kind = r.u8()?;
+        Ok(match kind.wrapping_sub(TYPES) {
             1 => Self::Hello(PeerHello {
                 version: r.u16()?,
                 enrol_token: if r.flag("has token")? {
@@ -245,7 +284,21 @@ impl PeerMessage {
                 port: r.u16()?,
             },
             12 => Self::Unrelay { nonce: r.u32()? },
-            other => return Err(ParseError::Type(other)),
+            13 => Self::Claim {
+                flow: r.u32()?,
+                near: r.socket()?,
+                far: r.socket()?,
+            },
+            14 => Self::Proof {
+                flow: r.u32()?,
+                secret: r.u64()?,
+            },
+            15 => Self::Proven { flow: r.u32()? },
+            16 => Self::Unproven {
+                flow: r.u32()?,
+                reason: Unexpected::from_code(r.u8()?)?,
+            },
+            _ => return Err(ParseError::Type(kind)),
         })
     }
 
@@ -254,6 +307,7 @@ impl PeerMessage {
         let start = out.len();
         out.extend_from_slice(&[0, 0]);
         self.emit_body(out);
+        out[start + PREFIX] += TYPES;
         let len = u16::try_from(out.len() - start - PREFIX).expect("every message is within its bound");
         out[start..start + PREFIX].copy_from_slice(&len.to_be_bytes());
     }
@@ -324,6 +378,20 @@ impl PeerMessage {
                 out.extend_from_slice(&port.to_be_bytes());
             }
             Self::Unrelay { nonce } => put_numbers(out, 12, &[*nonce]),
+            Self::Claim { flow, near, far } => {
+                put_numbers(out, 13, &[*flow]);
+                put_socket(out, *near);
+                put_socket(out, *far);
+            }
+            Self::Proof { flow, secret } => {
+                put_numbers(out, 14, &[*flow]);
+                out.extend_from_slice(&secret.to_be_bytes());
+            }
+            Self::Proven { flow } => put_numbers(out, 15, &[*flow]),
+            Self::Unproven { flow, reason } => {
+                put_numbers(out, 16, &[*flow]);
+                out.push(reason.code());
+            }
         }
     }
 }
@@ -429,6 +497,17 @@ mod tests {
             }),
             any::<(u32, u16)>().prop_map(|(nonce, port)| PeerMessage::Relayed { nonce, port }),
             any::<u32>().prop_map(|nonce| PeerMessage::Unrelay { nonce }),
+            (any::<u32>(), socket(), socket()).prop_map(|(flow, near, far)| PeerMessage::Claim {
+                flow,
+                near,
+                far
+            }),
+            any::<(u32, u64)>().prop_map(|(flow, secret)| PeerMessage::Proof { flow, secret }),
+            any::<u32>().prop_map(|flow| PeerMessage::Proven { flow }),
+            any::<u32>().prop_map(|flow| PeerMessage::Unproven {
+                flow,
+                reason: Unexpected::UnknownFlow
+            }),
         ]
     }
 
@@ -468,17 +547,21 @@ mod tests {
             frame.extend_from_slice(body);
             PeerMessage::parse(&frame)
         };
-        assert_eq!(parse(&[9, 0, 0, 0, 1, 7]), Err(ParseError::Trailing(1)));
+        assert_eq!(parse(&[TYPES + 9, 0, 0, 0, 1, 7]), Err(ParseError::Trailing(1)));
         assert_eq!(parse(&[99]), Err(ParseError::Type(99)));
-        assert_eq!(parse(&[6, 0, 0, 0, 1, 9]), Err(ParseError::Field("reason")));
+        assert_eq!(parse(&[1]), Err(ParseError::Type(1)));
         assert_eq!(
-            parse(&[8, 0, 0, 0, 1, 0, 0, 0, 1, 2]),
+            parse(&[TYPES + 6, 0, 0, 0, 1, 9]),
+            Err(ParseError::Field("reason"))
+        );
+        assert_eq!(
+            parse(&[TYPES + 8, 0, 0, 0, 1, 0, 0, 0, 1, 2]),
             Err(ParseError::Field("is switch"))
         );
         assert_eq!(
-            parse(&[5, 0, 0, 0, 1, 5]),
+            parse(&[TYPES + 5, 0, 0, 0, 1, 5]),
             Err(ParseError::Field("address family"))
         );
-        assert_eq!(parse(&[5, 0, 0, 0]), Err(ParseError::Truncated));
+        assert_eq!(parse(&[TYPES + 5, 0, 0, 0]), Err(ParseError::Truncated));
     }
 }

@@ -6,18 +6,19 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use hawser_linux::confine::Duty;
 use hawser_linux::system::System;
 use hawser_node::client::{self, ClientOptions};
 use hawser_node::config::{self, ClientConfig, Pattern};
 use hawser_node::control_socket::{Request, ask, is_alive};
 use hawser_node::direct;
 use hawser_node::invitation::Invitation;
-use hawser_node::run_dir::{self, RunDir};
+use hawser_node::run_dir::{self, Role, RunDir};
 use serde_json::{Value, json};
 
-use crate::Places;
 use crate::logs::LogArgs;
 use crate::refusal::refuse;
+use crate::{Places, Which, confine};
 
 /// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all networks without any hub (--direct).
 ///
@@ -62,7 +63,7 @@ pub(crate) struct DownArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    which: Which,
 }
 
 /// Applies the changed configuration file to the running daemon; flows go on.
@@ -74,7 +75,7 @@ pub(crate) struct ReloadArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    which: Which,
 }
 
 fn pattern(text: &str) -> Result<Pattern, String> {
@@ -118,9 +119,12 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
         hawser_linux::process::new_session().context("cannot leave the terminal")?;
     }
     let log = args.logs.start_with(config.log.as_ref())?;
+    let duty = if args.direct { Duty::Direct } else { Duty::Client };
+    let run_dir = args.places.run_dir(Role::Client);
+    confine(duty, &args.places.dir, &run_dir)?;
     let options = ClientOptions {
+        run_dir,
         dir: args.places.dir,
-        run_dir: args.places.run_dir,
         invitation,
         include: args.include,
         exclude: args.exclude,
@@ -144,13 +148,14 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// Starts the daemon and waits until packets flow.
 fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<ExitCode> {
-    let socket = run_dir::socket(&args.places.run_dir);
+    let run_dir = args.places.run_dir(Role::Client);
+    run_dir::prepare(&run_dir)?;
+    let socket = run_dir::socket(&run_dir);
     if is_alive(&socket) {
         bail!("hawser already runs: `hawser status` shows it, `hawser down` ends it");
     }
-    hawser_node::atomic_file::private_directory(&args.places.run_dir)?;
-    let log = args.places.run_dir.join("hawser.log");
-    let mut child = spawn(args, invitation, &log)?;
+    let log = run_dir.join("hawser.log");
+    let mut child = spawn(args, invitation, &run_dir, &log)?;
     let deadline = Instant::now() + PATIENCE;
     let mut last = Value::Null;
     while Instant::now() < deadline {
@@ -175,7 +180,12 @@ fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<Exit
     bail!("not up yet, and goes on trying: {notice} (`hawser status` shows more, `hawser down` gives up)")
 }
 
-fn spawn(args: &UpArgs, invitation: Option<&Invitation>, log: &Path) -> anyhow::Result<Child> {
+fn spawn(
+    args: &UpArgs,
+    invitation: Option<&Invitation>,
+    run_dir: &Path,
+    log: &Path,
+) -> anyhow::Result<Child> {
     let file = std::fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.args(["up", "--foreground", "--detached"]);
@@ -183,7 +193,7 @@ fn spawn(args: &UpArgs, invitation: Option<&Invitation>, log: &Path) -> anyhow::
         .arg("--dir")
         .arg(&args.places.dir)
         .arg("--run-dir")
-        .arg(&args.places.run_dir);
+        .arg(run_dir);
     for pattern in &args.include {
         command.args(["--include", &pattern.0]);
     }
@@ -246,13 +256,16 @@ fn last_words(log: &Path) -> Option<String> {
 }
 
 pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
-    let socket = run_dir::socket(&args.places.run_dir);
+    let place = args.which.run_dir();
+    run_dir::check(&place)?;
+    let socket = run_dir::socket(&place);
     let message = if is_alive(&socket) {
         ask(&socket, &Request::Down)?;
-        wait_for_end(&args.places.run_dir)?;
+        wait_for_end(&place)?;
         "down"
-    } else if args.places.run_dir.join("undo.json").exists() {
-        let run_dir = RunDir::take(&args.places.run_dir)?;
+    } else if place.join("undo.json").exists() {
+        let run_dir = RunDir::take(&place)?;
+        LogArgs::warn()?;
         runtime()?.block_on(async {
             System::open(&run_dir.journal()).await?.undo_left().await;
             anyhow::Ok(())
@@ -261,6 +274,8 @@ pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
             bail!("some changes could not be undone (see above): are you root?");
         }
         "was not running; undid what it had left behind"
+    } else if args.which.socket()? != socket {
+        "no client runs here; `hawser down --hub` takes the hub down"
     } else {
         "was not running"
     };
@@ -284,7 +299,7 @@ fn wait_for_end(run_dir: &Path) -> anyhow::Result<()> {
 }
 
 pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<ExitCode> {
-    let answer = ask(&run_dir::socket(&args.places.run_dir), &Request::Reload)?;
+    let answer = ask(&args.which.socket()?, &Request::Reload)?;
     if args.json {
         say!("{answer}")?;
         return Ok(ExitCode::SUCCESS);

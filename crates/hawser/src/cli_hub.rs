@@ -3,15 +3,17 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use hawser_linux::confine::Duty;
 use hawser_node::config::{self, HubConfig, Net4, Net6, Span};
 use hawser_node::hub::{self, HubInit, HubOptions};
 use hawser_node::invitation::HubAddress;
+use hawser_node::run_dir::Role;
 use serde_json::{Value, json};
 
-use crate::Places;
 use crate::cli_client::runtime;
 use crate::guests::{ListArgs, NameArgs, address, print, span};
 use crate::logs::LogArgs;
+use crate::{Places, confine};
 
 /// Sets up and runs a hub, invites and revokes clients.
 ///
@@ -104,7 +106,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
             )?;
         }
         HubCommand::Revoke(args) => {
-            hub::revoke(&args.places.dir, &args.places.run_dir, &args.name)?;
+            hub::revoke(&args.places.dir, &args.name)?;
             print(
                 args.json,
                 || json!({ "version": 1, "revoked": args.name }),
@@ -112,7 +114,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
             )?;
         }
         HubCommand::List(args) => {
-            let list = hub::list(&args.places.dir, &args.places.run_dir)?;
+            let list = hub::list(&args.places.dir)?;
             print(args.json, || list.clone(), &table(&list))?;
         }
         HubCommand::Run(args) => {
@@ -121,9 +123,11 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
                 bail!("needs root to make an interface and routes: sudo hawser hub run");
             }
             let log = args.logs.start_with(config.log.as_ref())?;
+            let run_dir = args.places.run_dir(Role::Hub);
+            confine(Duty::Hub, &args.places.dir, &run_dir)?;
             let options = HubOptions {
+                run_dir,
                 dir: args.places.dir,
-                run_dir: args.places.run_dir,
                 log,
             };
             runtime()?.block_on(hub::run(options))?;

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use hawser_node::control_socket::{Request, ask};
-use hawser_node::run_dir;
 use serde_json::Value;
 
 use crate::Places;
@@ -41,7 +40,7 @@ pub(crate) struct MoveArgs {
 /// # Errors
 /// Hawser does not run here without a hub, or knows no such flow or peer.
 pub(crate) fn run(args: &MoveArgs) -> anyhow::Result<ExitCode> {
-    let socket = run_dir::socket(&args.places.run_dir);
+    let socket = args.places.client_socket();
     let status = ask(&socket, &Request::Status)?;
     if status["role"] != "direct" {
         bail!(

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use hawser_node::control_socket::{Request, ask};
-use hawser_node::run_dir;
 use hawser_sim::recording::Recorder;
 
 use crate::Places;
@@ -40,7 +39,7 @@ pub(crate) struct RecordArgs {
 /// # Errors
 /// When the daemon does not answer at first, or the file cannot be written.
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
-    let socket = run_dir::socket(&args.places.run_dir);
+    let socket = args.places.client_socket();
     let mut status = ask(&socket, &Request::Status)?;
     if status["role"] == "hub" {
         bail!("this is a hub, whose paths are its clients' networks; record on a client");

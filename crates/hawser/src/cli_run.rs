@@ -9,7 +9,6 @@ use hawser_linux::bpf::MarkedGroup;
 use hawser_linux::direct::{Intent, mark};
 use hawser_linux::{conversion, process, shutdown};
 use hawser_node::control_socket::{Request, ask};
-use hawser_node::run_dir;
 use serde_json::Value;
 
 use crate::Places;
@@ -47,7 +46,7 @@ pub(crate) struct RunArgs {
 /// # Errors
 /// Hawser does not run here without a hub, or the kernel refuses.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let status = ask(&run_dir::socket(&args.places.run_dir), &Request::Status)?;
+    let status = ask(&args.places.client_socket(), &Request::Status)?;
     if status["role"] != "direct" {
         bail!("hawser runs with a hub here: networks can be chosen only with `hawser up --direct`");
     }

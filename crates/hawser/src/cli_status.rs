@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hawser_node::control_socket::{Request, ask, is_alive};
-use hawser_node::run_dir;
 use serde_json::{Value, json};
 
-use crate::Places;
+use crate::Which;
 
 /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
 ///
@@ -22,7 +21,7 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    places: Places,
+    which: Which,
 }
 
 /// Says of flows which class they have and why, and which networks carry them.
@@ -37,11 +36,11 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    which: Which,
 }
 
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let socket = run_dir::socket(&args.places.run_dir);
+    let socket = args.which.socket()?;
     loop {
         if !is_alive(&socket) {
             if args.json {
@@ -68,7 +67,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let socket = run_dir::socket(&args.places.run_dir);
+    let socket = args.which.socket()?;
     let answer = ask(
         &socket,
         &Request::Explain {

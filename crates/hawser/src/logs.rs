@@ -64,6 +64,15 @@ impl LogArgs {
         Ok(LogLevel::new(move |filter| Ok(handle.reload(parse(filter)?)?)))
     }
 
+    /// Starts logging for a command that has nothing to say unless something is wrong.
+    pub(crate) fn warn() -> anyhow::Result<()> {
+        let warnings = Self {
+            log: Some("warn".to_owned()),
+            log_format: Format::Text,
+        };
+        warnings.start().map(drop)
+    }
+
     /// Starts logging with what a configuration says.
     pub(crate) fn start_with(&self, configured: Option<&LogFilter>) -> anyhow::Result<LogLevel> {
         let level = self.start()?;

@@ -17,6 +17,7 @@ mod cli_conform;
 mod cli_demo;
 mod cli_hub;
 mod cli_lab;
+mod cli_lockdown;
 mod cli_move;
 mod cli_peer;
 mod cli_record;
@@ -36,11 +37,15 @@ mod refusal;
 mod trace_pairs;
 mod ways;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use hawser_linux::confine::Duty;
+use hawser_node::atomic_file::private_directory;
 use hawser_node::config::ConfigError;
+use hawser_node::control_socket::is_alive;
+use hawser_node::run_dir::{self, Role};
 
 use crate::output::NobodyReads;
 use crate::refusal::{BAD_CONFIGURATION, complain};
@@ -63,6 +68,7 @@ enum Command {
     Up(cli_client::UpArgs),
     /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a crash.
     Down(cli_client::DownArgs),
+    Lockdown(cli_lockdown::LockdownArgs),
     /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
     Status(cli_status::StatusArgs),
     /// Says of flows which class they have and why, and which networks carry them.
@@ -104,9 +110,61 @@ struct Places {
     /// Key, configuration, clients.
     #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
     dir: PathBuf,
-    /// Lock, control socket, undo journal.
-    #[arg(long, value_name = "DIR", default_value = "/run/hawser")]
-    run_dir: PathBuf,
+    /// Lock, control socket, undo journal; /run/hawser unless given, or /run/hawser-hub of a hub.
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+}
+
+impl Places {
+    /// The run directory of a daemon of that role.
+    fn run_dir(&self, role: Role) -> PathBuf {
+        let given = self.run_dir.clone();
+        given.unwrap_or_else(|| role.run_dir().to_owned())
+    }
+
+    /// The control socket of the client, or of direct mode.
+    fn client_socket(&self) -> PathBuf {
+        run_dir::socket(&self.run_dir(Role::Client))
+    }
+}
+
+/// Which of the daemons of this machine a command is about.
+#[derive(Clone, Debug, clap::Args)]
+struct Which {
+    #[command(flatten)]
+    places: Places,
+    /// Means the hub of this machine, where a client may run as well.
+    #[arg(long, conflicts_with = "run_dir")]
+    hub: bool,
+}
+
+impl Which {
+    /// The run directory of the daemon that is named, and the client's where none is.
+    fn run_dir(&self) -> PathBuf {
+        self.places
+            .run_dir(if self.hub { Role::Hub } else { Role::Client })
+    }
+
+    /// The control socket of the daemon that is named; where none is, of the client, or of the hub where it runs alone.
+    ///
+    /// # Errors
+    /// Somebody else could have put it there.
+    fn socket(&self) -> anyhow::Result<PathBuf> {
+        let run_dir = self.run_dir();
+        run_dir::check(&run_dir)?;
+        let named = run_dir::socket(&run_dir);
+        let hub = run_dir::socket(Role::Hub.run_dir());
+        let is_hub_meant = self.places.run_dir.is_none() && !is_alive(&named) && is_alive(&hub);
+        Ok(if is_hub_meant { hub } else { named })
+    }
+}
+
+/// Gives up what a daemon does not need, before it hears anybody.
+fn confine(duty: Duty, dir: &Path, run_dir: &Path) -> anyhow::Result<()> {
+    for place in [dir, run_dir] {
+        private_directory(place)?;
+    }
+    Ok(hawser_linux::confine::confine(duty, &[dir, run_dir])?)
 }
 
 fn main() -> ExitCode {
@@ -121,6 +179,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Up(args) => cli_client::up(args),
         Command::Down(args) => cli_client::down(&args),
+        Command::Lockdown(args) => cli_lockdown::run(&args),
         Command::Status(args) => cli_status::status(&args),
         Command::Explain(args) => cli_status::explain(&args),
         Command::Usage(args) => cli_usage::run(&args),

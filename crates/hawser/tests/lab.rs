@@ -46,7 +46,7 @@ fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
     let said = String::from_utf8_lossy(&output.stderr);
     let is_forbidden = ["needs root", "not permitted", "Permission denied", "/dev/net/tun"];
     if output.status.code() == Some(1) && is_forbidden.iter().any(|word| said.contains(word)) {
-        eprintln!("skipped: the lab cannot run here: {said}");
+        hawser_testing::skip(format!("the lab cannot run: {said}"));
         return None;
     }
     Some((output, pid))

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Every crate with its level.
-const LEVELS: [(&str, u8); 11] = [
+const LEVELS: [(&str, u8); 12] = [
     ("hawser-units", 0),
     ("hawser-wire", 0),
     ("hawser-proto", 1),
@@ -19,6 +19,7 @@ const LEVELS: [(&str, u8); 11] = [
     ("hawser-node", 3),
     ("hawser-lab", 3),
     ("hawser-fuzz", 4),
+    ("hawser-testing", 4),
     ("hawser", 4),
 ];
 
@@ -174,6 +175,26 @@ fn pure_crates_name_nothing_impure() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn tests_that_cannot_run_say_so_to_the_list_of_skips() {
+    let own_words = ["skipped: ", "not tested: "].map(|words| format!("ln!(\"{words}"));
+    for (name, (directory, _)) in crates() {
+        let mut files = Vec::new();
+        for part in ["src", "tests"].map(|part| directory.join(part)) {
+            if part.is_dir() {
+                sources(&part, &mut files);
+            }
+        }
+        for file in files.iter().filter(|_| name != "hawser-testing") {
+            let text = std::fs::read_to_string(file).expect("a source file");
+            for words in &own_words {
+                let file = file.display();
+                assert!(!text.contains(words), "{file}: call hawser_testing::skip");
+            }
+        }
+    }
 }
 
 #[test]

@@ -204,14 +204,14 @@ mod tests {
     #[test]
     fn a_name_becomes_a_mark_here_and_nowhere_else() {
         let Ok(inside) = crate::netns::Namespace::new() else {
-            eprintln!("skipped: no namespaces here");
+            hawser_testing::skip("no namespaces");
             return;
         };
         let socket = || Socket::new(Domain::IPV4, Type::STREAM, None);
         let mut options = match inside.run(SocketOptions::new) {
             Ok(options) => options,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                eprintln!("skipped: no rights to load programs ({error})");
+                hawser_testing::skip(format!("no right to load eBPF programs: {error}"));
                 return;
             }
             Err(error) => panic!("{error}"),

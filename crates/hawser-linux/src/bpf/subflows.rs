@@ -110,13 +110,13 @@ mod tests {
     #[test]
     fn subflows_get_a_mark_here_and_nowhere_else() {
         let (Ok(inside), Ok(elsewhere)) = (Namespace::new(), Namespace::new()) else {
-            eprintln!("skipped: no namespaces here");
+            hawser_testing::skip("no namespaces");
             return;
         };
         let _marks = match inside.run(|| Subflows::mark(0x4857_0900)) {
             Ok(marks) => marks,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                eprintln!("skipped: no rights to load programs ({error})");
+                hawser_testing::skip(format!("no right to load eBPF programs: {error}"));
                 return;
             }
             Err(error) => panic!("{error}"),

@@ -6,6 +6,7 @@
 //!   out:  output, after tracking            the mark of the present network, before direct mode's own rules look at it
 //!         output, after translation         destination of the present route: the packet is routed anew
 //!         postrouting, after translation    source of the present route
+//!   local input: what opens routes is for no socket
 //! ```
 //!
 //! The whole table is replaced in one transaction, so a packet meets the old rules or the new. Nothing here is kept by the kernel between packets.
@@ -69,7 +70,9 @@ pub struct Rewriting {
     pub relays: Vec<Relayed>,
     /// Routes that are being opened, with their protocol: what comes in on them is for no socket.
     pub openings: Vec<(u8, Ends)>,
-    /// Ports where openings come in, with their protocol: for no socket either.
+    /// Whether challenges come in over routes of UDP flows: they are for no socket.
+    pub challenges: bool,
+    /// Ports of this machine where openings come in, with their protocol: for no socket either.
     pub ports: Vec<(u8, u16)>,
 }
 
@@ -124,10 +127,19 @@ impl Rewriting {
             .iter()
             .map(|(protocol, port)| format!("{protocol} . {port}"))
             .collect();
+        // Neither what goes through to others nor answers to this machine, or to those behind it, that come to such a port.
         let closed = if ports.is_empty() {
             String::new()
         } else {
-            format!("  meta l4proto . th dport {{ {} }} drop\n", ports.join(", "))
+            format!(
+                "  ct state established,related accept\n  meta l4proto . th dport {{ {} }} drop\n",
+                ports.join(", ")
+            )
+        };
+        let challenges = if self.challenges {
+            format!("  meta l4proto udp @th,64,64 {UDP_MARK:#x} drop\n")
+        } else {
+            String::new()
         };
         let Maps {
             inward,
@@ -146,8 +158,9 @@ impl Rewriting {
             chain(
                 "inward",
                 "filter hook prerouting priority -310",
-                &(verdicts(&inward) + &closed),
+                &(challenges + &verdicts(&inward)),
             ),
+            chain("closed", "filter hook input priority -310", &closed),
             chain("marking", "filter hook output priority -151", &marking),
             chain("marking_others", "filter hook prerouting priority -151", &marking),
             chain("away", "route hook output priority -90", &away),
@@ -280,6 +293,8 @@ fn verdicts(map: &BTreeMap<Key, String>) -> String {
 }
 
 const TCP: u8 = 6;
+/// The first bytes of what is said about routes over UDP (`hawser_wire::opening`).
+const UDP_MARK: u64 = u64::from_be_bytes(*b"hwsrOpen");
 
 #[cfg(test)]
 mod tests {
@@ -333,6 +348,7 @@ mod tests {
                 far: (address("198.51.100.2:61002"), address("203.0.113.2:4443")),
             }],
             openings: vec![(6, (address("10.0.0.7:61009"), address("10.0.0.9:4443")))],
+            challenges: true,
             ports: vec![(6, 4443), (17, 61_001)],
         }
     }
@@ -346,6 +362,30 @@ mod tests {
         );
         assert!(!body.contains("6 . 10.0.0.9 . 80 . 10.0.0.1 . 4000"), "{body}");
         assert!(!body.contains("flow_3_leaving"), "{body}");
+    }
+
+    #[test]
+    fn ports_of_openings_are_closed_for_this_machine_alone() {
+        let body = everything().body();
+        let (hook, rest) = body
+            .split_once("chain closed {")
+            .unwrap()
+            .1
+            .split_once(';')
+            .unwrap();
+        assert!(hook.contains("hook input"), "what is forwarded goes on: {body}");
+        assert!(
+            rest.contains("ct state established,related accept"),
+            "answers come in: {body}"
+        );
+        let inward = body
+            .split_once("chain inward {")
+            .unwrap()
+            .1
+            .split_once('}')
+            .unwrap()
+            .0;
+        assert!(!inward.contains("th dport {"), "{body}");
     }
 
     #[test]

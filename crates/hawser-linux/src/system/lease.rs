@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, CacheInfo};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, AddressProtocol, CacheInfo};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol,
 };
@@ -42,10 +43,10 @@ impl System {
         let mut times = CacheInfo::default();
         times.ifa_valid = seconds(lease.lasts);
         times.ifa_preferred = times.ifa_valid;
-        request
-            .message_mut()
-            .attributes
-            .push(AddressAttribute::CacheInfo(times));
+        request.message_mut().attributes.extend([
+            AddressAttribute::CacheInfo(times),
+            AddressAttribute::Protocol(OWN),
+        ]);
         let what = || format!("give {interface} the address {address}/{}", lease.prefix);
         request
             .execute()
@@ -80,14 +81,8 @@ impl System {
 
     /// Undoes what a crash left of DHCP: clients that still run, and their addresses.
     pub async fn undo_left_leases(&mut self) {
-        let is_ours = |entry: &Entry| matches!(entry, Entry::Lease { .. } | Entry::Process { .. });
-        let left: Vec<_> = {
-            let mut ledger = self.ledger();
-            let (ours, others) = ledger.left.drain(..).partition(is_ours);
-            ledger.left = others;
-            ours
-        };
-        self.undo_all(&left).await;
+        self.undo_of_left(|entry| matches!(entry, Entry::Lease { .. } | Entry::Process { .. }))
+            .await;
     }
 
     /// Notes a program that is to end with the daemon. Before it does anything.
@@ -126,7 +121,9 @@ impl System {
             return Ok(());
         };
         self.delete_route(default_route(index, address, None)).await?;
-        // Named and not looked for: the kernel lists one thing at a time on a connection, and others use it.
+        if !is_ours(index, address).await? {
+            return Ok(());
+        }
         let mut message = AddressMessage::default();
         message.header.family = AddressFamily::Inet;
         message.header.index = index;
@@ -147,6 +144,33 @@ impl System {
             }
         }
     }
+}
+
+/// Whether an address of a device is still as [`System::lease`] has given it, and nobody has given the device the same one since.
+async fn is_ours(index: u32, address: Ipv4Addr) -> Result<bool, SystemError> {
+    // The kernel lists one thing at a time on a connection, and others use that of the system.
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    let connection = tokio::spawn(connection);
+    let wanted = AddressAttribute::Local(IpAddr::V4(address));
+    let mut listed = handle.address().get().set_link_index_filter(index).execute();
+    let failed = |source| refused("list addresses".to_owned(), source);
+    let mut found = None;
+    while let Some(message) = listed.try_next().await.map_err(failed)? {
+        if message.attributes.contains(&wanted) {
+            found = Some(message.attributes.contains(&AddressAttribute::Protocol(OWN)));
+        }
+    }
+    connection.abort();
+    Ok(found.unwrap_or(false) || !knows_protocols())
+}
+
+/// Whether this kernel keeps who has given an address: since 5.18.
+fn knows_protocols() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(5), Some(18))
 }
 
 fn entry(interface: &str, lease: LeasedAddress) -> Entry {
@@ -185,6 +209,8 @@ fn default_route(index: u32, address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Ro
     route
 }
 
+/// By which the kernel tells addresses that Hawser has given, as it tells routes.
+const OWN: AddressProtocol = AddressProtocol::Other(network_tables::OWN_PROTOCOL);
 /// Of the default routes, with the device's index on top: a metric for each, behind what NetworkManager (from 100 on), systemd-networkd (1024) and dhcpcd (from
 /// 1000 on) take.
 const METRIC: u32 = 20_000;
@@ -198,7 +224,7 @@ mod tests {
     /// Two devices of a namespace, up and with carrier.
     fn namespace() -> Option<Namespace> {
         let namespace = Namespace::new()
-            .inspect_err(|error| eprintln!("skipped: no namespaces here ({error})"))
+            .inspect_err(|error| hawser_testing::skip(format!("no namespaces: {error}")))
             .ok()?;
         let mut ip = namespace.command("sh");
         ip.args([
@@ -312,6 +338,30 @@ mod tests {
             system.end_lease("net1").await.unwrap();
         });
         assert_eq!(shown(&namespace, "ip -4 route; ip -4 addr"), before);
+        assert!(!journal.exists());
+    }
+
+    #[test]
+    fn an_address_that_somebody_else_has_given_since_stays() {
+        let Some(namespace) = namespace() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let journal = directory.path().join("undo.json");
+        inside(&namespace, || async {
+            let mut system = System::open(&journal).await.unwrap();
+            system.lease("net1", lease(7)).await.unwrap();
+            system.lease("net2", lease(8)).await.unwrap();
+            // As when another client takes the device over, with the lease that its server remembers.
+            shown(
+                &namespace,
+                "ip addr replace 192.168.0.7/24 dev net1 valid_lft 500 preferred_lft 500",
+            );
+            system.undo().await;
+        });
+        let left = shown(&namespace, "ip -4 addr");
+        assert!(
+            left.contains("192.168.0.7/24") && !left.contains("192.168.0.8"),
+            "{left}"
+        );
         assert!(!journal.exists());
     }
 

@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use futures_util::TryStreamExt;
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 
-use super::{PRIORITY, System, SystemError, is_absent, refused};
+use super::{PRIORITY, System, SystemError, is_absent, is_there, refused};
 use crate::direct::{NETWORK_MASK, mark};
 use crate::journal::Entry;
 use crate::netlink::{Network, NextHop};
@@ -74,11 +76,10 @@ impl System {
         if self.has_entered(&entry) && !self.ledger().left.contains(&entry) {
             return Ok(());
         }
-        // Once and not twice, whatever an earlier run has left.
-        self.remove_rule(rule.clone()).await?;
         self.enter(entry)?;
         match self.add_rule(rule).await {
-            Err(SystemError::Netlink { source, .. }) if is_absent(&source) => Ok(()),
+            // No such family here; or an earlier run has left the rule, which is taken over as it stands.
+            Err(SystemError::Netlink { source, .. }) if is_absent(&source) || is_there(&source) => Ok(()),
             other => other,
         }
     }
@@ -132,7 +133,8 @@ impl System {
             let mut routes = self.handle.route().get(query).execute();
             let failed = |source| refused("list routes".to_owned(), source);
             while let Some(route) = routes.try_next().await.map_err(failed)? {
-                if route.attributes.contains(&RouteAttribute::Table(table(number))) {
+                let is_ours = route.header.protocol == OWN;
+                if is_ours && route.attributes.contains(&RouteAttribute::Table(table(number))) {
                     found.push(route);
                 }
             }
@@ -256,6 +258,7 @@ pub(super) fn empty_route(table: u32, ipv6: bool) -> RouteMessage {
         RouteMessageBuilder::<Ipv4Addr>::new().build()
     };
     message.header.table = 0;
+    message.header.protocol = OWN;
     message.attributes = vec![RouteAttribute::Table(table)];
     message
 }
@@ -306,6 +309,10 @@ pub(super) fn table(number: u8) -> u32 {
     FIRST_TABLE + u32::from(number)
 }
 
+const OWN: RouteProtocol = RouteProtocol::Other(OWN_PROTOCOL);
+/// By which what Hawser has added is told from what others have added to the same table or device: of the numbers that nobody has
+/// (`/etc/iproute2/rt_protos`), "H".
+pub(super) const OWN_PROTOCOL: u8 = 72;
 const FIRST_TABLE: u32 = 18_600;
 /// Before the rules of the tunnel ([`PRIORITY`]).
 const SOURCE_PRIORITY: u32 = PRIORITY - 1;

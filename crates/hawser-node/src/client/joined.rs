@@ -6,7 +6,9 @@ use std::path::Path;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::lookup;
 use crate::atomic_file;
+use crate::config::ClientConfig;
 use crate::identity::KeyHash;
 use crate::invitation::{HubAddress, Invitation};
 
@@ -92,16 +94,12 @@ impl Joined {
     }
 
     /// Looks the hub's names up. Keeps what was known where a name does not resolve.
-    pub(super) async fn resolve(&mut self) {
+    pub(super) async fn resolve(&mut self, config: &ClientConfig) {
         let mut found = Vec::new();
         for endpoint in &self.endpoints {
-            let lookup = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));
-            match tokio::time::timeout(LOOKUP, lookup).await {
-                Ok(Ok(addresses)) => found.extend(addresses),
-                Ok(Err(error)) => {
-                    tracing::warn!(hub = endpoint.host, %error, "cannot look the hub's name up")
-                }
-                Err(_) => tracing::warn!(hub = endpoint.host, "no answer to the look-up of the hub's name"),
+            match lookup::addresses(endpoint, config).await {
+                Ok(addresses) => found.extend(addresses),
+                Err(error) => tracing::warn!(hub = endpoint.host, %error, "cannot look the hub's name up"),
             }
         }
         if !found.is_empty() {
@@ -113,8 +111,6 @@ impl Joined {
 }
 
 const FILE: &str = "hub-joined.toml";
-/// A resolver that needs longer is as good as none: other addresses may be known.
-const LOOKUP: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -130,7 +126,7 @@ mod tests {
             hub_key: KeyHash([1; 32]),
             addresses: vec![],
         };
-        joined.resolve().await;
+        joined.resolve(&ClientConfig::default()).await;
         assert_eq!(
             joined.addresses,
             ["127.0.0.1:443".parse().unwrap(), "[::1]:443".parse().unwrap()]

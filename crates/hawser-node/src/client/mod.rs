@@ -8,6 +8,8 @@
 //! session's id. It fails for good only when the hub refuses for good; everything changed in the system is undone at the end.
 
 mod joined;
+mod kill_switch;
+mod lookup;
 mod networks;
 mod quotas;
 mod reach;
@@ -22,7 +24,6 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::netlink::{Change, Network, Watch, changes};
-use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
 use hawser_proto::session::{ClientAction, ClientSession, NetworkId, SessionConfig};
 use hawser_units::{Instant, PathId};
@@ -44,11 +45,13 @@ use crate::logging::LogLevel;
 use crate::metrics;
 use crate::run_dir::RunDir;
 use joined::Joined;
+use kill_switch::{Asker, closed, prepare, undo};
 use networks::Networks;
 use quotas::Quotas;
 use reach::{Line, News, Reach};
 use tunnel::Tunnel;
 
+pub use kill_switch::close_at_boot;
 pub(crate) use reload::Signals;
 pub(crate) use tunnel::overlap;
 
@@ -101,13 +104,18 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         None => Joined::load(&options.dir)?
             .context("this machine has not joined a hub yet: `hawser up INVITATION` (from `hawser hub invite NAME` on the hub)")?,
     };
-    let mut system = System::open(&run_dir.journal())
-        .await
-        .context("cannot prepare the system (are you root?)")?;
-    system.undo_left().await;
-    joined.resolve().await;
+    let mut signals = Signals::new()?;
+    let mut system = prepare(&run_dir, &config).await?;
+    let closed = closed(&config);
+    tokio::select! {
+        () = joined.resolve(&config) => {}
+        () = signals.end() => {
+            undo(&mut system, &config, Some(Asker::Signal)).await;
+            return Ok(());
+        }
+    }
     if joined.addresses.is_empty() {
-        bail!("the hub's name does not resolve: check the network, or the name in the invitation");
+        bail!("the hub's name does not resolve: check the network, or the name in the invitation{closed}");
     }
     let tun = Tun::create(&config.interface.0, config.mtu.0)?;
     let share = || tun.try_clone().context("cannot share the interface");
@@ -144,11 +152,11 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         }
     };
     let result = tokio::select! {
-        result = client.run(plane, socket) => result,
-        result = direct => result,
+        result = client.run(plane, socket, signals) => result,
+        result = direct => result.map(|()| Asker::Signal),
     };
-    client.end().await;
-    result
+    client.end(result.as_ref().ok().copied()).await;
+    result.map(drop).map_err(|error| anyhow!("{error:#}{closed}"))
 }
 
 struct Client {
@@ -183,7 +191,7 @@ struct Client {
 /// How the event loop goes on.
 enum Next {
     Continue,
-    End,
+    End(Asker),
 }
 
 impl Client {
@@ -230,10 +238,13 @@ impl Client {
         })
     }
 
-    async fn run(&mut self, mut plane: DataPlane, mut socket: ControlSocket) -> anyhow::Result<()> {
-        self.tunnel.kill_switch(self.config.kill_switch)?;
+    async fn run(
+        &mut self,
+        mut plane: DataPlane,
+        mut socket: ControlSocket,
+        mut signals: Signals,
+    ) -> anyhow::Result<Asker> {
         let mut watch = Watch::start()?;
-        let mut signals = Signals::new()?;
         loop {
             let deadline = self.deadline();
             let next = tokio::select! {
@@ -243,26 +254,25 @@ impl Client {
                 event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
                 () = tokio::time::sleep_until(deadline) => self.on_deadline(),
-                reload = signals.next() => if reload { self.reload_and_log() } else { Next::End },
+                reload = signals.next() => if reload { self.reload_and_log() } else { Next::End(Asker::Signal) },
             };
             self.keep_quotas();
             self.carry_out();
-            if matches!(next, Next::End) {
-                return Ok(());
+            if let Next::End(asker) = next {
+                return Ok(asker);
             }
         }
     }
 
     /// Says goodbye and puts the system back.
-    async fn end(&mut self) {
+    async fn end(&mut self, asker: Option<Asker>) {
         if let Some(line) = self.line.take() {
             let _ = tokio::time::timeout(GOODBYE, line.close(CloseReason::Shutdown)).await;
         }
         if let Some(dhcp) = self.dhcp.take() {
             dhcp.end().await;
         }
-        self.tunnel.undo().await;
-        tracing::info!("down");
+        undo(self.tunnel.system(), &self.config, asker).await;
     }
 
     fn now(&self) -> Instant {
@@ -367,7 +377,9 @@ impl Client {
             return Ok(());
         };
         tracing::info!(network = name, "network changed: moved to new sockets");
-        if let (Some(session), Some(path)) = (self.machine.session(), self.machine.path(id)) {
+        if self.machine.handle_network_moved(id) {
+            self.carry_out();
+        } else if let (Some(session), Some(path)) = (self.machine.session(), self.machine.path(id)) {
             let socket = self.networks.attached[&id].socket;
             (self.orders)(Command::RebindPath {
                 session: SessionId(session),
@@ -572,7 +584,7 @@ impl Client {
             Request::Reload => self.reload_and_answer(asked.answer),
             Request::Down => {
                 let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
-                next = Next::End;
+                next = Next::End(Asker::Command);
             }
             Request::Move { .. } => {
                 let _ = asked.answer.send(Err(anyhow!(
@@ -636,6 +648,7 @@ impl Client {
                 peer_index,
             } => {
                 self.open_path(network, path, local_index, peer_index);
+                self.machine.prepare_move(fresh_index());
             }
             ClientAction::ClosePath { network, path } => {
                 if let Some(session) = self.machine.session() {
@@ -702,6 +715,7 @@ impl Client {
             CloseReason::Shutdown
             | CloseReason::Protocol
             | CloseReason::Superseded
+            | CloseReason::Flood
             | CloseReason::Other(_) => {
                 self.machine.handle_control_down();
                 self.seek(None);

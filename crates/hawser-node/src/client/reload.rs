@@ -63,7 +63,8 @@ impl Client {
         let restart = differing(&fixed);
         self.config.interface = old.interface.clone();
         self.options.log.set(self.config.log.as_ref())?;
-        if old.kill_switch != self.config.kill_switch {
+        // One that is to be closed may have been taken away with all of nftables.
+        if old.kill_switch || self.config.kill_switch {
             self.tunnel.kill_switch(self.config.kill_switch)?;
         }
         let seen = self.seen.clone();
@@ -140,6 +141,11 @@ impl Signals {
             end: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
             reload: signal(SignalKind::hangup())?,
         })
+    }
+
+    /// Waits for a signal to end.
+    pub(crate) async fn end(&mut self) {
+        while self.next().await {}
     }
 
     /// Waits for a signal; true: reload, false: end.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use anyhow::Context;
 use hawser_linux::netlink::Network;
-use hawser_linux::system::{System, kill_switch};
+use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
 use hawser_wire::control::Welcome;
 
@@ -145,13 +145,12 @@ impl Tunnel {
     /// Switches the kill switch. What rules send past the hub is let out.
     pub(super) fn kill_switch(&mut self, on: bool) -> anyhow::Result<()> {
         if on {
-            let table = kill_switch(&self.interface, self.beside.is_some());
             self.system
-                .nft_table(KILL_TABLE, &table)
+                .close_kill_switch(&self.interface, self.beside.is_some())
                 .context("cannot switch the kill switch on")
         } else {
             self.system
-                .drop_nft_table(KILL_TABLE)
+                .lift_kill_switch()
                 .context("cannot switch the kill switch off")
         }
     }
@@ -184,9 +183,9 @@ impl Tunnel {
             "this network's addresses overlap the tunnel's: its neighbours are reached directly, other clients of the hub are not");
     }
 
-    /// Undoes everything.
-    pub(super) async fn undo(&mut self) {
-        self.system.undo().await;
+    /// What has been changed.
+    pub(super) fn system(&mut self) -> &mut System {
+        &mut self.system
     }
 }
 
@@ -210,8 +209,6 @@ fn describe(error: &dyn std::error::Error) -> String {
     }
     text
 }
-
-const KILL_TABLE: &str = "hawser_kill";
 
 #[cfg(test)]
 mod tests {

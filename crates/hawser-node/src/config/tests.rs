@@ -414,3 +414,34 @@ fn conditions_of_rules_are_read_and_named() {
             .contains("from 18:00 to 00:00")
     );
 }
+
+#[test]
+fn what_clients_of_a_hub_reach_is_named_and_nothing_by_default() {
+    let hub = |more: &str| {
+        let text = format!("endpoints = [\"h:1\"]\npool = \"100.96.0.0/16\"\n{more}");
+        parse::<HubConfig>(Path::new("hub.toml"), &text)
+    };
+    let plain = hub("").unwrap();
+    assert_eq!(plain.reach, ReachConfig::default());
+    assert!(!plain.waypoint.is_used() && !plain.waypoint.allows("alice"));
+    let full = hub(
+        "waypoint = [\"alice\"]\n[reach]\nclients = true\nhub = [\"tcp 22\", \"all\"]\nnetworks = [\"10.0.0.0/8\", \"fd00::7\"]\nfrom = [\"0.0.0.0/0\"]\n",
+    )
+    .unwrap();
+    assert!(full.waypoint.allows("alice") && !full.waypoint.allows("bob"));
+    let isolation = full.isolation();
+    assert_eq!(isolation.services.len(), 2);
+    assert!(isolation.allows("10.1.2.3".parse().unwrap()));
+    assert!(hub("waypoint = [\"*\"]\n").unwrap().waypoint.allows("bob"));
+    for (wrong, why) in [
+        ("waypoint = [\"a b\"]", "no client's name"),
+        ("[reach]\nhub = [\"22\"]", "a service of the hub"),
+        ("[reach]\nhub = [\"tcp 0\"]", "a service of the hub"),
+        ("[reach]\nnetworks = [\"10.0.0.1/8\"]", "without host bits"),
+        ("[reach]\nnetworks = [\"10.0.0.0/33\"]", "without host bits"),
+        ("[reach]\neverything = true", "unknown field"),
+    ] {
+        let error = hub(wrong).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}

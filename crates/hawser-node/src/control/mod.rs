@@ -1,5 +1,7 @@
 //! The control channel: QUIC between client and hub, mutually authenticated by pinned keys.
 
+mod admission;
+pub(crate) mod budget;
 pub mod client;
 pub mod hub;
 pub mod peer;

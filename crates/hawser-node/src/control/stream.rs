@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use hawser_wire::control::{MAX_FRAME, Message, ParseError};
-use hawser_wire::peer::PeerMessage;
+use hawser_wire::control::{Hello, MAX_FRAME, Message, ParseError};
+use hawser_wire::peer::{PeerHello, PeerMessage, is_peers};
 use quinn::{ReadError, RecvStream, SendStream, WriteError};
 use thiserror::Error;
 
@@ -23,6 +23,9 @@ pub enum StreamError {
     /// The peer ended the stream.
     #[error("the peer ended the stream")]
     Ended,
+    /// The peer does not read.
+    #[error("the peer does not read what it is told")]
+    Unread,
 }
 
 /// What a stream carries.
@@ -54,6 +57,40 @@ impl Framed for PeerMessage {
 
     fn emit(&self, out: &mut Vec<u8>) {
         self.emit(out);
+    }
+}
+
+/// The first message of a connection, which tells the protocol.
+#[derive(Clone, Debug)]
+pub enum First {
+    /// A client of a hub.
+    Client(Hello),
+    /// A host that moves flows.
+    Peer(PeerHello),
+}
+
+impl Framed for First {
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
+        let unexpected = ParseError::Field("first message");
+        if is_peers(bytes) {
+            return match PeerMessage::parse(bytes)? {
+                Some((PeerMessage::Hello(hello), used)) => Ok(Some((Self::Peer(hello), used))),
+                Some(_) => Err(unexpected),
+                None => Ok(None),
+            };
+        }
+        match Message::parse(bytes)? {
+            Some((Message::Hello(hello), used)) => Ok(Some((Self::Client(hello), used))),
+            Some(_) => Err(unexpected),
+            None => Ok(None),
+        }
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Client(hello) => Message::Hello(hello.clone()).emit(out),
+            Self::Peer(hello) => PeerMessage::Hello(hello.clone()).emit(out),
+        }
     }
 }
 
@@ -98,14 +135,26 @@ impl<M: Framed> ControlStream<M> {
         }
     }
 
-    /// Hands a message to the connection.
+    /// The same stream, on which other messages follow.
+    #[must_use]
+    pub fn speak<N: Framed>(self) -> ControlStream<N> {
+        ControlStream {
+            send: self.send,
+            receive: self.receive,
+            pending: self.pending,
+            messages: PhantomData,
+        }
+    }
+
+    /// Hands a message to the connection, and waits while the peer has not read earlier ones.
     ///
     /// # Errors
-    /// [`StreamError::Write`]: the connection is of no more use.
+    /// [`StreamError::Write`], [`StreamError::Unread`]: the connection is of no more use.
     pub async fn send(&mut self, message: &M) -> Result<(), StreamError> {
         let mut frame = Vec::with_capacity(64);
         message.emit(&mut frame);
-        Ok(self.send.write_all(&frame).await?)
+        let sent = tokio::time::timeout(UNREAD, self.send.write_all(&frame)).await;
+        Ok(sent.map_err(|_| StreamError::Unread)??)
     }
 
     /// Sends a last message and waits a moment until the peer has it.
@@ -116,5 +165,7 @@ impl<M: Framed> ControlStream<M> {
     }
 }
 
+/// A peer that has not read for so long does not mean to.
+const UNREAD: std::time::Duration = std::time::Duration::from_secs(10);
 /// How long a last message may take to arrive.
 const LINGER: std::time::Duration = std::time::Duration::from_millis(500);

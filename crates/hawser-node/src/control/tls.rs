@@ -25,12 +25,11 @@ use zeroize::Zeroize;
 use crate::dataplane::{EpochKeys, Role};
 use crate::identity::{Identity, KeyHash, random};
 
-/// The protocol, as TLS negotiates it.
-const ALPN: &[u8] = b"hawser/1";
-/// The protocol between hosts that move flows, or that a waypoint is asked by.
-const PEER_ALPN: &[u8] = b"hawser-peer/1";
-/// What clients call the hub in the handshake: names play no part.
-pub const SERVER_NAME: &str = "hawser";
+/// QUIC cannot do without a protocol's name (RFC 9001 section 8.1), and everybody on the way can read it: the commonest, so that it says nothing. Which of
+/// Hawser's protocols is spoken tells the first message, under encryption.
+const ALPN: &[u8] = b"h3";
+/// What clients call the hub in the handshake: names play no part, and with an address none is sent (RFC 6066 section 3).
+pub const SERVER_NAME: &str = "0.0.0.0";
 /// A connection that is silent for so long is gone.
 const IDLE: Duration = Duration::from_secs(15);
 /// A client keeps its NAT bindings and the hub's patience alive.
@@ -40,27 +39,16 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// superfluous ones harm nobody. The default of 333 ms (RFC 9002 section 6.2.2) makes a hub's restart last a second longer.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 
-/// A client's QUIC configuration: accepts only the hub whose key has the hash `hub`.
+/// Handshakes that the library holds until they are looked at, which is at once.
+const INCOMING: usize = 1_024;
+/// Bytes of one of them: no hello is longer.
+const INCOMING_BYTES: u64 = 64 << 10;
+
+/// The QUIC configuration of a client or of a host that moves flows: accepts only the hub or peer whose key has the hash `hub`.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
 pub fn client_config(identity: &Identity, hub: KeyHash) -> anyhow::Result<quinn::ClientConfig> {
-    client_config_for(identity, hub, ALPN)
-}
-
-/// The QUIC configuration of a host that moves flows: accepts only the peer whose key has the hash `peer`.
-///
-/// # Errors
-/// The TLS library refuses its own defaults.
-pub fn mover_config(identity: &Identity, peer: KeyHash) -> anyhow::Result<quinn::ClientConfig> {
-    client_config_for(identity, peer, PEER_ALPN)
-}
-
-fn client_config_for(
-    identity: &Identity,
-    hub: KeyHash,
-    protocol: &[u8],
-) -> anyhow::Result<quinn::ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut tls = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -69,7 +57,7 @@ fn client_config_for(
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
             identity.certified.clone(),
         )));
-    tls.alpn_protocols = vec![protocol.to_vec()];
+    tls.alpn_protocols = vec![ALPN.to_vec()];
     // Every connection proves both keys anew.
     tls.resumption = rustls::client::Resumption::disabled();
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
@@ -81,31 +69,11 @@ fn client_config_for(
     Ok(config)
 }
 
-/// A hub's QUIC configuration: accepts any client that proves its key.
+/// The QUIC configuration of a hub, or of a host to which flows lead that others move: accepts any that proves its key.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
 pub fn server_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig> {
-    server_config_for(identity, &[ALPN, PEER_ALPN])
-}
-
-/// The QUIC configuration of a host to which flows lead that others move: accepts any that proves its key.
-///
-/// # Errors
-/// The TLS library refuses its own defaults.
-pub fn follower_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig> {
-    server_config_for(identity, &[PEER_ALPN])
-}
-
-/// Whether a connection that was accepted is from a host that moves flows, and not from a hub's client.
-#[must_use]
-pub fn is_mover(connection: &quinn::Connection) -> bool {
-    let data = connection.handshake_data();
-    let data = data.and_then(|data| data.downcast::<quinn::crypto::rustls::HandshakeData>().ok());
-    data.is_some_and(|data| data.protocol.as_deref() == Some(PEER_ALPN))
-}
-
-fn server_config_for(identity: &Identity, protocols: &[&[u8]]) -> anyhow::Result<quinn::ServerConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut tls = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -113,10 +81,14 @@ fn server_config_for(identity: &Identity, protocols: &[&[u8]]) -> anyhow::Result
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
             identity.certified.clone(),
         )));
-    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.send_tls13_tickets = 0;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-    config.transport_config(Arc::new(transport()));
+    config
+        .transport_config(Arc::new(transport()))
+        .max_incoming(INCOMING)
+        .incoming_buffer_size(INCOMING_BYTES)
+        .incoming_buffer_size_total(INCOMING_BYTES * 64);
     Ok(config)
 }
 
@@ -201,12 +173,18 @@ fn transport() -> quinn::TransportConfig {
         .max_concurrent_bidi_streams(1_u8.into())
         .max_concurrent_uni_streams(0_u8.into())
         .datagram_receive_buffer_size(None)
+        // A handshake that meets a hub which is just starting is tried again after 0.3 s instead of a second.
+        .initial_rtt(FIRST_ROUND_TRIP)
         // A few small messages: large packets would be of no use.
         .mtu_discovery_config(None)
         .stream_receive_window(16_384_u32.into())
         .receive_window(32_768_u32.into());
     transport
 }
+
+/// What a round trip is taken for before the first was measured: that of a mobile network. RFC 9002 section 6.2.2 has 333 ms where
+/// nothing is known; a handshake is a few small packets, so one that is sent twice over a satellite costs little.
+const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 
 /// Connection ids without structure. The library's own default recognises its ids by a key that a restart forgets, and says
 /// nothing to those of a former life.

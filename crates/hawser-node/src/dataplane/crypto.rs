@@ -4,20 +4,31 @@
 //! epoch and direction, xor the path id and the packet's counter. A path id is never reused within an epoch and a counter never
 //! within a path, so no nonce repeats.
 
+use hawser_linux::secret::Wiped;
 use hawser_units::PathId;
 use hawser_wire::control::Cipher;
 use hawser_wire::data::{OUTER_LEN, TAG_LEN};
+use zeroize::Zeroizing;
+
+use super::checkpoint::KeyCheckpoint;
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
-/// One direction of one epoch.
+/// One direction of one epoch. Ring's keys do not wipe themselves, but they hold no pointers: [`Wiped`] memory does it for them.
 pub(super) struct DataKey {
     key: LessSafeKey,
     iv: [u8; 12],
+    /// For a successor: ring gives nothing of a key back.
+    cipher: Cipher,
+    material: [u8; 44],
 }
 
 impl DataKey {
     /// From 32 bytes of key and 12 of IV.
-    pub(super) fn new(cipher: Cipher, material: &[u8; 44]) -> Self {
+    pub(super) fn new(cipher: Cipher, material: &[u8; 44]) -> Wiped<Self> {
+        Wiped::new(|| Self::make(cipher, material))
+    }
+
+    fn make(cipher: Cipher, material: &[u8; 44]) -> Self {
         let (key, iv) = material.split_at(32);
         let algorithm = match cipher {
             Cipher::Aes256Gcm => &AES_256_GCM,
@@ -29,7 +40,24 @@ impl DataKey {
         Self {
             key: LessSafeKey::new(key),
             iv: own,
+            cipher,
+            material: *material,
         }
+    }
+
+    /// The key as a successor gets it. `expires_in_ms`: for how much longer it opens packets.
+    pub(super) fn checkpoint(&self, epoch: u8, expires_in_ms: Option<u64>) -> KeyCheckpoint {
+        KeyCheckpoint {
+            epoch,
+            cipher: self.cipher,
+            material: Zeroizing::new(self.material),
+            expires_in_ms,
+        }
+    }
+
+    /// The key of a checkpoint.
+    pub(super) fn restore(saved: &KeyCheckpoint) -> Wiped<Self> {
+        Self::new(saved.cipher, &saved.material)
     }
 
     fn nonce(&self, path: PathId, counter: u64) -> Nonce {

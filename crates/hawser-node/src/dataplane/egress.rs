@@ -1,35 +1,38 @@
 //! The sending thread: TUN to networks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 use hawser_linux::clock::{now, use_precise_timers};
-use hawser_linux::tun::{READ_LEN, Tun};
+use hawser_linux::secret::Wiped;
+use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::{Waker, wait_readable};
-use hawser_proto::egress::{Body, Egress, PROBE_LEN, Refused, Transmit};
+use hawser_proto::egress::{Body, PROBE_LEN, Transmit};
 use hawser_proto::ingress;
-use hawser_proto::path::{self, Probing, State};
+use hawser_proto::path::{self, Probing};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer};
-use hawser_wire::inner::{self, Ecn};
-use hawser_wire::offload::{Offload, VIRTIO_LEN};
+use hawser_wire::inner::Ecn;
+use hawser_wire::offload::VIRTIO_LEN;
 use hawser_wire::parity::PARITY_LEN;
 
 use super::batch::{Batches, Target};
+use super::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};
 use super::crypto::DataKey;
+use super::events::Events;
+use super::handoff::Taker;
 use super::ingress::Source;
+use super::pool::BufferId;
+use super::sessions::{Accepted, Session, Sessions};
 use super::{Event, Role, SessionId, SessionSnapshot, SocketId, snapshot};
 
 /// Packets read from the TUN before what they made is sent.
 const READS: usize = 16;
-/// Buffers of 64 KB at most: address space; only touched pages take memory.
-const MAX_BUFFERS: usize = 2048;
-/// A key is replaced long before its counters end.
-const REKEY_AT: u64 = 1 << 40;
+/// When the control side is told again what it had no room for.
+const TELL_AGAIN: Duration = Duration::from_millis(10);
 
 /// What the sending thread is told.
 pub(super) enum Order {
@@ -51,7 +54,7 @@ pub(super) enum Order {
     Key {
         session: SessionId,
         epoch: u8,
-        key: Box<DataKey>,
+        key: Wiped<DataKey>,
     },
     OpenPath {
         session: SessionId,
@@ -80,10 +83,15 @@ pub(super) enum Order {
         path: PathId,
         cap: Option<hawser_units::Rate>,
     },
-    /// From the receiving thread.
-    Relay {
+    RestoreSession {
         session: SessionId,
-        relay: Relay,
+        inner: Vec<IpAddr>,
+        half: Box<SendingHalf>,
+    },
+    /// The receiving thread's part, to be completed. The thread ends with it.
+    HandOver {
+        received: BTreeMap<SessionId, ReceivingHalf>,
+        reply: Box<dyn FnOnce(Vec<SessionCheckpoint>) + Send>,
     },
     /// The receiving thread's part, to be completed.
     Snapshot {
@@ -91,7 +99,12 @@ pub(super) enum Order {
         counters: Vec<(&'static str, u64)>,
         reply: Box<dyn FnOnce(super::Snapshot) + Send>,
     },
-    Stop,
+}
+
+/// What the receiving thread noticed of a session.
+pub(super) struct Relayed {
+    pub(super) session: SessionId,
+    pub(super) relay: Relay,
 }
 
 /// What the receiving thread noticed.
@@ -113,72 +126,32 @@ pub(super) struct Lane {
     pub(super) meter: snapshot::Meter,
 }
 
-/// One session's sending side.
-pub(super) struct Session {
-    pub(super) egress: Egress<u32>,
-    role: Role,
-    key: Option<(u8, DataKey)>,
-    next_key: Option<(u8, DataKey)>,
-    pub(super) lanes: BTreeMap<PathId, Lane>,
-    due: Instant,
-    alive: bool,
-    rekey_told: bool,
-}
-
 pub(super) struct Sender {
     tun: Tun,
-    waker: Arc<Waker>,
-    orders: Receiver<Order>,
-    events: tokio::sync::mpsc::UnboundedSender<Event>,
+    orders: Taker<Order, Relayed, Waker>,
+    events: Events,
     sockets: HashMap<SocketId, Arc<DataSocket>>,
-    sessions: BTreeMap<SessionId, Session>,
-    routes: HashMap<IpAddr, SessionId>,
-    only: Option<SessionId>,
-    due: BTreeSet<(Instant, SessionId)>,
-    busy: Vec<SessionId>,
-    buffers: Vec<Box<[u8]>>,
-    free: Vec<u32>,
+    sessions: Sessions,
     batches: Batches,
-    dropped: Dropped,
-    seed: u64,
-    running: bool,
-}
-
-#[derive(Default)]
-struct Dropped {
-    no_session: u64,
-    malformed: u64,
-    too_large: u64,
-    queue_full: u64,
-    no_buffer: u64,
+    /// Datagrams that were not sent for want of a key.
     no_key: u64,
 }
 
 impl Sender {
     pub(super) fn new(
         tun: Tun,
-        waker: Arc<Waker>,
-        orders: Receiver<Order>,
-        events: tokio::sync::mpsc::UnboundedSender<Event>,
+        orders: Taker<Order, Relayed, Waker>,
+        events: tokio::sync::mpsc::Sender<Event>,
         seed: u64,
     ) -> Self {
         Self {
             tun,
-            waker,
             orders,
-            events,
+            events: Events::new(events),
             sockets: HashMap::new(),
-            sessions: BTreeMap::new(),
-            routes: HashMap::new(),
-            only: None,
-            due: BTreeSet::new(),
-            busy: Vec::new(),
-            buffers: Vec::new(),
-            free: Vec::new(),
+            sessions: Sessions::new(seed, now()),
             batches: Batches::new(),
-            dropped: Dropped::default(),
-            seed,
-            running: true,
+            no_key: 0,
         }
     }
 
@@ -186,24 +159,16 @@ impl Sender {
     pub(super) fn run(mut self) {
         use_precise_timers();
         let mut readable = true;
-        while self.running {
+        let (mut orders, mut relays) = (Vec::new(), Vec::new());
+        let mut goes_on = true;
+        while goes_on {
             if !readable {
-                let timeout = self.due.first().map(|(due, _)| due.since(now()));
-                let mut ready = [false; 2];
-                if let Err(error) =
-                    wait_readable(&[self.tun.as_fd(), self.waker.as_fd()], timeout, &mut ready)
-                {
-                    tracing::error!(%error, "waiting failed");
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-                if ready[1] {
-                    self.waker.clear();
-                }
-                readable = ready[0];
+                readable = self.wait();
             }
-            while let Ok(order) = self.orders.try_recv() {
-                self.obey(order);
-            }
+            goes_on = self.orders.take(&mut orders, &mut relays);
+            orders.drain(..).for_each(|order| self.obey(order));
+            relays.drain(..).for_each(|relay| self.relay(relay, now()));
+            self.events.retry();
             if readable {
                 readable = self.read_tun();
             }
@@ -212,28 +177,38 @@ impl Sender {
         }
     }
 
+    /// Waits for packets, orders or a deadline. Returns whether packets wait.
+    fn wait(&self) -> bool {
+        let mut due = self.sessions.due();
+        if self.events.is_waiting() {
+            due = due.min(now() + TELL_AGAIN);
+        }
+        let timeout = (due != Instant::FAR_FUTURE).then(|| due.since(now()));
+        let waker = self.orders.waker();
+        let mut ready = [false; 2];
+        if let Err(error) = wait_readable(&[self.tun.as_fd(), waker.as_fd()], timeout, &mut ready) {
+            tracing::error!(%error, "waiting failed");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        if ready[1] {
+            waker.clear();
+        }
+        ready[0]
+    }
+
     /// Reads what applications sent. Returns whether more waits.
     fn read_tun(&mut self) -> bool {
         for _ in 0..READS {
-            let Some(id) = self.take_buffer() else {
-                self.dropped.no_buffer += 1;
-                let mut sink = [0; 1];
-                return matches!(self.tun.read(&mut sink), Ok(Some(_)));
-            };
-            match self.tun.read(&mut self.buffers[id as usize]) {
+            match self.tun.read(self.sessions.reading()) {
                 Ok(Some(len)) => {
-                    if !self.accept(id, len) {
-                        self.free.push(id);
+                    if let Accepted::TooLarge(mtu) = self.sessions.accept(len, now()) {
+                        self.say_too_large(len, mtu);
                     }
                 }
-                Ok(None) => {
-                    self.free.push(id);
-                    return false;
-                }
+                Ok(None) => return false,
                 Err(error) => {
                     // EIO while the interface is down, for example while it is being set up.
                     tracing::trace!(%error, "TUN not readable");
-                    self.free.push(id);
                     return false;
                 }
             }
@@ -241,60 +216,9 @@ impl Sender {
         true
     }
 
-    fn take_buffer(&mut self) -> Option<u32> {
-        if let Some(id) = self.free.pop() {
-            return Some(id);
-        }
-        if self.buffers.len() >= MAX_BUFFERS {
-            return None;
-        }
-        self.buffers.push(vec![0; READ_LEN].into_boxed_slice());
-        Some(self.buffers.len() as u32 - 1)
-    }
-
-    /// Queues a packet read into buffer `id`; false when it was not taken.
-    fn accept(&mut self, id: u32, len: usize) -> bool {
-        let Some((virtio, packet)) = self.buffers[id as usize][..len].split_first_chunk_mut::<VIRTIO_LEN>()
-        else {
-            self.dropped.malformed += 1;
-            return false;
-        };
-        let Some(offload) = Offload::parse(virtio) else {
-            self.dropped.malformed += 1;
-            return false;
-        };
-        let to = self
-            .only
-            .or_else(|| destination(packet).and_then(|to| self.routes.get(&to).copied()));
-        let Some((name, session)) = to.and_then(|name| Some((name, self.sessions.get_mut(&name)?))) else {
-            self.dropped.no_session += 1;
-            return false;
-        };
-        match session.egress.enqueue(packet, offload, id, now()) {
-            Ok(()) => {
-                if !self.busy.contains(&name) {
-                    self.busy.push(name);
-                }
-                true
-            }
-            Err(refused) => {
-                match refused {
-                    Refused::Malformed => self.dropped.malformed += 1,
-                    Refused::QueueFull | Refused::TableFull => self.dropped.queue_full += 1,
-                    Refused::TooSoon => self.dropped.too_large += 1,
-                    Refused::TooLarge(mtu) => {
-                        self.dropped.too_large += 1;
-                        self.say_too_large(id, len, mtu);
-                    }
-                }
-                false
-            }
-        }
-    }
-
-    /// Tells the sender of a packet larger than any path what would fit.
-    fn say_too_large(&self, id: u32, len: usize, mtu: u16) {
-        let packet = &self.buffers[id as usize][VIRTIO_LEN..len];
+    /// Tells the sender of the packet that was read last, larger than any path, what would fit.
+    fn say_too_large(&mut self, len: usize, mtu: u16) {
+        let packet = &self.sessions.reading()[VIRTIO_LEN..len];
         if let Some(answer) = hawser_wire::icmp::too_large(packet, mtu) {
             let virtio = [0; VIRTIO_LEN];
             let pieces = [std::io::IoSlice::new(&virtio), std::io::IoSlice::new(&answer)];
@@ -306,95 +230,43 @@ impl Sender {
 
     /// Lets every session that has something to do send what it may.
     fn service(&mut self) {
-        let at = now();
-        while let Some((due, name)) = self.due.first().copied().filter(|(due, _)| *due <= at) {
-            self.due.remove(&(due, name));
-            if let Some(session) = self.sessions.get_mut(&name) {
-                session.due = Instant::FAR_FUTURE;
-            }
-            if !self.busy.contains(&name) {
-                self.busy.push(name);
-            }
-        }
-        let mut busy = std::mem::take(&mut self.busy);
-        for name in busy.drain(..) {
-            self.service_one(name);
-        }
-        self.busy = busy;
-    }
-
-    fn service_one(&mut self, name: SessionId) {
-        let Some(session) = self.sessions.get_mut(&name) else {
-            return;
-        };
-        session.egress.handle_timeout(now());
-        loop {
-            let at = now();
-            let Some(transmit) = session.egress.poll_transmit(at) else {
-                break;
-            };
-            session.send(
-                &transmit,
-                &self.buffers,
-                &mut self.batches,
-                &mut self.dropped.no_key,
-                at,
-            );
-            if let Body::Packets {
-                run, covered, last, ..
-            } = transmit.body
-            {
-                if covered {
-                    let packet = &self.buffers[run.buffer as usize][VIRTIO_LEN..];
-                    session.egress.cover(&transmit, &packet[..run.cut.total()], at);
-                }
-                if last {
-                    self.free.push(run.buffer);
-                }
-            }
-            if transmit.counter > REKEY_AT && !session.rekey_told {
-                session.rekey_told = true;
-                let _ = self.events.send(Event::RekeyWanted { session: name });
-            }
-        }
-        while let Some(buffer) = session.egress.poll_freed() {
-            self.free.push(buffer);
-        }
-        while let Some((path, state)) = session.egress.poll_change() {
-            tracing::debug!(session = name.0, path = path.0, ?state, "path changed");
-            let _ = self.events.send(Event::Path {
-                session: name,
-                path,
-                state: state.into(),
-            });
-        }
-        let alive = session.egress.paths().any(|path| path.state() == State::Active);
-        if alive != session.alive {
-            session.alive = alive;
-            let _ = self.events.send(Event::Alive { session: name, alive });
-        }
-        let due = session.egress.poll_timeout(now());
-        if due != session.due {
-            self.due.remove(&(session.due, name));
-            session.due = due;
-            if due != Instant::FAR_FUTURE {
-                self.due.insert((due, name));
-            }
-        }
+        let Self {
+            sessions,
+            batches,
+            events,
+            no_key,
+            ..
+        } = self;
+        sessions.service(
+            now,
+            |_, session, transmit, packet, at| session.send(transmit, packet, batches, no_key, at),
+            |event| events.tell(event),
+        );
     }
 
     fn obey(&mut self, order: Order) {
         let at = now();
         match order {
             Order::AddSocket { id, socket } => {
+                self.sessions.equip(&socket);
                 self.sockets.insert(id, socket);
             }
             Order::RemoveSocket { id } => {
                 self.sockets.remove(&id);
             }
-            Order::AddSession { session, role, inner } => self.add_session(session, role, &inner, at),
-            Order::RemoveSession { session } => self.remove_session(session),
-            Order::Stop => self.running = false,
+            Order::AddSession { session, role, inner } => self.sessions.add(session, role, &inner, at),
+            Order::RemoveSession { session } => self.sessions.remove(session),
+            Order::RestoreSession { session, inner, half } => {
+                if let Err(error) = self.sessions.restore(session, &inner, &half, at) {
+                    tracing::error!(session = session.0, %error, "a session is lost");
+                }
+            }
+            Order::HandOver { received, reply } => {
+                // What may still go goes now; after that nothing is left that could send.
+                self.service();
+                self.batches.flush();
+                reply(self.sessions.hand_over(received));
+            }
             Order::Snapshot {
                 received,
                 mut counters,
@@ -404,12 +276,9 @@ impl Sender {
                 let sessions = self.snapshots(&received, at);
                 reply(super::Snapshot { sessions, counters });
             }
-            Order::Relay { session, relay } => self.relay(session, relay, at),
-            Order::Key { session, epoch, key } => self.with(session, |state| match state.role {
-                Role::Client => state.use_key(epoch, *key),
-                Role::Hub if state.key.is_none() => state.use_key(epoch, *key),
-                Role::Hub => state.next_key = Some((epoch, *key)),
-            }),
+            Order::Key { session, epoch, key } => {
+                self.sessions.with(session, |state| state.install(epoch, key));
+            }
             Order::OpenPath {
                 session,
                 socket,
@@ -419,7 +288,7 @@ impl Sender {
                 config,
             } => {
                 let socket = self.sockets.get(&socket).cloned();
-                self.with(session, |state| {
+                self.sessions.with(session, |state| {
                     let lane = Lane {
                         socket,
                         remote,
@@ -438,7 +307,7 @@ impl Sender {
                 socket,
             } => {
                 let socket = self.sockets.get(&socket).cloned();
-                self.with(session, |state| {
+                self.sessions.with(session, |state| {
                     if let Some(lane) = state.lanes.get_mut(&path) {
                         lane.socket = socket;
                         if let Some(remote) = &lane.remote {
@@ -447,77 +316,32 @@ impl Sender {
                     }
                 });
             }
-            Order::ClosePath { session, path } => self.with(session, |state| {
+            Order::ClosePath { session, path } => self.sessions.with(session, |state| {
                 state.lanes.remove(&path);
-                state.egress.close_path(path);
+                state.egress.close_path(path, at);
             }),
             Order::SetScheduler {
                 session,
                 class,
                 scheduler,
-            } => self.with(session, |state| {
+            } => self.sessions.with(session, |state| {
                 if let Err(error) = state.egress.set_scheduler(class, &scheduler) {
                     tracing::warn!(%error, "scheduler unchanged");
                 }
             }),
-            Order::SetCap { session, path, cap } => {
-                self.with(session, |state| state.egress.set_cap(path, cap))
-            }
+            Order::SetCap { session, path, cap } => self
+                .sessions
+                .with(session, |state| state.egress.set_cap(path, cap)),
         }
     }
 
-    /// Changes a session and lets it act on the change.
-    fn with(&mut self, name: SessionId, change: impl FnOnce(&mut Session)) {
-        let Some(session) = self.sessions.get_mut(&name) else {
-            return;
-        };
-        change(session);
-        if !self.busy.contains(&name) {
-            self.busy.push(name);
-        }
-    }
-
-    fn add_session(&mut self, name: SessionId, role: Role, inner: &[IpAddr], at: Instant) {
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let session = Session {
-            egress: Egress::new(self.seed, at),
-            role,
-            key: None,
-            next_key: None,
-            lanes: BTreeMap::new(),
-            due: Instant::FAR_FUTURE,
-            alive: false,
-            rekey_told: false,
-        };
-        self.remove_session(name);
-        self.sessions.insert(name, session);
-        for address in inner {
-            self.routes.insert(*address, name);
-        }
-        if role == Role::Client {
-            self.only = Some(name);
-        }
-    }
-
-    fn remove_session(&mut self, name: SessionId) {
-        let Some(mut session) = self.sessions.remove(&name) else {
-            return;
-        };
-        self.free.extend(session.egress.close());
-        self.due.remove(&(session.due, name));
-        self.routes.retain(|_, to| *to != name);
-        if self.only == Some(name) {
-            self.only = None;
-        }
-    }
-
-    fn relay(&mut self, name: SessionId, relay: Relay, at: Instant) {
+    fn relay(&mut self, Relayed { session: name, relay }: Relayed, at: Instant) {
         let socket_of = |id: &SocketId| self.sockets.get(id).cloned();
         let moved = match &relay {
             Relay::Moved { source, .. } => socket_of(&source.socket),
             Relay::Machine(_) | Relay::Heard { .. } | Relay::Epoch(_) => None,
         };
-        self.with(name, |session| match relay {
+        self.sessions.with(name, |session| match relay {
             Relay::Machine(ingress::Event::Report(report)) => session.egress.send_report(report),
             Relay::Machine(ingress::Event::Silence(report)) => session.egress.send_silence(report),
             Relay::Machine(ingress::Event::Feedback(path, report)) => {
@@ -543,14 +367,20 @@ impl Sender {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let sum = |of: fn(&Session) -> u64| self.sessions.values().map(of).sum();
+        let sum = |of: fn(&Session) -> u64| self.sessions.iter().map(of).sum();
+        let dropped = &self.sessions.dropped;
         vec![
-            ("egress_no_session", self.dropped.no_session),
-            ("egress_malformed", self.dropped.malformed),
-            ("egress_too_large", self.dropped.too_large),
-            ("egress_queue_full", self.dropped.queue_full),
-            ("egress_no_buffer", self.dropped.no_buffer),
-            ("egress_no_key", self.dropped.no_key),
+            ("egress_no_session", dropped.no_session),
+            ("egress_malformed", dropped.malformed),
+            ("egress_too_large", dropped.too_large),
+            ("egress_queue_full", dropped.queue_full),
+            ("egress_no_buffer", dropped.no_buffer),
+            ("egress_no_key", self.no_key),
+            ("egress_shed", sum(|session| session.egress.counters().shed)),
+            ("egress_unkept", sum(|session| session.egress.counters().unkept)),
+            ("egress_expired", sum(|session| session.egress.counters().expired)),
+            ("egress_held_bytes", self.sessions.held()),
+            ("egress_relays_refused", self.orders.refused()),
             ("egress_policed", sum(|session| session.egress.counters().policed)),
             (
                 "egress_repaired",
@@ -579,29 +409,17 @@ impl Sender {
     ) -> Vec<SessionSnapshot> {
         self.sessions
             .iter_mut()
-            .map(|(name, session)| snapshot::of_session(*name, session, received, at))
+            .map(|(name, session)| snapshot::of_session(name, session, received, at))
             .collect()
     }
 }
 
 impl Session {
-    fn use_key(&mut self, epoch: u8, key: DataKey) {
-        self.key = Some((epoch, key));
-        self.rekey_told = false;
-    }
-
-    /// The client has used a key: from now on so do we.
-    fn confirm_key(&mut self, epoch: u8) {
-        if let Some((_, key)) = self.next_key.take_if(|(next, _)| *next == epoch) {
-            self.use_key(epoch, key);
-        }
-    }
-
     /// Builds and seals the datagrams of a transmit.
     fn send(
         &self,
-        transmit: &Transmit<u32>,
-        buffers: &[Box<[u8]>],
+        transmit: &Transmit<BufferId>,
+        packet: &[u8],
         batches: &mut Batches,
         no_key: &mut u64,
         at: Instant,
@@ -634,8 +452,6 @@ impl Session {
         };
         match transmit.body {
             Body::Packets { run, count, .. } => {
-                let packet = &buffers[run.buffer as usize][VIRTIO_LEN..];
-                let packet = &packet[..run.cut.total()];
                 target.ecn = ecn_of(packet).bits();
                 for step in 0..count {
                     let index = run.next + step;
@@ -711,10 +527,6 @@ impl Sealer<'_> {
         fill(&mut body[INNER_LEN..]);
         self.key.seal(self.path, counter, datagram);
     }
-}
-
-fn destination(packet: &[u8]) -> Option<IpAddr> {
-    inner::parse(packet).map(|summary| summary.key.destination)
 }
 
 fn ecn_of(packet: &[u8]) -> Ecn {

@@ -1,29 +1,34 @@
 //! The receiving thread: networks to TUN.
 
-use std::collections::{BTreeMap, HashMap};
-use std::io::{IoSlice, IoSliceMut};
+mod delivering;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
 
 use hawser_linux::clock::{now, use_precise_timers};
+use hawser_linux::secret::Wiped;
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::{DataSocket, plain};
 use hawser_linux::wait::{Waker, wait_readable};
 use hawser_proto::fec::Rebuilt;
 use hawser_proto::ingress::{Authentic, Freshness, Ingress};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::compression::{COMPRESSED_LEN, Compressed, Contexts, Form, Headers};
+use hawser_wire::compression::{Contexts, Form, Headers};
 use hawser_wire::data::{INNER_LEN, Inner, OUTER_LEN, Outer, is_data};
-use hawser_wire::inner::{self, Ecn, ecn_at_exit, set_ecn};
-use hawser_wire::offload::{Coalescer, Join};
+use hawser_wire::inner::{self, Ecn};
 use quinn_udp::RecvMeta;
 
+use super::checkpoint::{ReceivingHalf, SessionCheckpoint};
 use super::crypto::DataKey;
-use super::egress::{self, Relay};
-use super::store::{Packet, Store};
+use super::egress::{self, Relay, Relayed};
+use super::handoff::{StopsOther, Taker};
+use super::store::{Account, Owner, Store};
 use super::{ControlDatagram, Role, SessionId, SocketId};
+
+mod handover;
 
 /// Buffers offered to the kernel in one call.
 const BUFFERS: usize = 16;
@@ -33,8 +38,12 @@ const ROUNDS: usize = 2;
 const OLD_KEY: Duration = Duration::from_secs(60);
 /// Between two notes to the sending thread that a path is heard.
 const HEARD_INTERVAL: Duration = Duration::from_millis(50);
-/// Pieces of one vectored write: the kernel takes 1,024.
-const MAX_PIECES: usize = 512;
+/// Between two notes to the sending thread that a path has moved: each costs it all that it knows of the path.
+const MOVED_INTERVAL: Duration = Duration::from_millis(100);
+/// Gaps that a session which holds too much gives up at once.
+const RELIEVED_AT_ONCE: usize = 16;
+/// When what the sending thread must know and could not be told is told again.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// What the receiving thread is told.
 pub(super) enum Order {
@@ -56,7 +65,7 @@ pub(super) enum Order {
     Key {
         session: SessionId,
         epoch: u8,
-        key: Box<DataKey>,
+        key: Wiped<DataKey>,
     },
     OpenPath {
         session: SessionId,
@@ -67,8 +76,14 @@ pub(super) enum Order {
         session: SessionId,
         path: PathId,
     },
+    RestoreSession {
+        session: SessionId,
+        inner: Vec<IpAddr>,
+        half: Box<ReceivingHalf>,
+    },
+    /// Ends this thread.
+    HandOver(Box<dyn FnOnce(Vec<SessionCheckpoint>) + Send>),
     Snapshot(Box<dyn FnOnce(super::Snapshot) + Send>),
-    Stop,
 }
 
 struct PathEntry {
@@ -76,8 +91,32 @@ struct PathEntry {
     path: PathId,
     /// Where the newest packet came from, by which socket, and to which address of ours.
     source: Option<Source>,
+    /// The sending thread does not know that source yet.
+    is_moved: bool,
+    moved_told: Option<Instant>,
     heard_bytes: u64,
     heard_told: Instant,
+}
+
+/// A key of one epoch, and until when it opens packets.
+struct ReceiveKey {
+    epoch: u8,
+    key: Wiped<DataKey>,
+    until: Instant,
+}
+
+impl PathEntry {
+    fn new(session: SessionId, path: PathId) -> Self {
+        Self {
+            session,
+            path,
+            source: None,
+            is_moved: false,
+            moved_told: None,
+            heard_bytes: 0,
+            heard_told: Instant::ZERO,
+        }
+    }
 }
 
 struct Session {
@@ -85,10 +124,15 @@ struct Session {
     contexts: Contexts,
     role: Role,
     inner: Vec<IpAddr>,
-    /// Epoch, key, and until when it is valid. The newest last.
-    keys: Vec<(u8, DataKey, Instant)>,
-    newest_used: Option<u8>,
-    due: Option<Instant>,
+    account: Account,
+    /// The newest last.
+    keys: Vec<ReceiveKey>,
+    /// The newest epoch that the peer has used, and whether the sending thread knows.
+    used: Option<(u8, bool)>,
+    /// The numbers of its paths.
+    indexes: Vec<u32>,
+    due: Instant,
+    is_touched: bool,
 }
 
 #[derive(Default)]
@@ -103,14 +147,14 @@ struct Dropped {
     no_context: u64,
     tun: u64,
     control: u64,
+    relieved: u64,
 }
 
 pub(super) struct Links {
     pub(super) tun: Tun,
-    pub(super) waker: Arc<Waker>,
-    pub(super) orders: Receiver<Order>,
-    pub(super) egress: Sender<egress::Order>,
-    pub(super) egress_waker: Arc<Waker>,
+    pub(super) orders: Taker<Order, (), Waker>,
+    /// The sending thread, which ends with this one.
+    pub(super) egress: StopsOther<egress::Order, Relayed, Waker>,
     pub(super) control: tokio::sync::mpsc::Sender<ControlDatagram>,
 }
 
@@ -125,6 +169,10 @@ pub(super) struct Receiving {
     /// Headers of the compressed packets in `out`, in their order.
     rebuilt: Vec<Headers>,
     touched: Vec<SessionId>,
+    due: BTreeSet<(Instant, SessionId)>,
+    /// Paths that have moved, and sessions that use a new key, which the sending thread does not know yet: it must.
+    moved: Vec<u32>,
+    keyed: Vec<SessionId>,
     dropped: Dropped,
     datagrams: u64,
     writes: u64,
@@ -136,7 +184,7 @@ pub(super) struct Receiving {
 
 impl Receiving {
     pub(super) fn new(links: Links) -> Self {
-        let mut store = Store::new();
+        let mut store = Store::new(now());
         let offered = (0..BUFFERS).map(|_| store.take()).collect();
         Self {
             links,
@@ -148,6 +196,9 @@ impl Receiving {
             out: Vec::new(),
             rebuilt: Vec::new(),
             touched: Vec::new(),
+            due: BTreeSet::new(),
+            moved: Vec::new(),
+            keyed: Vec::new(),
             dropped: Dropped::default(),
             datagrams: 0,
             writes: 0,
@@ -161,14 +212,17 @@ impl Receiving {
     pub(super) fn run(mut self) {
         use_precise_timers();
         let mut ready = Vec::new();
+        let (mut orders, mut nothing) = (Vec::new(), Vec::new());
         while self.running {
             self.wait(&mut ready);
-            let mut ordered = false;
-            while let Ok(order) = self.links.orders.try_recv() {
-                self.obey(order);
+            self.running = self.links.orders.take(&mut orders, &mut nothing);
+            let ordered = !orders.is_empty();
+            if ordered {
                 // The sockets may be others now: what was ready is looked at again.
                 ready.clear();
-                ordered = true;
+            }
+            for order in orders.drain(..) {
+                self.obey(order);
             }
             let since = now();
             let mut drained = !ordered;
@@ -179,16 +233,28 @@ impl Receiving {
                 self.heard = since;
             }
             self.flush_due();
+            self.tell_moves();
             if std::mem::take(&mut self.relayed) {
-                self.links.egress_waker.wake();
+                self.links.egress.0.wake();
             }
         }
     }
 
+    /// When there is something to do, if nothing arrives.
+    fn next_due(&self) -> Instant {
+        let first = self.due.first().map_or(Instant::FAR_FUTURE, |(due, _)| *due);
+        let untold = if self.moved.is_empty() && self.keyed.is_empty() {
+            Instant::FAR_FUTURE
+        } else {
+            now() + RETRY
+        };
+        first.min(untold).min(self.store.due())
+    }
+
     /// Waits for datagrams, orders or a deadline; `ready` is set for each socket.
     fn wait(&mut self, ready: &mut Vec<bool>) {
-        let due = self.sessions.values().filter_map(|session| session.due).min();
-        let timeout = due.map(|due| due.since(now()));
+        let due = self.next_due();
+        let timeout = (due != Instant::FAR_FUTURE).then(|| due.since(now()));
         // Sockets first, so that `ready` has their order; more than 63 networks are not waited for.
         let mut sources: Vec<BorrowedFd<'_>> = self
             .sockets
@@ -196,7 +262,8 @@ impl Receiving {
             .take(63)
             .map(|(_, socket)| socket.as_fd())
             .collect();
-        sources.push(self.links.waker.as_fd());
+        let waker = self.links.orders.waker();
+        sources.push(waker.as_fd());
         ready.clear();
         ready.resize(sources.len(), false);
         if let Err(error) = wait_readable(&sources, timeout, ready) {
@@ -204,7 +271,7 @@ impl Receiving {
             std::thread::sleep(Duration::from_millis(100));
         }
         if ready.pop() == Some(true) {
-            self.links.waker.clear();
+            waker.clear();
         }
     }
 
@@ -297,12 +364,12 @@ impl Receiving {
             self.dropped.replayed += 1;
             return;
         }
-        let valid = |(epoch, _, until): &&(u8, DataKey, Instant)| *epoch == outer.epoch && at < *until;
-        let Some((_, key, _)) = session.keys.iter().find(valid) else {
+        let valid = |key: &&ReceiveKey| key.epoch == outer.epoch && at < key.until;
+        let Some(known) = session.keys.iter().find(valid) else {
             self.dropped.no_key += 1;
             return;
         };
-        let Some(body) = key.open(entry.path, outer.counter, datagram) else {
+        let Some(body) = known.key.open(entry.path, outer.counter, datagram) else {
             self.dropped.forged += 1;
             return;
         };
@@ -319,7 +386,11 @@ impl Receiving {
         }
         let start = range.start + OUTER_LEN + INNER_LEN;
         let content = start..start + content.len();
-        let item = self.store.add(buffer, content, (entry.session, inner), ecn);
+        let owner = Owner {
+            session: entry.session,
+            account: session.account,
+        };
+        let item = self.store.add(buffer, content, (owner, inner), ecn);
         let udp_len = range.len();
         let authentic = Authentic {
             outer,
@@ -340,46 +411,77 @@ impl Receiving {
                 self.dropped.spoofed += 1;
                 continue;
             }
-            let item = self.store.add_copy(&packet, (entry.session, inner));
+            let item = self.store.add_copy(&packet, (owner, inner));
             let refused = session.ingress.handle_rebuilt(&inner, item, at, &mut self.out);
             if let Some(item) = refused {
                 self.store.free(item);
             }
         }
-        if !self.touched.contains(&entry.session) {
+        if !std::mem::replace(&mut session.is_touched, true) {
             self.touched.push(entry.session);
         }
         if freshness == Freshness::Newest {
-            let name = entry.session;
-            if session.newest_used != Some(outer.epoch) {
-                session.newest_used = Some(outer.epoch);
-                Self::tell(&self.links, &mut self.relayed, name, Relay::Epoch(outer.epoch));
+            if session.uses_new_key(outer.epoch) {
+                self.keyed.push(entry.session);
             }
             if session.role == Role::Hub && entry.source != Some(source) {
                 entry.source = Some(source);
-                let moved = Relay::Moved {
-                    path: entry.path,
-                    source,
-                };
-                Self::tell(&self.links, &mut self.relayed, name, moved);
+                if !std::mem::replace(&mut entry.is_moved, true) {
+                    self.moved.push(outer.index);
+                }
                 // What the old address sent earns the new one nothing.
                 entry.heard_bytes = 0;
                 entry.heard_told = Instant::ZERO;
             }
         }
         entry.heard_bytes += udp_len as u64;
-        if session.role == Role::Hub && at.since(entry.heard_told) >= HEARD_INTERVAL {
-            entry.heard_told = at;
-            let heard = Relay::Heard {
-                path: entry.path,
-                bytes: std::mem::take(&mut entry.heard_bytes),
-            };
-            Self::tell(&self.links, &mut self.relayed, entry.session, heard);
-        }
     }
 
-    fn tell(links: &Links, relayed: &mut bool, session: SessionId, relay: Relay) {
-        *relayed |= links.egress.send(egress::Order::Relay { session, relay }).is_ok();
+    fn tell(links: &Links, relayed: &mut bool, session: SessionId, relay: Relay) -> bool {
+        let is_told = links.egress.0.offer(Relayed { session, relay });
+        *relayed |= is_told;
+        is_told
+    }
+
+    /// Tells the sending thread which paths have moved and which keys are used; what it does not take is told again.
+    fn tell_moves(&mut self) {
+        if self.moved.is_empty() && self.keyed.is_empty() {
+            return;
+        }
+        let at = now();
+        let Self {
+            links,
+            relayed,
+            sessions,
+            paths,
+            ..
+        } = self;
+        self.keyed.retain(|name| {
+            let used = sessions.get_mut(name).and_then(|session| session.used.as_mut());
+            let Some((epoch, is_told)) = used else {
+                return false;
+            };
+            *is_told = Self::tell(links, relayed, *name, Relay::Epoch(*epoch));
+            !*is_told
+        });
+        self.moved.retain(|index| {
+            let Some(entry) = paths.get_mut(index) else {
+                return false;
+            };
+            let (Some(source), path) = (entry.source, entry.path) else {
+                return false;
+            };
+            let is_early = |told: Instant| at.since(told) < MOVED_INTERVAL;
+            if entry.moved_told.is_some_and(is_early)
+                || !Self::tell(links, relayed, entry.session, Relay::Moved { path, source })
+            {
+                return true;
+            }
+            entry.is_moved = false;
+            entry.moved_told = Some(at);
+            entry.tell_heard(links, relayed, at);
+            false
+        });
     }
 
     /// Delivers what a batch made deliverable, and passes on what the machines have to say.
@@ -387,143 +489,76 @@ impl Receiving {
         let mut touched = std::mem::take(&mut self.touched);
         for name in touched.drain(..) {
             self.flush_session(name, at);
+            self.tell_heard(name, at);
         }
         self.touched = touched;
         self.deliver();
         self.store.settle(&mut self.offered);
+        self.relieve(at);
+    }
+
+    /// Lets sessions that hold too much let go of what they have held longest.
+    fn relieve(&mut self, at: Instant) {
+        while let Some(account) = self.store.over() {
+            let mut sessions = self.sessions.values_mut();
+            let Some(session) = sessions.find(|session| session.account == account) else {
+                return;
+            };
+            // Some at once: what leaves is delivered in one go.
+            let has_held = (0..RELIEVED_AT_ONCE)
+                .filter(|_| session.ingress.relieve(at, &mut self.out))
+                .count();
+            self.dropped.relieved += has_held as u64;
+            self.deliver();
+            if has_held == 0 {
+                return;
+            }
+        }
     }
 
     fn flush_session(&mut self, name: SessionId, at: Instant) {
         let Some(session) = self.sessions.get_mut(&name) else {
             return;
         };
+        session.is_touched = false;
+        session.forget_keys(at);
         session.ingress.flush(at, self.heard, &mut self.out);
         while let Some(event) = session.ingress.poll_event() {
             Self::tell(&self.links, &mut self.relayed, name, Relay::Machine(event));
         }
-        session.due = session.ingress.poll_timeout();
+        session.note_due(name, &mut self.due);
+    }
+
+    /// Tells the sending thread of a hub what came on a session's paths, now and then.
+    fn tell_heard(&mut self, name: SessionId, at: Instant) {
+        let Some(session) = self.sessions.get(&name) else {
+            return;
+        };
+        if session.role == Role::Client {
+            return;
+        }
+        for index in &session.indexes {
+            if let Some(entry) = self.paths.get_mut(index)
+                && at.since(entry.heard_told) >= HEARD_INTERVAL
+            {
+                entry.tell_heard(&self.links, &mut self.relayed, at);
+            }
+        }
     }
 
     /// Flushes the sessions whose time has come.
     fn flush_due(&mut self) {
         let at = now();
-        let due: Vec<SessionId> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.due.is_some_and(|due| due <= at))
-            .map(|(name, _)| *name)
-            .collect();
-        if due.is_empty() {
+        self.store.trim(at);
+        if self.due.first().is_none_or(|(due, _)| *due > at) {
             return;
         }
+        let end = (at, SessionId(u64::MAX));
+        let due: Vec<SessionId> = self.due.range(..=end).map(|(_, name)| *name).collect();
         for name in due {
             self.flush_session(name, at);
         }
         self.deliver();
-    }
-
-    /// Writes `out` to the TUN, joining what can be joined, and frees it.
-    fn deliver(&mut self) {
-        if self.out.is_empty() {
-            return;
-        }
-        let mut out = std::mem::take(&mut self.out);
-        out.retain(|id| {
-            let leaves = self.restore(*id) && self.may_leave(*id);
-            if !leaves {
-                self.store.free(*id);
-            }
-            leaves
-        });
-        let mut rebuilt = self.rebuilt.iter();
-        let mut writer = Writer {
-            tun: &self.links.tun,
-            coalescer: Coalescer::default(),
-            pieces: Vec::new(),
-        };
-        for id in &out {
-            let bytes = self.store.bytes(*id);
-            let inner = self.store.packet(*id).inner;
-            let packet = match inner.form {
-                Form::Whole | Form::Context => Outgoing {
-                    headers: bytes,
-                    skip: 0,
-                    bytes,
-                },
-                Form::Compressed => {
-                    let headers = rebuilt.next().expect("each was restored").bytes();
-                    Outgoing {
-                        headers,
-                        skip: headers.len(),
-                        bytes: &bytes[COMPRESSED_LEN..],
-                    }
-                }
-            };
-            self.writes += writer.push(packet, inner.checksum_partial, &mut self.dropped.tun);
-        }
-        self.writes += writer.flush(&mut self.dropped.tun);
-        self.rebuilt.clear();
-        for id in out.drain(..) {
-            self.store.free(id);
-        }
-        self.out = out;
-    }
-
-    /// Remembers a context, and puts the headers of a compressed packet behind the other `rebuilt` ones; false if it has none.
-    fn restore(&mut self, id: u32) -> bool {
-        let packet = self.store.packet(id);
-        let (session, inner) = (packet.session, packet.inner);
-        if inner.form == Form::Whole {
-            return true;
-        }
-        let bytes = self.store.bytes(id);
-        let contexts = self
-            .sessions
-            .get_mut(&session)
-            .map(|session| &mut session.contexts);
-        let headers = contexts.and_then(|contexts| {
-            if inner.form == Form::Context {
-                contexts.remember(inner.flow, inner.sequence, bytes, bytes.len());
-                return None;
-            }
-            let (head, payload) = bytes.split_first()?;
-            contexts.rebuild(
-                inner.flow,
-                inner.sequence,
-                Compressed::parse(*head)?,
-                payload.len(),
-            )
-        });
-        let has_headers = inner.form == Form::Context || headers.is_some();
-        self.dropped.no_context += u64::from(!has_headers);
-        self.rebuilt.extend(headers);
-        has_headers
-    }
-
-    /// Carries a congestion mark from the outer to the inner packet; false if the packet must be dropped (RFC 6040).
-    fn may_leave(&mut self, id: u32) -> bool {
-        let Packet { outer_ecn, inner, .. } = *self.store.packet(id);
-        if outer_ecn != Ecn::Ce {
-            return true;
-        }
-        let packet = match self.rebuilt.last_mut().filter(|_| inner.form == Form::Compressed) {
-            Some(headers) => headers.bytes_mut(),
-            None => self.store.bytes_mut(id),
-        };
-        let Some(summary) = inner::parse(packet) else {
-            return true;
-        };
-        match ecn_at_exit(summary.ecn, Ecn::Ce) {
-            Some(ecn) => set_ecn(packet, ecn),
-            None => {
-                self.dropped.not_ect += 1;
-                if inner.form == Form::Compressed {
-                    self.rebuilt.pop();
-                }
-                return false;
-            }
-        }
-        true
     }
 
     fn obey(&mut self, order: Order) {
@@ -534,31 +569,13 @@ impl Receiving {
             }
             Order::RemoveSocket { id } => self.sockets.retain(|(known, _)| *known != id),
             Order::AddSession { session, role, inner } => {
-                self.remove_session(session);
-                let state = Session {
-                    ingress: Ingress::default(),
-                    contexts: Contexts::default(),
-                    role,
-                    inner,
-                    keys: Vec::new(),
-                    newest_used: None,
-                    due: None,
-                };
-                self.sessions.insert(session, state);
+                self.add_session(session, role, inner, Ingress::default());
             }
             Order::RemoveSession { session } => self.remove_session(session),
             Order::Key { session, epoch, key } => {
                 if let Some(state) = self.sessions.get_mut(&session) {
-                    let until = now() + OLD_KEY;
-                    state
-                        .keys
-                        .iter_mut()
-                        .for_each(|(_, _, valid)| *valid = until.min(*valid));
-                    state.keys.retain(|(known, _, _)| *known != epoch);
-                    state.keys.push((epoch, *key, Instant::FAR_FUTURE));
-                    // Two epochs live at once; a third means that the oldest had its minute long ago.
-                    let surplus = state.keys.len().saturating_sub(3);
-                    state.keys.drain(..surplus);
+                    state.install(epoch, key, now());
+                    state.note_due(session, &mut self.due);
                 }
             }
             Order::OpenPath {
@@ -568,26 +585,48 @@ impl Receiving {
             } => {
                 if let Some(state) = self.sessions.get_mut(&session) {
                     state.ingress.open_path(path, now());
-                    let entry = PathEntry {
-                        session,
-                        path,
-                        source: None,
-                        heard_bytes: 0,
-                        heard_told: Instant::ZERO,
-                    };
-                    self.paths.insert(local_index, entry);
+                    state.indexes.push(local_index);
+                    self.paths.insert(local_index, PathEntry::new(session, path));
                 }
             }
             Order::ClosePath { session, path } => {
-                self.paths
-                    .retain(|_, entry| entry.session != session || entry.path != path);
                 if let Some(state) = self.sessions.get_mut(&session) {
+                    let paths = &mut self.paths;
+                    state.indexes.retain(|index| {
+                        let is_it = paths.get(index).is_some_and(|entry| entry.path == path);
+                        if is_it {
+                            paths.remove(index);
+                        }
+                        !is_it
+                    });
                     state.ingress.close_path(path);
                 }
             }
+            Order::RestoreSession { session, inner, half } => {
+                if let Err(error) = self.restore_session(session, inner, &half) {
+                    tracing::error!(session = session.0, %error, "a session is lost");
+                }
+            }
+            Order::HandOver(reply) => self.hand_over(reply),
             Order::Snapshot(reply) => self.snapshot(reply),
-            Order::Stop => self.running = false,
         }
+    }
+
+    fn add_session(&mut self, name: SessionId, role: Role, inner: Vec<IpAddr>, ingress: Ingress<u32>) {
+        self.remove_session(name);
+        let state = Session {
+            ingress,
+            contexts: Contexts::default(),
+            role,
+            inner,
+            account: self.store.open_account(),
+            keys: Vec::new(),
+            used: None,
+            indexes: Vec::new(),
+            due: Instant::FAR_FUTURE,
+            is_touched: false,
+        };
+        self.sessions.insert(name, state);
     }
 
     fn remove_session(&mut self, name: SessionId) {
@@ -595,10 +634,17 @@ impl Receiving {
             return;
         };
         session.ingress.drain(now(), &mut self.out);
-        for id in std::mem::take(&mut self.out) {
+        for id in self.out.drain(..) {
             self.store.free(id);
         }
-        self.paths.retain(|_, entry| entry.session != name);
+        self.store.close_account(session.account);
+        self.due.remove(&(session.due, name));
+        for index in session.indexes {
+            // Another session may have the number by now.
+            if self.paths.get(&index).is_some_and(|entry| entry.session == name) {
+                self.paths.remove(&index);
+            }
+        }
     }
 
     fn snapshot(&mut self, reply: Box<dyn FnOnce(super::Snapshot) + Send>) {
@@ -617,6 +663,11 @@ impl Receiving {
             .sessions
             .values()
             .map(|session| session.ingress.rebuilt())
+            .sum();
+        let refused = self
+            .sessions
+            .values()
+            .map(|session| session.ingress.refused())
             .sum();
         for session in self.sessions.values() {
             let counters = session.ingress.resequencer();
@@ -638,6 +689,9 @@ impl Receiving {
             ("ingress_no_context", dropped.no_context),
             ("ingress_tun_refused", dropped.tun),
             ("ingress_control_dropped", dropped.control),
+            ("ingress_relieved", dropped.relieved),
+            ("ingress_refused", refused),
+            ("ingress_held_bytes", self.store.used()),
             ("ingress_datagrams", self.datagrams),
             ("ingress_tun_writes", self.writes),
             ("ingress_rebuilt", rebuilt),
@@ -647,12 +701,28 @@ impl Receiving {
             ("resequencer_duplicates", order.duplicates),
             ("resequencer_gaps_given_up", order.gaps_given_up),
         ];
-        let sent = self.links.egress.send(egress::Order::Snapshot {
+        self.links.egress.0.give(egress::Order::Snapshot {
             received,
             counters,
             reply,
         });
-        self.relayed |= sent.is_ok();
+    }
+}
+
+impl PathEntry {
+    /// Tells the sending thread what came, unless it does not know yet from where.
+    fn tell_heard(&mut self, links: &Links, relayed: &mut bool, at: Instant) {
+        if self.is_moved || self.heard_bytes == 0 {
+            return;
+        }
+        let relay = Relay::Heard {
+            path: self.path,
+            bytes: self.heard_bytes,
+        };
+        if Receiving::tell(links, relayed, self.session, relay) {
+            self.heard_bytes = 0;
+            self.heard_told = at;
+        }
     }
 }
 
@@ -660,6 +730,57 @@ impl Session {
     /// Whether an inner packet comes from an address that the hub gave to this client.
     fn owns_source(&self, packet: &[u8]) -> bool {
         inner::parse(packet).is_some_and(|summary| self.inner.contains(&summary.key.source))
+    }
+
+    /// Adds the key of a new epoch: those before it open packets for a minute more, and are wiped then.
+    fn install(&mut self, epoch: u8, key: Wiped<DataKey>, at: Instant) {
+        for old in &mut self.keys {
+            old.until = old.until.min(at + OLD_KEY);
+        }
+        self.keys.retain(|old| old.epoch != epoch);
+        self.keys.push(ReceiveKey {
+            epoch,
+            key,
+            until: Instant::FAR_FUTURE,
+        });
+        // Two epochs live at once; a third means that the oldest had its minute long ago.
+        let surplus = self.keys.len().saturating_sub(3);
+        self.keys.drain(..surplus);
+    }
+
+    /// Wipes the keys whose time is over.
+    fn forget_keys(&mut self, at: Instant) {
+        self.keys.retain(|key| key.until > at);
+    }
+
+    /// Whether the peer uses the newest key for the first time, by its newest packet.
+    fn uses_new_key(&mut self, epoch: u8) -> bool {
+        let is_newest = self.keys.last().is_some_and(|key| key.epoch == epoch);
+        let is_new = is_newest && self.used.is_none_or(|(used, _)| used != epoch);
+        if !is_new {
+            return false;
+        }
+        // One that is untold stands in the list already.
+        let is_listed = self
+            .used
+            .replace((epoch, false))
+            .is_some_and(|(_, is_told)| !is_told);
+        !is_listed
+    }
+
+    /// When it is to be flushed, if nothing comes: a deadline of its machine, or a key that is to be wiped.
+    fn note_due(&mut self, name: SessionId, all: &mut BTreeSet<(Instant, SessionId)>) {
+        let keys = self.keys.iter().map(|key| key.until);
+        let machine = self.ingress.poll_timeout();
+        let due = keys.chain(machine).min().unwrap_or(Instant::FAR_FUTURE);
+        if due == self.due {
+            return;
+        }
+        all.remove(&(self.due, name));
+        self.due = due;
+        if due != Instant::FAR_FUTURE {
+            all.insert((due, name));
+        }
     }
 }
 
@@ -674,58 +795,5 @@ pub(super) struct Source {
     pub(super) to: Option<IpAddr>,
 }
 
-/// A packet for the TUN.
-#[derive(Clone, Copy)]
-struct Outgoing<'a> {
-    /// Begins with its headers.
-    headers: &'a [u8],
-    /// How many of them are not in `bytes`.
-    skip: usize,
-    bytes: &'a [u8],
-}
-
-/// Joins packets and writes them to the TUN without copying their payload.
-struct Writer<'a> {
-    tun: &'a Tun,
-    coalescer: Coalescer,
-    pieces: Vec<&'a [u8]>,
-}
-
-impl<'a> Writer<'a> {
-    /// Returns how many writes it took.
-    fn push(&mut self, packet: Outgoing<'a>, partial: bool, refused: &mut u64) -> u64 {
-        let mut writes = 0;
-        if self.pieces.len() >= MAX_PIECES {
-            writes += self.flush(refused);
-        }
-        loop {
-            let len = packet.skip + packet.bytes.len();
-            match self.coalescer.push(packet.headers, len, partial) {
-                Join::Append(at) | Join::Open(at) => {
-                    self.pieces.push(&packet.bytes[at - packet.skip..]);
-                    return writes;
-                }
-                Join::Flush => writes += self.flush(refused),
-            }
-        }
-    }
-
-    fn flush(&mut self, refused: &mut u64) -> u64 {
-        let Some((virtio, headers)) = self.coalescer.finish() else {
-            return 0;
-        };
-        let mut slices = [IoSlice::new(&[]); MAX_PIECES + 2];
-        slices[0] = IoSlice::new(&virtio);
-        slices[1] = IoSlice::new(headers);
-        for (slice, piece) in slices[2..].iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(piece);
-        }
-        let result = self.tun.write(&slices[..self.pieces.len() + 2]);
-        if !matches!(result, Ok(true)) {
-            *refused += self.pieces.len() as u64;
-            tracing::trace!(?result, "TUN refused a packet");
-        }
-        self.pieces.clear();
-        1
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -4,15 +4,25 @@
 //! (QUIC, netlink, control socket) talks to them through a [`Command`] channel and hears [`Event`]s.
 
 mod batch;
+pub mod checkpoint;
 mod crypto;
 mod egress;
+mod events;
+mod handoff;
 mod ingress;
+mod pool;
+mod sessions;
 mod snapshot;
 mod store;
 
+/// What [`handoff`] is built of: the model checker has its own of these.
+mod sync {
+    pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+}
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
@@ -20,9 +30,12 @@ use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::Waker;
 
+use checkpoint::SessionCheckpoint;
 use hawser_units::{PathId, Rate};
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
+
+use handoff::StopsOther;
 use zeroize::Zeroize;
 
 /// Names a session within this process.
@@ -169,6 +182,19 @@ pub enum Command {
         /// The scheduler's name.
         scheduler: String,
     },
+    /// Goes on with a session of the process before. It must have passed [`SessionCheckpoint::check`], and comes before
+    /// the socket that its paths use.
+    RestoreSession {
+        /// Its number.
+        session: SessionId,
+        /// The far end's inner addresses.
+        inner: Vec<IpAddr>,
+        /// What is known of it.
+        checkpoint: Box<SessionCheckpoint>,
+    },
+    /// Ends all sessions for a successor, and the data plane with them. The reply comes through the closure, called on a data
+    /// plane thread: it must not block.
+    HandOver(Box<dyn FnOnce(Vec<SessionCheckpoint>) + Send>),
     /// Asks for everything there is to show. The reply comes through the closure, called on a data plane thread: it must not block.
     Snapshot(Box<dyn FnOnce(Snapshot) + Send>),
     /// Ends the data plane.
@@ -329,7 +355,7 @@ pub struct DataPlaneConfig {
 /// A running data plane. Dropping it ends its threads.
 pub struct DataPlane {
     /// What it tells.
-    pub events: tokio::sync::mpsc::UnboundedReceiver<Event>,
+    pub events: tokio::sync::mpsc::Receiver<Event>,
     /// QUIC datagrams that arrived on its sockets.
     pub control: tokio::sync::mpsc::Receiver<ControlDatagram>,
     /// Takes orders to it.
@@ -337,12 +363,21 @@ pub struct DataPlane {
     threads: Vec<JoinHandle<()>>,
 }
 
+impl handoff::Wake for Waker {
+    fn wake(&self) {
+        Waker::wake(self);
+    }
+}
+
+/// Gives orders to the sending thread, and what the receiving one noticed.
+type ToEgress = handoff::Giver<egress::Order, egress::Relayed, Waker>;
+/// Gives orders to the receiving thread.
+type ToIngress = handoff::Giver<ingress::Order, (), Waker>;
+
 /// The way of orders to both threads.
 struct Dispatch {
-    egress: mpsc::Sender<egress::Order>,
-    egress_waker: Arc<Waker>,
-    ingress: mpsc::Sender<ingress::Order>,
-    ingress_waker: Arc<Waker>,
+    egress: ToEgress,
+    ingress: ToIngress,
     roles: Mutex<BTreeMap<SessionId, Role>>,
 }
 
@@ -351,40 +386,33 @@ struct Dispatch {
 /// # Errors
 /// No descriptor or thread is left.
 pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
-    let (egress_orders, from_egress_orders) = mpsc::channel();
-    let (ingress_orders, from_ingress_orders) = mpsc::channel();
-    let (event_sender, events) = tokio::sync::mpsc::unbounded_channel();
+    let waker = || Waker::new().context("cannot make an eventfd");
+    let (to_egress, for_egress) = handoff::handoff(waker()?, (handoff::ORDERS, handoff::RELAYS));
+    let (to_ingress, for_ingress) = handoff::handoff(waker()?, (handoff::ORDERS, 0));
+    let (event_sender, events) = tokio::sync::mpsc::channel(events::EVENTS);
     let (control_sender, control) = tokio::sync::mpsc::channel(CONTROL_QUEUE);
-    let egress_waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
-    let ingress_waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
-    let links = ingress::Links {
-        tun: config.tun.try_clone().context("cannot share the TUN")?,
-        waker: Arc::clone(&ingress_waker),
-        orders: from_ingress_orders,
-        egress: egress_orders.clone(),
-        egress_waker: Arc::clone(&egress_waker),
-        control: control_sender,
-    };
-    let partner = EndsSending {
-        orders: egress_orders.clone(),
-        waker: Arc::clone(&egress_waker),
-    };
-    let waker = Arc::clone(&egress_waker);
-    let (tun, seed) = (config.tun, config.seed);
-    let sending = spawn("hawser-egress", move || {
-        egress::Sender::new(tun, waker, from_egress_orders, event_sender, seed).run();
-    })?;
-    let receiving = spawn("hawser-ingress", move || {
-        let _partner = partner;
-        ingress::Receiving::new(links).run();
-    })?;
+    let tun = config.tun.try_clone().context("cannot share the TUN")?;
     let dispatch = Dispatch {
-        egress: egress_orders,
-        egress_waker,
-        ingress: ingress_orders,
-        ingress_waker,
+        egress: to_egress.clone(),
+        ingress: to_ingress.clone(),
         roles: Mutex::default(),
     };
+    // Each thread ends with the other, however that one ends: a daemon whose other half goes on alone would look alive and carry nothing. The
+    // sending thread holds the only sender of events, so whoever listens to them notices.
+    let seed = config.seed;
+    let sending = spawn("hawser-egress", move || {
+        let _other = StopsOther(to_ingress);
+        egress::Sender::new(config.tun, for_egress, event_sender, seed).run();
+    })?;
+    let receiving = spawn("hawser-ingress", move || {
+        let links = ingress::Links {
+            tun,
+            orders: for_ingress,
+            egress: StopsOther(to_egress),
+            control: control_sender,
+        };
+        ingress::Receiving::new(links).run();
+    })?;
     let orders: Orders = Arc::new(move |command| dispatch.send(command));
     Ok(DataPlane {
         events,
@@ -394,28 +422,22 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
     })
 }
 
-/// Ends the sending thread when the receiving one ends, however it does.
-///
-/// The sending thread holds the only sender of [`Event`]s, so whoever listens to them notices the end of either thread; a
-/// daemon whose other half goes on alone would look alive and carry nothing.
-struct EndsSending {
-    orders: mpsc::Sender<egress::Order>,
-    waker: Arc<Waker>,
-}
-
-impl Drop for EndsSending {
-    fn drop(&mut self) {
-        // Nobody listens when the sending thread was the first to end.
-        let _ = self.orders.send(egress::Order::Stop);
-        self.waker.wake();
-    }
-}
-
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(run)
         .context("cannot start a thread")
+}
+
+impl DataPlane {
+    /// Ends all sessions for a successor, and the data plane with them. Empty when it has ended already.
+    pub async fn hand_over(&self) -> Vec<SessionCheckpoint> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        (self.orders)(Command::HandOver(Box::new(|sessions| {
+            let _ = reply.send(sessions);
+        })));
+        answer.await.unwrap_or_default()
+    }
 }
 
 impl Drop for DataPlane {
@@ -428,17 +450,20 @@ impl Drop for DataPlane {
 }
 
 impl Dispatch {
-    /// Gives an order. After the end of the data plane, orders go nowhere.
+    /// Gives an order; waits while a thread has very many. After the end of the data plane, orders go nowhere.
     fn send(&self, command: Command) {
+        if matches!(command, Command::Stop) {
+            self.ingress.stop();
+            self.egress.stop();
+            return;
+        }
         let (egress, ingress) = self.split(command);
         // Receiving first: what the peer answers to our first packet must be understood.
         if let Some(order) = ingress {
-            let _ = self.ingress.send(order);
-            self.ingress_waker.wake();
+            self.ingress.give(order);
         }
         if let Some(order) = egress {
-            let _ = self.egress.send(order);
-            self.egress_waker.wake();
+            self.egress.give(order);
         }
     }
 
@@ -496,12 +521,12 @@ impl Dispatch {
                 Some(E::Key {
                     session,
                     epoch,
-                    key: Box::new(crypto::DataKey::new(keys.cipher, &keys.send)),
+                    key: crypto::DataKey::new(keys.cipher, &keys.send),
                 }),
                 Some(I::Key {
                     session,
                     epoch,
-                    key: Box::new(crypto::DataKey::new(keys.cipher, &keys.receive)),
+                    key: crypto::DataKey::new(keys.cipher, &keys.receive),
                 }),
             ),
             Command::OpenPath {
@@ -561,8 +586,34 @@ impl Dispatch {
                 }),
                 None,
             ),
+            Command::RestoreSession {
+                session,
+                inner,
+                checkpoint,
+            } => {
+                self.roles
+                    .lock()
+                    .expect("no thread panics while it holds this")
+                    .insert(session, Role::Hub);
+                let SessionCheckpoint {
+                    sending, receiving, ..
+                } = *checkpoint;
+                (
+                    Some(E::RestoreSession {
+                        session,
+                        inner: inner.clone(),
+                        half: Box::new(sending),
+                    }),
+                    Some(I::RestoreSession {
+                        session,
+                        inner,
+                        half: Box::new(receiving),
+                    }),
+                )
+            }
+            Command::HandOver(reply) => (None, Some(I::HandOver(reply))),
             Command::Snapshot(reply) => (None, Some(I::Snapshot(reply))),
-            Command::Stop => (Some(E::Stop), Some(I::Stop)),
+            Command::Stop => (None, None),
         }
     }
 }
@@ -574,22 +625,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_while_receiving_ends_the_sending_thread() {
-        let (orders, received) = mpsc::channel();
-        let waker = Arc::new(Waker::new().unwrap());
-        let partner = EndsSending {
-            orders,
-            waker: Arc::clone(&waker),
-        };
-        let receiving = spawn("a-test", move || {
-            let _partner = partner;
+    fn a_panic_of_one_thread_stops_the_other_and_wakes_it() {
+        let (giver, taker) =
+            handoff::handoff::<egress::Order, (), _>(Waker::new().expect("a descriptor"), (1, 1));
+        let failing = spawn("a-test", move || {
+            let _other = StopsOther(giver);
             std::panic::resume_unwind(Box::new("a fault"));
         });
-        assert!(receiving.unwrap().join().is_err());
-        assert!(matches!(received.try_recv(), Ok(egress::Order::Stop)));
+        assert!(failing.expect("a thread").join().is_err());
         let mut woken = [false];
-        let wait =
-            hawser_linux::wait::wait_readable(&[waker.as_fd()], Some(std::time::Duration::ZERO), &mut woken);
+        let waker = taker.waker().as_fd();
+        let wait = hawser_linux::wait::wait_readable(&[waker], Some(std::time::Duration::ZERO), &mut woken);
         assert!(wait.is_ok() && woken[0], "it may be asleep");
+        assert!(!taker.take(&mut Vec::new(), &mut Vec::new()));
     }
 }

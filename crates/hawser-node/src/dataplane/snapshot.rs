@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use hawser_proto::flow::Flow;
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::Class;
 use hawser_wire::inner::{FlowKey, protocol};
 
-use super::egress::{Lane, Session};
+use super::egress::Lane;
+use super::sessions::Session;
 use super::{FlowSnapshot, PathSnapshot, SessionId, SessionSnapshot};
 
 /// Flows shown of a session.
@@ -47,21 +49,23 @@ pub(super) fn of_session(
     let schedulers = Class::ALL
         .map(|class| (class.name(), session.egress.scheduler(class)))
         .to_vec();
-    let mut flows: Vec<FlowSnapshot> = session
-        .egress
-        .flows()
-        .iter()
-        .map(|(_, flow)| FlowSnapshot {
-            flow: words(&flow.key),
-            class: flow.class.name(),
-            why: flow.why,
-            scheduler: session.egress.scheduler(flow.class),
-            sent_bytes: flow.sent,
-            by_path: flow.by_path.clone(),
-        })
-        .collect();
-    flows.sort_by_key(|flow| std::cmp::Reverse(flow.sent_bytes));
-    flows.truncate(FLOWS);
+    // Of thousands of flows only those that are shown are put in words: nothing is sent meanwhile.
+    let mut busiest: Vec<_> = session.egress.flows().iter().map(|(_, flow)| flow).collect();
+    let sent = |flow: &&Flow<_>| std::cmp::Reverse(flow.sent);
+    if busiest.len() > FLOWS {
+        busiest.select_nth_unstable_by_key(FLOWS, sent);
+        busiest.truncate(FLOWS);
+    }
+    busiest.sort_by_key(sent);
+    let show = |flow: &Flow<_>| FlowSnapshot {
+        flow: words(&flow.key),
+        class: flow.class.name(),
+        why: flow.why,
+        scheduler: session.egress.scheduler(flow.class),
+        sent_bytes: flow.sent,
+        by_path: flow.by_path.clone(),
+    };
+    let flows = busiest.into_iter().map(show).collect();
     let mut paths = Vec::new();
     for path in session.egress.paths() {
         let Some(lane) = session.lanes.get_mut(&path.id) else {

@@ -2,13 +2,18 @@
 //!
 //! The kernel fills buffers of 64 KB with up to 44 datagrams each. Packets in order leave from there without a copy. What the resequencer
 //! holds back either keeps its buffer, if it is a large part of it, or moves to a small one, so that a few late packets cannot pin much memory.
+//!
+//! What sessions hold is counted in bytes of buffers, for each session in an account: [`Store::over`] names those that hold more than [`QUOTA`], or the
+//! one that holds most when all together hold more than [`CAPACITY`]. They must let go of what they have held longest.
 
 use std::ops::Range;
 
+use hawser_units::Instant;
 use hawser_wire::data::Inner;
 use hawser_wire::inner::Ecn;
 
 use super::SessionId;
+use super::pool::{SPARE, Shelf, TRIM_EVERY};
 
 /// Bytes of a receive buffer: the most that the kernel joins.
 pub(super) const BUFFER: usize = 65_536;
@@ -16,6 +21,22 @@ pub(super) const BUFFER: usize = 65_536;
 const WORTH_KEEPING: usize = 16 * 1024;
 /// A packet larger than this keeps its buffer.
 const SMALL: usize = 2_048;
+/// Bytes of buffers that one session's held packets may take: all that a resequencer holds (16,384 packets) in small buffers, and half as
+/// much in kept ones.
+const QUOTA: u64 = 48 << 20;
+/// The same of all sessions.
+const CAPACITY: u64 = 256 << 20;
+
+/// Names what a session holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Account(u32);
+
+/// Whose a packet is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    pub(super) session: SessionId,
+    pub(super) account: Account,
+}
 
 /// One packet.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +44,8 @@ pub(super) struct Packet {
     buffer: u32,
     from: u32,
     len: u32,
-    /// Of which session.
-    pub(super) session: SessionId,
+    /// Whose it is.
+    pub(super) owner: Owner,
     /// Its inner header.
     pub(super) inner: Inner,
     /// What its outer packet was marked with.
@@ -32,56 +53,128 @@ pub(super) struct Packet {
     held: bool,
 }
 
+/// The packets in a large buffer.
+#[derive(Clone, Copy, Default)]
+struct Large {
+    count: u32,
+    /// It was replaced by another where the kernel fills it, and who pays for that.
+    kept_for: Option<Account>,
+}
+
 /// Buffers and the packets in them.
 pub(super) struct Store {
-    large: Vec<(Box<[u8]>, u32)>,
-    free_large: Vec<u32>,
-    small: Vec<Box<[u8]>>,
-    free_small: Vec<u32>,
+    large: Shelf,
+    /// By number.
+    states: Vec<Large>,
+    small: Shelf,
     packets: Vec<Packet>,
     free_packets: Vec<u32>,
     fresh: Vec<u32>,
+    /// Bytes by account.
+    accounts: Vec<u64>,
+    free_accounts: Vec<Account>,
+    used: u64,
+    over: Vec<Account>,
+    trimmed: Instant,
 }
 
 /// Marks a buffer number as that of a small buffer.
 const IS_SMALL: u32 = 1 << 31;
 
 impl Store {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
-            large: Vec::new(),
-            free_large: Vec::new(),
-            small: Vec::new(),
-            free_small: Vec::new(),
+            large: Shelf::default(),
+            states: Vec::new(),
+            small: Shelf::default(),
             packets: Vec::new(),
             free_packets: Vec::new(),
             fresh: Vec::new(),
+            accounts: Vec::new(),
+            free_accounts: Vec::new(),
+            used: 0,
+            over: Vec::new(),
+            trimmed: now,
         }
+    }
+
+    /// An account for a session; it is closed once all its packets are free.
+    pub(super) fn open_account(&mut self) -> Account {
+        self.free_accounts.pop().unwrap_or_else(|| {
+            self.accounts.push(0);
+            Account(self.accounts.len() as u32 - 1)
+        })
+    }
+
+    pub(super) fn close_account(&mut self, account: Account) {
+        debug_assert_eq!(self.held(account), 0, "its packets are free");
+        self.free_accounts.push(account);
+    }
+
+    /// Bytes of buffers that a session holds.
+    pub(super) fn held(&self, account: Account) -> u64 {
+        self.accounts[account.0 as usize]
+    }
+
+    /// Bytes of buffers that all sessions hold.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// A session that has to let go of something; to be asked again after that.
+    pub(super) fn over(&mut self) -> Option<Account> {
+        while let Some(account) = self.over.last().copied() {
+            if self.held(account) > QUOTA {
+                return Some(account);
+            }
+            self.over.pop();
+        }
+        if self.used <= CAPACITY {
+            return None;
+        }
+        let most = (0..self.accounts.len()).max_by_key(|at| self.accounts[*at])?;
+        Some(Account(most as u32))
+    }
+
+    fn charge(&mut self, account: Account, bytes: usize) {
+        self.used += bytes as u64;
+        let held = &mut self.accounts[account.0 as usize];
+        let before = *held;
+        *held += bytes as u64;
+        if before <= QUOTA && *held > QUOTA {
+            self.over.push(account);
+        }
+    }
+
+    fn discharge(&mut self, account: Account, bytes: usize) {
+        self.used -= bytes as u64;
+        self.accounts[account.0 as usize] -= bytes as u64;
     }
 
     /// Takes a large buffer for the kernel to fill.
     pub(super) fn take(&mut self) -> u32 {
-        self.free_large.pop().unwrap_or_else(|| {
-            self.large.push((vec![0; BUFFER].into_boxed_slice(), 0));
-            self.large.len() as u32 - 1
-        })
+        let number = self.large.take(BUFFER);
+        if self.states.len() <= number as usize {
+            self.states.resize(number as usize + 1, Large::default());
+        }
+        number
     }
 
     /// The bytes of a large buffer.
     pub(super) fn large(&mut self, buffer: u32) -> &mut [u8] {
-        &mut self.large[buffer as usize].0
+        &mut self.large.buffers[buffer as usize]
     }
 
     /// Several large buffers at once, which must differ and be in ascending order.
     pub(super) fn large_many<'a>(&'a mut self, wanted: &'a [u32]) -> impl Iterator<Item = &'a mut [u8]> {
-        let mut rest = self.large.as_mut_slice();
+        let mut rest = self.large.buffers.as_mut_slice();
         let mut start = 0;
         wanted.iter().map(move |number| {
             let (_, tail) = std::mem::take(&mut rest).split_at_mut(*number as usize - start);
             let (first, tail) = tail.split_first_mut().expect("the buffer exists");
             start = *number as usize + 1;
             rest = tail;
-            &mut *first.0
+            &mut **first
         })
     }
 
@@ -90,15 +183,15 @@ impl Store {
         &mut self,
         buffer: u32,
         range: Range<usize>,
-        (session, inner): (SessionId, Inner),
+        (owner, inner): (Owner, Inner),
         outer_ecn: Ecn,
     ) -> u32 {
-        self.large[buffer as usize].1 += 1;
+        self.states[buffer as usize].count += 1;
         let id = self.note(Packet {
             buffer,
             from: range.start as u32,
             len: range.len() as u32,
-            session,
+            owner,
             inner,
             outer_ecn,
             held: true,
@@ -108,14 +201,15 @@ impl Store {
     }
 
     /// Notes a copy of a packet that came in no buffer; at most [`hawser_wire::parity::MAX_SYMBOL`] bytes.
-    pub(super) fn add_copy(&mut self, bytes: &[u8], (session, inner): (SessionId, Inner)) -> u32 {
-        let number = self.take_small();
-        self.small[number as usize][..bytes.len()].copy_from_slice(bytes);
+    pub(super) fn add_copy(&mut self, bytes: &[u8], (owner, inner): (Owner, Inner)) -> u32 {
+        let number = self.small.take(SMALL);
+        self.small.buffers[number as usize][..bytes.len()].copy_from_slice(bytes);
+        self.charge(owner.account, SMALL);
         self.note(Packet {
             buffer: number | IS_SMALL,
             from: 0,
             len: bytes.len() as u32,
-            session,
+            owner,
             inner,
             outer_ecn: Ecn::NotEct,
             held: true,
@@ -143,8 +237,8 @@ impl Store {
         let packet = self.packets[id as usize];
         let (from, to) = (packet.from as usize, (packet.from + packet.len) as usize);
         match packet.buffer & IS_SMALL {
-            0 => &self.large[packet.buffer as usize].0[from..to],
-            _ => &self.small[(packet.buffer & !IS_SMALL) as usize][from..to],
+            0 => &self.large.buffers[packet.buffer as usize][from..to],
+            _ => &self.small.buffers[(packet.buffer & !IS_SMALL) as usize][from..to],
         }
     }
 
@@ -152,8 +246,8 @@ impl Store {
         let packet = self.packets[id as usize];
         let (from, to) = (packet.from as usize, (packet.from + packet.len) as usize);
         match packet.buffer & IS_SMALL {
-            0 => &mut self.large[packet.buffer as usize].0[from..to],
-            _ => &mut self.small[(packet.buffer & !IS_SMALL) as usize][from..to],
+            0 => &mut self.large.buffers[packet.buffer as usize][from..to],
+            _ => &mut self.small.buffers[(packet.buffer & !IS_SMALL) as usize][from..to],
         }
     }
 
@@ -161,40 +255,44 @@ impl Store {
     pub(super) fn free(&mut self, id: u32) {
         let packet = &mut self.packets[id as usize];
         packet.held = false;
-        let buffer = packet.buffer;
+        let (buffer, account) = (packet.buffer, packet.owner.account);
         self.free_packets.push(id);
-        self.leave(buffer);
+        if buffer & IS_SMALL != 0 {
+            self.small.release(buffer & !IS_SMALL);
+            self.discharge(account, SMALL);
+        } else {
+            self.leave(buffer);
+        }
     }
 
     fn leave(&mut self, buffer: u32) {
-        if buffer & IS_SMALL != 0 {
-            self.free_small.push(buffer & !IS_SMALL);
-        } else {
-            self.large[buffer as usize].1 -= 1;
+        let state = &mut self.states[buffer as usize];
+        state.count -= 1;
+        if state.count == 0
+            && let Some(account) = state.kept_for.take()
+        {
+            self.large.release(buffer);
+            self.discharge(account, BUFFER);
         }
     }
 
     /// Ends a batch that used the large buffers `used`: moves or keeps what is held, and gives each buffer that is free back (to `used`, in
     /// ascending order); kept ones are replaced.
     pub(super) fn settle(&mut self, used: &mut [u32]) {
-        if !self.fresh.is_empty() {
-            let fresh = std::mem::take(&mut self.fresh);
-            for buffer in used.iter_mut() {
-                self.settle_one(buffer, &fresh);
-            }
-            self.fresh = fresh;
-            self.fresh.clear();
-            used.sort_unstable();
+        if self.fresh.is_empty() {
+            return;
         }
-        // Kept buffers come back to the free list once their last packet is gone: looked for only when new ones are needed.
-        if self.free_large.is_empty() && self.large.len() > used.len() {
-            let free = |number: &u32| self.large[*number as usize].1 == 0 && !used.contains(number);
-            self.free_large = (0..self.large.len() as u32).filter(free).collect();
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for buffer in used.iter_mut() {
+            self.settle_one(buffer, &fresh);
         }
+        fresh.clear();
+        self.fresh = fresh;
+        used.sort_unstable();
     }
 
     fn settle_one(&mut self, buffer: &mut u32, fresh: &[u32]) {
-        if self.large[*buffer as usize].1 == 0 {
+        if self.states[*buffer as usize].count == 0 {
             return;
         }
         let here = |packet: &Packet| packet.held && packet.buffer == *buffer;
@@ -206,14 +304,13 @@ impl Store {
         // A number that was freed and given out again within the batch stands there twice.
         held.sort_unstable();
         held.dedup();
-        let bytes: usize = held
-            .iter()
-            .map(|id| self.packets[*id as usize].len as usize)
-            .sum();
-        let fits = held
-            .iter()
-            .all(|id| self.packets[*id as usize].len as usize <= SMALL);
-        if bytes >= WORTH_KEEPING || !fits {
+        let lens = || held.iter().map(|id| self.packets[*id as usize].len as usize);
+        let account = self.packets[held[0] as usize].owner.account;
+        // Who holds much already pays for what it holds, not for the rest of its buffers.
+        let is_worth_keeping = lens().sum::<usize>() >= WORTH_KEEPING && self.held(account) < QUOTA / 2;
+        if is_worth_keeping || lens().any(|len| len > SMALL) {
+            self.states[*buffer as usize].kept_for = Some(account);
+            self.charge(account, BUFFER);
             *buffer = self.take();
             return;
         }
@@ -222,22 +319,35 @@ impl Store {
         }
     }
 
-    fn take_small(&mut self) -> u32 {
-        self.free_small.pop().unwrap_or_else(|| {
-            self.small.push(vec![0; SMALL].into_boxed_slice());
-            self.small.len() as u32 - 1
-        })
-    }
-
     fn move_to_small(&mut self, id: u32) {
-        let number = self.take_small();
+        let number = self.small.take(SMALL);
         let packet = &mut self.packets[id as usize];
         let (from, to) = (packet.from as usize, (packet.from + packet.len) as usize);
-        let old = packet.buffer;
-        self.small[number as usize][..to - from].copy_from_slice(&self.large[old as usize].0[from..to]);
+        let (old, account) = (packet.buffer, packet.owner.account);
+        self.small.buffers[number as usize][..to - from]
+            .copy_from_slice(&self.large.buffers[old as usize][from..to]);
         packet.buffer = number | IS_SMALL;
         packet.from = 0;
+        self.charge(account, SMALL);
         self.leave(old);
+    }
+
+    /// When memory may be given back.
+    pub(super) fn due(&self) -> Instant {
+        let spare = self.large.spare() * BUFFER + self.small.spare() * SMALL;
+        if spare as u64 <= SPARE {
+            return Instant::FAR_FUTURE;
+        }
+        self.trimmed + TRIM_EVERY
+    }
+
+    /// Gives memory back that was not needed of late.
+    pub(super) fn trim(&mut self, now: Instant) {
+        if now >= self.due() {
+            self.trimmed = now;
+            self.large.trim();
+            self.small.trim();
+        }
     }
 }
 
@@ -246,36 +356,102 @@ mod tests {
     use super::*;
     use hawser_wire::data::Kind;
 
-    const ANY: (SessionId, Inner) = (SessionId(1), Inner::plain(Kind::Packet));
+    fn owner(store: &mut Store) -> (Owner, Inner) {
+        let account = store.open_account();
+        let session = SessionId(1);
+        (Owner { session, account }, Inner::plain(Kind::Packet))
+    }
 
     #[test]
     fn a_few_held_packets_move_and_their_buffer_is_used_again() {
-        let mut store = Store::new();
+        let mut store = Store::new(Instant::ZERO);
+        let any = owner(&mut store);
         let mut used = [store.take(), store.take()];
         store.large(used[0])[10..14].copy_from_slice(b"held");
-        let id = store.add(used[0], 10..14, ANY, Ecn::NotEct);
-        let gone = store.add(used[1], 0..4, ANY, Ecn::NotEct);
+        let id = store.add(used[0], 10..14, any, Ecn::NotEct);
+        let gone = store.add(used[1], 0..4, any, Ecn::NotEct);
         store.free(gone);
         let before = used;
         store.settle(&mut used);
         assert_eq!(used, before);
         store.large(used[0]).fill(0);
         assert_eq!(store.bytes(id), b"held");
+        assert_eq!(store.held(any.0.account), SMALL as u64);
         store.free(id);
+        assert_eq!(store.used(), 0);
     }
 
     #[test]
     fn a_buffer_full_of_held_packets_is_kept_and_replaced() {
-        let mut store = Store::new();
+        let mut store = Store::new(Instant::ZERO);
+        let any = owner(&mut store);
         let mut used = [store.take()];
         let kept = used[0];
         let ids: Vec<u32> = (0..20)
-            .map(|i| store.add(kept, i * 1400..(i + 1) * 1400, ANY, Ecn::NotEct))
+            .map(|i| store.add(kept, i * 1400..(i + 1) * 1400, any, Ecn::NotEct))
             .collect();
         store.settle(&mut used);
         assert_ne!(used[0], kept);
+        assert_eq!(store.held(any.0.account), BUFFER as u64);
         ids.into_iter().for_each(|id| store.free(id));
-        store.settle(&mut used);
+        assert_eq!(store.used(), 0);
         assert_eq!(store.take(), kept, "comes back once its packets are gone");
+    }
+
+    /// Fills a buffer with packets of a session and lets all but the first be delivered.
+    fn pin(store: &mut Store, used: &mut [u32], any: (Owner, Inner)) -> u32 {
+        let ids: Vec<u32> = (0..44)
+            .map(|i| store.add(used[0], i * 1400..(i + 1) * 1400, any, Ecn::NotEct))
+            .collect();
+        store.settle(used);
+        ids[1..].iter().for_each(|id| store.free(*id));
+        ids[0]
+    }
+
+    #[test]
+    fn a_session_that_pins_buffers_with_single_packets_runs_out_of_its_own_quota() {
+        let mut store = Store::new(Instant::ZERO);
+        let hostile = owner(&mut store);
+        let mut used = [store.take()];
+        let mut held = std::collections::VecDeque::new();
+        for _ in 0..16_384 {
+            held.push_back(pin(&mut store, &mut used, hostile));
+            while let Some(account) = store.over() {
+                assert_eq!(account, hostile.0.account);
+                store.free(held.pop_front().expect("it holds something"));
+            }
+            assert!(store.used() <= QUOTA, "{} bytes are pinned", store.used());
+        }
+        let memory = store.large.buffers.iter().chain(&store.small.buffers);
+        let memory: usize = memory.map(|buffer| buffer.len()).sum();
+        assert!(memory as u64 <= 2 * QUOTA, "{memory}");
+        held.into_iter().for_each(|id| store.free(id));
+        assert_eq!(store.used(), 0);
+        let mut now = Instant::ZERO;
+        for _ in 0..40 {
+            now += TRIM_EVERY;
+            store.trim(now);
+        }
+        assert_eq!(
+            store.due(),
+            Instant::FAR_FUTURE,
+            "what is not needed is given back"
+        );
+    }
+
+    #[test]
+    fn when_all_hold_too_much_it_is_the_one_that_holds_most() {
+        let mut store = Store::new(Instant::ZERO);
+        let accounts: Vec<_> = (0..6).map(|_| store.open_account()).collect();
+        for account in &accounts {
+            store.charge(*account, 42 << 20);
+        }
+        assert_eq!(store.over(), None, "there is room");
+        store.charge(accounts[4], 5 << 20);
+        assert_eq!(store.over(), Some(accounts[4]));
+        store.discharge(accounts[4], 10 << 20);
+        assert_eq!(store.over(), None);
+        store.charge(accounts[2], 7 << 20);
+        assert_eq!(store.over(), Some(accounts[2]), "more than one may have");
     }
 }

@@ -19,11 +19,11 @@ use super::dns_answer::{Answer, Question};
 
 /// A network's resolvers, or a hub's, and how to reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) number: u8,
-    pub(super) device: String,
-    pub(super) index: u32,
-    pub(super) servers: Vec<IpAddr>,
+pub(crate) struct Place {
+    pub(crate) number: u8,
+    pub(crate) device: String,
+    pub(crate) index: u32,
+    pub(crate) servers: Vec<IpAddr>,
 }
 
 impl Place {
@@ -59,7 +59,7 @@ impl Place {
     ///
     /// # Errors
     /// None of the servers answers.
-    pub(super) async fn addresses(&self, name: &str, ipv6: bool) -> io::Result<Vec<IpAddr>> {
+    pub(crate) async fn addresses(&self, name: &str, ipv6: bool) -> io::Result<Vec<IpAddr>> {
         let mut query = Message::new(0, MessageType::Query, OpCode::Query);
         query.metadata.recursion_desired = true;
         let kind = if ipv6 { RecordType::AAAA } else { RecordType::A };

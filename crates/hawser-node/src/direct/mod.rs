@@ -8,6 +8,7 @@
 
 mod beside;
 pub mod dns_answer;
+mod interface;
 mod lookup;
 mod meter;
 mod moving;
@@ -38,7 +39,7 @@ use hawser_linux::bpf::{self, SocketOptions};
 use hawser_linux::direct::{Intent, Ruleset, TABLE, TUNNEL, mark};
 use hawser_linux::netlink::{Network, Watch, traffic};
 use hawser_linux::switch::set_mtu;
-use hawser_linux::system::System;
+use hawser_linux::system::{System, SystemError};
 use hawser_linux::tun::Tun;
 use hawser_proto::policy::conditions::NetworkFacts;
 use hawser_proto::session::NetworkId;
@@ -66,6 +67,8 @@ use sensors::Sensors;
 use switch::Switch;
 
 pub(crate) use beside::{Beside, Tunnel, beside};
+pub(crate) use lookup::Place;
+pub(crate) use name_servers::NameServers;
 
 /// Runs direct mode until it is asked to end.
 ///
@@ -85,7 +88,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         .await
         .context("cannot prepare the system (are you root?)")?;
     let tun = match config.direct.dataplane {
-        Dataplane::Nftables => Some(Tun::create(&config.interface.0, FIRST_MTU)?),
+        Dataplane::Nftables => Some(interface::open(&config.interface.0, FIRST_MTU)?),
         Dataplane::OpenVSwitch => None,
     };
     let mut socket = ControlSocket::listen(run_dir.socket())?;
@@ -260,10 +263,10 @@ impl Direct {
     async fn set_up(&mut self) -> anyhow::Result<()> {
         let interface = self.config.interface.0.clone();
         if self.switch.is_some() {
-            self.system
-                .bridge(&interface)
-                .await
-                .context("dataplane = \"openvswitch\" needs Open vSwitch (Debian: openvswitch-switch), which has to run")?;
+            match self.system.bridge(&interface).await {
+                Err(error @ SystemError::NotOurs(_)) => return Err(error.into()),
+                other => other.context("dataplane = \"openvswitch\" needs Open vSwitch (Debian: openvswitch-switch), which has to run")?,
+            }
         }
         if self.config.direct.forward {
             self.system.sysctl("net/ipv4/ip_forward", "1")?;
@@ -679,7 +682,7 @@ fn socket_options() -> Option<SocketOptions> {
 
 /// Answers may come in over any network, and an address of one network is no business of another's neighbours.
 fn prepare_interface(system: &mut System, name: &str) {
-    let warn = |error: hawser_linux::system::SystemError| {
+    let warn = |error: SystemError| {
         tracing::warn!(
             network = name,
             error = format!("{:#}", anyhow!(error)),

@@ -17,15 +17,15 @@ use crate::system_bus::SystemBus;
 
 /// What is known of one network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Servers {
-    pub(super) addresses: Vec<IpAddr>,
+pub(crate) struct Servers {
+    pub(crate) addresses: Vec<IpAddr>,
     /// Domains that are the network's own.
     pub(super) domains: Vec<Pattern>,
 }
 
 /// What is known of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct NameServers {
+pub(crate) struct NameServers {
     by_index: BTreeMap<u32, Servers>,
     by_name: BTreeMap<String, Servers>,
     /// Of the machine as a whole.
@@ -33,6 +33,16 @@ pub(super) struct NameServers {
 }
 
 impl NameServers {
+    /// What is known now, once.
+    pub(crate) async fn look() -> Self {
+        look(&mut SystemBus::default(), &[]).await
+    }
+
+    /// Those that the machine as a whole asks, as its files say.
+    pub(crate) fn of_machine() -> Vec<IpAddr> {
+        of_machine(&[])
+    }
+
     /// A machine that asks Hawser for all names does not say any more whom it asked before.
     pub(super) fn or_those_of(mut self, before: &Self) -> Self {
         if self.others.is_empty() {
@@ -42,7 +52,7 @@ impl NameServers {
     }
 
     /// Those of a network, by what is nearest to it.
-    pub(super) fn of(&self, name: &str, index: u32) -> Servers {
+    pub(crate) fn of(&self, name: &str, index: u32) -> Servers {
         let says = |servers: &&Servers| !servers.addresses.is_empty();
         let known = self
             .by_index
@@ -73,9 +83,7 @@ pub(super) async fn watch(own: Vec<IpAddr>, tell: mpsc::Sender<Told>) {
 
 async fn look(bus: &mut SystemBus, own: &[IpAddr]) -> NameServers {
     let mut known = NameServers {
-        others: std::fs::read_to_string("/etc/resolv.conf")
-            .map(|text| of_file(&text, own))
-            .unwrap_or_default(),
+        others: of_machine(own),
         ..NameServers::default()
     };
     let services = &mut known;
@@ -178,6 +186,13 @@ pub(super) fn below(domain: &str) -> Option<Pattern> {
         .flatten()
 }
 
+fn of_machine(own: &[IpAddr]) -> Vec<IpAddr> {
+    let mut all = FILES
+        .iter()
+        .filter_map(|file| Some(of_file(&std::fs::read_to_string(file).ok()?, own)));
+    all.find(|servers| !servers.is_empty()).unwrap_or_default()
+}
+
 fn of_file(text: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();
@@ -193,6 +208,8 @@ fn is_of_network(address: IpAddr, own: &[IpAddr]) -> bool {
     !address.is_loopback() && !address.is_unspecified() && !own.contains(&address)
 }
 
+/// The second: whom systemd-resolved asks, where the first says to ask that service.
+const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 /// A new lease brings new resolvers, and nobody minds a few seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 

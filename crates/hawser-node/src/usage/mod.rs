@@ -232,4 +232,6 @@ fn file(dir: &Path) -> PathBuf {
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
+mod crashes;
+#[cfg(test)]
 mod tests;

@@ -58,7 +58,7 @@ impl<B: Copy> Egress<B> {
             };
             (2 * path.recent_peak(now).as_bps()).saturating_sub(carries)
         };
-        let rate = self.lanes.iter().map(|lane| rate(&lane.path)).sum();
+        let rate = self.paths().map(rate).sum();
         Rate::from_bps(rate).bytes_in(target).0
     }
 
@@ -139,7 +139,7 @@ impl<B: Copy> Egress<B> {
     pub(super) fn build_views(&mut self, len: u32, sparse: bool, now: Instant) -> bool {
         self.views.clear();
         self.view_lanes.clear();
-        let is = |state| move |lane: &&Lane| lane.reachable && lane.path.state() == state;
+        let is = |state| move |lane: &&Lane| lane.is_open() && lane.path.state() == state;
         let state = if self.lanes.iter().any(|lane| is(State::Active)(&lane)) {
             State::Active
         } else {

@@ -35,10 +35,8 @@ struct Sizes {
 impl<B: Copy> Egress<B> {
     /// The sizes of inner packets that paths take.
     fn sizes(&self) -> Option<Sizes> {
-        let paths = || {
-            let paths = self.lanes.iter().map(|lane| &lane.path);
-            paths.filter(|path| matches!(path.state(), State::Active | State::Suspect))
-        };
+        let is_alive = |path: &&Path| matches!(path.state(), State::Active | State::Suspect);
+        let paths = || self.paths().filter(is_alive);
         Some(Sizes {
             least: paths().map(Path::mtu).min()?,
             most: paths().map(Path::mtu).max()?,

@@ -47,6 +47,33 @@ struct Record<B> {
     wanted: u64,
 }
 
+impl<B: Copy> Record<B> {
+    /// Which of its packets have one of these counters.
+    fn within(&self, counters: &Range<u64>) -> u64 {
+        let place = |counter: u64| counter.saturating_sub(self.counter).min(u64::from(self.count));
+        let below = |place: u64| u64::MAX.checked_shl(place as u32).map_or(u64::MAX, |rest| !rest);
+        below(place(counters.end)) & !below(place(counters.start))
+    }
+
+    /// One of its packets, to be sent again.
+    fn want(&self, index: u16, silent: Option<PathId>) -> Wanted<B> {
+        let mut parcel = self.parcel;
+        parcel.run.next += index;
+        parcel.run.mark = false;
+        if parcel.run.form(parcel.run.next) == Form::Compressed {
+            // It may come when its context is not remembered any more.
+            parcel.run.context = None;
+        }
+        parcel.sequence = parcel.sequence.add(u32::from(index));
+        Wanted {
+            parcel,
+            silent,
+            until: self.until,
+            round: self.round + 1,
+        }
+    }
+}
+
 /// A packet to be sent again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<B> {
@@ -73,6 +100,8 @@ pub(super) struct Kept<B> {
     held_until: Instant,
     /// Records that end by then have lost their buffers.
     released: Instant,
+    /// Records looked at.
+    pub(super) steps: u64,
 }
 
 impl<B: Copy> Kept<B> {
@@ -85,6 +114,7 @@ impl<B: Copy> Kept<B> {
             until: Instant::ZERO,
             held_until: Instant::ZERO,
             released: Instant::ZERO,
+            steps: 0,
         }
     }
 
@@ -147,46 +177,54 @@ impl<B: Copy> Kept<B> {
         records.push_back(record);
     }
 
-    /// A packet of a path has not arrived: it is wanted, unless it is too late or was wanted before. Returns whether it is.
-    pub(super) fn on_missing(&mut self, path: PathId, counter: u64, now: Instant) -> bool {
-        self.want(path, counter, None, now)
+    /// Packets of a path have not arrived: those that are kept are wanted, but for what is too late or was wanted before. Tells which.
+    pub(super) fn on_missing(
+        &mut self,
+        path: PathId,
+        counters: Range<u64>,
+        now: Instant,
+        wanted: impl FnMut(u64),
+    ) {
+        self.want(path, counters, None, self.over_at(now), wanted);
     }
 
-    /// A path has said nothing of a packet for too long: the same, but not again on that path.
-    pub(super) fn on_late(&mut self, path: PathId, counter: u64, now: Instant) {
-        let _ = self.want(path, counter, Some(path), now);
+    /// A path has said nothing of packets for too long: the same, but not again on that path.
+    pub(super) fn on_late(&mut self, path: PathId, counters: Range<u64>, now: Instant) {
+        self.want(path, counters, Some(path), self.over_at(now), |_| {});
     }
 
-    fn want(&mut self, path: PathId, counter: u64, silent: Option<PathId>, now: Instant) -> bool {
-        let is_over = self.over_at(now);
+    /// Cost: O(log kept), and O(1) for each transmission that had some of these counters and each packet that becomes wanted, whatever the
+    /// range says.
+    fn want(
+        &mut self,
+        path: PathId,
+        counters: Range<u64>,
+        silent: Option<PathId>,
+        is_over: impl Fn(Instant) -> bool,
+        mut tell: impl FnMut(u64),
+    ) {
         let Some(records) = self.records.get_mut(&path) else {
-            return false;
+            return;
         };
-        let at = records.partition_point(|record| record.counter <= counter);
-        let Some(record) = at.checked_sub(1).and_then(|at| records.get_mut(at)) else {
-            return false;
-        };
-        let index = counter - record.counter;
-        let is_there = index < u64::from(record.count) && !is_over(record.until);
-        if !is_there || record.round >= ROUNDS || record.wanted & 1 << index != 0 {
-            return false;
+        let from =
+            records.partition_point(|record| record.counter + u64::from(record.count) <= counters.start);
+        let meant = records
+            .range_mut(from..)
+            .take_while(|record| record.counter < counters.end);
+        for record in meant {
+            self.steps += 1;
+            if record.round >= ROUNDS || is_over(record.until) {
+                continue;
+            }
+            let mut fresh = record.within(&counters) & !record.wanted;
+            record.wanted |= fresh;
+            while fresh != 0 {
+                let index = fresh.trailing_zeros();
+                fresh &= fresh - 1;
+                self.wanted.push_back(record.want(index as u16, silent));
+                tell(record.counter + u64::from(index));
+            }
         }
-        record.wanted |= 1 << index;
-        let mut parcel = record.parcel;
-        parcel.run.next += index as u16;
-        parcel.run.mark = false;
-        if parcel.run.form(parcel.run.next) == Form::Compressed {
-            // It may come when its context is not remembered any more.
-            parcel.run.context = None;
-        }
-        parcel.sequence = parcel.sequence.add(index as u32);
-        self.wanted.push_back(Wanted {
-            parcel,
-            silent,
-            until: record.until,
-            round: record.round + 1,
-        });
-        true
     }
 
     /// A path has fallen silent: everything sent on it after `reported` is wanted, for none of it is known to have arrived, and kept for the `time` that the
@@ -197,18 +235,10 @@ impl<B: Copy> Kept<B> {
             return;
         };
         let from = records.partition_point(|record| record.counter + u64::from(record.count) <= reported + 1);
-        let unreported: Vec<u64> = records
-            .range(from..)
-            .filter(|record| !is_over(record.until))
-            .flat_map(|record| record.counter..record.counter + u64::from(record.count))
-            .filter(|counter| *counter > reported)
-            .collect();
-        if !unreported.is_empty() {
+        if records.range(from..).any(|record| !is_over(record.until)) {
             self.held_until = self.held_until.max(now + time);
         }
-        for counter in unreported {
-            self.on_late(path, counter, now);
-        }
+        self.want(path, reported + 1..u64::MAX, Some(path), is_over, |_| {});
     }
 
     /// How many are to be sent again.
@@ -243,10 +273,16 @@ impl<B: Copy> Kept<B> {
             if until.max(self.held_until) > now && self.buffers.len() <= self.limit {
                 break;
             }
-            self.buffers.pop_front();
-            self.released = until;
+            self.give_up();
             freed.push(buffer);
         }
+    }
+
+    /// Gives the buffer back that has been kept longest: what was cut from it will not be sent again.
+    pub(super) fn give_up(&mut self) -> Option<B> {
+        let (until, buffer) = self.buffers.pop_front()?;
+        self.released = self.released.max(until);
+        Some(buffer)
     }
 
     /// A path is gone: what was sent on it is not reported on any more.

@@ -16,6 +16,8 @@ pub(super) struct Delays {
     irregular_for: u32,
 }
 
+/// Packets that a mean is taken of: their sums stay far below the largest number.
+const MOST: u32 = 1 << 24;
 /// Packets without any overtaken after which a path counts as one that keeps the order.
 const REGULAR: u32 = 1_000;
 
@@ -33,9 +35,12 @@ impl Delays {
         let smoothed = self.smoothed.unwrap_or(delay);
         let error = delay.wrapping_sub(smoothed).cast_signed();
         self.smoothed = Some(smoothed.wrapping_add_signed(error / 16));
-        self.sum += i64::from(delay.wrapping_sub(self.first).cast_signed());
-        self.distances += u64::from(error.unsigned_abs());
-        self.packets += 1;
+        // Of packets that call for no report there may be any number.
+        if self.packets < MOST {
+            self.sum += i64::from(delay.wrapping_sub(self.first).cast_signed());
+            self.distances += u64::from(error.unsigned_abs());
+            self.packets += 1;
+        }
     }
 
     /// Mean and mean deviation since it was last called. A path that keeps the order has no deviation: what differs there is its queue.

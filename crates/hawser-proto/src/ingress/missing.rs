@@ -15,6 +15,8 @@ use crate::smoothed::Smoothed;
 const MENTIONS: u8 = 3;
 /// More counters at once are an outage.
 const OUTAGE: u64 = 512;
+/// Holes at once: 320 KB. Half of them may be of packets that have come meanwhile.
+const MOST: usize = 8_192;
 /// Longer ago nobody waits for it.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
@@ -26,37 +28,93 @@ struct Hole {
     sent_us: u32,
     opened: Instant,
     found: bool,
+    /// It has come after all; it keeps its place, so that nothing behind it moves.
+    closed: bool,
     mentions: u8,
 }
 
+impl Hole {
+    fn is_due(&self) -> bool {
+        self.found && !self.closed && self.mentions < MENTIONS
+    }
+}
+
 /// The holes in the counters of one path, in their order; losses come before what is open.
+///
+/// Cost: O(log holes) a packet and a step for each counter that it jumps over, amortised O(1) for each hole in [`Self::find`] and
+/// [`Self::mention`]. At most [`MOST`] holes: what would be more is an outage, so a sender that jumps about cannot make more work than this in the
+/// second for which a hole is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     holes: VecDeque<Hole>,
+    /// Holes at the front that need no mention any more.
+    done: usize,
+    /// Neither found to be losses nor closed.
+    open: usize,
+    closed: usize,
     /// When the newest packet was sent.
     newest_us: u32,
+    /// Holes opened and looked at.
+    pub(super) steps: u64,
 }
 
 impl Holes {
     /// Takes note of a packet: those between it and the highest before are open, or it closes a hole itself.
     pub(super) fn on_packet(&mut self, counter: u64, highest: u64, sent_us: u32, now: Instant) {
         if counter < highest {
-            if let Ok(at) = self.holes.binary_search_by_key(&counter, |hole| hole.counter) {
-                self.holes.remove(at);
-            }
+            self.close(counter);
             return;
         }
         let before_us = std::mem::replace(&mut self.newest_us, sent_us);
         if highest == 0 || counter - highest > OUTAGE {
             return;
         }
+        let gap = (counter - highest - 1) as usize;
+        if self.holes.len() + gap > MOST {
+            self.forget_closed();
+            if self.holes.len() + gap > MOST {
+                return;
+            }
+        }
+        self.open += gap;
+        self.steps += gap as u64;
         self.holes.extend((highest + 1..counter).map(|counter| Hole {
             counter,
             sent_us: before_us,
             opened: now,
             found: false,
+            closed: false,
             mentions: 0,
         }));
+    }
+
+    fn close(&mut self, counter: u64) {
+        let Ok(at) = self.holes.binary_search_by_key(&counter, |hole| hole.counter) else {
+            return;
+        };
+        let hole = &mut self.holes[at];
+        if !std::mem::replace(&mut hole.closed, true) {
+            self.closed += 1;
+            self.open -= usize::from(!hole.found);
+        }
+    }
+
+    /// Makes room, where half of the places are of holes that are closed.
+    fn forget_closed(&mut self) {
+        if self.closed >= MOST / 2 {
+            let done = self.holes.range(..self.done).filter(|hole| !hole.closed);
+            self.done = done.count();
+            self.holes.retain(|hole| !hole.closed);
+            self.closed = 0;
+        }
+    }
+
+    fn pop(&mut self) {
+        if let Some(hole) = self.holes.pop_front() {
+            self.done = self.done.saturating_sub(1);
+            self.closed -= usize::from(hole.closed);
+            self.open -= usize::from(!hole.closed && !hole.found);
+        }
     }
 
     /// Finds out which open holes are losses; says whether any is new. `is_overtaken`: whether the path is past one that was sent at a time.
@@ -64,59 +122,71 @@ impl Holes {
         while self
             .holes
             .front()
-            .is_some_and(|hole| now.since(hole.opened) > FORGOTTEN)
+            .is_some_and(|hole| hole.closed || now.since(hole.opened) > FORGOTTEN)
         {
-            self.holes.pop_front();
+            self.pop();
         }
-        let open = self.holes.partition_point(|hole| hole.found);
+        let losses = self.losses();
         let mut found = 0;
-        for hole in self.holes.range_mut(open..) {
-            if !is_overtaken(hole.sent_us) {
-                break;
+        for hole in self.holes.range_mut(losses..) {
+            self.steps += 1;
+            if !hole.closed {
+                if !is_overtaken(hole.sent_us) {
+                    break;
+                }
+                found += 1;
             }
             hole.found = true;
-            found += 1;
         }
-        found
+        self.open -= found;
+        found as u32
     }
 
-    /// When the packet before the oldest open hole was sent.
+    /// How many holes at the front are losses, or were closed among them.
+    fn losses(&self) -> usize {
+        self.holes.partition_point(|hole| hole.found)
+    }
+
+    /// When the packet before the oldest open hole was sent; as of the last [`Self::find`].
     pub(super) fn oldest_open(&self) -> Option<u32> {
-        let open = self.holes.partition_point(|hole| hole.found);
-        self.holes.get(open).map(|hole| hole.sent_us)
+        self.holes.get(self.losses()).map(|hole| hole.sent_us)
     }
 
     /// Forgets the losses: nobody repairs them.
     pub(super) fn forget_losses(&mut self) {
-        let open = self.holes.partition_point(|hole| hole.found);
-        self.holes.drain(..open);
+        for _ in 0..self.losses() {
+            self.pop();
+        }
     }
 
     /// How many counters may still come.
     pub(super) fn open(&self) -> u16 {
-        let open = self.holes.len() - self.holes.partition_point(|hole| hole.found);
-        u16::try_from(open).unwrap_or(u16::MAX)
+        u16::try_from(self.open).unwrap_or(u16::MAX)
     }
 
     /// Losses opened since a time are named anew: the reports that named them are lost.
     pub(super) fn mention_again(&mut self, since: Instant) {
-        for hole in self
-            .holes
-            .iter_mut()
-            .rev()
-            .take_while(|hole| hole.opened >= since)
-        {
+        let first = self.holes.partition_point(|hole| hole.opened < since);
+        for hole in self.holes.range_mut(first..) {
+            self.steps += 1;
             hole.mentions = 0;
         }
+        self.done = self.done.min(first);
     }
 
     /// What a report is to name.
     pub(super) fn mention(&mut self, highest: u64) -> Missing {
+        let losses = self.losses();
+        while self.done < losses && !self.holes[self.done].is_due() {
+            self.done += 1;
+            self.steps += 1;
+        }
         let mut missing = Missing::default();
         let mut due = self
             .holes
-            .iter_mut()
-            .filter(|hole| hole.found && hole.mentions < MENTIONS)
+            .range_mut(self.done.min(losses)..losses)
+            .inspect(|_| self.steps += 1)
+            .filter(|hole| hole.is_due())
             .peekable();
         while let Some(first) = due.next() {
             first.mentions += 1;
@@ -235,6 +305,47 @@ mod tests {
             all.extend(named(&mut holes, 100));
         }
         assert_eq!(all.len(), 48);
+    }
+
+    #[test]
+    fn a_sender_that_jumps_about_opens_no_more_holes_than_are_remembered() {
+        let mut holes = Holes::default();
+        let mut highest = 1;
+        for n in 0..10_000 {
+            let next = highest + 500;
+            holes.on_packet(next, highest, n, BEGIN);
+            highest = next;
+            assert!(holes.holes.len() <= MOST, "{}", holes.holes.len());
+        }
+        assert_eq!(holes.find(BEGIN, |_| true), (MOST / 499 * 499) as u32);
+        let later = BEGIN + FORGOTTEN + Duration::from_millis(1);
+        assert_eq!(holes.find(later, |_| true), 0);
+        assert_eq!((holes.holes.len(), holes.open), (0, 0));
+        holes.on_packet(highest + 3, highest, 0, later);
+        assert_eq!(holes.open(), 2, "what is lost later is found again");
+    }
+
+    #[test]
+    fn where_packets_overtake_each_other_nothing_is_forgotten_for_it() {
+        let mut holes = Holes::default();
+        let mut highest = 1;
+        // One is lost for good; of the others, each second overtakes the one before.
+        holes.on_packet(3, 1, 0, BEGIN);
+        highest += 2;
+        for n in 0..50_000 {
+            holes.on_packet(highest + 2, highest, n, BEGIN);
+            holes.on_packet(highest + 1, highest + 2, n, BEGIN);
+            highest += 2;
+        }
+        assert!(holes.holes.len() <= MOST);
+        assert_eq!(holes.open(), 1);
+        holes.on_packet(highest + 2, highest, 0, BEGIN);
+        assert_eq!(holes.find(BEGIN, |_| true), 2);
+        assert_eq!(
+            named(&mut holes, highest + 2),
+            [(highest + 1, 1)],
+            "the other is too far back"
+        );
     }
 
     #[test]

@@ -31,6 +31,7 @@
 //! Source: Flow switch section 3.1, figures 4 and 5 (the first of its two ways to choose addresses).
 
 pub mod opening;
+pub mod proof;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -331,16 +331,20 @@ mod tests {
         assert!(!notices(0.3));
     }
 
-    #[test]
-    fn a_look_during_which_nothing_came_says_nothing() {
-        let mut competing = Competing::new(200_000, Instant::ZERO);
-        let mut seen = Seen {
+    fn before_a_look(in_flight: u64) -> Seen {
+        Seen {
             queue: Some(Duration::from_millis(100)),
             round: Duration::from_millis(50),
             rate: Rate::from_mbps(10),
-            in_flight: 200_000,
+            in_flight,
             holds_back: false,
-        };
+        }
+    }
+
+    #[test]
+    fn a_look_during_which_nothing_came_says_nothing() {
+        let mut competing = Competing::new(200_000, Instant::ZERO);
+        let mut seen = before_a_look(200_000);
         for _ in 0..LOOK_AFTER {
             assert!(!competing.is_alone(&seen));
         }
@@ -355,13 +359,7 @@ mod tests {
     #[test]
     fn a_look_holds_back_of_the_window_where_more_is_in_flight() {
         let mut competing = Competing::new(100_000, Instant::ZERO);
-        let seen = Seen {
-            queue: Some(Duration::from_millis(100)),
-            round: Duration::from_millis(50),
-            rate: Rate::from_mbps(10),
-            in_flight: 300_000,
-            holds_back: false,
-        };
+        let seen = before_a_look(300_000);
         for _ in 0..LOOK_AFTER {
             competing.is_alone(&seen);
         }

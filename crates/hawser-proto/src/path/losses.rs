@@ -66,6 +66,17 @@ impl Losses {
         self.missed_after.map(|known| known.mean)
     }
 
+    /// The number of packets that the last report counted.
+    pub(super) fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// Continues after a report that counted so many packets; what was in flight then is not waited for.
+    pub(super) fn restore(&mut self, received: u32) {
+        self.received = received;
+        self.forgive();
+    }
+
     /// What was in flight is not waited for: it is neither lost nor expected.
     pub(super) fn forgive(&mut self) {
         self.balance = 0;

@@ -16,6 +16,7 @@
 //! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained while nobody used it
 //! answers quickly whatever it can carry, so its old rate is forgotten and found again by slow start.
 
+mod checkpoint;
 mod competing;
 pub mod delay;
 mod losses;
@@ -24,7 +25,7 @@ pub mod pmtu;
 
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
-use hawser_wire::data::Feedback;
+use hawser_wire::data::{Feedback, MAX_COUNTER};
 use losses::Losses;
 use model::{Model, Pacer, REPORT_DELAY, Sample};
 use pmtu::Pmtu;
@@ -83,6 +84,9 @@ const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
 /// So many losses in one report are not chance when nothing large came through.
 const DOUBTFUL: u64 = 8;
+
+/// No packet is numbered beyond this: a run of at most 64 still fits below the largest number that the wire has.
+const LAST_COUNTER: u64 = MAX_COUNTER - 64;
 
 /// A probe to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,10 +213,19 @@ impl Path {
     /// The highest rate of late: also of a path that has just fallen silent and may be back at once, and what one carried that has just come back.
     #[must_use]
     pub fn recent_peak(&self, now: Instant) -> Rate {
-        let is_recent = now.since(self.since) < MAY_BE_BACK;
-        let counts = |does: bool, rate| if does { rate } else { Rate::ZERO };
-        counts(self.state == State::Active || is_recent, self.model.peak_rate())
-            .max(counts(is_recent, self.peak_before))
+        if now.since(self.since) < MAY_BE_BACK {
+            self.model.peak_rate().max(self.peak_before)
+        } else if self.state == State::Active {
+            self.model.peak_rate()
+        } else {
+            Rate::ZERO
+        }
+    }
+
+    /// Whether its numbers are used up: it must send nothing any more, as a number that comes again would break the encryption.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.next_counter > LAST_COUNTER
     }
 
     /// Its rate and delay.
@@ -332,6 +345,18 @@ impl Path {
             return now + report.clamp(Duration::from_millis(1), Duration::from_millis(20));
         }
         self.pacer.ready_at(self.model.pacing(), packet)
+    }
+
+    /// The user's limit.
+    #[must_use]
+    pub fn cap(&self) -> Option<Rate> {
+        self.cap
+    }
+
+    /// The network's own MTU: outer IP packet bytes.
+    #[must_use]
+    pub fn link_mtu(&self) -> u16 {
+        self.pmtu.link()
     }
 
     /// Which side drives its probing.
@@ -538,10 +563,15 @@ impl Path {
     /// The packets, by counter, that have become later than the path's delays explain, each once. The path may go on reporting others: a
     /// network at a crawl does.
     pub fn poll_late(&mut self, now: Instant) -> std::ops::Range<u64> {
-        let begin = self.late.max(self.heard_of() + 1);
         let patience = self.model.patience();
+        self.count_late(|sent_at| sent_at + patience <= now)
+    }
+
+    /// The packets that are late by when they were sent, each once.
+    fn count_late(&mut self, is_late: impl Fn(Instant) -> bool) -> std::ops::Range<u64> {
+        let begin = self.late.max(self.heard_of() + 1);
         let mut end = begin;
-        while self.remembers(end) && self.sent(end).at + patience <= now {
+        while self.remembers(end) && is_late(self.sent(end).at) {
             end += 1;
         }
         self.late = end;
@@ -558,13 +588,7 @@ impl Path {
         self.heard_of = newest;
         let silent = Duration::from_micros(u64::from(report.hold_us)).saturating_sub(BATCHES);
         let due = self.sent(newest).at + silent;
-        let begin = self.late.max(newest + 1);
-        let mut end = begin;
-        while self.remembers(end) && self.sent(end).at < due {
-            end += 1;
-        }
-        self.late = end;
-        begin..end
+        self.count_late(|sent_at| sent_at < due)
     }
 
     /// When [`Self::poll_late`] has something.
@@ -614,6 +638,13 @@ impl Path {
     /// Takes note that an authenticated packet came in on the path. Returns whether the state changed.
     pub fn handle_heard(&mut self, now: Instant) -> bool {
         self.probing == Probing::OnHearing && self.state == State::Dead && self.enter(State::Validating, now)
+    }
+
+    /// As if it had sent many packets.
+    #[cfg(test)]
+    pub(crate) fn skip_to(&mut self, counter: u64) {
+        self.next_counter = counter;
+        self.forgive();
     }
 
     /// Starts anew on another address: nothing known of the old one holds.
@@ -680,6 +711,9 @@ impl Path {
     /// Lets time pass. `session_used`: when the session last carried a packet. Returns whether the state changed.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let silent = now.since(self.since);
+        if self.is_exhausted() && self.state != State::Dead {
+            return self.enter(State::Dead, now);
+        }
         match self.state {
             State::Active => self.overdue().is_some_and(|at| at <= now) && self.enter(State::Suspect, now),
             State::Suspect => {

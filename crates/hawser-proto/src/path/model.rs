@@ -415,6 +415,14 @@ impl Model {
         }
     }
 
+    /// Begins with what is known of the path from before: the round trip, and half of the window that it filled then.
+    ///
+    /// Source: draft-ietf-tsvwg-careful-resume section 3.2 (the unvalidated phase jumps to half of the saved window).
+    pub fn resume(&mut self, round_trip: Duration, rate: Rate) {
+        self.on_round_trip(round_trip);
+        self.slow_start = self.slow_start.max(rate.bytes_in(round_trip).0 / 2);
+    }
+
     /// Takes in a round trip; one of a probe comes without anything else.
     pub fn on_round_trip(&mut self, rtt: Duration) {
         self.smoothed = Some(Smoothed::after(self.smoothed, rtt));

@@ -74,6 +74,12 @@ impl Pmtu {
         self.known
     }
 
+    /// The network's own MTU.
+    #[must_use]
+    pub fn link(&self) -> u16 {
+        self.link
+    }
+
     /// Whether the search has ended: what is known is what there is.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -108,6 +114,11 @@ impl Pmtu {
             self.tries = 0;
             self.due = now;
         }
+    }
+
+    /// Takes over what an earlier search found; it is probed again at once.
+    pub fn restore(&mut self, outer: u16) {
+        self.known = outer.clamp(BASE, LARGEST).min(self.link);
     }
 
     /// When the next probe is due.

@@ -1,8 +1,8 @@
 //! One flow's place in its sequence: what was delivered, what is missing, what is held.
 
-use std::collections::VecDeque;
-
 use hawser_units::{Instant, Sequence};
+
+use super::held::Held;
 
 /// How far below the expected sequence a late packet is still told from a duplicate. 8192 packets are 90 ms at
 /// 1 Gbit/s.
@@ -139,10 +139,7 @@ impl History {
         if missing >= HISTORY {
             bits.fill(u64::MAX);
         } else {
-            for n in 0..missing {
-                let (word, bit) = place(from.add(n));
-                bits[word] |= bit;
-            }
+            each_word(from, missing, |word, mask| bits[word] |= mask);
         }
         self.end = to;
     }
@@ -179,10 +176,8 @@ impl History {
             if let Some(origin) = origin.take() {
                 let delivered = expected.distance_from(origin).unsigned_abs().min(HISTORY);
                 bits.fill(u64::MAX);
-                for n in 1..=delivered {
-                    let (word, bit) = place(Sequence(expected.0.wrapping_sub(n)));
-                    bits[word] &= !bit;
-                }
+                let first = Sequence(expected.0.wrapping_sub(delivered));
+                each_word(first, delivered, |word, mask| bits[word] &= !mask);
             }
             bits
         })
@@ -193,119 +188,15 @@ fn place(sequence: Sequence) -> (usize, u64) {
     ((sequence.0 / 64) as usize % WORDS, 1 << (sequence.0 % 64))
 }
 
-/// Packets of one flow that wait for a gap before them.
-#[derive(Debug)]
-pub(super) struct Held<T> {
-    /// Indexed by the low bits of the sequence; a power of two long.
-    ring: Vec<Option<Packet<T>>>,
-    pub(super) len: usize,
-    /// The lowest sequence held.
-    pub(super) first: Sequence,
-    /// In order of arrival; those that have gone already are skipped when they reach the front.
-    arrivals: VecDeque<(Sequence, Instant)>,
-}
-
-#[derive(Debug)]
-pub(super) struct Packet<T> {
-    pub(super) item: T,
-    pub(super) sent_us: u32,
-    pub(super) at: Instant,
-}
-
-impl<T> Held<T> {
-    pub(super) fn new() -> Self {
-        Self {
-            ring: Vec::new(),
-            len: 0,
-            first: Sequence(0),
-            arrivals: VecDeque::new(),
-        }
-    }
-
-    /// Makes an emptied one ready for another flow, its memory kept.
-    pub(super) fn clear(&mut self) {
-        debug_assert_eq!(self.len, 0);
-        self.arrivals.clear();
-    }
-
-    /// Bytes are not counted here, slots are: the memory that an emptied one would keep.
-    pub(super) fn slots(&self) -> usize {
-        self.ring.len()
-    }
-
-    /// Holds a packet that lies `ahead` positions past the expected one; gives it back when it is held already.
-    pub(super) fn insert(&mut self, sequence: Sequence, ahead: u32, packet: Packet<T>) -> Result<(), T> {
-        self.grow(ahead as usize + 1);
-        let index = self.index(sequence);
-        if self.ring[index].is_some() {
-            return Err(packet.item);
-        }
-        if self.len == 0 || sequence.is_before(self.first) {
-            self.first = sequence;
-        }
-        self.arrivals.push_back((sequence, packet.at));
-        self.ring[index] = Some(packet);
-        self.len += 1;
-        Ok(())
-    }
-
-    /// Takes out the packet with this sequence, which lies at the front or is absent.
-    pub(super) fn take(&mut self, sequence: Sequence) -> Option<Packet<T>> {
-        if self.len == 0 {
-            return None;
-        }
-        let index = self.index(sequence);
-        let packet = self.ring[index].take()?;
-        self.len -= 1;
-        Some(packet)
-    }
-
-    /// Finds the lowest sequence held, at `from` or after.
-    pub(super) fn seek_first(&mut self, from: Sequence) {
-        if self.len > 0 && self.first.is_before(from) {
-            let found = (0..self.ring.len() as u32)
-                .map(|n| from.add(n))
-                .find(|&sequence| self.ring[self.index(sequence)].is_some());
-            self.first = found.unwrap_or(from);
-        }
-    }
-
-    /// When the lowest packet held was sent.
-    pub(super) fn first_sent_us(&self) -> Option<u32> {
-        self.ring
-            .get(self.index(self.first))?
-            .as_ref()
-            .map(|packet| packet.sent_us)
-    }
-
-    /// The packet that has been held longest; `expected` is what the flow waits for.
-    pub(super) fn oldest(&mut self, expected: Sequence) -> Option<(Sequence, Instant)> {
-        while self.arrivals.front()?.0.is_before(expected) {
-            self.arrivals.pop_front();
-        }
-        self.arrivals.front().copied()
-    }
-
-    fn index(&self, sequence: Sequence) -> usize {
-        sequence.0 as usize & self.ring.len().wrapping_sub(1)
-    }
-
-    fn grow(&mut self, span: usize) {
-        if span <= self.ring.len() {
-            return;
-        }
-        let len = span.next_power_of_two().max(64);
-        let mut ring: Vec<_> = (0..len).map(|_| None).collect();
-        let mut sequence = self.first;
-        let mut left = self.len;
-        while left > 0 {
-            let index = self.index(sequence);
-            if let Some(packet) = self.ring[index].take() {
-                ring[sequence.0 as usize & (len - 1)] = Some(packet);
-                left -= 1;
-            }
-            sequence = sequence.add(1);
-        }
-        self.ring = ring;
+/// Shows the words that `count` sequences from `first` on have a bit in, with these bits.
+fn each_word(first: Sequence, count: u32, mut visit: impl FnMut(usize, u64)) {
+    let (mut at, mut left) = (first, count);
+    while left > 0 {
+        let (word, bit) = place(at);
+        let here = left.min(64 - at.0 % 64);
+        // As many ones as are meant here, from the first of them on.
+        visit(word, bit.wrapping_neg() & (u64::MAX >> (64 - at.0 % 64 - here)));
+        at = at.add(here);
+        left -= here;
     }
 }

@@ -24,6 +24,7 @@
 
 mod delay;
 mod flow;
+mod held;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,8 @@ mod tests;
 use hawser_units::{Duration, Instant, PathId, Sequence};
 
 use delay::PathDelay;
-use flow::{Held, Late, Packet};
+use flow::Late;
+use held::{Held, Packet};
 use table::Table;
 
 /// The bounds of a [`Resequencer`].
@@ -110,8 +112,9 @@ pub struct Arrived<T> {
 ///
 /// `T` is a handle to a packet's buffer; nothing else is known of it.
 ///
-/// Cost: O(1) an in-order packet; O(1) amortised a held one; `release` O(paths) for each flow that waits. Memory for held packets is
-/// taken when a flow has its first gap and given back when the flow is in order again.
+/// Cost: O(1) an in-order packet; O(1) amortised a held one; `release` O(paths) for each flow that waits, of which it looks at 64 at most. Memory for held
+/// packets is taken when a flow has its first gap and given back when the flow is in order again: with the default bounds 25 MB at most, when
+/// each packet held lies far from all others.
 #[derive(Debug)]
 pub struct Resequencer<T> {
     config: Config,
@@ -119,6 +122,8 @@ pub struct Resequencer<T> {
     flows: Table<T>,
     /// Slots of the flows that hold packets.
     waiting: Vec<usize>,
+    /// Where the next look at these begins, when there are too many for one.
+    rotation: usize,
     /// Emptied memory of flows that held packets.
     #[expect(clippy::vec_box, reason = "the boxes move to the flows as they are")]
     spare: Vec<Box<Held<T>>>,
@@ -129,6 +134,8 @@ pub struct Resequencer<T> {
     /// The earliest that a gap is to be given up; never too late, perhaps too early.
     due: Option<Instant>,
     counters: Counters,
+    /// Flows looked at.
+    steps: u64,
 }
 
 impl<T> Resequencer<T> {
@@ -140,11 +147,13 @@ impl<T> Resequencer<T> {
             paths: Vec::new(),
             flows: Table::new(),
             waiting: Vec::new(),
+            rotation: 0,
             spare: Vec::new(),
             len: 0,
             repairs: None,
             due: None,
             counters: Counters::default(),
+            steps: 0,
         }
     }
 
@@ -152,6 +161,12 @@ impl<T> Resequencer<T> {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// How often a waiting flow was looked at: the work that is not in proportion to packets.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Packets held now.
@@ -198,8 +213,11 @@ impl<T> Resequencer<T> {
     /// When a path that brings nothing more is silent, for which its delays are no reason; `None` if it is not known, or nobody waits for it.
     #[must_use]
     pub fn silent_at(&self, path: PathId) -> Option<Instant> {
+        if self.is_empty() {
+            return None;
+        }
         let known = self.paths.iter().find(|known| known.id == path)?;
-        (self.len > 0).then(|| known.silent_at())
+        Some(known.silent_at())
     }
 
     /// Tells until when packets that were reported missing may come again, and how long one takes; `None`: none is awaited. Gaps are kept open for them.
@@ -244,18 +262,37 @@ impl<T> Resequencer<T> {
             return;
         }
         let mut due = Instant::FAR_FUTURE;
-        let mut at = 0;
-        while let Some(&slot) = self.waiting.get(at) {
+        let (mut at, mut left) = self.first_look(LOOKED_AT);
+        while left > 0
+            && let Some(&slot) = self.waiting.get(at)
+        {
+            self.steps += 1;
             match self.deadline(slot, now) {
                 Some(deadline) => {
                     due = due.min(deadline);
                     at += 1;
+                    left -= 1;
                 }
                 // The flow's next gap is looked at next; when there is none, another flow has taken its place in the list.
                 None => self.give_up(slot, now, out),
             }
         }
+        if self.waiting.len() > LOOKED_AT {
+            self.rotation = at;
+            due = due.min(now + LOOK_AGAIN);
+        }
         self.due = (!self.waiting.is_empty()).then_some(due);
+    }
+
+    /// Where a look at the waiting flows begins, and how many it takes in: all, or `most` in rotation.
+    fn first_look(&mut self, most: usize) -> (usize, usize) {
+        if self.waiting.len() <= most {
+            return (0, usize::MAX);
+        }
+        if self.rotation >= self.waiting.len() {
+            self.rotation = 0;
+        }
+        (self.rotation, most)
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
@@ -323,7 +360,8 @@ impl<T> Resequencer<T> {
             Late::Restart => {
                 self.counters.restarts += 1;
                 self.flush(slot, now, out);
-                self.flows[slot].restart(sequence.add(1));
+                self.flows[slot].restart(sequence);
+                self.flows[slot].advance();
             }
         }
         out.push(packet.item);
@@ -367,6 +405,11 @@ impl<T> Resequencer<T> {
         if self.len > self.config.capacity {
             self.relieve(now, out);
         }
+        if self.waiting.len() > MOST_WAITING
+            && let Some(slot) = self.longest()
+        {
+            self.flush(slot, now, out);
+        }
         self.due = Some(now); // Settled by `release` at the end of the batch.
         None
     }
@@ -386,10 +429,21 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Makes room: the flow whose packet has been held longest gives up its gap.
-    fn relieve(&mut self, now: Instant, out: &mut Vec<T>) {
+    /// Makes room: the flow whose packet has been held longest gives up its gap; false when nothing is held.
+    pub(crate) fn relieve(&mut self, now: Instant, out: &mut Vec<T>) -> bool {
+        let longest = self.longest();
+        if let Some(slot) = longest {
+            self.give_up(slot, now, out);
+        }
+        longest.is_some()
+    }
+
+    /// The flow whose packet has been held longest, of those that one look takes in.
+    fn longest(&mut self) -> Option<usize> {
+        let (from, most) = self.first_look(LOOKED_AT);
         let mut longest = None;
-        for &slot in &self.waiting {
+        for &slot in self.waiting[from..].iter().take(most) {
+            self.steps += 1;
             let flow = &mut self.flows[slot];
             let oldest = flow.held.as_mut().and_then(|held| held.oldest(flow.expected));
             if let Some((_, at)) = oldest
@@ -398,9 +452,10 @@ impl<T> Resequencer<T> {
                 longest = Some((at, slot));
             }
         }
-        if let Some((_, slot)) = longest {
-            self.give_up(slot, now, out);
+        if self.waiting.len() > most {
+            self.rotation = from + most;
         }
+        longest.map(|(_, slot)| slot)
     }
 
     /// Gives up all gaps of a flow.
@@ -441,7 +496,7 @@ impl<T> Resequencer<T> {
         if let Some(&moved) = self.waiting.get(place) {
             self.flows[moved].waiting_at = place;
         }
-        if self.spare.len() < SPARE && held.slots() <= SPARE_SLOTS {
+        if self.spare.len() < SPARE {
             held.clear();
             self.spare.push(held);
         }
@@ -506,5 +561,11 @@ const FIRST_FLIGHT: u32 = 64;
 /// Emptied memory kept for the next gaps: flows rarely have gaps at once.
 const SPARE: usize = 8;
 
-/// Larger memory is not kept: 1024 slots of 32 bytes.
-const SPARE_SLOTS: usize = 1_024;
+/// Flows that one look takes in, in rotation where more wait: what a batch costs is bounded by this, also where a sender lets thousands of flows have gaps.
+const LOOKED_AT: usize = 64;
+
+/// When the next look is, where one does not take in all flows that wait.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Flows that wait at once; with one more, the one that has waited longest of some gives up its gaps.
+const MOST_WAITING: usize = 1_024;

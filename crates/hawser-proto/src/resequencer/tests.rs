@@ -384,7 +384,7 @@ fn memory_for_held_packets_is_given_back() {
     assert_eq!(rig.machine.waiting.len(), 100);
     rig.run_to(2_000_000);
     assert!(rig.machine.waiting.is_empty() && rig.machine.spare.len() <= SPARE);
-    assert!(rig.machine.spare.iter().all(|held| held.slots() <= SPARE_SLOTS));
+    assert!(rig.machine.spare.iter().all(|held| held.memory() <= 4));
 }
 
 /// A deterministic stream of numbers from 0 to 1.
@@ -629,4 +629,38 @@ proptest! {
         }
         prop_assert_eq!(rig.drained(), (0..lanes.len() as u32).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn thousands_of_waiting_flows_cost_a_batch_no_more_than_a_few() {
+    let mut rig = Rig::on_two_paths();
+    for flow in 0..4_000 {
+        rig.arrive(flow, 100, 1, 1_030_000, 1_035_000);
+        rig.arrive(flow, 8_000, 1, 1_030_000, 1_035_000);
+    }
+    assert!(rig.machine.waiting.len() <= MOST_WAITING);
+    let before = rig.machine.steps();
+    for n in 0..1_000 {
+        let now = Instant::from_nanos((1_035_000 + n) * 1_000);
+        rig.machine.release(now, &mut rig.out);
+        assert!(rig.machine.steps() - before <= (n + 1) * 64);
+    }
+    rig.run_to(2_500_000);
+    assert!(rig.machine.is_empty(), "all are given up in the end");
+}
+
+#[test]
+fn the_packet_from_which_a_flow_is_numbered_anew_is_delivered_once() {
+    let mut rig = Rig::new();
+    let begin = 1 << 20;
+    rig.arrive(1, begin, 1, 1_000_000, 1_005_000);
+    for n in 0..32 {
+        rig.arrive(1, 100 + n, 1, 1_001_000, 1_006_000);
+    }
+    assert_eq!(rig.machine.counters().restarts, 1);
+    let before = rig.out.len();
+    rig.arrive(1, 131, 1, 1_002_000, 1_007_000);
+    assert_eq!(rig.out.len(), before, "it comes again");
+    rig.arrive(1, 132, 1, 1_003_000, 1_008_000);
+    assert_eq!(rig.out.len(), before + 1);
 }

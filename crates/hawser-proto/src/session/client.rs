@@ -111,6 +111,8 @@ pub struct ClientSession {
     control: Option<Control>,
     /// Every known network, with its path while it has one.
     networks: BTreeMap<NetworkId, Option<Path>>,
+    /// A path that both sides know, or are about to, and that no network has yet: see [`Self::handle_network_moved`].
+    spare: Option<Path>,
     /// The next path id; beyond `u16` when they have run out.
     next_path: u32,
     /// Closed, and the hub has not said that it has heard.
@@ -129,6 +131,7 @@ impl ClientSession {
             session: None,
             control: None,
             networks: BTreeMap::new(),
+            spare: None,
             next_path: 0,
             closed: Vec::new(),
             next_ping: 0,
@@ -185,14 +188,62 @@ impl ClientSession {
             return;
         };
         if path.peer_index.is_some() {
-            self.actions.push_back(ClientAction::ClosePath {
-                network,
-                path: path.id,
-            });
+            self.close(network, path.id);
+        } else {
+            self.tell_closed(path.id);
         }
-        self.closed.push(path.id);
+    }
+
+    /// Announces a path for the next network that moves, unless there is one. `index` is the number that its arriving packets
+    /// shall carry.
+    pub fn prepare_move(&mut self, index: u32) {
+        if self.spare.is_none() && self.control.is_some() {
+            self.spare = self.announce_path(index);
+        }
+    }
+
+    /// A network has other addresses: it goes on with the spare path, if both sides know that. False: there is none yet,
+    /// and its path may be moved as it is.
+    ///
+    /// What a datagram shows in the clear (index and packet number) would tell an observer of the network before and of
+    /// the one now that both are the same client's. A path of its own shows nothing of the old one.
+    ///
+    /// Source: RFC 9000 section 9.5 (a connection id is used with one local address only). Deviates: packet numbers
+    /// are in the clear here, so the path changes and not its id alone.
+    pub fn handle_network_moved(&mut self, network: NetworkId) -> bool {
+        let Some(Some(path)) = self.networks.get_mut(&network) else {
+            return false;
+        };
+        let (Some(spare), true) = (self.spare, path.peer_index.is_some()) else {
+            return false;
+        };
+        let Some(peer_index) = spare.peer_index else {
+            return false;
+        };
+        let old = std::mem::replace(path, spare).id;
+        self.spare = None;
+        // The new one first: a session without any path has nowhere to put its packets.
+        self.actions.push_back(ClientAction::OpenPath {
+            network,
+            path: spare.id,
+            local_index: spare.local_index,
+            peer_index,
+        });
+        self.close(network, old);
+        true
+    }
+
+    /// Ends an open path on this side, and tells the hub.
+    fn close(&mut self, network: NetworkId, id: u16) {
+        self.actions
+            .push_back(ClientAction::ClosePath { network, path: id });
+        self.tell_closed(id);
+    }
+
+    fn tell_closed(&mut self, id: u16) {
+        self.closed.push(id);
         if self.control.is_some() {
-            self.transmits.push_back(Message::PathClose { path: path.id });
+            self.transmits.push_back(Message::PathClose { path: id });
         }
     }
 
@@ -209,7 +260,13 @@ impl ClientSession {
             rekey_at: Some(now + self.config.rekey_after),
         });
         // The hub takes ids only in rising order, so what it may have missed goes first, then what it may still hold.
-        let mut known: Vec<_> = self.networks.values().flatten().copied().collect();
+        let mut known: Vec<_> = self
+            .networks
+            .values()
+            .flatten()
+            .chain(&self.spare)
+            .copied()
+            .collect();
         known.sort_unstable_by_key(|path| path.id);
         for Path { id, local_index, .. } in known {
             self.transmits.push_back(Message::PathOpen {
@@ -354,23 +411,25 @@ impl ClientSession {
     }
 
     fn announce(&mut self, network: NetworkId, local_index: u32) {
-        let Ok(id) = u16::try_from(self.next_path) else {
-            self.actions.push_back(ClientAction::Renew);
-            return;
-        };
+        match self.announce_path(local_index) {
+            Some(path) => drop(self.networks.insert(network, Some(path))),
+            None => self.actions.push_back(ClientAction::Renew),
+        }
+    }
+
+    /// Announces a path with a new id; `None` when there are no more.
+    fn announce_path(&mut self, local_index: u32) -> Option<Path> {
+        let id = u16::try_from(self.next_path).ok()?;
         self.next_path += 1;
-        self.networks.insert(
-            network,
-            Some(Path {
-                id,
-                local_index,
-                peer_index: None,
-            }),
-        );
         self.transmits.push_back(Message::PathOpen {
             path: id,
             receive_index: local_index,
         });
+        Some(Path {
+            id,
+            local_index,
+            peer_index: None,
+        })
     }
 
     fn on_session_changed(&mut self, session: u64) {
@@ -385,10 +444,18 @@ impl ClientSession {
     /// Paths end with their session, so nobody needs to hear of each.
     fn forget_paths(&mut self) {
         self.networks.values_mut().for_each(|path| *path = None);
+        self.spare = None;
         self.closed.clear();
     }
 
     fn on_path_opened(&mut self, id: u16, peer_index: u32) -> Result<(), Violation> {
+        if let Some(spare) = self.spare.as_mut().filter(|spare| spare.id == id) {
+            if spare.peer_index.is_some_and(|known| known != peer_index) {
+                return Err(Violation::PathReused(id));
+            }
+            spare.peer_index = Some(peer_index);
+            return Ok(());
+        }
         let entry = self.networks.iter_mut().find_map(|(network, path)| match path {
             Some(path) if path.id == id => Some((*network, path)),
             _ => None,
@@ -419,6 +486,7 @@ impl ClientSession {
     }
 
     fn on_path_refused(&mut self, id: u16) {
+        self.spare.take_if(|spare| spare.id == id);
         let Some(network) = self.network(id) else { return };
         let path = self.networks.insert(network, None).flatten();
         if path.is_some_and(|path| path.peer_index.is_some()) {

@@ -5,6 +5,7 @@ use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
 
 use super::Violation;
+use crate::checkpoint::{BadCheckpoint, HubPaths};
 
 /// Most paths of a session. A scheduler sees at most 64 at a time.
 pub const MAX_PATHS: usize = 64;
@@ -69,6 +70,43 @@ impl HubSession {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What a successor continues from.
+    #[must_use]
+    pub fn checkpoint(&self) -> HubPaths {
+        let path = |(id, path): (&u16, &Path)| (*id, path.local_index, path.peer_index);
+        HubPaths {
+            open: self.paths.iter().map(path).collect(),
+            next_id: self.next_path,
+        }
+    }
+
+    /// The session of a checkpoint, without a control connection.
+    ///
+    /// # Errors
+    /// There are more paths than a session has, an id twice, or one that is still to come.
+    pub fn restore(saved: &HubPaths) -> Result<Self, BadCheckpoint> {
+        let path = |(id, local_index, peer_index): &(u16, u32, u32)| {
+            let path = Path {
+                local_index: *local_index,
+                peer_index: *peer_index,
+            };
+            (*id, path)
+        };
+        let paths: BTreeMap<u16, Path> = saved.open.iter().map(path).collect();
+        let is_possible = paths.len() == saved.open.len()
+            && paths.len() <= MAX_PATHS
+            && saved.next_id <= u32::from(u16::MAX) + 1
+            && paths.keys().all(|id| u32::from(*id) < saved.next_id);
+        if !is_possible {
+            return Err(BadCheckpoint::Impossible);
+        }
+        Ok(Self {
+            paths,
+            next_path: saved.next_id,
+            ..Self::default()
+        })
     }
 
     /// The number of open paths.

@@ -384,11 +384,50 @@ fn a_hub_opens_a_bounded_number_of_paths() {
     );
 }
 
+#[test]
+fn a_network_that_moves_goes_on_with_a_path_that_shows_nothing_of_the_old_one() {
+    let mut client = with_path();
+    let network = NetworkId(1);
+    assert!(
+        !client.handle_network_moved(network),
+        "there is no other path yet"
+    );
+    client.prepare_move(11);
+    client.prepare_move(12);
+    let announced = Message::PathOpen {
+        path: 1,
+        receive_index: 11,
+    };
+    assert_eq!(sent(&mut client), [announced], "one is enough");
+    assert!(!client.handle_network_moved(network), "the hub has not answered");
+    let opened = Message::PathOpened {
+        path: 1,
+        receive_index: 21,
+    };
+    client.handle_message(&opened).unwrap();
+    assert_eq!(done(&mut client), [], "no network has it");
+    assert!(client.handle_network_moved(network));
+    let open = ClientAction::OpenPath {
+        network,
+        path: 1,
+        local_index: 11,
+        peer_index: 21,
+    };
+    assert_eq!(
+        done(&mut client),
+        [open, ClientAction::ClosePath { network, path: 0 }]
+    );
+    assert_eq!(sent(&mut client), [Message::PathClose { path: 0 }]);
+    assert!(!client.handle_network_moved(network), "it is used up");
+}
+
 /// One thing that happens to a pair of sides joined by a connection that may break and lose what is on its way.
 #[derive(Clone, Debug)]
 enum Op {
     Add(u32),
     Remove(u32),
+    /// A network has other addresses.
+    Move(u32),
     /// A connection comes up; true: the hub has forgotten the session.
     Connect(bool),
     Break,
@@ -401,6 +440,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (0..4_u32).prop_map(Op::Add),
         3 => (0..4_u32).prop_map(Op::Remove),
+        3 => (0..4_u32).prop_map(Op::Move),
         2 => prop::bool::weighted(0.2).prop_map(Op::Connect),
         1 => Just(Op::Break),
         6 => (0..4_usize).prop_map(Op::Deliver),
@@ -452,6 +492,15 @@ impl Pair {
             Op::Remove(network) => {
                 self.present.remove(&network);
                 self.client.handle_network_removed(NetworkId(network));
+            }
+            Op::Move(network) => {
+                let network = NetworkId(network);
+                let before = self.client.path(network);
+                if self.client.handle_network_moved(network) {
+                    assert!(before.is_some() && self.client.path(network) != before);
+                }
+                let index = counter(&mut self.next_index);
+                self.client.prepare_move(index);
             }
             Op::Connect(forgotten) => self.connect(forgotten),
             Op::Break => self.disconnect(),
@@ -562,6 +611,10 @@ proptest! {
         while !pair.to_hub.is_empty() || !pair.to_client.is_empty() {
             pair.deliver();
         }
+        // The hub may know one more: the spare.
+        let more = pair.hub_paths.len() - pair.client_paths.len();
+        prop_assert!(more <= 1);
+        pair.hub_paths.retain(|path, _| pair.client_paths.contains_key(path));
         prop_assert_eq!(&pair.client_paths, &pair.hub_paths);
         prop_assert_eq!(pair.client_paths.len(), pair.present.len());
         for network in &pair.present {
@@ -588,5 +641,42 @@ proptest! {
             let _ = hub.handle_message(&message, || index);
         }
         prop_assert!(hub.paths() <= MAX_PATHS);
+    }
+}
+
+#[test]
+fn a_hubs_session_continues_from_a_checkpoint() {
+    let mut hub = HubSession::new();
+    let open = |path, receive_index| Message::PathOpen { path, receive_index };
+    for (path, index) in [(0, 5), (3, 6)] {
+        hub.handle_message(&open(path, index), || index + 100).unwrap();
+    }
+    hub.handle_message(&Message::PathClose { path: 0 }, || 0).unwrap();
+    let saved = hub.checkpoint();
+    let mut hub = HubSession::restore(&saved).unwrap();
+    assert_eq!(hub.checkpoint(), saved);
+    // An open path is announced again, and keeps its index; an id that was used before is not used again.
+    hub.handle_message(&open(3, 6), || 999).unwrap();
+    let answer = Message::PathOpened {
+        path: 3,
+        receive_index: 106,
+    };
+    assert_eq!(hub.poll_transmit(), Some(answer));
+    assert!(hub.poll_action().is_none());
+    assert_eq!(hub.paths(), 1);
+}
+
+#[test]
+fn a_damaged_checkpoint_of_paths_is_refused() {
+    use crate::checkpoint::{BadCheckpoint, HubPaths};
+    let many: Vec<_> = (0..=MAX_PATHS as u16).map(|id| (id, 0, 0)).collect();
+    for (open, next_id) in [
+        (vec![(4, 1, 1)], 4),
+        (vec![(4, 1, 1), (4, 2, 2)], 5),
+        (vec![], 65_537),
+        (many, 65_536),
+    ] {
+        let restored = HubSession::restore(&HubPaths { open, next_id });
+        assert_eq!(restored.err(), Some(BadCheckpoint::Impossible));
     }
 }

@@ -358,6 +358,54 @@ impl World {
         world
     }
 
+    /// Ends the process of one end and starts its successor from a checkpoint, both at this moment. What was queued is lost.
+    pub fn restart(&mut self, at: usize) {
+        let mut held = Vec::new();
+        let end = &mut self.ends[at];
+        let now = self.now + end.clock;
+        end.ingress.drain(now, &mut held);
+        self.deliver(at, &held);
+        let end = &mut self.ends[at];
+        let saved = (end.egress.checkpoint(), end.ingress.checkpoint());
+        let text = serde_json::to_string(&saved).expect("it can be written");
+        let (sending, receiving) = serde_json::from_str(&text).expect("it can be read");
+        for buffer in end.egress.close() {
+            end.give_back(buffer);
+        }
+        end.ingress = Ingress::restore(&receiving, now).expect("a sound checkpoint");
+        end.egress = Egress::restore(&sending, 77, now).expect("a sound checkpoint");
+        for saved in &sending.paths {
+            let probing = [Probing::Eager, Probing::OnHearing][at];
+            let config = path::Config {
+                id: PathId(saved.id),
+                probing,
+                cap: None,
+                mtu: self.widths[usize::from(saved.id)] as u16,
+                overhead: OVERHEAD,
+            };
+            let restored = end.egress.restore_path(config, saved, true, now);
+            restored.expect("a sound checkpoint");
+        }
+    }
+
+    /// Closes a path at both ends: its network is gone, and what is on its way there with it.
+    pub fn close(&mut self, path: u16) {
+        let state = Some(hawser_netem::State::Down);
+        self.change(
+            usize::from(path),
+            None,
+            &Change {
+                state,
+                ..Change::default()
+            },
+        );
+        for end in &mut self.ends {
+            let now = self.now + end.clock;
+            end.egress.close_path(PathId(path), now);
+            end.ingress.close_path(PathId(path));
+        }
+    }
+
     pub fn schedule(&mut self, scheduler: &str) {
         for end in &mut self.ends {
             for class in Class::ALL {

@@ -29,7 +29,7 @@ use crate::network::{Context, LinkId, Node};
 use crate::packet::{Address, Body, Ecn, Packet};
 use crate::tcp::QUIC_HEADER;
 
-/// Packets kept for repair: what the daemon's thousand buffers of up to 64 KB hold when they are half full.
+/// Packets kept for repair: as many as the daemon keeps for a session (`hawser-node/src/dataplane/sessions.rs`).
 const KEPT_PACKETS: usize = 16_384;
 
 /// The node: index 0 is the client's end, 1 the hub's.

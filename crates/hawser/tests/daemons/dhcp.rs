@@ -36,7 +36,7 @@ fn serve(world: &World) -> Option<Server> {
             .is_ok()
     };
     if !is_there("dnsmasq") || !(is_there("udhcpc") || is_there("dhcpcd")) {
-        eprintln!("not tested: needs dnsmasq and udhcpc (scripts/needs test installs them)");
+        hawser_testing::skip("no dnsmasq or no udhcpc (scripts/needs test installs them)");
         return None;
     }
     Some(Server(command.spawn().unwrap()))

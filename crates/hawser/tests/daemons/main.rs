@@ -5,7 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod dhcp;
+mod isolation;
+mod kill_switch;
 mod mixed;
+mod outside;
+mod revocation;
 mod transfer;
 mod world;
 
@@ -301,8 +305,7 @@ fn ipv6_outside_carries_both_families_inside() {
 
 #[test]
 fn idle_clients_are_counted_and_nothing_of_them_stays() {
-    if !hawser_linux::process::is_root() {
-        eprintln!("not tested: needs root");
+    if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
         return;
     }
     let place = tempfile::tempdir().unwrap();

@@ -77,7 +77,7 @@ fn serve(server: &Namespace, port: u16) {
 }
 
 /// For which the client forwards.
-fn add_machine_behind(world: &World) -> Namespace {
+pub(crate) fn add_machine_behind(world: &World) -> Namespace {
     let behind = Namespace::new().unwrap();
     let client = world.namespace("c");
     let address = behind.path();

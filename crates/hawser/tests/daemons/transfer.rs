@@ -21,6 +21,8 @@ const SERVER: &str = "203.0.113.2:9000";
 
 pub(crate) struct Transfer {
     received: Arc<AtomicU64>,
+    /// The longest time without data so far. Units: microseconds.
+    longest_gap: Arc<AtomicU64>,
     sending: JoinHandle<u64>,
     receiving: JoinHandle<u64>,
 }
@@ -30,14 +32,16 @@ impl Transfer {
         let received = Arc::new(AtomicU64::new(0));
         let listener = server.run(|| TcpListener::bind(SERVER)).unwrap();
         let sending = std::thread::spawn(move || send(listener.accept().unwrap().0));
-        let (namespace, count) = (client.clone(), Arc::clone(&received));
+        let longest_gap = Arc::new(AtomicU64::new(0));
+        let (namespace, count, gap) = (client.clone(), Arc::clone(&received), Arc::clone(&longest_gap));
         let receiving = std::thread::spawn(move || {
             let server: SocketAddr = SERVER.parse().unwrap();
             let stream = namespace.run(|| TcpStream::connect_timeout(&server, PATIENCE));
-            receive(stream.unwrap(), &count)
+            receive(stream.unwrap(), &count, &gap)
         });
         Self {
             received,
+            longest_gap,
             sending,
             receiving,
         }
@@ -45,6 +49,12 @@ impl Transfer {
 
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
+    }
+
+    /// The longest time without data since the last call.
+    #[allow(dead_code, reason = "not every program that shares this looks")]
+    pub(crate) fn take_longest_gap(&self) -> Duration {
+        Duration::from_micros(self.longest_gap.swap(0, Ordering::Relaxed))
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -80,12 +90,19 @@ fn send(mut stream: TcpStream) -> u64 {
     hash.finish()
 }
 
-fn receive(mut stream: TcpStream, count: &AtomicU64) -> u64 {
+fn receive(mut stream: TcpStream, count: &AtomicU64, longest_gap: &AtomicU64) -> u64 {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut hash = std::hash::DefaultHasher::new();
     let mut buffer = vec![0; CHUNK];
+    let mut before = std::time::Instant::now();
     loop {
-        match stream.read(&mut buffer).unwrap() {
+        let len = stream.read(&mut buffer).unwrap();
+        let now = std::time::Instant::now();
+        let gap = now
+            .duration_since(std::mem::replace(&mut before, now))
+            .as_micros() as u64;
+        longest_gap.fetch_max(gap, Ordering::Relaxed);
+        match len {
             0 => return hash.finish(),
             len => {
                 hash.write(&buffer[..len]);

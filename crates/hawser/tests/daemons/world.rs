@@ -15,8 +15,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(name: &str) -> Option<Self> {
-        if !hawser_linux::process::is_root() {
-            eprintln!("not tested: needs root");
+        if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
             return None;
         }
         let id = format!("hwt-{name}-{}", std::process::id());
@@ -129,6 +128,27 @@ impl World {
         self.open("s")
     }
 
+    /// A namespace for another client, with a cable of its own to the hub.
+    pub(crate) fn add_client(&self, side: &str, net: u8) -> Namespace {
+        let (client, hub) = (self.namespace(side), self.namespace("h"));
+        run("ip", &["netns", "add", &client]);
+        let cable = format!("cable-{side}");
+        run(
+            "ip",
+            &[
+                "link", "add", &cable, "netns", &client, "type", "veth", "peer", "name", &cable, "netns",
+                &hub,
+            ],
+        );
+        self.ip(&client, "link set lo up");
+        for (namespace, last) in [(&client, 2), (&hub, 1)] {
+            self.ip(namespace, &format!("addr add 10.0.{net}.{last}/24 dev {cable}"));
+            self.ip(namespace, &format!("link set {cable} up"));
+        }
+        self.ip(&client, &format!("route add default via 10.0.{net}.1"));
+        self.open(side)
+    }
+
     /// The namespace of a side, for threads of the test.
     pub(crate) fn open(&self, side: &str) -> Namespace {
         Namespace::open(Path::new("/run/netns").join(self.namespace(side))).unwrap()
@@ -233,7 +253,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for side in ["c", "h", "s"] {
+        for side in ["c", "d", "h", "s"] {
             // A failed test may leave a daemon that has gone into the background.
             let inside = Command::new("ip")
                 .args(["netns", "pids", &self.namespace(side)])
@@ -256,7 +276,7 @@ impl Drop for World {
 }
 
 /// A daemon that does not outlive the test.
-pub(crate) struct Daemon(Child);
+pub(crate) struct Daemon(pub(crate) Child);
 
 impl Daemon {
     /// Its process id; `ip netns exec` has become the daemon.

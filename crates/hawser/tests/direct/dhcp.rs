@@ -30,10 +30,7 @@ fn is_installed(program: &str) -> bool {
         .stdout(Stdio::null())
         .status();
     let is_there = found.is_ok_and(|found| found.success());
-    if !is_there {
-        eprintln!("skipped: no {program} here (scripts/needs test installs it)");
-    }
-    is_there
+    hawser_testing::require(is_there, format!("no {program} (scripts/needs test installs it)"))
 }
 
 /// A DHCP server behind a cable, with ten addresses of the same subnet.

@@ -130,7 +130,7 @@ fn programs_choose_by_socket_option_and_by_hawser_run() {
     world.write_config("[networks.net1]\ncost = 5\n");
     let _daemon = world.up();
     if world.ask(&["status"])["socket_option"] != true {
-        eprintln!("skipped: no rights to load programs into the kernel");
+        hawser_testing::skip("no right to load eBPF programs");
         return;
     }
     let by = |option, name: &str| -> std::io::Result<usize> {
@@ -312,7 +312,7 @@ fn a_control_group_has_a_rule_of_its_own_from_its_first_second_on() {
     );
     let output = world.script(&inside);
     if output.status.code() == Some(77) {
-        eprintln!("skipped: no control groups here");
+        hawser_testing::skip("no control groups");
         return;
     }
     let seen = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -19,7 +19,7 @@ fn world() -> Option<World> {
     let mut limits = world.server.command("ip");
     limits.args(["mptcp", "limits", "set", "subflow", "8"]);
     if !limits.status().expect("ip runs").success() {
-        eprintln!("skipped: no MPTCP here");
+        hawser_testing::skip("no MPTCP");
         return None;
     }
     serve(&world.server);

@@ -16,7 +16,7 @@ const CONFIG: &str =
 fn start_switch(world: &World) -> Option<[Daemon; 2]> {
     let has = |program| Command::new(program).arg("--version").output().is_ok();
     if !Path::new(SCHEMA).exists() || !["ovs-vswitchd", "ethtool"].into_iter().all(has) {
-        eprintln!("skipped: no Open vSwitch or no ethtool here");
+        hawser_testing::skip("no Open vSwitch or no ethtool");
         return None;
     }
     let dir = world.switch_dir();
@@ -214,4 +214,51 @@ fn a_switch_that_does_not_run_is_said_in_one_line() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{said}");
     assert!(said.contains("sees neither programs nor names"), "{said}");
+}
+
+#[test]
+fn a_bridge_that_somebody_else_has_made_is_left_alone() {
+    let Some(world) = World::new() else { return };
+    let Some(_switch) = start_switch(&world) else {
+        return;
+    };
+    world.write_config(CONFIG);
+    let vsctl = |arguments: &[&str]| {
+        let mut command = world.client.command("ovs-vsctl");
+        command.args(arguments).env("OVS_RUNDIR", world.switch_dir());
+        let output = command.output().expect("ovs-vsctl runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    vsctl(&[
+        "add-br",
+        "hawser0",
+        "--",
+        "set",
+        "bridge",
+        "hawser0",
+        "datapath_type=netdev",
+        "other-config:whose=theirs",
+    ]);
+    let is_theirs = || vsctl(&["get", "bridge", "hawser0", "other-config:whose"]).contains("theirs");
+    let dir = world.dir.path().to_str().expect("a path");
+    let mut up = world.hawser(&["up", "--direct", "--dir", dir]);
+    let output = up
+        .env("OVS_RUNDIR", world.switch_dir())
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("the bridge hawser0 of Open vSwitch is not Hawser's") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(is_theirs());
+    // As when it was made after a crash, in the place of Hawser's.
+    std::fs::write(
+        world.run_dir().join("undo.json"),
+        "{\"kind\":\"bridge\",\"name\":\"hawser0\"}\n",
+    )
+    .expect("written");
+    world.down();
+    assert!(is_theirs());
 }

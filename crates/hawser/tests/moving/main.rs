@@ -216,6 +216,58 @@ fn datagrams_move_and_their_server_sees_the_same_sender() {
     }
 }
 
+/// Nothing comes over a dead network, so that the flow is this machine's was proven before.
+#[test]
+fn datagrams_go_on_when_their_network_dies() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let socket = world
+        .lab
+        .client
+        .run(|| UdpSocket::bind(("0.0.0.0", 0)))
+        .expect("a socket");
+    socket.connect((SERVER, PORT)).expect("connected");
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("set");
+    let ask = |text: &str| {
+        let mut buffer = [0; 100];
+        socket.send(text.as_bytes()).ok()?;
+        let len = socket.recv(&mut buffer).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..len]).into_owned())
+    };
+    let first = ask("0").expect("an answer").replace(" 0", "");
+    // Long enough to be noticed as a flow that stays.
+    for number in 1..30 {
+        let answer = ask(&number.to_string());
+        assert_eq!(answer.as_deref(), Some(format!("{first} {number}").as_str()));
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    let from = world.network_of("udp ");
+    silence(&world, &from, true);
+    let (start, mut number) = (Instant::now(), 100);
+    let answer = loop {
+        number += 1;
+        let answer = ask(&number.to_string()).filter(|answer| answer.ends_with(&number.to_string()));
+        if let Some(answer) = answer.filter(|_| start.elapsed() > Duration::from_millis(300)) {
+            break answer;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(15),
+            "no answer\n{}",
+            world.logs()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    eprintln!("answered again after {:?}", start.elapsed());
+    assert_eq!(
+        answer,
+        format!("{first} {number}"),
+        "the server sees the same sender"
+    );
+    assert_eq!(world.network_of("udp "), other(&from));
+}
+
 #[test]
 fn a_download_goes_through_a_waypoint_and_back() {
     let Some(world) = World::new() else { return };
@@ -256,6 +308,56 @@ fn a_download_goes_through_a_waypoint_and_back() {
     eprintln!("{before:.3e} bit/s before, {after:.3e} after");
     check_moves("moves through a waypoint and back", took, gaps);
     assert!(after > 0.8 * before, "{before} {after}");
+}
+
+#[test]
+fn a_waypoint_is_for_who_is_named_and_ends_with_the_enrolment() {
+    let Some(world) = World::new() else { return };
+    let _daemons = world.up();
+    let _hub = world.start_hub_with("");
+    world.wait_for_links(4);
+    let download = Download::start(&world.lab.client);
+    std::thread::sleep(Duration::from_millis(500));
+    let at = world.network_of(FLOW);
+    let through = || {
+        let output = world.run("client", &["move", FLOW, "--to", &at, "--through", "hub"]);
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
+    };
+    let (is_moved, said) = through();
+    assert!(!is_moved && said.contains("it does not do that"), "{said}");
+    world.configure_hub("waypoint = [\"laptop\"]\n");
+    assert!(world.run("hub", &["reload"]).status.success());
+    let (is_moved, said) = through();
+    assert!(is_moved, "{said}\n{}", world.logs());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(world.ask("hub", &["status"])["waypoint"]["relays"] == 1);
+    let passed = || received(&world.lab.hub, "eth0");
+    let before = passed();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(passed() > before + 100_000, "it is elsewhere\n{}", world.logs());
+    assert_eq!(download.trouble(), None);
+
+    let start = Instant::now();
+    world.keep("hub", &["hub", "revoke", "laptop"]);
+    world.wait_until("its ways are gone", || {
+        let rules = world
+            .lab
+            .hub
+            .command("nft")
+            .args(["list", "table", "inet", "hawser_relay"])
+            .output();
+        !String::from_utf8_lossy(&rules.expect("nft runs").stdout).contains("dport set")
+    });
+    let took = start.elapsed();
+    assert!(took <= Duration::from_secs(1), "{took:?} after it was revoked");
+    eprintln!("revoked, to no way through the hub: {took:?}");
+    // Openings that the mover makes meanwhile are answered by nobody.
+    let (is_moved, said) = through();
+    assert!(!is_moved, "{said}");
 }
 
 #[test]

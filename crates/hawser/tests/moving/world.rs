@@ -50,7 +50,7 @@ impl World {
         let lab = match world::World::build(&scenario.expect("a scenario"), &Via::Peer) {
             Ok(lab) => lab,
             Err(error) => {
-                eprintln!("skipped: no namespaces here ({error:#})");
+                hawser_testing::skip(format!("no namespaces: {error:#}"));
                 return None;
             }
         };
@@ -201,12 +201,26 @@ impl World {
         Duration::from_secs_f64(answer["flows"][0]["took_ms"].as_f64().expect("a time") / 1e3)
     }
 
-    /// A hub that the client has joined as a peer.
+    /// A hub that the client has joined as a peer, and may use as a waypoint.
     pub(crate) fn start_hub(&self) -> Daemon {
+        self.start_hub_with("waypoint = [\"laptop\"]\n")
+    }
+
+    /// The same, with this at the end of its configuration.
+    pub(crate) fn start_hub_with(&self, more: &str) -> Daemon {
         self.keep("hub", &["hub", "init", "--endpoint", "198.51.100.2:443"]);
+        self.configure_hub(more);
         let invitation = self.keep("hub", &["hub", "invite", "laptop"]);
         self.keep("client", &["peer", "join", invitation.trim(), "--name", "hub"]);
         self.start("hub", &["hub", "run"])
+    }
+
+    /// Puts this at the end of the hub's configuration.
+    pub(crate) fn configure_hub(&self, more: &str) {
+        let file = self.dir.path().join("hub/hub.toml");
+        let text = std::fs::read_to_string(&file).expect("there is a hub");
+        let text = text.split("# test\n").next().expect("some text");
+        std::fs::write(file, format!("{text}# test\n{more}")).expect("written");
     }
 
     pub(crate) fn ip(&self, place: &str, arguments: &str) {

@@ -1,15 +1,18 @@
 //! The flows that end here and that other hosts move.
 //!
 //! A guest says which flow it will move and which opening is on its way. The flow must be one that the kernel tracks, with an address from which the guest itself
-//! speaks to us, and the guest must know how far it is. A guest can only order routes whose opening has come in, so it can send a flow
-//! nowhere but to where it is itself.
+//! speaks to us, and the guest must show that it is its own: of TCP it knows how far it is, of UDP it has repeated what came over the flow's route
+//! ([`hawser_proto::migration::proof`]). A guest can only order routes whose opening has come in, so it can send a flow nowhere but to where it is itself.
+//!
+//! Bounds: connections are listed at most every 100 ms; a guest that is wrong too often is not listened to for a while.
+
+mod claims;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use hawser_linux::conntrack::{self, Connection};
+use hawser_linux::conntrack::Connection;
 use hawser_linux::direct::moving::Moved;
-use hawser_linux::direct::{MARK, MARK_MASK};
 use hawser_linux::tap::device_name;
 use hawser_proto::migration::opening::{accept, confirm};
 use hawser_proto::migration::{Follower, Order, Route};
@@ -17,18 +20,27 @@ use hawser_units::{Duration, Instant};
 use hawser_wire::inner::protocol;
 use hawser_wire::opening::{Opening, Step};
 use hawser_wire::peer::{Expect, PeerMessage, Unexpected};
-use tokio::sync::mpsc;
 
 use super::tracked::{Numbers, Tracked, is_same};
 use super::{Out, ends};
-use crate::control::peer::{GuestEvent, GuestNews};
+use crate::control::budget::Budget;
+use crate::control::peer::{GuestEvent, GuestNews, Outbox};
 use crate::identity::KeyHash;
+use claims::Claim;
+
+/// What surrounds the flows.
+pub(super) struct Around<'a> {
+    pub(super) numbers: &'a Numbers,
+    /// The device of a network.
+    pub(super) device: &'a dyn Fn(u8) -> String,
+    pub(super) now: Instant,
+}
 
 struct Guest {
     key: KeyHash,
     name: String,
     seen: SocketAddr,
-    outbox: mpsc::UnboundedSender<PeerMessage>,
+    outbox: Outbox,
 }
 
 struct Flow {
@@ -73,10 +85,16 @@ pub(super) struct Followers {
     flows: BTreeMap<(KeyHash, u32), Flow>,
     expecting: BTreeMap<u32, Expecting>,
     early: VecDeque<Early>,
+    claims: BTreeMap<(KeyHash, u32), Claim>,
+    /// How often each guest may still be wrong.
+    patience: BTreeMap<KeyHash, Budget>,
+    /// The kernel's connections, and until when they are as good as listed anew.
+    listed: Option<(Instant, Vec<Connection>)>,
 }
 
 impl Followers {
-    pub(super) fn on_news(&mut self, news: GuestNews, numbers: &Numbers, now: Instant, out: &mut Out) {
+    pub(super) fn on_news(&mut self, news: GuestNews, around: &Around<'_>, out: &mut Out) {
+        let now = around.now;
         match news.what {
             GuestEvent::Up {
                 key,
@@ -100,11 +118,12 @@ impl Followers {
                     self.left.push(Left { key, seen, until });
                 }
             }
-            GuestEvent::Message(message) => self.on_message(news.id, &message, numbers, now, out),
+            GuestEvent::Message(message) => self.on_message(news.id, &message, around, out),
         }
     }
 
-    fn on_message(&mut self, id: u64, message: &PeerMessage, numbers: &Numbers, now: Instant, out: &mut Out) {
+    fn on_message(&mut self, id: u64, message: &PeerMessage, around: &Around<'_>, out: &mut Out) {
+        let (numbers, now) = (around.numbers, around.now);
         let Some(guest) = self.guests.get(&id) else { return };
         let (key, outbox) = (guest.key, guest.outbox.clone());
         match *message {
@@ -155,7 +174,25 @@ impl Followers {
                     out.reply(&outbox, message);
                 }
             }
-            PeerMessage::Forget { flow } => drop(self.flows.remove(&(key, flow))),
+            PeerMessage::Claim { flow, near, far } => {
+                if let Err(reason) = self.on_claim((key, flow), near, far, around, out) {
+                    tracing::debug!(flow, %reason, "a claim is refused");
+                    out.reply(&outbox, PeerMessage::Unproven { flow, reason });
+                } else if self.flows.contains_key(&(key, flow)) {
+                    out.reply(&outbox, PeerMessage::Proven { flow });
+                }
+            }
+            PeerMessage::Proof { flow, secret } => {
+                let verdict = match self.on_proof((key, flow), secret, now) {
+                    Ok(()) => PeerMessage::Proven { flow },
+                    Err(reason) => PeerMessage::Unproven { flow, reason },
+                };
+                out.reply(&outbox, verdict);
+            }
+            PeerMessage::Forget { flow } => {
+                self.flows.remove(&(key, flow));
+                self.claims.remove(&(key, flow));
+            }
             PeerMessage::Relay { nonce, .. } => {
                 let reason = Unexpected::NotHere;
                 out.reply(&outbox, PeerMessage::Unexpected { nonce, reason });
@@ -167,6 +204,8 @@ impl Followers {
             | PeerMessage::Unexpected { .. }
             | PeerMessage::Answer { .. }
             | PeerMessage::Relayed { .. }
+            | PeerMessage::Proven { .. }
+            | PeerMessage::Unproven { .. }
             | PeerMessage::Unrelay { .. } => tracing::debug!("a message out of place"),
         }
     }
@@ -182,27 +221,13 @@ impl Followers {
             return Ok(());
         }
         if !self.flows.contains_key(&(key, expect.flow)) {
-            let own = self.flows.keys().filter(|(guest, _)| *guest == key).count();
-            if own >= MOST_FLOWS {
-                return Err(Unexpected::Busy);
-            }
-            let tracked = self
-                .find(key, expect, numbers, now)
-                .ok_or(Unexpected::UnknownFlow)?;
-            let guest = self.guests.values().find(|guest| guest.key == key);
-            let flow = Flow {
-                machine: Follower::new(tracked.first),
-                tracked,
-                believed: Route {
-                    near: expect.far,
-                    far: expect.near,
-                },
-                guest: guest.map_or_else(String::new, |guest| guest.name.clone()),
-                opened: VecDeque::new(),
-                confirm: None,
-                moved: 0,
+            self.has_room(key)?;
+            let tracked = self.find(key, expect, numbers, now)?;
+            let believed = Route {
+                near: expect.far,
+                far: expect.near,
             };
-            self.flows.insert((key, expect.flow), flow);
+            self.follow((key, expect.flow), tracked, believed);
         }
         self.expecting.retain(|_, expecting| expecting.until > now);
         if self.expecting.len() >= MOST_OPENINGS {
@@ -218,14 +243,44 @@ impl Followers {
         Ok(())
     }
 
-    /// The one flow that a guest can mean.
-    fn find(&self, key: KeyHash, expect: &Expect, numbers: &Numbers, now: Instant) -> Option<Tracked> {
+    fn has_room(&self, key: KeyHash) -> Result<(), Unexpected> {
+        let own = self.flows.range((key, 0)..=(key, u32::MAX)).count();
+        if own < MOST_FLOWS {
+            Ok(())
+        } else {
+            Err(Unexpected::Busy)
+        }
+    }
+
+    fn follow(&mut self, id: (KeyHash, u32), tracked: Tracked, believed: Route) {
+        let guest = self.guests.values().find(|guest| guest.key == id.0);
+        let flow = Flow {
+            machine: Follower::new(tracked.first),
+            tracked,
+            believed,
+            guest: guest.map_or_else(String::new, |guest| guest.name.clone()),
+            opened: VecDeque::new(),
+            confirm: None,
+            moved: 0,
+        };
+        self.flows.insert(id, flow);
+    }
+
+    /// The one TCP flow that a guest can mean.
+    fn find(
+        &mut self,
+        key: KeyHash,
+        expect: &Expect,
+        numbers: &Numbers,
+        now: Instant,
+    ) -> Result<Tracked, Unexpected> {
+        if expect.protocol != protocol::TCP || expect.numbers.is_none() {
+            return Err(Unexpected::UnknownFlow);
+        }
+        self.is_patient(key)?;
         let seen = self.speaks_from(key, now);
-        let connections = conntrack::list(MARK, MARK_MASK)
-            .inspect_err(|error| tracing::warn!(%error, "cannot read the kernel's connections"))
-            .ok()?;
-        let possible = candidates(&connections, &seen, expect);
-        choose(possible, expect, |tracked| numbers.of(&[tracked.first]))
+        let possible = candidates(self.connections(now), &seen, protocol::TCP, expect.far);
+        choose(possible, expect, |tracked| numbers.of(&[tracked.first])).ok_or_else(|| self.was_wrong(key))
     }
 
     /// The addresses from which a guest speaks, or spoke until a moment ago.
@@ -407,37 +462,32 @@ impl Flow {
 }
 
 /// Flows that end where the guest says, with an address from which it speaks.
-fn candidates(connections: &[Connection], seen: &BTreeSet<IpAddr>, expect: &Expect) -> Vec<Tracked> {
+fn candidates(
+    connections: &[Connection],
+    seen: &BTreeSet<IpAddr>,
+    protocol: u8,
+    far: SocketAddr,
+) -> Vec<Tracked> {
     let all = connections.iter().filter_map(Tracked::of);
     all.filter(|tracked| {
-        tracked.protocol == expect.protocol
-            && tracked.first.near == expect.far
-            && seen.contains(&tracked.first.far.ip())
+        tracked.protocol == protocol && tracked.first.near == far && seen.contains(&tracked.first.far.ip())
     })
     .collect()
 }
 
-/// Who takes part in a TCP connection knows how far it is; of what nobody has looked at lately, and of UDP, the port must do: translators keep it where they can.
+/// The one TCP connection that is as far as the guest says, as only who takes part in it knows. Where nobody here has looked lately, nobody is believed.
 fn choose(
     possible: Vec<Tracked>,
     expect: &Expect,
     numbers: impl Fn(&Tracked) -> Option<(u32, u32)>,
 ) -> Option<Tracked> {
-    let has_port = |tracked: &Tracked| tracked.first.far.port() == expect.near.port();
-    let mut sure = Vec::new();
-    let mut likely = Vec::new();
-    for tracked in possible {
-        let both = numbers(&tracked).zip(expect.numbers);
-        let both = both.filter(|_| expect.protocol == protocol::TCP);
-        match both.map(|(ours, theirs)| is_same(ours, theirs)) {
-            Some(true) => sure.push(tracked),
-            None if has_port(&tracked) => likely.push(tracked),
-            Some(false) | None => {}
-        }
-    }
-    let mut list = if sure.is_empty() { likely } else { sure };
+    let is_it = |tracked: &Tracked| {
+        let both = numbers(tracked).zip(expect.numbers);
+        both.is_some_and(|(ours, theirs)| is_same(ours, theirs))
+    };
+    let mut list: Vec<_> = possible.into_iter().filter(is_it).collect();
     if list.len() > 1 {
-        list.retain(has_port);
+        list.retain(|tracked| tracked.first.far.port() == expect.near.port());
     }
     match list.as_slice() {
         [only] => Some(only.clone()),
@@ -459,116 +509,4 @@ const ABSENCE: Duration = Duration::from_secs(10);
 const EARLY: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tracked(port: u16) -> Tracked {
-        let route = Route {
-            near: "203.0.113.2:80".parse().unwrap(),
-            far: SocketAddr::from(([192, 0, 2, 1], port)),
-        };
-        Tracked {
-            protocol: protocol::TCP,
-            inside: route,
-            first: route,
-            zone: Some(2),
-            network: 2,
-            reason: 7,
-        }
-    }
-
-    fn expect(port: u16, numbers: Option<(u32, u32)>) -> Expect {
-        Expect {
-            flow: 1,
-            nonce: 2,
-            protocol: protocol::TCP,
-            near: SocketAddr::from(([10, 0, 0, 2], port)),
-            far: "203.0.113.2:80".parse().unwrap(),
-            numbers,
-        }
-    }
-
-    #[test]
-    fn a_flow_is_known_by_how_far_it_is_whatever_its_port_has_become() {
-        let far = |tracked: &Tracked| match tracked.first.far.port() {
-            5_001 => Some((100, 7_000)),
-            _ => Some((900_000_000, 7)),
-        };
-        let both = vec![tracked(4_000), tracked(5_001)];
-        let chosen = choose(both.clone(), &expect(4_000, Some((7_100, 90))), far);
-        assert_eq!(chosen, Some(tracked(5_001)));
-        assert_eq!(
-            choose(both.clone(), &expect(4_000, Some((1 << 30, 1 << 31))), far),
-            None
-        );
-    }
-
-    #[test]
-    fn the_port_does_where_nobody_has_looked_and_nothing_where_two_could_be_meant() {
-        let both = vec![tracked(4_000), tracked(5_001)];
-        let chosen = choose(both.clone(), &expect(4_000, Some((1, 1))), |_| None);
-        assert_eq!(chosen, Some(tracked(4_000)));
-        assert_eq!(choose(both, &expect(6_000, None), |_| None), None);
-        let same = |_: &Tracked| Some((100, 100));
-        let twins = vec![tracked(1), tracked(2)];
-        assert_eq!(choose(twins, &expect(3, Some((100, 100))), same), None);
-    }
-
-    #[test]
-    fn a_guest_that_has_just_lost_an_address_still_speaks_from_it_and_nobody_else_does() {
-        let (mut followers, mut numbers) = (Followers::default(), Numbers::default());
-        numbers.watch(BTreeSet::new());
-        let (lost, kept): (SocketAddr, SocketAddr) =
-            ("192.0.2.1:7".parse().unwrap(), "198.51.100.1:7".parse().unwrap());
-        let (guest, stranger) = (KeyHash([1; 32]), KeyHash([2; 32]));
-        let mut tell = |id, what, at| {
-            let news = GuestNews { id, what };
-            followers.on_news(news, &numbers, Instant::from_nanos(at), &mut Out::default());
-        };
-        let up = |key, seen| GuestEvent::Up {
-            key,
-            name: String::new(),
-            seen,
-            outbox: mpsc::unbounded_channel().0,
-        };
-        tell(1, up(guest, lost), 0);
-        tell(2, up(guest, kept), 0);
-        tell(3, up(stranger, kept), 0);
-        tell(1, GuestEvent::Down, 1_000);
-        let until = Instant::from_nanos(1_000) + ABSENCE;
-        let both = BTreeSet::from([lost.ip(), kept.ip()]);
-        let soon = until - Duration::from_nanos(1);
-        assert_eq!(followers.speaks_from(guest, soon), both);
-        assert_eq!(followers.speaks_from(guest, until), BTreeSet::from([kept.ip()]));
-        assert_eq!(followers.speaks_from(stranger, soon), BTreeSet::from([kept.ip()]));
-    }
-
-    #[test]
-    fn an_order_for_a_route_that_was_never_opened_changes_nothing() {
-        let mut flow = Flow {
-            machine: Follower::new(tracked(4_000).first),
-            tracked: tracked(4_000),
-            believed: tracked(3_999).first,
-            guest: String::new(),
-            opened: VecDeque::new(),
-            confirm: None,
-            moved: 0,
-        };
-        let victim = Route {
-            near: "203.0.113.2:4443".parse().unwrap(),
-            far: "198.51.100.9:53".parse().unwrap(),
-        };
-        let order = Order {
-            generation: 1,
-            is_switch: true,
-            route: victim,
-            keep: flow.believed,
-        };
-        let now = Instant::from_nanos(0);
-        assert_eq!(flow.on_order(&order, now, &mut Out::default()), None);
-        assert_eq!(flow.machine.route(), flow.tracked.first);
-        flow.opened.push_back(victim);
-        assert!(flow.on_order(&order, now, &mut Out::default()).is_some());
-        assert_eq!((flow.machine.route(), flow.moved), (victim, 1));
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,7 +14,7 @@ use hawser_wire::peer::{PeerHello, PeerMessage, VERSION};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::control::peer::{converse, dial};
+use crate::control::peer::{Outbox, converse, dial};
 use crate::control::tls;
 use crate::identity::Identity;
 use crate::peers::{self, Peer};
@@ -39,7 +40,7 @@ pub(super) struct Up {
     pub(super) remote: SocketAddr,
     /// All addresses that the peer's name has.
     pub(super) addresses: Vec<IpAddr>,
-    pub(super) outbox: mpsc::UnboundedSender<PeerMessage>,
+    pub(super) outbox: Outbox,
 }
 
 struct Link {
@@ -62,12 +63,14 @@ pub(super) struct Links {
     identity: Option<Identity>,
     peers: Vec<Peer>,
     links: BTreeMap<(String, u8), Link>,
-    tell: mpsc::UnboundedSender<LinkNews>,
+    tell: mpsc::Sender<LinkNews>,
     next: u64,
+    /// Messages that found no room on their way to a peer.
+    dropped: Arc<AtomicU64>,
 }
 
 impl Links {
-    pub(super) fn new(dir: PathBuf, tell: mpsc::UnboundedSender<LinkNews>) -> Self {
+    pub(super) fn new(dir: PathBuf, tell: mpsc::Sender<LinkNews>) -> Self {
         Self {
             dir,
             identity: None,
@@ -75,6 +78,7 @@ impl Links {
             links: BTreeMap::new(),
             tell,
             next: 0,
+            dropped: Arc::default(),
         }
     }
 
@@ -125,7 +129,7 @@ impl Links {
             self.identity = Some(peers::identity(&self.dir)?);
         }
         let identity = self.identity.as_ref().context("there is a key")?;
-        let config = tls::mover_config(identity, peer.key)?;
+        let config = tls::client_config(identity, peer.key)?;
         let serial = self.next;
         self.next += 1;
         let key = (peer.name.clone(), number);
@@ -133,6 +137,7 @@ impl Links {
             peer: peer.name.clone(),
             number,
             serial,
+            dropped: Arc::clone(&self.dropped),
             tell: self.tell.clone(),
         };
         let task = tokio::spawn(stay_connected(peer, network.clone(), config, reporter));
@@ -232,17 +237,23 @@ struct Reporter {
     peer: String,
     number: u8,
     serial: u64,
-    tell: mpsc::UnboundedSender<LinkNews>,
+    dropped: Arc<AtomicU64>,
+    tell: mpsc::Sender<LinkNews>,
 }
 
 impl Reporter {
-    fn tell(&self, what: LinkEvent) {
-        let _ = self.tell.send(LinkNews {
+    /// Waits while more is heard than is taken in: the peer waits with it.
+    async fn tell(&self, what: LinkEvent) {
+        let _ = self.tell.send(self.news(what)).await;
+    }
+
+    fn news(&self, what: LinkEvent) -> LinkNews {
+        LinkNews {
             peer: self.peer.clone(),
             number: self.number,
             serial: self.serial,
             what,
-        });
+        }
     }
 }
 
@@ -252,9 +263,9 @@ async fn stay_connected(peer: Peer, network: Network, config: quinn::ClientConfi
         match connect(&peer, &network, &config, &reporter).await {
             Ok(why) => {
                 pause = FIRST_PAUSE;
-                reporter.tell(LinkEvent::Down(why));
+                reporter.tell(LinkEvent::Down(why)).await;
             }
-            Err(error) => reporter.tell(LinkEvent::Down(format!("{error:#}"))),
+            Err(error) => reporter.tell(LinkEvent::Down(format!("{error:#}"))).await,
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
@@ -290,15 +301,17 @@ async fn connect(
         name_hint: String::new(),
     };
     let dialled = dial(&endpoint, config.clone(), remote, hello).await?;
-    let (outbox, messages) = mpsc::unbounded_channel();
-    reporter.tell(LinkEvent::Up(Up {
-        port: dialled.port,
-        remote,
-        addresses: addresses.iter().map(SocketAddr::ip).collect(),
-        outbox,
-    }));
-    let why = converse(dialled.stream, messages, |message| {
-        reporter.tell(LinkEvent::Message(message))
+    let (outbox, messages) = Outbox::new(Arc::clone(&reporter.dropped));
+    reporter
+        .tell(LinkEvent::Up(Up {
+            port: dialled.port,
+            remote,
+            addresses: addresses.iter().map(SocketAddr::ip).collect(),
+            outbox,
+        }))
+        .await;
+    let why = converse(dialled.stream, messages, &reporter.tell, |message| {
+        Ok(reporter.news(LinkEvent::Message(message)))
     })
     .await;
     dialled.connection.close(0_u8.into(), b"");

@@ -14,7 +14,7 @@ mod tracked;
 mod unasked;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use hawser_linux::tap::{Tap, Tapped, send_packet};
 use hawser_proto::migration::Route;
 use hawser_units::{Duration, Instant};
 use hawser_wire::inner::protocol;
-use hawser_wire::opening::Opening;
+use hawser_wire::opening::{Challenge, Opening};
 use hawser_wire::peer::PeerMessage;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -35,8 +35,9 @@ use tokio::task::JoinHandle;
 
 use super::networks::Networks;
 use super::report::describe;
-use crate::control::peer::{GuestNews, Guests};
+use crate::control::peer::{GuestNews, Guests, Outbox, guest_news};
 use crate::control::tls;
+use crate::enrolment::SharedStore;
 use crate::peers;
 use follower::Followers;
 use links::{LinkNews, Links, Up};
@@ -54,33 +55,41 @@ pub(super) enum Heard {
 /// What to say and send once the rules are set.
 #[derive(Default)]
 struct Out {
-    packets: Vec<(String, Opening)>,
-    messages: Vec<(mpsc::UnboundedSender<PeerMessage>, PeerMessage)>,
+    /// Device, destination, the whole packet.
+    packets: Vec<(String, IpAddr, Vec<u8>)>,
+    messages: Vec<(Outbox, PeerMessage)>,
 }
 
 impl Out {
     fn send(&mut self, device: &str, packet: Opening) {
-        self.packets.push((device.to_owned(), packet));
+        self.push(device, packet.destination.ip(), packet.emit());
+    }
+
+    fn challenge(&mut self, device: &str, challenge: &Challenge) {
+        self.push(device, challenge.destination.ip(), challenge.emit());
+    }
+
+    fn push(&mut self, device: &str, to: IpAddr, packet: Option<Vec<u8>>) {
+        let packet = packet.map(|packet| (device.to_owned(), to, packet));
+        self.packets.extend(packet);
     }
 
     fn say(&mut self, up: &Up, message: PeerMessage) {
         self.messages.push((up.outbox.clone(), message));
     }
 
-    fn reply(&mut self, to: &mpsc::UnboundedSender<PeerMessage>, message: PeerMessage) {
+    fn reply(&mut self, to: &Outbox, message: PeerMessage) {
         self.messages.push((to.clone(), message));
     }
 
     fn flush(&mut self) {
-        for (device, opening) in self.packets.drain(..) {
-            let Some(packet) = opening.emit() else { continue };
-            if let Err(error) = send_packet(Some(&device), opening.destination.ip(), &packet) {
+        for (device, to, packet) in self.packets.drain(..) {
+            if let Err(error) = send_packet(Some(&device), to, &packet) {
                 tracing::debug!(device, %error, "an opening is not sent");
             }
         }
         for (outbox, message) in self.messages.drain(..) {
-            // A connection that is gone has said so by another way.
-            let _ = outbox.send(message);
+            outbox.send(message);
         }
     }
 }
@@ -99,9 +108,9 @@ pub(super) struct Moving {
     followers: Followers,
     numbers: Numbers,
     out: Out,
-    link_news: mpsc::UnboundedReceiver<LinkNews>,
-    guest_news: mpsc::UnboundedReceiver<GuestNews>,
-    guests: mpsc::UnboundedSender<GuestNews>,
+    link_news: mpsc::Receiver<LinkNews>,
+    guest_news: mpsc::Receiver<GuestNews>,
+    guests: mpsc::Sender<GuestNews>,
     tapped: mpsc::Receiver<Tapped>,
     tap: Option<JoinHandle<()>>,
     tell_tapped: mpsc::Sender<Tapped>,
@@ -122,8 +131,8 @@ pub(super) struct Moving {
 
 impl Moving {
     pub(super) fn new(dir: &Path) -> Self {
-        let (tell, link_news) = mpsc::unbounded_channel();
-        let (guests, guest_news) = mpsc::unbounded_channel();
+        let (tell, link_news) = mpsc::channel(NEWS);
+        let (guests, guest_news) = guest_news();
         let (tell_tapped, tapped) = mpsc::channel(TAPPED);
         Self {
             dir: dir.to_owned(),
@@ -167,14 +176,17 @@ impl Moving {
             .with_context(|| format!("cannot listen on UDP port {port} for peers"))?;
         let endpoint = quinn::Endpoint::new(
             tls::hub_endpoint_config(&identity),
-            Some(tls::follower_config(&identity)?),
+            Some(tls::server_config(&identity)?),
             socket,
             Arc::new(quinn::TokioRuntime),
         )?;
-        let guests = Guests::new(peers::guests(&self.dir)?, port, self.guests.clone());
+        let store = SharedStore::new(peers::guests(&self.dir)?);
+        let guests = Guests::new(store, port, self.guests.clone());
         tokio::spawn(guests.serve(endpoint.clone()));
         tracing::info!(port, "peers may move flows that end here");
         self.listening = Some((port, endpoint));
+        // Of a connection whose beginning was missed, nobody knows how far it is until the sample has it.
+        self.keep_tap();
         Ok(())
     }
 
@@ -200,7 +212,13 @@ impl Moving {
         match heard {
             Heard::Tapped(tapped) => self.on_tapped(&tapped, now),
             Heard::Guest(news) => {
-                self.followers.on_news(news, &self.numbers, now, &mut self.out);
+                let device = |number| networks.name(number).to_owned();
+                let around = follower::Around {
+                    numbers: &self.numbers,
+                    device: &device,
+                    now,
+                };
+                self.followers.on_news(news, &around, &mut self.out);
                 self.watch();
             }
             Heard::Link(news) => {
@@ -220,6 +238,12 @@ impl Moving {
     }
 
     fn on_tapped(&mut self, tapped: &Tapped, now: Instant) {
+        if let Some(challenge) = Challenge::parse(tapped.bytes()) {
+            if !tapped.is_outgoing {
+                self.movers.on_challenge(&challenge, now);
+            }
+            return;
+        }
         let Some(packet) = Opening::parse(tapped.bytes()) else {
             self.numbers.note(tapped.bytes(), tapped.is_outgoing, now);
             return;
@@ -275,7 +299,7 @@ impl Moving {
         self.followers.handle_timeout(now);
         if now >= self.next_sweep {
             self.next_sweep = now + SWEEP_EVERY;
-            if (self.movers.len() > 0 || !self.followers.is_empty())
+            if (!self.movers.is_empty() || !self.followers.is_empty())
                 && let Ok(connections) = conntrack::list(MARK, MARK_MASK)
             {
                 let live = connections.iter().filter_map(Tracked::of);
@@ -349,6 +373,7 @@ impl Moving {
     pub(super) fn apply(&mut self, system: &mut System) {
         let mut wanted = Rewriting::default();
         self.movers.rewriting(&mut wanted.flows, &mut wanted.openings);
+        wanted.challenges = self.movers.is_claiming();
         self.followers.rewriting(&mut wanted.flows);
         let port = self.port().map(|port| (protocol::TCP, port));
         wanted.ports.extend(port);
@@ -548,6 +573,8 @@ fn ends(route: Route) -> Ends {
 
 /// Packets that wait while rules are set.
 const TAPPED: usize = 1_024;
+/// What peers say meanwhile.
+const NEWS: usize = 1_024;
 /// Whoever joins a peer waits no longer.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(5);

@@ -3,20 +3,25 @@
 //! Each has a machine that migrates it and, before, an attempt that opens the new route:
 //!
 //! ```text
-//!   (on a network) -- move --> [a way at the waypoint] --> opening --> migrating --> (on another)
-//!         ^                          |                        |            |
-//!         +--------------------------+------- failed ---------+------------+
+//!   (on a network) -- move --> [UDP: proof] --> [a way at the waypoint] --> opening --> migrating --> (on another)
+//!         ^                         |                     |                     |            |
+//!         +-------------------------+---------------------+------- failed ------+------------+
 //! ```
+//!
+//! A UDP flow to a peer is claimed, and proven to be this host's, as soon as it is seen: over a dead network nothing is proven.
+
+mod flow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use hawser_linux::direct::{mark, moving::Moved, reason};
-use hawser_proto::migration::opening::{Opener, Outcome};
-use hawser_proto::migration::{Answer, Event, Mover, Route};
+use hawser_linux::direct::moving::Moved;
+use hawser_proto::migration::opening::Opener;
+use hawser_proto::migration::proof::Claimant;
+use hawser_proto::migration::{Answer, Mover, Route};
 use hawser_units::{Duration, Instant};
-use hawser_wire::opening::Opening;
-use hawser_wire::peer::{Expect, PeerMessage, Unexpected};
+use hawser_wire::opening::{Challenge, Opening};
+use hawser_wire::peer::{PeerMessage, Unexpected};
 
 use super::links::{Links, Up};
 use super::tracked::{Numbers, Tracked};
@@ -71,6 +76,8 @@ struct Attempt {
 }
 
 enum Stage {
+    /// The peer is to believe that the flow is this host's.
+    Proving,
     /// The waypoint is asked for a way.
     Asking {
         tries: u32,
@@ -83,6 +90,10 @@ struct Flow {
     tracked: Tracked,
     peer: String,
     machine: Mover,
+    /// Of UDP: the proof that it is this host's.
+    claim: Option<Claimant>,
+    /// When it may be claimed again, should the peer not believe it.
+    next_claim: Instant,
     /// How the routes lead, but the first.
     ways: Vec<(Route, Way, u32)>,
     attempt: Option<Attempt>,
@@ -141,23 +152,60 @@ impl Movers {
         let nonce = u32::from_be_bytes(random());
         (flow.request, flow.why, flow.started) = (request, why, around.now);
         flow.was_asked_for = request.is_some();
-        let mut attempt = Attempt {
+        let attempt = Attempt {
             way,
             near,
             nonce,
-            stage: Stage::Asking {
-                tries: 0,
-                due: around.now,
-            },
+            stage: Stage::Proving,
         };
-        if attempt.way.through.is_none() {
-            let port = around.link(&peer, attempt.way.network).map(|up| up.port);
-            let port = port.ok_or_else(|| format!("{peer} is not reached"))?;
-            let far = SocketAddr::new(far, port);
-            attempt.stage = flow.opening(&attempt, far, far, around);
+        if around.link(&peer, attempt.way.network).is_none() {
+            return Err(format!("{peer} is not reached"));
+        }
+        if flow.is_proven() == Some(false) {
+            flow.claim = Some(Claimant::new(around.now));
         }
         flow.attempt = Some(attempt);
         Ok(())
+    }
+
+    /// Claims a UDP flow at the peer where it ends, ahead of the time when it is to be moved.
+    pub(super) fn claim(&mut self, tracked: &Tracked, peer: &str, now: Instant) {
+        if tracked.protocol == TCP {
+            return;
+        }
+        let open = self.flows.values().filter(|flow| flow.is_claiming()).count();
+        let id = self.id_of(tracked, peer);
+        let flow = self.flows.get_mut(&id).expect("it is there");
+        let is_wanted = match flow.is_proven() {
+            None => flow.claim.is_none(),
+            Some(is_proven) => !is_proven,
+        };
+        if is_wanted && open < MOST_CLAIMS && now >= flow.next_claim {
+            (flow.claim, flow.next_claim) = (Some(Claimant::new(now)), now + CLAIM_AGAIN);
+        }
+    }
+
+    /// Whether challenges may come in.
+    pub(super) fn is_claiming(&self) -> bool {
+        self.flows.values().any(Flow::is_claiming)
+    }
+
+    /// Takes in a challenge that came over a flow's route.
+    pub(super) fn on_challenge(&mut self, challenge: &Challenge, now: Instant) {
+        let flow = self.flows.get_mut(&challenge.flow).filter(|flow| {
+            let route = flow.tracked.first;
+            (route.far, route.near) == (challenge.source, challenge.destination)
+        });
+        if let Some(claim) = flow.and_then(|flow| flow.claim.as_mut()) {
+            claim.handle_challenge(challenge.secret, now);
+        }
+    }
+
+    fn on_verdict(&mut self, flow: u32, peer: &str, is_proven: bool) {
+        let flow = self.flows.get_mut(&flow).filter(|flow| flow.peer == peer);
+        if let Some(claim) = flow.and_then(|flow| flow.claim.as_mut()) {
+            claim.handle_verdict(is_proven);
+        }
     }
 
     /// A flow as it was when it began, whatever its mark says by now.
@@ -187,6 +235,8 @@ impl Movers {
             tracked: tracked.clone(),
             peer: peer.to_owned(),
             machine: Mover::new(tracked.first, tracked.first.turned()),
+            claim: None,
+            next_claim: Instant::from_nanos(0),
             ways: Vec::new(),
             attempt: None,
             request: None,
@@ -247,6 +297,8 @@ impl Movers {
                     );
                 }
             }
+            PeerMessage::Proven { flow } => self.on_verdict(flow, peer, true),
+            PeerMessage::Unproven { flow, .. } => self.on_verdict(flow, peer, false),
             // Nothing that a mover is told.
             PeerMessage::Hello(_)
             | PeerMessage::Welcome { .. }
@@ -255,6 +307,8 @@ impl Movers {
             | PeerMessage::Order { .. }
             | PeerMessage::Forget { .. }
             | PeerMessage::Relay { .. }
+            | PeerMessage::Claim { .. }
+            | PeerMessage::Proof { .. }
             | PeerMessage::Unrelay { .. } => tracing::debug!(peer, "a message out of place"),
         }
     }
@@ -281,6 +335,8 @@ impl Movers {
             })
         });
         if let Some(flow) = flow {
+            // It has forgotten what was proven, or has started anew.
+            flow.claim = None;
             self.finished
                 .extend(flow.fail(format!("{peer} says: {reason}"), now));
         }
@@ -325,6 +381,7 @@ impl Movers {
     /// Does what is due.
     pub(super) fn handle_timeout(&mut self, around: &Around<'_>, out: &mut Out) {
         for (id, flow) in &mut self.flows {
+            flow.claim_on(*id, around, out);
             flow.attempt_on(*id, around, out, &mut self.finished);
             flow.migrate_on(*id, around, out, &mut self.finished);
         }
@@ -333,10 +390,17 @@ impl Movers {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let due = |flow: &Flow| {
             let attempt = flow.attempt.as_ref().and_then(|attempt| match &attempt.stage {
+                // As soon as that is decided.
+                Stage::Proving if flow.is_proven().is_some() => Some(Instant::from_nanos(0)),
+                Stage::Proving => None,
                 Stage::Asking { due, .. } => Some(*due),
                 Stage::Opening(opener) => opener.poll_timeout(),
             });
-            [attempt, flow.machine.poll_timeout()].into_iter().flatten().min()
+            let claim = flow.claim.as_ref().and_then(Claimant::poll_timeout);
+            [attempt, claim, flow.machine.poll_timeout()]
+                .into_iter()
+                .flatten()
+                .min()
         };
         self.flows.values().filter_map(due).min()
     }
@@ -445,6 +509,10 @@ impl Movers {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.flows.values().filter(|flow| flow.moved > 0).count()
     }
@@ -458,218 +526,10 @@ fn unrelay(way: &Way, nonce: u32, around: &Around<'_>, out: &mut Out) {
     }
 }
 
-impl Flow {
-    fn is_of(&self, tracked: &Tracked) -> bool {
-        (self.tracked.protocol, self.tracked.inside) == (tracked.protocol, tracked.inside)
-    }
-
-    fn is_busy(&self) -> bool {
-        self.attempt.is_some() || self.machine.is_busy()
-    }
-
-    /// How packets go now.
-    fn way(&self) -> Way {
-        self.way_of(self.machine.route())
-    }
-
-    fn way_of(&self, route: Route) -> Way {
-        let known = self.ways.iter().find(|(known, ..)| *known == route);
-        known.map_or(
-            Way {
-                network: self.tracked.network,
-                through: None,
-            },
-            |(_, way, _)| way.clone(),
-        )
-    }
-
-    fn opening(
-        &self,
-        attempt: &Attempt,
-        far: SocketAddr,
-        follower: SocketAddr,
-        around: &Around<'_>,
-    ) -> Stage {
-        let sent = around.numbers.of(&self.machine.accepted()).map(|(sent, _)| sent);
-        let route = Route {
-            near: attempt.near,
-            far,
-        };
-        let sent = sent.filter(|_| self.tracked.protocol == TCP);
-        let protocol = self.tracked.protocol;
-        Stage::Opening(Box::new(Opener::new(
-            protocol,
-            route,
-            follower,
-            attempt.nonce,
-            sent,
-            around.now,
-        )))
-    }
-
-    fn fail(&mut self, why: String, now: Instant) -> Option<Finished> {
-        let attempt = self.attempt.take()?;
-        Some(self.finish(attempt.way, Err(why), now))
-    }
-
-    fn finish(&mut self, way: Way, result: Result<(), String>, now: Instant) -> Finished {
-        Finished {
-            tracked: self.tracked.clone(),
-            way,
-            request: self.request.take(),
-            result,
-            took: now.since(self.started),
-        }
-    }
-
-    fn attempt_on(&mut self, id: u32, around: &Around<'_>, out: &mut Out, finished: &mut Vec<Finished>) {
-        let Some(attempt) = &mut self.attempt else { return };
-        let (way, nonce) = (attempt.way.clone(), attempt.nonce);
-        match &mut attempt.stage {
-            Stage::Asking { tries, due } => {
-                if *due > around.now {
-                    return;
-                }
-                if *tries >= RELAY_TRIES {
-                    let through = way.through.as_deref().unwrap_or_default();
-                    let why = format!("the waypoint {through} does not answer");
-                    finished.extend(self.fail(why, around.now));
-                    return;
-                }
-                (*tries, *due) = (*tries + 1, around.now + RELAY_RETRY);
-                let to = around.link(&self.peer, way.network).map(|up| up.port);
-                let waypoint = way
-                    .through
-                    .as_deref()
-                    .and_then(|through| around.link(through, way.network));
-                if let (Some(port), Some(waypoint)) = (to, waypoint) {
-                    let to = SocketAddr::new(self.tracked.first.far.ip(), port);
-                    let protocol = self.tracked.protocol;
-                    out.say(waypoint, PeerMessage::Relay { nonce, protocol, to });
-                }
-            }
-            Stage::Opening(opener) => {
-                let mut is_asked = false;
-                while let Some(packet) = opener.poll_transmit(around.now) {
-                    is_asked |= packet.step == hawser_wire::opening::Step::Ask;
-                    out.send(around.networks.name(way.network), packet);
-                }
-                let outcome = opener.outcome();
-                let route = opener.route();
-                if is_asked && let Some(up) = around.link(&self.peer, way.network) {
-                    out.say(up, PeerMessage::Expect(self.expect(id, nonce, around)));
-                }
-                match outcome {
-                    None => {}
-                    Some(Outcome::Open(peer)) => {
-                        self.attempt = None;
-                        self.ways.push((route, way, nonce));
-                        let begun = self.machine.migrate(route, peer, around.now);
-                        debug_assert!(begun.is_ok(), "an attempt begins only while the machine is idle");
-                    }
-                    Some(Outcome::NoAnswer) => {
-                        let name = around.networks.name(way.network);
-                        let why = format!(
-                            "{name} lets no opening through (is the peer's port open for TCP and UDP?)"
-                        );
-                        finished.extend(self.fail(why, around.now));
-                    }
-                    Some(Outcome::Unheard) => {
-                        let why = format!("{} does not answer", self.peer);
-                        finished.extend(self.fail(why, around.now));
-                    }
-                }
-            }
-        }
-    }
-
-    fn expect(&self, id: u32, nonce: u32, around: &Around<'_>) -> Expect {
-        Expect {
-            flow: id,
-            nonce,
-            protocol: self.tracked.protocol,
-            near: self.tracked.first.near,
-            far: self.tracked.first.far,
-            numbers: around
-                .numbers
-                .of(&self.machine.accepted())
-                .filter(|_| self.tracked.protocol == TCP),
-        }
-    }
-
-    fn migrate_on(&mut self, id: u32, around: &Around<'_>, out: &mut Out, finished: &mut Vec<Finished>) {
-        self.machine.handle_timeout(around.now);
-        while let Some((order, by)) = self.machine.poll_transmit(around.now) {
-            if let Some(up) = around.link(&self.peer, self.way_of(by).network) {
-                let message = PeerMessage::Order {
-                    flow: id,
-                    generation: order.generation,
-                    is_switch: order.is_switch,
-                    route: ends(order.route),
-                    keep: ends(order.keep),
-                };
-                out.say(up, message);
-            }
-        }
-        while let Some(event) = self.machine.poll_event() {
-            let latest = self
-                .ways
-                .last()
-                .map_or_else(|| self.way(), |(_, way, _)| way.clone());
-            match event {
-                Event::Rerouted => {}
-                Event::Moved => {
-                    self.moved += 1;
-                    finished.push(self.finish(latest, Ok(()), around.now));
-                }
-                Event::Failed => {
-                    let why = format!("{} has not confirmed it", self.peer);
-                    finished.push(self.finish(latest, Err(why), around.now));
-                }
-            }
-        }
-        let accepted = self.machine.accepted();
-        let (kept, over): (Vec<_>, Vec<_>) = self
-            .ways
-            .drain(..)
-            .partition(|(route, ..)| accepted.contains(route));
-        self.ways = kept;
-        for (_, way, nonce) in &over {
-            unrelay(way, *nonce, around, out);
-        }
-    }
-
-    fn nonces(&self) -> Vec<u32> {
-        self.ways.iter().map(|(.., nonce)| *nonce).collect()
-    }
-
-    fn opener(&self) -> Option<(&Opener, u32)> {
-        let attempt = self.attempt.as_ref()?;
-        match &attempt.stage {
-            Stage::Opening(opener) => Some((opener, attempt.nonce)),
-            Stage::Asking { .. } => None,
-        }
-    }
-
-    fn rewriting(&self, accepted: &[Route], openings: Vec<u32>) -> Moved {
-        let route = self.machine.route();
-        let is_first = self.moved == 0 && route == self.tracked.first;
-        Moved {
-            protocol: self.tracked.protocol,
-            inside: ends(self.tracked.inside),
-            first: ends(self.tracked.first),
-            route: ends(route),
-            accepted: accepted.iter().copied().map(ends).collect(),
-            openings,
-            mark: (!is_first).then(|| mark(reason::MOVED, self.way().network)),
-            zone: self.tracked.zone,
-        }
-    }
-}
-
 const TCP: u8 = hawser_wire::inner::protocol::TCP;
 /// Above what Linux gives to programs by itself (32768 to 60999).
 const PORTS: std::ops::RangeInclusive<u16> = 61_000..=65_535;
-/// A waypoint that is there answers within a round trip.
-const RELAY_RETRY: Duration = Duration::from_millis(500);
-const RELAY_TRIES: u32 = 6;
+/// Flows that are claimed at once.
+const MOST_CLAIMS: usize = 64;
+/// Whom a peer does not believe it will hardly believe a moment later.
+const CLAIM_AGAIN: Duration = Duration::from_secs(30);

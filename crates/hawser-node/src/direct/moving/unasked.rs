@@ -137,6 +137,8 @@ impl Moving {
             let Some(peer) = self.links.owner(tracked.first.far.ip()) else {
                 continue;
             };
+            // Once its network is dead, nothing proves it any more.
+            self.movers.claim(&tracked, peer, now);
             let at = self.movers.network_of(&tracked).unwrap_or(tracked.network);
             let numbers = self.movers.numbers_of(&tracked, &self.numbers);
             let known = before.get(&tracked.inside);

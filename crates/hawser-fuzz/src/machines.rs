@@ -1,0 +1,163 @@
+//! State machines that take in what a peer says, and what a damaged file says.
+
+use std::collections::BTreeMap;
+
+use hawser_proto::checkpoint::{Receiving, Sending};
+use hawser_proto::egress::Egress;
+use hawser_proto::ingress::Ingress;
+use hawser_proto::path;
+use hawser_proto::session::{ClientAction, ClientSession, HubAction, HubSession, NetworkId, SessionConfig};
+use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::control::Message;
+
+/// A stream of messages, given to a hub's session and to a client's; between them the client's networks come and go.
+pub(crate) fn session(input: &[u8]) {
+    let mut hub = Hub::default();
+    let mut client = Client::new();
+    let mut rest = input;
+    let mut step = 0;
+    while let Ok(Some((message, taken))) = Message::parse(rest) {
+        rest = &rest[taken..];
+        step += 1;
+        hub.take(&message);
+        client.take(&message, step);
+    }
+}
+
+#[derive(Default)]
+struct Hub {
+    machine: HubSession,
+    drawn: u32,
+    /// The paths that the driver was told to open, with the index of each.
+    open: BTreeMap<u16, u32>,
+    highest: Option<u16>,
+}
+
+impl Hub {
+    fn take(&mut self, message: &Message) {
+        let drawn = &mut self.drawn;
+        let answer = self.machine.handle_message(message, || {
+            *drawn += 1;
+            *drawn
+        });
+        while let Some(action) = self.machine.poll_action() {
+            assert!(answer.is_ok(), "a refused message changes nothing");
+            match action {
+                HubAction::OpenPath {
+                    path, local_index, ..
+                } => {
+                    assert!(
+                        self.highest.is_none_or(|highest| path > highest),
+                        "ids rise: {path}"
+                    );
+                    self.highest = Some(path);
+                    self.open.insert(path, local_index);
+                }
+                HubAction::ClosePath { path } => {
+                    assert!(self.open.remove(&path).is_some(), "it was open: {path}");
+                }
+                HubAction::SetCap { path, .. } => assert!(self.open.contains_key(&path)),
+                HubAction::SetScheduler { .. } | HubAction::Closed(_) => {}
+            }
+        }
+        assert_eq!(self.machine.paths(), self.open.len());
+        assert!(self.open.len() <= hawser_proto::session::MAX_PATHS);
+        let answers = std::iter::from_fn(|| self.machine.poll_transmit()).count();
+        assert!(answers <= 1, "{answers} answers to one message");
+    }
+}
+
+struct Client {
+    machine: ClientSession,
+    drawn: u32,
+    open: BTreeMap<u16, NetworkId>,
+}
+
+impl Client {
+    fn new() -> Self {
+        let mut machine = ClientSession::new(SessionConfig::default());
+        machine.handle_control_up(1, Instant::ZERO, || 1);
+        Self {
+            machine,
+            drawn: 1,
+            open: BTreeMap::new(),
+        }
+    }
+
+    fn take(&mut self, message: &Message, step: u32) {
+        self.drawn += 1;
+        let network = NetworkId(step % 3);
+        if step.is_multiple_of(7) {
+            self.machine.handle_network_removed(network);
+        } else {
+            self.machine.handle_network_added(network, self.drawn);
+        }
+        self.machine
+            .handle_timeout(Instant::ZERO + Duration::from_secs(u64::from(step)));
+        // A violation ends the connection; the next one goes on with the same session.
+        if self.machine.handle_message(message).is_err() {
+            self.machine.handle_control_down();
+            self.machine
+                .handle_control_up(1, Instant::ZERO, || u32::MAX - step);
+        }
+        while let Some(action) = self.machine.poll_action() {
+            match action {
+                ClientAction::OpenPath { network, path, .. } => {
+                    assert!(self.open.insert(path, network).is_none(), "opened twice: {path}");
+                }
+                ClientAction::ClosePath { path, .. } => {
+                    assert!(self.open.remove(&path).is_some(), "it was open: {path}");
+                }
+                ClientAction::End { .. } => self.open.clear(),
+                ClientAction::Start { .. }
+                | ClientAction::Reconnect
+                | ClientAction::Rekey
+                | ClientAction::Renew
+                | ClientAction::Closed(_) => {}
+            }
+        }
+        let mut networks: Vec<_> = self.open.values().collect();
+        networks.sort_unstable();
+        networks.dedup();
+        assert_eq!(networks.len(), self.open.len(), "a network has at most one path");
+        while self.machine.poll_transmit().is_some() {}
+    }
+}
+
+/// A checkpoint of a session, as a file may have it: what is restored can be written and restored again.
+pub(crate) fn checkpoint(input: &[u8]) {
+    let now = Instant::ZERO + Duration::from_secs(1);
+    if let Ok(saved) = serde_json::from_slice::<Receiving>(input)
+        && let Ok(ingress) = Ingress::<u32>::restore(&saved, now)
+    {
+        let again = ingress.checkpoint();
+        let ingress = Ingress::<u32>::restore(&again, now).expect("what was written can be read");
+        assert_eq!(ingress.checkpoint(), again);
+    }
+    let Ok(saved) = serde_json::from_slice::<Sending>(input) else {
+        return;
+    };
+    let Ok(mut egress) = Egress::<u32>::restore(&saved, 1, now) else {
+        return;
+    };
+    for path in &saved.paths {
+        let config = path::Config {
+            id: PathId(path.id),
+            probing: path::Probing::OnHearing,
+            cap: None,
+            mtu: 1500,
+            overhead: 68,
+        };
+        // One that is refused leaves the others as they are.
+        let _ = egress.restore_path(config, path, true, now);
+    }
+    let written = egress.checkpoint();
+    while let Some(transmit) = egress.poll_transmit(now) {
+        let path = written.paths.iter().find(|path| path.id == transmit.path.0);
+        let next = path.map(|path| path.next_packet_number);
+        assert!(
+            next.is_some_and(|next| transmit.counter >= next),
+            "a number is used twice"
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! What a daemon gives up before it hears anybody, so that a fault in what reads strangers' bytes is worth less.
+//!
+//! The user stays root, because interfaces, routes and rules of the machine are its business. Given up are all capabilities but those of [`Duty`], now and for
+//! every program that is started; the right to write files elsewhere than in a few places (Landlock); system calls that a daemon has no use for (seccomp); and
+//! memory that is both written and executed. Programs that are started (`nft`, a DHCP client) have no more.
+//!
+//! What stays: the daemon may read what root may read, and with `CAP_NET_ADMIN` it owns the machine's network. Where the kernel is too old for a part, the others
+//! hold; units of `packaging` say the same once more, and hide files as well.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use caps::{CapSet, Capability, CapsHashSet};
+use landlock::{
+    ABI, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, path_beneath_rules,
+};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use thiserror::Error;
+
+use crate::check;
+
+/// What a daemon does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// A hub.
+    Hub,
+    /// A client of a hub.
+    Client,
+    /// Direct mode.
+    Direct,
+}
+
+/// Why a daemon cannot give something up. It should not go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfineError {
+    /// The kernel refuses a flag of the process.
+    #[error("cannot give up new privileges")]
+    Flag(#[from] io::Error),
+    /// The kernel refuses to change capabilities.
+    #[error("cannot give up capabilities: {0}")]
+    Capabilities(#[from] caps::errors::CapsError),
+    /// The kernel refuses the rules for files.
+    #[error("cannot give up writing files")]
+    Files(#[from] RulesetError),
+    /// The kernel refuses the filter of system calls.
+    #[error("cannot give up system calls: {0}")]
+    Calls(String),
+}
+
+/// Confines this thread and all that it starts: called before there is another.
+///
+/// `places`: the directories that are the daemon's own. They must exist.
+///
+/// # Errors
+/// The kernel refuses what it knows of.
+pub fn confine(duty: Duty, places: &[&Path]) -> Result<(), ConfineError> {
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    keep_capabilities(&capabilities(duty, places))?;
+    write_only_in(places)?;
+    // Kernels before 6.3 do not know it.
+    // SAFETY: no memory is involved.
+    let _ = unsafe { libc::prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) };
+    forbid(duty)
+}
+
+/// What a duty uses.
+fn capabilities(duty: Duty, places: &[&Path]) -> CapsHashSet {
+    use Capability as C;
+    let mut kept = CapsHashSet::from([C::CAP_NET_ADMIN, C::CAP_NET_RAW, C::CAP_NET_BIND_SERVICE]);
+    if duty != Duty::Hub {
+        // dhcpcd gives up root by itself, and has to be ended.
+        kept.extend([C::CAP_SETUID, C::CAP_SETGID, C::CAP_SYS_CHROOT, C::CAP_KILL]);
+    }
+    if duty == Duty::Direct {
+        kept.extend([C::CAP_BPF, C::CAP_PERFMON]);
+    }
+    // `sudo hawser up --dir ~/hawser`: root is not the owner there.
+    let is_foreign = |place: &Path| std::fs::metadata(place).is_ok_and(|found| found.uid() != 0);
+    if places
+        .iter()
+        .any(|place| whole(place).ancestors().any(is_foreign))
+    {
+        kept.insert(C::CAP_DAC_OVERRIDE);
+    }
+    kept
+}
+
+/// With all that leads there.
+fn whole(place: &Path) -> std::path::PathBuf {
+    std::fs::canonicalize(place).unwrap_or_else(|_| place.to_owned())
+}
+
+fn keep_capabilities(kept: &CapsHashSet) -> Result<(), ConfineError> {
+    for capability in caps::all() {
+        if !kept.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
+            caps::drop(None, CapSet::Bounding, capability)?;
+        }
+    }
+    let permitted = caps::read(None, CapSet::Permitted)?;
+    let left: CapsHashSet = permitted.intersection(kept).copied().collect();
+    caps::clear(None, CapSet::Inheritable)?;
+    caps::set(None, CapSet::Effective, &left)?;
+    Ok(caps::set(None, CapSet::Permitted, &left)?)
+}
+
+fn write_only_in(places: &[&Path]) -> Result<(), ConfineError> {
+    let write = AccessFs::from_write(ABI::V3);
+    let known = path_beneath_rules(WRITABLE, write);
+    let status = Ruleset::default()
+        .handle_access(write)?
+        .create()?
+        .add_rules(known)?
+        .add_rules(path_beneath_rules(places, write))?
+        .restrict_self()?;
+    if status.ruleset == RulesetStatus::NotEnforced {
+        tracing::debug!("this kernel has no Landlock: the daemon may write what root may write");
+    }
+    Ok(())
+}
+
+fn forbid(duty: Duty) -> Result<(), ConfineError> {
+    let failed = |error: &dyn std::error::Error| ConfineError::Calls(error.to_string());
+    let mut calls: BTreeMap<i64, Vec<_>> = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    if duty != Duty::Direct {
+        calls.insert(libc::SYS_bpf, Vec::new());
+    }
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let here = std::env::consts::ARCH.try_into();
+    let here = here.map_err(|error: seccompiler::BackendError| failed(&error))?;
+    let filter = SeccompFilter::new(calls, SeccompAction::Allow, refused, here);
+    let program = filter.and_then(BpfProgram::try_from);
+    let program = program.map_err(|error| failed(&error))?;
+    seccompiler::apply_filter(&program).map_err(|error| failed(&error))
+}
+
+/// Beside the daemon's own places: settings of networks, the interface, and what DHCP clients and resolvconf keep.
+const WRITABLE: [&str; 7] = [
+    "/proc/sys/net",
+    "/dev/net/tun",
+    "/dev/null",
+    "/run/resolvconf",
+    "/etc/resolv.conf",
+    "/run/dhcpcd",
+    "/var/lib/dhcpcd",
+];
+
+/// What neither a daemon nor a program of its calls, and what attacks on the kernel begin with.
+const FORBIDDEN: [i64; 34] = [
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_move_mount,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pivot_root,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_quotactl,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setns,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+];
+
+// linux/prctl.h
+const PR_SET_MDWE: libc::c_int = 65;
+const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// For the process that confines itself: where it may write.
+    const PLACE: &str = "HAWSER_TEST_CONFINED_IN";
+
+    /// No test: what the test below starts, because a confined process has no way back.
+    #[test]
+    fn says_what_it_can_do() {
+        let Some(place) = std::env::var_os(PLACE) else {
+            return;
+        };
+        let place = Path::new(&place);
+        let (own, other) = (place.join("own"), place.join("other"));
+        confine(Duty::Client, &[&own]).unwrap();
+        let can = |what: &str, result: io::Result<()>| eprintln!("{what}: {}", result.is_ok());
+        can("write its own", std::fs::write(own.join("file"), "x"));
+        can("write others'", std::fs::write(other.join("file"), "x"));
+        can("remove others'", std::fs::remove_file(other.join("kept")));
+        can("read others'", std::fs::read(other.join("kept")).map(drop));
+        // SAFETY: no memory is involved.
+        can(
+            "leave its network",
+            check(unsafe { libc::unshare(libc::CLONE_NEWNET) }),
+        );
+        let device = std::fs::File::options().write(true).open("/dev/kmsg");
+        can("write to devices", device.map(drop));
+        let socket = socket2::Socket::new(socket2::Domain::PACKET, socket2::Type::RAW, None);
+        can("open a packet socket", socket.map(drop));
+        let started = Command::new("sh")
+            .args(["-c", "grep CapBnd /proc/self/status >&2"])
+            .status();
+        can("start a program", started.map(drop));
+    }
+
+    #[test]
+    fn a_confined_process_can_do_its_work_and_little_else() {
+        if !hawser_testing::require(crate::process::is_root(), "needs root") {
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        for name in ["own", "other"] {
+            std::fs::create_dir(place.path().join(name)).unwrap();
+        }
+        std::fs::write(place.path().join("other/kept"), "x").unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "confine::tests::says_what_it_can_do", "--nocapture"]);
+        let output = command.env(PLACE, place.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        for (what, can) in [
+            ("write its own", true),
+            ("write others'", false),
+            ("remove others'", false),
+            ("read others'", true),
+            ("leave its network", false),
+            ("write to devices", false),
+            ("open a packet socket", true),
+            ("start a program", true),
+        ] {
+            assert!(said.contains(&format!("{what}: {can}")), "{what}: {said}");
+        }
+        // Of the client: bits 5 to 7, 10, 12, 13 and 18 of linux/capability.h.
+        assert!(said.contains("CapBnd:\t00000000000434e0"), "{said}");
+    }
+}

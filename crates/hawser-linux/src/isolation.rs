@@ -1,0 +1,304 @@
+//! What a hub's clients reach, and who reaches them: the nftables rules between the hub's inner interface and everything else.
+//!
+//! ```text
+//!   client --> public addresses                      accepted
+//!          --> private and special ones              dropped, but for the networks that are named and port 53 of the hub's resolvers
+//!          --> another client                        dropped unless clients reach each other
+//!          --> the hub itself                        dropped, but for services that are named, a ping of its inner address and its resolvers
+//!   anybody --> client                               answers alone, and what comes from networks that are named
+//!           --> the hub's inner address              dropped unless it comes from a client or the hub itself
+//! ```
+//!
+//! The chains look at packets of the inner interface (and at its addresses) only, and stand beside the operator's own: what either drops is dropped.
+//!
+//! Limitations: who has a public address in the hub's own segment is public. That one client does not send with another's address is the data plane's business.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The name of the table.
+pub const ISOLATION_TABLE: &str = "hawser_isolation";
+
+/// A network: address and prefix length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Net {
+    /// Its first address.
+    pub address: IpAddr,
+    /// Its prefix length, bits.
+    pub prefix: u8,
+}
+
+impl Net {
+    /// The network of that address and prefix length.
+    #[must_use]
+    pub fn new(address: impl Into<IpAddr>, prefix: u8) -> Self {
+        Self {
+            address: address.into(),
+            prefix,
+        }
+    }
+
+    /// Whether the address lies in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(net), IpAddr::V4(address)) => {
+                let differ = net.to_bits() ^ address.to_bits();
+                differ.checked_shr(32 - u32::from(self.prefix)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(net), IpAddr::V6(address)) => {
+                let differ = net.to_bits() ^ address.to_bits();
+                differ.checked_shr(128 - u32::from(self.prefix)).unwrap_or(0) == 0
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+/// Something on the hub itself that clients may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Everything.
+    All,
+    /// A TCP port.
+    Tcp(u16),
+    /// A UDP port.
+    Udp(u16),
+}
+
+/// What is allowed between a hub's clients and others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Isolation {
+    /// The hub's inner interface.
+    pub interface: String,
+    /// The networks of inner addresses.
+    pub pools: Vec<Net>,
+    /// The hub's own inner addresses.
+    pub own: Vec<IpAddr>,
+    /// What the hub names as resolvers: port 53 is reached there, wherever they are.
+    pub resolvers: Vec<IpAddr>,
+    /// Whether clients reach each other.
+    pub clients: bool,
+    /// What they reach of the hub.
+    pub services: Vec<Service>,
+    /// Private networks that they reach.
+    pub networks: Vec<Net>,
+    /// Networks whose hosts may begin connections to clients.
+    pub from: Vec<Net>,
+}
+
+impl Isolation {
+    /// What stands between the braces of the table.
+    #[must_use]
+    pub fn body(&self) -> String {
+        let interface = &self.interface;
+        let mut text = format!(
+            "chain input {{
+  type filter hook input priority filter; policy accept;
+  iifname \"{interface}\" goto clients_to_hub
+"
+        );
+        for own in &self.own {
+            let _ = writeln!(text, "  iifname != \"lo\" {} daddr {own} drop", family(*own));
+        }
+        text += "}\nchain clients_to_hub {\n  ct state established,related accept\n";
+        for own in &self.own {
+            let ping = if own.is_ipv6() { "icmpv6" } else { "icmp" };
+            let _ = writeln!(
+                text,
+                "  {} daddr {own} {ping} type echo-request accept",
+                family(*own)
+            );
+        }
+        text += &self.resolver_rules();
+        for service in &self.services {
+            let _ = match service {
+                Service::All => writeln!(text, "  accept"),
+                Service::Tcp(port) => writeln!(text, "  tcp dport {port} accept"),
+                Service::Udp(port) => writeln!(text, "  udp dport {port} accept"),
+            };
+        }
+        let each_other = if self.clients { "accept" } else { "drop" };
+        let _ = write!(
+            text,
+            "  drop
+}}
+chain forward {{
+  type filter hook forward priority filter; policy accept;
+  iifname \"{interface}\" goto from_clients
+  oifname \"{interface}\" goto to_clients
+}}
+chain from_clients {{
+  oifname \"{interface}\" {each_other}
+  ct state established,related accept
+{}{}  ip daddr {{ {} }} drop
+  ip6 daddr {{ {} }} drop
+  accept
+}}
+chain to_clients {{
+  ct state established,related accept
+{}  drop
+}}",
+            rules("daddr", &self.networks),
+            self.resolver_rules(),
+            PRIVATE4.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
+            PRIVATE6.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
+            rules("saddr", &self.from),
+        );
+        text
+    }
+
+    /// Whether something that a client asked for may go to that address outside: neither to this hub's clients nor to a private network that is not named.
+    #[must_use]
+    pub fn allows(&self, to: IpAddr) -> bool {
+        let to = to.to_canonical();
+        let is_in = |nets: &[Net]| nets.iter().any(|net| net.contains(to));
+        !is_in(&self.pools) && (is_in(&self.networks) || !is_private(to))
+    }
+
+    fn resolver_rules(&self) -> String {
+        let rule = |resolver: &IpAddr| {
+            let family = family(*resolver);
+            format!("  {family} daddr {resolver} meta l4proto {{ tcp, udp }} th dport 53 accept\n")
+        };
+        self.resolvers.iter().map(rule).collect()
+    }
+}
+
+/// Whether an address is for a network of its own, or for no host at all.
+#[must_use]
+pub fn is_private(address: IpAddr) -> bool {
+    let nets4 = PRIVATE4.iter().map(|(net, prefix)| Net::new(*net, *prefix));
+    let nets6 = PRIVATE6.iter().map(|(net, prefix)| Net::new(*net, *prefix));
+    nets4.chain(nets6).any(|net| net.contains(address))
+}
+
+/// One rule each: networks may overlap.
+fn rules(which: &str, nets: &[Net]) -> String {
+    let rule = |net: &Net| {
+        let Net { address, prefix } = net;
+        format!("  {} {which} {address}/{prefix} accept\n", family(*address))
+    };
+    nets.iter().map(rule).collect()
+}
+
+fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv6() { "ip6" } else { "ip" }
+}
+
+/// Addresses that are not public (RFC 6890, RFC 1918, RFC 6598), among them the metadata services of clouds (169.254.169.254, 100.100.100.200), and one that looks
+/// public: 168.63.129.16 of Azure.
+const PRIVATE4: [(Ipv4Addr, u8); 12] = [
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(168, 63, 129, 16), 32),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(224, 0, 0, 0), 4),
+    (Ipv4Addr::new(240, 0, 0, 0), 4),
+];
+
+/// The same of IPv6 (RFC 6890, RFC 4193, with the metadata service fd00:ec2::254), and what leads to IPv4 addresses by translation (RFC 6052, RFC 8215) or in tunnels
+/// (RFC 3056, RFC 4380): where that ends is not known here.
+const PRIVATE6: [(Ipv6Addr, u8); 10] = [
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 96),
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96),
+    (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96),
+    (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
+    (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7),
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
+    (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10),
+    (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Net {
+        let (address, prefix) = text.split_once('/').unwrap();
+        Net::new(address.parse::<IpAddr>().unwrap(), prefix.parse().unwrap())
+    }
+
+    fn isolation() -> Isolation {
+        Isolation {
+            interface: "hawserhub0".to_owned(),
+            pools: vec![net("100.96.0.0/16"), net("fd00:1::/64")],
+            own: vec!["100.96.0.1".parse().unwrap(), "fd00:1::1".parse().unwrap()],
+            resolvers: vec!["9.9.9.9".parse().unwrap(), "fd00:1::1".parse().unwrap()],
+            clients: false,
+            services: vec![],
+            networks: vec![],
+            from: vec![],
+        }
+    }
+
+    #[test]
+    fn nft_takes_every_table() {
+        crate::direct::tests::nft_takes(ISOLATION_TABLE, &isolation().body());
+        let everything = Isolation {
+            clients: true,
+            services: vec![Service::All, Service::Tcp(22), Service::Udp(123)],
+            networks: ["10.0.0.0/8", "10.1.0.0/16", "0.0.0.0/0", "fd00::/8", "::/0"]
+                .map(net)
+                .to_vec(),
+            from: ["10.0.0.0/8", "fd00::/8"].map(net).to_vec(),
+            ..isolation()
+        };
+        crate::direct::tests::nft_takes(ISOLATION_TABLE, &everything.body());
+    }
+
+    #[test]
+    fn private_networks_and_clients_are_out_of_reach_unless_named() {
+        let isolation = Isolation {
+            networks: vec![net("10.20.0.0/16"), net("100.64.0.0/10"), net("fd00::/8")],
+            ..isolation()
+        };
+        let allows = |text: &str| isolation.allows(text.parse().unwrap());
+        for yes in [
+            "203.0.113.2",
+            "10.20.255.1",
+            "100.65.0.1",
+            "2001:db8::1",
+            "fd99::1",
+        ] {
+            assert!(allows(yes), "{yes}");
+        }
+        for no in [
+            "10.21.0.1",
+            "100.96.3.4",
+            "127.0.0.1",
+            "169.254.169.254",
+            "168.63.129.16",
+            "192.168.1.1",
+            "255.255.255.255",
+            "224.0.0.1",
+            "::",
+            "::1",
+            "::ffff:10.21.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:7f00:1::",
+            "fe80::1",
+            "fd00:1::7",
+            "ff02::1",
+        ] {
+            assert!(!allows(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn a_network_knows_its_addresses() {
+        assert!(net("0.0.0.0/0").contains("255.0.0.1".parse().unwrap()));
+        assert!(net("::/0").contains("ff::".parse().unwrap()));
+        assert!(!net("::/0").contains("1.2.3.4".parse().unwrap()));
+        assert!(net("10.0.0.7/32").contains("10.0.0.7".parse().unwrap()));
+        assert!(!net("10.0.0.7/32").contains("10.0.0.6".parse().unwrap()));
+    }
+}

@@ -1,0 +1,142 @@
+use super::*;
+
+fn rule() -> Entry {
+    Entry::Rule {
+        rule: Rule::Near,
+        ipv6: true,
+    }
+}
+
+fn sysctl() -> Entry {
+    Entry::Sysctl {
+        key: "net/x".into(),
+        old: "0".into(),
+        new: "1".into(),
+    }
+}
+
+fn bridge() -> Entry {
+    Entry::Bridge { name: "b".into() }
+}
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("undo.json");
+    (directory, path)
+}
+
+#[test]
+fn survives_a_crash_and_ends_empty() {
+    let (_directory, path) = place();
+    let mut journal = Journal::open(&path).unwrap();
+    journal.enter(rule()).unwrap();
+    journal.enter(sysctl()).unwrap();
+    journal.enter(rule()).unwrap();
+    drop(journal);
+    let mut journal = Journal::open(&path).unwrap();
+    assert_eq!(journal.entries(), [rule(), sysctl()]);
+    journal.strike(&sysctl()).unwrap();
+    journal.strike(&rule()).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_first_format_is_read() {
+    let (_directory, path) = place();
+    let first = r#"[
+  { "kind": "rule", "rule": "near", "ipv6": true },
+  { "kind": "sysctl", "key": "net/x", "old": "0", "new": "1" }
+]"#;
+    fs::write(&path, first).unwrap();
+    let mut journal = Journal::open(&path).unwrap();
+    assert_eq!(journal.entries(), [rule(), sysctl()]);
+    journal.enter(bridge()).unwrap();
+    let journal = Journal::open(&path).unwrap();
+    assert_eq!(journal.entries(), [rule(), sysctl(), bridge()]);
+}
+
+#[test]
+fn what_this_version_does_not_know_stays() {
+    let (_directory, path) = place();
+    let strange = [
+        r#"{"kind":"rule","rule":"near","ipv6":true,"more":"of a newer version"}"#,
+        r#"{"kind":"satellite","number":7}"#,
+        r#"{"kind":"sysc"#,
+    ];
+    let text = format!(
+        "{{\"journal\":9,\"boot\":null}}\n{}\n{{\"kind\":\"bridge\",\"name\":\"b\"}}\n{}\n{}",
+        strange[0], strange[1], strange[2]
+    );
+    fs::write(&path, text).unwrap();
+    let mut journal = Journal::open(&path).unwrap();
+    assert_eq!(journal.entries(), [bridge()]);
+    assert_eq!(journal.unknown(), 3);
+    journal.enter(sysctl()).unwrap();
+    journal.strike(&bridge()).unwrap();
+    journal.strike(&sysctl()).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let kept: Vec<_> = text.lines().skip(1).collect();
+    assert_eq!(kept, strange);
+}
+
+#[test]
+fn bytes_that_are_no_text_stay_too() {
+    let (_directory, path) = place();
+    fs::write(&path, b"\xff\xfe[{\n\0").unwrap();
+    let mut journal = Journal::open(&path).unwrap();
+    assert_eq!(journal.unknown(), 2);
+    journal.enter(rule()).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes.windows(4).any(|found| found == b"\xff\xfe[{"));
+}
+
+/// Wherever the file ends: the lines before are read, and nothing that was on the disk is forgotten.
+#[test]
+fn of_a_torn_file_every_whole_line_is_read() {
+    let (_directory, path) = place();
+    let all = [rule(), sysctl(), bridge()];
+    let mut journal = Journal::open(&path).unwrap();
+    for entry in &all {
+        journal.enter(entry.clone()).unwrap();
+    }
+    let whole = fs::read(&path).unwrap();
+    for length in 0..=whole.len() {
+        fs::write(&path, &whole[..length]).unwrap();
+        let journal = Journal::open(&path).unwrap();
+        let ends = whole[..length].iter().filter(|byte| **byte == b'\n').count();
+        assert!(
+            journal.entries().len() >= ends.saturating_sub(1),
+            "cut at {length}"
+        );
+        assert!(all.starts_with(journal.entries()), "cut at {length}");
+        assert!(journal.unknown() <= 1, "cut at {length}");
+    }
+}
+
+#[test]
+fn processes_of_another_boot_are_forgotten() {
+    let (_directory, path) = place();
+    let process = Entry::Process {
+        process: Process::of(std::process::id()).unwrap(),
+    };
+    let mut journal = Journal::open_in(&path, Some("one".into())).unwrap();
+    for entry in [rule(), process, bridge()] {
+        journal.enter(entry).unwrap();
+    }
+    let same = Journal::open_in(&path, Some("one".into())).unwrap();
+    assert_eq!(same.entries().len(), 3);
+    let other = Journal::open_in(&path, Some("two".into())).unwrap();
+    assert_eq!(other.entries(), [rule(), bridge()]);
+}
+
+#[test]
+fn a_refused_entry_is_not_entered_and_what_was_there_stays() {
+    let (directory, path) = place();
+    let mut journal = Journal::open(&path).unwrap();
+    journal.enter(rule()).unwrap();
+    // Nothing can be written beside it.
+    fs::create_dir(directory.path().join("undo.new")).unwrap();
+    assert!(journal.enter(sysctl()).is_err());
+    assert_eq!(journal.entries(), [rule()]);
+    assert_eq!(Journal::open(&path).unwrap().entries(), [rule()]);
+}

@@ -1,0 +1,122 @@
+//! What the control side is told, through a queue with a bound.
+//!
+//! While the queue is full, what is to be told waits here, of each path and session the newest only: what the control side hears last is how things are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hawser_units::PathId;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::{Event, PathState, SessionId};
+
+/// Events that may wait for the control side: all paths of a hundred clients fall silent at once.
+pub(super) const EVENTS: usize = 1024;
+
+/// Tells the control side.
+pub(super) struct Events {
+    sender: Sender<Event>,
+    paths: BTreeMap<(SessionId, PathId), PathState>,
+    alive: BTreeMap<SessionId, bool>,
+    rekey: BTreeSet<SessionId>,
+}
+
+impl Events {
+    pub(super) fn new(sender: Sender<Event>) -> Self {
+        Self {
+            sender,
+            paths: BTreeMap::new(),
+            alive: BTreeMap::new(),
+            rekey: BTreeSet::new(),
+        }
+    }
+
+    /// Whether something could not be told: [`Self::retry`] soon.
+    pub(super) fn is_waiting(&self) -> bool {
+        !(self.paths.is_empty() && self.alive.is_empty() && self.rekey.is_empty())
+    }
+
+    /// Tells, now or as soon as there is room.
+    pub(super) fn tell(&mut self, event: Event) {
+        if self.is_waiting() {
+            self.keep(event);
+        } else {
+            self.send(event);
+        }
+    }
+
+    /// Tells what could not be told.
+    pub(super) fn retry(&mut self) {
+        if !self.is_waiting() {
+            return;
+        }
+        let paths = std::mem::take(&mut self.paths).into_iter();
+        let alive = std::mem::take(&mut self.alive).into_iter();
+        let rekey = std::mem::take(&mut self.rekey).into_iter();
+        let paths = paths.map(|((session, path), state)| Event::Path { session, path, state });
+        let alive = alive.map(|(session, alive)| Event::Alive { session, alive });
+        let rekey = rekey.map(|session| Event::RekeyWanted { session });
+        for event in paths.chain(alive).chain(rekey) {
+            self.send(event);
+        }
+    }
+
+    fn send(&mut self, event: Event) {
+        // Nobody to tell: the data plane is about to end.
+        if let Err(TrySendError::Full(event)) = self.sender.try_send(event) {
+            self.keep(event);
+        }
+    }
+
+    fn keep(&mut self, event: Event) {
+        match event {
+            Event::Path { session, path, state } => {
+                self.paths.insert((session, path), state);
+            }
+            Event::Alive { session, alive } => {
+                self.alive.insert(session, alive);
+            }
+            Event::RekeyWanted { session } => {
+                self.rekey.insert(session);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_is_told_when_there_is_room_again() {
+        let (sender, mut heard) = tokio::sync::mpsc::channel(2);
+        let mut events = Events::new(sender);
+        let session = SessionId(1);
+        let path = |n, state| Event::Path {
+            session,
+            path: PathId(n),
+            state,
+        };
+        for n in 0..1_000 {
+            events.tell(path(n % 4, PathState::Suspect));
+            events.tell(path(n % 4, PathState::Active));
+            events.tell(Event::Alive {
+                session,
+                alive: n % 2 == 0,
+            });
+        }
+        events.tell(Event::RekeyWanted { session });
+        assert!(events.paths.len() <= 4 && events.is_waiting());
+        let (mut states, mut alive, mut rekey) = (BTreeMap::new(), None, 0);
+        while events.is_waiting() || !heard.is_empty() {
+            match heard.try_recv() {
+                Ok(Event::Path { path, state, .. }) => drop(states.insert(path, state)),
+                Ok(Event::Alive { alive: now, .. }) => alive = Some(now),
+                Ok(Event::RekeyWanted { .. }) => rekey += 1,
+                Err(_) => events.retry(),
+            }
+        }
+        assert!(states.len() == 4 && states.values().all(|state| *state == PathState::Active));
+        assert_eq!((alive, rekey), (Some(false), 1));
+    }
+}

@@ -1,0 +1,176 @@
+//! From packets in order to the TUN: headers put back, congestion marks carried over, neighbours of a flow joined.
+
+use std::io::IoSlice;
+
+use hawser_linux::tun::Tun;
+use hawser_wire::compression::{COMPRESSED_LEN, Compressed, Form};
+use hawser_wire::inner::{self, Ecn, ecn_at_exit, set_ecn};
+use hawser_wire::offload::{Coalescer, Join};
+
+use super::Receiving;
+use crate::dataplane::store::Packet;
+
+/// Pieces of one vectored write: the kernel takes 1,024.
+const MAX_PIECES: usize = 512;
+
+impl Receiving {
+    /// Writes `out` to the TUN, joining what can be joined, and frees it.
+    pub(super) fn deliver(&mut self) {
+        if self.out.is_empty() {
+            return;
+        }
+        let mut out = std::mem::take(&mut self.out);
+        out.retain(|id| {
+            let leaves = self.restore(*id) && self.may_leave(*id);
+            if !leaves {
+                self.store.free(*id);
+            }
+            leaves
+        });
+        let mut rebuilt = self.rebuilt.iter();
+        let mut writer = Writer {
+            tun: &self.links.tun,
+            coalescer: Coalescer::default(),
+            pieces: Vec::new(),
+        };
+        for id in &out {
+            let bytes = self.store.bytes(*id);
+            let inner = self.store.packet(*id).inner;
+            let packet = match inner.form {
+                Form::Whole | Form::Context => Outgoing {
+                    headers: bytes,
+                    skip: 0,
+                    bytes,
+                },
+                Form::Compressed => {
+                    let headers = rebuilt.next().expect("each was restored").bytes();
+                    Outgoing {
+                        headers,
+                        skip: headers.len(),
+                        bytes: &bytes[COMPRESSED_LEN..],
+                    }
+                }
+            };
+            self.writes += writer.push(packet, inner.checksum_partial, &mut self.dropped.tun);
+        }
+        self.writes += writer.flush(&mut self.dropped.tun);
+        self.rebuilt.clear();
+        for id in out.drain(..) {
+            self.store.free(id);
+        }
+        self.out = out;
+    }
+
+    /// Remembers a context, and puts the headers of a compressed packet behind the other `rebuilt` ones; false if it has none.
+    fn restore(&mut self, id: u32) -> bool {
+        let packet = self.store.packet(id);
+        let (session, inner) = (packet.owner.session, packet.inner);
+        if inner.form == Form::Whole {
+            return true;
+        }
+        let bytes = self.store.bytes(id);
+        let contexts = self
+            .sessions
+            .get_mut(&session)
+            .map(|session| &mut session.contexts);
+        let headers = contexts.and_then(|contexts| {
+            if inner.form == Form::Context {
+                contexts.remember(inner.flow, inner.sequence, bytes, bytes.len());
+                return None;
+            }
+            let (head, payload) = bytes.split_first()?;
+            contexts.rebuild(
+                inner.flow,
+                inner.sequence,
+                Compressed::parse(*head)?,
+                payload.len(),
+            )
+        });
+        let has_headers = inner.form == Form::Context || headers.is_some();
+        self.dropped.no_context += u64::from(!has_headers);
+        self.rebuilt.extend(headers);
+        has_headers
+    }
+
+    /// Carries a congestion mark from the outer to the inner packet; false if the packet must be dropped (RFC 6040).
+    fn may_leave(&mut self, id: u32) -> bool {
+        let Packet { outer_ecn, inner, .. } = *self.store.packet(id);
+        if outer_ecn != Ecn::Ce {
+            return true;
+        }
+        let packet = match self.rebuilt.last_mut().filter(|_| inner.form == Form::Compressed) {
+            Some(headers) => headers.bytes_mut(),
+            None => self.store.bytes_mut(id),
+        };
+        let Some(summary) = inner::parse(packet) else {
+            return true;
+        };
+        match ecn_at_exit(summary.ecn, Ecn::Ce) {
+            Some(ecn) => set_ecn(packet, ecn),
+            None => {
+                self.dropped.not_ect += 1;
+                if inner.form == Form::Compressed {
+                    self.rebuilt.pop();
+                }
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// A packet for the TUN.
+#[derive(Clone, Copy)]
+struct Outgoing<'a> {
+    /// Begins with its headers.
+    headers: &'a [u8],
+    /// How many of them are not in `bytes`.
+    skip: usize,
+    bytes: &'a [u8],
+}
+
+/// Joins packets and writes them to the TUN without copying their payload.
+struct Writer<'a> {
+    tun: &'a Tun,
+    coalescer: Coalescer,
+    pieces: Vec<&'a [u8]>,
+}
+
+impl<'a> Writer<'a> {
+    /// Returns how many writes it took.
+    fn push(&mut self, packet: Outgoing<'a>, partial: bool, refused: &mut u64) -> u64 {
+        let mut writes = 0;
+        if self.pieces.len() >= MAX_PIECES {
+            writes += self.flush(refused);
+        }
+        loop {
+            let len = packet.skip + packet.bytes.len();
+            match self.coalescer.push(packet.headers, len, partial) {
+                Join::Append(at) | Join::Open(at) => {
+                    self.pieces.push(&packet.bytes[at - packet.skip..]);
+                    return writes;
+                }
+                Join::Flush => writes += self.flush(refused),
+            }
+        }
+    }
+
+    fn flush(&mut self, refused: &mut u64) -> u64 {
+        let Some((virtio, headers)) = self.coalescer.finish() else {
+            return 0;
+        };
+        let mut slices = [IoSlice::new(&[]); MAX_PIECES + 2];
+        slices[0] = IoSlice::new(&virtio);
+        slices[1] = IoSlice::new(headers);
+        for (slice, piece) in slices[2..].iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(piece);
+        }
+        let result = self.tun.write(&slices[..self.pieces.len() + 2]);
+        if !matches!(result, Ok(true)) {
+            *refused += self.pieces.len() as u64;
+            tracing::trace!(?result, "TUN refused a packet");
+        }
+        self.pieces.clear();
+        1
+    }
+}

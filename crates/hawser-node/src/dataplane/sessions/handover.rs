@@ -1,0 +1,121 @@
+//! The sending half of what goes to a successor.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hawser_linux::secret::Wiped;
+use hawser_linux::udp::DataSocket;
+use hawser_proto::checkpoint::BadCheckpoint;
+use hawser_proto::egress::Egress;
+use hawser_units::{Instant, PathId};
+
+use super::{KEPT, Session, Sessions};
+use crate::dataplane::checkpoint::{
+    KeyCheckpoint, LaneCheckpoint, ReceivingHalf, SendingHalf, SessionCheckpoint,
+};
+use crate::dataplane::crypto::DataKey;
+use crate::dataplane::egress::Lane;
+use crate::dataplane::{Role, SessionId, snapshot};
+
+impl Sessions {
+    /// Takes all sessions out and joins them with the receiving thread's part: after this nothing is sent any more, or packet
+    /// numbers would be used twice.
+    pub(in crate::dataplane) fn hand_over(
+        &mut self,
+        mut received: BTreeMap<SessionId, ReceivingHalf>,
+    ) -> Vec<SessionCheckpoint> {
+        let names: Vec<_> = self.all.keys().copied().collect();
+        let taken = names.into_iter().filter_map(|name| {
+            let sending = self.all.get(&name)?.checkpoint();
+            self.remove(name);
+            Some(SessionCheckpoint {
+                session: name.0,
+                sending,
+                receiving: received.remove(&name)?,
+            })
+        });
+        taken.collect()
+    }
+
+    /// Goes on with a session of the process before, once it has a socket ([`Self::equip`]).
+    pub(in crate::dataplane) fn restore(
+        &mut self,
+        name: SessionId,
+        inner: &[IpAddr],
+        half: &SendingHalf,
+        at: Instant,
+    ) -> Result<(), BadCheckpoint> {
+        self.add(name, Role::Hub, inner, at);
+        let mut egress = Egress::restore(&half.machine, self.seed, at)?;
+        egress.keep_at_most(KEPT);
+        let mut lanes = BTreeMap::new();
+        for path in &half.machine.paths {
+            let saved = half.lane(path.id).ok_or(BadCheckpoint::Impossible)?;
+            egress.restore_path(saved.config(), path, saved.remote.is_some(), at)?;
+            let lane = Lane {
+                socket: None,
+                remote: saved.remote,
+                local: saved.local,
+                peer_index: saved.peer_index,
+                name: saved.name.clone(),
+                meter: snapshot::Meter::default(),
+            };
+            lanes.insert(PathId(path.id), lane);
+        }
+        let key = |saved: &Option<KeyCheckpoint>| {
+            let saved = saved.as_ref()?;
+            Some((saved.epoch, DataKey::restore(saved)))
+        };
+        self.with(name, |state| {
+            state.egress = egress;
+            state.lanes = lanes;
+            state.key = key(&half.key);
+            state.next_key = key(&half.next_key);
+            state.heard_epoch = half.heard_epoch;
+        });
+        Ok(())
+    }
+
+    /// Gives the restored paths of a hub its one socket. A client's paths have each the socket of their network.
+    pub(in crate::dataplane) fn equip(&mut self, socket: &Arc<DataSocket>) {
+        let names: Vec<_> = self.all.keys().copied().collect();
+        for name in names {
+            self.with(name, |state| {
+                let is_hub = state.role == Role::Hub;
+                let is_restored = |lane: &&mut Lane| is_hub && lane.socket.is_none() && lane.remote.is_some();
+                for lane in state.lanes.values_mut().filter(is_restored) {
+                    lane.socket = Some(Arc::clone(socket));
+                }
+            });
+        }
+    }
+}
+
+impl Session {
+    fn checkpoint(&self) -> SendingHalf {
+        let lanes = self.egress.paths().filter_map(|path| {
+            let lane = self.lanes.get(&path.id)?;
+            Some(LaneCheckpoint {
+                path: path.id.0,
+                name: lane.name.clone(),
+                remote: lane.remote,
+                local: lane.local,
+                peer_index: lane.peer_index,
+                mtu: path.link_mtu(),
+                cap_bps: path.cap().map(|cap| cap.as_bps()),
+            })
+        });
+        let key = |key: &Option<(u8, Wiped<DataKey>)>| {
+            let (epoch, key) = key.as_ref()?;
+            Some(key.checkpoint(*epoch, None))
+        };
+        SendingHalf {
+            key: key(&self.key),
+            next_key: key(&self.next_key),
+            heard_epoch: self.heard_epoch,
+            lanes: lanes.collect(),
+            machine: self.egress.checkpoint(),
+        }
+    }
+}

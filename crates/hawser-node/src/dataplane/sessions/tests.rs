@@ -1,0 +1,308 @@
+//! What sessions do to each other, on virtual time: real queues and buffers, no network.
+
+use std::net::Ipv4Addr;
+
+use hawser_proto::path::{Config, Probing};
+use hawser_units::Duration;
+use hawser_wire::data::Feedback;
+
+use super::*;
+
+/// A hub's sessions, each with an inner address by its number.
+struct Hub {
+    sessions: Sessions,
+    now: Instant,
+    /// Inner bytes sent by session.
+    sent: BTreeMap<SessionId, u64>,
+    /// The newest counter, and UDP payload bytes, by session.
+    counters: BTreeMap<SessionId, (u64, u64)>,
+    events: u64,
+}
+
+const PATH: PathId = PathId(0);
+
+fn address(session: u64) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, (session >> 8) as u8, session as u8)
+}
+
+impl Hub {
+    fn new(sessions: u64) -> Self {
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut hub = Self {
+            sessions: Sessions::new(7, now),
+            now,
+            sent: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            events: 0,
+        };
+        for session in 1..=sessions {
+            let inner = [IpAddr::V4(address(session))];
+            hub.sessions.add(SessionId(session), Role::Hub, &inner, now);
+        }
+        hub
+    }
+
+    /// Lets a session's client be there: it has a path that has answered.
+    fn connect(&mut self, session: u64) {
+        let now = self.now;
+        self.sessions.with(SessionId(session), |state| {
+            let config = Config {
+                id: PATH,
+                probing: Probing::Eager,
+                cap: None,
+                mtu: 1500,
+                overhead: 68,
+            };
+            state.egress.open_path(config, true, now);
+        });
+        self.service(true);
+    }
+
+    /// An IP packet of `len` bytes for a session.
+    fn packet(&mut self, session: u64, port: u16, len: usize) -> Accepted {
+        let packet = &mut self.sessions.reading()[..VIRTIO_LEN + len];
+        packet.fill(0);
+        let packet = &mut packet[VIRTIO_LEN..];
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        packet[9] = inner::protocol::UDP;
+        packet[16..20].copy_from_slice(&address(session).octets());
+        packet[20..22].copy_from_slice(&port.to_be_bytes());
+        packet[22..24].copy_from_slice(&9_u16.to_be_bytes());
+        self.sessions.accept(VIRTIO_LEN + len, self.now)
+    }
+
+    /// Lets sessions send; `answers`: what is sent is reported at once, and probes are answered.
+    fn service(&mut self, answers: bool) {
+        let now = self.now;
+        let (mut replies, mut moved) = (Vec::new(), BTreeSet::new());
+        let Self {
+            sessions,
+            sent,
+            counters,
+            events,
+            ..
+        } = self;
+        sessions.service(
+            || now,
+            |name, _, transmit, _, _| {
+                let (counter, bytes) = counters.entry(name).or_default();
+                match transmit.body {
+                    Body::Packets { run, count, .. } => {
+                        for index in run.next..run.next + count {
+                            *sent.entry(name).or_default() += run.len_of(index) as u64;
+                            *bytes += run.len_of(index) as u64 + 40;
+                        }
+                        *counter = transmit.counter + u64::from(count) - 1;
+                    }
+                    Body::Probe(probe) => {
+                        replies.push((name, probe.token));
+                        *counter = transmit.counter;
+                        *bytes += 48;
+                    }
+                    Body::Report(_) | Body::Reply(_) | Body::Parity { .. } => *counter = transmit.counter,
+                }
+                moved.insert(name);
+            },
+            |_| *events += 1,
+        );
+        if !answers {
+            return;
+        }
+        for (name, token) in replies {
+            sessions.with(name, |session| {
+                session.egress.handle_probe_reply(PATH, token, now)
+            });
+        }
+        for name in moved {
+            let (highest, bytes) = counters[&name];
+            let report = Feedback {
+                path: PATH,
+                highest,
+                packets: highest as u32,
+                bytes,
+                received_us: now.as_micros_wrapping(),
+                ..Feedback::default()
+            };
+            sessions.with(name, |session| session.egress.handle_feedback(PATH, &report, now));
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.service(true);
+    }
+
+    fn of(&self, session: u64) -> &Session {
+        &self.sessions.all[&SessionId(session)]
+    }
+}
+
+/// Bytes that eight clients get in `seconds`, each of them 20 packets of 1,200 bytes a second, while `absent` sends others something every 100 ms.
+fn eight_beside(hub: &mut Hub, seconds: u64, mut absent: impl FnMut(&mut Hub, u64)) -> u64 {
+    for client in 1..=8 {
+        hub.connect(client);
+    }
+    let before: u64 = hub.sent.values().sum();
+    for step in 0..seconds * 10 {
+        absent(hub, step);
+        for client in 1..=8 {
+            hub.packet(client, 1, 1_200);
+            hub.packet(client, 2, 1_200);
+        }
+        hub.wait(Duration::from_millis(100));
+    }
+    hub.sent.values().sum::<u64>() - before
+}
+
+#[test]
+fn absent_clients_take_nothing_from_the_others_for_an_hour() {
+    let alone = eight_beside(&mut Hub::new(8), 10, |_, _| {}) * 360;
+    let mut hub = Hub::new(20);
+    let beside = eight_beside(&mut hub, 3_600, |hub, step| {
+        // One is sent 50 packets a second, eleven others a ping each.
+        for _ in 0..5 {
+            hub.packet(9, 5, 60);
+        }
+        if step % 10 == 0 {
+            (10..=20).for_each(|session| {
+                hub.packet(session, 7, 84);
+            });
+        }
+    });
+    assert!(
+        beside as f64 >= 0.9 * alone as f64,
+        "{beside} of {alone} bytes beside absent clients"
+    );
+    let held = hub.sessions.held();
+    assert!(held < 1 << 20, "{held} bytes are held for absent clients");
+    let waiting = 3_600 * 50 - hub.of(9).egress.counters().expired;
+    assert!(
+        (490..=510).contains(&waiting),
+        "{waiting} packets of 50 a second wait"
+    );
+}
+
+#[test]
+fn a_flood_to_an_absent_client_drops_its_own_oldest_packets() {
+    let mut hub = Hub::new(9);
+    let alone = eight_beside(&mut Hub::new(8), 5, |_, _| {});
+    let beside = eight_beside(&mut hub, 5, |hub, step| {
+        // 100,000 packets a second of many flows.
+        for n in 0..10_000 {
+            hub.packet(9, ((step * 10_000 + n) % 4_000) as u16, 1_400);
+        }
+    });
+    assert!(beside as f64 >= 0.9 * alone as f64, "{beside} of {alone}");
+    let absent = hub.of(9);
+    assert!(
+        absent.held <= QUOTA && absent.held > QUOTA - 4_096,
+        "{}",
+        absent.held
+    );
+    assert!(absent.egress.counters().shed > 100_000);
+    let (oldest, _) = absent.egress.flows().oldest().expect("its queue is full");
+    assert!(
+        hub.now.since(oldest) < Duration::from_secs(1),
+        "the newest are kept"
+    );
+}
+
+#[test]
+fn when_all_buffers_are_in_use_whoever_holds_most_makes_room() {
+    let mut hub = Hub::new(4);
+    // Three absent clients want more than there is; the third has the fewest.
+    for n in 0..40_000 {
+        hub.packet(1, n % 200, 1_400);
+        hub.packet(2, n % 200, 1_400);
+        if n % 10 == 0 {
+            hub.packet(3, n % 200, 1_400);
+        }
+        hub.now += Duration::from_micros(10);
+    }
+    let few = hub.of(3).held;
+    assert_eq!(few, 4_000 * 2_048, "who holds little keeps it");
+    assert!(hub.of(1).egress.counters().shed > 0 && hub.of(2).egress.counters().shed > 0);
+    hub.connect(4);
+    for _ in 0..1_000 {
+        assert_eq!(hub.packet(4, 1, 1_200), Accepted::Queued);
+        hub.wait(Duration::from_millis(1));
+    }
+    assert!(hub.sent[&SessionId(4)] >= 900 * 1_200);
+}
+
+#[test]
+fn an_absent_client_holds_nothing_after_ten_seconds_without_any_traffic() {
+    let mut hub = Hub::new(1);
+    for n in 0..1_000 {
+        hub.packet(1, n, 1_000);
+    }
+    hub.service(false);
+    assert!(hub.sessions.held() > 0);
+    // Nothing but the timers.
+    let begin = hub.now;
+    while hub.sessions.due() != Instant::FAR_FUTURE && hub.now.since(begin) < Duration::from_secs(600) {
+        hub.now = hub.now.max(hub.sessions.due());
+        hub.service(false);
+    }
+    assert_eq!(hub.sessions.held(), 0);
+    assert_eq!(hub.of(1).egress.flows().iter().count(), 0, "flows are forgotten");
+    assert_eq!(hub.sessions.due(), Instant::FAR_FUTURE, "and the session sleeps");
+}
+
+#[test]
+fn a_removed_session_gives_everything_back_and_takes_no_route_of_its_successor() {
+    let mut hub = Hub::new(1);
+    for n in 0..100 {
+        hub.packet(1, n, 1_000);
+    }
+    let inner = [IpAddr::V4(address(1))];
+    hub.sessions.add(SessionId(2), Role::Hub, &inner, hub.now);
+    hub.sessions.remove(SessionId(1));
+    assert_eq!(hub.sessions.held(), 0);
+    assert_eq!(hub.packet(1, 1, 100), Accepted::Queued, "goes to the successor");
+}
+
+#[test]
+fn a_new_key_is_asked_for_once_for_each_key() {
+    let mut rekey = Rekey::default();
+    let path = PathId(3);
+    assert!(!rekey.is_due(path, 1));
+    assert!(!rekey.is_due(path, 1 + REKEY_AFTER));
+    assert!(rekey.is_due(path, 2 + REKEY_AFTER));
+    assert!(!rekey.is_due(path, 3 + REKEY_AFTER), "once");
+    // The counter of the path goes on under the next key.
+    let mut rekey = Rekey::default();
+    for counter in [4, 5, 1_000_000] {
+        assert!(
+            !rekey.is_due(path, REKEY_AFTER + counter),
+            "not for what others protected"
+        );
+        assert!(!rekey.is_due(PathId(4), counter));
+    }
+    assert!(rekey.is_due(path, 2 * REKEY_AFTER + 5));
+}
+
+fn key() -> Wiped<DataKey> {
+    DataKey::new(hawser_wire::control::Cipher::ChaCha20Poly1305, &[9; 44])
+}
+
+#[test]
+fn a_hub_uses_a_key_once_the_client_has_whatever_it_hears_of_first() {
+    let mut hub = Hub::new(2);
+    let epoch = |hub: &Hub, session| hub.of(session).key.as_ref().map(|(epoch, _)| *epoch);
+    for session in [1, 2] {
+        let name = SessionId(session);
+        hub.sessions.with(name, |state| state.install(0, key()));
+        assert_eq!(epoch(&hub, session), Some(0), "the first one at once");
+        hub.sessions.with(name, |state| state.confirm_key(0));
+    }
+    hub.sessions.with(SessionId(1), |state| state.install(1, key()));
+    assert_eq!(epoch(&hub, 1), Some(0));
+    hub.sessions.with(SessionId(1), |state| state.confirm_key(1));
+    assert_eq!(epoch(&hub, 1), Some(1));
+    // The order was slower than the client's first packet.
+    hub.sessions.with(SessionId(2), |state| state.confirm_key(1));
+    hub.sessions.with(SessionId(2), |state| state.install(1, key()));
+    assert_eq!(epoch(&hub, 2), Some(1));
+}

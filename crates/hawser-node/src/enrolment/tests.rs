@@ -1,0 +1,207 @@
+use super::*;
+
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+
+fn pool(prefix: u8) -> Pool {
+    Pool {
+        v4: (Ipv4Addr::new(100, 96, 0, 0), prefix),
+        v6: Some(("fd00::".parse().unwrap(), 64)),
+    }
+}
+
+fn store(prefix: u8) -> (tempfile::TempDir, ClientStore) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ClientStore::open(&dir.path().join("clients"), pool(prefix)).unwrap();
+    (dir, store)
+}
+
+#[test]
+fn a_token_works_once() {
+    let (_dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let token = store.invite("alice", WEEK, now).unwrap();
+    let (alice, mallory) = (KeyHash([1; 32]), KeyHash([2; 32]));
+    let client = store.enrol(&token.0, alice, now).unwrap();
+    assert_eq!(client.inner_v4, Ipv4Addr::new(100, 96, 0, 2));
+    assert_eq!(client.inner_v6, Some("fd00::2".parse().unwrap()));
+    assert_eq!(
+        store.enrol(&token.0, alice, now + WEEK),
+        Ok(client),
+        "the same key may repeat it"
+    );
+    assert_eq!(store.enrol(&token.0, mallory, now), Err(Refusal::UsedToken));
+    assert_eq!(store.enrol(&[0; 16], mallory, now), Err(Refusal::UnknownToken));
+    assert!(store.by_key(alice).is_some() && store.by_key(mallory).is_none());
+}
+
+#[test]
+fn an_invitation_expires() {
+    let (_dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let token = store.invite("alice", WEEK, now).unwrap();
+    assert_eq!(
+        store.enrol(&token.0, KeyHash([1; 32]), now + WEEK),
+        Err(Refusal::ExpiredToken)
+    );
+    let again = store.invite("alice", WEEK, now + WEEK).unwrap();
+    assert_eq!(
+        store.enrol(&token.0, KeyHash([1; 32]), now),
+        Err(Refusal::UnknownToken)
+    );
+    assert!(store.enrol(&again.0, KeyHash([1; 32]), now + WEEK).is_ok());
+}
+
+#[test]
+fn addresses_are_stable_and_return_to_the_pool() {
+    let (dir, mut store) = store(29);
+    let now = SystemTime::now();
+    for name in ["a", "b", "c", "d", "e"] {
+        store.invite(name, WEEK, now).unwrap();
+    }
+    assert!(
+        store
+            .invite("f", WEEK, now)
+            .unwrap_err()
+            .to_string()
+            .contains("used up")
+    );
+    let b = store.by_name("b").unwrap().clone();
+    store.revoke("b").unwrap();
+    let mut reopened = ClientStore::open(&dir.path().join("clients"), pool(29)).unwrap();
+    reopened.invite("f", WEEK, now).unwrap();
+    assert_eq!(reopened.by_name("f").unwrap().inner_v4, b.inner_v4);
+    assert!(store.revoke("b").unwrap_err().to_string().contains("hub list"));
+}
+
+#[test]
+fn no_token_is_on_the_disk() {
+    let (dir, mut store) = store(16);
+    let token = store.invite("alice", WEEK, SystemTime::now()).unwrap();
+    let text = fs::read_to_string(dir.path().join("clients/alice.toml")).unwrap();
+    assert!(!text.contains(&HEXLOWER.encode(&token.0)), "{text}");
+}
+
+#[test]
+fn a_damaged_file_is_named_and_keeps_its_own_client_out() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let tokens = ["alice", "bob"].map(|name| store.invite(name, WEEK, now).unwrap());
+    let [alice, bob] = [KeyHash([1; 32]), KeyHash([2; 32])];
+    store.enrol(&tokens[0].0, alice, now).unwrap();
+    store.enrol(&tokens[1].0, bob, now).unwrap();
+    let path = dir.path().join("clients");
+    let shared = SharedStore::new(ClientStore::open(&path, pool(16)).unwrap());
+    fs::remove_file(path.join("bob.toml")).unwrap();
+    fs::write(path.join("bob.toml"), "inner_v4 = 7").unwrap();
+    assert!(shared.authorise(None, alice, now).is_ok());
+    assert_eq!(shared.authorise(None, bob, now), Err(Refusal::NotEnrolled));
+    let damage = shared.lock().damage().unwrap().to_owned();
+    assert!(damage.contains("bob.toml is damaged"), "{damage}");
+    assert!(ClientStore::open(&path, pool(16)).is_err());
+    assert!(store.invite("carol", WEEK, now).is_err(), "with whose addresses?");
+    store.revoke("bob").unwrap();
+    assert!(store.invite("carol", WEEK, now).is_ok());
+}
+
+#[test]
+fn who_is_revoked_by_others_is_not_let_in() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let token = store.invite("alice", WEEK, now).unwrap();
+    let key = KeyHash([1; 32]);
+    let path = dir.path().join("clients");
+    let shared = SharedStore::new(ClientStore::open(&path, pool(16)).unwrap());
+    assert_eq!(shared.authorise(Some(&token.0), key, now).unwrap().name, "alice");
+    assert!(shared.has("alice", key));
+    store.revoke("alice").unwrap();
+    assert_eq!(shared.authorise(None, key, now), Err(Refusal::NotEnrolled));
+    assert_eq!(
+        shared.authorise(Some(&token.0), key, now),
+        Err(Refusal::UnknownToken)
+    );
+    assert!(!shared.has("alice", key));
+}
+
+#[test]
+fn what_another_process_changes_is_seen_and_nothing_is_read_in_vain() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    store.invite("alice", WEEK, now).unwrap();
+    // Damage that does not show in the directory: it is not read again, as long as nothing changes.
+    let file = dir.path().join("clients/alice.toml");
+    let good = fs::read(&file).unwrap();
+    fs::write(&file, "damage").unwrap();
+    store.reload().unwrap();
+    fs::write(&file, good).unwrap();
+    let mut other = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
+    let token = other.invite("bob", WEEK, now).unwrap();
+    assert!(store.enrol(&token.0, KeyHash([1; 32]), now).is_ok());
+    other.revoke("bob").unwrap();
+    store.reload().unwrap();
+    assert!(store.by_name("bob").is_none() && store.by_name("alice").is_some());
+    // By hand.
+    fs::remove_file(&file).unwrap();
+    store.reload().unwrap();
+    assert!(store.by_name("alice").is_none());
+}
+
+#[test]
+fn an_enrolled_name_is_not_given_away() {
+    let (_dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let token = store.invite("alice", WEEK, now).unwrap();
+    store.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
+    assert!(
+        store
+            .invite("alice", WEEK, now)
+            .unwrap_err()
+            .to_string()
+            .contains("revoke alice")
+    );
+    assert!(store.invite("../alice", WEEK, now).is_err());
+}
+
+#[test]
+fn a_change_of_one_file_is_read_and_the_others_are_not() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    for name in ["alice", "bob"] {
+        let token = store.invite(name, WEEK, now).unwrap();
+        let key = KeyHash([name.len() as u8; 32]);
+        store.enrol(&token.0, key, now).unwrap();
+    }
+    let path = dir.path().join("clients");
+    let file = |name: &str| path.join(format!("{name}.toml"));
+    let wait = || std::thread::sleep(2 * TICK);
+    wait();
+    let mut other = ClientStore::open(&path, pool(16)).unwrap();
+    // Nobody can read this one any more, and nobody has to.
+    let good = fs::read(file("alice")).unwrap();
+    let stamp = Stamp::of(&file("alice"));
+    fs::write(file("alice"), vec![b'#'; good.len()]).unwrap();
+    let times = fs::FileTimes::new().set_modified(stamp.unwrap().modified);
+    File::options()
+        .write(true)
+        .open(file("alice"))
+        .unwrap()
+        .set_times(times)
+        .unwrap();
+    assert_eq!(Stamp::of(&file("alice")), stamp, "as if it had not changed");
+    let text = fs::read_to_string(file("bob")).unwrap();
+    let text = text.replace("100.96.0.3", "100.96.7.7");
+    fs::write(file("new"), &text).unwrap();
+    fs::rename(file("new"), file("bob")).unwrap();
+    wait();
+    other.reload().unwrap();
+    assert_eq!(other.damage(), None);
+    assert_eq!(
+        other.by_name("bob").unwrap().inner_v4,
+        Ipv4Addr::new(100, 96, 7, 7)
+    );
+    assert!(other.by_name("alice").is_some());
+    // One that was changed as late as the look at it is read again.
+    fs::write(file("alice"), &good).unwrap();
+    fs::write(path.join("x"), "").unwrap();
+    other.reload().unwrap();
+    assert!(other.by_name("alice").unwrap().key.is_some());
+}

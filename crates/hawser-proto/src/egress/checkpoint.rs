@@ -1,0 +1,67 @@
+//! The sending half of a session that outlives its process.
+
+use hawser_units::{Instant, PathId};
+use hawser_wire::data::Class;
+
+use super::{Egress, Lane};
+use crate::checkpoint::{BadCheckpoint, Sending, SendingPath};
+use crate::path::{self, Path};
+
+impl<B: Copy> Egress<B> {
+    /// What a successor continues from. Queued packets are not in it.
+    #[must_use]
+    pub fn checkpoint(&self) -> Sending {
+        let (places, flows) = self.flows.checkpoint();
+        Sending {
+            paths: self.paths().map(Path::checkpoint).collect(),
+            schedulers: Class::ALL.map(|class| self.scheduler(class).to_owned()).into(),
+            peer_takes_parity: self.peer_takes_parity,
+            places,
+            flows,
+        }
+    }
+
+    /// The sending half of a checkpoint, without its paths: each is for [`Self::restore_path`].
+    ///
+    /// # Errors
+    /// The checkpoint names something unknown, or its numbers are impossible.
+    pub fn restore(saved: &Sending, seed: u64, now: Instant) -> Result<Self, BadCheckpoint> {
+        let mut egress = Self::new(seed, now);
+        egress.peer_takes_parity = saved.peer_takes_parity;
+        for (class, scheduler) in Class::ALL.into_iter().zip(&saved.schedulers) {
+            egress
+                .set_scheduler(class, scheduler)
+                .map_err(|_| BadCheckpoint::Unknown)?;
+        }
+        egress.flows.restore(&saved.places, &saved.flows, now)?;
+        Ok(egress)
+    }
+
+    /// Adds a path that continues from a checkpoint; the peer's address is as proven as it was. `reachable`: it is known.
+    ///
+    /// # Errors
+    /// The numbers are impossible, or there is such a path already.
+    pub fn restore_path(
+        &mut self,
+        config: path::Config,
+        saved: &SendingPath,
+        reachable: bool,
+        now: Instant,
+    ) -> Result<(), BadCheckpoint> {
+        if self.paths().any(|path| path.id == PathId(saved.id)) {
+            return Err(BadCheckpoint::Impossible);
+        }
+        let path = Path::restore(config, self.next_seed(), saved, now)?;
+        let budget = if saved.is_active {
+            None
+        } else {
+            super::initial_budget(&path)
+        };
+        self.add_lane(Lane {
+            path,
+            reachable,
+            budget,
+        });
+        Ok(())
+    }
+}

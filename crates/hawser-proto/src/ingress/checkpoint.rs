@@ -1,0 +1,54 @@
+//! The receiving half of a session that outlives its process.
+
+use hawser_units::{Instant, PathId};
+
+use super::{Ingress, Receiver};
+use crate::checkpoint::{BadCheckpoint, Receiving, ReceivingPath};
+use crate::replay::ReplayWindow;
+
+impl<T> Ingress<T> {
+    /// What a successor continues from. What the resequencer holds is not in it: the driver drains that first.
+    #[must_use]
+    pub fn checkpoint(&self) -> Receiving {
+        let paths = self.receivers.iter().map(|receiver| {
+            let (floor, received) = receiver.replay.checkpoint();
+            ReceivingPath {
+                id: receiver.id.0,
+                epoch: receiver.epoch,
+                highest: receiver.highest,
+                packets: receiver.packets,
+                bytes: receiver.bytes,
+                ce: receiver.ce,
+                floor,
+                received,
+            }
+        });
+        Receiving {
+            paths: paths.collect(),
+        }
+    }
+
+    /// The receiving half of a checkpoint. Flows are learnt anew from their next packets.
+    ///
+    /// # Errors
+    /// The numbers are impossible.
+    pub fn restore(saved: &Receiving, now: Instant) -> Result<Self, BadCheckpoint> {
+        let mut ingress = Self::default();
+        for path in &saved.paths {
+            let id = PathId(path.id);
+            let is_known = ingress.receivers.iter().any(|receiver| receiver.id == id);
+            let replay = ReplayWindow::restore(path.floor, &path.received).filter(|_| !is_known);
+            let replay = replay.ok_or(BadCheckpoint::Impossible)?;
+            ingress.receivers.push(Receiver {
+                highest: replay.highest().unwrap_or(0).max(path.highest),
+                replay,
+                epoch: path.epoch,
+                packets: path.packets,
+                bytes: path.bytes,
+                ce: path.ce,
+                ..Receiver::new(id, now)
+            });
+        }
+        Ok(ingress)
+    }
+}

@@ -1,0 +1,532 @@
+//! One end of a session with a reference model beside it: what must hold after each step, whatever the other end sends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hawser_proto::egress::{Body, Egress, PROBE_LEN, Transmit};
+use hawser_proto::fec::Rebuilt;
+use hawser_proto::ingress::{Authentic, Event, Freshness, Ingress};
+use hawser_proto::path::{self, Probing, State};
+use hawser_units::{Duration, Instant, PathId, Sequence};
+use hawser_wire::compression::{COMPRESSED_LEN, Compressed, Contexts, Form};
+use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, Inner, Kind, MAX_COUNTER, Outer};
+use hawser_wire::inner::protocol;
+use hawser_wire::offload::Offload;
+use hawser_wire::parity::PARITY_LEN;
+
+/// Bytes between an inner packet and its outer IP packet.
+pub(crate) const OVERHEAD: u16 = 28 + FRAMING as u16;
+/// How far back a flow's packets are told from duplicates.
+const HISTORY: i32 = 8_192;
+/// A flow without packets for this long is forgotten.
+const IDLE: Duration = Duration::from_secs(30);
+/// Packets held at most.
+const CAPACITY: usize = 16_384;
+/// Flows known at most.
+const FLOWS: u64 = 4_096;
+
+/// An authentic packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub(crate) path: PathId,
+    pub(crate) counter: u64,
+    pub(crate) inner: Inner,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Packet {
+    pub(crate) fn udp_len(&self) -> u64 {
+        (self.body.len() + FRAMING) as u64
+    }
+}
+
+/// What a handle stands for.
+#[derive(Clone, Debug)]
+struct Item {
+    inner: Inner,
+    bytes: Vec<u8>,
+}
+
+/// What one flow has delivered of late.
+#[derive(Debug, Default)]
+struct Delivered {
+    newest: Option<Sequence>,
+    sequences: BTreeSet<u32>,
+    used: Instant,
+    /// The number of the packet that used it last.
+    used_by: u64,
+}
+
+/// Bytes from and to an address that is not proven.
+#[derive(Clone, Copy, Debug, Default)]
+struct Budget {
+    heard: u64,
+    sent: u64,
+    is_proven: bool,
+}
+
+/// What was handed in and asked for, against which work is measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) reports: u64,
+    pub(crate) gaps: u64,
+    pub(crate) flushes: u64,
+    pub(crate) polls: u64,
+    pub(crate) sent: u64,
+}
+
+pub(crate) struct Node {
+    pub(crate) egress: Egress<usize>,
+    pub(crate) ingress: Ingress<u64>,
+    probing: Probing,
+    contexts: Contexts,
+    items: BTreeMap<u64, Item>,
+    next_item: u64,
+    lent: BTreeMap<usize, Vec<u8>>,
+    next_buffer: usize,
+    out: Vec<u64>,
+    flows: BTreeMap<u16, Delivered>,
+    touches: u64,
+    accepted: BTreeMap<PathId, BTreeSet<u64>>,
+    /// The newest counter sent on each path, also on those that are closed: ids are not used again.
+    counters: BTreeMap<PathId, u64>,
+    budgets: BTreeMap<PathId, Budget>,
+    /// Inner packets delivered, with their bytes.
+    pub(crate) delivered: (u64, u64),
+    pub(crate) done: Done,
+}
+
+impl Node {
+    pub(crate) fn new(probing: Probing, seed: u64, now: Instant) -> Self {
+        Self {
+            egress: Egress::new(seed, now),
+            ingress: Ingress::default(),
+            probing,
+            contexts: Contexts::default(),
+            items: BTreeMap::new(),
+            next_item: 0,
+            lent: BTreeMap::new(),
+            next_buffer: 0,
+            out: Vec::new(),
+            flows: BTreeMap::new(),
+            touches: 0,
+            accepted: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            budgets: BTreeMap::new(),
+            delivered: (0, 0),
+            done: Done::default(),
+        }
+    }
+
+    pub(crate) fn open(&mut self, id: PathId, now: Instant) {
+        let config = path::Config {
+            id,
+            probing: self.probing,
+            cap: None,
+            mtu: 1500,
+            overhead: OVERHEAD,
+        };
+        self.egress.open_path(config, self.probing == Probing::Eager, now);
+        self.ingress.open_path(id, now);
+        self.budgets.insert(id, Budget::default());
+    }
+
+    pub(crate) fn close(&mut self, id: PathId, now: Instant) {
+        self.egress.close_path(id, now);
+        self.ingress.close_path(id);
+        self.budgets.remove(&id);
+    }
+
+    /// The state of an open path.
+    pub(crate) fn state(&self, id: PathId) -> Option<State> {
+        let mut paths = self.egress.paths();
+        paths.find(|path| path.id == id).map(path::Path::state)
+    }
+
+    /// The peer's address is another.
+    pub(crate) fn moved(&mut self, id: PathId, now: Instant) {
+        self.egress.handle_moved(id, OVERHEAD, now);
+        self.budgets.insert(id, Budget::default());
+    }
+
+    /// Offers an inner packet to be sent; says whether it was queued.
+    pub(crate) fn offer(&mut self, kind: u8, flow: u16, len: usize, segment: u16, now: Instant) -> bool {
+        let mut packet = inner_packet(kind, flow, len);
+        let offload = Offload {
+            checksum_partial: true,
+            segment,
+        };
+        self.next_buffer += 1;
+        let id = self.next_buffer;
+        let is_queued = self.egress.enqueue(&mut packet, offload, id, now).is_ok();
+        if is_queued {
+            self.lent.insert(id, packet);
+        }
+        is_queued
+    }
+
+    /// Takes in an authentic packet, as the daemon does.
+    pub(crate) fn receive(&mut self, packet: &Packet, now: Instant) {
+        let Packet {
+            path,
+            counter,
+            inner,
+            body,
+        } = packet;
+        let accepted = self.accepted.entry(*path).or_default();
+        if !self.ingress.accepts(*path, *counter) {
+            return;
+        }
+        assert!(self.budgets.contains_key(path), "a closed path takes nothing");
+        assert!(accepted.insert(*counter), "{path:?} takes {counter} again");
+        let highest = accepted
+            .range(..*counter)
+            .next_back()
+            .copied()
+            .unwrap_or(*counter);
+        if accepted.last() == Some(counter) && counter - highest <= 512 {
+            self.done.gaps += counter - highest;
+        }
+        self.done.packets += 1;
+        self.done.bytes += packet.udp_len();
+        self.done.reports += u64::from(inner.kind == Kind::Feedback);
+        let item = self.store(inner, body);
+        let authentic = Authentic {
+            outer: Outer {
+                epoch: 0,
+                index: 0,
+                counter: *counter,
+            },
+            inner: *inner,
+            body,
+            udp_len: body.len() + FRAMING,
+            ce: false,
+            item,
+        };
+        self.touch(inner, now);
+        let restarts = self.ingress.resequencer().restarts;
+        let (freshness, refused) = self.ingress.handle_packet(*path, authentic, now, &mut self.out);
+        assert_ne!(freshness, Freshness::Replayed);
+        self.refuse(refused);
+        self.after(inner, restarts);
+        while let Some(Rebuilt { inner, packet }) = self.ingress.poll_rebuilt() {
+            self.touch(&inner, now);
+            let restarts = self.ingress.resequencer().restarts;
+            let item = self.store(&inner, &packet);
+            let refused = self.ingress.handle_rebuilt(&inner, item, now, &mut self.out);
+            self.refuse(refused);
+            self.after(&inner, restarts);
+        }
+        if self.probing == Probing::OnHearing {
+            if let Some(budget) = self.budgets.get_mut(path) {
+                budget.heard += packet.udp_len();
+            }
+            self.egress.handle_heard(*path, packet.udp_len(), now);
+        }
+        assert!(self.ingress.held() <= CAPACITY);
+        assert_eq!(self.ingress.held(), self.items.len(), "each packet is somewhere");
+    }
+
+    /// What one packet lets out, where there had been so many restarts before it.
+    fn after(&mut self, inner: &Inner, restarts: u64) {
+        let is_anew = self.ingress.resequencer().restarts != restarts;
+        let flow = self.flows.entry(inner.flow).or_default();
+        if is_anew {
+            flow.newest = None;
+            flow.sequences.clear();
+        }
+        self.deliver();
+        if is_anew {
+            // What was held came out before; from now on the flow is where this packet is.
+            let flow = self.flows.entry(inner.flow).or_default();
+            flow.newest = Some(inner.sequence);
+            flow.sequences = BTreeSet::from([inner.sequence.0]);
+        }
+    }
+
+    fn store(&mut self, inner: &Inner, bytes: &[u8]) -> u64 {
+        self.next_item += 1;
+        let item = Item {
+            inner: *inner,
+            bytes: bytes.to_vec(),
+        };
+        self.items.insert(self.next_item, item);
+        self.next_item
+    }
+
+    fn refuse(&mut self, refused: Option<u64>) {
+        if let Some(item) = refused {
+            assert!(self.items.remove(&item).is_some(), "given back twice");
+        }
+    }
+
+    /// Takes note that a flow is used, which is forgotten when it was idle, or when as many packets of others came since as there may be flows.
+    fn touch(&mut self, inner: &Inner, now: Instant) {
+        if inner.kind != Kind::Packet || inner.unordered {
+            return;
+        }
+        self.touches += 1;
+        let flow = self.flows.entry(inner.flow).or_default();
+        if now.since(flow.used) >= IDLE || self.touches - flow.used_by >= FLOWS {
+            *flow = Delivered::default();
+        }
+        (flow.used, flow.used_by) = (now, self.touches);
+    }
+
+    /// What leaves for the TUN: each packet once, and each place of a flow once as long as the flow is remembered.
+    fn deliver(&mut self) {
+        for id in std::mem::take(&mut self.out) {
+            let Item { inner, bytes } = self.items.remove(&id).expect("delivered once, and was sent");
+            assert_eq!(inner.kind, Kind::Packet);
+            self.rebuild_headers(&inner, &bytes);
+            self.delivered.0 += 1;
+            self.delivered.1 += bytes.len() as u64;
+            if inner.unordered {
+                continue;
+            }
+            let flow = self.flows.entry(inner.flow).or_default();
+            let newest = *flow.newest.get_or_insert(inner.sequence);
+            if newest.is_before(inner.sequence) {
+                flow.newest = Some(inner.sequence);
+                if inner.sequence.distance_from(newest) >= HISTORY {
+                    flow.sequences.clear();
+                }
+                let from = inner.sequence;
+                flow.sequences
+                    .retain(|known| (0..HISTORY).contains(&from.distance_from(Sequence(*known))));
+            }
+            assert!(
+                flow.sequences.insert(inner.sequence.0),
+                "flow {} delivers {:?} twice",
+                inner.flow,
+                inner.sequence
+            );
+        }
+    }
+
+    fn rebuild_headers(&mut self, inner: &Inner, bytes: &[u8]) {
+        match inner.form {
+            Form::Whole => {}
+            Form::Context => {
+                self.contexts
+                    .remember(inner.flow, inner.sequence, bytes, bytes.len());
+            }
+            Form::Compressed => {
+                let Some((head, payload)) = bytes.split_first_chunk::<COMPRESSED_LEN>() else {
+                    return;
+                };
+                if let Some(compressed) = Compressed::parse(head[0]) {
+                    let _ = self
+                        .contexts
+                        .rebuild(inner.flow, inner.sequence, compressed, payload.len());
+                }
+            }
+        }
+    }
+
+    /// Ends a batch: gaps, reports, and what the peer said goes to the sending half.
+    pub(crate) fn flush(&mut self, now: Instant) {
+        self.done.flushes += 1;
+        self.ingress.flush(now, now, &mut self.out);
+        while let Some(event) = self.ingress.poll_event() {
+            match event {
+                Event::Report(report) => self.egress.send_report(report),
+                Event::Silence(report) => self.egress.send_silence(report),
+                Event::Feedback(id, report) => self.egress.handle_feedback(id, &report, now),
+                Event::Probe(id, token) => self.egress.handle_probe(id, token),
+                Event::ProbeReply(id, token) => self.egress.handle_probe_reply(id, token, now),
+            }
+        }
+        self.deliver();
+    }
+
+    /// Lets the sending half send.
+    pub(crate) fn transmit(&mut self, now: Instant) -> Vec<Packet> {
+        let mut packets = Vec::new();
+        self.egress.handle_timeout(now);
+        self.note_changes();
+        while let Some(transmit) = self.egress.poll_transmit(now) {
+            self.done.polls += 1;
+            assert!(packets.len() < 50_000, "sends without end");
+            self.send(&transmit, now, &mut packets);
+        }
+        self.done.polls += 1;
+        while let Some(buffer) = self.egress.poll_freed() {
+            self.give_back(buffer);
+        }
+        self.note_changes();
+        packets
+    }
+
+    fn note_changes(&mut self) {
+        while let Some((id, state)) = self.egress.poll_change() {
+            if state == State::Active
+                && let Some(budget) = self.budgets.get_mut(&id)
+            {
+                budget.is_proven = true;
+            }
+        }
+    }
+
+    fn give_back(&mut self, buffer: usize) {
+        assert!(self.lent.remove(&buffer).is_some(), "given back twice");
+    }
+
+    fn send(&mut self, transmit: &Transmit<usize>, now: Instant, packets: &mut Vec<Packet>) {
+        let before = packets.len();
+        let token = |token: u64, len: usize| {
+            let mut body = token.to_be_bytes().to_vec();
+            body.resize(len, 0);
+            body
+        };
+        let body = match transmit.body {
+            Body::Packets {
+                run,
+                count,
+                covered,
+                last,
+                ..
+            } => {
+                let packet = &self.lent[&run.buffer];
+                for step in 0..count {
+                    let mut body = vec![0; run.len_of(run.next + step)];
+                    run.emit(packet, run.next + step, &mut body);
+                    packets.push(Packet {
+                        path: transmit.path,
+                        counter: transmit.counter + u64::from(step),
+                        inner: transmit.body.header(step, now),
+                        body,
+                    });
+                }
+                if covered {
+                    self.egress.cover(transmit, packet, now);
+                }
+                if last {
+                    self.give_back(run.buffer);
+                }
+                None
+            }
+            Body::Report(report) => {
+                let mut body = [0; FEEDBACK_LEN];
+                report.emit(&mut body);
+                Some(body[..report.emitted_len()].to_vec())
+            }
+            Body::Probe(probe) => {
+                let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
+                Some(token(probe.token, len.max(PROBE_LEN)))
+            }
+            Body::Reply(reply) => Some(token(reply, PROBE_LEN)),
+            Body::Parity { parity, .. } => {
+                let mut head = [0; PARITY_LEN];
+                parity.emit(&mut head);
+                Some([&head[..], self.egress.symbol()].concat())
+            }
+        };
+        packets.extend(body.map(|body| Packet {
+            path: transmit.path,
+            counter: transmit.counter,
+            inner: transmit.body.header(0, now),
+            body,
+        }));
+        for packet in &packets[before..] {
+            self.check_sent(packet);
+        }
+    }
+
+    /// No counter comes twice on a path, and no unproven address gets more than three times what came from it.
+    fn check_sent(&mut self, packet: &Packet) {
+        self.done.sent += 1;
+        let newest = self.counters.entry(packet.path).or_default();
+        assert!(packet.counter > *newest && packet.counter <= MAX_COUNTER);
+        *newest = packet.counter;
+        let budget = self.budgets.get_mut(&packet.path).expect("the path is open");
+        budget.sent += packet.udp_len();
+        if self.probing == Probing::OnHearing && !budget.is_proven {
+            assert!(
+                budget.sent <= 3 * budget.heard,
+                "{} bytes to an unproven address that sent {}",
+                budget.sent,
+                budget.heard
+            );
+        }
+    }
+
+    /// When something is to be done.
+    pub(crate) fn due(&self, now: Instant) -> Instant {
+        let ingress = self.ingress.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
+        self.egress.poll_timeout(now).min(ingress)
+    }
+
+    /// Holds that work is in proportion to what came: to counters jumped over (at most 511 a packet), to reports (1,024 packets that one names), and a fixed number of
+    /// flows each time that something is to be done.
+    pub(crate) fn check_work(&self) {
+        let Done {
+            reports,
+            gaps,
+            flushes,
+            polls,
+            sent,
+            packets,
+            ..
+        } = self.done;
+        let receiving = self.ingress.steps();
+        assert!(
+            receiving <= 6 * gaps + 130 * (flushes + packets),
+            "{receiving} steps of the receiving half for {:?}",
+            self.done
+        );
+        let sending = self.egress.counters().steps;
+        assert!(
+            sending <= 1_100 * reports + 130 * polls + 8 * sent,
+            "{sending} steps of the sending half for {:?}",
+            self.done
+        );
+    }
+
+    /// Ends the session: everything comes back.
+    pub(crate) fn end(mut self, now: Instant) {
+        self.ingress.drain(now, &mut self.out);
+        self.deliver();
+        assert!(self.items.is_empty(), "{} packets are nowhere", self.items.len());
+        for buffer in self.egress.close() {
+            self.give_back(buffer);
+        }
+        assert!(self.lent.is_empty(), "{} buffers are nowhere", self.lent.len());
+    }
+}
+
+/// An inner IP packet.
+pub(crate) fn inner_packet(kind: u8, flow: u16, len: usize) -> Vec<u8> {
+    let mut packet = vec![0; len.max(40)];
+    let len = packet.len() as u16;
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[9] = kind;
+    packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    packet[20..22].copy_from_slice(&flow.to_be_bytes());
+    packet[22..24].copy_from_slice(&9_u16.to_be_bytes());
+    if kind == protocol::TCP {
+        packet[32] = 5 << 4;
+        packet[33] = hawser_wire::inner::tcp_flag::PSH;
+    }
+    packet
+}
+
+/// The header of a packet of a flow.
+pub(crate) fn header(kind: Kind, flow: u16, sequence: u32, now: Instant) -> Inner {
+    Inner {
+        class: Class::Bulk,
+        flow,
+        sequence: Sequence(sequence),
+        sent_us: now.as_micros_wrapping(),
+        ..Inner::plain(kind)
+    }
+}
+
+/// The body of a report.
+pub(crate) fn report_body(report: &Feedback) -> Vec<u8> {
+    let mut body = [0; FEEDBACK_LEN];
+    report.emit(&mut body);
+    body[..report.emitted_len()].to_vec()
+}

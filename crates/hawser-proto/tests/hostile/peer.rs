@@ -1,0 +1,343 @@
+//! A peer that holds valid keys and sends whatever it likes.
+
+use std::collections::BTreeMap;
+
+use hawser_units::{Instant, PathId, Sequence};
+use hawser_wire::compression::Form;
+use hawser_wire::data::{Class, Feedback, Inner, Kind, MAX_COUNTER, Missing};
+use hawser_wire::inner::protocol;
+use hawser_wire::parity::{MAX_COVERED, MAX_PARITY, PARITY_LEN, Parity, emit_symbol, symbol_len};
+
+use super::node::{Packet, header, inner_packet, report_body};
+
+/// A deterministic stream of numbers.
+pub(crate) struct Lots(u64);
+
+impl Lots {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// A number of any size, often one at an end of its range.
+    pub(crate) fn any(&mut self, bits: u32) -> u64 {
+        let most = u64::MAX >> (64 - bits);
+        match self.below(6) {
+            0 => 0,
+            1 => most,
+            2 => most / 2 + self.below(3),
+            3 => self.below(64),
+            _ => self.next() & most,
+        }
+    }
+}
+
+/// What a peer sends, for the count of what was tried in which state.
+pub(crate) const MOVES: [&str; 16] = [
+    "in order",
+    "a gap ahead",
+    "far ahead",
+    "again",
+    "any packet",
+    "context",
+    "compressed",
+    "parity",
+    "any parity",
+    "true report",
+    "false report",
+    "any report",
+    "probe",
+    "true reply",
+    "false reply",
+    "cut short",
+];
+
+const TRUE_REPLY: usize = 13;
+
+/// What it knows of the node that it attacks.
+pub(crate) struct Peer {
+    pub(crate) lots: Lots,
+    counters: BTreeMap<PathId, u64>,
+    sequences: BTreeMap<u16, u32>,
+    /// The newest counter and all bytes that the node sent on each path.
+    heard: BTreeMap<PathId, (u64, u64)>,
+    tokens: Vec<(PathId, u64)>,
+    sent: Vec<Packet>,
+    /// It uses few flows, or all there are.
+    pub(crate) flows: u64,
+    /// It may use the last counter of a path, after which nothing that it sends there is taken.
+    pub(crate) ends: bool,
+    /// Its packets are as small as they may be, for as many of them as its rate allows.
+    pub(crate) is_terse: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut lots = Lots::new(seed);
+        let flows = [4, 64, 1 << 16][lots.below(3) as usize];
+        Self {
+            lots,
+            counters: BTreeMap::new(),
+            sequences: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            tokens: Vec::new(),
+            sent: Vec::new(),
+            flows,
+            ends: true,
+            is_terse: false,
+        }
+    }
+
+    /// Takes note of what the node sent.
+    pub(crate) fn hear(&mut self, packet: &Packet) {
+        let (newest, bytes) = self.heard.entry(packet.path).or_default();
+        *newest = packet.counter;
+        *bytes += packet.udp_len();
+        if packet.inner.kind == Kind::Probe
+            && let Some(token) = packet.body.first_chunk()
+        {
+            self.tokens.push((packet.path, u64::from_be_bytes(*token)));
+            self.tokens.truncate(32);
+        }
+    }
+
+    /// What it sends next on a path: which of [`MOVES`], and the packet.
+    pub(crate) fn next(&mut self, path: PathId, now: Instant) -> (usize, Packet) {
+        // It answers more often than it does anything else, or it would not get far.
+        let is_asked = self.tokens.iter().any(|(on, _)| *on == path);
+        let which = if is_asked && self.lots.one_in(3) {
+            TRUE_REPLY
+        } else {
+            self.lots.below(MOVES.len() as u64) as usize
+        };
+        let (inner, body) = match which {
+            0..=6 => self.packet(which, now),
+            7 | 8 => self.parity(which == 7, now),
+            9..=11 => self.report(which, path, now),
+            12 => self.token(Kind::Probe, now),
+            TRUE_REPLY => self.reply(path, now),
+            14 => self.token(Kind::ProbeReply, now),
+            _ => {
+                let kinds = [
+                    Kind::Packet,
+                    Kind::Feedback,
+                    Kind::Probe,
+                    Kind::ProbeReply,
+                    Kind::Parity,
+                ];
+                let kind = kinds[self.lots.below(5) as usize];
+                let len = self.lots.below(12) as usize;
+                (self.any_header(kind, now), vec![0; len])
+            }
+        };
+        let packet = Packet {
+            path,
+            counter: self.counter(path),
+            inner,
+            body,
+        };
+        if self.lots.one_in(20) && !self.sent.is_empty() {
+            let at = self.lots.below(self.sent.len() as u64) as usize;
+            return (3, self.sent[at].clone());
+        }
+        self.sent.push(packet.clone());
+        if self.sent.len() > 64 {
+            self.sent.remove(0);
+        }
+        (which, packet)
+    }
+
+    /// What it sends to be taken for an honest one: answers, and a report of all that the node sent.
+    pub(crate) fn courtesies(&mut self, path: PathId, now: Instant) -> Vec<Packet> {
+        let mut said: Vec<_> = (0..self.tokens.len()).map(|_| self.reply(path, now)).collect();
+        said.push(self.report(9, path, now));
+        let packet = |(inner, body)| Packet {
+            path,
+            counter: self.counter(path),
+            inner,
+            body,
+        };
+        said.into_iter().map(packet).collect()
+    }
+
+    /// The next counter, or another.
+    fn counter(&mut self, path: PathId) -> u64 {
+        let next = self.counters.entry(path).or_insert(1);
+        let jump = match self.lots.below(100) {
+            0..70 => 0,
+            70..90 => self.lots.below(20),
+            90..96 => self.lots.below(600),
+            96..98 => self.lots.below(100_000),
+            // Late, or a replay.
+            98 => return next.saturating_sub(self.lots.below(500)),
+            _ if self.ends && self.lots.one_in(200) => MAX_COUNTER.saturating_sub(*next),
+            _ => 0,
+        };
+        let counter = (*next + jump).min(MAX_COUNTER);
+        *next = counter + 1;
+        counter
+    }
+
+    fn any_header(&mut self, kind: Kind, now: Instant) -> Inner {
+        let lots = &mut self.lots;
+        Inner {
+            class: Class::ALL[lots.below(4) as usize],
+            checksum_partial: lots.one_in(2),
+            unordered: lots.one_in(3),
+            backed: lots.one_in(2),
+            repair: lots.one_in(4),
+            form: [Form::Whole, Form::Context, Form::Compressed][lots.below(3) as usize],
+            sent_us: if lots.one_in(2) {
+                lots.any(32) as u32
+            } else {
+                now.as_micros_wrapping()
+            },
+            ..header(kind, lots.any(16) as u16, lots.any(32) as u32, now)
+        }
+    }
+
+    fn packet(&mut self, which: usize, now: Instant) -> (Inner, Vec<u8>) {
+        let flow = self.lots.below(self.flows) as u16;
+        let next = self.sequences.entry(flow).or_default();
+        let sequence = match which {
+            0 | 5 | 6 => *next,
+            1 => *next + 1 + self.lots.below(40) as u32,
+            2 => next.wrapping_add([8_190, 8_191, 8_192, 20_000, 1 << 30][self.lots.below(5) as usize]),
+            _ => next.wrapping_sub(self.lots.below(64) as u32),
+        };
+        if which == 4 {
+            let inner = self.any_header(Kind::Packet, now);
+            let len = 40 + self.lots.below(200) as usize;
+            return (inner, inner_packet(protocol::TCP, inner.flow, len));
+        }
+        if Sequence(*next).is_before(Sequence(sequence.wrapping_add(1))) {
+            *next = sequence.wrapping_add(1);
+        }
+        let mut inner = Inner {
+            backed: true,
+            repair: which == 3,
+            ..header(Kind::Packet, flow, sequence, now)
+        };
+        let payload = if self.is_terse {
+            0
+        } else {
+            self.lots.below(1_300) as usize
+        };
+        let mut body = inner_packet(protocol::TCP, flow, 40 + payload);
+        match which {
+            5 => inner.form = Form::Context,
+            6 => {
+                inner.form = Form::Compressed;
+                body = vec![self.lots.any(8) as u8; 1 + self.lots.below(100) as usize];
+            }
+            _ => {}
+        }
+        (inner, body)
+    }
+
+    fn parity(&mut self, is_sound: bool, now: Instant) -> (Inner, Vec<u8>) {
+        let flow = self.lots.below(self.flows.min(24)) as u16;
+        let next = self.sequences.entry(flow).or_default();
+        let packet = inner_packet(protocol::UDP, flow, 60);
+        if is_sound {
+            // A group of one: its parity is a copy, of a packet that may never have come.
+            let inner = header(
+                Kind::Parity,
+                flow,
+                next.wrapping_sub(self.lots.below(4) as u32),
+                now,
+            );
+            let mut body = vec![0; PARITY_LEN + symbol_len(packet.len())];
+            let parity = Parity {
+                covered: 1,
+                parity: 1,
+                index: 0,
+            };
+            let (head, symbol) = body.split_first_chunk_mut().expect("room for both");
+            parity.emit(head);
+            emit_symbol(&Inner::plain(Kind::Packet), &packet, symbol);
+            return (inner, body);
+        }
+        let lots = &mut self.lots;
+        let inner = Inner {
+            unordered: lots.one_in(2),
+            ..header(Kind::Parity, flow, next.wrapping_sub(lots.below(40) as u32), now)
+        };
+        let parity = Parity {
+            covered: 1 + lots.below(u64::from(MAX_COVERED)) as u8,
+            parity: 1 + lots.below(u64::from(MAX_PARITY)) as u8,
+            index: lots.below(10) as u8,
+        };
+        let mut body = vec![lots.any(8) as u8; PARITY_LEN + lots.below(1_024) as usize * 2];
+        parity.emit(body.first_chunk_mut().expect("room for the numbers"));
+        (inner, body)
+    }
+
+    fn report(&mut self, which: usize, came_by: PathId, now: Instant) -> (Inner, Vec<u8>) {
+        let about = if which > 9 && self.lots.one_in(4) {
+            PathId(self.lots.below(4) as u16)
+        } else {
+            came_by
+        };
+        let (newest, bytes) = self.heard.get(&about).copied().unwrap_or_default();
+        let mut missing = Missing::default();
+        let lots = &mut self.lots;
+        let mut report = Feedback {
+            path: about,
+            highest: newest,
+            packets: newest as u32,
+            bytes,
+            received_us: now.as_micros_wrapping(),
+            delay_us: 20_000,
+            takes_parity: true,
+            ..Feedback::default()
+        };
+        if which > 9 {
+            for _ in 0..lots.below(17) {
+                missing.push(lots.any(16) as u16, lots.any(16) as u16);
+            }
+            report.missing = missing;
+            report.packets = lots.any(32) as u32;
+            report.bytes = lots.any(48);
+        }
+        if which == 11 {
+            report.highest = lots.any(48);
+            report.ce = lots.any(32) as u32;
+            report.received_us = lots.any(32) as u32;
+            report.hold_us = lots.any(32) as u32;
+            report.delay_us = lots.any(32) as u32;
+            report.spread_us = lots.any(32) as u32;
+            report.open = lots.any(16) as u16;
+        }
+        (header(Kind::Feedback, 0, 0, now), report_body(&report))
+    }
+
+    fn token(&mut self, kind: Kind, now: Instant) -> (Inner, Vec<u8>) {
+        let mut body = self.lots.next().to_be_bytes().to_vec();
+        if !self.is_terse {
+            body.resize(8 + self.lots.below(3) as usize * 600, 0);
+        }
+        (header(kind, 0, 0, now), body)
+    }
+
+    fn reply(&mut self, path: PathId, now: Instant) -> (Inner, Vec<u8>) {
+        let known = self.tokens.iter().rposition(|(on, _)| *on == path);
+        let token = known.map_or(1, |at| self.tokens.remove(at).1);
+        (header(Kind::ProbeReply, 0, 0, now), token.to_be_bytes().to_vec())
+    }
+}

@@ -1,0 +1,103 @@
+//! What a test does when the machine lacks a right, a kernel feature or a program that it needs.
+//!
+//! A skipped test counts as passed for the test runner, which hides that nothing was checked. So a
+//! test says what it lacks with [`skip`], and [`REQUIRE_ALL`] or [`LIST`] decide what follows.
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+use std::io::Write;
+use std::panic::Location;
+
+/// Environment variable: set to `1` on a machine where everything must be there. A skip then
+/// fails its test.
+pub const REQUIRE_ALL: &str = "HAWSER_TEST_REQUIRE_ALL";
+
+/// Environment variable: a file to which each skip appends a line, for the list at the end of
+/// `scripts/test`.
+pub const LIST: &str = "HAWSER_TEST_SKIPS";
+
+/// Says that the calling test cannot run here and why; the caller returns after it.
+///
+/// # Panics
+/// Where [`REQUIRE_ALL`] is `1`: the machine was promised to have everything.
+#[track_caller]
+pub fn skip(reason: impl Display) {
+    let line = line(&reason, Location::caller());
+    assert!(
+        std::env::var_os(REQUIRE_ALL).is_none_or(|value| value != "1"),
+        "{line} ({REQUIRE_ALL} is set, so everything that tests need must be here)"
+    );
+    eprintln!("skipped: {line}");
+    if let Some(list) = std::env::var_os(LIST)
+        && let Err(error) = append(list.as_ref(), &line)
+    {
+        panic!("cannot note a skip in {}: {error}", list.display());
+    }
+}
+
+/// Skips the calling test with [`skip`] unless `condition` holds; the result is `condition`.
+#[track_caller]
+#[must_use = "the test must return where this is false"]
+pub fn require(condition: bool, reason: impl Display) -> bool {
+    if !condition {
+        skip(reason);
+    }
+    condition
+}
+
+fn line(reason: &dyn Display, at: &Location<'_>) -> String {
+    let reason = reason.to_string().replace('\n', " ");
+    format!("{}:{}: {reason}", at.file(), at.line())
+}
+
+/// One write a line, so that the lines of tests that run at the same time do not mix.
+fn append(list: &std::path::Path, line: &str) -> std::io::Result<()> {
+    let mut file = std::fs::File::options().append(true).create(true).open(list)?;
+    file.write_all(format!("{line}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Output};
+
+    /// The test below, in a process of its own, with these variables alone.
+    fn skipping(variables: &[(&str, &std::path::Path)]) -> Output {
+        let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+        command.args(["--exact", "tests::skips_when_asked", "--nocapture"]);
+        command
+            .env_remove(REQUIRE_ALL)
+            .env_remove(LIST)
+            .env("SKIP_NOW", "1");
+        command.envs(variables.iter().copied());
+        command.output().expect("this program starts again")
+    }
+
+    #[test]
+    fn skips_when_asked() {
+        if std::env::var_os("SKIP_NOW").is_some() {
+            skip("no anchor\nhere");
+        }
+    }
+
+    #[test]
+    fn a_skip_passes_and_is_listed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let list = dir.path().join("skips");
+        for _ in 0..2 {
+            assert!(skipping(&[(LIST, &list)]).status.success());
+        }
+        let listed = std::fs::read_to_string(&list).expect("the list exists");
+        let lines: Vec<_> = listed.lines().collect();
+        assert_eq!(lines.len(), 2, "{listed}");
+        assert!(lines[0].ends_with("no anchor here"), "{listed}");
+        assert!(lines[0].contains("lib.rs:"), "{listed}");
+    }
+
+    #[test]
+    fn a_skip_fails_where_everything_must_be_there() {
+        let output = skipping(&[(REQUIRE_ALL, "1".as_ref())]);
+        assert!(!output.status.success());
+        assert!(skipping(&[(REQUIRE_ALL, "0".as_ref())]).status.success());
+    }
+}

@@ -1,0 +1,38 @@
+//! `hawser lockdown`.
+
+use std::process::ExitCode;
+
+use hawser_node::client::close_at_boot;
+use hawser_node::run_dir::Role;
+use serde_json::json;
+
+use crate::Places;
+use crate::cli_client::runtime;
+
+/// Closes the kill switch now, if client.toml has kill_switch = true, without starting the client.
+///
+/// For boot, before any network is up: `systemctl enable hawser-lockdown`. Nothing leaves outside the tunnel from then on; `hawser up` takes the kill switch over,
+/// `hawser down` lifts it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LockdownArgs {
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+pub(crate) fn run(args: &LockdownArgs) -> anyhow::Result<ExitCode> {
+    let is_closed = runtime()?.block_on(close_at_boot(
+        &args.places.dir,
+        &args.places.run_dir(Role::Client),
+    ))?;
+    if args.json {
+        say!("{}", json!({ "version": 1, "closed": is_closed }))?;
+    } else if is_closed {
+        say!("closed: nothing leaves outside the tunnel; `hawser up` brings it up, `hawser down` opens")?;
+    } else {
+        say!("open: client.toml does not say kill_switch = true")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,222 @@
+//! Who reaches whom through a hub: nobody but the public, unless the hub's configuration says so.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use hawser_linux::netns::Namespace;
+use serde_json::Value;
+
+use super::world::{World, good};
+
+/// Every machine listens here.
+const PORT: u16 = 2222;
+const DNS: u16 = 53;
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// A hub with two clients, and a server with public, private and metadata addresses in a segment of the hub's.
+struct Segment {
+    world: World,
+    places: [Namespace; 4],
+    _listening: Vec<TcpListener>,
+    _daemons: Vec<super::world::Daemon>,
+    /// Inner addresses.
+    alice: Inner,
+    bob: Inner,
+    hub: Inner,
+}
+
+struct Inner {
+    v4: String,
+    v6: String,
+}
+
+impl Inner {
+    fn of(status: &Value) -> Self {
+        let address = |at: usize| {
+            status["inner"][at]
+                .as_str()
+                .unwrap()
+                .split('/')
+                .next()
+                .unwrap()
+                .to_owned()
+        };
+        Self {
+            v4: address(0),
+            v6: address(1),
+        }
+    }
+}
+
+impl Segment {
+    fn new(name: &str) -> Option<Self> {
+        let world = World::new(name)?;
+        let server = world.add_server();
+        let (inside, outside) = (world.namespace("h"), world.namespace("s"));
+        for (namespace, last) in [(&inside, 1), (&outside, 2)] {
+            world.ip(namespace, &format!("addr add 10.50.0.{last}/24 dev lan"));
+            world.ip(namespace, &format!("addr add fd00:50::{last}/64 dev lan nodad"));
+            world.ip(
+                namespace,
+                &format!("addr add 2001:db8:50::{last}/64 dev lan nodad"),
+            );
+        }
+        world.ip(&outside, "link set lo up");
+        world.ip(&outside, "addr add 169.254.169.254/32 dev lo");
+        world.ip(&inside, "route add 169.254.169.254/32 via 203.0.113.2");
+        // A host of the segment that would like to reach the pool.
+        world.ip(&outside, "route add 100.96.0.0/16 via 203.0.113.1");
+        let other = world.add_client("d", 12);
+        world.init();
+        let mut config = std::fs::read_to_string(world.place("h").join("hub.toml")).unwrap();
+        config = config.replace("pool6 = ", "# pool6 = ") + "pool6 = \"fd00:96::/64\"\n";
+        std::fs::write(world.place("h").join("hub.toml"), config).unwrap();
+        world.ip(&outside, "route add fd00:96::/64 via 2001:db8:50::1");
+        let mut daemons = vec![world.start("h", &["hub", "run"])];
+        let mut inner = Vec::new();
+        for (side, name) in [("c", "alice"), ("d", "bob")] {
+            daemons.push(world.start(side, &["up", &world.invite_as(name), "--foreground"]));
+            world.wait("up", |world| world.status(side)["state"] == "up");
+            inner.push(Inner::of(&world.status(side)));
+        }
+        let places = [world.open("c"), other, world.open("h"), server];
+        let mut listening = Vec::new();
+        for (place, port) in places.iter().flat_map(|place| [(place, PORT), (place, DNS)]) {
+            listening.push(place.run(|| TcpListener::bind(("::", port))).unwrap());
+        }
+        let bob = inner.pop().unwrap();
+        let segment = Self {
+            world,
+            places,
+            _listening: listening,
+            _daemons: daemons,
+            alice: inner.pop().unwrap(),
+            bob,
+            hub: Inner {
+                v4: "100.96.0.1".to_owned(),
+                v6: "fd00:96::1".to_owned(),
+            },
+        };
+        segment
+            .world
+            .wait("through", |_| segment.client_reaches("203.0.113.2", PORT));
+        Some(segment)
+    }
+
+    fn reaches(&self, from: usize, to: &str, port: u16) -> bool {
+        let to = SocketAddr::new(to.parse().unwrap(), port);
+        self.places[from]
+            .run(|| TcpStream::connect_timeout(&to, PATIENCE))
+            .is_ok()
+    }
+
+    fn client_reaches(&self, to: &str, port: u16) -> bool {
+        self.reaches(0, to, port)
+    }
+
+    fn other_client_reaches(&self, to: &Inner) -> [bool; 2] {
+        [&to.v4, &to.v6].map(|to| self.reaches(1, to, PORT))
+    }
+
+    fn server_reaches(&self, to: &Inner) -> [bool; 2] {
+        [&to.v4, &to.v6].map(|to| self.reaches(3, to, PORT))
+    }
+
+    /// Adds to the hub's configuration and applies it.
+    fn allow(&self, before: &str, after: &str) {
+        let file = self.world.place("h").join("hub.toml");
+        let config = std::fs::read_to_string(&file).unwrap();
+        let config = config.split("\n# more\n").next().unwrap();
+        std::fs::write(&file, format!("{config}\n# more\n{before}\n[reach]\n{after}\n")).unwrap();
+        let applied = good(self.world.hawser("h", &["reload"]));
+        assert_eq!(String::from_utf8_lossy(&applied.stdout), "applied\n");
+    }
+}
+
+const PUBLIC: [&str; 2] = ["203.0.113.2", "2001:db8:50::2"];
+const PRIVATE: [&str; 2] = ["10.50.0.2", "fd00:50::2"];
+/// Addresses of the hub: inner, of its segment, private.
+const HUB: [&str; 5] = [
+    "100.96.0.1",
+    "fd00:96::1",
+    "203.0.113.1",
+    "2001:db8:50::1",
+    "10.50.0.1",
+];
+
+#[test]
+fn a_client_reaches_the_public_and_nobody_else() {
+    let Some(segment) = Segment::new("xa") else { return };
+    for to in PUBLIC {
+        assert!(segment.client_reaches(to, PORT), "{to}");
+    }
+    for to in PRIVATE.iter().chain(&["169.254.169.254"]).chain(&HUB) {
+        assert!(!segment.client_reaches(to, PORT), "{to}");
+        assert!(!segment.client_reaches(to, DNS), "{to}");
+    }
+    assert_eq!(segment.other_client_reaches(&segment.alice), [false; 2]);
+    assert_eq!(segment.server_reaches(&segment.alice), [false; 2]);
+    assert_eq!(
+        segment.server_reaches(&segment.hub),
+        [false; 2],
+        "the hub's inner address"
+    );
+    // What the hub itself begins passes, and so does a ping of its inner address.
+    assert!(segment.reaches(2, &segment.alice.v4, PORT) && segment.reaches(2, &segment.alice.v6, PORT));
+    assert!(segment.world.ping(&segment.hub.v4) && segment.world.ping(&segment.hub.v6));
+    assert!(!segment.world.ping("203.0.113.1"));
+}
+
+#[test]
+fn what_is_named_is_reached_and_nothing_more() {
+    let Some(segment) = Segment::new("xb") else { return };
+    segment.allow("", "clients = true");
+    assert_eq!(segment.other_client_reaches(&segment.alice), [true; 2]);
+    assert_eq!(segment.server_reaches(&segment.bob), [false; 2]);
+    assert!(!segment.client_reaches(HUB[0], PORT) && !segment.client_reaches(PRIVATE[0], PORT));
+
+    segment.allow("", &format!("hub = [\"tcp {PORT}\"]"));
+    for to in HUB {
+        assert!(segment.client_reaches(to, PORT), "{to}");
+        assert!(!segment.client_reaches(to, DNS), "{to}");
+    }
+    assert_eq!(segment.other_client_reaches(&segment.alice), [false; 2]);
+
+    segment.allow("", "networks = [\"10.50.0.0/24\", \"fd00:50::/64\"]");
+    for to in PRIVATE {
+        assert!(segment.client_reaches(to, PORT), "{to}");
+    }
+    assert!(!segment.client_reaches("169.254.169.254", PORT) && !segment.client_reaches("10.50.0.1", PORT));
+
+    segment.allow("", "from = [\"203.0.113.0/24\", \"fd00:50::/64\"]");
+    assert_eq!(segment.server_reaches(&segment.alice), [true; 2]);
+    assert_eq!(segment.server_reaches(&segment.hub), [false; 2]);
+
+    // Resolvers that the hub names are reached wherever they are, for questions alone.
+    segment.allow("dns = [\"100.96.0.1\", \"10.50.0.2\"]", "");
+    for to in ["100.96.0.1", "10.50.0.2"] {
+        assert!(segment.client_reaches(to, DNS), "{to}");
+        assert!(!segment.client_reaches(to, PORT), "{to}");
+    }
+    assert!(!segment.client_reaches(PRIVATE[1], DNS));
+}
+
+/// A change of what is reached leaves what is allowed alone.
+#[test]
+fn a_transfer_lives_through_a_change_of_what_is_reached() {
+    let Some(segment) = Segment::new("xc") else { return };
+    let transfer = super::Transfer::start(&segment.places[3], &segment.places[0]);
+    segment
+        .world
+        .wait("on the way", |_| transfer.received() > 1 << 20);
+    for more in [
+        "clients = true",
+        "hub = [\"all\"]",
+        "networks = [\"0.0.0.0/0\"]",
+        "",
+    ] {
+        segment.allow("", more);
+    }
+    assert!(!transfer.is_over(), "the changes came too late");
+    transfer.finish();
+}

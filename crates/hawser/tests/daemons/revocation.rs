@@ -1,0 +1,300 @@
+//! Revoked is silent within a second, whoever revokes and from where.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hawser_linux::netns::Namespace;
+
+use super::world::{Daemon, World, good, is_up};
+
+/// What the issue asks for.
+const SOON: Duration = Duration::from_secs(1);
+/// Between two datagrams.
+const EVERY: Duration = Duration::from_millis(5);
+const SERVER: &str = "203.0.113.2:9100";
+/// As which the hub's clients appear.
+const HUB_OUTSIDE: [u8; 4] = [203, 0, 113, 1];
+
+/// Datagrams from the client to the server for as long as it lives.
+struct Stream {
+    /// When the last one came that had gone through the hub.
+    last: Arc<Mutex<Option<Instant>>>,
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Stream {
+    fn start(server: &Namespace, client: &Namespace) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let last = Arc::new(Mutex::new(None));
+        let receiver = server.run(|| UdpSocket::bind(SERVER)).unwrap();
+        receiver
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        let sender = client.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+        let receiving = std::thread::spawn({
+            let (is_over, last) = (Arc::clone(&is_over), Arc::clone(&last));
+            move || {
+                let mut buffer = [0; 100];
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Ok((_, from)) = receiver.recv_from(&mut buffer)
+                        && from.ip() == IpAddr::from(HUB_OUTSIDE)
+                    {
+                        *last.lock().unwrap() = Some(Instant::now());
+                    }
+                }
+            }
+        });
+        let sending = std::thread::spawn({
+            let is_over = Arc::clone(&is_over);
+            move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    // A machine without a way out is no reason to stop trying.
+                    let _ = sender.send_to(b"still here", SERVER);
+                    std::thread::sleep(EVERY);
+                }
+            }
+        });
+        Self {
+            last,
+            is_over,
+            threads: vec![receiving, sending],
+        }
+    }
+
+    fn last(&self) -> Option<Instant> {
+        *self.last.lock().unwrap()
+    }
+
+    fn flows(&self) -> bool {
+        self.last()
+            .is_some_and(|last| last.elapsed() < Duration::from_millis(100))
+    }
+
+    /// How long after `since` the last one came, once none has for long.
+    fn silent_after(&self, since: Instant) -> Duration {
+        let given_up = since + Duration::from_secs(10);
+        while self.last().is_some_and(|last| last.elapsed() < 3 * SOON / 2) && Instant::now() < given_up {
+            std::thread::sleep(EVERY);
+        }
+        self.last().unwrap().saturating_duration_since(since)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn rounds() -> usize {
+    let asked = std::env::var("HAWSER_REVOCATIONS").ok();
+    asked.and_then(|count| count.parse().ok()).unwrap_or(4)
+}
+
+/// Four times, once in each way; a hundred times with `HAWSER_REVOCATIONS=100`.
+#[test]
+fn revoked_is_silent_within_a_second_whoever_revokes() {
+    let Some(world) = World::new("r") else { return };
+    let server = world.add_server();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let stream = Stream::start(&server, &world.open("c"));
+    let mut took: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+    let ways = ["here", "elsewhere", "by hand", "by another store"];
+    for round in 0..rounds() {
+        let name = format!("guest-{round}");
+        let mut client = world.start("c", &["up", &world.invite_as(&name), "--foreground"]);
+        world.wait("through", |_| stream.flows());
+        let way = ways[round % ways.len()];
+        let start = Instant::now();
+        let file = world.place("h").join(format!("clients/{name}.toml"));
+        match way {
+            "here" => drop(good(world.hawser("h", &["hub", "revoke", &name]))),
+            "elsewhere" => {
+                let mut command = world.inside("h", env!("CARGO_BIN_EXE_hawser"));
+                command
+                    .args(["hub", "revoke", &name, "--dir"])
+                    .arg(world.place("h"));
+                command.arg("--run-dir").arg(world.run_dir("nowhere"));
+                good(command);
+            }
+            "by hand" => std::fs::remove_file(&file).unwrap(),
+            _ => {
+                // What an older program does, or one without a way to the hub: it edits the store.
+                let pool = hawser_node::enrolment::Pool {
+                    v4: ("100.96.0.0".parse().unwrap(), 16),
+                    v6: None,
+                };
+                let store =
+                    hawser_node::enrolment::ClientStore::open(&world.place("h").join("clients"), pool);
+                store.unwrap().revoke(&name).unwrap();
+            }
+        }
+        let silent = stream.silent_after(start);
+        assert!(silent <= SOON, "{way}: {silent:?} after it was revoked");
+        let hub = world.status("h");
+        assert_eq!(hub["sessions"].as_array().map(Vec::len), Some(0), "{hub}");
+        took.entry(way).or_default().push(silent);
+        client.signal("-TERM");
+    }
+    for (way, mut times) in took {
+        times.sort_unstable();
+        let at = |share: usize| times[(times.len() - 1) * share / 100];
+        eprintln!(
+            "revoked {way}, to silent: {} times, median {:?}, 90 % {:?}, longest {:?}",
+            times.len(),
+            at(50),
+            at(90),
+            at(100)
+        );
+    }
+}
+
+#[test]
+fn a_hub_that_does_not_answer_is_not_called_silent() {
+    let Some(world) = World::new("rs") else { return };
+    let server = world.add_server();
+    world.init();
+    let hub = world.start("h", &["hub", "run"]);
+    let stream = Stream::start(&server, &world.open("c"));
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("through", |_| stream.flows());
+    hub.tell("-STOP");
+    let output = world.hawser("h", &["hub", "revoke", "alice"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("not known whether the hub has ended") && said.lines().count() == 1,
+        "{said}"
+    );
+    hub.tell("-CONT");
+    let start = Instant::now();
+    let silent = stream.silent_after(start);
+    assert!(silent <= SOON, "{silent:?} after the hub went on");
+}
+
+/// The lines of the shipped unit, and the commands of a person who names no run directory.
+#[test]
+fn the_shipped_unit_and_plain_commands_mean_the_same_hub() {
+    let Some(world) = World::new("ru") else { return };
+    let server = world.add_server();
+    world.init();
+    let unit = include_str!("../../../../packaging/hawser-hub.service");
+    let line = |key: &str| {
+        let line = unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        let words = line.split(' ').skip(1).map(ToOwned::to_owned);
+        words.collect::<Vec<_>>()
+    };
+    // A /run of their own: this machine may run Hawser too.
+    let mut command = world.inside("h", "unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs tmpfs /run && exec \"$@\"",
+        "sh",
+    ]);
+    command.arg(env!("CARGO_BIN_EXE_hawser")).args(line("ExecStart="));
+    let log = std::fs::File::create(world.place("h").join("unit.log")).unwrap();
+    let command = command.arg("--dir").arg(world.place("h"));
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log);
+    let child = child.spawn().unwrap();
+    let id = child.id().to_string();
+    let _hub = Daemon(child);
+    let inside = |arguments: &[String], has_dir: bool| {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &id, "--mount", "--net", env!("CARGO_BIN_EXE_hawser")]);
+        command.args(arguments);
+        if has_dir {
+            command.arg("--dir").arg(world.place("h"));
+        }
+        command
+    };
+    let words = |text: &str| text.split(' ').map(ToOwned::to_owned).collect::<Vec<_>>();
+    world.wait("the hub is up", |_| {
+        inside(&words("status --json"), false)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    });
+    let stream = Stream::start(&server, &world.open("c"));
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("through", |_| stream.flows());
+    let listed = good(inside(&words("hub list"), true));
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("connected"));
+    assert!(String::from_utf8_lossy(&good(inside(&words("reload"), false)).stdout).contains("applied"));
+    let start = Instant::now();
+    good(inside(&words("hub revoke alice"), true));
+    let silent = stream.silent_after(start);
+    assert!(silent <= SOON, "{silent:?} after it was revoked");
+
+    // A client's end does not end the hub beside it.
+    let left = good(inside(&words("down"), false));
+    assert!(String::from_utf8_lossy(&left.stdout).contains("down --hub"));
+    good(inside(&words("status"), false));
+    good(inside(&words("down --hub"), true));
+    assert!(!inside(&words("status"), false).output().unwrap().status.success());
+}
+
+#[test]
+fn a_run_directory_that_others_may_write_is_refused() {
+    let Some(world) = World::new("rd") else { return };
+    world.init();
+    use std::os::unix::fs::PermissionsExt;
+    let place = world.run_dir("h");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let before = world.system("h");
+    for command in [&["hub", "run"][..], &["status"], &["down"], &["reload"]] {
+        let mut all = command.to_vec();
+        if command == ["status"] {
+            all.push("--json");
+        }
+        let output = world.hawser("h", &all).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        assert!(
+            said.contains("may be written by others") && said.lines().count() == 1,
+            "{command:?}: {said}"
+        );
+    }
+    assert_eq!(world.system("h"), before);
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let _hub = world.start("h", &["hub", "run"]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", is_up);
+}
+
+#[test]
+fn a_goodbye_ends_the_session_at_once_and_silence_does_not() {
+    let Some(world) = World::new("rg") else { return };
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let sessions = |world: &World| world.status("h")["sessions"].as_array().map(Vec::len);
+    let mut client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", is_up);
+    assert_eq!(sessions(&world), Some(1));
+    client.signal("-TERM");
+    let start = Instant::now();
+    while sessions(&world) != Some(0) {
+        assert!(start.elapsed() < SOON, "its session goes on");
+    }
+    let mut client = world.start("c", &["up", "--foreground"]);
+    world.wait("up again", is_up);
+    client.signal("-KILL");
+    std::thread::sleep(SOON);
+    assert_eq!(sessions(&world), Some(1), "it may come back");
+}

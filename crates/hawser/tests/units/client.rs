@@ -1,0 +1,139 @@
+//! The client's unit, with a kill switch: what leaves outside the tunnel is counted at the far end of its cables.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::machine::Machine;
+use crate::outside::{Outside, Traffic};
+use crate::world::{Daemon, World, good};
+
+const UNIT: &str = "hawser.service";
+
+/// A client that has joined a hub without IPv6, and is down.
+fn joined(name: &str, config: &str) -> Option<(World, Daemon)> {
+    let world = World::new(name)?;
+    world.add_ipv6();
+    world.add_server();
+    world.init();
+    let hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    good(world.hawser("c", &["up", &invitation]));
+    good(world.hawser("c", &["down"]));
+    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    Some((world, hub))
+}
+
+fn pid(machine: &Machine) -> String {
+    machine.show(UNIT, "MainPID")
+}
+
+#[test]
+fn a_client_with_a_kill_switch_is_managed_and_nothing_gets_out() {
+    let Some((world, _hub)) = joined("uc", "kill_switch = true\n") else {
+        return;
+    };
+    let before = world.system("c");
+    let Some(machine) = Machine::boot(&world, "c", &[]) else {
+        return;
+    };
+    machine.systemctl(&["start", UNIT]);
+    machine.wait_until("up", Machine::is_up);
+    let outside = Outside::count(&world);
+    let traffic = Traffic::start(&world.open("c"), None);
+    let assert_closed = |when: &str| {
+        traffic.send(100);
+        outside.assert_none(when);
+    };
+
+    let first = pid(&machine);
+    machine.systemctl(&["reload", UNIT]);
+    assert_closed("after a reload");
+    assert_eq!(pid(&machine), first, "a reload is no restart");
+
+    // An upgrade is a restart with another program in its place.
+    let (program, fresh) = (
+        machine.path("/usr/bin/hawser"),
+        machine.path("/usr/bin/hawser.new"),
+    );
+    std::fs::copy(&program, &fresh).unwrap();
+    std::fs::set_permissions(&fresh, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::rename(&fresh, &program).unwrap();
+    machine.systemctl(&["restart", UNIT]);
+    assert_closed("in a restart");
+    machine.wait_until("up after a restart", Machine::is_up);
+    assert_ne!(pid(&machine), first);
+
+    // As the kernel or the watchdog would end it.
+    for signal in ["KILL", "ABRT"] {
+        let last = pid(&machine);
+        machine.systemctl(&["kill", "--kill-who=main", &format!("--signal={signal}"), UNIT]);
+        machine.wait_until("started anew", |machine| {
+            let now = pid(machine);
+            now != last && now != "0"
+        });
+        assert_closed(&format!("after a signal {signal}"));
+    }
+
+    // Ended, but not stopped.
+    machine.systemctl(&["kill", "--kill-who=main", "--signal=TERM", UNIT]);
+    machine.wait_until("ended", |machine| machine.show(UNIT, "ActiveState") == "inactive");
+    assert_closed("after a signal that asks for the end");
+
+    // A start that cannot work.
+    let config = machine.path("/etc/hawser/client.toml");
+    std::fs::write(&config, "kill_switch = true\nmtu = 7\n").unwrap();
+    let _ = machine.inside("systemctl", &["restart", UNIT]).output();
+    machine.wait_until("failed", |machine| machine.show(UNIT, "ActiveState") == "failed");
+    assert_eq!(machine.show(UNIT, "ExecMainStatus"), "64");
+    assert_closed("after a start with a wrong configuration");
+    std::fs::write(&config, "kill_switch = true\n").unwrap();
+    machine.systemctl(&["start", UNIT]);
+    machine.wait_until("seeking its hub", |machine| {
+        machine.say("hawser", &["status", "--json"]).contains("uptime")
+    });
+    assert_closed("while it starts");
+
+    // A stop while it waits to be started anew finds nobody who could lift it; the command does.
+    machine.systemctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
+    machine.wait_until("waiting", |machine| {
+        machine.show(UNIT, "SubState") == "auto-restart"
+    });
+    machine.systemctl(&["stop", UNIT]);
+    assert_closed("after a stop between a crash and the next start");
+    let left = std::fs::read_to_string(machine.path("/run/hawser/undo.json")).unwrap();
+    let down = machine.inside("hawser", &["down"]).output().unwrap();
+    let said = String::from_utf8_lossy(&down.stderr);
+    assert!(down.status.success(), "{said}{left}{}", machine.journal());
+    world.wait("open after `hawser down`", |_| outside.packets()[0] > 0);
+    drop(traffic);
+    assert_eq!(world.system("c"), before);
+}
+
+#[test]
+fn a_stop_lifts_the_kill_switch_and_leaves_nothing() {
+    let Some((world, _hub)) = joined("us", "kill_switch = true\n") else {
+        return;
+    };
+    let before = world.system("c");
+    let Some(machine) = Machine::boot(&world, "c", &["hawser.service", "hawser-lockdown.service"]) else {
+        return;
+    };
+    machine.wait_until("up from boot on", Machine::is_up);
+    let entered = |unit: &str| -> u64 {
+        let said = machine.show(unit, "ActiveEnterTimestampMonotonic");
+        said.parse().unwrap()
+    };
+    assert!(entered("hawser-lockdown.service") > 0, "{}", machine.journal());
+    assert!(entered("hawser-lockdown.service") <= entered("network-pre.target"));
+    assert!(entered("network-pre.target") <= entered("hawser.service"));
+    let outside = Outside::count(&world);
+    let traffic = Traffic::start(&world.open("c"), None);
+    traffic.send(100);
+    outside.assert_none("before the stop");
+    machine.systemctl(&["stop", UNIT]);
+    world.wait("open", |_| {
+        outside.packets()[..3].iter().all(|packets| *packets > 0)
+    });
+    drop(traffic);
+    assert_eq!(world.system("c"), before);
+    assert_eq!(machine.show(UNIT, "Result"), "success");
+}

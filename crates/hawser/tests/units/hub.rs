@@ -1,0 +1,109 @@
+//! The hub's unit: a transfer lives through its crashes and restarts, and nothing stays behind when it stops.
+
+use std::time::Duration;
+
+use hawser_linux::netns::Namespace;
+
+use crate::machine::Machine;
+use crate::transfer::Transfer;
+use crate::world::{World, good, is_up};
+
+const UNIT: &str = "hawser-hub.service";
+const KILL: &[&str] = &["kill", "--kill-who=main", "--signal=KILL", UNIT];
+const RESTART: &[&str] = &["restart", UNIT];
+
+/// A hub under systemd, a client that is up, and a server behind the hub.
+fn hub(name: &str) -> Option<(World, Machine, Namespace)> {
+    let world = World::new(name)?;
+    let server = world.add_server();
+    world.init();
+    let machine = Machine::boot(&world, "h", &[UNIT])?;
+    machine.wait_until("up", |machine| machine.show(UNIT, "ActiveState") == "active");
+    let invitation = machine.run("hawser", &["hub", "invite", "alice"]).stdout;
+    let invitation = String::from_utf8(invitation).unwrap();
+    good(world.hawser("c", &["up", invitation.trim()]));
+    world.wait("through", World::ping_hub);
+    Some((world, machine, server))
+}
+
+/// The longest time that a transfer waits for data when something is done to the unit that gives it another process.
+fn pause(world: &World, machine: &Machine, server: &Namespace, interruption: &[&str]) -> Duration {
+    let transfer = Transfer::start(server, &world.open("c"));
+    world.wait("on the way", |_| transfer.received() > 4 << 20);
+    transfer.take_longest_gap();
+    let first = machine.show(UNIT, "MainPID");
+    machine.systemctl(interruption);
+    machine.wait_until("started anew", |machine| {
+        let now = machine.show(UNIT, "MainPID");
+        now != first && now != "0"
+    });
+    let before = transfer.received();
+    world.wait("going on", |_| transfer.received() > before + (4 << 20));
+    assert!(!transfer.is_over(), "that came too late");
+    let pause = transfer.take_longest_gap();
+    transfer.finish();
+    pause
+}
+
+/// Prints pauses in order: times are not asserted, because the machine is shared.
+fn print(what: &str, mut pauses: Vec<Duration>) {
+    pauses.sort_unstable();
+    eprintln!(
+        "longest pause of a transfer at each of {} {what}: {pauses:?}",
+        pauses.len()
+    );
+}
+
+/// How often something is repeated: HAWSER_TEST_ROUNDS, or twice.
+fn rounds() -> usize {
+    let asked = std::env::var("HAWSER_TEST_ROUNDS").ok();
+    asked.map_or(2, |rounds| {
+        rounds.parse().expect("HAWSER_TEST_ROUNDS is a number")
+    })
+}
+
+#[test]
+fn a_transfer_lives_through_crashes_of_the_unit() {
+    let Some((world, machine, server)) = hub("uh") else {
+        return;
+    };
+    machine.systemctl(&["reload", UNIT]);
+    let pauses = (0..rounds()).map(|_| {
+        let pause = pause(&world, &machine, &server, KILL);
+        world.wait("up after a crash", |world| is_up(world) && world.ping_hub());
+        pause
+    });
+    print("crashes", pauses.collect());
+}
+
+/// A planned restart, as an upgrade makes one: the session goes on under its keys.
+#[test]
+fn a_restart_of_the_unit_keeps_sessions_and_transfers() {
+    let Some((world, machine, server)) = hub("ur") else {
+        return;
+    };
+    let session = world.status("c")["session"].clone();
+    let pauses = (0..rounds()).map(|_| {
+        let pause = pause(&world, &machine, &server, RESTART);
+        assert_eq!(world.status("c")["session"], session, "{}", machine.journal());
+        pause
+    });
+    print("restarts", pauses.collect());
+    world.wait("control is back", is_up);
+}
+
+#[test]
+fn a_stop_of_the_unit_leaves_nothing_also_after_a_restart() {
+    let Some(world) = World::new("us") else { return };
+    world.init();
+    let before = world.system("h");
+    let Some(machine) = Machine::boot(&world, "h", &[UNIT]) else {
+        return;
+    };
+    machine.wait_until("up", |machine| machine.show(UNIT, "ActiveState") == "active");
+    assert_ne!(world.system("h"), before);
+    machine.systemctl(RESTART);
+    machine.systemctl(&["stop", UNIT]);
+    assert_eq!(machine.show(UNIT, "Result"), "success", "{}", machine.journal());
+    assert_eq!(world.system("h"), before, "{}", machine.journal());
+}

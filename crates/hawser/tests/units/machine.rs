@@ -1,0 +1,212 @@
+//! A machine that boots systemd in a network namespace of the world, with the units of `packaging`.
+//!
+//! Its root is an overlay of this machine's, in memory, in a mount namespace of its own: everything goes with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::world::{World, good};
+
+/// A machine that runs.
+pub(crate) struct Machine {
+    container: Child,
+    /// The process that the machine knows as its first.
+    init: u32,
+    log: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    /// Boots on a side of the world; `enabled`: units that start at boot. `/etc/hawser` holds what the world has for that side.
+    pub(crate) fn boot(world: &World, side: &str, enabled: &[&str]) -> Option<Self> {
+        if Command::new("systemd-nspawn").arg("--version").output().is_err() {
+            hawser_testing::skip("no systemd-nspawn (scripts/needs test installs it)");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("console");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "slave", "sh", "-euc", PREPARE]);
+        command
+            .env("DIR", dir.path())
+            .env("GROUP", group(dir.path()))
+            .env("HAWSER", env!("CARGO_BIN_EXE_hawser"))
+            .env(
+                "UNITS",
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging"),
+            )
+            .env("PLACE", world.place(side))
+            .env("NETNS", format!("/run/netns/{}", world.namespace(side)))
+            .env("ENABLED", enabled.join(" "));
+        let console = std::fs::File::create(&log).unwrap();
+        command
+            .stdin(Stdio::null())
+            .stdout(console.try_clone().unwrap())
+            .stderr(console);
+        let mut machine = Self {
+            container: command.spawn().unwrap(),
+            init: 0,
+            log,
+            dir,
+        };
+        machine.wait("booted", |machine| {
+            machine.init = child_named(machine.container.id(), "systemd").unwrap_or(0);
+            machine.init != 0
+        });
+        machine.wait("running", |machine| {
+            let state = machine.say("systemctl", &["is-system-running"]);
+            ["running", "degraded"].contains(&state.trim())
+        });
+        Some(machine)
+    }
+
+    fn wait(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_so(self) {
+            let console = || std::fs::read_to_string(&self.log).unwrap_or_default();
+            assert!(Instant::now() < deadline, "not {what}: {}", console());
+            if let Ok(Some(status)) = self.container.try_wait() {
+                panic!("the machine ended ({status}): {}", console());
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// A path of the machine, from outside.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.init))
+    }
+
+    /// A program inside.
+    pub(crate) fn inside(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args([
+            "-t",
+            &self.init.to_string(),
+            "-m",
+            "-u",
+            "-i",
+            "-n",
+            "-p",
+            program,
+        ]);
+        command.args(arguments);
+        command
+    }
+
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        good(self.inside(program, arguments))
+    }
+
+    /// What a program prints, whether or not it fails.
+    pub(crate) fn say(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.inside(program, arguments).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub(crate) fn systemctl(&self, arguments: &[&str]) {
+        let output = self.inside("systemctl", arguments).output().unwrap();
+        assert!(
+            output.status.success(),
+            "systemctl {arguments:?}: {}{}",
+            String::from_utf8_lossy(&output.stderr),
+            self.journal()
+        );
+    }
+
+    pub(crate) fn show(&self, unit: &str, property: &str) -> String {
+        let said = self.say("systemctl", &["show", "--value", "-p", property, unit]);
+        said.trim().to_owned()
+    }
+
+    pub(crate) fn journal(&self) -> String {
+        self.say("journalctl", &["--no-pager", "-o", "cat", "-n", "200"])
+    }
+
+    /// Waits for what a unit or its daemon says.
+    pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "not {what}: {}", self.journal());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Whether the daemon of this machine says that packets can flow.
+    pub(crate) fn is_up(&self) -> bool {
+        self.say("hawser", &["status", "--json"])
+            .contains("\"state\":\"up\"")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The first process of a machine takes all others with it.
+        if self.init != 0 {
+            let _ = Command::new("kill")
+                .args(["-KILL", &self.init.to_string()])
+                .status();
+        }
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while matches!(self.container.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.container.kill();
+        let _ = self.container.wait();
+        let mut clear = Command::new("sh");
+        clear.args(["-uc", CLEAR]).env("GROUP", group(self.dir.path()));
+        let _ = clear.stderr(Stdio::null()).status();
+    }
+}
+
+/// The name of a machine's control group: two machines in one would end each other's processes.
+fn group(dir: &Path) -> String {
+    format!("hawser-test-{}", dir.file_name().unwrap().display())
+}
+
+fn child_named(parent: u32, name: &str) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    let mut ids = children.split_whitespace().filter_map(|id| id.parse().ok());
+    ids.find(|id| std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|comm| comm.trim() == name))
+}
+
+/// A root without this machine's own units, then the machine itself in this shell's place.
+const PREPARE: &str = r#"
+for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
+    if [ -e "$hierarchy/cgroup.procs" ] && mkdir "$hierarchy/$GROUP" 2>/dev/null; then
+        # One that has no processors of its own takes nobody in.
+        (echo $$ > "$hierarchy/$GROUP/cgroup.procs") 2>/dev/null || rmdir "$hierarchy/$GROUP"
+    fi
+done
+mkdir "$DIR/memory"
+mount -t tmpfs -o size=600m none "$DIR/memory"
+cd "$DIR/memory"
+mkdir up work root
+mount -t overlay overlay -o lowerdir=/,upperdir=up,workdir=work root
+rm -rf root/etc/systemd/system root/etc/hawser root/etc/machine-id root/etc/nftables.conf root/var/log/journal
+mkdir -p root/etc/systemd/system root/etc/hawser
+: > root/etc/machine-id
+system=/lib/systemd/system
+for unit in systemd-networkd.service systemd-resolved.service systemd-timesyncd.service systemd-logind.service apt-daily.timer; do
+    ln -s /dev/null root/etc/systemd/system/$unit
+done
+ln -s $system/multi-user.target root/etc/systemd/system/default.target
+cp "$UNITS"/*.service root/etc/systemd/system/
+strip -o root/usr/bin/hawser "$HAWSER" || cp "$HAWSER" root/usr/bin/hawser
+if [ -d "$PLACE" ]; then cp -a "$PLACE/." root/etc/hawser/; fi
+chown -R 0:0 root/etc/hawser
+chmod 700 root/etc/hawser
+for unit in $ENABLED; do
+    systemctl --root=root enable "$unit"
+done
+exec systemd-nspawn --register=no --keep-unit -q -b -D root --network-namespace-path="$NETNS" --console=pipe \
+    --capability=CAP_NET_ADMIN,CAP_NET_RAW,CAP_BPF,CAP_PERFMON --bind=/dev/net/tun --system-call-filter=bpf
+"#;
+
+/// Takes the control group away, when all are dead.
+const CLEAR: &str = r#"
+for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
+    [ ! -d "$hierarchy/$GROUP" ] || find "$hierarchy/$GROUP" -depth -type d -exec rmdir {} +
+done
+"#;
