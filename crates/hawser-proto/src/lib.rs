@@ -26,3 +26,4 @@ pub mod scheduler;
 pub mod session;
 mod smoothed;
 pub mod stitch;
+pub mod tunnel;

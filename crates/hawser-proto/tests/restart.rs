@@ -58,9 +58,9 @@ fn a_call_goes_on_over_a_restart_of_the_hub() {
 #[test]
 fn a_checkpoint_of_a_successor_that_did_nothing_is_the_same() {
     let mut world = restarted(HUB, 9);
-    let before = world.ends[HUB].egress.checkpoint();
+    let before = world.ends[HUB].egress().checkpoint();
     world.restart(HUB);
-    let after = world.ends[HUB].egress.checkpoint();
+    let after = world.ends[HUB].egress().checkpoint();
     for (before, after) in before.paths.iter().zip(&after.paths) {
         assert_eq!(before.next_packet_number, after.next_packet_number);
         assert_eq!((before.sent, before.delivered), (after.sent, after.delivered));

@@ -223,7 +223,7 @@ fn conserved(world: &World, name: &str) {
         let end = &world.ends[at];
         assert_eq!(end.lent(), 0, "{name}: all buffers came back to end {at}");
         assert_eq!(
-            end.egress.flows().backlog(),
+            end.egress().flows().backlog(),
             0,
             "{name}: nothing waits at end {at}"
         );
@@ -237,7 +237,7 @@ fn conserved(world: &World, name: &str) {
         .values()
         .map(|sink| sink.seen.len() as u64)
         .sum();
-    let counters = hub.egress.counters();
+    let counters = hub.egress().counters();
     let missing = offered - delivered;
     let accounted = world.lost[CLIENT] + counters.policed + counters.too_large;
     assert!(
@@ -319,14 +319,14 @@ fn what_was_on_its_way_over_a_closed_path_is_sent_again_on_another() {
         let mut world = World::new(&[net(20.0, 40), net(20.0, 40)], seed);
         world.start(HUB, 1, Work::Bulk, ms(0), ms(4_000));
         world.run(ms(2_000));
-        let before = world.ends[HUB].egress.counters().repaired;
+        let before = world.ends[HUB].egress().counters().repaired;
         world.close(0);
         world.run(ms(5_000));
-        let repaired = world.ends[HUB].egress.counters().repaired - before;
+        let repaired = world.ends[HUB].egress().counters().repaired - before;
         assert!(repaired > 20, "seed {seed}: {repaired} sent again");
         let sink = world.ends[CLIENT].sink(1);
         let missing = world.ends[HUB].offered[&1] - sink.seen.len() as u64;
-        let policed = world.ends[HUB].egress.counters().policed;
+        let policed = world.ends[HUB].egress().counters().policed;
         assert!(
             missing <= policed,
             "seed {seed}: {missing} lost, {policed} by policing"
@@ -341,7 +341,7 @@ fn a_satellite_carries_large_packets() {
     let mut world = World::new(&[net(20.0, 300), net(20.0, 300)], 11);
     world.run(ms(4_000));
     for end in &world.ends {
-        assert!(end.egress.paths().all(|path| path.mtu() > 1_400));
+        assert!(end.egress().paths().all(|path| path.mtu() > 1_400));
     }
 }
 
@@ -467,7 +467,7 @@ fn a_drained_link_is_not_believed() {
     world.run(ms(3_000));
     let rate = |world: &World| {
         world.ends[HUB]
-            .egress
+            .egress()
             .paths()
             .next()
             .expect("a path")
@@ -504,12 +504,8 @@ fn a_new_address_is_proven_before_it_gets_more_than_it_sent() {
     let mut world = World::new(&[net(20.0, 10), net(20.0, 10)], 17);
     world.start(HUB, 1, Work::Bulk, ms(500), ms(4_000));
     world.run(ms(2_000));
-    let now = world.now;
     // The client takes another socket for its first network; the hub will see another address.
-    world.ends[CLIENT]
-        .egress
-        .handle_moved(hawser_units::PathId(0), 68, now);
-    world.ends[HUB].heard.remove(&hawser_units::PathId(0));
+    world.move_client(hawser_units::PathId(0));
     world.run(ms(2_500));
     for end in &world.ends {
         assert!(
@@ -539,7 +535,7 @@ fn random_loss_costs_its_share_and_no_more() {
         delay < ms(100),
         "gaps are given up when the paths have passed them: {delay:?}"
     );
-    let path = world.ends[HUB].egress.paths().next().expect("a path");
+    let path = world.ends[HUB].egress().paths().next().expect("a path");
     assert!((0.005..0.06).contains(&path.loss()), "{}", path.loss());
     conserved(&world, "loss");
 }
@@ -600,9 +596,9 @@ const LOSSY: Net = Net {
 #[test]
 fn parity_brings_back_what_one_lossy_network_loses() {
     let world = call_and_video(&[LOSSY], false);
-    let counters = world.ends[HUB].egress.counters();
+    let counters = world.ends[HUB].egress().counters();
     let overhead = counters.parity as f64 / counters.covered as f64;
-    let rebuilt = world.ends[CLIENT].ingress.rebuilt();
+    let rebuilt = world.ends[CLIENT].ingress().rebuilt();
     println!("rebuilt {rebuilt}, overhead {overhead:.3}, {counters:?}");
     // One packet of a call is 0.035 % of them: its mark leaves room for chance.
     for (flow, name, mark) in [(1, "call", 0.002), (2, "video", 0.001)] {
@@ -623,7 +619,7 @@ fn parity_brings_back_what_one_lossy_network_loses() {
 fn nothing_is_added_where_nothing_is_lost_or_the_peer_does_not_know_parity() {
     for (net, is_older) in [(net(50.0, 150), false), (LOSSY, true)] {
         let world = call_and_video(&[net], is_older);
-        let counters = world.ends[HUB].egress.counters();
+        let counters = world.ends[HUB].egress().counters();
         assert_eq!((counters.covered, counters.parity), (0, 0));
         assert_eq!(lost(&world, 2) > 0.01, is_older);
     }
@@ -637,7 +633,7 @@ fn parity_takes_the_other_network_where_that_is_as_near() {
         ..net(7.0, 40)
     };
     let world = call_and_video(&[narrow, narrow], false);
-    let counters = world.ends[HUB].egress.counters();
+    let counters = world.ends[HUB].egress().counters();
     println!("{counters:?} {} {}", lost(&world, 1), lost(&world, 2));
     assert!(counters.parity > 0);
     assert!(lost(&world, 2) < 0.001, "{}", lost(&world, 2));

@@ -15,8 +15,8 @@ use hawser_wire::control::Cipher;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use super::Role;
 use super::egress::path_config;
+use hawser_proto::tunnel::Role;
 
 /// One session of a hub.
 #[derive(Serialize, Deserialize)]

@@ -1,10 +1,12 @@
 //! Sealing and opening of data packets.
 //!
-//! The primitives are ring's, a third faster than aws-lc's on CPUs with VAES but without AVX-512. This module only builds nonces: the IV of the
-//! epoch and direction, xor the path id and the packet's counter. A path id is never reused within an epoch and a counter never
-//! within a path, so no nonce repeats.
+//! The primitives are ring's, a third faster than aws-lc's on CPUs with VAES but without AVX-512.
+//! This module only builds nonces: the IV of the epoch and direction, xor the path id and the packet
+//! number. A path id is never reused within an epoch and a packet number never within a path, so no
+//! nonce repeats.
 
 use hawser_linux::secret::Wiped;
+use hawser_proto::tunnel::{Open, Seal};
 use hawser_units::PathId;
 use hawser_wire::control::Cipher;
 use hawser_wire::data::{OUTER_LEN, TAG_LEN};
@@ -13,8 +15,13 @@ use zeroize::Zeroizing;
 use super::checkpoint::KeyCheckpoint;
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
-/// One direction of one epoch. Ring's keys do not wipe themselves, but they hold no pointers: [`Wiped`] memory does it for them.
-pub(super) struct DataKey {
+/// The key of one direction and epoch.
+///
+/// Ring's keys do not wipe themselves, but they hold no pointers: [`Wiped`] memory does it for them.
+#[derive(Debug)]
+pub(super) struct DataKey(Wiped<Schedule>);
+
+struct Schedule {
     key: LessSafeKey,
     iv: [u8; 12],
     /// For a successor: ring gives nothing of a key back.
@@ -24,11 +31,51 @@ pub(super) struct DataKey {
 
 impl DataKey {
     /// From 32 bytes of key and 12 of IV.
-    pub(super) fn new(cipher: Cipher, material: &[u8; 44]) -> Wiped<Self> {
-        Wiped::new(|| Self::make(cipher, material))
+    pub(super) fn new(cipher: Cipher, material: &[u8; 44]) -> Self {
+        Self(Wiped::new(|| Schedule::new(cipher, material)))
     }
 
-    fn make(cipher: Cipher, material: &[u8; 44]) -> Self {
+    /// The key as a successor gets it. `expires_in_ms`: for how much longer it opens packets.
+    pub(super) fn checkpoint(&self, epoch: u8, expires_in_ms: Option<u64>) -> KeyCheckpoint {
+        KeyCheckpoint {
+            epoch,
+            cipher: self.0.cipher,
+            material: Zeroizing::new(self.0.material),
+            expires_in_ms,
+        }
+    }
+
+    /// The key of a checkpoint.
+    pub(super) fn restore(saved: &KeyCheckpoint) -> Self {
+        Self::new(saved.cipher, &saved.material)
+    }
+}
+
+impl Seal for DataKey {
+    fn seal(&self, path: PathId, number: u64, datagram: &mut [u8]) {
+        let (outer, rest) = datagram.split_at_mut(OUTER_LEN);
+        let (body, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
+        let sealed = self
+            .0
+            .key
+            .seal_in_place_separate_tag(self.0.nonce(path, number), Aad::from(&*outer), body)
+            .expect("a datagram is far below the cipher's limit");
+        tag.copy_from_slice(sealed.as_ref());
+    }
+}
+
+impl Open for DataKey {
+    fn open<'a>(&self, path: PathId, number: u64, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
+        let (outer, body) = datagram.split_at_mut(OUTER_LEN);
+        self.0
+            .key
+            .open_in_place(self.0.nonce(path, number), Aad::from(&*outer), body)
+            .ok()
+    }
+}
+
+impl Schedule {
+    fn new(cipher: Cipher, material: &[u8; 44]) -> Self {
         let (key, iv) = material.split_at(32);
         let algorithm = match cipher {
             Cipher::Aes256Gcm => &AES_256_GCM,
@@ -45,54 +92,15 @@ impl DataKey {
         }
     }
 
-    /// The key as a successor gets it. `expires_in_ms`: for how much longer it opens packets.
-    pub(super) fn checkpoint(&self, epoch: u8, expires_in_ms: Option<u64>) -> KeyCheckpoint {
-        KeyCheckpoint {
-            epoch,
-            cipher: self.cipher,
-            material: Zeroizing::new(self.material),
-            expires_in_ms,
-        }
-    }
-
-    /// The key of a checkpoint.
-    pub(super) fn restore(saved: &KeyCheckpoint) -> Wiped<Self> {
-        Self::new(saved.cipher, &saved.material)
-    }
-
-    fn nonce(&self, path: PathId, counter: u64) -> Nonce {
+    fn nonce(&self, path: PathId, number: u64) -> Nonce {
         let mut nonce = self.iv;
         for (byte, id) in nonce[2..4].iter_mut().zip(path.0.to_be_bytes()) {
             *byte ^= id;
         }
-        for (byte, part) in nonce[4..].iter_mut().zip(counter.to_be_bytes()) {
+        for (byte, part) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
             *byte ^= part;
         }
         Nonce::assume_unique_for_key(nonce)
-    }
-
-    /// Encrypts a datagram in place: outer header, body, room for the tag.
-    pub(super) fn seal(&self, path: PathId, counter: u64, datagram: &mut [u8]) {
-        let (outer, rest) = datagram.split_at_mut(OUTER_LEN);
-        let (body, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
-        let sealed = self
-            .key
-            .seal_in_place_separate_tag(self.nonce(path, counter), Aad::from(&*outer), body)
-            .expect("a datagram is far below the cipher's limit");
-        tag.copy_from_slice(sealed.as_ref());
-    }
-
-    /// Decrypts a datagram in place; gives the body without the tag, or `None` if it was tampered with.
-    pub(super) fn open<'a>(
-        &self,
-        path: PathId,
-        counter: u64,
-        datagram: &'a mut [u8],
-    ) -> Option<&'a mut [u8]> {
-        let (outer, body) = datagram.split_at_mut(OUTER_LEN);
-        self.key
-            .open_in_place(self.nonce(path, counter), Aad::from(&*outer), body)
-            .ok()
     }
 }
 
@@ -119,7 +127,7 @@ mod tests {
             let whole = || sealed(&key, 1, 5);
             assert!(opens(&key, 1, 5, whole()));
             assert!(!opens(&key, 2, 5, whole()), "another path");
-            assert!(!opens(&key, 1, 6, whole()), "another counter");
+            assert!(!opens(&key, 1, 6, whole()), "another packet number");
             let other = DataKey::new(cipher, &[8; 44]);
             assert!(!opens(&other, 1, 5, whole()), "another key");
         }

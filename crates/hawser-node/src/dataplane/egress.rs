@@ -6,18 +6,15 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use hawser_linux::clock::{now, use_precise_timers};
-use hawser_linux::secret::Wiped;
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::{Waker, wait_readable};
-use hawser_proto::egress::{Body, PROBE_LEN, Transmit};
-use hawser_proto::ingress;
-use hawser_proto::path::{self, Probing};
+use hawser_proto::path;
+use hawser_proto::tunnel::{Burst, Relay, Role};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer};
+use hawser_wire::data::{Class, FRAMING};
 use hawser_wire::inner::Ecn;
 use hawser_wire::offload::VIRTIO_LEN;
-use hawser_wire::parity::PARITY_LEN;
 
 use super::batch::{Batches, Target};
 use super::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};
@@ -27,7 +24,7 @@ use super::handoff::Taker;
 use super::ingress::Source;
 use super::pool::BufferId;
 use super::sessions::{Accepted, Session, Sessions};
-use super::{Event, Role, SessionId, SessionSnapshot, SocketId, snapshot};
+use super::{Event, SessionId, SessionSnapshot, SocketId, snapshot};
 
 /// Packets read from the TUN before what they made is sent.
 const READS: usize = 16;
@@ -54,7 +51,7 @@ pub(super) enum Order {
     Key {
         session: SessionId,
         epoch: u8,
-        key: Wiped<DataKey>,
+        key: DataKey,
     },
     OpenPath {
         session: SessionId,
@@ -104,15 +101,7 @@ pub(super) enum Order {
 /// What the receiving thread noticed of a session.
 pub(super) struct Relayed {
     pub(super) session: SessionId,
-    pub(super) relay: Relay,
-}
-
-/// What the receiving thread noticed.
-pub(super) enum Relay {
-    Machine(ingress::Event),
-    Heard { path: PathId, bytes: u64 },
-    Moved { path: PathId, source: Source },
-    Epoch(u8),
+    pub(super) relay: Relay<Source>,
 }
 
 /// Where a path's datagrams go.
@@ -239,7 +228,7 @@ impl Sender {
         } = self;
         sessions.service(
             now,
-            |_, session, transmit, packet, at| session.send(transmit, packet, batches, no_key, at),
+            |_, lane, burst, packet| *no_key += u64::from(!lane.send(burst, packet, batches)),
             |event| events.tell(event),
         );
     }
@@ -277,7 +266,8 @@ impl Sender {
                 reply(super::Snapshot { sessions, counters });
             }
             Order::Key { session, epoch, key } => {
-                self.sessions.with(session, |state| state.install(epoch, key));
+                self.sessions
+                    .with(session, |state| state.tunnel.install(epoch, key));
             }
             Order::OpenPath {
                 session,
@@ -289,16 +279,9 @@ impl Sender {
             } => {
                 let socket = self.sockets.get(&socket).cloned();
                 self.sessions.with(session, |state| {
-                    let lane = Lane {
-                        socket,
-                        remote,
-                        local: None,
-                        peer_index,
-                        name,
-                        meter: snapshot::Meter::default(),
-                    };
+                    let lane = Lane::new(socket, remote, peer_index, name);
                     state.lanes.insert(config.id, lane);
-                    state.egress.open_path(config, remote.is_some(), at);
+                    state.tunnel.open_path(config, remote.is_some(), at);
                 });
             }
             Order::RebindPath {
@@ -311,58 +294,43 @@ impl Sender {
                     if let Some(lane) = state.lanes.get_mut(&path) {
                         lane.socket = socket;
                         if let Some(remote) = &lane.remote {
-                            state.egress.handle_moved(path, overhead(remote), at);
+                            state.tunnel.handle_rebound(path, overhead(remote), at);
                         }
                     }
                 });
             }
             Order::ClosePath { session, path } => self.sessions.with(session, |state| {
                 state.lanes.remove(&path);
-                state.egress.close_path(path, at);
+                state.tunnel.close_path(path, at);
             }),
             Order::SetScheduler {
                 session,
                 class,
                 scheduler,
             } => self.sessions.with(session, |state| {
-                if let Err(error) = state.egress.set_scheduler(class, &scheduler) {
+                if let Err(error) = state.tunnel.egress_mut().set_scheduler(class, &scheduler) {
                     tracing::warn!(%error, "scheduler unchanged");
                 }
             }),
             Order::SetCap { session, path, cap } => self
                 .sessions
-                .with(session, |state| state.egress.set_cap(path, cap)),
+                .with(session, |state| state.tunnel.egress_mut().set_cap(path, cap)),
         }
     }
 
     fn relay(&mut self, Relayed { session: name, relay }: Relayed, at: Instant) {
-        let socket_of = |id: &SocketId| self.sockets.get(id).cloned();
-        let moved = match &relay {
-            Relay::Moved { source, .. } => socket_of(&source.socket),
-            Relay::Machine(_) | Relay::Heard { .. } | Relay::Epoch(_) => None,
-        };
-        self.sessions.with(name, |session| match relay {
-            Relay::Machine(ingress::Event::Report(report)) => session.egress.send_report(report),
-            Relay::Machine(ingress::Event::Silence(report)) => session.egress.send_silence(report),
-            Relay::Machine(ingress::Event::Feedback(path, report)) => {
-                session.egress.handle_feedback(path, &report, at);
+        let sockets = &self.sockets;
+        self.sessions.with(name, |session| {
+            let Some((path, source)) = session.tunnel.handle_relay(relay, at) else {
+                return;
+            };
+            if let Some(lane) = session.lanes.get_mut(&path) {
+                let from = source.from;
+                tracing::debug!(session = name.0, path = path.0, %from, to = ?source.to, "path has a new address");
+                lane.remote = Some(from);
+                lane.local = source.to;
+                lane.socket = sockets.get(&source.socket).cloned().or_else(|| lane.socket.take());
             }
-            Relay::Machine(ingress::Event::Probe(path, token)) => session.egress.handle_probe(path, token),
-            Relay::Machine(ingress::Event::ProbeReply(path, token)) => {
-                session.egress.handle_probe_reply(path, token, at);
-            }
-            Relay::Heard { path, bytes } => session.egress.handle_heard(path, bytes, at),
-            Relay::Moved { path, source } => {
-                if let Some(lane) = session.lanes.get_mut(&path) {
-                    let from = source.from;
-                    tracing::debug!(session = name.0, path = path.0, %from, to = ?source.to, "path has a new address");
-                    lane.remote = Some(from);
-                    lane.local = source.to;
-                    lane.socket = moved.or_else(|| lane.socket.take());
-                    session.egress.handle_moved(path, overhead(&from), at);
-                }
-            }
-            Relay::Epoch(epoch) => session.confirm_key(epoch),
         });
     }
 
@@ -376,25 +344,43 @@ impl Sender {
             ("egress_queue_full", dropped.queue_full),
             ("egress_no_buffer", dropped.no_buffer),
             ("egress_no_key", self.no_key),
-            ("egress_shed", sum(|session| session.egress.counters().shed)),
-            ("egress_unkept", sum(|session| session.egress.counters().unkept)),
-            ("egress_expired", sum(|session| session.egress.counters().expired)),
+            (
+                "egress_shed",
+                sum(|session| session.tunnel.egress().counters().shed),
+            ),
+            (
+                "egress_unkept",
+                sum(|session| session.tunnel.egress().counters().unkept),
+            ),
+            (
+                "egress_expired",
+                sum(|session| session.tunnel.egress().counters().expired),
+            ),
             ("egress_held_bytes", self.sessions.held()),
             ("egress_relays_refused", self.orders.refused()),
-            ("egress_policed", sum(|session| session.egress.counters().policed)),
+            (
+                "egress_policed",
+                sum(|session| session.tunnel.egress().counters().policed),
+            ),
             (
                 "egress_repaired",
-                sum(|session| session.egress.counters().repaired),
+                sum(|session| session.tunnel.egress().counters().repaired),
             ),
-            ("egress_covered", sum(|session| session.egress.counters().covered)),
-            ("egress_parity", sum(|session| session.egress.counters().parity)),
+            (
+                "egress_covered",
+                sum(|session| session.tunnel.egress().counters().covered),
+            ),
+            (
+                "egress_parity",
+                sum(|session| session.tunnel.egress().counters().parity),
+            ),
             (
                 "egress_parity_bytes",
-                sum(|session| session.egress.counters().parity_bytes),
+                sum(|session| session.tunnel.egress().counters().parity_bytes),
             ),
             (
                 "egress_parity_late",
-                sum(|session| session.egress.counters().parity_late),
+                sum(|session| session.tunnel.egress().counters().parity_late),
             ),
             ("egress_refused_by_network", self.batches.refused),
             ("egress_datagrams", self.batches.sent.0),
@@ -414,118 +400,47 @@ impl Sender {
     }
 }
 
-impl Session {
-    /// Builds and seals the datagrams of a transmit.
-    fn send(
-        &self,
-        transmit: &Transmit<BufferId>,
-        packet: &[u8],
-        batches: &mut Batches,
-        no_key: &mut u64,
-        at: Instant,
-    ) {
-        let Some((epoch, key)) = &self.key else {
-            *no_key += 1;
-            return;
-        };
-        let Some(lane) = self.lanes.get(&transmit.path) else {
-            return;
-        };
-        let (Some(socket), Some(to)) = (lane.socket.clone(), lane.remote) else {
-            return;
-        };
-        let mut target = Target {
+impl Lane {
+    pub(super) fn new(
+        socket: Option<Arc<DataSocket>>,
+        remote: Option<SocketAddr>,
+        peer_index: u32,
+        name: String,
+    ) -> Self {
+        Self {
             socket,
-            from: lane.local,
-            to,
-            ecn: 0,
-        };
-        let outer = Outer {
-            epoch: *epoch,
-            index: lane.peer_index,
-            counter: transmit.counter,
-        };
-        let sealer = Sealer {
-            key,
-            path: transmit.path,
-            outer,
-        };
-        match transmit.body {
-            Body::Packets { run, count, .. } => {
-                target.ecn = ecn_of(packet).bits();
-                for step in 0..count {
-                    let index = run.next + step;
-                    let room = batches.room(&target, run.len_of(index) + FRAMING);
-                    let inner = transmit.body.header(step, at);
-                    sealer.seal(room, u64::from(step), &inner, |body| {
-                        run.emit(packet, index, body)
-                    });
-                }
-            }
-            Body::Report(report) => {
-                let room = batches.room(&target, report.emitted_len() + FRAMING);
-                sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
-                    emit_report(&report, body)
-                });
-            }
-            Body::Probe(probe) => {
-                let udp = usize::from(probe.outer_len).saturating_sub(udp_overhead(&to));
-                let room = batches.room(&target, udp.max(PROBE_LEN + FRAMING));
-                sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
-                    emit_token(probe.token, body)
-                });
-            }
-            Body::Reply(token) => {
-                let room = batches.room(&target, PROBE_LEN + FRAMING);
-                sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
-                    emit_token(token, body)
-                });
-            }
-            Body::Parity { parity, .. } => {
-                let symbol = self.egress.symbol();
-                let room = batches.room(&target, PARITY_LEN + symbol.len() + FRAMING);
-                sealer.seal(room, 0, &transmit.body.header(0, at), |body| {
-                    let (head, tail) = body.split_first_chunk_mut().expect("room for both");
-                    parity.emit(head);
-                    tail.copy_from_slice(symbol);
-                });
-            }
+            remote,
+            local: None,
+            peer_index,
+            name,
+            meter: snapshot::Meter::default(),
         }
     }
-}
 
-fn emit_report(report: &Feedback, body: &mut [u8]) {
-    let mut whole = [0; FEEDBACK_LEN];
-    report.emit(&mut whole);
-    body.copy_from_slice(&whole[..body.len()]);
-}
-
-fn emit_token(token: u64, body: &mut [u8]) {
-    let (head, padding) = body.split_at_mut(PROBE_LEN);
-    head.copy_from_slice(&token.to_be_bytes());
-    padding.fill(0);
-}
-
-struct Sealer<'a> {
-    key: &'a DataKey,
-    path: PathId,
-    outer: Outer,
-}
-
-impl Sealer<'_> {
-    /// Fills and seals one datagram, `step` counters after the first.
-    fn seal(&self, datagram: &mut [u8], step: u64, inner: &Inner, fill: impl FnOnce(&mut [u8])) {
-        let counter = self.outer.counter + step;
-        let outer = Outer {
-            counter,
-            ..self.outer
+    /// Writes and encrypts the datagrams of a burst into the batch of their path; false when the
+    /// session has no key. What has no address or socket is lost.
+    fn send(&self, burst: &Burst<'_, BufferId, DataKey>, packet: &[u8], batches: &mut Batches) -> bool {
+        let Some(key) = burst.key() else {
+            return false;
         };
-        outer.emit(datagram.first_chunk_mut().expect("a datagram holds its headers"));
-        let end = datagram.len() - hawser_wire::data::TAG_LEN;
-        let body = &mut datagram[OUTER_LEN..end];
-        inner.emit(body.first_chunk_mut().expect("a datagram holds its headers"));
-        fill(&mut body[INNER_LEN..]);
-        self.key.seal(self.path, counter, datagram);
+        let (Some(socket), Some(to)) = (self.socket.clone(), self.remote) else {
+            return true;
+        };
+        let target = Target {
+            socket,
+            from: self.local,
+            to,
+            ecn: if packet.is_empty() {
+                0
+            } else {
+                ecn_of(packet).bits()
+            },
+        };
+        for datagram in burst.datagrams() {
+            let room = batches.room(&target, datagram.udp_len());
+            datagram.seal(burst.path(), self.peer_index, key, packet, room);
+        }
+        true
     }
 }
 
@@ -545,15 +460,11 @@ pub(super) fn path_config(
     cap: Option<hawser_units::Rate>,
     remote: Option<&SocketAddr>,
 ) -> path::Config {
-    let probing = match role {
-        Role::Client => Probing::Eager,
-        Role::Hub => Probing::OnHearing,
-    };
     // A hub does not know yet whether the client comes by IPv4 or IPv6: the larger header is the safe guess.
     let overhead = remote.map_or((UDP_IPV6 + FRAMING) as u16, overhead);
     path::Config {
         id: path,
-        probing,
+        probing: role.probing(),
         cap,
         mtu,
         overhead,
@@ -566,7 +477,7 @@ fn udp_overhead(remote: &SocketAddr) -> usize {
 }
 
 /// Bytes between an inner packet and the outer IP packet that carries it to `remote`.
-fn overhead(remote: &SocketAddr) -> u16 {
+pub(super) fn overhead(remote: &SocketAddr) -> u16 {
     (udp_overhead(remote) + FRAMING) as u16
 }
 

@@ -9,24 +9,22 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use hawser_linux::clock::{now, use_precise_timers};
-use hawser_linux::secret::Wiped;
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::{DataSocket, plain};
 use hawser_linux::wait::{Waker, wait_readable};
-use hawser_proto::fec::Rebuilt;
-use hawser_proto::ingress::{Authentic, Freshness, Ingress};
+use hawser_proto::tunnel::{self, Arrival, Items, Refusal, RelayIntervals, Role};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::compression::{Contexts, Form, Headers};
-use hawser_wire::data::{INNER_LEN, Inner, OUTER_LEN, Outer, is_data};
-use hawser_wire::inner::{self, Ecn};
+use hawser_wire::compression::Headers;
+use hawser_wire::data::{INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN, is_data};
+use hawser_wire::inner::Ecn;
 use quinn_udp::RecvMeta;
 
 use super::checkpoint::{ReceivingHalf, SessionCheckpoint};
 use super::crypto::DataKey;
-use super::egress::{self, Relay, Relayed};
+use super::egress::{self, Relayed, overhead};
 use super::handoff::{StopsOther, Taker};
 use super::store::{Account, Owner, Store};
-use super::{ControlDatagram, Role, SessionId, SocketId};
+use super::{ControlDatagram, SessionId, SocketId};
 
 mod handover;
 
@@ -34,12 +32,6 @@ mod handover;
 const BUFFERS: usize = 16;
 /// Calls per socket before what they brought is delivered.
 const ROUNDS: usize = 2;
-/// How long the key before the current one still opens packets.
-const OLD_KEY: Duration = Duration::from_secs(60);
-/// Between two notes to the sending thread that a path is heard.
-const HEARD_INTERVAL: Duration = Duration::from_millis(50);
-/// Between two notes to the sending thread that a path has moved: each costs it all that it knows of the path.
-const MOVED_INTERVAL: Duration = Duration::from_millis(100);
 /// Gaps that a session which holds too much gives up at once.
 const RELIEVED_AT_ONCE: usize = 16;
 /// When what the sending thread must know and could not be told is told again.
@@ -65,7 +57,7 @@ pub(super) enum Order {
     Key {
         session: SessionId,
         epoch: u8,
-        key: Wiped<DataKey>,
+        key: DataKey,
     },
     OpenPath {
         session: SessionId,
@@ -86,53 +78,40 @@ pub(super) enum Order {
     Snapshot(Box<dyn FnOnce(super::Snapshot) + Send>),
 }
 
+/// What the index of an arriving datagram stands for.
+#[derive(Clone, Copy)]
 struct PathEntry {
     session: SessionId,
     path: PathId,
-    /// Where the newest packet came from, by which socket, and to which address of ours.
-    source: Option<Source>,
-    /// The sending thread does not know that source yet.
-    is_moved: bool,
-    moved_told: Option<Instant>,
-    heard_bytes: u64,
-    heard_told: Instant,
-}
-
-/// A key of one epoch, and until when it opens packets.
-struct ReceiveKey {
-    epoch: u8,
-    key: Wiped<DataKey>,
-    until: Instant,
-}
-
-impl PathEntry {
-    fn new(session: SessionId, path: PathId) -> Self {
-        Self {
-            session,
-            path,
-            source: None,
-            is_moved: false,
-            moved_told: None,
-            heard_bytes: 0,
-            heard_told: Instant::ZERO,
-        }
-    }
 }
 
 struct Session {
-    ingress: Ingress<u32>,
-    contexts: Contexts,
-    role: Role,
-    inner: Vec<IpAddr>,
+    tunnel: tunnel::Receiving<u32, DataKey, Source>,
     account: Account,
-    /// The newest last.
-    keys: Vec<ReceiveKey>,
-    /// The newest epoch that the peer has used, and whether the sending thread knows.
-    used: Option<(u8, bool)>,
     /// The numbers of its paths.
     indexes: Vec<u32>,
     due: Instant,
     is_touched: bool,
+}
+
+/// The buffers that a session's packets lie in.
+struct Filing<'a> {
+    store: &'a mut Store,
+    owner: Owner,
+}
+
+impl Items<u32> for Filing<'_> {
+    fn body(&self, item: &u32) -> &[u8] {
+        self.store.bytes(*item)
+    }
+
+    fn store(&mut self, packet: &[u8], inner: &Inner) -> Option<u32> {
+        Some(self.store.add_copy(packet, (self.owner, *inner)))
+    }
+
+    fn free(&mut self, item: u32) {
+        self.store.free(item);
+    }
 }
 
 #[derive(Default)]
@@ -170,9 +149,8 @@ pub(super) struct Receiving {
     rebuilt: Vec<Headers>,
     touched: Vec<SessionId>,
     due: BTreeSet<(Instant, SessionId)>,
-    /// Paths that have moved, and sessions that use a new key, which the sending thread does not know yet: it must.
-    moved: Vec<u32>,
-    keyed: Vec<SessionId>,
+    /// Sessions of which the sending thread does not know yet what it must.
+    untold: Vec<SessionId>,
     dropped: Dropped,
     datagrams: u64,
     writes: u64,
@@ -197,8 +175,7 @@ impl Receiving {
             rebuilt: Vec::new(),
             touched: Vec::new(),
             due: BTreeSet::new(),
-            moved: Vec::new(),
-            keyed: Vec::new(),
+            untold: Vec::new(),
             dropped: Dropped::default(),
             datagrams: 0,
             writes: 0,
@@ -233,7 +210,7 @@ impl Receiving {
                 self.heard = since;
             }
             self.flush_due();
-            self.tell_moves();
+            self.tell_again();
             if std::mem::take(&mut self.relayed) {
                 self.links.egress.0.wake();
             }
@@ -243,7 +220,7 @@ impl Receiving {
     /// When there is something to do, if nothing arrives.
     fn next_due(&self) -> Instant {
         let first = self.due.first().map_or(Instant::FAR_FUTURE, |(due, _)| *due);
-        let untold = if self.moved.is_empty() && self.keyed.is_empty() {
+        let untold = if self.untold.is_empty() {
             Instant::FAR_FUTURE
         } else {
             now() + RETRY
@@ -356,131 +333,55 @@ impl Receiving {
             self.dropped.unknown_index += 1;
             return;
         };
-        let Some(session) = self.sessions.get_mut(&entry.session) else {
+        let (name, path) = (entry.session, entry.path);
+        let Some(session) = self.sessions.get_mut(&name) else {
             self.dropped.unknown_index += 1;
             return;
         };
-        if !session.ingress.accepts(entry.path, outer.counter) {
-            self.dropped.replayed += 1;
-            return;
-        }
-        let valid = |key: &&ReceiveKey| key.epoch == outer.epoch && at < key.until;
-        let Some(known) = session.keys.iter().find(valid) else {
-            self.dropped.no_key += 1;
-            return;
+        let opened = match session.tunnel.open(path, outer, datagram, at) {
+            Ok(opened) => opened,
+            Err(refusal) => return self.dropped.count(refusal),
         };
-        let Some(body) = known.key.open(entry.path, outer.counter, datagram) else {
-            self.dropped.forged += 1;
-            return;
-        };
-        let Some((inner, content)) = Inner::parse(body) else {
-            self.dropped.malformed += 1;
-            return;
-        };
-        let is_packet = inner.kind == hawser_wire::data::Kind::Packet;
-        // A compressed packet has the source of its context.
-        let has_source = is_packet && inner.form != Form::Compressed;
-        if has_source && session.role == Role::Hub && !session.owns_source(content) {
-            self.dropped.spoofed += 1;
-            return;
-        }
-        let start = range.start + OUTER_LEN + INNER_LEN;
-        let content = start..start + content.len();
+        let content = range.start + OUTER_LEN + INNER_LEN..range.end - TAG_LEN;
         let owner = Owner {
-            session: entry.session,
+            session: name,
             account: session.account,
         };
-        let item = self.store.add(buffer, content, (owner, inner), ecn);
-        let udp_len = range.len();
-        let authentic = Authentic {
-            outer,
-            inner,
-            body: self.store.bytes(item),
-            udp_len,
-            ce: ecn == Ecn::Ce,
-            item,
+        let arrival = Arrival {
+            path,
+            opened,
+            udp_len: range.len(),
+            is_marked: ecn == Ecn::Ce,
+            source,
+            item: self.store.add(buffer, content, (owner, opened.inner), ecn),
         };
-        let (freshness, refused) = session
-            .ingress
-            .handle_packet(entry.path, authentic, at, &mut self.out);
-        if let Some(item) = refused {
-            self.store.free(item);
-        }
-        while let Some(Rebuilt { inner, packet }) = session.ingress.poll_rebuilt() {
-            if session.role == Role::Hub && !session.owns_source(&packet) {
-                self.dropped.spoofed += 1;
-                continue;
-            }
-            let item = self.store.add_copy(&packet, (owner, inner));
-            let refused = session.ingress.handle_rebuilt(&inner, item, at, &mut self.out);
-            if let Some(item) = refused {
-                self.store.free(item);
-            }
-        }
+        let mut items = Filing {
+            store: &mut self.store,
+            owner,
+        };
+        let taken = session
+            .tunnel
+            .handle_packet(arrival, at, &mut items, &mut self.out);
+        self.dropped.spoofed += taken.spoofed;
         if !std::mem::replace(&mut session.is_touched, true) {
-            self.touched.push(entry.session);
+            self.touched.push(name);
         }
-        if freshness == Freshness::Newest {
-            if session.uses_new_key(outer.epoch) {
-                self.keyed.push(entry.session);
-            }
-            if session.role == Role::Hub && entry.source != Some(source) {
-                entry.source = Some(source);
-                if !std::mem::replace(&mut entry.is_moved, true) {
-                    self.moved.push(outer.index);
-                }
-                // What the old address sent earns the new one nothing.
-                entry.heard_bytes = 0;
-                entry.heard_told = Instant::ZERO;
-            }
-        }
-        entry.heard_bytes += udp_len as u64;
     }
 
-    fn tell(links: &Links, relayed: &mut bool, session: SessionId, relay: Relay) -> bool {
-        let is_told = links.egress.0.offer(Relayed { session, relay });
-        *relayed |= is_told;
-        is_told
-    }
-
-    /// Tells the sending thread which paths have moved and which keys are used; what it does not take is told again.
-    fn tell_moves(&mut self) {
-        if self.moved.is_empty() && self.keyed.is_empty() {
-            return;
-        }
+    /// Tells the sending thread again what it must know and did not take.
+    fn tell_again(&mut self) {
         let at = now();
         let Self {
             links,
             relayed,
             sessions,
-            paths,
+            untold,
             ..
         } = self;
-        self.keyed.retain(|name| {
-            let used = sessions.get_mut(name).and_then(|session| session.used.as_mut());
-            let Some((epoch, is_told)) = used else {
-                return false;
-            };
-            *is_told = Self::tell(links, relayed, *name, Relay::Epoch(*epoch));
-            !*is_told
-        });
-        self.moved.retain(|index| {
-            let Some(entry) = paths.get_mut(index) else {
-                return false;
-            };
-            let (Some(source), path) = (entry.source, entry.path) else {
-                return false;
-            };
-            let is_early = |told: Instant| at.since(told) < MOVED_INTERVAL;
-            if entry.moved_told.is_some_and(is_early)
-                || !Self::tell(links, relayed, entry.session, Relay::Moved { path, source })
-            {
-                return true;
-            }
-            entry.is_moved = false;
-            entry.moved_told = Some(at);
-            entry.tell_heard(links, relayed, at);
-            false
+        untold.retain(|name| {
+            sessions
+                .get_mut(name)
+                .is_some_and(|session| !session.tell(*name, links, relayed, at))
         });
     }
 
@@ -489,7 +390,6 @@ impl Receiving {
         let mut touched = std::mem::take(&mut self.touched);
         for name in touched.drain(..) {
             self.flush_session(name, at);
-            self.tell_heard(name, at);
         }
         self.touched = touched;
         self.deliver();
@@ -506,7 +406,7 @@ impl Receiving {
             };
             // Some at once: what leaves is delivered in one go.
             let has_held = (0..RELIEVED_AT_ONCE)
-                .filter(|_| session.ingress.relieve(at, &mut self.out))
+                .filter(|_| session.tunnel.relieve(at, &mut self.out))
                 .count();
             self.dropped.relieved += has_held as u64;
             self.deliver();
@@ -521,29 +421,12 @@ impl Receiving {
             return;
         };
         session.is_touched = false;
-        session.forget_keys(at);
-        session.ingress.flush(at, self.heard, &mut self.out);
-        while let Some(event) = session.ingress.poll_event() {
-            Self::tell(&self.links, &mut self.relayed, name, Relay::Machine(event));
+        session.tunnel.flush(at, self.heard, &mut self.out);
+        let is_told = session.tell(name, &self.links, &mut self.relayed, at);
+        if !is_told && !self.untold.contains(&name) {
+            self.untold.push(name);
         }
         session.note_due(name, &mut self.due);
-    }
-
-    /// Tells the sending thread of a hub what came on a session's paths, now and then.
-    fn tell_heard(&mut self, name: SessionId, at: Instant) {
-        let Some(session) = self.sessions.get(&name) else {
-            return;
-        };
-        if session.role == Role::Client {
-            return;
-        }
-        for index in &session.indexes {
-            if let Some(entry) = self.paths.get_mut(index)
-                && at.since(entry.heard_told) >= HEARD_INTERVAL
-            {
-                entry.tell_heard(&self.links, &mut self.relayed, at);
-            }
-        }
     }
 
     /// Flushes the sessions whose time has come.
@@ -569,12 +452,15 @@ impl Receiving {
             }
             Order::RemoveSocket { id } => self.sockets.retain(|(known, _)| *known != id),
             Order::AddSession { session, role, inner } => {
-                self.add_session(session, role, inner, Ingress::default());
+                // All that a hub sends to its client is the hub's to answer for.
+                let addresses = (role == Role::Hub).then_some(inner);
+                let tunnel = tunnel::Receiving::new(role, addresses, RelayIntervals::THREADS);
+                self.add_session(session, tunnel);
             }
             Order::RemoveSession { session } => self.remove_session(session),
             Order::Key { session, epoch, key } => {
                 if let Some(state) = self.sessions.get_mut(&session) {
-                    state.install(epoch, key, now());
+                    state.tunnel.install(epoch, key, now());
                     state.note_due(session, &mut self.due);
                 }
             }
@@ -584,9 +470,9 @@ impl Receiving {
                 local_index,
             } => {
                 if let Some(state) = self.sessions.get_mut(&session) {
-                    state.ingress.open_path(path, now());
+                    state.tunnel.open_path(path, now());
                     state.indexes.push(local_index);
-                    self.paths.insert(local_index, PathEntry::new(session, path));
+                    self.paths.insert(local_index, PathEntry { session, path });
                 }
             }
             Order::ClosePath { session, path } => {
@@ -599,7 +485,7 @@ impl Receiving {
                         }
                         !is_it
                     });
-                    state.ingress.close_path(path);
+                    state.tunnel.close_path(path);
                 }
             }
             Order::RestoreSession { session, inner, half } => {
@@ -612,16 +498,11 @@ impl Receiving {
         }
     }
 
-    fn add_session(&mut self, name: SessionId, role: Role, inner: Vec<IpAddr>, ingress: Ingress<u32>) {
+    fn add_session(&mut self, name: SessionId, tunnel: tunnel::Receiving<u32, DataKey, Source>) {
         self.remove_session(name);
         let state = Session {
-            ingress,
-            contexts: Contexts::default(),
-            role,
-            inner,
+            tunnel,
             account: self.store.open_account(),
-            keys: Vec::new(),
-            used: None,
             indexes: Vec::new(),
             due: Instant::FAR_FUTURE,
             is_touched: false,
@@ -633,7 +514,7 @@ impl Receiving {
         let Some(mut session) = self.sessions.remove(&name) else {
             return;
         };
-        session.ingress.drain(now(), &mut self.out);
+        session.tunnel.drain(now(), &mut self.out);
         for id in self.out.drain(..) {
             self.store.free(id);
         }
@@ -653,7 +534,7 @@ impl Receiving {
             let totals = self
                 .sessions
                 .get(&entry.session)
-                .and_then(|state| state.ingress.received(entry.path));
+                .and_then(|state| state.tunnel.ingress().received(entry.path));
             if let Some(totals) = totals {
                 received.insert((entry.session.0, entry.path.0), totals);
             }
@@ -662,15 +543,15 @@ impl Receiving {
         let rebuilt = self
             .sessions
             .values()
-            .map(|session| session.ingress.rebuilt())
+            .map(|session| session.tunnel.ingress().rebuilt())
             .sum();
         let refused = self
             .sessions
             .values()
-            .map(|session| session.ingress.refused())
+            .map(|session| session.tunnel.ingress().refused())
             .sum();
         for session in self.sessions.values() {
-            let counters = session.ingress.resequencer();
+            let counters = session.tunnel.ingress().resequencer();
             order.in_order += counters.in_order;
             order.held += counters.held;
             order.late += counters.late;
@@ -709,70 +590,32 @@ impl Receiving {
     }
 }
 
-impl PathEntry {
-    /// Tells the sending thread what came, unless it does not know yet from where.
-    fn tell_heard(&mut self, links: &Links, relayed: &mut bool, at: Instant) {
-        if self.is_moved || self.heard_bytes == 0 {
-            return;
-        }
-        let relay = Relay::Heard {
-            path: self.path,
-            bytes: self.heard_bytes,
-        };
-        if Receiving::tell(links, relayed, self.session, relay) {
-            self.heard_bytes = 0;
-            self.heard_told = at;
-        }
+impl Dropped {
+    fn count(&mut self, refusal: Refusal) {
+        *match refusal {
+            Refusal::Replayed => &mut self.replayed,
+            Refusal::NoKey => &mut self.no_key,
+            Refusal::Forged => &mut self.forged,
+            Refusal::Malformed => &mut self.malformed,
+            Refusal::Spoofed => &mut self.spoofed,
+        } += 1;
     }
 }
 
 impl Session {
-    /// Whether an inner packet comes from an address that the hub gave to this client.
-    fn owns_source(&self, packet: &[u8]) -> bool {
-        inner::parse(packet).is_some_and(|summary| self.inner.contains(&summary.key.source))
-    }
-
-    /// Adds the key of a new epoch: those before it open packets for a minute more, and are wiped then.
-    fn install(&mut self, epoch: u8, key: Wiped<DataKey>, at: Instant) {
-        for old in &mut self.keys {
-            old.until = old.until.min(at + OLD_KEY);
-        }
-        self.keys.retain(|old| old.epoch != epoch);
-        self.keys.push(ReceiveKey {
-            epoch,
-            key,
-            until: Instant::FAR_FUTURE,
+    /// Tells the sending thread what it is to know; false when it does not know all that it must.
+    fn tell(&mut self, name: SessionId, links: &Links, relayed: &mut bool, at: Instant) -> bool {
+        self.tunnel.relay(at, |relay| {
+            let is_told = links.egress.0.offer(Relayed { session: name, relay });
+            *relayed |= is_told;
+            is_told
         });
-        // Two epochs live at once; a third means that the oldest had its minute long ago.
-        let surplus = self.keys.len().saturating_sub(3);
-        self.keys.drain(..surplus);
+        !self.tunnel.has_untold()
     }
 
-    /// Wipes the keys whose time is over.
-    fn forget_keys(&mut self, at: Instant) {
-        self.keys.retain(|key| key.until > at);
-    }
-
-    /// Whether the peer uses the newest key for the first time, by its newest packet.
-    fn uses_new_key(&mut self, epoch: u8) -> bool {
-        let is_newest = self.keys.last().is_some_and(|key| key.epoch == epoch);
-        let is_new = is_newest && self.used.is_none_or(|(used, _)| used != epoch);
-        if !is_new {
-            return false;
-        }
-        // One that is untold stands in the list already.
-        let is_listed = self
-            .used
-            .replace((epoch, false))
-            .is_some_and(|(_, is_told)| !is_told);
-        !is_listed
-    }
-
-    /// When it is to be flushed, if nothing comes: a deadline of its machine, or a key that is to be wiped.
+    /// Takes note when it is to be flushed, if nothing comes.
     fn note_due(&mut self, name: SessionId, all: &mut BTreeSet<(Instant, SessionId)>) {
-        let keys = self.keys.iter().map(|key| key.until);
-        let machine = self.ingress.poll_timeout();
-        let due = keys.chain(machine).min().unwrap_or(Instant::FAR_FUTURE);
+        let due = self.tunnel.poll_timeout();
         if due == self.due {
             return;
         }
@@ -785,7 +628,7 @@ impl Session {
 }
 
 /// The way that a datagram came: a hub answers by the same.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     /// By which socket.
     pub(super) socket: SocketId,
@@ -795,5 +638,8 @@ pub(super) struct Source {
     pub(super) to: Option<IpAddr>,
 }
 
-#[cfg(test)]
-mod tests;
+impl tunnel::Source for Source {
+    fn overhead(&self) -> u16 {
+        overhead(&self.from)
+    }
+}

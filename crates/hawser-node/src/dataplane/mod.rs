@@ -29,6 +29,7 @@ use anyhow::Context as _;
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::Waker;
+pub use hawser_proto::tunnel::Role;
 
 use checkpoint::SessionCheckpoint;
 use hawser_units::{PathId, Rate};
@@ -78,15 +79,6 @@ pub fn preferred_cipher() -> Cipher {
     } else {
         Cipher::ChaCha20Poly1305
     }
-}
-
-/// Which side of a session this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Sends with a new key as soon as it is installed.
-    Client,
-    /// Sends with a new key once the client has used it.
-    Hub,
 }
 
 /// An order from the control side. Carried out in the order given.

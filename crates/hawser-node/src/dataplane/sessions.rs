@@ -12,9 +12,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use hawser_linux::secret::Wiped;
-use hawser_proto::egress::{Body, Egress, Refused, Transmit};
-use hawser_proto::path::State;
+use hawser_proto::egress::{Egress, Refused};
+use hawser_proto::flow::Run;
+use hawser_proto::tunnel::{self, Buffers, Burst, Role, Sending};
 use hawser_units::{Instant, PathId};
 use hawser_wire::inner;
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
@@ -22,7 +22,7 @@ use hawser_wire::offload::{Offload, VIRTIO_LEN};
 use super::crypto::DataKey;
 use super::egress::Lane;
 use super::pool::{BufferId, Pool};
-use super::{Event, Role, SessionId};
+use super::{Event, SessionId};
 
 mod handover;
 
@@ -36,15 +36,9 @@ pub(super) const QUOTA: u64 = CAPACITY / 2;
 const SHED_AT_ONCE: usize = 64;
 /// Buffers that one session keeps for repair, beside its quota of bytes: bounds what is remembered of them to some 3 MB.
 const KEPT: usize = 16_384;
-/// A key is replaced long before its counters end.
-const REKEY_AFTER: u64 = 1 << 40;
-
 /// One session's sending side.
 pub(super) struct Session {
-    pub(super) egress: Egress<BufferId>,
-    pub(super) role: Role,
-    pub(super) key: Option<(u8, Wiped<DataKey>)>,
-    next_key: Option<(u8, Wiped<DataKey>)>,
+    pub(super) tunnel: Sending<BufferId, DataKey>,
     pub(super) lanes: BTreeMap<PathId, Lane>,
     /// The far end's inner addresses.
     inner: Vec<IpAddr>,
@@ -52,10 +46,23 @@ pub(super) struct Session {
     held: u64,
     due: Instant,
     is_busy: bool,
-    alive: bool,
-    /// The newest epoch that the client has used, as far as is known.
-    heard_epoch: Option<u8>,
-    rekey: Rekey,
+}
+
+/// The buffers of one session.
+struct Lent<'a> {
+    pool: &'a mut Pool,
+    held: &'a mut u64,
+}
+
+impl Buffers<BufferId> for Lent<'_> {
+    fn packet(&mut self, run: &Run<BufferId>) -> &[u8] {
+        packet_of(self.pool, run)
+    }
+
+    fn release(&mut self, buffer: BufferId) {
+        *self.held -= Pool::cost(buffer);
+        self.pool.release(buffer);
+    }
 }
 
 /// Packets that were not queued, by reason.
@@ -112,18 +119,12 @@ impl Sessions {
         let mut egress = Egress::new(self.seed, at);
         egress.keep_at_most(KEPT);
         let session = Session {
-            egress,
-            role,
-            key: None,
-            next_key: None,
+            tunnel: Sending::with(role, egress),
             lanes: BTreeMap::new(),
             inner: inner.to_vec(),
             held: 0,
             due: Instant::FAR_FUTURE,
             is_busy: false,
-            alive: false,
-            heard_epoch: None,
-            rekey: Rekey::default(),
         };
         self.all.insert(name, session);
         for address in inner {
@@ -138,7 +139,7 @@ impl Sessions {
         let Some(mut session) = self.all.remove(&name) else {
             return;
         };
-        for buffer in session.egress.close() {
+        for buffer in session.tunnel.close() {
             self.pool.release(buffer);
         }
         self.due.remove(&(session.due, name));
@@ -206,7 +207,7 @@ impl Sessions {
         let session = self.all.get_mut(&name).expect("looked up above");
         session.held += cost;
         let packet = &mut self.pool.reading()[VIRTIO_LEN..len];
-        let refused = match session.egress.enqueue(packet, offload, id, now) {
+        let refused = match session.tunnel.handle_inner(packet, offload, id, now) {
             Ok(()) => {
                 self.pool.fill(id, len);
                 session.make_busy(name, &mut self.busy);
@@ -214,7 +215,7 @@ impl Sessions {
             }
             Err(refused) => refused,
         };
-        session.give_back(id, &mut self.pool);
+        session.lent(&mut self.pool).release(id);
         match refused {
             Refused::Malformed => self.dropped.malformed += 1,
             Refused::QueueFull | Refused::TableFull => self.dropped.queue_full += 1,
@@ -255,12 +256,13 @@ impl Sessions {
         first.min(self.pool.due())
     }
 
-    /// Lets every session that has something to do send what it may: `send` is given each transmit with the packet that it is cut from (empty
-    /// where there is none), and whatever there is to tell goes to `tell`.
+    /// Lets every session that has something to do send what it may: `send` is given each burst with
+    /// the packet that it is cut from (empty where there is none), and whatever there is to tell goes
+    /// to `tell`.
     pub(super) fn service(
         &mut self,
         clock: impl Fn() -> Instant,
-        mut send: impl FnMut(SessionId, &Session, &Transmit<BufferId>, &[u8], Instant),
+        mut send: impl FnMut(SessionId, &Lane, &Burst<'_, BufferId, DataKey>, &[u8]),
         mut tell: impl FnMut(Event),
     ) {
         let at = clock();
@@ -278,9 +280,9 @@ impl Sessions {
                 continue;
             };
             session.is_busy = false;
-            session.transmit(name, &mut self.pool, &clock, &mut send, &mut tell);
+            session.transmit(name, &mut self.pool, &clock, &mut send);
             session.tell_changes(name, &mut tell);
-            let due = session.egress.poll_timeout(clock());
+            let due = session.tunnel.poll_timeout(clock());
             if due != session.due {
                 self.due.remove(&(session.due, name));
                 session.due = due;
@@ -300,17 +302,19 @@ impl Session {
         }
     }
 
-    fn give_back(&mut self, id: BufferId, pool: &mut Pool) {
-        self.held -= Pool::cost(id);
-        pool.release(id);
+    fn lent<'a>(&'a mut self, pool: &'a mut Pool) -> Lent<'a> {
+        Lent {
+            pool,
+            held: &mut self.held,
+        }
     }
 
     /// Gives up the oldest packet; false when there is none.
     fn shed(&mut self, pool: &mut Pool, now: Instant) -> bool {
-        let Some(id) = self.egress.shed(now) else {
+        let Some(id) = self.tunnel.egress_mut().shed(now) else {
             return false;
         };
-        self.give_back(id, pool);
+        self.lent(pool).release(id);
         true
     }
 
@@ -319,108 +323,45 @@ impl Session {
         name: SessionId,
         pool: &mut Pool,
         clock: impl Fn() -> Instant,
-        send: &mut impl FnMut(SessionId, &Self, &Transmit<BufferId>, &[u8], Instant),
-        tell: &mut impl FnMut(Event),
+        send: &mut impl FnMut(SessionId, &Lane, &Burst<'_, BufferId, DataKey>, &[u8]),
     ) {
-        self.egress.handle_timeout(clock());
+        self.tunnel.handle_timeout(clock());
         loop {
-            let at = clock();
-            let Some(transmit) = self.egress.poll_transmit(at) else {
-                break;
+            let mut lent = Lent {
+                pool,
+                held: &mut self.held,
             };
-            if let Body::Packets {
-                run, covered, last, ..
-            } = transmit.body
-            {
-                let packet = &pool.bytes(run.buffer)[VIRTIO_LEN..][..run.cut.total()];
-                send(name, self, &transmit, packet, at);
-                if covered {
-                    self.egress.cover(&transmit, packet, at);
-                }
-                if last {
-                    self.give_back(run.buffer, pool);
-                }
-            } else {
-                send(name, self, &transmit, &[], at);
+            let Some(burst) = self.tunnel.poll_burst(clock(), &mut lent) else {
+                return;
+            };
+            let packet = burst.run().map_or(&[][..], |run| packet_of(pool, run));
+            if let Some(lane) = self.lanes.get(&burst.path()) {
+                send(name, lane, &burst, packet);
             }
-            if self.rekey.is_due(transmit.path, transmit.counter) {
-                tell(Event::RekeyWanted { session: name });
-            }
-        }
-        while let Some(buffer) = self.egress.poll_freed() {
-            self.give_back(buffer, pool);
         }
     }
 
     fn tell_changes(&mut self, name: SessionId, tell: &mut impl FnMut(Event)) {
-        while let Some((path, state)) = self.egress.poll_change() {
-            tracing::debug!(session = name.0, path = path.0, ?state, "path changed");
-            tell(Event::Path {
-                session: name,
-                path,
-                state: state.into(),
+        while let Some(event) = self.tunnel.poll_event() {
+            tell(match event {
+                tunnel::Event::Path(path, state) => {
+                    tracing::debug!(session = name.0, path = path.0, ?state, "path changed");
+                    Event::Path {
+                        session: name,
+                        path,
+                        state: state.into(),
+                    }
+                }
+                tunnel::Event::RekeyWanted => Event::RekeyWanted { session: name },
+                tunnel::Event::Alive(alive) => Event::Alive { session: name, alive },
             });
         }
-        let alive = self.egress.paths().any(|path| path.state() == State::Active);
-        if alive != self.alive {
-            self.alive = alive;
-            tell(Event::Alive { session: name, alive });
-        }
-    }
-
-    /// Takes a new key: a client sends with it at once, a hub once the client has used it.
-    pub(super) fn install(&mut self, epoch: u8, key: Wiped<DataKey>) {
-        let is_for_now = match self.role {
-            Role::Client => true,
-            Role::Hub => self.key.is_none() || self.heard_epoch == Some(epoch),
-        };
-        if is_for_now {
-            self.use_key(epoch, key);
-        } else {
-            self.next_key = Some((epoch, key));
-        }
-    }
-
-    /// From now on a new key protects what is sent.
-    fn use_key(&mut self, epoch: u8, key: Wiped<DataKey>) {
-        self.key = Some((epoch, key));
-        self.next_key = None;
-        self.rekey = Rekey::default();
-    }
-
-    /// The client has used a key: from now on so do we.
-    pub(super) fn confirm_key(&mut self, epoch: u8) {
-        self.heard_epoch = Some(epoch);
-        if let Some((_, key)) = self.next_key.take_if(|(next, _)| *next == epoch) {
-            self.use_key(epoch, key);
-        }
     }
 }
 
-/// When a key has protected so much that another is wanted.
-///
-/// A path's counter goes on from key to key, so that it never repeats: what counts is how far it has come since the key was first used there.
-#[derive(Default)]
-struct Rekey {
-    /// By path: the first counter under this key.
-    begins: Vec<(PathId, u64)>,
-    is_told: bool,
-}
-
-impl Rekey {
-    /// Whether to ask for a new key, at what is sent on a path as `counter`: once for each key.
-    fn is_due(&mut self, path: PathId, counter: u64) -> bool {
-        let begin = match self.begins.iter().find(|(known, _)| *known == path) {
-            Some((_, begin)) => *begin,
-            None => {
-                self.begins.push((path, counter));
-                counter
-            }
-        };
-        let is_due = counter - begin > REKEY_AFTER && !self.is_told;
-        self.is_told |= is_due;
-        is_due
-    }
+/// The inner packet that a run is cut from.
+fn packet_of<'a>(pool: &'a Pool, run: &Run<BufferId>) -> &'a [u8] {
+    &pool.bytes(run.buffer)[VIRTIO_LEN..][..run.cut.total()]
 }
 
 fn destination(packet: &[u8]) -> Option<IpAddr> {

@@ -47,10 +47,16 @@ pub(super) fn of_session(
     at: Instant,
 ) -> SessionSnapshot {
     let schedulers = Class::ALL
-        .map(|class| (class.name(), session.egress.scheduler(class)))
+        .map(|class| (class.name(), session.tunnel.egress().scheduler(class)))
         .to_vec();
     // Of thousands of flows only those that are shown are put in words: nothing is sent meanwhile.
-    let mut busiest: Vec<_> = session.egress.flows().iter().map(|(_, flow)| flow).collect();
+    let mut busiest: Vec<_> = session
+        .tunnel
+        .egress()
+        .flows()
+        .iter()
+        .map(|(_, flow)| flow)
+        .collect();
     let sent = |flow: &&Flow<_>| std::cmp::Reverse(flow.sent);
     if busiest.len() > FLOWS {
         busiest.select_nth_unstable_by_key(FLOWS, sent);
@@ -61,13 +67,13 @@ pub(super) fn of_session(
         flow: words(&flow.key),
         class: flow.class.name(),
         why: flow.why,
-        scheduler: session.egress.scheduler(flow.class),
+        scheduler: session.tunnel.egress().scheduler(flow.class),
         sent_bytes: flow.sent,
         by_path: flow.by_path.clone(),
     };
     let flows = busiest.into_iter().map(show).collect();
     let mut paths = Vec::new();
-    for path in session.egress.paths() {
+    for path in session.tunnel.paths() {
         let Some(lane) = session.lanes.get_mut(&path.id) else {
             continue;
         };

@@ -359,6 +359,12 @@ impl Path {
         self.pmtu.link()
     }
 
+    /// Bytes between an inner packet and the outer IP packet that carries it.
+    #[must_use]
+    pub fn overhead(&self) -> u16 {
+        self.pmtu.overhead()
+    }
+
     /// Which side drives its probing.
     #[must_use]
     pub fn probing(&self) -> Probing {

@@ -94,6 +94,12 @@ impl Pmtu {
             .then(|| self.link.saturating_sub(self.overhead))
     }
 
+    /// Bytes around an inner packet.
+    #[must_use]
+    pub fn overhead(&self) -> u16 {
+        self.overhead
+    }
+
     /// Changes the bytes around an inner packet: the path's far address is of another family.
     pub fn set_overhead(&mut self, overhead: u16) {
         self.overhead = overhead;

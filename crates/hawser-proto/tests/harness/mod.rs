@@ -1,20 +1,24 @@
-//! Two ends of a session on virtual time over emulated links, joined as the daemon's data plane joins them, without encryption.
+//! Two ends of a session on virtual time over emulated links, without encryption.
 //!
-//! Scope: both egresses and ingresses, the relays between them, real headers (every report and probe is emitted and parsed), two clocks that
-//! disagree; packets that parity covers, and parity, with their bytes. Limitations: datagrams leave at once (no batches, no sockets), other inner payloads are labels.
+//! Scope: the tunnels of both ends, real headers (every report and probe is emitted and parsed), two
+//! clocks that disagree; packets that parity covers, and parity, with their bytes. Limitations:
+//! datagrams leave at once (no batches, no sockets), other inner payloads are labels.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_netem::{Capacity, Change, Jitter, Link, LinkConfig, Loss, QueueBound};
-use hawser_proto::egress::{Body, Egress, PROBE_LEN, Transmit};
-use hawser_proto::ingress::{Authentic, Event, Ingress};
-use hawser_proto::path::{self, Probing, State};
+use hawser_proto::egress::Egress;
+use hawser_proto::flow::Run;
+use hawser_proto::ingress::{Freshness, Ingress};
+use hawser_proto::path::{self, State};
+use hawser_proto::tunnel::{
+    self, Arrival, Buffers, Handoff, Items, Opened, Receiving, RelayIntervals, Role, Sending, Source, Tunnel,
+};
 use hawser_units::{Duration, Instant, PathId, Rate};
-use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, INNER_LEN, Inner, Kind, Outer};
+use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, Kind, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
-use hawser_wire::parity::PARITY_LEN;
 
 pub const CLIENT: usize = 0;
 pub const HUB: usize = 1;
@@ -65,11 +69,107 @@ impl Label {
 }
 
 struct Datagram {
-    outer: Outer,
-    inner: Inner,
+    opened: Opened,
     body: Vec<u8>,
     udp_len: usize,
     label: Option<Label>,
+}
+
+impl Datagram {
+    /// Of a packet that is no inner one.
+    const NO_LABEL: Label = Label {
+        flow: 0,
+        number: 0,
+        len: 0,
+        since: Instant::ZERO,
+        ack: None,
+        marked: false,
+    };
+}
+
+/// Where datagrams come from: the client's address on a network, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way(u8);
+
+impl Source for Way {
+    fn overhead(&self) -> u16 {
+        OVERHEAD
+    }
+}
+
+impl Datagram {
+    /// Makes a report that of a version which does not know parity packets.
+    fn forget_parity(&mut self) {
+        if self.opened.inner.kind != Kind::Feedback {
+            return;
+        }
+        let mut report = Feedback::parse(&self.body).expect("a report");
+        report.takes_parity = false;
+        let mut whole = [0; FEEDBACK_LEN];
+        report.emit(&mut whole);
+        self.body.copy_from_slice(&whole[..report.emitted_len()]);
+    }
+}
+
+impl Items<Label> for Datagram {
+    fn body(&self, _: &Label) -> &[u8] {
+        &self.body
+    }
+
+    fn store(&mut self, packet: &[u8], _: &Inner) -> Option<Label> {
+        Some(Label::read(packet).expect("was written"))
+    }
+
+    fn free(&mut self, _: Label) {}
+}
+
+/// The labels of packets that wait to be sent, by buffer.
+#[derive(Default)]
+struct Lent {
+    labels: Vec<Option<Label>>,
+    free: Vec<usize>,
+    scratch: Vec<u8>,
+}
+
+impl Lent {
+    fn take(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.labels.push(None);
+            self.labels.len() - 1
+        })
+    }
+
+    fn label(&self, buffer: usize) -> Label {
+        self.labels[buffer].expect("a buffer is filled while it is sent")
+    }
+}
+
+impl Buffers<usize> for Lent {
+    fn packet(&mut self, run: &Run<usize>) -> &[u8] {
+        self.scratch = self.label(run.buffer).packet();
+        &self.scratch
+    }
+
+    fn release(&mut self, id: usize) {
+        assert!(
+            self.labels[id].take().is_some(),
+            "buffer {id} was given back twice"
+        );
+        self.free.push(id);
+    }
+}
+
+/// One side of each end.
+const ROLES: [Role; 2] = [Role::Client, Role::Hub];
+
+fn config(at: usize, id: PathId, mtu: u16) -> path::Config {
+    path::Config {
+        id,
+        probing: ROLES[at].probing(),
+        cap: None,
+        mtu,
+        overhead: OVERHEAD,
+    }
 }
 
 /// One network, the same both ways unless changed.
@@ -167,12 +267,9 @@ impl Sink {
 }
 
 pub struct End {
-    pub egress: Egress<usize>,
-    pub ingress: Ingress<Label>,
+    tunnel: Tunnel<usize, Label, (), Way>,
     clock: Duration,
-    buffers: Vec<Option<Label>>,
-    free: Vec<usize>,
-    pub heard: BTreeMap<PathId, bool>,
+    lent: Lent,
     pub states: Vec<(Instant, PathId, State)>,
     pub sinks: BTreeMap<u16, Sink>,
     pub offered: BTreeMap<u16, u64>,
@@ -180,14 +277,11 @@ pub struct End {
 }
 
 impl End {
-    fn new(seed: u64, clock: Duration) -> Self {
+    fn new(at: usize, seed: u64, clock: Duration) -> Self {
         Self {
-            egress: Egress::new(seed, START + clock),
-            ingress: Ingress::default(),
+            tunnel: Tunnel::new(ROLES[at], seed, Handoff::NONE, START + clock),
             clock,
-            buffers: Vec::new(),
-            free: Vec::new(),
-            heard: BTreeMap::new(),
+            lent: Lent::default(),
             states: Vec::new(),
             sinks: BTreeMap::new(),
             offered: BTreeMap::new(),
@@ -195,8 +289,20 @@ impl End {
         }
     }
 
+    pub fn egress(&self) -> &Egress<usize> {
+        self.tunnel.sending().egress()
+    }
+
+    pub fn egress_mut(&mut self) -> &mut Egress<usize> {
+        self.tunnel.sending_mut().egress_mut()
+    }
+
+    pub fn ingress(&self) -> &Ingress<Label> {
+        self.tunnel.receiving().ingress()
+    }
+
     pub fn state(&self, path: u16) -> State {
-        let mut paths = self.egress.paths();
+        let mut paths = self.egress().paths();
         paths
             .find(|known| known.id == PathId(path))
             .expect("the path is open")
@@ -213,7 +319,7 @@ impl End {
 
     /// Buffers that were lent to the egress and not given back.
     pub fn lent(&self) -> usize {
-        self.buffers.iter().flatten().count()
+        self.lent.labels.iter().flatten().count()
     }
 
     pub fn sink(&self, flow: u16) -> &Sink {
@@ -228,10 +334,7 @@ impl End {
         if label.marked {
             packet[1] |= 2;
         }
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.buffers.push(None);
-            self.buffers.len() - 1
-        });
+        let id = self.lent.take();
         let offload = Offload {
             checksum_partial: true,
             segment: payload as u16,
@@ -240,26 +343,21 @@ impl End {
             marked: false,
             ..label
         };
-        match self.egress.enqueue(&mut packet, offload, id, now + self.clock) {
+        match self
+            .tunnel
+            .handle_inner(&mut packet, offload, id, now + self.clock)
+        {
             Ok(()) => {
-                self.buffers[id] = Some(label);
+                self.lent.labels[id] = Some(label);
                 *self.offered.entry(label.flow).or_default() += u64::from(segments);
                 true
             }
             Err(_) => {
-                self.free.push(id);
+                self.lent.free.push(id);
                 self.refused += u64::from(segments);
                 false
             }
         }
-    }
-
-    fn give_back(&mut self, id: usize) {
-        assert!(
-            self.buffers[id].take().is_some(),
-            "buffer {id} was given back twice"
-        );
-        self.free.push(id);
     }
 }
 
@@ -320,6 +418,8 @@ pub struct World {
     /// Both ends are of a version that does not know parity packets.
     pub is_older: bool,
     budgets: BTreeMap<PathId, (u64, u64)>,
+    /// Where each network's datagrams come from now.
+    ways: BTreeMap<PathId, Way>,
     seen: BTreeMap<(usize, PathId), u64>,
     steps: u64,
 }
@@ -328,13 +428,17 @@ impl World {
     pub fn new(nets: &[Net], seed: u64) -> Self {
         let mut world = Self {
             now: START,
-            ends: [End::new(seed, Duration::ZERO), End::new(seed + 1, CLOCK_OFFSET)],
+            ends: [
+                End::new(CLIENT, seed, Duration::ZERO),
+                End::new(HUB, seed + 1, CLOCK_OFFSET),
+            ],
             links: Vec::new(),
             widths: nets.iter().map(|net| net.mtu).collect(),
             applications: Vec::new(),
             lost: [0; 2],
             is_older: false,
             budgets: BTreeMap::new(),
+            ways: BTreeMap::new(),
             seen: BTreeMap::new(),
             steps: 0,
         };
@@ -343,16 +447,8 @@ impl World {
             let link = |way| Link::new(net.link(), seed * 100 + 2 * index as u64 + way, START);
             world.links.push([link(0), link(1)]);
             for (at, end) in world.ends.iter_mut().enumerate() {
-                let probing = [Probing::Eager, Probing::OnHearing][at];
-                let config = path::Config {
-                    id,
-                    probing,
-                    cap: None,
-                    mtu: net.mtu as u16,
-                    overhead: OVERHEAD,
-                };
-                end.egress.open_path(config, at == CLIENT, START + end.clock);
-                end.ingress.open_path(id, START + end.clock);
+                let config = config(at, id, net.mtu as u16);
+                end.tunnel.open_path(config, at == CLIENT, START + end.clock);
             }
         }
         world
@@ -360,32 +456,28 @@ impl World {
 
     /// Ends the process of one end and starts its successor from a checkpoint, both at this moment. What was queued is lost.
     pub fn restart(&mut self, at: usize) {
-        let mut held = Vec::new();
         let end = &mut self.ends[at];
         let now = self.now + end.clock;
-        end.ingress.drain(now, &mut held);
-        self.deliver(at, &held);
+        for buffer in end.tunnel.close(now) {
+            end.lent.release(buffer);
+        }
+        self.deliver(at);
         let end = &mut self.ends[at];
-        let saved = (end.egress.checkpoint(), end.ingress.checkpoint());
+        let saved = (end.egress().checkpoint(), end.ingress().checkpoint());
         let text = serde_json::to_string(&saved).expect("it can be written");
         let (sending, receiving) = serde_json::from_str(&text).expect("it can be read");
-        for buffer in end.egress.close() {
-            end.give_back(buffer);
-        }
-        end.ingress = Ingress::restore(&receiving, now).expect("a sound checkpoint");
-        end.egress = Egress::restore(&sending, 77, now).expect("a sound checkpoint");
+        let ingress = Ingress::restore(&receiving, now).expect("a sound checkpoint");
+        let mut egress = Egress::restore(&sending, 77, now).expect("a sound checkpoint");
+        let none = RelayIntervals::NONE;
+        let mut receiving = Receiving::with(ROLES[at], None, none, ingress);
         for saved in &sending.paths {
-            let probing = [Probing::Eager, Probing::OnHearing][at];
-            let config = path::Config {
-                id: PathId(saved.id),
-                probing,
-                cap: None,
-                mtu: self.widths[usize::from(saved.id)] as u16,
-                overhead: OVERHEAD,
-            };
-            let restored = end.egress.restore_path(config, saved, true, now);
+            let mtu = self.widths[usize::from(saved.id)] as u16;
+            let restored = egress.restore_path(config(at, PathId(saved.id), mtu), saved, true, now);
             restored.expect("a sound checkpoint");
+            receiving.restore_path(PathId(saved.id), Some(Way::default()));
         }
+        let sending = Sending::with(ROLES[at], egress);
+        self.ends[at].tunnel = Tunnel::with(sending, receiving, Handoff::NONE);
     }
 
     /// Closes a path at both ends: its network is gone, and what is on its way there with it.
@@ -401,15 +493,22 @@ impl World {
         );
         for end in &mut self.ends {
             let now = self.now + end.clock;
-            end.egress.close_path(PathId(path), now);
-            end.ingress.close_path(PathId(path));
+            end.tunnel.close_path(PathId(path), now);
         }
+    }
+
+    /// Gives the client another address on a network.
+    pub fn move_client(&mut self, path: PathId) {
+        self.ways.entry(path).or_default().0 += 1;
+        let end = &mut self.ends[CLIENT];
+        let now = self.now + end.clock;
+        end.egress_mut().handle_moved(path, OVERHEAD, now);
     }
 
     pub fn schedule(&mut self, scheduler: &str) {
         for end in &mut self.ends {
             for class in Class::ALL {
-                end.egress
+                end.egress_mut()
                     .set_scheduler(class, scheduler)
                     .expect("a known scheduler");
             }
@@ -464,27 +563,17 @@ impl World {
         }
     }
 
-    fn end_timers(&self, at: usize) -> [Instant; 2] {
+    fn end_timer(&self, at: usize) -> Instant {
         let end = &self.ends[at];
-        let local = |time: Instant| {
-            if time == Instant::FAR_FUTURE {
-                time
-            } else {
-                time - end.clock
-            }
-        };
-        let now = self.now + end.clock;
-        let ingress = end.ingress.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
-        [local(end.egress.poll_timeout(now)), local(ingress)]
+        match end.tunnel.poll_timeout(self.now + end.clock) {
+            Instant::FAR_FUTURE => Instant::FAR_FUTURE,
+            time => time - end.clock,
+        }
     }
 
     fn who(&mut self) -> String {
         let links: Vec<_> = self.links.iter_mut().flatten().map(Link::poll_timeout).collect();
-        format!(
-            "{:?} {:?} {links:?}",
-            self.end_timers(CLIENT),
-            self.end_timers(HUB)
-        )
+        format!("{:?} {:?} {links:?}", self.end_timer(CLIENT), self.end_timer(HUB))
     }
 
     fn next(&mut self) -> Instant {
@@ -494,7 +583,7 @@ impl World {
             .flatten()
             .filter_map(Link::poll_timeout)
             .min();
-        let ends = [CLIENT, HUB].into_iter().flat_map(|at| self.end_timers(at));
+        let ends = [CLIENT, HUB].map(|at| self.end_timer(at));
         let applications = self.applications.iter().map(|application| application.due());
         links
             .into_iter()
@@ -524,65 +613,36 @@ impl World {
         }
     }
 
-    fn arrive(&mut self, at: usize, id: PathId, datagram: Datagram) {
+    fn arrive(&mut self, at: usize, path: PathId, mut datagram: Datagram) {
         let end = &mut self.ends[at];
-        let now = self.now + end.clock;
-        assert!(
-            end.ingress.accepts(id, datagram.outer.counter),
-            "links do not duplicate"
-        );
-        let nothing = Label {
-            flow: 0,
-            number: 0,
-            len: 0,
-            since: self.now,
-            ack: None,
-            marked: false,
-        };
-        let mut out = Vec::new();
-        let packet = Authentic {
-            outer: datagram.outer,
-            inner: datagram.inner,
-            body: &datagram.body,
+        let arrival = Arrival {
+            path,
+            opened: datagram.opened,
             udp_len: datagram.udp_len,
-            ce: false,
-            item: datagram.label.unwrap_or(nothing),
+            is_marked: false,
+            source: *self.ways.entry(path).or_default(),
+            item: datagram.label.unwrap_or(Datagram::NO_LABEL),
         };
-        let (_, back) = end.ingress.handle_packet(id, packet, now, &mut out);
-        assert!(back.is_some() || datagram.inner.kind == Kind::Packet);
-        while let Some(rebuilt) = end.ingress.poll_rebuilt() {
-            let label = Label::read(&rebuilt.packet).expect("was written");
-            let _ = end.ingress.handle_rebuilt(&rebuilt.inner, label, now, &mut out);
-        }
+        let taken = end
+            .tunnel
+            .handle_datagram(arrival, self.now + end.clock, &mut datagram);
+        assert_ne!(taken.freshness, Freshness::Replayed, "links do not duplicate");
         if at == HUB {
-            if end.heard.insert(id, true).is_none() {
-                end.egress.handle_moved(id, OVERHEAD, now);
-            }
-            end.egress.handle_heard(id, datagram.udp_len as u64, now);
-            self.budgets.entry(id).or_default().0 += datagram.udp_len as u64;
+            self.budgets.entry(path).or_default().0 += datagram.udp_len as u64;
         }
-        self.deliver(at, &out);
+        self.deliver(at);
     }
 
     fn flush(&mut self, at: usize) {
         let end = &mut self.ends[at];
-        let now = self.now + end.clock;
-        let mut out = Vec::new();
-        end.ingress.flush(now, now, &mut out);
-        while let Some(event) = end.ingress.poll_event() {
-            match event {
-                Event::Report(report) => end.egress.send_report(report),
-                Event::Silence(report) => end.egress.send_silence(report),
-                Event::Feedback(id, report) => end.egress.handle_feedback(id, &report, now),
-                Event::Probe(id, token) => end.egress.handle_probe(id, token),
-                Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
-            }
-        }
-        self.deliver(at, &out);
+        end.tunnel.end_batch(self.now + end.clock);
+        self.deliver(at);
     }
 
-    fn deliver(&mut self, at: usize, labels: &[Label]) {
-        for label in labels {
+    fn deliver(&mut self, at: usize) {
+        let tunnel = &mut self.ends[at].tunnel;
+        let labels: Vec<_> = std::iter::from_fn(|| tunnel.poll_inner()).collect();
+        for label in &labels {
             let sinks = &mut self.ends[at].sinks;
             match label.ack {
                 Some((count, newest)) => {
@@ -595,7 +655,7 @@ impl World {
                 None => sinks.entry(label.flow).or_default().take(label, self.now),
             }
         }
-        self.acknowledge(at, labels);
+        self.acknowledge(at, &labels);
     }
 
     /// Answers each batch of a transfer with one acknowledgement, through the tunnel.
@@ -639,102 +699,78 @@ impl World {
 
     fn service(&mut self, at: usize) {
         let now = self.now + self.ends[at].clock;
-        self.ends[at].egress.handle_timeout(now);
+        self.ends[at].tunnel.handle_timeout(now);
         let mut count = 0;
-        while let Some(transmit) = self.ends[at].egress.poll_transmit(now) {
-            self.send(at, &transmit, now);
+        while self.send(at, now) {
             count += 1;
             assert!(count < 100_000, "sends without end");
         }
         let end = &mut self.ends[at];
-        while let Some(id) = end.egress.poll_freed() {
-            end.give_back(id);
-        }
-        while let Some((id, state)) = end.egress.poll_change() {
-            end.states.push((self.now, id, state));
+        while let Some(event) = end.tunnel.poll_event() {
+            if let tunnel::Event::Path(id, state) = event {
+                end.states.push((self.now, id, state));
+            }
         }
     }
 
-    fn send(&mut self, at: usize, transmit: &Transmit<usize>, now: Instant) {
-        let last = self.seen.entry((at, transmit.path)).or_default();
-        assert!(transmit.counter > *last, "counters increase");
-        let inner = transmit.body.header(0, now);
-        let token = |token: u64, len: usize| {
-            let mut body = token.to_be_bytes().to_vec();
-            body.resize(len, 0);
-            body
+    /// Lets the next burst of an end leave; false when there is none.
+    fn send(&mut self, at: usize, now: Instant) -> bool {
+        let End { tunnel, lent, .. } = &mut self.ends[at];
+        let Some(burst) = tunnel.poll_burst(now, lent) else {
+            return false;
         };
-        let body = match transmit.body {
-            Body::Packets {
-                run,
-                count,
-                last: freed,
-                covered,
-                ..
-            } => {
-                *last = transmit.counter + u64::from(count) - 1;
-                let label = self.ends[at].buffers[run.buffer].expect("a buffer is filled while it is sent");
-                for step in 0..count {
-                    let inner = transmit.body.header(step, now);
-                    let len = run.len_of(run.next + step);
-                    let label = Label {
-                        number: label.number + u64::from(run.next + step),
-                        len: run.cut.len_of(run.next + step) as u64,
-                        marked: run.mark && step == 0,
-                        ..label
-                    };
-                    let counter = transmit.counter + u64::from(step);
-                    let mut body = vec![0; if covered { len } else { 0 }];
-                    if covered {
-                        run.emit(&label.packet(), run.next + step, &mut body);
-                    }
-                    self.put(at, transmit.path, counter, inner, body, len, Some(label));
+        let path = burst.path();
+        let mut leaving = Vec::new();
+        for datagram in burst.datagrams() {
+            let last = self.seen.entry((at, path)).or_default();
+            assert!(datagram.number > *last, "packet numbers increase");
+            *last = datagram.number;
+            let label = datagram.segment().map(|(run, index)| {
+                let label = lent.label(run.buffer);
+                Label {
+                    number: label.number + u64::from(index),
+                    len: run.cut.len_of(index) as u64,
+                    marked: run.mark && index == run.next,
+                    ..label
                 }
-                if covered {
-                    self.ends[at].egress.cover(transmit, &label.packet(), now);
-                }
-                if freed {
-                    self.ends[at].give_back(run.buffer);
-                }
-                return;
+            });
+            let mut body = Vec::new();
+            // Parity may cover a packet of a realtime flow or one of its copies.
+            if datagram.inner.class == Class::Realtime || label.is_none() {
+                let packet = datagram.segment().map_or(&[][..], |(run, _)| lent.packet(run));
+                body.resize(datagram.body_len(), 0);
+                datagram.write_body(packet, &mut body);
             }
-            Body::Report(mut report) => {
-                report.takes_parity &= !self.is_older;
-                let mut body = [0; FEEDBACK_LEN];
-                report.emit(&mut body);
-                body[..report.emitted_len()].to_vec()
+            let mut datagram = Datagram {
+                opened: Opened {
+                    outer: Outer {
+                        epoch: 0,
+                        index: u32::from(path.0),
+                        counter: datagram.number,
+                    },
+                    inner: datagram.inner,
+                },
+                body,
+                udp_len: datagram.udp_len(),
+                label,
+            };
+            if self.is_older {
+                datagram.forget_parity();
             }
-            Body::Probe(probe) => {
-                let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
-                token(probe.token, len.max(PROBE_LEN))
-            }
-            Body::Reply(reply) => token(reply, PROBE_LEN),
-            Body::Parity { parity, .. } => {
-                let mut head = [0; PARITY_LEN];
-                parity.emit(&mut head);
-                [&head[..], self.ends[at].egress.symbol()].concat()
-            }
-        };
-        *last = transmit.counter;
-        let len = body.len();
-        self.put(at, transmit.path, transmit.counter, inner, body, len, None);
+            leaving.push(datagram);
+        }
+        for datagram in leaving {
+            self.put(at, path, datagram);
+        }
+        true
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a datagram")]
-    fn put(
-        &mut self,
-        at: usize,
-        path: PathId,
-        counter: u64,
-        inner: Inner,
-        body: Vec<u8>,
-        len: usize,
-        label: Option<Label>,
-    ) {
+    fn put(&mut self, at: usize, path: PathId, datagram: Datagram) {
+        let inner = datagram.opened.inner;
         let mut header = [0; INNER_LEN];
         inner.emit(&mut header);
         assert_eq!(Inner::parse(&header).map(|(parsed, _)| parsed), Some(inner));
-        let udp_len = len + FRAMING;
+        let udp_len = datagram.udp_len;
         if at == HUB {
             let (heard, sent) = self.budgets.entry(path).or_default();
             *sent += udp_len as u64;
@@ -748,18 +784,6 @@ impl World {
                 "an unproven address got {sent} for {heard}"
             );
         }
-        let outer = Outer {
-            epoch: 0,
-            index: u32::from(path.0),
-            counter,
-        };
-        let datagram = Datagram {
-            outer,
-            inner,
-            body,
-            udp_len,
-            label,
-        };
         if udp_len as u64 + 28 > self.widths[usize::from(path.0)] {
             self.lost[1 - at] += u64::from(datagram.label.is_some());
             return;

@@ -11,16 +11,16 @@
 use std::collections::VecDeque;
 
 use hawser_netem::scenario::Coding;
-use hawser_proto::egress::{Body as Sent, Egress, PROBE_LEN, Transmit};
-use hawser_proto::ingress::{Authentic, Event, Ingress};
-use hawser_proto::path::{self, Probing};
+use hawser_proto::egress::Egress;
+use hawser_proto::flow::Run;
+use hawser_proto::path;
+use hawser_proto::tunnel::{self, Arrival, Buffers, Burst, Datagram, Handoff, Items, Opened, Role, Source};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::compression::{Compressed, Contexts, Form};
-use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Inner, Outer};
+use hawser_wire::compression::{Compressed, Form};
+use hawser_wire::data::{Class, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
-use hawser_wire::parity::PARITY_LEN;
 
 use super::Hop;
 use super::offload::{Large, cut};
@@ -29,7 +29,8 @@ use crate::network::{Context, LinkId, Node};
 use crate::packet::{Address, Body, Ecn, Packet};
 use crate::tcp::QUIC_HEADER;
 
-/// Packets kept for repair: as many as the daemon keeps for a session (`hawser-node/src/dataplane/sessions.rs`).
+/// Packets kept for repair: as many as the daemon keeps for a session
+/// (`hawser-node/src/dataplane/sessions.rs`).
 const KEPT_PACKETS: usize = 16_384;
 
 /// The node: index 0 is the client's end, 1 the hub's.
@@ -48,50 +49,61 @@ pub(super) struct Tunnel {
     is_shared: bool,
     inner_in: Vec<LinkId>,
     inner_out: Vec<LinkId>,
-    /// Datagrams on their way, by number; lost ones are forgotten after [`PATIENCE`].
-    flying: VecDeque<Option<Box<Datagram>>>,
-    first_flying: u32,
-    out: Vec<Ordered>,
+    /// Datagrams on their way; lost ones are forgotten.
+    flying: Numbered<Box<Flight>>,
+    /// Packets whose bytes parity covers, which are all that a receiver rebuilds.
+    named: Numbered<Packet>,
+    leaving: Vec<Box<Flight>>,
     scratch: Vec<u8>,
 }
 
 struct End {
-    egress: Egress<usize>,
-    ingress: Ingress<Ordered>,
-    contexts: Contexts,
+    tunnel: tunnel::Tunnel<usize, Ordered, (), Way>,
     clock: Duration,
     /// What came in at this instant and may still grow.
     entering: Option<Large>,
-    buffers: Vec<Option<Large>>,
-    free: Vec<usize>,
-    heard: Vec<bool>,
+    slots: Slots,
     timer: TimerId,
     armed: Instant,
 }
 
-struct Datagram {
-    outer: Outer,
-    inner: Inner,
+/// A datagram on its way.
+struct Flight {
+    path: PathId,
+    opened: Opened,
+    /// Its bytes, where its receiver looks at them.
     body: Vec<u8>,
     udp_len: usize,
     packet: Option<Carried>,
-    since: Instant,
 }
 
-impl Datagram {
-    /// Packet `step` of a transmit, with `len` bytes behind its headers.
-    fn new(transmit: &Transmit<usize>, step: u16, len: usize, now: Instant) -> Self {
+impl Flight {
+    fn new(burst: &Burst<'_, usize, ()>, datagram: &Datagram<'_, usize>, slots: &mut Slots) -> Self {
+        let outer = Outer {
+            epoch: 0,
+            index: u32::from(burst.path().0),
+            counter: datagram.number,
+        };
+        let packet = datagram.segment().map(|(run, index)| {
+            let large = slots.waiting(run.buffer).large;
+            let mut packet = cut(&large.packet, index, run.cut.packet_len(), run.cut.len_of(index));
+            if run.mark && index == run.next {
+                packet.ecn = Ecn::Marked;
+            }
+            let back = run
+                .context
+                .map_or(0, |context| index.saturating_sub(context) as u8);
+            Carried { packet, back }
+        });
         Self {
-            outer: Outer {
-                epoch: 0,
-                index: u32::from(transmit.path.0),
-                counter: transmit.counter + u64::from(step),
+            path: burst.path(),
+            opened: Opened {
+                outer,
+                inner: datagram.inner,
             },
-            inner: transmit.body.header(step, now),
             body: Vec::new(),
-            udp_len: len + FRAMING,
-            packet: None,
-            since: now,
+            udp_len: datagram.udp_len(),
+            packet,
         }
     }
 }
@@ -107,6 +119,135 @@ struct Carried {
 /// One in order, with what its inner header said.
 type Ordered = (Inner, Carried);
 
+/// Where datagrams come from: each network leads to one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way;
+
+impl Source for Way {
+    fn overhead(&self) -> u16 {
+        OVERHEAD
+    }
+}
+
+/// Things that are found by their number, and forgotten after [`PATIENCE`] if nobody takes them.
+struct Numbered<V> {
+    values: VecDeque<(Instant, Option<V>)>,
+    first: u32,
+}
+
+impl<V> Numbered<V> {
+    fn new() -> Self {
+        Self {
+            values: VecDeque::new(),
+            // No bytes that nobody wrote are a number.
+            first: 1,
+        }
+    }
+
+    fn push(&mut self, value: V, now: Instant) -> u32 {
+        let is_over = |(since, value): &(Instant, Option<V>)| value.is_none() || now.since(*since) > PATIENCE;
+        while self.values.front().is_some_and(is_over) {
+            self.values.pop_front();
+            self.first = self.first.wrapping_add(1);
+        }
+        self.values.push_back((now, Some(value)));
+        self.first.wrapping_add(self.values.len() as u32 - 1)
+    }
+
+    fn slot(&mut self, number: u32) -> Option<&mut Option<V>> {
+        let index = number.wrapping_sub(self.first) as usize;
+        self.values.get_mut(index).map(|(_, value)| value)
+    }
+}
+
+/// Inner packets that wait to be sent, by buffer.
+#[derive(Default)]
+struct Slots {
+    used: Vec<Option<Waiting>>,
+    free: Vec<usize>,
+}
+
+struct Waiting {
+    large: Large,
+    /// Its name in [`Tunnel::named`], once its bytes were asked for.
+    name: Option<u32>,
+}
+
+impl Slots {
+    fn take(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.used.push(None);
+            self.used.len() - 1
+        })
+    }
+
+    fn waiting(&mut self, id: usize) -> &mut Waiting {
+        self.used[id]
+            .as_mut()
+            .expect("a buffer is filled while it is sent")
+    }
+
+    fn give_back(&mut self, id: usize) {
+        self.used[id] = None;
+        self.free.push(id);
+    }
+}
+
+/// What the sending half sees of the packets: their headers, zeros, and a name at the end by which
+/// the packet is found again when parity brings its bytes back.
+struct Written<'a> {
+    slots: &'a mut Slots,
+    named: &'a mut Numbered<Packet>,
+    scratch: &'a mut Vec<u8>,
+    now: Instant,
+}
+
+impl Buffers<usize> for Written<'_> {
+    fn packet(&mut self, run: &Run<usize>) -> &[u8] {
+        let waiting = self.slots.waiting(run.buffer);
+        let packet = waiting.large.packet;
+        write_headers(self.scratch, &packet);
+        if packet.size >= LEAST_NAMED {
+            let name = *waiting
+                .name
+                .get_or_insert_with(|| self.named.push(packet, self.now));
+            let tail = self.scratch.last_chunk_mut().expect("long enough to be named");
+            *tail = name.to_be_bytes();
+        }
+        self.scratch
+    }
+
+    fn release(&mut self, id: usize) {
+        self.slots.give_back(id);
+    }
+}
+
+/// What the receiving half sees of a datagram.
+struct Arrived<'a> {
+    body: &'a [u8],
+    named: &'a mut Numbered<Packet>,
+}
+
+impl Items<Ordered> for Arrived<'_> {
+    fn body(&self, _: &Ordered) -> &[u8] {
+        self.body
+    }
+
+    fn store(&mut self, bytes: &[u8], inner: &Inner) -> Option<Ordered> {
+        let name = u32::from_be_bytes(*bytes.last_chunk()?);
+        let mut packet = (*self.named.slot(name)?)?;
+        if usize::from(packet.size) != bytes.len() {
+            return None;
+        }
+        if bytes[1] & 3 == 3 {
+            packet.ecn = Ecn::Marked;
+        }
+        Some((*inner, Carried { packet, back: 0 }))
+    }
+
+    fn free(&mut self, _: Ordered) {}
+}
+
 impl End {
     /// Whether the receiver has the headers of a packet, in front of it or in its context.
     fn has_headers(&mut self, (inner, carried): &Ordered, scratch: &mut Vec<u8>) -> bool {
@@ -114,8 +255,7 @@ impl End {
             Form::Whole => true,
             Form::Context => {
                 write_headers(scratch, &carried.packet);
-                self.contexts
-                    .remember(inner.flow, inner.sequence, scratch, scratch.len());
+                self.tunnel.restore(inner, scratch);
                 true
             }
             Form::Compressed => {
@@ -127,9 +267,7 @@ impl End {
                     Body::Tcp(segment) => usize::from(segment.payload),
                     Body::Datagram(_) | Body::Tunnel(_) => 0,
                 };
-                self.contexts
-                    .rebuild(inner.flow, inner.sequence, compressed, payload)
-                    .is_some()
+                self.tunnel.has_context(inner, compressed, payload)
             }
         }
     }
@@ -147,9 +285,9 @@ impl Tunnel {
             is_shared,
             inner_in: Vec::new(),
             inner_out: Vec::new(),
-            flying: VecDeque::new(),
-            first_flying: 0,
-            out: Vec::new(),
+            flying: Numbered::new(),
+            named: Numbered::new(),
+            leaving: Vec::new(),
             scratch: Vec::new(),
         }
     }
@@ -193,82 +331,74 @@ impl Tunnel {
     fn offer(&mut self, at: usize, large: Large, context: &mut Context<'_>) {
         write_headers(&mut self.scratch, &large.packet);
         let end = &mut self.ends[at];
-        let id = end.free.pop().unwrap_or_else(|| {
-            end.buffers.push(None);
-            end.buffers.len() - 1
-        });
+        let id = end.slots.take();
         let offload = Offload {
             checksum_partial: true,
             segment: large.segment,
         };
         let now = context.now() + end.clock;
-        match end.egress.enqueue(&mut self.scratch, offload, id, now) {
-            Ok(()) => end.buffers[id] = Some(large),
+        match end.tunnel.handle_inner(&mut self.scratch, offload, id, now) {
+            Ok(()) => end.slots.used[id] = Some(Waiting { large, name: None }),
             // As in the daemon, the packet is lost and its sender notices.
-            Err(_) => end.free.push(id),
+            Err(_) => end.slots.give_back(id),
         }
     }
 
     /// A datagram arrives at an end.
-    fn arrive(&mut self, at: usize, path: usize, number: u32, context: &mut Context<'_>) {
-        let index = number.wrapping_sub(self.first_flying) as usize;
-        let Some(datagram) = self.flying.get_mut(index).and_then(Option::take) else {
+    fn arrive(&mut self, at: usize, number: u32, context: &mut Context<'_>) {
+        let Some(flight) = self.flying.slot(number).and_then(Option::take) else {
             return;
         };
-        let id = PathId(path as u16);
         let end = &mut self.ends[at];
         let now = context.now() + end.clock;
-        if !end.ingress.accepts(id, datagram.outer.counter) {
-            return;
-        }
         let nothing = Carried {
-            packet: placeholder(datagram.udp_len, context.now()),
+            packet: placeholder(flight.udp_len, context.now()),
             back: 0,
         };
-        let authentic = Authentic {
-            outer: datagram.outer,
-            inner: datagram.inner,
-            body: &datagram.body,
-            udp_len: datagram.udp_len,
-            ce: false,
-            item: (datagram.inner, datagram.packet.unwrap_or(nothing)),
+        let arrival = Arrival {
+            path: flight.path,
+            opened: flight.opened,
+            udp_len: flight.udp_len,
+            is_marked: false,
+            source: Way,
+            item: (flight.opened.inner, flight.packet.unwrap_or(nothing)),
         };
-        let _ = end.ingress.handle_packet(id, authentic, now, &mut self.out);
-        while let Some(rebuilt) = self.ends[at].ingress.poll_rebuilt() {
-            if let Some(carried) = self.named(&rebuilt.packet) {
-                let inner = rebuilt.inner;
-                let _ = self.ends[at]
-                    .ingress
-                    .handle_rebuilt(&inner, (inner, carried), now, &mut self.out);
-            }
-        }
-        let end = &mut self.ends[at];
-        if at == HUB {
-            if !std::mem::replace(&mut end.heard[path], true) {
-                end.egress.handle_moved(id, OVERHEAD, now);
-            }
-            end.egress.handle_heard(id, datagram.udp_len as u64, now);
-        }
-        self.flush(at, context);
+        let mut items = Arrived {
+            body: &flight.body,
+            named: &mut self.named,
+        };
+        end.tunnel.handle_datagram(arrival, now, &mut items);
         self.service(at, context);
     }
 
-    /// Ends a batch of the receiving half, and passes on what it tells the sending half.
-    fn flush(&mut self, at: usize, context: &mut Context<'_>) {
-        let end = &mut self.ends[at];
-        let now = context.now() + end.clock;
-        end.ingress.flush(now, now, &mut self.out);
-        while let Some(event) = end.ingress.poll_event() {
-            match event {
-                Event::Report(report) => end.egress.send_report(report),
-                Event::Silence(report) => end.egress.send_silence(report),
-                Event::Feedback(id, report) => end.egress.handle_feedback(id, &report, now),
-                Event::Probe(id, token) => end.egress.handle_probe(id, token),
-                Event::ProbeReply(id, token) => end.egress.handle_probe_reply(id, token, now),
-            }
+    /// Hands on what an end delivers, lets it send, and sets its timer.
+    fn service(&mut self, at: usize, context: &mut Context<'_>) {
+        let now = context.now() + self.ends[at].clock;
+        self.ends[at].tunnel.end_batch(now);
+        self.deliver(at, context);
+        if let Some(entered) = self.ends[at].entering.take() {
+            self.offer(at, entered, context);
         }
+        self.ends[at].tunnel.handle_timeout(now);
+        self.transmit(at, now, context);
+        let end = &mut self.ends[at];
+        while end.tunnel.poll_event().is_some() {}
+        let due = end.tunnel.poll_timeout(now);
+        if due == Instant::FAR_FUTURE {
+            return;
+        }
+        let due = (due - end.clock).max(context.now() + LEAST_SLEEP);
+        if due < end.armed || end.armed <= context.now() {
+            end.armed = due;
+            context.arm(end.timer, due);
+        }
+    }
+
+    /// Hands on what is in order, neighbours joined.
+    fn deliver(&mut self, at: usize, context: &mut Context<'_>) {
+        let end = &mut self.ends[at];
         let mut leaving: Option<Large> = None;
-        for ordered in self.out.drain(..) {
+        while let Some(ordered) = end.tunnel.poll_inner() {
             if !end.has_headers(&ordered, &mut self.scratch) {
                 continue;
             }
@@ -284,120 +414,40 @@ impl Tunnel {
         }
     }
 
-    /// Lets the sending half send, and sets the end's timer.
-    fn service(&mut self, at: usize, context: &mut Context<'_>) {
-        if let Some(entered) = self.ends[at].entering.take() {
-            self.offer(at, entered, context);
-        }
-        let now = context.now() + self.ends[at].clock;
-        self.ends[at].egress.handle_timeout(now);
-        while let Some(transmit) = self.ends[at].egress.poll_transmit(now) {
-            self.send(at, &transmit, now, context);
-        }
-        let end = &mut self.ends[at];
-        while let Some(id) = end.egress.poll_freed() {
-            end.buffers[id] = None;
-            end.free.push(id);
-        }
-        while end.egress.poll_change().is_some() {}
-        let due = end
-            .egress
-            .poll_timeout(now)
-            .min(end.ingress.poll_timeout().unwrap_or(Instant::FAR_FUTURE));
-        if due == Instant::FAR_FUTURE {
-            return;
-        }
-        let due = (due - end.clock).max(context.now() + LEAST_SLEEP);
-        if due < end.armed || end.armed <= context.now() {
-            end.armed = due;
-            context.arm(end.timer, due);
-        }
-    }
-
-    fn send(&mut self, at: usize, transmit: &Transmit<usize>, now: Instant, context: &mut Context<'_>) {
-        let token = |token: u64, len: usize| {
-            let mut body = token.to_be_bytes().to_vec();
-            body.resize(len, 0);
-            body
-        };
-        let body = match transmit.body {
-            Sent::Packets {
-                run,
-                count,
-                last,
-                covered,
-                ..
-            } => {
-                let end = &mut self.ends[at];
-                let large = end.buffers[run.buffer].expect("a buffer is filled while it is sent");
-                if last {
-                    end.buffers[run.buffer] = None;
-                    end.free.push(run.buffer);
-                }
-                let covered = covered && large.packet.size >= LEAST_NAMED && count == 1;
-                for step in 0..count {
-                    let index = run.next + step;
-                    let mut packet = cut(&large.packet, index, run.cut.packet_len(), run.cut.len_of(index));
-                    if run.mark && step == 0 {
-                        packet.ecn = Ecn::Marked;
-                    }
-                    let carried = Carried {
-                        packet,
-                        back: run
-                            .context
-                            .map_or(0, |context| index.saturating_sub(context) as u8),
-                    };
-                    let mut datagram = Datagram::new(transmit, step, run.len_of(index), now);
-                    datagram.packet = Some(carried);
-                    if covered {
-                        self.write_named(&large.packet);
-                        self.ends[at].egress.cover(transmit, &self.scratch, now);
-                        datagram.body.resize(run.len_of(index), 0);
-                        run.emit(&self.scratch, index, &mut datagram.body);
-                    }
-                    self.put(at, transmit.path, datagram, context);
-                }
+    /// Lets the datagrams of an end leave.
+    fn transmit(&mut self, at: usize, now: Instant, context: &mut Context<'_>) {
+        loop {
+            let end = &mut self.ends[at];
+            let mut buffers = Written {
+                slots: &mut end.slots,
+                named: &mut self.named,
+                scratch: &mut self.scratch,
+                now: context.now(),
+            };
+            let Some(burst) = end.tunnel.poll_burst(now, &mut buffers) else {
                 return;
+            };
+            for datagram in burst.datagrams() {
+                let mut flight = Box::new(Flight::new(&burst, &datagram, buffers.slots));
+                // Parity may cover a packet of a realtime flow or one of its copies.
+                if datagram.inner.class == Class::Realtime || flight.packet.is_none() {
+                    let packet = datagram.segment().map_or(&[][..], |(run, _)| buffers.packet(run));
+                    flight.body.resize(datagram.body_len(), 0);
+                    datagram.write_body(packet, &mut flight.body);
+                }
+                self.leaving.push(flight);
             }
-            Sent::Report(report) => {
-                let mut body = [0; FEEDBACK_LEN];
-                report.emit(&mut body);
-                body[..report.emitted_len()].to_vec()
+            let mut leaving = std::mem::take(&mut self.leaving);
+            for flight in leaving.drain(..) {
+                self.put(at, flight, context);
             }
-            Sent::Probe(probe) => {
-                let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
-                token(probe.token, len.max(PROBE_LEN))
-            }
-            Sent::Reply(reply) => token(reply, PROBE_LEN),
-            Sent::Parity { parity, .. } => {
-                let mut head = [0; PARITY_LEN];
-                parity.emit(&mut head);
-                [&head[..], self.ends[at].egress.symbol()].concat()
-            }
-        };
-        let datagram = Datagram::new(transmit, 0, body.len(), now);
-        self.put(at, transmit.path, Datagram { body, ..datagram }, context);
+            self.leaving = leaving;
+        }
     }
 
-    /// The bytes of a packet that parity covers: it has none, so they end in the number of the datagram that is about to carry it.
-    fn write_named(&mut self, packet: &Packet) {
-        write_headers(&mut self.scratch, packet);
-        let number = self.first_flying.wrapping_add(self.flying.len() as u32);
-        let tail = self.scratch.last_chunk_mut().expect("long enough to be named");
-        *tail = number.to_be_bytes();
-    }
-
-    /// The packet of bytes that [`Self::write_named`] wrote, which was lost with its datagram.
-    fn named(&self, bytes: &[u8]) -> Option<Carried> {
-        let number = u32::from_be_bytes(*bytes.last_chunk()?);
-        let index = number.wrapping_sub(self.first_flying) as usize;
-        self.flying.get(index)?.as_ref()?.packet
-    }
-
-    /// Lets a datagram leave on a path.
-    fn put(&mut self, at: usize, path: PathId, mut datagram: Datagram, context: &mut Context<'_>) {
-        let number = self.first_flying.wrapping_add(self.flying.len() as u32);
-        let path = usize::from(path.0);
+    /// Lets a datagram leave on its path.
+    fn put(&mut self, at: usize, flight: Box<Flight>, context: &mut Context<'_>) {
+        let path = usize::from(flight.path.0);
         let frame = Packet {
             // Both ends are this node; on the air the way up has no addresses.
             destination: if at == HUB || self.is_shared {
@@ -405,28 +455,17 @@ impl Tunnel {
             } else {
                 Address::default()
             },
-            flow: datagram
+            flow: flight
                 .packet
                 .map_or_else(Default::default, |carried| carried.packet.flow),
+            ..placeholder(flight.udp_len, context.now())
+        };
+        let number = self.flying.push(flight, context.now());
+        let frame = Packet {
             body: Body::Tunnel(number),
-            ..placeholder(datagram.udp_len, context.now())
+            ..frame
         };
-        datagram.since = context.now();
-        self.flying.push_back(Some(Box::new(datagram)));
-        self.forget_lost(context.now());
         context.send(self.away[at][path], frame);
-    }
-
-    fn forget_lost(&mut self, now: Instant) {
-        let is_over = |datagram: &Option<Box<Datagram>>| {
-            datagram
-                .as_ref()
-                .is_none_or(|datagram| now.since(datagram.since) > PATIENCE)
-        };
-        while self.flying.front().is_some_and(is_over) {
-            self.flying.pop_front();
-            self.first_flying = self.first_flying.wrapping_add(1);
-        }
     }
 }
 
@@ -434,34 +473,31 @@ impl Node for Tunnel {
     fn handle_start(&mut self, context: &mut Context<'_>) {
         for (at, clock) in CLOCKS.into_iter().enumerate() {
             let now = context.now() + clock;
-            let mut end = End {
-                egress: Egress::new(self.seed.wrapping_add(at as u64), now),
-                ingress: Ingress::default(),
-                contexts: Contexts::default(),
-                clock,
-                entering: None,
-                buffers: Vec::new(),
-                free: Vec::new(),
-                heard: vec![false; self.away[at].len()],
-                timer: context.timer(at as u32),
-                armed: Instant::FAR_FUTURE,
-            };
+            let role = [Role::Client, Role::Hub][at];
+            let mut tunnel = tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::NONE, now);
+            let egress = tunnel.sending_mut().egress_mut();
             if let Some(coding) = self.coding {
-                stripe(&mut end.egress, coding);
+                stripe(egress, coding);
             }
-            end.egress.keep_at_most(KEPT_PACKETS);
+            egress.keep_at_most(KEPT_PACKETS);
             for index in 0..self.away[at].len() {
-                let id = PathId(index as u16);
                 let config = path::Config {
-                    id,
-                    probing: [Probing::Eager, Probing::OnHearing][at],
+                    id: PathId(index as u16),
+                    probing: role.probing(),
                     cap: None,
                     mtu: MTU,
                     overhead: OVERHEAD,
                 };
-                end.egress.open_path(config, at != HUB, now);
-                end.ingress.open_path(id, now);
+                tunnel.open_path(config, role == Role::Client, now);
             }
+            let end = End {
+                tunnel,
+                clock,
+                entering: None,
+                slots: Slots::default(),
+                timer: context.timer(at as u32),
+                armed: Instant::FAR_FUTURE,
+            };
             self.ends.push(end);
         }
         for at in 0..self.ends.len() {
@@ -476,8 +512,8 @@ impl Node for Tunnel {
         }
         let Body::Tunnel(number) = packet.body else { return };
         for from in 0..self.arrivals.len() {
-            if let Some(path) = self.arrivals[from].iter().position(|arrival| *arrival == link) {
-                self.arrive(1 - from, path, number, context);
+            if self.arrivals[from].contains(&link) {
+                self.arrive(1 - from, number, context);
                 return;
             }
         }
@@ -486,7 +522,6 @@ impl Node for Tunnel {
     fn handle_timer(&mut self, tag: u32, context: &mut Context<'_>) {
         let at = tag as usize;
         self.ends[at].armed = Instant::FAR_FUTURE;
-        self.flush(at, context);
         self.service(at, context);
     }
 }

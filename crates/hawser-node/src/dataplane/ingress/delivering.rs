@@ -3,7 +3,8 @@
 use std::io::IoSlice;
 
 use hawser_linux::tun::Tun;
-use hawser_wire::compression::{COMPRESSED_LEN, Compressed, Form};
+use hawser_proto::tunnel::Restored;
+use hawser_wire::compression::{COMPRESSED_LEN, Form};
 use hawser_wire::inner::{self, Ecn, ecn_at_exit, set_ecn};
 use hawser_wire::offload::{Coalescer, Join};
 
@@ -61,35 +62,24 @@ impl Receiving {
         self.out = out;
     }
 
-    /// Remembers a context, and puts the headers of a compressed packet behind the other `rebuilt` ones; false if it has none.
+    /// Finds the headers of a packet, and puts rebuilt ones behind the others in `rebuilt`; false if
+    /// they are lost.
     fn restore(&mut self, id: u32) -> bool {
         let packet = self.store.packet(id);
-        let (session, inner) = (packet.owner.session, packet.inner);
-        if inner.form == Form::Whole {
-            return true;
-        }
-        let bytes = self.store.bytes(id);
-        let contexts = self
-            .sessions
-            .get_mut(&session)
-            .map(|session| &mut session.contexts);
-        let headers = contexts.and_then(|contexts| {
-            if inner.form == Form::Context {
-                contexts.remember(inner.flow, inner.sequence, bytes, bytes.len());
-                return None;
+        let Some(session) = self.sessions.get_mut(&packet.owner.session) else {
+            return packet.inner.form != Form::Compressed;
+        };
+        match session.tunnel.restore(&packet.inner, self.store.bytes(id)) {
+            Restored::Whole => true,
+            Restored::Rebuilt(headers) => {
+                self.rebuilt.push(headers);
+                true
             }
-            let (head, payload) = bytes.split_first()?;
-            contexts.rebuild(
-                inner.flow,
-                inner.sequence,
-                Compressed::parse(*head)?,
-                payload.len(),
-            )
-        });
-        let has_headers = inner.form == Form::Context || headers.is_some();
-        self.dropped.no_context += u64::from(!has_headers);
-        self.rebuilt.extend(headers);
-        has_headers
+            Restored::Lost => {
+                self.dropped.no_context += 1;
+                false
+            }
+        }
     }
 
     /// Carries a congestion mark from the outer to the inner packet; false if the packet must be dropped (RFC 6040).

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use hawser_linux::clock::now;
 use hawser_proto::checkpoint::BadCheckpoint;
 use hawser_proto::ingress::Ingress;
+use hawser_proto::tunnel::{self, ReceivingKey, RelayIntervals, Role};
 use hawser_units::{Duration, Instant, PathId};
 
-use super::{DataKey, PathEntry, ReceiveKey, Receiving, Role, Session, SessionId, SocketId, Source};
+use super::{DataKey, PathEntry, Receiving, Session, SessionId, SocketId, Source};
 use crate::dataplane::checkpoint::{ReceivingHalf, SessionCheckpoint, SourceCheckpoint};
 use crate::dataplane::egress;
 
@@ -17,7 +18,7 @@ impl Receiving {
     pub(super) fn hand_over(&mut self, reply: Box<dyn FnOnce(Vec<SessionCheckpoint>) + Send>) {
         let at = now();
         for session in self.sessions.values_mut() {
-            session.ingress.drain(at, &mut self.out);
+            session.tunnel.drain(at, &mut self.out);
         }
         self.deliver();
         let received = self
@@ -35,8 +36,8 @@ impl Receiving {
     }
 
     fn half(&self, name: SessionId, session: &Session, at: Instant) -> ReceivingHalf {
-        let is_valid = |key: &&ReceiveKey| key.until > at;
-        let keys = session.keys.iter().filter(is_valid).map(|key| {
+        let is_valid = |key: &&ReceivingKey<DataKey>| key.until > at;
+        let keys = session.tunnel.keys().iter().filter(is_valid).map(|key| {
             let left = (key.until != Instant::FAR_FUTURE).then(|| key.until.since(at).as_millis());
             key.key.checkpoint(
                 key.epoch,
@@ -49,18 +50,19 @@ impl Receiving {
             .filter_map(|index| Some((*index, self.paths.get(index)?)));
         let paths = entries
             .filter(|(_, entry)| entry.session == name)
-            .map(|(index, entry)| SourceCheckpoint {
-                path: entry.path.0,
-                index,
-                newest: entry
-                    .source
-                    .map(|source| (source.socket.0, source.from, source.to)),
+            .map(|(index, entry)| {
+                let newest = session.tunnel.source(entry.path);
+                SourceCheckpoint {
+                    path: entry.path.0,
+                    index,
+                    newest: newest.map(|source| (source.socket.0, source.from, source.to)),
+                }
             });
         ReceivingHalf {
             keys: keys.collect(),
-            newest_used: session.used.map(|(epoch, _)| epoch),
+            newest_used: session.tunnel.used_epoch(),
             paths: paths.collect(),
-            machine: session.ingress.checkpoint(),
+            machine: session.tunnel.ingress().checkpoint(),
         }
     }
 
@@ -73,33 +75,30 @@ impl Receiving {
     ) -> Result<(), BadCheckpoint> {
         let at = now();
         let ingress = Ingress::restore(&half.machine, at)?;
-        self.add_session(name, Role::Hub, inner, ingress);
-        let state = self.sessions.get_mut(&name).expect("just added");
-        state.keys = half
-            .keys
-            .iter()
-            .map(|saved| {
-                let left = saved.expires_in_ms.map(Duration::from_millis);
-                ReceiveKey {
-                    epoch: saved.epoch,
-                    key: DataKey::restore(saved),
-                    until: left.map_or(Instant::FAR_FUTURE, |left| at + left),
-                }
-            })
-            .collect();
-        state.used = half.newest_used.map(|epoch| (epoch, true));
+        let mut tunnel = tunnel::Receiving::with(Role::Hub, Some(inner), RelayIntervals::THREADS, ingress);
+        let keys = half.keys.iter().map(|saved| {
+            let left = saved.expires_in_ms.map(Duration::from_millis);
+            ReceivingKey {
+                epoch: saved.epoch,
+                key: DataKey::restore(saved),
+                until: left.map_or(Instant::FAR_FUTURE, |left| at + left),
+            }
+        });
+        tunnel.restore_keys(keys.collect(), half.newest_used);
         for saved in &half.paths {
-            state.indexes.push(saved.index);
             let newest = saved.newest.map(|(socket, from, to)| Source {
                 socket: SocketId(socket),
                 from,
                 to,
             });
-            let entry = PathEntry {
-                source: newest,
-                ..PathEntry::new(name, PathId(saved.path))
-            };
-            self.paths.insert(saved.index, entry);
+            tunnel.restore_path(PathId(saved.path), newest);
+        }
+        self.add_session(name, tunnel);
+        let state = self.sessions.get_mut(&name).expect("just added");
+        for saved in &half.paths {
+            state.indexes.push(saved.index);
+            let path = PathId(saved.path);
+            self.paths.insert(saved.index, PathEntry { session: name, path });
         }
         state.note_due(name, &mut self.due);
         Ok(())

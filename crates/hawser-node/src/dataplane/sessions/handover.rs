@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use hawser_linux::secret::Wiped;
 use hawser_linux::udp::DataSocket;
 use hawser_proto::checkpoint::BadCheckpoint;
 use hawser_proto::egress::Egress;
+use hawser_proto::tunnel::{Role, Sending};
 use hawser_units::{Instant, PathId};
 
 use super::{KEPT, Session, Sessions};
+use crate::dataplane::SessionId;
 use crate::dataplane::checkpoint::{
     KeyCheckpoint, LaneCheckpoint, ReceivingHalf, SendingHalf, SessionCheckpoint,
 };
 use crate::dataplane::crypto::DataKey;
 use crate::dataplane::egress::Lane;
-use crate::dataplane::{Role, SessionId, snapshot};
 
 impl Sessions {
     /// Takes all sessions out and joins them with the receiving thread's part: after this nothing is sent any more, or packet
@@ -54,12 +54,8 @@ impl Sessions {
             let saved = half.lane(path.id).ok_or(BadCheckpoint::Impossible)?;
             egress.restore_path(saved.config(), path, saved.remote.is_some(), at)?;
             let lane = Lane {
-                socket: None,
-                remote: saved.remote,
                 local: saved.local,
-                peer_index: saved.peer_index,
-                name: saved.name.clone(),
-                meter: snapshot::Meter::default(),
+                ..Lane::new(None, saved.remote, saved.peer_index, saved.name.clone())
             };
             lanes.insert(PathId(path.id), lane);
         }
@@ -67,12 +63,11 @@ impl Sessions {
             let saved = saved.as_ref()?;
             Some((saved.epoch, DataKey::restore(saved)))
         };
+        let mut tunnel = Sending::with(Role::Hub, egress);
+        tunnel.restore_keys(key(&half.key), key(&half.next_key), half.heard_epoch);
         self.with(name, |state| {
-            state.egress = egress;
+            state.tunnel = tunnel;
             state.lanes = lanes;
-            state.key = key(&half.key);
-            state.next_key = key(&half.next_key);
-            state.heard_epoch = half.heard_epoch;
         });
         Ok(())
     }
@@ -82,7 +77,7 @@ impl Sessions {
         let names: Vec<_> = self.all.keys().copied().collect();
         for name in names {
             self.with(name, |state| {
-                let is_hub = state.role == Role::Hub;
+                let is_hub = state.tunnel.role() == Role::Hub;
                 let is_restored = |lane: &&mut Lane| is_hub && lane.socket.is_none() && lane.remote.is_some();
                 for lane in state.lanes.values_mut().filter(is_restored) {
                     lane.socket = Some(Arc::clone(socket));
@@ -94,7 +89,7 @@ impl Sessions {
 
 impl Session {
     fn checkpoint(&self) -> SendingHalf {
-        let lanes = self.egress.paths().filter_map(|path| {
+        let lanes = self.tunnel.paths().filter_map(|path| {
             let lane = self.lanes.get(&path.id)?;
             Some(LaneCheckpoint {
                 path: path.id.0,
@@ -106,16 +101,13 @@ impl Session {
                 cap_bps: path.cap().map(|cap| cap.as_bps()),
             })
         });
-        let key = |key: &Option<(u8, Wiped<DataKey>)>| {
-            let (epoch, key) = key.as_ref()?;
-            Some(key.checkpoint(*epoch, None))
-        };
+        let key = |(epoch, key): (u8, &DataKey)| key.checkpoint(epoch, None);
         SendingHalf {
-            key: key(&self.key),
-            next_key: key(&self.next_key),
-            heard_epoch: self.heard_epoch,
+            key: self.tunnel.key().map(key),
+            next_key: self.tunnel.next_key().map(key),
+            heard_epoch: self.tunnel.heard_epoch(),
             lanes: lanes.collect(),
-            machine: self.egress.checkpoint(),
+            machine: self.tunnel.egress().checkpoint(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use hawser_proto::path::{Config, Probing};
 use hawser_units::Duration;
-use hawser_wire::data::Feedback;
+use hawser_wire::data::{Feedback, Kind};
 
 use super::*;
 
@@ -53,7 +53,8 @@ impl Hub {
                 mtu: 1500,
                 overhead: 68,
             };
-            state.egress.open_path(config, true, now);
+            state.tunnel.open_path(config, true, now);
+            state.lanes.insert(PATH, Lane::new(None, None, 0, String::new()));
         });
         self.service(true);
     }
@@ -85,22 +86,20 @@ impl Hub {
         } = self;
         sessions.service(
             || now,
-            |name, _, transmit, _, _| {
+            |name, _, burst, _| {
                 let (counter, bytes) = counters.entry(name).or_default();
-                match transmit.body {
-                    Body::Packets { run, count, .. } => {
-                        for index in run.next..run.next + count {
-                            *sent.entry(name).or_default() += run.len_of(index) as u64;
-                            *bytes += run.len_of(index) as u64 + 40;
-                        }
-                        *counter = transmit.counter + u64::from(count) - 1;
+                for datagram in burst.datagrams() {
+                    *counter = datagram.number;
+                    *bytes += datagram.udp_len() as u64;
+                    if datagram.segment().is_some() {
+                        *sent.entry(name).or_default() += datagram.body_len() as u64;
                     }
-                    Body::Probe(probe) => {
-                        replies.push((name, probe.token));
-                        *counter = transmit.counter;
-                        *bytes += 48;
+                    if datagram.inner.kind == Kind::Probe {
+                        let mut body = vec![0; datagram.body_len()];
+                        datagram.write_body(&[], &mut body);
+                        let token = body.first_chunk().expect("a token");
+                        replies.push((name, u64::from_be_bytes(*token)));
                     }
-                    Body::Report(_) | Body::Reply(_) | Body::Parity { .. } => *counter = transmit.counter,
                 }
                 moved.insert(name);
             },
@@ -111,7 +110,7 @@ impl Hub {
         }
         for (name, token) in replies {
             sessions.with(name, |session| {
-                session.egress.handle_probe_reply(PATH, token, now)
+                session.tunnel.egress_mut().handle_probe_reply(PATH, token, now)
             });
         }
         for name in moved {
@@ -124,7 +123,9 @@ impl Hub {
                 received_us: now.as_micros_wrapping(),
                 ..Feedback::default()
             };
-            sessions.with(name, |session| session.egress.handle_feedback(PATH, &report, now));
+            sessions.with(name, |session| {
+                session.tunnel.egress_mut().handle_feedback(PATH, &report, now)
+            });
         }
     }
 
@@ -176,7 +177,7 @@ fn absent_clients_take_nothing_from_the_others_for_an_hour() {
     );
     let held = hub.sessions.held();
     assert!(held < 1 << 20, "{held} bytes are held for absent clients");
-    let waiting = 3_600 * 50 - hub.of(9).egress.counters().expired;
+    let waiting = 3_600 * 50 - hub.of(9).tunnel.egress().counters().expired;
     assert!(
         (490..=510).contains(&waiting),
         "{waiting} packets of 50 a second wait"
@@ -200,8 +201,13 @@ fn a_flood_to_an_absent_client_drops_its_own_oldest_packets() {
         "{}",
         absent.held
     );
-    assert!(absent.egress.counters().shed > 100_000);
-    let (oldest, _) = absent.egress.flows().oldest().expect("its queue is full");
+    assert!(absent.tunnel.egress().counters().shed > 100_000);
+    let (oldest, _) = absent
+        .tunnel
+        .egress()
+        .flows()
+        .oldest()
+        .expect("its queue is full");
     assert!(
         hub.now.since(oldest) < Duration::from_secs(1),
         "the newest are kept"
@@ -222,7 +228,7 @@ fn when_all_buffers_are_in_use_whoever_holds_most_makes_room() {
     }
     let few = hub.of(3).held;
     assert_eq!(few, 4_000 * 2_048, "who holds little keeps it");
-    assert!(hub.of(1).egress.counters().shed > 0 && hub.of(2).egress.counters().shed > 0);
+    assert!(hub.of(1).tunnel.egress().counters().shed > 0 && hub.of(2).tunnel.egress().counters().shed > 0);
     hub.connect(4);
     for _ in 0..1_000 {
         assert_eq!(hub.packet(4, 1, 1_200), Accepted::Queued);
@@ -246,7 +252,11 @@ fn an_absent_client_holds_nothing_after_ten_seconds_without_any_traffic() {
         hub.service(false);
     }
     assert_eq!(hub.sessions.held(), 0);
-    assert_eq!(hub.of(1).egress.flows().iter().count(), 0, "flows are forgotten");
+    assert_eq!(
+        hub.of(1).tunnel.egress().flows().iter().count(),
+        0,
+        "flows are forgotten"
+    );
     assert_eq!(hub.sessions.due(), Instant::FAR_FUTURE, "and the session sleeps");
 }
 
@@ -261,48 +271,4 @@ fn a_removed_session_gives_everything_back_and_takes_no_route_of_its_successor()
     hub.sessions.remove(SessionId(1));
     assert_eq!(hub.sessions.held(), 0);
     assert_eq!(hub.packet(1, 1, 100), Accepted::Queued, "goes to the successor");
-}
-
-#[test]
-fn a_new_key_is_asked_for_once_for_each_key() {
-    let mut rekey = Rekey::default();
-    let path = PathId(3);
-    assert!(!rekey.is_due(path, 1));
-    assert!(!rekey.is_due(path, 1 + REKEY_AFTER));
-    assert!(rekey.is_due(path, 2 + REKEY_AFTER));
-    assert!(!rekey.is_due(path, 3 + REKEY_AFTER), "once");
-    // The counter of the path goes on under the next key.
-    let mut rekey = Rekey::default();
-    for counter in [4, 5, 1_000_000] {
-        assert!(
-            !rekey.is_due(path, REKEY_AFTER + counter),
-            "not for what others protected"
-        );
-        assert!(!rekey.is_due(PathId(4), counter));
-    }
-    assert!(rekey.is_due(path, 2 * REKEY_AFTER + 5));
-}
-
-fn key() -> Wiped<DataKey> {
-    DataKey::new(hawser_wire::control::Cipher::ChaCha20Poly1305, &[9; 44])
-}
-
-#[test]
-fn a_hub_uses_a_key_once_the_client_has_whatever_it_hears_of_first() {
-    let mut hub = Hub::new(2);
-    let epoch = |hub: &Hub, session| hub.of(session).key.as_ref().map(|(epoch, _)| *epoch);
-    for session in [1, 2] {
-        let name = SessionId(session);
-        hub.sessions.with(name, |state| state.install(0, key()));
-        assert_eq!(epoch(&hub, session), Some(0), "the first one at once");
-        hub.sessions.with(name, |state| state.confirm_key(0));
-    }
-    hub.sessions.with(SessionId(1), |state| state.install(1, key()));
-    assert_eq!(epoch(&hub, 1), Some(0));
-    hub.sessions.with(SessionId(1), |state| state.confirm_key(1));
-    assert_eq!(epoch(&hub, 1), Some(1));
-    // The order was slower than the client's first packet.
-    hub.sessions.with(SessionId(2), |state| state.confirm_key(1));
-    hub.sessions.with(SessionId(2), |state| state.install(1, key()));
-    assert_eq!(epoch(&hub, 2), Some(1));
 }

@@ -1,0 +1,180 @@
+//! Datagrams that leave together on one path.
+
+use hawser_units::{Instant, PathId};
+use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN};
+use hawser_wire::parity::{PARITY_LEN, Parity};
+
+use super::Seal;
+use crate::egress::{Body, PROBE_LEN, Transmit};
+use crate::flow::Run;
+
+/// Datagrams of one path with consecutive packet numbers.
+///
+/// It holds all that there is to write but the inner packet itself, which lies where the driver put
+/// it ([`Self::run`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Burst<'a, B, K> {
+    pub(super) transmit: Transmit<B>,
+    /// What protects it; `None` while the session has no key.
+    pub(super) key: Option<(u8, &'a K)>,
+    pub(super) symbol: &'a [u8],
+    pub(super) sent: Instant,
+    /// Bytes between the body of a datagram and its outer IP packet on this path.
+    pub(super) overhead: u16,
+}
+
+/// One datagram: its packet number, its inner header and its body.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a, B> {
+    /// Its packet number on the path.
+    pub number: u64,
+    /// Its inner header.
+    pub inner: Inner,
+    part: Part<'a, B>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part<'a, B> {
+    Segment(Run<B>, u16),
+    Report(Feedback),
+    Token { token: u64, len: usize },
+    Parity(Parity, &'a [u8]),
+}
+
+impl<'a, B: Copy, K> Burst<'a, B, K> {
+    /// The path that it leaves on.
+    #[must_use]
+    pub fn path(&self) -> PathId {
+        self.transmit.path
+    }
+
+    /// The epoch and key that protect it; `None` while the session has no key.
+    #[must_use]
+    pub fn key(&self) -> Option<(u8, &'a K)> {
+        self.key
+    }
+
+    /// The inner packet that its datagrams are cut from, if they carry one.
+    ///
+    /// Its buffer stays filled until the next burst is asked for.
+    #[must_use]
+    pub fn run(&self) -> Option<&Run<B>> {
+        match &self.transmit.body {
+            Body::Packets { run, .. } => Some(run),
+            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => None,
+        }
+    }
+
+    /// Its datagrams, in the order of their packet numbers.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'a, B>> + use<'a, B, K> {
+        let Self {
+            transmit,
+            symbol,
+            sent,
+            overhead,
+            ..
+        } = *self;
+        let count = match transmit.body {
+            Body::Packets { count, .. } => count,
+            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
+        };
+        (0..count).map(move |step| Datagram {
+            number: transmit.counter + u64::from(step),
+            inner: transmit.body.header(step, sent),
+            part: match transmit.body {
+                Body::Packets { run, .. } => Part::Segment(run, run.next + step),
+                Body::Report(report) => Part::Report(report),
+                Body::Probe(probe) => Part::Token {
+                    token: probe.token,
+                    len: usize::from(probe.outer_len.saturating_sub(overhead)).max(PROBE_LEN),
+                },
+                Body::Reply(token) => Part::Token {
+                    token,
+                    len: PROBE_LEN,
+                },
+                Body::Parity { parity, .. } => Part::Parity(parity, symbol),
+            },
+        })
+    }
+}
+
+impl<B: Copy> Datagram<'_, B> {
+    /// The run and the index of the segment that it carries; `None` when it carries no inner
+    /// packet.
+    #[must_use]
+    pub fn segment(&self) -> Option<(&Run<B>, u16)> {
+        match &self.part {
+            Part::Segment(run, index) => Some((run, *index)),
+            Part::Report(_) | Part::Token { .. } | Part::Parity(..) => None,
+        }
+    }
+
+    /// Bytes behind its inner header.
+    #[must_use]
+    pub fn body_len(&self) -> usize {
+        match &self.part {
+            Part::Segment(run, index) => run.len_of(*index),
+            Part::Report(report) => report.emitted_len(),
+            Part::Token { len, .. } => *len,
+            Part::Parity(_, symbol) => PARITY_LEN + symbol.len(),
+        }
+    }
+
+    /// Bytes of UDP payload.
+    #[must_use]
+    pub fn udp_len(&self) -> usize {
+        self.body_len() + FRAMING
+    }
+
+    /// Writes what follows the inner header. `packet`: the inner packet in the burst's buffer, empty
+    /// where there is none.
+    ///
+    /// # Panics
+    /// When `body` is not [`Self::body_len`] bytes long.
+    pub fn write_body(&self, packet: &[u8], body: &mut [u8]) {
+        match &self.part {
+            Part::Segment(run, index) => run.emit(packet, *index, body),
+            Part::Report(report) => {
+                let mut whole = [0; FEEDBACK_LEN];
+                report.emit(&mut whole);
+                body.copy_from_slice(&whole[..body.len()]);
+            }
+            Part::Token { token, .. } => {
+                let (head, padding) = body.split_at_mut(PROBE_LEN);
+                head.copy_from_slice(&token.to_be_bytes());
+                padding.fill(0);
+            }
+            Part::Parity(parity, symbol) => {
+                let (head, tail) = body.split_first_chunk_mut().expect("room for both");
+                parity.emit(head);
+                tail.copy_from_slice(symbol);
+            }
+        }
+    }
+
+    /// Writes the whole UDP payload, encrypted. `index`: the number that the peer gave to the path.
+    ///
+    /// # Panics
+    /// When `datagram` is not [`Self::udp_len`] bytes long.
+    pub fn seal<K: Seal>(
+        &self,
+        path: PathId,
+        index: u32,
+        (epoch, key): (u8, &K),
+        packet: &[u8],
+        datagram: &mut [u8],
+    ) {
+        let outer = Outer {
+            epoch,
+            index,
+            counter: self.number,
+        };
+        outer.emit(datagram.first_chunk_mut().expect("a datagram holds its headers"));
+        let end = datagram.len() - TAG_LEN;
+        let body = &mut datagram[OUTER_LEN..end];
+        self.inner
+            .emit(body.first_chunk_mut().expect("a datagram holds its headers"));
+        self.write_body(packet, &mut body[INNER_LEN..]);
+        key.seal(path, self.number, datagram);
+    }
+}
