@@ -15,6 +15,7 @@ use hawser_linux::isolation::ISOLATION_TABLE;
 use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table, masquerade, replace_nft_table};
 use hawser_linux::tun::Tun;
+use hawser_linux::udp::DataSocket;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
@@ -28,7 +29,7 @@ use crate::control::quic_socket::SharedSocket;
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Declined, Request, ask};
 use crate::dataplane::checkpoint::SessionCheckpoint;
-use crate::dataplane::{self, Command, DataPlane, DataPlaneConfig, Event, Orders};
+use crate::dataplane::{self, Change, DataPlane, DataPlaneConfig, Event, Orders};
 use crate::enrolment::{ClientStore, SharedStore};
 use crate::handover::{self, HubSessionCheckpoint, Inherited};
 use crate::identity::{Identity, random};
@@ -256,10 +257,13 @@ impl Carrying {
         let restored = inherited.sessions.into_iter().map(|saved| control.restore(saved));
         let restored = restored.filter(|is_restored| *is_restored).count();
         // Only now: what has queued in the socket since the process before must find its session.
-        (plane.orders)(Command::AddSocket {
-            id: HUB_SOCKET,
-            socket: socket.clone(),
-        });
+        (plane.orders)(
+            Change::AddSocket {
+                id: HUB_SOCKET,
+                socket: Arc::new(DataSocket::new(socket.clone()).context("the hub's socket cannot be used")?),
+            }
+            .into(),
+        );
         Ok(Self {
             plane,
             control,

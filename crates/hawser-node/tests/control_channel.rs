@@ -11,7 +11,7 @@ use hawser_node::control::client::{ConnectError, Established, Turn, connect};
 use hawser_node::control::hub::{HubControl, HubSettings};
 use hawser_node::control::quic_socket::SharedSocket;
 use hawser_node::control::tls;
-use hawser_node::dataplane::{Command, ControlDatagram, Orders};
+use hawser_node::dataplane::{Change, Command, ControlDatagram, Orders};
 use hawser_node::enrolment::{ClientStore, Pool, SharedStore};
 use hawser_node::identity::{Identity, KeyHash};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION};
@@ -110,20 +110,20 @@ fn read_control(socket: &Arc<UdpSocket>) -> mpsc::Receiver<ControlDatagram> {
 
 fn name(command: &Command) -> &'static str {
     match command {
-        Command::AddSession { .. } => "add session",
-        Command::RemoveSession { .. } => "remove session",
-        Command::InstallKeys { .. } => "install keys",
-        Command::OpenPath { .. } => "open path",
-        Command::ClosePath { .. } => "close path",
-        Command::SetScheduler { .. } => "set scheduler",
-        Command::SetCap { .. } => "set cap",
-        Command::AddSocket { .. }
-        | Command::RemoveSocket { .. }
-        | Command::RebindPath { .. }
-        | Command::RestoreSession { .. }
-        | Command::HandOver(_)
-        | Command::Snapshot(_)
-        | Command::Stop => "other",
+        Command::Change(change) => match change {
+            Change::AddSession { .. } => "add session",
+            Change::RemoveSession { .. } => "remove session",
+            Change::InstallKeys { .. } => "install keys",
+            Change::OpenPath { .. } => "open path",
+            Change::ClosePath { .. } => "close path",
+            Change::SetScheduler { .. } => "set scheduler",
+            Change::SetCap { .. } => "set cap",
+            Change::AddSocket { .. }
+            | Change::RemoveSocket { .. }
+            | Change::RebindPath { .. }
+            | Change::RestoreSession { .. } => "other",
+        },
+        Command::HandOver(_) | Command::Snapshot(_) | Command::Stop => "other",
     }
 }
 

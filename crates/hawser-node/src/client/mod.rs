@@ -34,9 +34,7 @@ use crate::config::{self, ClientConfig, Via};
 use crate::control::client::{ConnectError, Established};
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Request};
-use crate::dataplane::{
-    self, Command, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId,
-};
+use crate::dataplane::{self, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId};
 use crate::dhcp::Dhcp;
 use crate::direct;
 use crate::identity::{Identity, random};
@@ -381,13 +379,16 @@ impl Client {
             self.carry_out();
         } else if let (Some(session), Some(path)) = (self.machine.session(), self.machine.path(id)) {
             let socket = self.networks.attached[&id].socket;
-            (self.orders)(Command::RebindPath {
-                session: SessionId(session),
-                path: PathId(path),
-                socket,
-            });
+            (self.orders)(
+                dataplane::Change::RebindPath {
+                    session: SessionId(session),
+                    path: PathId(path),
+                    socket,
+                }
+                .into(),
+            );
         }
-        (self.orders)(Command::RemoveSocket { id: old });
+        (self.orders)(dataplane::Change::RemoveSocket { id: old }.into());
         if self.line.as_ref().is_some_and(|line| line.network == id) {
             let now = self.now();
             self.machine.handle_doubt(now);
@@ -479,11 +480,14 @@ impl Client {
         self.carry_out();
         // The session exists now; its paths open when the hub has answered.
         let session = SessionId(welcome.session);
-        (self.orders)(Command::InstallKeys {
-            session,
-            epoch: welcome.epoch,
-            keys,
-        });
+        (self.orders)(
+            dataplane::Change::InstallKeys {
+                session,
+                epoch: welcome.epoch,
+                keys,
+            }
+            .into(),
+        );
         self.remember_hub(network)?;
         for (class, scheduler) in self.config.schedulers.chosen() {
             self.tell(Message::SetScheduler { class, scheduler });
@@ -619,23 +623,32 @@ impl Client {
     fn act(&mut self, action: ClientAction) {
         match action {
             ClientAction::Start { session } => {
-                (self.orders)(Command::AddSession {
-                    session: SessionId(session),
-                    role: Role::Client,
-                    inner: Vec::new(),
-                });
-                for (class, scheduler) in self.config.schedulers.chosen() {
-                    (self.orders)(Command::SetScheduler {
+                (self.orders)(
+                    dataplane::Change::AddSession {
                         session: SessionId(session),
-                        class,
-                        scheduler,
-                    });
+                        role: Role::Client,
+                        inner: Vec::new(),
+                    }
+                    .into(),
+                );
+                for (class, scheduler) in self.config.schedulers.chosen() {
+                    (self.orders)(
+                        dataplane::Change::SetScheduler {
+                            session: SessionId(session),
+                            class,
+                            scheduler,
+                        }
+                        .into(),
+                    );
                 }
             }
             ClientAction::End { session } => {
-                (self.orders)(Command::RemoveSession {
-                    session: SessionId(session),
-                });
+                (self.orders)(
+                    dataplane::Change::RemoveSession {
+                        session: SessionId(session),
+                    }
+                    .into(),
+                );
                 self.networks
                     .attached
                     .values_mut()
@@ -652,10 +665,13 @@ impl Client {
             }
             ClientAction::ClosePath { network, path } => {
                 if let Some(session) = self.machine.session() {
-                    (self.orders)(Command::ClosePath {
-                        session: SessionId(session),
-                        path: PathId(path),
-                    });
+                    (self.orders)(
+                        dataplane::Change::ClosePath {
+                            session: SessionId(session),
+                            path: PathId(path),
+                        }
+                        .into(),
+                    );
                 }
                 if let Some(attached) = self.networks.attached.get_mut(&network) {
                     attached.state = None;
@@ -678,17 +694,20 @@ impl Client {
         };
         let name = attached.network.name.clone();
         let caps = self.config.network(&name);
-        (self.orders)(Command::OpenPath {
-            session: SessionId(session),
-            path: PathId(path),
-            socket: attached.socket,
-            remote: Some(attached.remote),
-            peer_index,
-            local_index,
-            name,
-            mtu: u16::try_from(attached.network.mtu).unwrap_or(u16::MAX),
-            cap: caps.cap_up.map(|speed| speed.0),
-        });
+        (self.orders)(
+            dataplane::Change::OpenPath {
+                session: SessionId(session),
+                path: PathId(path),
+                socket: attached.socket,
+                remote: Some(attached.remote),
+                peer_index,
+                local_index,
+                name,
+                mtu: u16::try_from(attached.network.mtu).unwrap_or(u16::MAX),
+                cap: caps.cap_up.map(|speed| speed.0),
+            }
+            .into(),
+        );
         if let Some(speed) = caps.cap_down {
             self.tell(Message::Cap {
                 path,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use hawser_linux::netlink::Network;
-use hawser_linux::udp::open_bound;
+use hawser_linux::udp::{DataSocket, open_bound};
 use hawser_proto::session::NetworkId;
 
 use crate::control::tls;
-use crate::dataplane::{Command, Orders, PathState, SocketId};
+use crate::dataplane::{Change, Orders, PathState, SocketId};
 
 /// A network in use.
 pub(super) struct Attached {
@@ -101,15 +101,16 @@ impl Networks {
     /// Forgets a network. Its path must have been closed.
     pub(super) fn detach(&mut self, id: NetworkId) {
         if let Some(attached) = self.attached.remove(&id) {
-            (self.orders)(Command::RemoveSocket { id: attached.socket });
+            (self.orders)(Change::RemoveSocket { id: attached.socket }.into());
         }
     }
 
     fn add_socket(&mut self, network: &Network, remote: SocketAddr) -> anyhow::Result<SocketId> {
         let socket = Arc::new(open(network, remote)?);
+        let socket = Arc::new(DataSocket::new(socket).context("the network's socket cannot be used")?);
         let id = SocketId(self.next);
         self.next += 1;
-        (self.orders)(Command::AddSocket { id, socket });
+        (self.orders)(Change::AddSocket { id, socket }.into());
         Ok(id)
     }
 }

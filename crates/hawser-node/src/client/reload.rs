@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::{Client, Next};
 use crate::config::{differing, log_reload};
 use crate::control_socket::Request;
-use crate::dataplane::{Command, SessionId};
+use crate::dataplane::{Change, SessionId};
 
 impl Client {
     pub(super) fn reload_and_log(&mut self) -> Next {
@@ -98,11 +98,14 @@ impl Client {
             .collect();
         for (path, caps) in open {
             let (session, cap) = (SessionId(session), caps.cap_up.map(|speed| speed.0));
-            (self.orders)(Command::SetCap {
-                session,
-                path: PathId(path),
-                cap,
-            });
+            (self.orders)(
+                Change::SetCap {
+                    session,
+                    path: PathId(path),
+                    cap,
+                }
+                .into(),
+            );
             let rate_bps = caps.cap_down.map_or(0, |speed| speed.0.as_bps());
             self.tell(Message::Cap { path, rate_bps });
         }
@@ -114,11 +117,14 @@ impl Client {
         };
         for (class, scheduler) in self.config.schedulers.chosen() {
             let session = SessionId(session);
-            (self.orders)(Command::SetScheduler {
-                session,
-                class,
-                scheduler: scheduler.clone(),
-            });
+            (self.orders)(
+                Change::SetScheduler {
+                    session,
+                    class,
+                    scheduler: scheduler.clone(),
+                }
+                .into(),
+            );
             self.tell(Message::SetScheduler { class, scheduler });
         }
     }

@@ -12,19 +12,19 @@ use hawser_linux::wait::{Waker, wait_readable};
 use hawser_proto::path;
 use hawser_proto::tunnel::{Burst, Relay, Role};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::data::{Class, FRAMING};
+use hawser_wire::data::FRAMING;
 use hawser_wire::inner::Ecn;
 use hawser_wire::offload::VIRTIO_LEN;
 
 use super::batch::{Batches, Target};
-use super::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};
+use super::checkpoint::{ReceivingHalf, SessionCheckpoint};
 use super::crypto::DataKey;
 use super::events::Events;
 use super::handoff::Taker;
 use super::ingress::Source;
 use super::pool::BufferId;
 use super::sessions::{Accepted, Session, Sessions};
-use super::{Event, SessionId, SessionSnapshot, SocketId, snapshot};
+use super::{Change, Event, Reply, SessionId, SessionSnapshot, SocketId, snapshot};
 
 /// Packets read from the TUN before what they made is sent.
 const READS: usize = 16;
@@ -33,68 +33,17 @@ const TELL_AGAIN: Duration = Duration::from_millis(10);
 
 /// What the sending thread is told.
 pub(super) enum Order {
-    AddSocket {
-        id: SocketId,
-        socket: Arc<DataSocket>,
-    },
-    RemoveSocket {
-        id: SocketId,
-    },
-    AddSession {
-        session: SessionId,
-        role: Role,
-        inner: Vec<IpAddr>,
-    },
-    RemoveSession {
-        session: SessionId,
-    },
-    Key {
-        session: SessionId,
-        epoch: u8,
-        key: DataKey,
-    },
-    OpenPath {
-        session: SessionId,
-        socket: SocketId,
-        remote: Option<SocketAddr>,
-        peer_index: u32,
-        name: String,
-        config: path::Config,
-    },
-    RebindPath {
-        session: SessionId,
-        path: PathId,
-        socket: SocketId,
-    },
-    ClosePath {
-        session: SessionId,
-        path: PathId,
-    },
-    SetScheduler {
-        session: SessionId,
-        class: Class,
-        scheduler: String,
-    },
-    SetCap {
-        session: SessionId,
-        path: PathId,
-        cap: Option<hawser_units::Rate>,
-    },
-    RestoreSession {
-        session: SessionId,
-        inner: Vec<IpAddr>,
-        half: Box<SendingHalf>,
-    },
+    Change(Arc<Change>),
     /// The receiving thread's part, to be completed. The thread ends with it.
     HandOver {
         received: BTreeMap<SessionId, ReceivingHalf>,
-        reply: Box<dyn FnOnce(Vec<SessionCheckpoint>) + Send>,
+        reply: Reply<Vec<SessionCheckpoint>>,
     },
     /// The receiving thread's part, to be completed.
     Snapshot {
         received: BTreeMap<(u64, u16), (u32, u64)>,
         counters: Vec<(&'static str, u64)>,
-        reply: Box<dyn FnOnce(super::Snapshot) + Send>,
+        reply: Reply<super::Snapshot>,
     },
 }
 
@@ -234,22 +183,8 @@ impl Sender {
     }
 
     fn obey(&mut self, order: Order) {
-        let at = now();
         match order {
-            Order::AddSocket { id, socket } => {
-                self.sessions.equip(&socket);
-                self.sockets.insert(id, socket);
-            }
-            Order::RemoveSocket { id } => {
-                self.sockets.remove(&id);
-            }
-            Order::AddSession { session, role, inner } => self.sessions.add(session, role, &inner, at),
-            Order::RemoveSession { session } => self.sessions.remove(session),
-            Order::RestoreSession { session, inner, half } => {
-                if let Err(error) = self.sessions.restore(session, &inner, &half, at) {
-                    tracing::error!(session = session.0, %error, "a session is lost");
-                }
-            }
+            Order::Change(change) => self.change(&change),
             Order::HandOver { received, reply } => {
                 // What may still go goes now; after that nothing is left that could send.
                 self.service();
@@ -262,59 +197,88 @@ impl Sender {
                 reply,
             } => {
                 counters.extend(self.counters());
-                let sessions = self.snapshots(&received, at);
+                let sessions = self.snapshots(&received, now());
                 reply(super::Snapshot { sessions, counters });
             }
-            Order::Key { session, epoch, key } => {
-                self.sessions
-                    .with(session, |state| state.tunnel.install(epoch, key));
+        }
+    }
+
+    /// Carries out the sending half of a change.
+    fn change(&mut self, change: &Change) {
+        let at = now();
+        match change {
+            Change::AddSocket { id, socket } => {
+                self.sessions.equip(socket);
+                self.sockets.insert(*id, Arc::clone(socket));
             }
-            Order::OpenPath {
+            Change::RemoveSocket { id } => {
+                self.sockets.remove(id);
+            }
+            Change::AddSession { session, role, inner } => self.sessions.add(*session, *role, inner, at),
+            Change::RemoveSession { session } => self.sessions.remove(*session),
+            Change::RestoreSession {
                 session,
+                inner,
+                checkpoint,
+            } => {
+                if let Err(error) = self.sessions.restore(*session, inner, &checkpoint.sending, at) {
+                    tracing::error!(session = session.0, %error, "a session is lost");
+                }
+            }
+            Change::InstallKeys { session, epoch, keys } => self.sessions.with(*session, |state| {
+                let key = DataKey::new(keys.cipher, &keys.send);
+                state.tunnel.install(*epoch, key);
+            }),
+            Change::OpenPath {
+                session,
+                path,
                 socket,
                 remote,
                 peer_index,
                 name,
-                config,
+                mtu,
+                cap,
+                ..
             } => {
-                let socket = self.sockets.get(&socket).cloned();
-                self.sessions.with(session, |state| {
-                    let lane = Lane::new(socket, remote, peer_index, name);
-                    state.lanes.insert(config.id, lane);
+                let socket = self.sockets.get(socket).cloned();
+                self.sessions.with(*session, |state| {
+                    let config = path_config(*path, state.tunnel.role(), *mtu, *cap, remote.as_ref());
+                    let lane = Lane::new(socket, *remote, *peer_index, name.clone());
+                    state.lanes.insert(*path, lane);
                     state.tunnel.open_path(config, remote.is_some(), at);
                 });
             }
-            Order::RebindPath {
+            Change::RebindPath {
                 session,
                 path,
                 socket,
             } => {
-                let socket = self.sockets.get(&socket).cloned();
-                self.sessions.with(session, |state| {
-                    if let Some(lane) = state.lanes.get_mut(&path) {
+                let socket = self.sockets.get(socket).cloned();
+                self.sessions.with(*session, |state| {
+                    if let Some(lane) = state.lanes.get_mut(path) {
                         lane.socket = socket;
                         if let Some(remote) = &lane.remote {
-                            state.tunnel.handle_rebound(path, overhead(remote), at);
+                            state.tunnel.handle_rebound(*path, overhead(remote), at);
                         }
                     }
                 });
             }
-            Order::ClosePath { session, path } => self.sessions.with(session, |state| {
-                state.lanes.remove(&path);
-                state.tunnel.close_path(path, at);
+            Change::ClosePath { session, path } => self.sessions.with(*session, |state| {
+                state.lanes.remove(path);
+                state.tunnel.close_path(*path, at);
             }),
-            Order::SetScheduler {
+            Change::SetScheduler {
                 session,
                 class,
                 scheduler,
-            } => self.sessions.with(session, |state| {
-                if let Err(error) = state.tunnel.egress_mut().set_scheduler(class, &scheduler) {
+            } => self.sessions.with(*session, |state| {
+                if let Err(error) = state.tunnel.egress_mut().set_scheduler(*class, scheduler) {
                     tracing::warn!(%error, "scheduler unchanged");
                 }
             }),
-            Order::SetCap { session, path, cap } => self
-                .sessions
-                .with(session, |state| state.tunnel.egress_mut().set_cap(path, cap)),
+            Change::SetCap { session, path, cap } => self.sessions.with(*session, |state| {
+                state.tunnel.egress_mut().set_cap(*path, *cap);
+            }),
         }
     }
 

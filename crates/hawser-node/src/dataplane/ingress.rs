@@ -19,12 +19,12 @@ use hawser_wire::data::{INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN, is_data};
 use hawser_wire::inner::Ecn;
 use quinn_udp::RecvMeta;
 
-use super::checkpoint::{ReceivingHalf, SessionCheckpoint};
+use super::checkpoint::SessionCheckpoint;
 use super::crypto::DataKey;
 use super::egress::{self, Relayed, overhead};
 use super::handoff::{StopsOther, Taker};
 use super::store::{Account, Owner, Store};
-use super::{ControlDatagram, SessionId, SocketId};
+use super::{Change, ControlDatagram, Reply, SessionId, SocketId};
 
 mod handover;
 
@@ -39,43 +39,10 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// What the receiving thread is told.
 pub(super) enum Order {
-    AddSocket {
-        id: SocketId,
-        socket: Arc<DataSocket>,
-    },
-    RemoveSocket {
-        id: SocketId,
-    },
-    AddSession {
-        session: SessionId,
-        role: Role,
-        inner: Vec<IpAddr>,
-    },
-    RemoveSession {
-        session: SessionId,
-    },
-    Key {
-        session: SessionId,
-        epoch: u8,
-        key: DataKey,
-    },
-    OpenPath {
-        session: SessionId,
-        path: PathId,
-        local_index: u32,
-    },
-    ClosePath {
-        session: SessionId,
-        path: PathId,
-    },
-    RestoreSession {
-        session: SessionId,
-        inner: Vec<IpAddr>,
-        half: Box<ReceivingHalf>,
-    },
+    Change(Arc<Change>),
     /// Ends this thread.
-    HandOver(Box<dyn FnOnce(Vec<SessionCheckpoint>) + Send>),
-    Snapshot(Box<dyn FnOnce(super::Snapshot) + Send>),
+    HandOver(Reply<Vec<SessionCheckpoint>>),
+    Snapshot(Reply<super::Snapshot>),
 }
 
 /// What the index of an arriving datagram stands for.
@@ -446,55 +413,71 @@ impl Receiving {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::AddSocket { id, socket } => {
-                self.sockets.retain(|(known, _)| *known != id);
-                self.sockets.push((id, socket));
+            Order::Change(change) => self.change(&change),
+            Order::HandOver(reply) => self.hand_over(reply),
+            Order::Snapshot(reply) => self.snapshot(reply),
+        }
+    }
+
+    /// Carries out the receiving half of a change.
+    fn change(&mut self, change: &Change) {
+        match change {
+            Change::AddSocket { id, socket } => {
+                self.sockets.retain(|(known, _)| known != id);
+                self.sockets.push((*id, Arc::clone(socket)));
             }
-            Order::RemoveSocket { id } => self.sockets.retain(|(known, _)| *known != id),
-            Order::AddSession { session, role, inner } => {
+            Change::RemoveSocket { id } => self.sockets.retain(|(known, _)| known != id),
+            Change::AddSession { session, role, inner } => {
                 // All that a hub sends to its client is the hub's to answer for.
-                let addresses = (role == Role::Hub).then_some(inner);
-                let tunnel = tunnel::Receiving::new(role, addresses, RelayIntervals::THREADS);
-                self.add_session(session, tunnel);
+                let addresses = (*role == Role::Hub).then(|| inner.clone());
+                let tunnel = tunnel::Receiving::new(*role, addresses, RelayIntervals::THREADS);
+                self.add_session(*session, tunnel);
             }
-            Order::RemoveSession { session } => self.remove_session(session),
-            Order::Key { session, epoch, key } => {
-                if let Some(state) = self.sessions.get_mut(&session) {
-                    state.tunnel.install(epoch, key, now());
-                    state.note_due(session, &mut self.due);
+            Change::RemoveSession { session } => self.remove_session(*session),
+            Change::InstallKeys { session, epoch, keys } => {
+                if let Some(state) = self.sessions.get_mut(session) {
+                    let key = DataKey::new(keys.cipher, &keys.receive);
+                    state.tunnel.install(*epoch, key, now());
+                    state.note_due(*session, &mut self.due);
                 }
             }
-            Order::OpenPath {
+            Change::OpenPath {
                 session,
                 path,
                 local_index,
+                ..
             } => {
-                if let Some(state) = self.sessions.get_mut(&session) {
-                    state.tunnel.open_path(path, now());
-                    state.indexes.push(local_index);
-                    self.paths.insert(local_index, PathEntry { session, path });
+                if let Some(state) = self.sessions.get_mut(session) {
+                    state.tunnel.open_path(*path, now());
+                    state.indexes.push(*local_index);
+                    let (session, path) = (*session, *path);
+                    self.paths.insert(*local_index, PathEntry { session, path });
                 }
             }
-            Order::ClosePath { session, path } => {
-                if let Some(state) = self.sessions.get_mut(&session) {
+            Change::ClosePath { session, path } => {
+                if let Some(state) = self.sessions.get_mut(session) {
                     let paths = &mut self.paths;
                     state.indexes.retain(|index| {
-                        let is_it = paths.get(index).is_some_and(|entry| entry.path == path);
+                        let is_it = paths.get(index).is_some_and(|entry| entry.path == *path);
                         if is_it {
                             paths.remove(index);
                         }
                         !is_it
                     });
-                    state.tunnel.close_path(path);
+                    state.tunnel.close_path(*path);
                 }
             }
-            Order::RestoreSession { session, inner, half } => {
-                if let Err(error) = self.restore_session(session, inner, &half) {
+            Change::RestoreSession {
+                session,
+                inner,
+                checkpoint,
+            } => {
+                if let Err(error) = self.restore_session(*session, inner.clone(), &checkpoint.receiving) {
                     tracing::error!(session = session.0, %error, "a session is lost");
                 }
             }
-            Order::HandOver(reply) => self.hand_over(reply),
-            Order::Snapshot(reply) => self.snapshot(reply),
+            // These concern sending only.
+            Change::RebindPath { .. } | Change::SetCap { .. } | Change::SetScheduler { .. } => {}
         }
     }
 
@@ -528,7 +511,7 @@ impl Receiving {
         }
     }
 
-    fn snapshot(&mut self, reply: Box<dyn FnOnce(super::Snapshot) + Send>) {
+    fn snapshot(&mut self, reply: Reply<super::Snapshot>) {
         let mut received = BTreeMap::new();
         for entry in self.paths.values() {
             let totals = self

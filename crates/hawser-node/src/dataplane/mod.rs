@@ -20,9 +20,8 @@ mod sync {
     pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 }
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
@@ -81,14 +80,14 @@ pub fn preferred_cipher() -> Cipher {
     }
 }
 
-/// An order from the control side. Carried out in the order given.
-pub enum Command {
+/// A change that both threads carry out, each for its direction.
+pub enum Change {
     /// Adds a UDP socket; on a client it is bound to its network's device.
     AddSocket {
         /// Its number, new in the process.
         id: SocketId,
         /// The socket.
-        socket: Arc<UdpSocket>,
+        socket: Arc<DataSocket>,
     },
     /// Forgets a socket; its paths must have been closed.
     RemoveSocket {
@@ -184,13 +183,27 @@ pub enum Command {
         /// What is known of it.
         checkpoint: Box<SessionCheckpoint>,
     },
-    /// Ends all sessions for a successor, and the data plane with them. The reply comes through the closure, called on a data
-    /// plane thread: it must not block.
-    HandOver(Box<dyn FnOnce(Vec<SessionCheckpoint>) + Send>),
-    /// Asks for everything there is to show. The reply comes through the closure, called on a data plane thread: it must not block.
-    Snapshot(Box<dyn FnOnce(Snapshot) + Send>),
+}
+
+/// What a data plane thread answers with: called on that thread, so it must not block.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// An order from the control side. Orders are carried out in the order given.
+pub enum Command {
+    /// Makes a change.
+    Change(Change),
+    /// Ends all sessions for a successor, and the data plane with them.
+    HandOver(Reply<Vec<SessionCheckpoint>>),
+    /// Asks for everything there is to show.
+    Snapshot(Reply<Snapshot>),
     /// Ends the data plane.
     Stop,
+}
+
+impl From<Change> for Command {
+    fn from(change: Change) -> Self {
+        Self::Change(change)
+    }
 }
 
 /// Takes orders to the data plane, from any thread.
@@ -370,7 +383,6 @@ type ToIngress = handoff::Giver<ingress::Order, (), Waker>;
 struct Dispatch {
     egress: ToEgress,
     ingress: ToIngress,
-    roles: Mutex<BTreeMap<SessionId, Role>>,
 }
 
 /// Starts the two threads.
@@ -387,7 +399,6 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
     let dispatch = Dispatch {
         egress: to_egress.clone(),
         ingress: to_ingress.clone(),
-        roles: Mutex::default(),
     };
     // Each thread ends with the other, however that one ends: a daemon whose other half goes on alone would look alive and carry nothing. The
     // sending thread holds the only sender of events, so whoever listens to them notices.
@@ -442,170 +453,22 @@ impl Drop for DataPlane {
 }
 
 impl Dispatch {
-    /// Gives an order; waits while a thread has very many. After the end of the data plane, orders go nowhere.
+    /// Gives an order; waits while a thread has very many. After the end of the data plane, orders go
+    /// nowhere.
     fn send(&self, command: Command) {
-        if matches!(command, Command::Stop) {
-            self.ingress.stop();
-            self.egress.stop();
-            return;
-        }
-        let (egress, ingress) = self.split(command);
-        // Receiving first: what the peer answers to our first packet must be understood.
-        if let Some(order) = ingress {
-            self.ingress.give(order);
-        }
-        if let Some(order) = egress {
-            self.egress.give(order);
-        }
-    }
-
-    fn role(&self, session: SessionId) -> Role {
-        let roles = self.roles.lock().expect("no thread panics while it holds this");
-        roles.get(&session).copied().unwrap_or(Role::Client)
-    }
-
-    /// What each thread has to do for a command.
-    fn split(&self, command: Command) -> (Option<egress::Order>, Option<ingress::Order>) {
-        use {egress::Order as E, ingress::Order as I};
         match command {
-            Command::AddSocket { id, socket } => match DataSocket::new(socket) {
-                Ok(socket) => {
-                    let socket = Arc::new(socket);
-                    (
-                        Some(E::AddSocket {
-                            id,
-                            socket: Arc::clone(&socket),
-                        }),
-                        Some(I::AddSocket { id, socket }),
-                    )
-                }
-                Err(error) => {
-                    tracing::error!(%error, "a network's socket cannot be used");
-                    (None, None)
-                }
-            },
-            Command::RemoveSocket { id } => (Some(E::RemoveSocket { id }), Some(I::RemoveSocket { id })),
-            Command::AddSession { session, role, inner } => {
-                self.roles
-                    .lock()
-                    .expect("no thread panics while it holds this")
-                    .insert(session, role);
-                (
-                    Some(E::AddSession {
-                        session,
-                        role,
-                        inner: inner.clone(),
-                    }),
-                    Some(I::AddSession { session, role, inner }),
-                )
+            Command::Change(change) => {
+                let change = Arc::new(change);
+                // Receiving first: what the peer answers to the first packet must be understood.
+                self.ingress.give(ingress::Order::Change(Arc::clone(&change)));
+                self.egress.give(egress::Order::Change(change));
             }
-            Command::RemoveSession { session } => {
-                self.roles
-                    .lock()
-                    .expect("no thread panics while it holds this")
-                    .remove(&session);
-                (
-                    Some(E::RemoveSession { session }),
-                    Some(I::RemoveSession { session }),
-                )
+            Command::HandOver(reply) => self.ingress.give(ingress::Order::HandOver(reply)),
+            Command::Snapshot(reply) => self.ingress.give(ingress::Order::Snapshot(reply)),
+            Command::Stop => {
+                self.ingress.stop();
+                self.egress.stop();
             }
-            Command::InstallKeys { session, epoch, keys } => (
-                Some(E::Key {
-                    session,
-                    epoch,
-                    key: crypto::DataKey::new(keys.cipher, &keys.send),
-                }),
-                Some(I::Key {
-                    session,
-                    epoch,
-                    key: crypto::DataKey::new(keys.cipher, &keys.receive),
-                }),
-            ),
-            Command::OpenPath {
-                session,
-                path,
-                socket,
-                remote,
-                peer_index,
-                local_index,
-                name,
-                mtu,
-                cap,
-            } => {
-                let config = egress::path_config(path, self.role(session), mtu, cap, remote.as_ref());
-                (
-                    Some(E::OpenPath {
-                        session,
-                        socket,
-                        remote,
-                        peer_index,
-                        name,
-                        config,
-                    }),
-                    Some(I::OpenPath {
-                        session,
-                        path,
-                        local_index,
-                    }),
-                )
-            }
-            Command::RebindPath {
-                session,
-                path,
-                socket,
-            } => (
-                Some(E::RebindPath {
-                    session,
-                    path,
-                    socket,
-                }),
-                None,
-            ),
-            Command::ClosePath { session, path } => (
-                Some(E::ClosePath { session, path }),
-                Some(I::ClosePath { session, path }),
-            ),
-            Command::SetCap { session, path, cap } => (Some(E::SetCap { session, path, cap }), None),
-            Command::SetScheduler {
-                session,
-                class,
-                scheduler,
-            } => (
-                Some(E::SetScheduler {
-                    session,
-                    class,
-                    scheduler,
-                }),
-                None,
-            ),
-            Command::RestoreSession {
-                session,
-                inner,
-                checkpoint,
-            } => {
-                self.roles
-                    .lock()
-                    .expect("no thread panics while it holds this")
-                    .insert(session, Role::Hub);
-                let SessionCheckpoint {
-                    sending, receiving, ..
-                } = *checkpoint;
-                (
-                    Some(E::RestoreSession {
-                        session,
-                        inner: inner.clone(),
-                        half: Box::new(sending),
-                    }),
-                    Some(I::RestoreSession {
-                        session,
-                        inner,
-                        half: Box::new(receiving),
-                    }),
-                )
-            }
-            Command::HandOver(reply) => (None, Some(I::HandOver(reply))),
-            Command::Snapshot(reply) => (None, Some(I::Snapshot(reply))),
-            Command::Stop => (None, None),
         }
     }
 }

@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
 use crate::control::budget::{Budget, Pace};
-use crate::dataplane::{Command, EpochKeys, Orders, Role, SessionId, preferred_cipher};
+use crate::dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
 use crate::enrolment::{Client, SharedStore};
 use crate::identity::{KeyHash, random};
 
@@ -175,11 +175,14 @@ impl Core {
             self.end_sessions_of(&client.name, CloseReason::Replaced);
             self.start_session(session, key, client);
         }
-        (self.orders)(Command::InstallKeys {
-            session: SessionId(session),
-            epoch,
-            keys,
-        });
+        (self.orders)(
+            Change::InstallKeys {
+                session: SessionId(session),
+                epoch,
+                keys,
+            }
+            .into(),
+        );
         let link = self.next_link;
         self.next_link += 1;
         let (sender, outbox) = mpsc::channel(OUTBOX);
@@ -253,17 +256,23 @@ impl Core {
 
     fn start_session(&mut self, session: u64, key: KeyHash, client: &Client) {
         let id = SessionId(session);
-        (self.orders)(Command::AddSession {
-            session: id,
-            role: Role::Hub,
-            inner: client.inner(),
-        });
-        for (class, scheduler) in self.settings.schedulers.clone() {
-            (self.orders)(Command::SetScheduler {
+        (self.orders)(
+            Change::AddSession {
                 session: id,
-                class,
-                scheduler,
-            });
+                role: Role::Hub,
+                inner: client.inner(),
+            }
+            .into(),
+        );
+        for (class, scheduler) in self.settings.schedulers.clone() {
+            (self.orders)(
+                Change::SetScheduler {
+                    session: id,
+                    class,
+                    scheduler,
+                }
+                .into(),
+            );
         }
         let entry = Session {
             name: client.name.clone(),
@@ -352,9 +361,12 @@ impl Core {
         let Some(ended) = self.sessions.remove(&session) else {
             return;
         };
-        (self.orders)(Command::RemoveSession {
-            session: SessionId(session),
-        });
+        (self.orders)(
+            Change::RemoveSession {
+                session: SessionId(session),
+            }
+            .into(),
+        );
         for index in ended.indices.values() {
             self.indices.remove(index);
         }
@@ -460,11 +472,14 @@ impl Core {
     pub(super) fn apply(&mut self, settings: HubSettings) {
         for session in self.sessions.keys() {
             for (class, scheduler) in settings.schedulers.clone() {
-                (self.orders)(Command::SetScheduler {
-                    session: SessionId(*session),
-                    class,
-                    scheduler,
-                });
+                (self.orders)(
+                    Change::SetScheduler {
+                        session: SessionId(*session),
+                        class,
+                        scheduler,
+                    }
+                    .into(),
+                );
             }
         }
         self.settings = settings;
@@ -528,43 +543,55 @@ fn carry_out(id: u64, action: HubAction, session: &mut Session, indices: &mut Ha
             peer_index,
         } => {
             session.indices.insert(path, local_index);
-            orders(Command::OpenPath {
-                session: id,
-                path: PathId(path),
-                socket: HUB_SOCKET,
-                remote: None,
-                peer_index,
-                local_index,
-                name: format!("{}/{path}", session.name),
-                mtu: PATH_MTU,
-                cap: None,
-            });
+            orders(
+                Change::OpenPath {
+                    session: id,
+                    path: PathId(path),
+                    socket: HUB_SOCKET,
+                    remote: None,
+                    peer_index,
+                    local_index,
+                    name: format!("{}/{path}", session.name),
+                    mtu: PATH_MTU,
+                    cap: None,
+                }
+                .into(),
+            );
         }
         HubAction::ClosePath { path } => {
             if let Some(index) = session.indices.remove(&path) {
                 indices.remove(&index);
             }
-            orders(Command::ClosePath {
-                session: id,
-                path: PathId(path),
-            });
+            orders(
+                Change::ClosePath {
+                    session: id,
+                    path: PathId(path),
+                }
+                .into(),
+            );
         }
         HubAction::SetScheduler { class, scheduler } => {
             if scheduler::NAMES.contains(&scheduler.as_str()) {
-                orders(Command::SetScheduler {
-                    session: id,
-                    class,
-                    scheduler,
-                });
+                orders(
+                    Change::SetScheduler {
+                        session: id,
+                        class,
+                        scheduler,
+                    }
+                    .into(),
+                );
             } else {
                 tracing::debug!(session = id.0, scheduler, "client asks for an unknown scheduler");
             }
         }
-        HubAction::SetCap { path, cap } => orders(Command::SetCap {
-            session: id,
-            path: PathId(path),
-            cap,
-        }),
+        HubAction::SetCap { path, cap } => orders(
+            Change::SetCap {
+                session: id,
+                path: PathId(path),
+                cap,
+            }
+            .into(),
+        ),
         HubAction::Closed(_) => {}
     }
 }

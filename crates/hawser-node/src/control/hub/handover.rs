@@ -6,7 +6,7 @@ use std::time::Instant;
 use hawser_proto::session::HubSession;
 
 use super::core::{Core, Session};
-use crate::dataplane::{Command, SessionId};
+use crate::dataplane::{Change, SessionId};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
 
 impl Core {
@@ -62,11 +62,14 @@ impl Core {
         }
         self.indices.extend(entry.indices.values());
         self.sessions.insert(plane.session, entry);
-        (self.orders)(Command::RestoreSession {
-            session: SessionId(plane.session),
-            inner: client.inner(),
-            checkpoint: Box::new(plane),
-        });
+        (self.orders)(
+            Change::RestoreSession {
+                session: SessionId(plane.session),
+                inner: client.inner(),
+                checkpoint: Box::new(plane),
+            }
+            .into(),
+        );
         true
     }
 }

@@ -10,12 +10,12 @@ use hawser_units::{Duration, Instant, PathId};
 
 use super::{DataKey, PathEntry, Receiving, Session, SessionId, SocketId, Source};
 use crate::dataplane::checkpoint::{ReceivingHalf, SessionCheckpoint, SourceCheckpoint};
-use crate::dataplane::egress;
+use crate::dataplane::{Reply, egress};
 
 impl Receiving {
     /// Delivers what is held, and passes the receiving half of all sessions on. The thread ends; what arrives stays in the
     /// sockets.
-    pub(super) fn hand_over(&mut self, reply: Box<dyn FnOnce(Vec<SessionCheckpoint>) + Send>) {
+    pub(super) fn hand_over(&mut self, reply: Reply<Vec<SessionCheckpoint>>) {
         let at = now();
         for session in self.sessions.values_mut() {
             session.tunnel.drain(at, &mut self.out);
