@@ -83,22 +83,16 @@
 
 pub mod app;
 pub mod bench;
-pub mod compare;
 pub mod engine;
-pub mod experiments;
 pub mod host;
 pub mod mptcp;
 pub mod network;
 pub mod packet;
-pub mod parallel;
 pub mod pcapng;
 pub mod radio;
-pub mod recording;
-pub mod reproduce;
 mod router;
 pub mod run;
 mod streams;
-pub mod sweep;
 pub mod tcp;
 
 pub use network::{Context, LinkId, Network, Node, NodeId};

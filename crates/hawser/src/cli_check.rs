@@ -4,16 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use hawser_node::config::{self, ClientConfig, ConfigError, HubConfig};
-use serde_json::json;
+use hawser_terminal::{checked, refuse};
 
-use crate::refusal::{BAD_CONFIGURATION, complain};
-
-/// Tests a configuration or scenario file, and touches nothing.
+/// Tests a configuration file, and touches nothing.
 ///
-/// Says file, line and remedy of the first error, and exits with 64 then.
+/// Says file, line and remedy of the first error, and exits with 64 then. `hawser-lab check` does so for scenarios.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
-    /// client.toml, hub.toml or a scenario.
+    /// client.toml or hub.toml.
     file: PathBuf,
     /// What the file is; by default told from its name and contents.
     #[arg(long, value_enum)]
@@ -29,45 +27,32 @@ enum Kind {
     Client,
     /// A hub's configuration.
     Hub,
-    /// A scenario for `hawser lab`.
-    Scenario,
 }
 
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let kind = match args.kind {
-        Some(kind) => kind,
-        None => guess(&args.file)?,
+    let file = &args.file;
+    let guessed = match args.kind {
+        Some(kind) => Some(kind),
+        None => guess(file)?,
     };
-    let problem = match kind {
-        Kind::Client => config::load::<ClientConfig>(&args.file)
-            .err()
-            .map(|error| error.to_string()),
-        Kind::Hub => config::load::<HubConfig>(&args.file)
-            .err()
-            .map(|error| error.to_string()),
-        Kind::Scenario => hawser_lab::read_scenario(&args.file, &[])
-            .err()
-            .map(|error| error.to_string()),
-    };
-    let name = match kind {
-        Kind::Client => "client configuration",
-        Kind::Hub => "hub configuration",
-        Kind::Scenario => "scenario",
-    };
-    match (&problem, args.json) {
-        (_, true) => say!(
-            "{}",
-            json!({ "version": 1, "kind": name, "ok": problem.is_none(), "problem": problem })
-        )?,
-        (None, false) => say!("{}: a good {name}", args.file.display())?,
-        (Some(problem), false) => {
-            complain(problem);
+    match guessed {
+        Some(Kind::Client) => {
+            let read = config::load::<ClientConfig>(file);
+            checked(file, "client configuration", read.map(drop), args.json)
         }
+        Some(Kind::Hub) => {
+            let read = config::load::<HubConfig>(file);
+            checked(file, "hub configuration", read.map(drop), args.json)
+        }
+        None => Ok(refuse(format_args!(
+            "{}: this is a scenario; use `hawser-lab check`",
+            file.display()
+        ))),
     }
-    Ok(problem.map_or(ExitCode::SUCCESS, |_| ExitCode::from(BAD_CONFIGURATION)))
 }
 
-fn guess(file: &Path) -> Result<Kind, ConfigError> {
+/// What the file is; `None` of a scenario.
+fn guess(file: &Path) -> Result<Option<Kind>, ConfigError> {
     let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
         path: file.to_owned(),
         source,
@@ -80,11 +65,11 @@ fn guess(file: &Path) -> Result<Kind, ConfigError> {
     // Rules of a client have a via, too.
     let has_via = has("via ") && !has("[[rule]]");
     Ok(if has("[[network]]") || has("[[workload]]") || has_via {
-        Kind::Scenario
+        None
     } else if name.contains("hub") || has("endpoints") || has("pool") {
-        Kind::Hub
+        Some(Kind::Hub)
     } else {
-        Kind::Client
+        Some(Kind::Client)
     })
 }
 
@@ -99,15 +84,19 @@ mod tests {
             (
                 "client.toml",
                 "[[rule]]\nport = 22\nvia = \"direct\"\n",
-                Kind::Client,
+                Some(Kind::Client),
             ),
             (
                 "two.toml",
                 "via = \"direct\"\n[[workload]]\nkind = \"tcp\"\n",
-                Kind::Scenario,
+                None,
             ),
-            ("three.toml", "name = \"three\"\nvia = \"hub\"\n", Kind::Scenario),
-            ("hub.toml", "endpoints = [\"hub.example.org:443\"]\n", Kind::Hub),
+            ("three.toml", "name = \"three\"\nvia = \"hub\"\n", None),
+            (
+                "hub.toml",
+                "endpoints = [\"hub.example.org:443\"]\n",
+                Some(Kind::Hub),
+            ),
         ] {
             let file = directory.path().join(name);
             std::fs::write(&file, text).expect("written");

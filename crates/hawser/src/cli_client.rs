@@ -14,10 +14,10 @@ use hawser_node::control_socket::{Request, ask, is_alive};
 use hawser_node::direct;
 use hawser_node::invitation::Invitation;
 use hawser_node::run_dir::{self, Role, RunDir};
+use hawser_terminal::{refuse, say};
 use serde_json::{Value, json};
 
 use crate::logs::LogArgs;
-use crate::refusal::refuse;
 use crate::{Places, Which, confine};
 
 /// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all networks without any hub (--direct).

@@ -8,6 +8,7 @@ use hawser_node::config::{self, HubConfig, Net4, Net6, Span};
 use hawser_node::hub::{self, HubInit, HubOptions};
 use hawser_node::invitation::HubAddress;
 use hawser_node::run_dir::Role;
+use hawser_terminal::columns;
 use serde_json::{Value, json};
 
 use crate::cli_client::runtime;
@@ -197,5 +198,5 @@ fn table(list: &Value) -> String {
     if rows.is_empty() {
         return "no clients yet: `hawser hub invite NAME` prints an invitation".to_owned();
     }
-    crate::cli_status::columns(&["client", "state", "inner addresses"], &rows, "")
+    columns(&["client", "state", "inner addresses"], &rows, "")
 }

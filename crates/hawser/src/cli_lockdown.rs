@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use hawser_node::client::close_at_boot;
 use hawser_node::run_dir::Role;
+use hawser_terminal::say;
 use serde_json::json;
 
 use crate::Places;

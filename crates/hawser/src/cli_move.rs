@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use hawser_node::control_socket::{Request, ask};
+use hawser_terminal::{say, unknown};
 use serde_json::Value;
 
 use crate::Places;
 use crate::cli_status::{list, text};
-use crate::refusal::unknown;
 
 /// Moves a live connection to another network, and neither program notices (with `up --direct`).
 ///

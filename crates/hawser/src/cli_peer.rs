@@ -7,10 +7,11 @@ use anyhow::bail;
 use hawser_node::config::{self, ClientConfig, Span};
 use hawser_node::invitation::{HubAddress, Invitation};
 use hawser_node::peers;
+use hawser_terminal::{columns, complain};
 use serde_json::{Value, json};
 
 use crate::Places;
-use crate::cli_status::{columns, list, text};
+use crate::cli_status::{list, text};
 use crate::guests::{ListArgs, NameArgs, address, print, span};
 
 /// Makes hosts known to each other whose flows are to be moved (with `up --direct`).
@@ -124,7 +125,7 @@ fn invite(args: InviteArgs) -> anyhow::Result<()> {
 }
 
 fn eprint_note(note: &str) {
-    crate::refusal::complain(format_args!("note: {note}"));
+    complain(format_args!("note: {note}"));
 }
 
 fn join(args: JoinArgs) -> anyhow::Result<()> {

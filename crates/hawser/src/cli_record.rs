@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use hawser_node::control_socket::{Request, ask};
-use hawser_sim::recording::Recorder;
+use hawser_recording::Recorder;
 
 use crate::Places;
+use hawser_terminal::say;
 
-/// Records the rates, delays, losses and outages of this machine's networks, for `hawser sim --replay`.
+/// Records the rates, delays, losses and outages of this machine's networks, for `hawser-lab replay`.
 ///
 /// The file holds no payload, no address and no flow; networks are numbered, not named. It grows by about 200 bytes a second for each network
 /// and is good whenever the recording ends: Ctrl-C, a crash, the end of the daemon.
@@ -73,6 +74,6 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
             }
         };
     }
-    say!("{shown}: `hawser sim --replay {shown}` runs it again")?;
+    say!("{shown}: `hawser-lab replay {shown}` runs it again")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,10 +9,10 @@ use hawser_linux::bpf::MarkedGroup;
 use hawser_linux::direct::{Intent, mark};
 use hawser_linux::{conversion, process, shutdown};
 use hawser_node::control_socket::{Request, ask};
+use hawser_terminal::unknown;
 use serde_json::Value;
 
 use crate::Places;
-use crate::refusal::unknown;
 
 /// Runs a program whose connections take one network, are placed by what they need, or use all networks, while `hawser up --direct` runs.
 ///

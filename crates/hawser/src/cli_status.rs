@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hawser_node::control_socket::{Request, ask, is_alive};
+use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use crate::Which;
@@ -374,33 +375,6 @@ fn flows(status: &Value) -> String {
     format!(
         "\n{}",
         columns(&["flow", "class", "scheduler", "sent"], &rows, "\n")
-    )
-}
-
-/// Lays out rows in columns, each as wide as its widest entry.
-pub(crate) fn columns(heads: &[&str], rows: &[Vec<String>], end: &str) -> String {
-    let heads: Vec<_> = heads.iter().map(|head| (*head).to_owned()).collect();
-    let all: Vec<_> = std::iter::once(&heads).chain(rows).collect();
-    let width = |column: usize| {
-        all.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-    };
-    let widths: Vec<_> = (0..heads.len())
-        .map(|column| width(column).unwrap_or(0))
-        .collect();
-    let line = |row: &Vec<String>| {
-        let cells: Vec<_> = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
-        cells.join("  ").trim_end().to_owned()
-    };
-    format!(
-        "{}{end}",
-        all.iter().map(|row| line(row)).collect::<Vec<_>>().join("\n")
     )
 }
 

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use hawser_node::config::{self, ClientConfig};
 use hawser_node::usage;
+use hawser_terminal::{columns, say};
 use serde_json::Value;
 
 use crate::Places;
-use crate::cli_status::{bytes, columns, list, number, text};
+use crate::cli_status::{bytes, list, number, text};
 
 /// Shows what each network has carried, month by month, and what is left of its quota.
 ///

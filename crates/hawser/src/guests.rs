@@ -2,6 +2,7 @@
 
 use hawser_node::config::Span;
 use hawser_node::invitation::HubAddress;
+use hawser_terminal::say;
 use serde_json::Value;
 
 use crate::Places;

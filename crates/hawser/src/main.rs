@@ -1,54 +1,32 @@
-//! The `hawser` command: one binary for client, hub and lab.
+//! The `hawser` command: one binary for client, hub and direct mode.
 //!
 //! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
+#![forbid(unsafe_code)]
 
-#[macro_use]
-mod output;
-
-mod bench_page;
-mod cli_bench;
-mod cli_bench_direct;
-mod cli_bench_networks;
-mod cli_bench_traces;
 mod cli_check;
 mod cli_client;
-mod cli_compare;
-mod cli_conform;
-mod cli_demo;
 mod cli_hub;
-mod cli_lab;
 mod cli_lockdown;
 mod cli_move;
 mod cli_peer;
 mod cli_record;
-mod cli_replay;
-mod cli_reproduce;
 mod cli_run;
-mod cli_sim;
 mod cli_status;
-mod cli_sweep;
 mod cli_usage;
-mod committed;
 mod guests;
-mod large_pages;
 mod logs;
-mod progress;
-mod refusal;
-mod trace_pairs;
-mod ways;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use hawser_linux::confine::Duty;
 use hawser_node::atomic_file::private_directory;
 use hawser_node::config::ConfigError;
 use hawser_node::control_socket::is_alive;
 use hawser_node::run_dir::{self, Role};
-
-use crate::output::NobodyReads;
-use crate::refusal::{BAD_CONFIGURATION, complain};
+use hawser_terminal::{end, refuse, unknown};
 
 /// Uses every network around at once.
 ///
@@ -75,7 +53,7 @@ enum Command {
     Explain(cli_status::ExplainArgs),
     /// Shows what each network has carried, month by month, and what is left of its quota.
     Usage(cli_usage::UsageArgs),
-    /// Tests a configuration or scenario file, and touches nothing.
+    /// Tests a configuration file, and touches nothing.
     Check(cli_check::CheckArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
     Reload(cli_client::ReloadArgs),
@@ -85,23 +63,8 @@ enum Command {
     Peer(cli_peer::PeerArgs),
     /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
-    /// Runs a scenario with real kernel sockets and emulated networks.
-    Lab(cli_lab::LabArgs),
-    /// Holds the simulator against the lab: the same scenarios in both, side by side.
-    Conform(cli_conform::ConformArgs),
-    /// Records rates, delays, losses and outages of the networks, for `hawser sim --replay`.
+    /// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
     Record(cli_record::RecordArgs),
-    /// Runs the evaluations of the papers again and holds them against what the papers print.
-    Reproduce(cli_reproduce::ReproduceArgs),
-    /// Lets published ideas compete under the same conditions, in virtual time.
-    Compare(cli_compare::CompareArgs),
-    /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
-    Sim(Box<cli_sim::SimArgs>),
-    /// Shows what Hawser does: one download over three networks, with a picture.
-    Demo(cli_demo::DemoArgs),
-    /// Measures parts of Hawser on this machine.
-    #[command(hide = true)]
-    Bench(cli_bench::BenchArgs),
 }
 
 /// Where a daemon keeps its files.
@@ -167,16 +130,27 @@ fn confine(duty: Duty, dir: &Path, run_dir: &Path) -> anyhow::Result<()> {
     Ok(hawser_linux::confine::confine(duty, &[dir, run_dir])?)
 }
 
+/// The command of the laboratory that was taken for one of this program.
+fn laboratory(error: &clap::Error) -> Option<&str> {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    LABORATORY.contains(&name.as_str()).then_some(name)
+}
+
 fn main() -> ExitCode {
     // A DHCP client runs this program to report.
     if let Some(code) = hawser_node::dhcp::report() {
         return code;
     }
-    let command = Cli::parse().command;
-    if matches!(command, Command::Sim(_) | Command::Bench(_)) {
-        large_pages::ask();
-    }
-    let result = match command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => match laboratory(&error) {
+            Some(name) => return unknown(format_args!("use `hawser-lab {name}`")),
+            None => error.exit(),
+        },
+    };
+    let result = match cli.command {
         Command::Up(args) => cli_client::up(args),
         Command::Down(args) => cli_client::down(&args),
         Command::Lockdown(args) => cli_lockdown::run(&args),
@@ -189,24 +163,25 @@ fn main() -> ExitCode {
         Command::Move(args) => cli_move::run(&args),
         Command::Peer(args) => cli_peer::run(args),
         Command::Hub(args) => cli_hub::run(args),
-        Command::Lab(args) => cli_lab::run(args),
-        Command::Conform(args) => cli_conform::run(&args),
         Command::Record(args) => cli_record::run(&args),
-        Command::Reproduce(args) => cli_reproduce::run(&args),
-        Command::Compare(args) => cli_compare::run(&args),
-        Command::Sim(args) => cli_sim::run(*args),
-        Command::Demo(args) => cli_demo::run(args),
-        Command::Bench(args) => cli_bench::run(args),
     };
-    result.unwrap_or_else(|error| {
-        if error.is::<NobodyReads>() {
-            return ExitCode::SUCCESS;
+    match result {
+        Err(error) if error.chain().any(|cause| cause.is::<ConfigError>()) => {
+            refuse(format_args!("{error:#}"))
         }
-        complain(format_args!("{error:#}"));
-        if error.chain().any(|cause| cause.is::<ConfigError>()) {
-            ExitCode::from(BAD_CONFIGURATION)
-        } else {
-            ExitCode::FAILURE
-        }
-    })
+        other => end(other),
+    }
 }
+
+/// What `hawser-lab` does.
+const LABORATORY: [&str; 9] = [
+    "bench",
+    "compare",
+    "conform",
+    "demo",
+    "lab",
+    "replay",
+    "reproduce",
+    "sim",
+    "sweep",
+];

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+const CONFIGURATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/client.toml");
+
 /// Runs the command and reads as many lines of it as are wanted.
 fn read(lines: usize, arguments: &[&str]) -> Output {
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -56,8 +58,7 @@ fn a_command_that_nobody_reads_ends_quietly() {
     let place = directory.path().to_str().expect("text");
     let empty = tempfile::tempdir().expect("a directory");
     let nowhere = empty.path().to_str().expect("text");
-    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/device-down.toml");
-    let commands: [(usize, &[&str]); 10] = [
+    let commands: [(usize, &[&str]); 9] = [
         (0, &["explain", "", "--run-dir", place]),
         (2, &["explain", "", "--run-dir", place]),
         (0, &["explain", "", "--json", "--run-dir", place]),
@@ -66,8 +67,7 @@ fn a_command_that_nobody_reads_ends_quietly() {
         (1, &["status", "--watch", "--run-dir", place]),
         (0, &["status", "--json", "--run-dir", nowhere]),
         (0, &["down", "--run-dir", nowhere]),
-        (0, &["check", scenario]),
-        (0, &["compare", "--list"]),
+        (0, &["check", CONFIGURATION]),
         (0, &["peer", "list", "--dir", nowhere]),
     ];
     for (lines, arguments) in commands {
@@ -87,7 +87,7 @@ fn a_full_disk_is_said_in_one_line() {
         .write(true)
         .open("/dev/full")
         .expect("a full device");
-    let output = command(&["compare", "--list"])
+    let output = command(&["check", CONFIGURATION])
         .stdout(full)
         .output()
         .expect("the program runs");

@@ -1,5 +1,6 @@
-//! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system, and dependencies point
-//! down only. The wasm32 build in `scripts/test` checks the same from another side.
+//! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system, dependencies point down
+//! only, the program `hawser` is built without the laboratory, and unsafe code is in one crate. The wasm32 build in
+//! `scripts/test` checks the purity from another side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,26 +9,48 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Every crate with its level.
-const LEVELS: [(&str, u8); 12] = [
+const LEVELS: [(&str, u8); 16] = [
     ("hawser-units", 0),
     ("hawser-wire", 0),
     ("hawser-proto", 1),
     ("hawser-netem", 1),
     ("hawser-radio", 1),
+    ("hawser-recording", 1),
     ("hawser-linux", 2),
     ("hawser-sim", 2),
     ("hawser-node", 3),
-    ("hawser-lab", 3),
+    ("hawser-experiments", 3),
+    ("hawser-testbed", 3),
+    ("hawser-terminal", 3),
     ("hawser-fuzz", 4),
     ("hawser-testing", 4),
     ("hawser", 4),
+    ("hawser-lab", 4),
 ];
+
+/// The crates of this workspace that the program `hawser` is made of: no simulator, no emulated networks, no experiments.
+const PRODUCT: [&str; 8] = [
+    "hawser",
+    "hawser-linux",
+    "hawser-node",
+    "hawser-proto",
+    "hawser-recording",
+    "hawser-terminal",
+    "hawser-units",
+    "hawser-wire",
+];
+
+/// What only the laboratory needs of others.
+const LABORATORY_ONLY: [&str; 3] = ["indicatif", "parquet", "rcgen"];
+
+/// The only crate with unsafe code.
+const UNSAFE: &str = "hawser-linux";
 
 /// Who may depend on a crate of its own level: the radio's machines speak in the frames of the medium.
 const BESIDE: [(&str, &str); 1] = [("hawser-radio", "hawser-netem")];
 
 /// What levels 0 and 1 may depend on besides each other: derive macros, parsers of text, and an erasure code.
-const PURE: [&str; 4] = ["reed-solomon-simd", "serde", "thiserror", "toml"];
+const PURE: [&str; 5] = ["reed-solomon-simd", "serde", "serde_json", "thiserror", "toml"];
 
 /// What may not be named in the sources of levels 0 and 1.
 const IMPURE: [&str; 12] = [
@@ -198,9 +221,38 @@ fn tests_that_cannot_run_say_so_to_the_list_of_skips() {
 }
 
 #[test]
-fn pure_crates_forbid_unsafe_code() {
-    for (name, (directory, _)) in crates().into_iter().filter(|(name, _)| level(name) <= Some(1)) {
-        let root = std::fs::read_to_string(directory.join("src/lib.rs")).expect("a crate root");
-        assert!(root.contains("#![forbid(unsafe_code)]"), "{name}");
+fn every_crate_but_one_forbids_unsafe_code() {
+    for (name, (directory, _)) in crates().into_iter().filter(|(name, _)| name != UNSAFE) {
+        let roots = ["src/lib.rs", "src/main.rs"].map(|root| directory.join(root));
+        let roots: Vec<&PathBuf> = roots.iter().filter(|root| root.exists()).collect();
+        assert!(!roots.is_empty(), "{name} has no root");
+        for root in roots {
+            let text = std::fs::read_to_string(root).expect("a crate root");
+            let place = root.display();
+            assert!(text.contains("\n#![forbid(unsafe_code)]\n"), "{place}");
+        }
+    }
+}
+
+#[test]
+fn the_product_is_built_without_the_laboratory() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--package", "hawser", "--edges", "normal,build"])
+        .args(["--prefix", "none", "--format", "{p}", "--offline", "--locked"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let tree = String::from_utf8(output.stdout).expect("text");
+    let names: BTreeSet<&str> = tree
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .filter(|name| !name.is_empty())
+        .collect();
+    let own = names.iter().copied().filter(|name| name.starts_with("hawser"));
+    assert_eq!(own.collect::<Vec<_>>(), PRODUCT);
+    for name in LABORATORY_ONLY {
+        assert!(!names.contains(name), "hawser depends on {name}");
     }
 }

@@ -7,7 +7,7 @@ use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Datagram, Ecn, Packet};
 
 /// IP and UDP headers. Units: bytes.
-pub(crate) const UDP_HEADER: u16 = 28;
+pub const UDP_HEADER: u16 = 28;
 
 /// Sends datagrams of one size at one rate.
 #[derive(Clone, Debug)]

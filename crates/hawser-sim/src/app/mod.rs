@@ -9,7 +9,7 @@ mod swarm;
 mod transfer;
 mod video;
 
-pub use datagram::{Cbr, DatagramSink, Jitter};
+pub use datagram::{Cbr, DatagramSink, Jitter, UDP_HEADER};
 pub use duplex::TcpDuplex;
 pub use fetch::{BlockClient, BlockServer, Blocks};
 pub use meter::Meter;
@@ -18,5 +18,4 @@ pub use swarm::{Leecher, Pieces, Seeds};
 pub use transfer::{TcpSink, TcpSource};
 pub use video::{Shown, Video};
 
-pub(crate) use datagram::UDP_HEADER;
 pub(crate) use transfer::outgoing;

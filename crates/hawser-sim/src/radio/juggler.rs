@@ -356,11 +356,7 @@ impl Machine for JugglerMachine {
 }
 
 /// A DHCP message as a packet.
-pub(crate) fn dhcp_packet(
-    message: DhcpMessage,
-    (source, destination): (Address, Address),
-    now: Instant,
-) -> Packet {
+pub fn dhcp_packet(message: DhcpMessage, (source, destination): (Address, Address), now: Instant) -> Packet {
     let kind = KINDS.iter().position(|kind| *kind == message.kind);
     Packet {
         source,
@@ -380,7 +376,7 @@ pub(crate) fn dhcp_packet(
 }
 
 /// The DHCP message in a packet.
-pub(crate) fn dhcp_message(packet: &Packet) -> Option<DhcpMessage> {
+pub fn dhcp_message(packet: &Packet) -> Option<DhcpMessage> {
     let Body::Datagram(datagram) = packet.body else {
         return None;
     };

@@ -15,7 +15,7 @@ use crate::packet::{Body, Ecn, Packet};
 /// The gates of one client share one [`AccessPoints`]; they need stations that monitor.
 ///
 /// Source: All-APs section 5.
-pub(crate) struct Marking {
+pub struct Marking {
     comparison: Rc<RefCell<AccessPoints>>,
     /// Among the client's access points.
     place: usize,
@@ -25,11 +25,7 @@ pub(crate) struct Marking {
 
 impl Marking {
     /// Adds an access point to the comparison, as the client's `station` hears it.
-    pub(crate) fn join(
-        comparison: &Rc<RefCell<AccessPoints>>,
-        access_point: StationId,
-        station: StationId,
-    ) -> Self {
+    pub fn join(comparison: &Rc<RefCell<AccessPoints>>, access_point: StationId, station: StationId) -> Self {
         let place = comparison.borrow_mut().join();
         Self {
             comparison: comparison.clone(),

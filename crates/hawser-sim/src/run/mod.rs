@@ -44,7 +44,7 @@ pub enum RunError {
     Via(String),
     /// Nothing here begins anew.
     #[error(
-        "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser lab"
+        "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser-lab lab"
     )]
     DirectEvents,
     /// The network of `single:<network>` is not in the scenario.

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hawser_lab::world;
 use hawser_linux::netns::Namespace;
 use hawser_netem::scenario::{Scenario, Via};
+use hawser_testbed::world;
 use serde_json::Value;
 
 pub(crate) const SERVER: &str = "203.0.113.2";

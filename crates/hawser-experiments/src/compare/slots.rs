@@ -1,0 +1,109 @@
+//! Slots that follow what each channel gave (All-APs eq. 6) against slots that stay (Juggler section 3.4).
+
+use hawser_radio::all_aps::slots::Config;
+use hawser_units::{Duration, Instant};
+
+use super::{Comparison, Measure};
+use crate::papers::juggler::lab::{Behind, Lab, Laptop, Plan, Transfer};
+use crate::reproduce::Unit;
+
+/// One radio, two access points on two channels, a download over each, one cycle of 200 ms; the channel changes are real ones of the simulated radio.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots;
+
+/// What the access points' backhauls let through. Units: KB/s of 1024 bytes.
+const BACKHAULS: [[f64; 2]; 7] = [
+    [500.0, 500.0],
+    [1500.0, 1500.0],
+    [700.0, 350.0],
+    [1000.0, 250.0],
+    [1500.0, 500.0],
+    [2000.0, 200.0],
+    [2500.0, 50.0],
+];
+const WARM_UP: Duration = Duration::from_secs(10);
+const LENGTH: Duration = Duration::from_secs(40);
+
+impl Comparison for Slots {
+    fn name(&self) -> &'static str {
+        "slots"
+    }
+
+    fn question(&self) -> &'static str {
+        "One radio, two access points with unequal backhauls: slots by what each channel gave, or equal slots?"
+    }
+
+    fn contenders(&self) -> &'static [&'static str] {
+        &["adaptive", "fixed"]
+    }
+
+    fn measures(&self) -> &'static [Measure] {
+        &[
+            Measure {
+                name: "both downloads",
+                unit: Unit::KilobytesPerSecond,
+                is_more_better: true,
+            },
+            Measure {
+                name: "the download over the slower backhaul",
+                unit: Unit::KilobytesPerSecond,
+                is_more_better: true,
+            },
+        ]
+    }
+
+    fn conditions(&self) -> Vec<String> {
+        let name = |[first, second]: [f64; 2]| format!("{first} + {second} KB/s");
+        BACKHAULS.map(name).to_vec()
+    }
+
+    fn run(&self, condition: usize, contender: usize, seed: u64) -> Vec<f64> {
+        let config = Config::default();
+        let half = (config.cycle / 2).as_millis() as u32;
+        let mut lab = Plan {
+            seed,
+            laptop: Laptop::Juggler {
+                weights: vec![half; 2],
+                scan: None,
+                slot: MILLISECOND,
+            },
+            networks: [1, 11]
+                .map(Behind::AccessPoint)
+                .into_iter()
+                .zip(BACKHAULS[condition])
+                .collect(),
+        }
+        .build();
+        let start = lab.start();
+        let transfers = [0, 1].map(|network| lab.download(network, None, start));
+        let from = start + WARM_UP;
+        let end = from + LENGTH;
+        let mut slots = vec![config.cycle / 2; 2];
+        let mut before = [0; 2];
+        while lab.network.now() < end {
+            let next = lab.network.now() + config.cycle;
+            lab.network.run(next);
+            if contender == 0 && next > start {
+                adapt(&mut lab, transfers, &mut slots, &mut before);
+            }
+        }
+        let rate = |transfer| lab.sink(transfer).meter().rate(from, end) / 8192.0;
+        let rates = transfers.map(rate);
+        vec![rates[0] + rates[1], rates[1]]
+    }
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// The slots of the next cycle follow from what came in those of the last one.
+fn adapt(lab: &mut Lab, transfers: [Transfer; 2], slots: &mut Vec<Duration>, before: &mut [u64; 2]) {
+    let now: Instant = lab.network.now();
+    let came = transfers.map(|transfer| lab.sink(transfer).meter().total());
+    let seen = |network: usize| (came[network] - before[network]) as f64 / slots[network].as_secs_f64();
+    *slots = Config::default().slots(&[seen(0), seen(1)]);
+    *before = came;
+    for (id, slot) in lab.ids.clone().into_iter().zip(slots) {
+        let weight = slot.as_millis() as u32;
+        lab.machine_mut().parts().0.set_weight(id, weight, now);
+    }
+}

@@ -1,0 +1,31 @@
+//! Multifacet: an access point and its repeater joined by two radios, one of them on the client's channel.
+//!
+//! # Scope
+//! Constants and channel migration, with the machines of [`hawser_radio::multifacet`]; everything else on the air of [`hawser_sim::radio`] with TCP, but for
+//! figure 14's striping under interference, which follows packets through two queues.
+
+mod aggregation;
+mod bottlenecks;
+mod estimate;
+pub(crate) mod floor;
+pub(crate) mod hops;
+pub(crate) mod others;
+mod reaction;
+mod rivals;
+mod searching;
+mod streaming;
+mod striping;
+mod uncontrolled;
+mod video;
+mod wide;
+
+pub use aggregation::{Buffering, Fastest, Order, OverTheAir};
+pub use bottlenecks::Bottlenecks;
+pub use estimate::Estimate;
+pub use reaction::Reaction;
+pub use rivals::{Delays, Overhearing, Routing};
+pub use searching::{Constants, Searching};
+pub use streaming::Streaming;
+pub use striping::Interfered;
+pub use uncontrolled::{Placements, SeveralClients};
+pub use wide::WideChannel;

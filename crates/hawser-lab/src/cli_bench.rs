@@ -1,0 +1,381 @@
+//! `hawser-lab bench ...`: measurements of this machine, and of Hawser beside other ways.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, bail, ensure};
+use hawser_linux::netns::Namespace;
+use hawser_node::config::{self, HubConfig};
+use hawser_node::control_socket::{Request, ask, is_alive};
+use hawser_node::enrolment::ClientStore;
+use hawser_node::hub::{self, HubInit};
+use hawser_node::identity::Identity;
+use hawser_node::idle_clients::IdleClients;
+use hawser_node::invitation::Invitation;
+use hawser_node::run_dir;
+use hawser_sim::bench::{WiredMultipath, measure};
+use hawser_terminal::say;
+use serde_json::json;
+
+use crate::cli_bench_direct::{self, DirectArgs};
+use crate::cli_bench_networks::{self, NetworksArgs};
+use crate::cli_bench_traces::{self, TracesArgs};
+use crate::daemon;
+
+/// Measures parts of Hawser on this machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum BenchCommand {
+    /// Scenarios through Hawser, over each network alone and by the kernel's MPTCP, interleaved, on real packets.
+    Networks(NetworksArgs),
+    /// Pairs of recorded networks in the simulator: each alone, and both together.
+    Traces(TracesArgs),
+    /// What direct mode costs a flow, beside the same flow without Hawser. In network namespaces; needs root.
+    Direct(DirectArgs),
+    /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network namespace; needs root.
+    IdleClients(IdleArgs),
+    /// Packet events per second of the simulator on one core, with the size of the network: wired multipath TCP.
+    Sim(SimArgs),
+    /// How fast the simulator's air is: saturated access points of 54 Mbit/s on one channel, on one core.
+    Air(AirArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct AirArgs {
+    /// How many access points; each number is measured.
+    #[arg(default_values_t = [1, 2, 10])]
+    access_points: Vec<u16>,
+    /// Simulated seconds.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct SimArgs {
+    /// Sizes of the network, in nodes.
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000])]
+    nodes: Vec<usize>,
+    /// Leaves each group of five nodes alone, instead of joining the groups to a ring of 20 ms a link.
+    #[arg(long)]
+    alone: bool,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct IdleArgs {
+    /// How many clients.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    count: u32,
+    /// Paths of each.
+    #[arg(long, default_value_t = 2)]
+    paths: u32,
+    /// How long CPU is measured, seconds.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        BenchCommand::Networks(args) => cli_bench_networks::run(&args),
+        BenchCommand::Traces(args) => cli_bench_traces::run(&args),
+        BenchCommand::Direct(args) => cli_bench_direct::run(&args),
+        BenchCommand::IdleClients(args) => idle_clients(&args),
+        BenchCommand::Air(args) => air(&args),
+        BenchCommand::Sim(args) => sim(&args),
+    }
+}
+
+/// Two loads: as much by node at each size; and at each size as much in all, by higher rates where there are fewer nodes.
+fn sim(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    ensure!(
+        !args.nodes.contains(&0),
+        "--nodes: a network has at least one node"
+    );
+    let largest = args.nodes.iter().copied().max().unwrap_or(1);
+    let load = |is_equal: bool| {
+        move |nodes: &usize| WiredMultipath {
+            nodes: *nodes,
+            factor: if is_equal { (largest / nodes) as u64 } else { 1 },
+            backbone: (!args.alone).then_some(WiredMultipath::BACKBONE),
+        }
+    };
+    let began = Instant::now();
+    let mut rows = Vec::new();
+    for (name, is_equal) in [("load by node", false), ("equal loads", true)] {
+        let loads: Vec<_> = args.nodes.iter().map(load(is_equal)).collect();
+        for (load, speed) in loads.iter().zip(measure(&loads, || began.elapsed())) {
+            let (nodes, cost) = (load.nodes, speed.ns_per_event);
+            if !args.json {
+                say!(
+                    "{name}, {nodes:>5} nodes: {:5.2} million packet events a second, {cost:.0} ns each",
+                    1e3 / cost
+                )?;
+            }
+            rows.push(json!({
+                "nodes": nodes,
+                "load": if is_equal { "equal" } else { "by-node" },
+                "packet_events": speed.packet_events,
+                "events_per_second": 1e9 / cost,
+                "ns_per_event": cost,
+            }));
+        }
+    }
+    let peak = peak_memory()?;
+    if args.json {
+        say!(
+            "{}",
+            json!({ "version": 1, "sizes": rows, "peak_memory_bytes": peak })
+        )?;
+    } else {
+        say!("peak memory {:.1} MB", peak as f64 / 1e6)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The most memory this process ever held.
+fn peak_memory() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes: u64 = peak
+        .and_then(|text| text.split_whitespace().next()?.parse().ok())
+        .context("/proc shows no memory of this process")?;
+    Ok(kilobytes * 1024)
+}
+
+fn air(args: &AirArgs) -> anyhow::Result<ExitCode> {
+    let mut rows = Vec::new();
+    for count in &args.access_points {
+        ensure!(*count > 0, "there is at least one access point");
+        let end = hawser_units::Instant::ZERO + Duration::from_secs(args.seconds);
+        let mut network = hawser_sim::bench::saturated_air(usize::from(*count), 1, end);
+        let began = Instant::now();
+        network.run(end);
+        let speed = args.seconds as f64 / began.elapsed().as_secs_f64();
+        if !args.json {
+            say!("{count:3} access points: {speed:7.1} simulated seconds per second")?;
+        }
+        rows.push(json!({ "access_points": count, "simulated_seconds_per_second": speed }));
+    }
+    if args.json {
+        say!("{}", serde_json::Value::from(rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn idle_clients(args: &IdleArgs) -> anyhow::Result<ExitCode> {
+    if !hawser_linux::process::is_root() {
+        bail!("needs root to make a network namespace: sudo hawser-lab bench idle-clients");
+    }
+    let place = Place::new()?;
+    let invitations = place.invite(args.count)?;
+    let namespace = Namespace::new().context("cannot make a network namespace")?;
+    let up = namespace
+        .command("ip")
+        .args(["link", "set", "lo", "up"])
+        .status()?;
+    ensure!(up.success(), "cannot set up the loopback interface");
+    let hub = Hub::start(&place, &namespace)?;
+    let socket = namespace.run(|| UdpSocket::bind("127.0.0.1:0"))?;
+    let empty = hub.usage()?;
+    let measuring = async {
+        let begun = Instant::now();
+        let mut clients = IdleClients::enrol(socket, HUB, invitations, args.paths).await?;
+        let enrolling = begun.elapsed();
+        clients.idle(SETTLE).await?;
+        let enrolled = hub.usage()?;
+        clients.idle(Duration::from_secs(args.seconds)).await?;
+        // The question costs the hub something: it comes after the measurement.
+        let idle = hub.usage()?;
+        ensure!(
+            hub.connected()? == args.count as usize,
+            "not all clients are connected"
+        );
+        anyhow::Ok((enrolled, enrolling, idle))
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the event loop")?;
+    let (enrolled, enrolling, idle) = runtime.block_on(async {
+        tokio::select! {
+            result = measuring => result,
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        }
+    })?;
+    let per_client = (idle.memory.saturating_sub(empty.memory)) / u64::from(args.count);
+    let cpu_s_per_minute = (idle.cpu - enrolled.cpu).as_secs_f64() * 60.0 / args.seconds.max(1) as f64;
+    let result = json!({
+        "version": 1,
+        "clients": args.count,
+        "paths": args.paths,
+        "enrolling_s": enrolling.as_secs_f64(),
+        "enrolling_cpu_s": (enrolled.cpu - empty.cpu).as_secs_f64(),
+        "memory_empty_bytes": empty.memory,
+        "memory_bytes": idle.memory,
+        "memory_per_client_bytes": per_client,
+        "cpu_s_per_minute": cpu_s_per_minute,
+    });
+    if args.json {
+        say!("{result}")?;
+    } else {
+        say!(
+            "{} clients with {} paths each, enrolled in {:.1} s ({:.1} s of CPU)\n\
+             hub: {:.1} MB, {:.1} MB before: {:.1} kB a client\n\
+             idle: {cpu_s_per_minute:.2} s of CPU a minute, {:.3} ms a client",
+            args.count,
+            args.paths,
+            enrolling.as_secs_f64(),
+            (enrolled.cpu - empty.cpu).as_secs_f64(),
+            idle.memory as f64 / 1e6,
+            empty.memory as f64 / 1e6,
+            per_client as f64 / 1e3,
+            cpu_s_per_minute * 1e3 / f64::from(args.count),
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The hub's files, for as long as the measurement lasts.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("hawser-bench-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn hub(&self) -> PathBuf {
+        self.0.join("hub")
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.0.join("run")
+    }
+
+    /// Sets up a hub that has invited `count` clients.
+    fn invite(&self, count: u32) -> anyhow::Result<Vec<Invitation>> {
+        let endpoint = HUB.to_string().parse()?;
+        let init = HubInit {
+            endpoints: vec![endpoint],
+            pool: POOL.parse().ok().context("the pool is a network")?,
+            pool6: None,
+            nat: false,
+        };
+        let config: HubConfig = config::load(&hub::init(&self.hub(), &init)?)?;
+        let hub_key = Identity::load_or_create(&self.hub().join("hub.key"))?.hash();
+        let mut store = ClientStore::open(&self.hub().join("clients"), config.pools())?;
+        (0..count)
+            .map(|number| {
+                let name = format!("client-{number}");
+                let token = store.invite(&name, Duration::from_secs(3600), SystemTime::now())?;
+                Ok(Invitation {
+                    endpoints: config.addresses(),
+                    name,
+                    hub_key,
+                    token,
+                })
+            })
+            .collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A hub in a process of its own.
+struct Hub {
+    process: Child,
+    socket: PathBuf,
+}
+
+/// What a process has taken so far.
+struct Usage {
+    memory: u64,
+    cpu: Duration,
+}
+
+impl Hub {
+    fn start(place: &Place, namespace: &Namespace) -> anyhow::Result<Self> {
+        let process = namespace
+            .command(daemon::program()?)
+            .args(["hub", "run", "--log", "error", "--dir"])
+            .arg(place.hub())
+            .arg("--run-dir")
+            .arg(place.run_dir())
+            .stdin(Stdio::null())
+            .spawn()?;
+        let socket = run_dir::socket(&place.run_dir());
+        let mut hub = Self { process, socket };
+        while !is_alive(&hub.socket) {
+            if let Some(status) = hub.process.try_wait()? {
+                bail!("the hub ended: {status}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(hub)
+    }
+
+    fn usage(&self) -> anyhow::Result<Usage> {
+        let process = Path::new("/proc").join(self.process.id().to_string());
+        let status = std::fs::read_to_string(process.join("status"))?;
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes: u64 = memory
+            .and_then(|text| text.split_whitespace().next()?.parse().ok())
+            .context("/proc shows no memory of the hub")?;
+        let mut nanos = 0;
+        for thread in std::fs::read_dir(process.join("task"))? {
+            let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+            let run: u64 = text.split(' ').next().context("schedstat is empty")?.parse()?;
+            nanos += run;
+        }
+        Ok(Usage {
+            memory: kilobytes * 1024,
+            cpu: Duration::from_nanos(nanos),
+        })
+    }
+
+    fn connected(&self) -> anyhow::Result<usize> {
+        let status = ask(&self.socket, &Request::Status)?;
+        let clients = status["clients"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        Ok(clients
+            .iter()
+            .filter(|client| client["connected"] == true)
+            .count())
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        if ask(&self.socket, &Request::Down).is_err() {
+            let _ = self.process.kill();
+        }
+        let _ = self.process.wait();
+    }
+}
+
+const HUB: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 4430);
+const POOL: &str = "100.96.0.0/16";
+/// What a connection does at its start (path MTU discovery, key updates) is over then.
+const SETTLE: Duration = Duration::from_secs(5);

@@ -1,0 +1,316 @@
+//! `hawser-lab bench networks`: what Hawser makes of several networks, beside the best of them, the kernel's MPTCP and their sum.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hawser_netem::report::Spread;
+use hawser_netem::scenario::{Direction, Scenario, Via, Workload};
+use hawser_terminal::{refuse, say, show};
+use hawser_testbed::{Comparison, Options, Progress, Tool};
+use serde::Serialize;
+
+use crate::bench_page;
+use crate::committed;
+use crate::committed::Set;
+use crate::progress;
+use crate::ways::{self, lab_options};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct NetworksArgs {
+    /// Scenario files, or names of the committed ones; by default all of those.
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// How often each way runs, interleaved with the others.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// What runs inside in place of the scenarios' first workload.
+    #[arg(long, value_enum)]
+    inside: Option<Inside>,
+    /// Replaces a field of every scenario, e.g. `--set workload.0.direction=up`.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    settings: Vec<String>,
+    /// Also runs another tool, by a command that starts one side of it (docs/bench.md); may be repeated.
+    #[arg(long = "tool", value_name = "NAME=COMMAND")]
+    tools: Vec<Tool>,
+    /// Writes a page with bars and curves there; it loads nothing.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Lists the committed scenarios and runs nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+/// A bulk transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Inside {
+    /// One TCP connection with CUBIC.
+    Tcp,
+    /// Sixteen of them.
+    #[value(name = "16-tcp")]
+    SixteenTcp,
+    /// One QUIC connection.
+    Quic,
+}
+
+impl Inside {
+    fn workload(self, direction: Direction) -> Workload {
+        let tcp = |streams| Workload::Tcp {
+            direction,
+            streams,
+            congestion: "cubic".to_owned(),
+        };
+        match self {
+            Self::Tcp => tcp(1),
+            Self::SixteenTcp => tcp(16),
+            Self::Quic => Workload::Quic {
+                direction,
+                streams: 1,
+            },
+        }
+    }
+}
+
+const HELP: &str = "\
+Runs in network namespaces with real sockets; needs root. One scenario takes its duration times ways times runs.
+
+Examples:
+  sudo hawser-lab bench networks                               all committed scenarios: 25 minutes
+  sudo hawser-lab bench networks rtt-70 my.toml --runs 5
+  sudo hawser-lab bench networks --inside quic
+  sudo hawser-lab bench networks --html networks.html
+  sudo hawser-lab bench networks --tool 'ecmp=scripts/tool-ecmp'
+  sudo hawser-lab bench networks --set workload.0.direction=up --json";
+
+/// Runs the command; 0 done, 64 a scenario that cannot be run.
+///
+/// # Errors
+/// When the lab cannot be built or a run fails.
+pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
+    if args.list {
+        show!("{}", SET.list())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let scenarios = match find(args) {
+        Ok(scenarios) => scenarios,
+        Err(problem) => return Ok(refuse(problem)),
+    };
+    let options = Options {
+        tools: args.tools.clone(),
+        ..lab_options(None)?
+    };
+    let result = Benchmark {
+        version: 1,
+        runs: args.runs,
+        scenarios: measure(args, scenarios, &options)?,
+    };
+    if let Some(file) = &args.html {
+        std::fs::write(file, bench_page::write(&result))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if args.json {
+        say!("{}", serde_json::to_string(&result)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs everything, with a line for each scenario as soon as it is known.
+fn measure(
+    args: &NetworksArgs,
+    scenarios: Vec<(String, Scenario, Vec<Via>)>,
+    options: &Options,
+) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    if !args.json {
+        say!("{}", heading(args))?;
+    }
+    for (name, scenario, ways) in scenarios {
+        let mut on_progress = |now: &Progress<'_>| {
+            let share = now.elapsed.as_secs_f64() / now.duration.as_secs_f64().max(1e-9);
+            progress::line(|| format!("{name}: {} {:.0} %", now.via.label(), share * 100.0));
+        };
+        let comparison = hawser_testbed::compare(&scenario, &ways, args.runs, options, &mut on_progress)?;
+        progress::clear_line();
+        let row = Row::new(name, &scenario, comparison);
+        if !args.json {
+            say!("{}", row.to_text(&args.tools))?;
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// The scenarios that are asked for, each with its ways.
+fn find(args: &NetworksArgs) -> Result<Vec<(String, Scenario, Vec<Via>)>, String> {
+    let scenarios = SET.find(&args.scenarios, &args.settings)?.into_iter();
+    scenarios
+        .map(|(name, mut scenario)| {
+            let direction = scenario.bulk_direction();
+            if let (Some(inside), Some(first)) = (args.inside, scenario.workloads.first_mut()) {
+                *first = inside.workload(direction);
+            }
+            let mut ways = ways_of(&name, &scenario)?;
+            ways.extend(args.tools.iter().map(|tool| Via::Tool(tool.name.clone())));
+            Ok((name, scenario, ways))
+        })
+        .collect()
+}
+
+/// The scenario's own way, each network alone, and MPTCP where everything is TCP.
+fn ways_of(name: &str, scenario: &Scenario) -> Result<Vec<Via>, String> {
+    let is_tcp = scenario
+        .workloads
+        .iter()
+        .all(|workload| matches!(workload, Workload::Tcp { .. }));
+    let versus = if is_tcp {
+        vec![Via::Mptcp.label()]
+    } else {
+        Vec::new()
+    };
+    ways::in_lab(name, scenario, true, &versus)
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Benchmark {
+    version: u32,
+    pub(crate) runs: u32,
+    pub(crate) scenarios: Vec<Row>,
+}
+
+/// One scenario over every way. Units: goodput in bit/s, medians.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) scenario: String,
+    hawser_bps: f64,
+    best_single_bps: f64,
+    mptcp_bps: Option<f64>,
+    /// Of the networks' rates; of a trace, its mean.
+    pub(crate) sum_bps: Option<f64>,
+    /// Goodput over `sum_bps`.
+    share_of_sum: Option<f64>,
+    pub(crate) comparison: Comparison,
+}
+
+impl Row {
+    fn new(name: String, scenario: &Scenario, comparison: Comparison) -> Self {
+        let median = |via: &str, name: &str| spread_of(&comparison, via, name).map(|spread| spread.median);
+        let own = comparison.main.via.clone();
+        let best = comparison
+            .best_single
+            .as_ref()
+            .map(|name| format!("single:{name}"));
+        Self {
+            scenario: name,
+            sum_bps: scenario.sum_of_rates().map(|sum| sum.as_bps() as f64),
+            hawser_bps: median(&own, "goodput_bps").unwrap_or(0.0),
+            best_single_bps: best.and_then(|via| median(&via, "goodput_bps")).unwrap_or(0.0),
+            mptcp_bps: median("mptcp", "goodput_bps"),
+            share_of_sum: median(&own, "share_of_sum"),
+            comparison,
+        }
+    }
+
+    fn to_text(&self, tools: &[Tool]) -> String {
+        let goodput = |via: &str| spread_of(&self.comparison, via, "goodput_bps");
+        let best = self.comparison.best_single.as_deref().unwrap_or_default();
+        let mut line = format!(
+            "{:<20}{}{}{}",
+            self.scenario,
+            cell(goodput(&self.comparison.main.via)),
+            cell(goodput(&format!("single:{best}"))),
+            cell(goodput("mptcp"))
+        );
+        for tool in tools {
+            line += &cell(goodput(&format!("tool:{}", tool.name)));
+        }
+        let ratio =
+            |value: Option<f64>| value.map_or(String::from("       -"), |value| format!("{value:8.3}"));
+        let of_best = (self.best_single_bps > 0.0).then(|| self.hawser_bps / self.best_single_bps);
+        line + &format!(" {} {}", ratio(of_best), ratio(self.share_of_sum))
+    }
+}
+
+/// Of all runs of a way; `None` where there are none.
+fn spread_of(comparison: &Comparison, via: &str, name: &str) -> Option<Spread> {
+    let arm = comparison.arms.iter().find(|arm| arm.via == via)?;
+    arm.summary.get(name).copied()
+}
+
+/// A median with its extremes. Units: Mbit/s, from bit/s.
+fn cell(spread: Option<Spread>) -> String {
+    let text = spread.map(|spread| {
+        let [median, min, max] = [spread.median, spread.min, spread.max].map(|bps| bps / 1e6);
+        format!("{median:.2} {:>16}", format!("({min:.2}..{max:.2})"))
+    });
+    format!(" {:>25}", text.unwrap_or_else(|| "-".to_owned()))
+}
+
+fn heading(args: &NetworksArgs) -> String {
+    let names = ["hawser", "best one", "mptcp"].into_iter();
+    let names = names.chain(args.tools.iter().map(|tool| tool.name.as_str()));
+    let columns: String = names.map(|name| format!(" {name:>25}")).collect();
+    format!(
+        "goodput in Mbit/s, medians of {} (min..max)\n{:<20}{columns} {:>8} {:>8}",
+        args.runs, "scenario", "of best", "of sum"
+    )
+}
+
+/// The committed scenarios.
+const SET: Set = Set {
+    directory: "bench",
+    scenarios: committed!["bench": "baseline", "rtt-70", "loss-2", "bw-10to1", "fiber-lte", "jit-20", "four"],
+    trace: "",
+    listed_by: "hawser-lab bench networks --list",
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::committed::assert_complete;
+
+    #[test]
+    fn the_set_is_complete() {
+        assert_complete(&SET);
+    }
+
+    #[test]
+    fn each_network_and_mptcp_stand_beside_hawser() {
+        let all = SET.find(&["four".to_owned()], &[]).expect("a scenario");
+        let labels: Vec<String> = ways_of(&all[0].0, &all[0].1)
+            .expect("legal")
+            .iter()
+            .map(Via::label)
+            .collect();
+        assert_eq!(
+            labels,
+            ["hub", "single:a", "single:b", "single:c", "single:d", "mptcp"]
+        );
+    }
+
+    #[test]
+    fn a_tool_is_a_way_and_a_column_with_its_spread() {
+        let heading = heading(&NetworksArgs {
+            scenarios: Vec::new(),
+            runs: 3,
+            inside: None,
+            settings: Vec::new(),
+            tools: vec!["ecmp=./ecmp".parse().expect("a tool")],
+            html: None,
+            json: false,
+            list: false,
+        });
+        let last = heading.lines().last().expect("two lines");
+        let spread = Spread {
+            median: 93.5e6,
+            min: 90e6,
+            max: 94.25e6,
+        };
+        assert_eq!(cell(Some(spread)), "    93.50   (90.00..94.25)");
+        assert_eq!(cell(None).len(), 26);
+        assert_eq!(last.find("ecmp"), Some(20 + 4 * 26 - 4));
+    }
+}

@@ -1,0 +1,282 @@
+//! `hawser-lab conform`: the simulator held against real packets, scenario by scenario.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hawser_netem::report::Spread;
+use hawser_netem::scenario::Scenario;
+use hawser_sim::run as sim;
+use hawser_terminal::{refuse, say, show};
+use hawser_testbed::Options;
+use serde::Serialize;
+
+use crate::committed;
+use crate::committed::Set;
+use crate::progress;
+use crate::ways::lab_options;
+
+/// Runs scenarios in the simulator and in the lab, and prints the goodput of both side by side.
+///
+/// Exits with 1 when the medians of a scenario differ by more than a tenth.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct ConformArgs {
+    /// Scenario files, or names of the committed ones; by default all of those.
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// How often each scenario runs in each world, each time with the next seed.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Runs the simulator only, which needs neither root nor time; nothing is judged.
+    #[arg(long)]
+    sim_only: bool,
+    /// Lists the committed scenarios and runs nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+const HELP: &str = "\
+Examples:
+  sudo hawser-lab conform                          all committed scenarios, three runs each: seven minutes
+  sudo hawser-lab conform hub-delays my.toml       one of them and one of your own
+  hawser-lab conform --sim-only --json             the simulator's half, for machines";
+
+/// Runs the command; 0 everything agrees, 1 something does not, 64 a scenario that cannot be run.
+///
+/// # Errors
+/// When the lab cannot be built or a run fails.
+pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
+    if args.list {
+        show!("{}", SET.list())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let scenarios = match SET.find(&args.scenarios, &[]) {
+        Ok(scenarios) => scenarios,
+        Err(problem) => return Ok(refuse(problem)),
+    };
+    let lab = if args.sim_only {
+        None
+    } else {
+        Some(lab_options(None)?)
+    };
+    let mut rows = Vec::new();
+    if !args.json {
+        say!("{}", heading(args.runs))?;
+    }
+    for (name, scenario) in &scenarios {
+        let row = compare(name, scenario, args.runs, lab.as_ref())?;
+        if !args.json {
+            say!("{}", row.to_text())?;
+        }
+        rows.push(row);
+    }
+    let conformity = Conformity::new(args.runs, rows);
+    if args.json {
+        say!("{}", serde_json::to_string(&conformity)?)?;
+    } else if lab.is_some() {
+        say!("{}", conformity.to_text())?;
+    }
+    Ok(if conformity.beyond == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn compare(name: &str, scenario: &Scenario, runs: u32, lab: Option<&Options>) -> anyhow::Result<Row> {
+    let (mut simulated, mut measured) = (Vec::new(), Vec::new());
+    for round in 0..runs {
+        let mut scenario = scenario.clone();
+        scenario.seed = scenario.seed.wrapping_add(u64::from(round));
+        let outcome = sim::run(&scenario, &scenario.via, sim::Watch::default(), &mut |_| {})
+            .with_context(|| format!("{name}: simulator"))?;
+        simulated.push(outcome.report.goodput_bps.total);
+        if let Some(options) = lab {
+            let line = format!("{name}: run {} of {runs}", round + 1);
+            let report = hawser_testbed::run(&scenario, &scenario.via, options, &mut |_| {
+                progress::line(|| line.clone());
+            })
+            .with_context(|| format!("{name}: lab"))?;
+            progress::clear_line();
+            measured.push(report.goodput_bps.total);
+        }
+    }
+    Ok(Row::new(name, scenario, simulated, measured))
+}
+
+/// All scenarios of one call.
+#[derive(Debug, Serialize)]
+struct Conformity {
+    version: u32,
+    runs: u32,
+    /// The largest difference of a ratio from one that agrees.
+    tolerance: f64,
+    /// How many scenarios differ by more.
+    beyond: usize,
+    scenarios: Vec<Row>,
+}
+
+/// One scenario in both worlds. Units: goodput in bit/s.
+#[derive(Debug, Serialize)]
+struct Row {
+    scenario: String,
+    via: String,
+    sim: Option<Spread>,
+    lab: Option<Spread>,
+    sim_runs: Vec<f64>,
+    lab_runs: Vec<f64>,
+    /// Median over median, the simulator's first; `None` without the lab.
+    ratio: Option<f64>,
+    agrees: Option<bool>,
+}
+
+impl Row {
+    fn new(name: &str, scenario: &Scenario, sim_runs: Vec<f64>, lab_runs: Vec<f64>) -> Self {
+        let (sim, lab) = (Spread::of(sim_runs.clone()), Spread::of(lab_runs.clone()));
+        let ratio = match (sim, lab) {
+            // A lab in which nothing arrives agrees only with a simulator in which nothing does.
+            (Some(sim), Some(lab)) if sim.median == lab.median => Some(1.0),
+            (Some(sim), Some(lab)) => Some(sim.median / lab.median.max(1.0)),
+            (Some(_) | None, None) | (None, Some(_)) => None,
+        };
+        Self {
+            scenario: name.to_owned(),
+            via: scenario.via.label(),
+            sim,
+            lab,
+            sim_runs,
+            lab_runs,
+            ratio,
+            agrees: ratio.map(|ratio| (ratio - 1.0).abs() <= TOLERANCE),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let world = |spread: Option<Spread>| {
+            spread.map_or(String::new(), |s| {
+                let range = format!("[{:.2}..{:.2}]", s.min / 1e6, s.max / 1e6);
+                format!("{:>8.2} {range:<16}", s.median / 1e6)
+            })
+        };
+        let ratio = self.ratio.map_or(String::new(), |ratio| format!("{ratio:>6.3}"));
+        let verdict = if self.agrees == Some(false) {
+            "  beyond"
+        } else {
+            ""
+        };
+        let line = format!(
+            "  {:<22} {:<13} {} {:<25} {ratio}{verdict}",
+            self.scenario,
+            self.via,
+            world(self.sim),
+            world(self.lab)
+        );
+        line.trim_end().to_owned()
+    }
+}
+
+impl Conformity {
+    fn new(runs: u32, scenarios: Vec<Row>) -> Self {
+        Self {
+            version: 1,
+            runs,
+            tolerance: TOLERANCE,
+            beyond: scenarios.iter().filter(|row| row.agrees == Some(false)).count(),
+            scenarios,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let all = self.scenarios.len();
+        format!("{} of {all} within {:.0} %", all - self.beyond, TOLERANCE * 100.0)
+    }
+}
+
+fn heading(runs: u32) -> String {
+    format!(
+        "goodput in Mbit/s, medians of {runs}, min..max in brackets\n  {:<22} {:<13} {:>8} {:<16} {:>8} {:<16} {:>6}",
+        "scenario", "via", "sim", "", "lab", "", "ratio"
+    )
+}
+
+/// The committed scenarios.
+const SET: Set = Set {
+    directory: "conform",
+    scenarios: committed!["conform":
+        "single-tcp",
+        "single-tcp-far",
+        "single-tcp-loss",
+        "single-tcp-trace",
+        "single-tcp-outage",
+        "single-udp",
+        "hub-equal",
+        "hub-rates",
+        "hub-delays",
+        "hub-rates-and-delays",
+        "hub-loss",
+        "hub-trace",
+        "hub-outage",
+        "hub-upload",
+        "hub-udp",
+        "mptcp-equal",
+        "mptcp-unequal",
+        "mptcp-outage",
+    ],
+    trace: include_str!("../../../scenarios/conform/cell.csv"),
+    listed_by: "hawser-lab conform --list",
+};
+
+/// What a user may rely on: a choice between two ways that differ by more is the same in both worlds.
+const TOLERANCE: f64 = 0.1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::committed::assert_complete;
+
+    fn row(sim: &[f64], lab: &[f64]) -> Row {
+        let all = SET.find(&[], &[]).expect("scenarios");
+        let (_, scenario) = &all[0];
+        Row::new("x", scenario, sim.to_vec(), lab.to_vec())
+    }
+
+    #[test]
+    fn a_tenth_is_the_limit() {
+        let verdict = |sim, lab| row(&[sim], &[lab]).agrees;
+        assert_eq!(verdict(109.0, 100.0), Some(true));
+        assert_eq!(verdict(111.0, 100.0), Some(false));
+        assert_eq!(verdict(89.0, 100.0), Some(false));
+        assert_eq!(verdict(0.0, 0.0), Some(true));
+        assert_eq!(verdict(5e6, 0.0), Some(false));
+        assert_eq!(row(&[1.0], &[]).agrees, None);
+    }
+
+    #[test]
+    fn medians_are_compared_and_what_differs_is_counted() {
+        let near = row(&[1.0, 100.0, 101.0], &[99.0, 100.0, 500.0]);
+        assert_eq!(near.ratio, Some(1.0));
+        let far = row(&[50.0], &[100.0]);
+        assert!(far.to_text().ends_with("0.500  beyond"), "{}", far.to_text());
+        let conformity = Conformity::new(3, vec![near, far]);
+        assert_eq!(conformity.beyond, 1);
+        assert_eq!(conformity.to_text(), "1 of 2 within 10 %");
+    }
+
+    #[test]
+    fn every_file_is_in_the_set_and_every_one_of_the_set_is_legal() {
+        assert_complete(&SET);
+        assert!(SET.scenarios.len() >= 12);
+    }
+
+    #[test]
+    fn an_unknown_scenario_is_refused() {
+        let problem = SET.find(&["no-such".to_owned()], &[]).expect_err("there is none");
+        assert!(
+            problem.contains("no-such") && problem.contains("--list"),
+            "{problem}"
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! `hawser-lab demo`: what Hawser does, seen in two minutes.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hawser_terminal::{say, show};
+use hawser_testbed::demo::{self, DemoProgress};
+
+use crate::ways::lab_options;
+
+/// Downloads a file over three emulated networks, alone and together, and draws what happened.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Where picture and report go.
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    out: PathBuf,
+    /// What one download fetches, in megabytes.
+    #[arg(long, value_name = "MB", default_value_t = demo::SIZE / 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100))]
+    size: u64,
+    /// Keeps configurations and logs of the daemons there.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+/// Runs the command; 0 done, 1 failed while running.
+///
+/// # Errors
+/// When the lab cannot be built, a download fails, or the report cannot be written.
+pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    let options = lab_options(args.keep.as_deref())?;
+    say!(
+        "One file of {} MB over three networks: Wi-Fi 30 Mbit/s, LTE 5 to 40 Mbit/s, DSL 12 Mbit/s.\n\
+         First over each of them alone, then over all with Hawser, while Wi-Fi dies and returns.\n",
+        args.size
+    )?;
+    let mut screen = Screen::new();
+    let demo = demo::run(args.size * 1_000_000, &options, &mut |progress| {
+        screen.show(progress)
+    })?;
+    screen.leave();
+    for (name, content) in [
+        ("demo.html", demo.to_html()),
+        ("demo.svg", demo.to_svg()),
+        ("lte-like.csv", demo::lte_trace()),
+    ] {
+        let path = args.out.join(name);
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    say!("\n{}\n\n{}", demo.headline(), demo.to_text())?;
+    say!("Open {} to see it.", args.out.join("demo.html").display())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The lines that change while a download runs; without a terminal, one line for each download.
+struct Screen {
+    is_terminal: bool,
+    lines: usize,
+    title: String,
+}
+
+impl Screen {
+    fn new() -> Self {
+        Self {
+            is_terminal: std::io::stdout().is_terminal(),
+            lines: 0,
+            title: String::new(),
+        }
+    }
+
+    fn show(&mut self, progress: &DemoProgress<'_>) {
+        let is_new = self.title != progress.title;
+        if is_new {
+            self.leave();
+            self.title = progress.title.to_owned();
+        }
+        if self.is_terminal {
+            self.draw(&frame(progress));
+        } else if is_new {
+            // Its pages are wanted even where nobody looks on.
+            let _ = say!(
+                "{} of {}: {} ...",
+                progress.step.0 + 1,
+                progress.step.1,
+                progress.title
+            );
+        }
+    }
+
+    fn draw(&mut self, lines: &[String]) {
+        let mut out = String::new();
+        if self.lines > 0 {
+            out += &format!("\x1b[{}A", self.lines);
+        }
+        for line in lines {
+            out += &format!("\r\x1b[K{line}\n");
+        }
+        self.lines = lines.len();
+        let _ = show!("{out}");
+        // A terminal that is gone ends the command by its signal.
+        let _ = std::io::stdout().flush();
+    }
+
+    /// What is shown stays; the next lines go below.
+    fn leave(&mut self) {
+        self.lines = 0;
+    }
+}
+
+fn frame(progress: &DemoProgress<'_>) -> Vec<String> {
+    let mut lines = vec![format!(
+        "\x1b[1m{:<18}\x1b[0m {} {:>3.0} %  {:>5.1} s  \x1b[1m{:>6.1} Mbit/s\x1b[0m",
+        progress.title,
+        bar(progress.share, "\x1b[37m"),
+        progress.share * 100.0,
+        progress.elapsed.as_secs_f64(),
+        progress.goodput_bps / 1e6
+    )];
+    for (n, (name, bps)) in progress.networks.iter().enumerate() {
+        let note = if progress.dead == Some(name) {
+            "  \x1b[31mdead\x1b[0m"
+        } else {
+            ""
+        };
+        let colour = ["\x1b[34m", "\x1b[33m", "\x1b[32m"][n % 3];
+        lines.push(format!(
+            "    {name:<14} {} {:>6.1} Mbit/s{note}",
+            bar(bps / FULL_BAR_BPS, colour),
+            bps / 1e6
+        ));
+    }
+    lines
+}
+
+fn bar(share: f64, colour: &str) -> String {
+    let filled = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+    format!(
+        "{colour}{}\x1b[90m{}\x1b[0m",
+        "█".repeat(filled),
+        "░".repeat(BAR - filled)
+    )
+}
+
+const BAR: usize = 30;
+/// The most that a network of the demonstration carries.
+const FULL_BAR_BPS: f64 = 40e6;

@@ -1,0 +1,95 @@
+//! `hawser-lab lab`: a scenario on real packets.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use hawser_netem::scenario::Scenario;
+use hawser_testbed::{Progress, read_scenario};
+
+use crate::progress;
+use crate::ways::{self, lab_options};
+use hawser_terminal::{refuse, say, show};
+
+/// Runs a scenario with real kernel sockets and emulated networks.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LabArgs {
+    /// The scenario, a TOML file.
+    scenario: PathBuf,
+    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    settings: Vec<String>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also runs every network alone, interleaved.
+    #[arg(long)]
+    compare: bool,
+    /// Also runs this way (hub, direct, direct-mptcp, mptcp, single:NETWORK), interleaved.
+    #[arg(long = "vs", value_name = "VIA")]
+    versus: Vec<String>,
+    /// Runs every way N times, each round with the next seed, and prints medians.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Keeps configurations and logs of the daemons there.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+/// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.
+///
+/// # Errors
+/// When the lab cannot be built or a run fails.
+pub(crate) fn run(args: LabArgs) -> anyhow::Result<ExitCode> {
+    let scenario = match read_scenario(&args.scenario, &args.settings) {
+        Ok(scenario) => scenario,
+        Err(error) => return Ok(refuse(error)),
+    };
+    let file = args.scenario.display();
+    let ways = match ways::in_lab(file, &scenario, args.compare, &args.versus) {
+        Ok(ways) => ways,
+        Err(problem) => return Ok(refuse(problem)),
+    };
+    let options = lab_options(args.keep.as_deref())?;
+    let mut on_progress = |now: &Progress<'_>| progress::line(|| describe(&scenario, now));
+    if ways.len() == 1 && args.runs == 1 {
+        let report = hawser_testbed::run(&scenario, &ways[0], &options, &mut on_progress)?;
+        progress::clear_line();
+        print(args.json, || serde_json::to_string(&report), &report.to_text())?;
+    } else {
+        let comparison = hawser_testbed::compare(&scenario, &ways, args.runs, &options, &mut on_progress)?;
+        progress::clear_line();
+        print(
+            args.json,
+            || serde_json::to_string(&comparison),
+            &comparison.to_text(),
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(as_json: bool, json: impl FnOnce() -> serde_json::Result<String>, text: &str) -> anyhow::Result<()> {
+    if as_json {
+        say!("{}", json()?)?;
+    } else {
+        show!("{text}")?;
+    }
+    Ok(())
+}
+
+/// What a run does now: the way, the time, and goodput by network in Mbit/s.
+fn describe(scenario: &Scenario, now: &Progress<'_>) -> String {
+    let networks: Vec<String> = scenario
+        .networks
+        .iter()
+        .zip(&now.networks_bps)
+        .map(|(network, bps)| format!("{} {:.1}", network.name, bps / 1e6))
+        .collect();
+    format!(
+        "{} {:.1}/{:.0} s: {:.1} Mbit/s ({})",
+        now.via.label(),
+        now.elapsed.as_secs_f64(),
+        now.duration.as_secs_f64(),
+        now.goodput_bps / 1e6,
+        networks.join(", ")
+    )
+}

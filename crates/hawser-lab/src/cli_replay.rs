@@ -1,0 +1,143 @@
+//! `hawser-lab replay`: what would have been, beside what was.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use hawser_experiments::replay::Replay;
+use hawser_experiments::sweep::{Cell, Row};
+use hawser_netem::scenario::Scenario;
+use hawser_recording::Recording;
+use hawser_terminal::{columns, refuse, say, show};
+use serde_json::{Value, json};
+
+use crate::cli_sim::row;
+
+/// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set, --policy and --add-network.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReplayArgs {
+    /// The recording.
+    recording: PathBuf,
+    /// Replaces a field, e.g. `--set workload.0.streams=16`.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    settings: Vec<String>,
+    /// What carries the traffic instead of Hawser and a hub: mptcp or single:NETWORK.
+    #[arg(long, value_name = "VIA")]
+    policy: Option<String>,
+    /// Adds the [[network]] tables of this file.
+    #[arg(long, value_name = "TOML")]
+    add_network: Vec<PathBuf>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The runs of a replay.
+struct Runs {
+    as_recorded: Scenario,
+    what_if: Option<Scenario>,
+    recorded_bps: f64,
+    notes: Vec<String>,
+}
+
+/// Runs the command; 0 done, 1 a run failed, 64 a recording or a change that cannot be used.
+///
+/// # Errors
+/// When a run fails.
+pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
+    let runs = match prepare(args) {
+        Ok(runs) => runs,
+        Err(problem) => return Ok(refuse(problem)),
+    };
+    let measure = |scenario: &Scenario| row(scenario).map_err(anyhow::Error::msg);
+    let as_recorded = measure(&runs.as_recorded)?;
+    let what_if = runs.what_if.as_ref().map(measure).transpose()?;
+    if args.json {
+        say!(
+            "{}",
+            json!({ "version": 1, "recorded_receive_bps": runs.recorded_bps, "notes": runs.notes,
+                "as_recorded": object(&as_recorded), "what_if": what_if.as_ref().map(object) })
+        )?;
+    } else {
+        show!("{}", text(&runs, &as_recorded, what_if.as_ref()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare(args: &ReplayArgs) -> Result<Runs, String> {
+    let path = args.recording.as_path();
+    let read = |path: &Path| {
+        let text = std::fs::read_to_string(path);
+        text.map_err(|error| format!("{}: cannot be read: {error}", path.display()))
+    };
+    let in_file = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let recording = Recording::parse(&read(path)?).map_err(|error| in_file(&error))?;
+    let mut replay = Replay::of(&recording).map_err(|error| in_file(&error))?;
+    let mut files = |path: &Path| std::fs::read_to_string(path);
+    let parse = |replay: &Replay, settings: &[String]| {
+        let scenario = replay.parse(path, settings, &mut |path| std::fs::read_to_string(path));
+        scenario.map_err(|error| error.to_string())
+    };
+    let as_recorded = parse(&replay, &[])?;
+    let mut changes: Vec<String> = args.policy.iter().map(|via| format!("via={via}")).collect();
+    changes.extend_from_slice(&args.settings);
+    for added in &args.add_network {
+        replay
+            .add_networks(&read(added)?, added, &mut files)
+            .map_err(|error| error.to_string())?;
+    }
+    let is_changed = !changes.is_empty() || !args.add_network.is_empty();
+    Ok(Runs {
+        as_recorded,
+        what_if: is_changed.then(|| parse(&replay, &changes)).transpose()?,
+        recorded_bps: recording.mean_receive_bps(),
+        notes: replay.notes,
+    })
+}
+
+fn object(row: &Row) -> Value {
+    let fields = row.0.iter().map(|(name, cell)| (name.clone(), json!(cell)));
+    Value::Object(fields.collect())
+}
+
+fn text(runs: &Runs, as_recorded: &Row, what_if: Option<&Row>) -> String {
+    let mut out = format!(
+        "received while recording: {:.2} Mbit/s on average\n",
+        runs.recorded_bps / 1e6
+    );
+    for note in &runs.notes {
+        out += &format!("note: {note}\n");
+    }
+    let rows: Vec<Vec<String>> = SHOWN
+        .iter()
+        .filter_map(|(field, unit, factor)| {
+            let cell = |row: &Row| number(row, field).map(|value| format!("{:.2}", value * factor));
+            let before = cell(as_recorded)?;
+            let after = what_if.map_or(Some(String::new()), cell).unwrap_or_default();
+            Some(vec![format!("{field} ({unit})"), before, after])
+        })
+        .collect();
+    let heads: &[&str] = match what_if {
+        Some(_) => &["simulated", "as recorded", "what if"],
+        None => &["simulated", "as recorded"],
+    };
+    out + &columns(heads, &rows, "\n")
+}
+
+fn number(row: &Row, field: &str) -> Option<f64> {
+    let (_, cell) = row.0.iter().find(|(name, _)| name == field)?;
+    match cell {
+        Cell::Int(value) => Some(*value as f64),
+        Cell::Float(value) => Some(*value),
+        Cell::Null | Cell::Bool(_) | Cell::Text(_) => None,
+    }
+}
+
+/// What a person compares, where the simulator reports it: field, unit, and from the field's unit to it.
+const SHOWN: [(&str, &str, f64); 6] = [
+    ("goodput_bps.total", "Mbit/s", 1e-6),
+    ("longest_gap_ms", "ms", 1.0),
+    ("rtt_ms.p50", "ms", 1.0),
+    ("rtt_ms.p99", "ms", 1.0),
+    ("retransmitted", "segments", 1.0),
+    ("reordered", "packets", 1.0),
+];

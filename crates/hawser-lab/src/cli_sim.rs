@@ -1,0 +1,195 @@
+//! `hawser-lab sim`: a scenario in virtual time.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use hawser_experiments::sweep::Row;
+use hawser_netem::report::Report;
+use hawser_netem::scenario::{Scenario, Via};
+use hawser_sim::network::Tap;
+use hawser_sim::pcapng::PcapNg;
+use hawser_sim::run::{self, Outcome, TapMaker, Watch};
+use hawser_terminal::{refuse, say, show};
+use hawser_testbed::{Comparison, read_scenario};
+use hawser_units::Duration;
+
+use crate::{progress, ways};
+
+/// Runs a scenario in virtual time: no root, no waiting, the same result every time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct SimArgs {
+    /// The scenario, a TOML file.
+    scenario: PathBuf,
+    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    settings: Vec<String>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also runs every network alone.
+    #[arg(long)]
+    compare: bool,
+    /// Also runs this way (mptcp, hub, single:NETWORK).
+    #[arg(long = "vs", value_name = "VIA")]
+    versus: Vec<String>,
+    /// Runs every way N times, each round with the next seed, and prints medians.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Writes every packet of the scenario's own way there, for Wireshark (pcapng).
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Writes the bytes delivered in every 10 ms there, a column for each workload (CSV).
+    #[arg(long, value_name = "FILE")]
+    series: Option<PathBuf>,
+    /// Writes a picture of the air there: who held which channel, what was lost, how long queues were (HTML, zoomable). For networks with `wifi`.
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+}
+
+/// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
+    let path = args.scenario.as_path();
+    let scenario = match read_scenario(path, &args.settings) {
+        Ok(scenario) => scenario,
+        Err(error) => return Ok(refuse(error)),
+    };
+    let ways = match ways::asked(&scenario, args.compare, &args.versus) {
+        Ok(ways) => ways,
+        Err(problem) => return Ok(refuse(problem)),
+    };
+    let mut runs: Vec<Vec<Report>> = vec![Vec::new(); ways.len()];
+    for round in 0..args.runs {
+        let mut scenario = scenario.clone();
+        scenario.seed = scenario.seed.wrapping_add(u64::from(round));
+        for (index, via) in ways.iter().enumerate() {
+            let is_first = index == 0 && round == 0;
+            let pcap = args.pcap.as_deref().filter(|_| is_first);
+            let timeline = args.timeline.as_deref().filter(|_| is_first);
+            let outcome = match simulate(&scenario, via, pcap, timeline.is_some())? {
+                Ok(outcome) => outcome,
+                Err(error) => return Ok(refuse(format!("{}: {error}", path.display()))),
+            };
+            if let Some(file) = args.series.as_deref().filter(|_| is_first) {
+                write_series(&outcome.report, file)
+                    .with_context(|| format!("cannot write {}", file.display()))?;
+            }
+            if let (Some(page), Some(file)) = (&outcome.timeline, timeline) {
+                std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))?;
+            }
+            runs[index].push(outcome.report);
+        }
+    }
+    print(args.json, runs)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One run as its report, several as a table of medians, like the lab's.
+fn print(is_json: bool, mut runs: Vec<Vec<Report>>) -> anyhow::Result<()> {
+    if let [own] = runs.as_mut_slice()
+        && own.len() == 1
+        && let Some(report) = own.pop()
+    {
+        if is_json {
+            say!("{}", serde_json::to_string(&report)?)?;
+        } else {
+            show!("{}", report.to_text())?;
+        }
+        return Ok(());
+    }
+    let comparison = Comparison::of(runs);
+    if is_json {
+        say!("{}", serde_json::to_string(&comparison)?)?;
+    } else {
+        show!("{}", comparison.to_text())?;
+    }
+    Ok(())
+}
+
+/// Runs a scenario over its own way, for a sweep or a replay: the columns of its report, without series.
+pub(crate) fn row(scenario: &Scenario) -> Result<Row, String> {
+    let outcome = run::run(scenario, &scenario.via, Watch::default(), &mut |_| {});
+    let report = outcome.map_err(|error| error.to_string())?.report;
+    let report = serde_json::to_value(report).map_err(|error| error.to_string())?;
+    Ok(Row::from_json(&report))
+}
+
+fn simulate(
+    scenario: &Scenario,
+    via: &Via,
+    pcap: Option<&Path>,
+    air: bool,
+) -> anyhow::Result<Result<Outcome, run::RunError>> {
+    let mut on_progress = |elapsed: Duration| {
+        progress::line(|| {
+            let (now, all) = (elapsed.as_secs_f64(), scenario.duration.as_secs_f64());
+            format!("{} {now:.1}/{all:.0} s", via.label())
+        });
+    };
+    let outcome = match pcap {
+        None => run::run(scenario, via, Watch { tap: None, air }, &mut on_progress),
+        Some(path) => {
+            let cannot = || format!("cannot write {}", path.display());
+            let file = BufWriter::new(File::create(path).with_context(cannot)?);
+            let mut trace = Some(file);
+            let mut make = |links: &[String]| -> Box<dyn Tap> {
+                let file = trace.take().expect("a run makes one tap");
+                Box::new(PcapNg::new(file, links))
+            };
+            let tap: Option<TapMaker<'_>> = Some(&mut make);
+            let outcome = run::run(scenario, via, Watch { tap, air }, &mut on_progress);
+            match outcome {
+                Ok(mut outcome) => {
+                    let tap = outcome.network.take_tap::<PcapNg<BufWriter<File>>>();
+                    ensure!(tap.is_some(), "the trace is lost");
+                    if let Some(tap) = tap {
+                        tap.finish().with_context(cannot)?;
+                    }
+                    Ok(outcome)
+                }
+                Err(error) => Err(error),
+            }
+        }
+    };
+    progress::clear_line();
+    Ok(outcome)
+}
+
+fn write_series(report: &Report, file: &Path) -> std::io::Result<()> {
+    let mut out = BufWriter::new(File::create(file)?);
+    let columns = (0..report.series.workloads.len()).map(|index| format!(",workload_{index}_bytes"));
+    writeln!(out, "seconds,bytes{}", columns.collect::<String>())?;
+    for (bin, bytes) in report.series.bytes.iter().enumerate() {
+        write!(
+            out,
+            "{:.3},{bytes}",
+            bin as f64 * report.series.bin_ms as f64 / 1e3
+        )?;
+        for workload in &report.series.workloads {
+            write!(out, ",{}", workload.get(bin).copied().unwrap_or(0))?;
+        }
+        writeln!(out)?;
+    }
+    out.flush()
+}
+
+const HELP: &str = "\
+The file is the one that `hawser-lab lab` takes, and so is the result. Traffic is modelled TCP (cubic, reno),
+multipath TCP (also lia, olia, balia), datagrams or video; via = \"hub\" carries it through the daemon's own machines.
+
+Would a second modem help?
+  hawser-lab sim scenarios/sum-20-20.toml --compare --vs mptcp
+The same with a slower one:
+  hawser-lab sim scenarios/sum-20-20.toml --set network.1.down.rate=5mbit --json
+Who held the channel when two access points share it:
+  hawser-lab sim scenarios/wifi-two-aps.toml --timeline air.html
+What happens in an outage, packet by packet:
+  hawser-lab sim scenarios/blackhole.toml --pcap trace.pcapng --series series.csv
+
+Exit codes: 0 done, 1 failed while running, 2 usage, 64 a scenario that cannot be run.";

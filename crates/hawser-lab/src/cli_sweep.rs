@@ -1,0 +1,123 @@
+//! `hawser-lab sweep`: many runs of one scenario as one table.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use hawser_experiments::parallel;
+use hawser_experiments::sweep::{self, Progress, Shard, Summary, Sweep, SweepError, Versus};
+use hawser_terminal::{refuse, say};
+use serde_json::json;
+
+use crate::cli_sim::row;
+use crate::progress;
+
+/// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SweepArgs {
+    /// The sweep, a TOML file (see docs/sweeps.md): every combination of its axes runs; goes on after a kill.
+    #[arg(required_unless_present = "merge")]
+    sweep: Option<PathBuf>,
+    /// Runs only every N-th run of the sweep, from the I-th on, counted from 0.
+    #[arg(long, value_name = "I/N", requires = "sweep")]
+    shard: Option<Shard>,
+    /// Where rows and tables go; by default beside the sweep's file, named after it.
+    #[arg(long, value_name = "DIR", requires = "sweep")]
+    out: Option<PathBuf>,
+    /// How many runs at once; by default one for each core.
+    #[arg(long, value_name = "N", requires = "sweep")]
+    jobs: Option<NonZeroUsize>,
+    /// Draws a column over the sweep's first axis there (SVG): medians, a curve for each combination of the other axes.
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    plot: Option<PathBuf>,
+    /// Which column `--plot` draws.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "plot",
+        default_value = "goodput_bps.total"
+    )]
+    plot_column: String,
+    /// Runs nothing, and brings the shards of a sweep in this directory together.
+    #[arg(long, value_name = "DIR", conflicts_with = "sweep")]
+    merge: Option<PathBuf>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command; 0 done, 1 a run or the file system failed, 64 a bad sweep, said before anything runs.
+///
+/// # Errors
+/// When a journal cannot be used.
+pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<ExitCode> {
+    let (summary, versus) = match (&args.sweep, &args.merge) {
+        (Some(file), _) => match Sweep::read(file, &|path| std::fs::read_to_string(path)) {
+            Ok(sweep) => {
+                let summary = execute(&sweep, args, file)?;
+                draw(&sweep, args, &summary)?;
+                let versus = Versus::of(&summary.table, &sweep.axes());
+                (summary, versus)
+            }
+            Err(error) => return Ok(refuse(error)),
+        },
+        (None, Some(directory)) => (sweep::merge(directory)?, None),
+        (None, None) => return Err(anyhow!("there is no sweep")),
+    };
+    print(&summary, versus.as_ref(), args.json)?;
+    Ok(if summary.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn execute(sweep: &Sweep, args: &SweepArgs, file: &Path) -> Result<Summary, SweepError> {
+    let out = args.out.clone().unwrap_or_else(|| file.with_extension("results"));
+    let bar = progress::bar(0);
+    let on_progress = |now: Progress| {
+        bar.set_length(now.total);
+        bar.set_position(now.done);
+    };
+    let summary = sweep::run(
+        sweep,
+        args.shard.unwrap_or(Shard::ALL),
+        args.jobs.unwrap_or_else(parallel::cores),
+        &out,
+        &row,
+        &on_progress,
+    );
+    bar.finish_and_clear();
+    summary
+}
+
+fn draw(sweep: &Sweep, args: &SweepArgs, summary: &Summary) -> anyhow::Result<()> {
+    let Some(file) = &args.plot else { return Ok(()) };
+    let plot = sweep::plot(&summary.table, &sweep.name, &sweep.axes(), &args.plot_column);
+    let plot = plot.map_err(|problem| anyhow!("--plot-column: {problem}"))?;
+    std::fs::write(file, plot.to_svg()).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn print(summary: &Summary, versus: Option<&Versus>, as_json: bool) -> anyhow::Result<()> {
+    let [csv, parquet] = &summary.files;
+    if as_json {
+        say!(
+            "{}",
+            json!({ "version": 1, "rows": summary.rows, "resumed": summary.resumed, "failed": summary.failed,
+                "csv": csv, "parquet": parquet,
+                "against_best": versus.map(|versus| json!({ "points": versus.shares.len(), "median": versus.median(),
+                    "worse": versus.worse(), "least": versus.shares[0].0 })) })
+        )?;
+        return Ok(());
+    }
+    say!(
+        "{} rows ({} were there, {} failed) in {} and {}",
+        summary.rows,
+        summary.resumed,
+        summary.failed,
+        csv.display(),
+        parquet.display()
+    )?;
+    versus.map_or(Ok(()), |versus| say!("{versus}"))
+}

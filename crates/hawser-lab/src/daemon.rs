@@ -1,0 +1,20 @@
+//! The program whose daemons the laboratory runs.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+
+/// The program `hawser` that lies beside this one: built together, they are of the same version.
+///
+/// # Errors
+/// When it is not there.
+pub(crate) fn program() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot find this program")?;
+    let program = own.with_file_name("hawser");
+    ensure!(
+        program.is_file(),
+        "there is no {}, whose daemons the lab runs; put it there (`cargo build --release` builds both)",
+        program.display()
+    );
+    Ok(program)
+}

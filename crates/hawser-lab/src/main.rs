@@ -1,0 +1,88 @@
+//! The `hawser-lab` command: scenarios on real packets and in virtual time, held against each other, against other tools and against
+//! what papers print.
+//!
+//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 a bad scenario (said before anything is touched).
+#![forbid(unsafe_code)]
+
+mod bench_page;
+mod cli_bench;
+mod cli_bench_direct;
+mod cli_bench_networks;
+mod cli_bench_traces;
+mod cli_check;
+mod cli_compare;
+mod cli_conform;
+mod cli_demo;
+mod cli_lab;
+mod cli_replay;
+mod cli_reproduce;
+mod cli_sim;
+mod cli_sweep;
+mod committed;
+mod daemon;
+mod large_pages;
+mod progress;
+mod trace_pairs;
+mod ways;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use hawser_terminal::end;
+
+/// The laboratory of Hawser: measures it on emulated networks, with real packets or in virtual time.
+///
+/// `hawser-lab demo` shows what Hawser does. `hawser-lab sim SCENARIO` needs neither root nor time; `sudo hawser-lab lab SCENARIO` runs
+/// the same file with real daemons.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Shows what Hawser does: one download over three networks, with a picture.
+    Demo(cli_demo::DemoArgs),
+    /// Runs a scenario with real kernel sockets and emulated networks.
+    Lab(cli_lab::LabArgs),
+    /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
+    Sim(Box<cli_sim::SimArgs>),
+    /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
+    Sweep(cli_sweep::SweepArgs),
+    /// Runs a recording in virtual time as it was, and with changes.
+    Replay(cli_replay::ReplayArgs),
+    /// Tests a scenario file, and touches nothing.
+    Check(cli_check::CheckArgs),
+    /// Holds the simulator against the lab: the same scenarios in both, side by side.
+    Conform(cli_conform::ConformArgs),
+    /// Runs the evaluations of the papers again and holds them against what the papers print.
+    Reproduce(cli_reproduce::ReproduceArgs),
+    /// Lets published ideas compete under the same conditions, in virtual time.
+    Compare(cli_compare::CompareArgs),
+    /// Measures parts of Hawser on this machine.
+    Bench(cli_bench::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    if matches!(
+        command,
+        Command::Sim(_) | Command::Sweep(_) | Command::Replay(_) | Command::Bench(_)
+    ) {
+        large_pages::ask();
+    }
+    end(match command {
+        Command::Demo(args) => cli_demo::run(args),
+        Command::Lab(args) => cli_lab::run(args),
+        Command::Sim(args) => cli_sim::run(*args),
+        Command::Sweep(args) => cli_sweep::run(&args),
+        Command::Replay(args) => cli_replay::run(&args),
+        Command::Check(args) => cli_check::check(&args),
+        Command::Conform(args) => cli_conform::run(&args),
+        Command::Reproduce(args) => cli_reproduce::run(&args),
+        Command::Compare(args) => cli_compare::run(&args),
+        Command::Bench(args) => cli_bench::run(args),
+    })
+}

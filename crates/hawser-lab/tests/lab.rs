@@ -1,0 +1,195 @@
+//! The lab as a user runs it: real namespaces, real TCP, and nothing left behind.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SCENARIO: &str = r#"
+name = "two networks"
+duration = "2s"
+warmup = "500ms"
+via = "single:left"
+
+[[network]]
+name = "left"
+down = { rate = "20mbit", delay = "5ms" }
+up = { rate = "20mbit", delay = "5ms" }
+
+[[network]]
+name = "right"
+down = { rate = "20mbit", delay = "5ms" }
+up = { rate = "20mbit", delay = "5ms" }
+
+[[workload]]
+kind = "tcp"
+
+[[workload]]
+kind = "ping"
+interval = "20ms"
+"#;
+
+/// The output of the lab, and its process id; `None` where namespaces are not permitted.
+fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
+    let file = std::env::temp_dir().join(format!("hawser-test-{}-{name}.toml", std::process::id()));
+    std::fs::write(&file, SCENARIO).expect("a temporary file can be written");
+    let child = Command::new(env!("CARGO_BIN_EXE_hawser-lab"))
+        .arg("lab")
+        .arg(&file)
+        .args(arguments)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("the binary ends");
+    std::fs::remove_file(&file).expect("the temporary file is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_forbidden = ["needs root", "not permitted", "Permission denied", "/dev/net/tun"];
+    if output.status.code() == Some(1) && is_forbidden.iter().any(|word| said.contains(word)) {
+        hawser_testing::skip(format!("the lab cannot run: {said}"));
+        return None;
+    }
+    Some((output, pid))
+}
+
+/// What a run that went well found.
+fn report(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn carries_a_download_at_the_rate_of_its_network_and_leaves_nothing() {
+    let devices_before = std::fs::read_to_string("/proc/net/dev")
+        .expect("readable")
+        .lines()
+        .count();
+    let Some((output, pid)) = lab("single", &["--json"]) else {
+        return;
+    };
+    let result = report(&output);
+    let goodput = result["goodput_bps"]["workloads"][0].as_f64().expect("a number");
+    assert!((12e6..20e6).contains(&goodput), "{goodput}");
+    let idle = result["networks"]["right"]["packets"].as_u64().expect("a number");
+    assert!(idle < 20, "{idle} packets are more than IPv6's own");
+    assert!(result["networks"]["left"]["bytes"].as_u64().expect("a number") > 2_000_000);
+    assert!(result["rtt_ms"]["min"].as_f64().expect("a number") >= 10.0);
+    assert_eq!(result["series"]["bytes"].as_array().map(Vec::len), Some(200));
+
+    let run_dir = std::env::temp_dir().join(format!("hawser-lab-{pid}"));
+    assert!(!run_dir.exists(), "{} is left", run_dir.display());
+    let devices_after = std::fs::read_to_string("/proc/net/dev")
+        .expect("readable")
+        .lines()
+        .count();
+    assert_eq!(devices_before, devices_after, "a device is left");
+}
+
+#[test]
+fn carries_quic() {
+    let settings = ["--json", "--set", "workload.0.kind=quic", "--set", "duration=4s"];
+    let Some((output, _)) = lab("quic", &settings) else {
+        return;
+    };
+    let result = report(&output);
+    let goodput = result["goodput_bps"]["workloads"][0].as_f64().expect("a number");
+    assert!((10e6..20e6).contains(&goodput), "{goodput}");
+}
+
+#[test]
+fn without_a_hub_parallel_connections_use_both_networks_and_go_on_over_the_one_that_is_left() {
+    let off = [
+        "--set",
+        "event=[{ at = \"2500ms\", network = \"left\", set = \"down\" }]",
+    ];
+    let mut arguments = vec![
+        "--json",
+        "--set",
+        "via=direct",
+        "--set",
+        "workload.0.streams=4",
+        "--set",
+        "duration=5s",
+    ];
+    arguments.extend(off);
+    let Some((output, _)) = lab("direct", &arguments) else {
+        return;
+    };
+    let result = report(&output);
+    for network in ["left", "right"] {
+        let bytes = result["networks"][network]["bytes"].as_u64().expect("a number");
+        assert!(bytes > 2_000_000, "{network}: {bytes}");
+    }
+    let (both, left) = (mbps(&result, 1.0, 2.4), mbps(&result, 3.5, 4.8));
+    assert!(both > 32.0, "both: {both}");
+    assert!(left > 14.0, "the one that is left: {left}");
+}
+
+#[test]
+fn without_a_hub_one_multipath_connection_uses_both_networks_and_outlives_one() {
+    let arguments = [
+        "--json",
+        "--set",
+        "via=direct-mptcp",
+        "--set",
+        "duration=6s",
+        "--set",
+        "event=[{ at = \"3s\", network = \"left\", set = \"down\" }]",
+    ];
+    let Some((output, _)) = lab("direct-mptcp", &arguments) else {
+        return;
+    };
+    let result = report(&output);
+    let (both, left) = (mbps(&result, 1.0, 2.9), mbps(&result, 4.5, 5.8));
+    assert!(both > 28.0, "both: {both}");
+    assert!(left > 14.0, "the one that is left: {left}");
+}
+
+/// What arrived between two times of a run. Units: s, Mbit/s.
+fn mbps(result: &Value, from: f64, to: f64) -> f64 {
+    let bins = result["series"]["bytes"].as_array().expect("bins of 10 ms");
+    let within = &bins[(from * 100.0) as usize..(to * 100.0) as usize];
+    let bytes: u64 = within.iter().filter_map(Value::as_u64).sum();
+    bytes as f64 * 8.0 / 1e6 / (to - from)
+}
+
+#[test]
+fn refuses_a_wrong_scenario_before_it_touches_anything() {
+    let Some((output, _)) = lab("wrong", &["--set", "network.0.down.rate=5"]) else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said.trim(),
+        "hawser-lab: --set network.0.down.rate=5: 5 has no unit; write a string like \"20mbit\""
+    );
+}
+
+#[test]
+fn between_two_peers_one_connection_outlives_its_networks() {
+    let events = "event=[{ at = \"2s\", network = \"left\", set = \"down\" }, { at = \"4s\", network = \"left\", set = \"up\" }, \
+                  { at = \"6s\", network = \"right\", set = \"down\" }]";
+    let arguments = [
+        "--json",
+        "--set",
+        "via=peer",
+        "--set",
+        "workload=[{ kind = \"tcp\" }]",
+        "--set",
+        "duration=9s",
+        "--set",
+        events,
+    ];
+    let Some((output, _)) = lab("peer", &arguments) else {
+        return;
+    };
+    let result = report(&output);
+    // A connection that ends ends the run.
+    assert_eq!(result["series"]["bytes"].as_array().map(Vec::len), Some(900));
+    for (from, to) in [(3.0, 4.0), (4.5, 6.0), (7.5, 9.0)] {
+        let got = mbps(&result, from, to);
+        assert!(got > 15.0, "{from}: {got}");
+    }
+}

@@ -1,0 +1,210 @@
+//! What a daemon saw of its own networks over time, as text: `hawser record` writes it, a replay reads it.
+//!
+//! A recording is JSON, one object a line. The first says the version; each other line is one look at the networks:
+//!
+//! ```text
+//!   {"hawser_recording":1,"interval_ms":1000}
+//!   {"t_ms":0,"networks":{"network-1":{"state":"active","rate_bps":9000000,"send_bps":100,"receive_bps":2000,
+//!                                      "rtt_ms":41.5,"min_rtt_ms":40.0,"loss":0.01}}}
+//! ```
+//!
+//! It holds no payload, no address, no flow, no date, and by default no name: networks are numbered as they appear. A network that a look
+//! does not list is gone. A last line without its line feed was cut and is ignored; fields may be added at any time.
+//!
+//! Limitations: a client measures how fast its paths deliver what it sends, and sees of the other direction only what arrives. So the
+//! downward rate is a lower bound, close where something was downloading.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What was seen over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    /// Between two looks.
+    pub interval_ms: u64,
+    /// In order of time.
+    pub looks: Vec<Look>,
+}
+
+/// The networks at one time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Look {
+    /// Since the first look.
+    pub t_ms: u64,
+    /// Those that the daemon used.
+    pub networks: BTreeMap<String, Seen>,
+}
+
+/// One network at one time. Rates are UDP payload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// `validating`, `active`, `suspect` or `dead`, as in `hawser status`.
+    pub state: String,
+    /// How fast it delivers what is sent, as estimated; 0 when unknown.
+    pub rate_bps: u64,
+    /// Sent in the last second.
+    pub send_bps: u64,
+    /// Received in the last second.
+    pub receive_bps: u64,
+    /// Smoothed round trip.
+    pub rtt_ms: f64,
+    /// Smallest round trip.
+    pub min_rtt_ms: f64,
+    /// Share of packets lost.
+    pub loss: f64,
+}
+
+/// Why a recording cannot be read.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// It is something else.
+    #[error("line 1: this is no recording; `hawser record --out FILE` makes one")]
+    NotARecording,
+    /// It is of another time.
+    #[error("line 1: this recording has version {0}; this program reads version {VERSION}")]
+    Version(u64),
+    /// A line is damaged.
+    #[error("line {line}: {problem}; remove the line")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    hawser_recording: u64,
+    interval_ms: u64,
+}
+
+/// Turns what a daemon says of itself into lines.
+#[derive(Debug)]
+pub struct Recorder {
+    /// By the daemon's name; `None` keeps names.
+    numbers: Option<BTreeMap<String, String>>,
+}
+
+impl Recorder {
+    /// A recorder that numbers networks, or keeps their names.
+    #[must_use]
+    pub fn new(keeps_names: bool) -> Self {
+        Self {
+            numbers: (!keeps_names).then(BTreeMap::new),
+        }
+    }
+
+    /// The first line.
+    #[must_use]
+    pub fn header(interval_ms: u64) -> String {
+        to_line(&Header {
+            hawser_recording: VERSION,
+            interval_ms,
+        })
+    }
+
+    /// The line of one look: what the answer to a status request says of paths, and nothing else.
+    #[must_use]
+    pub fn look(&mut self, t_ms: u64, status: &Value) -> String {
+        let sessions = status["sessions"].as_array().map_or(&[][..], Vec::as_slice);
+        let paths = sessions
+            .iter()
+            .flat_map(|session| session["paths"].as_array().map_or(&[][..], Vec::as_slice));
+        let networks = paths
+            .filter_map(|path| Some((self.name(path["name"].as_str()?), seen(path))))
+            .collect();
+        to_line(&Look { t_ms, networks })
+    }
+
+    fn name(&mut self, name: &str) -> String {
+        let Some(numbers) = &mut self.numbers else {
+            return name.to_owned();
+        };
+        let next = format!("network-{}", numbers.len() + 1);
+        numbers.entry(name.to_owned()).or_insert(next).clone()
+    }
+}
+
+impl Recording {
+    /// Reads a recording.
+    ///
+    /// # Errors
+    /// [`RecordingError`] with the line at the first that is damaged, other than a last one that was cut.
+    pub fn parse(text: &str) -> Result<Self, RecordingError> {
+        let mut lines = text.split_inclusive('\n').enumerate();
+        let first = lines.next().map_or("", |(_, line)| line);
+        let first: Value = serde_json::from_str(first).map_err(|_| RecordingError::NotARecording)?;
+        match first["hawser_recording"].as_u64() {
+            Some(VERSION) => {}
+            Some(other) => return Err(RecordingError::Version(other)),
+            None => return Err(RecordingError::NotARecording),
+        }
+        let header: Header = serde_json::from_value(first).map_err(|_| RecordingError::NotARecording)?;
+        let mut looks: Vec<Look> = Vec::new();
+        for (n, line) in lines.filter(|(_, line)| line.ends_with('\n') && !line.trim().is_empty()) {
+            let damaged = |problem: String| RecordingError::Line { line: n + 1, problem };
+            let look: Look = serde_json::from_str(line).map_err(|error| damaged(error.to_string()))?;
+            if looks.last().is_some_and(|last| last.t_ms >= look.t_ms) {
+                return Err(damaged("time goes backwards".to_owned()));
+            }
+            if let Some((name, _)) = look.networks.iter().find(|(_, seen)| !seen.is_sane()) {
+                return Err(damaged(format!(
+                    "{name} has a loss or a round trip that cannot be"
+                )));
+            }
+            looks.push(look);
+        }
+        Ok(Self {
+            interval_ms: header.interval_ms.max(1),
+            looks,
+        })
+    }
+
+    /// The mean of what arrived over all networks. Units: bit/s of UDP payload.
+    #[must_use]
+    pub fn mean_receive_bps(&self) -> f64 {
+        let received = |look: &Look| {
+            look.networks
+                .values()
+                .map(|seen| seen.receive_bps as f64)
+                .sum::<f64>()
+        };
+        self.looks.iter().map(received).sum::<f64>() / self.looks.len().max(1) as f64
+    }
+}
+
+impl Seen {
+    fn is_sane(&self) -> bool {
+        let is_time = |ms: f64| (0.0..1e7).contains(&ms);
+        (0.0..=1.0).contains(&self.loss) && is_time(self.rtt_ms) && is_time(self.min_rtt_ms)
+    }
+}
+
+fn seen(path: &Value) -> Seen {
+    let count = |field: &str| path[field].as_u64().unwrap_or(0);
+    let number = |field: &str| path[field].as_f64().unwrap_or(0.0);
+    Seen {
+        state: path["state"].as_str().unwrap_or("validating").to_owned(),
+        rate_bps: count("rate_bps"),
+        send_bps: count("send_bps"),
+        receive_bps: count("receive_bps"),
+        rtt_ms: number("rtt_ms"),
+        min_rtt_ms: number("min_rtt_ms"),
+        loss: number("loss").clamp(0.0, 1.0),
+    }
+}
+
+fn to_line(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("looks are plain data") + "\n"
+}
+
+/// Changes when an old reader would misread a recording.
+const VERSION: u64 = 1;
+
+#[cfg(test)]
+mod tests;

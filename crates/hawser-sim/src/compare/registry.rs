@@ -1,6 +1,0 @@
-//! Every comparison there is.
-
-use super::{Comparison, slots, steering, throttling};
-
-/// All comparisons. One exists for `hawser compare` when it is listed here.
-pub static COMPARISONS: &[&dyn Comparison] = &[&slots::Slots, &steering::Steering, &throttling::Throttling];

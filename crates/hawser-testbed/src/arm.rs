@@ -1,0 +1,281 @@
+//! One run of a scenario over one way of carrying it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use hawser_linux::{clock, shutdown};
+use hawser_netem::scenario::{Scenario, Via, Workload};
+use hawser_units::{Duration, Instant};
+
+use crate::daemons::Daemons;
+use crate::recorder::Recorder;
+use crate::report::{CpuSeconds, Observed, Report, SAMPLE_MS};
+use crate::run_dir::RunDir;
+use crate::sample::{self, Carried, TcpCounters};
+use crate::tool::Tool;
+use crate::workload::{self, Finding, Period, Running};
+use crate::world::World;
+
+/// What a run needs beside its scenario.
+#[derive(Debug)]
+pub struct Options {
+    /// The program that is hub and client.
+    pub program: PathBuf,
+    /// Where files go.
+    pub run_dir: RunDir,
+    /// What else there is to compare with.
+    pub tools: Vec<Tool>,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug)]
+pub struct Progress<'a> {
+    /// What carries the traffic.
+    pub via: &'a Via,
+    /// Time since the workloads started.
+    pub elapsed: Duration,
+    /// How long they run.
+    pub duration: Duration,
+    /// Payload delivered since the last report. Units: bit/s.
+    pub goodput_bps: f64,
+    /// What each network hands over, both directions. Units: bit/s of frames.
+    pub networks_bps: Vec<f64>,
+}
+
+/// Runs `scenario` over `via`, telling `on_progress` ten times a second.
+///
+/// Must be called on a thread that lives as long as the process, usually its main thread: the daemons of the run die with
+/// it.
+///
+/// # Errors
+/// When the lab cannot be built, a workload cannot run, a daemon ends, or a signal asked to stop.
+pub fn run(
+    scenario: &Scenario,
+    via: &Via,
+    options: &Options,
+    on_progress: &mut dyn FnMut(&Progress<'_>),
+) -> anyhow::Result<Report> {
+    match via {
+        Via::Hub
+        | Via::Direct
+        | Via::DirectMptcp
+        | Via::Peer
+        | Via::Mptcp
+        | Via::Single(_)
+        | Via::Tool(_) => {}
+        Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
+    }
+    if scenario.workloads.is_empty() {
+        bail!("the scenario has no workload; write at least one [[workload]]");
+    }
+    if let Some(network) = scenario.networks.iter().find(|network| network.wifi.is_some()) {
+        let name = &network.name;
+        bail!(
+            "network {name:?} has its last hop on the air, which the lab does not have yet; use hawser-lab sim"
+        );
+    }
+    let world = World::build(scenario, via)?;
+    let daemons = match via {
+        Via::Hub => {
+            let directory = options.run_dir.subdirectory("hub")?;
+            Some(Daemons::start(&world, &options.program, &directory)?)
+        }
+        Via::Direct | Via::DirectMptcp => {
+            let directory = options.run_dir.subdirectory("direct")?;
+            Some(Daemons::start_direct(&world, &options.program, &directory)?)
+        }
+        Via::Peer => {
+            let directory = options.run_dir.subdirectory("peer")?;
+            Some(Daemons::start_peers(&world, &options.program, &directory)?)
+        }
+        Via::Tool(name) => {
+            let tool = options.tools.iter().find(|tool| tool.name == *name);
+            let tool = tool.with_context(|| format!("no command starts {name}"))?;
+            Some(Daemons::start_tool(
+                &world,
+                tool,
+                &options.run_dir.subdirectory(name)?,
+            )?)
+        }
+        Via::Repeater | Via::Mptcp | Via::Single(_) => None,
+    };
+    let before = Snapshot::take(&world, daemons.as_ref())?;
+    let period = Arc::new(Period::new(clock::now() + LEAD, scenario.duration));
+    let mut arm = Arm {
+        scenario,
+        via,
+        world,
+        daemons,
+        period,
+        samples: Vec::new(),
+    };
+    let running = arm.start_workloads()?;
+    let watched = arm.watch(&running, on_progress);
+    arm.period.stop();
+    let after = Snapshot::take(&arm.world, arm.daemons.as_ref())?;
+    let ended = clock::now().min(arm.period.end);
+    let recorders: Vec<Arc<Recorder>> = running
+        .iter()
+        .map(|running| Arc::clone(&running.recorder))
+        .collect();
+    let findings: Vec<_> = running.into_iter().map(Running::finish).collect();
+    watched?;
+    let findings = findings.into_iter().collect::<anyhow::Result<Vec<Finding>>>()?;
+    Ok(arm.report(&recorders, findings, ended, (before, after)))
+}
+
+/// What is counted outside the workloads.
+struct Snapshot {
+    networks: Vec<Carried>,
+    client: TcpCounters,
+    server: TcpCounters,
+    cpu: (f64, f64),
+}
+
+impl Snapshot {
+    fn take(world: &World, daemons: Option<&Daemons>) -> anyhow::Result<Self> {
+        Ok(Self {
+            networks: world.carried()?,
+            client: world
+                .client
+                .run(sample::tcp_counters)
+                .context("cannot read TCP's counters")?,
+            server: world
+                .server
+                .run(sample::tcp_counters)
+                .context("cannot read TCP's counters")?,
+            cpu: daemons.map_or((0.0, 0.0), Daemons::cpu_seconds),
+        })
+    }
+}
+
+struct Arm<'a> {
+    scenario: &'a Scenario,
+    via: &'a Via,
+    world: World,
+    daemons: Option<Daemons>,
+    period: Arc<Period>,
+    samples: Vec<Vec<Carried>>,
+}
+
+impl Arm<'_> {
+    fn start_workloads(&self) -> anyhow::Result<Vec<Running>> {
+        let workloads = self.scenario.workloads.iter().enumerate();
+        workloads
+            .map(|(index, w)| {
+                let beside = self.scenario.beside.get(&index);
+                workload::start((index, w, beside), &self.world, self.via, &self.period)
+            })
+            .collect()
+    }
+
+    /// Applies events and reports progress until the time is over or nothing is left to do.
+    fn watch(
+        &mut self,
+        running: &[Running],
+        on_progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> anyhow::Result<()> {
+        let starts = self.scenario.trace_starts();
+        let mut events = starts.iter().chain(&self.scenario.events).peekable();
+        let mut next_sample = self.period.start;
+        let mut delivered = 0;
+        while !self.period.is_over() {
+            if shutdown::is_requested() {
+                bail!("interrupted");
+            }
+            let now = clock::now();
+            while let Some(event) = events.next_if(|event| self.period.start + event.at <= now) {
+                self.world.apply(event)?;
+            }
+            if now >= next_sample {
+                next_sample += Duration::from_millis(SAMPLE_MS);
+                self.samples.push(self.world.carried()?);
+                let total = running.iter().map(|running| running.recorder.total()).sum();
+                on_progress(&self.progress(now, total - delivered));
+                delivered = total;
+                if let Some(daemons) = &mut self.daemons {
+                    daemons.check()?;
+                }
+            }
+            if self.is_everything_done(running) {
+                return Ok(());
+            }
+            let next_event = events
+                .peek()
+                .map_or(Instant::FAR_FUTURE, |event| self.period.start + event.at);
+            let next = next_sample.min(next_event).min(self.period.end);
+            std::thread::sleep(next.since(clock::now()).min(Duration::from_millis(20)));
+        }
+        Ok(())
+    }
+
+    /// Downloads of a fixed size end a run early, once all of them are there; so does a client side that failed.
+    fn is_everything_done(&self, running: &[Running]) -> bool {
+        let is_finite = |w: &Workload| matches!(w, Workload::Http { .. });
+        let finite = self
+            .scenario
+            .workloads
+            .iter()
+            .zip(running)
+            .filter(|(w, _)| is_finite(w));
+        let has_failed = self
+            .scenario
+            .workloads
+            .iter()
+            .zip(running)
+            .any(|(w, r)| !is_finite(w) && r.is_done());
+        (self.scenario.workloads.iter().any(is_finite) && { finite }.all(|(_, r)| r.is_done())) || has_failed
+    }
+
+    fn progress(&self, now: Instant, bytes: u64) -> Progress<'_> {
+        let seconds = SAMPLE_MS as f64 / 1e3;
+        let networks_bps = match self.samples.as_slice() {
+            [.., before, last] => last
+                .iter()
+                .zip(before)
+                .map(|(last, before)| last.since(*before).bytes() as f64 * 8.0 / seconds)
+                .collect(),
+            _ => vec![0.0; self.scenario.networks.len()],
+        };
+        Progress {
+            via: self.via,
+            elapsed: now.since(self.period.start),
+            duration: self.scenario.duration,
+            goodput_bps: bytes as f64 * 8.0 / seconds,
+            networks_bps,
+        }
+    }
+
+    fn report(
+        &self,
+        recorders: &[Arc<Recorder>],
+        findings: Vec<Finding>,
+        ended: Instant,
+        (before, after): (Snapshot, Snapshot),
+    ) -> Report {
+        let networks = after.networks.iter().zip(&before.networks);
+        let observed = Observed {
+            start: self.period.start,
+            ran: ended.since(self.period.start),
+            bins: recorders.iter().map(|recorder| recorder.bins()).collect(),
+            gaps: recorders.iter().flat_map(|recorder| recorder.gaps()).collect(),
+            samples: self.samples.clone(),
+            carried: networks.map(|(after, before)| after.since(*before)).collect(),
+            out_of_order: after.client.out_of_order - before.client.out_of_order + after.server.out_of_order
+                - before.server.out_of_order,
+            retransmitted: after.client.retransmitted - before.client.retransmitted
+                + after.server.retransmitted
+                - before.server.retransmitted,
+            cpu_seconds: CpuSeconds {
+                client: after.cpu.0 - before.cpu.0,
+                hub: after.cpu.1 - before.cpu.1,
+            },
+            findings,
+        };
+        Report::new(self.scenario, self.via, observed)
+    }
+}
+
+/// Between the start of the threads and the first packet, so that every server listens.
+const LEAD: Duration = Duration::from_millis(20);
