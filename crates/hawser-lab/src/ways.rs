@@ -64,11 +64,12 @@ pub(crate) fn in_lab(
 /// Readies this process for the lab, while it has one thread. `keep`: where configurations and logs of the daemons stay.
 ///
 /// # Errors
-/// When the process cannot enter namespaces or the directory cannot be made.
+/// When the program whose daemons run is missing, the process cannot enter namespaces, or the directory cannot be made.
 pub(crate) fn lab_options(keep: Option<&Path>) -> anyhow::Result<Options> {
+    let program = daemon::program()?;
     prepare_process()?;
     Ok(Options {
-        program: daemon::program()?,
+        program,
         run_dir: RunDir::new(keep)?,
         tools: Vec::new(),
     })

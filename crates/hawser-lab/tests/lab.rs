@@ -32,7 +32,10 @@ interval = "20ms"
 fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
     let file = std::env::temp_dir().join(format!("hawser-test-{}-{name}.toml", std::process::id()));
     std::fs::write(&file, SCENARIO).expect("a temporary file can be written");
-    let child = Command::new(env!("CARGO_BIN_EXE_hawser-lab"))
+    let program = env!("CARGO_BIN_EXE_hawser-lab");
+    // Whose daemons it runs.
+    let _ = hawser_testing::require_beside(program, "hawser");
+    let child = Command::new(program)
         .arg("lab")
         .arg(&file)
         .args(arguments)
@@ -152,6 +155,24 @@ fn mbps(result: &Value, from: f64, to: f64) -> f64 {
     let within = &bins[(from * 100.0) as usize..(to * 100.0) as usize];
     let bytes: u64 = within.iter().filter_map(Value::as_u64).sum();
     bytes as f64 * 8.0 / 1e6 / (to - from)
+}
+
+#[test]
+fn says_which_program_it_misses() {
+    let alone = tempfile::tempdir().expect("a directory");
+    let program = alone.path().join("hawser-lab");
+    std::fs::copy(env!("CARGO_BIN_EXE_hawser-lab"), &program).expect("copied");
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/device-down.toml");
+    let output = Command::new(&program).args(["lab", scenario]).output();
+    let output = output.expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let expected = format!(
+        "hawser-lab: there is no {}",
+        alone.path().join("hawser").display()
+    );
+    assert!(said.starts_with(&expected), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[test]

@@ -1,12 +1,17 @@
 //! What a test does when the machine lacks a right, a kernel feature or a program that it needs.
 //!
 //! A skipped test counts as passed for the test runner, which hides that nothing was checked. So a
-//! test says what it lacks with [`skip`], and [`REQUIRE_ALL`] or [`LIST`] decide what follows.
+//! test says what it lacks with [`skip`], and [`REQUIRE_ALL`] or [`LIST`] decide what follows. A
+//! test that runs the program of another crate asks for it with [`require_beside`].
 #![forbid(unsafe_code)]
+
+mod program;
 
 use std::fmt::Display;
 use std::io::Write;
 use std::panic::Location;
+
+pub use program::require_beside;
 
 /// Environment variable: set to `1` on a machine where everything must be there. A skip then
 /// fails its test.
