@@ -1,6 +1,6 @@
-# Both targets install what they need on a Debian machine (see scripts/needs).
+# These targets install what they need on a Debian machine (see scripts/needs).
 
-.PHONY: demo test fuzz fuzz-all corpus
+.PHONY: demo test package fuzz fuzz-all corpus
 
 demo:
 	scripts/needs run
@@ -10,6 +10,11 @@ demo:
 test:
 	scripts/needs test
 	scripts/test
+
+# The program for people's machines, with its units and its debug information in a file of its own: out/package
+package:
+	scripts/needs run
+	scripts/package
 
 # Fuzzes one target, or all of them, for so many minutes each, and keeps what was found in fuzz/corpus:
 # make fuzz TARGET=data MINUTES=5, make fuzz-all MINUTES=10

@@ -1,5 +1,6 @@
 //! Logs of a daemon: to standard error, as text or JSON.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal;
 
 use anyhow::Context;
@@ -81,16 +82,19 @@ impl LogArgs {
     }
 }
 
-/// A fault in any thread is one line of the log, like everything else that is said there.
+/// A fault in any thread is one line of the log, like everything else that is said there; with RUST_BACKTRACE=1, its backtrace follows.
 fn log_panics() {
     std::panic::set_hook(Box::new(|fault| {
         let current = std::thread::current();
         let text = fault.payload().downcast_ref::<&str>().copied();
         let text = text.or_else(|| fault.payload().downcast_ref::<String>().map(String::as_str));
+        let trace = Backtrace::capture();
+        let is_wanted = trace.status() == BacktraceStatus::Captured;
         tracing::error!(
             thread = current.name().unwrap_or("unnamed"),
             place = fault.location().map(ToString::to_string),
             what = text.unwrap_or("no text"),
+            backtrace = is_wanted.then(|| tracing::field::display(trace)),
             "a thread panicked: this is a fault of hawser's own"
         );
     }));
