@@ -98,6 +98,12 @@ pub(crate) fn layer(input: &[u8]) {
         let end = usize::from(rtp.payload_end);
         assert!(rtp.header_len <= rtp.payload_end && end <= input.len());
         assert_eq!(rtp.payload(input).len(), end - usize::from(rtp.header_len));
+        for id in 0..=u8::MAX {
+            assert!(
+                rtp.extension(input, id)
+                    .is_none_or(|data| data.len() < input.len())
+            );
+        }
     }
     let frame = layer::h264_frame(input).map(layer::Frame::layer);
     let layers = [frame, layer::svc_layer(input), layer::vp9_layer(input)];

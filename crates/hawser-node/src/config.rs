@@ -6,6 +6,7 @@
 #[macro_use]
 mod values;
 mod direct;
+mod layers;
 mod reach;
 mod reload;
 mod when;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use hawser_proto::quota::Quota;
 use hawser_units::Bytes;
 use hawser_wire::data::Class;
+use hawser_wire::layer;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -28,6 +30,7 @@ use crate::invitation::HubAddress;
 pub use direct::{
     Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
 };
+pub use layers::LayerConfig;
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
@@ -78,6 +81,9 @@ pub struct ClientConfig {
     pub kill_switch: bool,
     /// Scheduler by flow class.
     pub schedulers: Schedulers,
+    /// How packets of layered streams are known that this machine sends; the first that fits decides.
+    #[serde(rename = "layer")]
+    pub layers: Vec<LayerConfig>,
     /// Settings of single networks, by interface name.
     pub networks: BTreeMap<String, NetworkConfig>,
     /// Direct mode, without a hub.
@@ -103,6 +109,7 @@ impl Default for ClientConfig {
             dns: DnsMode::Keep,
             kill_switch: false,
             schedulers: Schedulers::default(),
+            layers: Vec::new(),
             networks: BTreeMap::new(),
             direct: DirectConfig::default(),
             rules: Vec::new(),
@@ -172,6 +179,12 @@ impl ClientConfig {
     #[must_use]
     pub fn is_mixed(&self) -> bool {
         self.rules.iter().any(|rule| rule.is_via(Via::Direct))
+    }
+
+    /// How packets of layered streams are known.
+    #[must_use]
+    pub fn layer_rules(&self) -> Vec<layer::Rule> {
+        self.layers.iter().map(|layer| layer.0).collect()
     }
 
     /// The settings of a network.
@@ -280,6 +293,9 @@ pub struct HubConfig {
     /// Scheduler by flow class, for what the hub sends, unless a client wants another.
     #[serde(default)]
     pub schedulers: Schedulers,
+    /// How packets of layered streams are known that the hub sends; the first that fits decides.
+    #[serde(default, rename = "layer")]
+    pub layers: Vec<LayerConfig>,
     /// Where Prometheus may ask; off when absent.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
@@ -296,6 +312,12 @@ impl HubConfig {
             v4: (self.pool.0, self.pool.1),
             v6: self.pool6.as_ref().map(|net| (net.0, net.1)),
         }
+    }
+
+    /// How packets of layered streams are known.
+    #[must_use]
+    pub fn layer_rules(&self) -> Vec<layer::Rule> {
+        self.layers.iter().map(|layer| layer.0).collect()
     }
 
     /// The addresses for invitations.

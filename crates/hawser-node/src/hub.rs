@@ -518,6 +518,7 @@ fn settings(config: &HubConfig) -> HubSettings {
         dns: config.dns.clone(),
         mtu: config.mtu.0,
         schedulers: config.schedulers.chosen(),
+        layer_rules: config.layer_rules(),
     }
 }
 

@@ -53,6 +53,7 @@ impl Hub {
             dns: vec![],
             mtu: 1432,
             schedulers: vec![],
+            layer_rules: vec![],
         };
         let hub = HubControl::new(SharedStore::new(store), settings, orders);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(
@@ -117,6 +118,7 @@ fn name(command: &Command) -> &'static str {
             Change::OpenPath { .. } => "open path",
             Change::ClosePath { .. } => "close path",
             Change::SetScheduler { .. } => "set scheduler",
+            Change::SetLayerRules { .. } => "set layer rules",
             Change::SetCap { .. } => "set cap",
             Change::AddSocket { .. }
             | Change::RemoveSocket { .. }

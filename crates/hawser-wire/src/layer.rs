@@ -1,8 +1,8 @@
 //! Layer marks: how much a packet of a video stream matters, read from what its sender already says.
 //!
-//! A stream that may be carried in part tells which of its packets depend on which: in RTP streams of their own, in the payload's
-//! own header, in the code point of the IP header, or by port. A [`Rule`] names the packets and where to look; the answer is a
-//! [`Layer`]. Nothing here keeps state, so it serves packets in any order and of any flow.
+//! A stream that may be carried in part tells which of its packets depend on which: in RTP streams of their own, in a header extension
+//! of RTP, in the payload's own header, in the code point of the IP header, or by port. A [`Rule`] names the packets and where to look;
+//! the answer is a [`Layer`]. Nothing here keeps state, so it serves packets in any order and of any flow.
 //!
 //! Not read: encrypted payloads (their RTP header still is, so layers by payload type or SSRC work under SRTP), AV1's dependency
 //! descriptor (its template table would be state).
@@ -84,7 +84,67 @@ impl Rtp {
             .get(usize::from(self.header_len)..usize::from(self.payload_end))
             .unwrap_or_default()
     }
+
+    /// The data of the first header extension element with this id; `None` when the datagram that this was read from has none.
+    ///
+    /// Source: RFC 8285 sections 4.2 (one-byte headers) and 4.3 (two-byte headers).
+    ///
+    /// Cost: O(elements), no copy.
+    #[must_use]
+    pub fn extension<'a>(&self, datagram: &'a [u8], id: u8) -> Option<&'a [u8]> {
+        let first = *datagram.first()?;
+        let at = 12 + usize::from(first & 0x0f) * 4;
+        let header = datagram.get(..usize::from(self.header_len))?;
+        // The profile, the length in words (which `header_len` has in it), the elements.
+        let (profile, rest) = header.get(at..)?.split_first_chunk::<2>()?;
+        let elements = rest.get(2..)?;
+        match u16::from_be_bytes(*profile) {
+            ONE_BYTE_HEADERS => element(elements, id, one_byte_header),
+            profile if profile & TWO_BYTE_HEADERS_MASK == TWO_BYTE_HEADERS => {
+                element(elements, id, two_byte_header)
+            }
+            _ => None,
+        }
+    }
 }
+
+/// The header of an element: its id, the length of its data, and its own length.
+type ElementHeader = (u8, usize, usize);
+
+fn one_byte_header(bytes: &[u8]) -> Option<ElementHeader> {
+    let first = *bytes.first()?;
+    match (first >> 4, first & 0x0f) {
+        (0, 0) => Some((0, 0, 1)),
+        // Padding has no length.
+        (0 | RESERVED_ID, _) => None,
+        (id, len) => Some((id, usize::from(len) + 1, 1)),
+    }
+}
+
+fn two_byte_header(bytes: &[u8]) -> Option<ElementHeader> {
+    match *bytes.first()? {
+        0 => Some((0, 0, 1)),
+        id => Some((id, usize::from(*bytes.get(1)?), 2)),
+    }
+}
+
+fn element(mut bytes: &[u8], id: u8, header: fn(&[u8]) -> Option<ElementHeader>) -> Option<&[u8]> {
+    loop {
+        let (found, len, header_len) = header(bytes)?;
+        let data = bytes.get(header_len..header_len + len)?;
+        if found == id && id != 0 {
+            return Some(data);
+        }
+        bytes = &bytes[header_len + len..];
+    }
+}
+
+const ONE_BYTE_HEADERS: u16 = 0xbede;
+/// The lower four bits are the application's.
+const TWO_BYTE_HEADERS: u16 = 0x1000;
+const TWO_BYTE_HEADERS_MASK: u16 = 0xfff0;
+/// Ends the elements with one-byte headers, whatever follows.
+const RESERVED_ID: u8 = 15;
 
 /// The kind of a coded picture: who else needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -185,6 +245,30 @@ pub struct Pattern {
     pub payload_type: Option<u8>,
     /// RTP stream; likewise.
     pub ssrc: Option<u32>,
+    /// RTP header extension; likewise.
+    pub extension: Option<Extension>,
+}
+
+/// A header extension element that a packet must have.
+///
+/// With frame marking (RFC 9626) the temporal layer is the first byte's lowest three bits: `mask` 7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extension {
+    /// Its id, as the session description maps it: 1 to 14 with one-byte headers, 1 to 255 with two-byte headers.
+    pub id: u8,
+    /// What the first byte of its data must be, of the bits in `mask`; `None` for any data, also none.
+    pub value: Option<u8>,
+    /// The bits of the first byte that count.
+    pub mask: u8,
+}
+
+impl Extension {
+    fn matches(&self, rtp: &Rtp, datagram: &[u8]) -> bool {
+        rtp.extension(datagram, self.id).is_some_and(|data| {
+            self.value
+                .is_none_or(|value| data.first().is_some_and(|first| first & self.mask == value))
+        })
+    }
 }
 
 /// Where the layer is to be read.
@@ -210,7 +294,7 @@ pub struct Rule {
 }
 
 impl Pattern {
-    fn matches(&self, summary: &Summary, rtp: Option<&Rtp>) -> bool {
+    fn matches(&self, summary: &Summary, rtp: Option<&Rtp>, datagram: &[u8]) -> bool {
         let key = &summary.key;
         self.port
             .is_none_or(|port| key.source_port == port || key.destination_port == port)
@@ -221,6 +305,9 @@ impl Pattern {
             && self
                 .ssrc
                 .is_none_or(|ssrc| rtp.is_some_and(|rtp| rtp.ssrc == ssrc))
+            && self
+                .extension
+                .is_none_or(|extension| rtp.is_some_and(|rtp| extension.matches(rtp, datagram)))
     }
 }
 
@@ -243,7 +330,7 @@ pub fn layer_of(packet: &[u8], summary: &Summary, rules: &[Rule]) -> Option<Laye
     let rtp = Rtp::parse(datagram);
     let rule = rules
         .iter()
-        .find(|rule| rule.pattern.matches(summary, rtp.as_ref()))?;
+        .find(|rule| rule.pattern.matches(summary, rtp.as_ref(), datagram))?;
     let payload = rtp.map(|rtp| rtp.payload(datagram));
     match rule.reading {
         Reading::Fixed(layer) => Some(layer),
@@ -295,6 +382,80 @@ mod tests {
                 assert!(usize::from(header.payload_end) <= len);
             }
         }
+    }
+
+    /// A datagram with these extension words after the fixed header.
+    fn extended(profile: u16, elements: &[u8]) -> Vec<u8> {
+        let mut datagram = rtp(96, 5, &[]);
+        datagram[0] |= 0x10;
+        datagram.extend(profile.to_be_bytes());
+        datagram.extend((elements.len() as u16 / 4).to_be_bytes());
+        datagram.extend(elements);
+        datagram.extend([0x65, 0xaa]);
+        datagram
+    }
+
+    fn found(datagram: &[u8], id: u8) -> Option<Vec<u8>> {
+        let header = Rtp::parse(datagram).expect("RTP");
+        header.extension(datagram, id).map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn elements_with_one_byte_headers() {
+        // Id 1 with one byte, padding, id 3 with two bytes, id 15 which ends them.
+        let datagram = extended(0xbede, &[0x10, 0xaa, 0, 0x31, 7, 8, 0xf0, 0x20]);
+        assert_eq!(found(&datagram, 1), Some(vec![0xaa]));
+        assert_eq!(found(&datagram, 3), Some(vec![7, 8]));
+        assert_eq!(found(&datagram, 2), None, "behind the end");
+        assert_eq!(found(&datagram, 0), None, "padding is no element");
+        assert_eq!(found(&extended(0xbede, &[0x3f, 1, 2, 3]), 3), None, "cut short");
+        assert_eq!(
+            found(&extended(0xbede, &[0x01, 0x30, 9, 0]), 3),
+            None,
+            "padding with a length"
+        );
+    }
+
+    #[test]
+    fn elements_with_two_byte_headers() {
+        let datagram = extended(0x1003, &[200, 0, 0, 3, 2, 7, 8, 0]);
+        assert_eq!(found(&datagram, 200), Some(vec![]));
+        assert_eq!(found(&datagram, 3), Some(vec![7, 8]));
+        assert_eq!(found(&datagram, 8), None);
+        assert_eq!(
+            found(&extended(0xc0de, &[0x30, 7, 0, 0]), 3),
+            None,
+            "another profile"
+        );
+        assert_eq!(
+            found(&rtp(96, 5, &[0xbe, 0xde, 0, 1, 0x30, 7, 0, 0]), 3),
+            None,
+            "no extension"
+        );
+    }
+
+    #[test]
+    fn a_rule_by_header_extension() {
+        let rule = |value, layer| Rule {
+            pattern: Pattern {
+                extension: Some(Extension {
+                    id: 3,
+                    value,
+                    mask: 7,
+                }),
+                ..Pattern::default()
+            },
+            reading: Reading::Fixed(Layer(layer)),
+        };
+        let rules = [rule(Some(2), 2), rule(None, 0)];
+        let marked = |first| udp(0, 5004, &extended(0xbede, &[0x30, first, 0, 0]));
+        assert_eq!(
+            layer(&marked(0xca), &rules),
+            Some(Layer(2)),
+            "bits beyond the mask do not count"
+        );
+        assert_eq!(layer(&marked(0xc9), &rules), Some(Layer(0)));
+        assert_eq!(layer(&udp(0, 5004, &rtp(96, 5, &[0x41])), &rules), None);
     }
 
     #[test]
@@ -382,6 +543,9 @@ mod tests {
         fn any_bytes_are_read_or_not_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Some(rtp) = Rtp::parse(&bytes) {
                 prop_assert!(rtp.header_len <= rtp.payload_end && usize::from(rtp.payload_end) <= bytes.len());
+                for id in 0..=u8::MAX {
+                    prop_assert!(rtp.extension(&bytes, id).is_none_or(|data| data.len() < bytes.len()));
+                }
             }
             for layer in [svc_layer(&bytes), vp9_layer(&bytes), h264_frame(&bytes).map(Frame::layer)].into_iter().flatten() {
                 prop_assert!(layer <= Layer::LAST);

@@ -641,6 +641,9 @@ impl Client {
                         .into(),
                     );
                 }
+                let rules = self.config.layer_rules();
+                let session = SessionId(session);
+                (self.orders)(dataplane::Change::SetLayerRules { session, rules }.into());
             }
             ClientAction::End { session } => {
                 (self.orders)(

@@ -115,8 +115,10 @@ impl Client {
         let Some(session) = self.machine.session() else {
             return;
         };
+        let session = SessionId(session);
+        let rules = self.config.layer_rules();
+        (self.orders)(Change::SetLayerRules { session, rules }.into());
         for (class, scheduler) in self.config.schedulers.chosen() {
-            let session = SessionId(session);
             (self.orders)(
                 Change::SetScheduler {
                     session,

@@ -524,7 +524,7 @@ from_text!(
     "a name such as \"example.org\", or \"*.example.org\" for all below it (xn--... for letters beyond ASCII)"
 );
 
-struct Dscp(u8);
+pub(super) struct Dscp(pub(super) u8);
 
 impl FromStr for Dscp {
     type Err = ();

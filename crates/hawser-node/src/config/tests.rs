@@ -112,6 +112,57 @@ fn rules_of_direct_mode_are_read() {
 }
 
 #[test]
+fn layers_are_read_on_both_sides() {
+    let text = r#"
+        [[layer]]
+        port = 5004
+        dscp = "af41"
+        layer = 0
+        [[layer]]
+        extension = { id = 3, value = 2, mask = 7 }
+        payload_type = 96
+        layer = 2
+        [[layer]]
+        ssrc = 0xdeadbeef
+        layer = "vp9"
+        "#;
+    let rules = client(text).unwrap().layer_rules();
+    let any = layer::Pattern::default();
+    let expected = [
+        layer::Rule {
+            pattern: layer::Pattern {
+                port: Some(5004),
+                dscp: Some(34),
+                ..any
+            },
+            reading: layer::Reading::Fixed(layer::Layer(0)),
+        },
+        layer::Rule {
+            pattern: layer::Pattern {
+                payload_type: Some(96),
+                extension: Some(layer::Extension {
+                    id: 3,
+                    value: Some(2),
+                    mask: 7,
+                }),
+                ..any
+            },
+            reading: layer::Reading::Fixed(layer::Layer(2)),
+        },
+        layer::Rule {
+            pattern: layer::Pattern {
+                ssrc: Some(0xdead_beef),
+                ..any
+            },
+            reading: layer::Reading::Vp9,
+        },
+    ];
+    assert_eq!(rules, expected);
+    assert_eq!(hub(&format!("{HUB}{text}")).unwrap().layer_rules(), expected);
+    assert!(client("").unwrap().layer_rules().is_empty() && hub(HUB).unwrap().layer_rules().is_empty());
+}
+
+#[test]
 fn rules_choose_between_the_hub_and_the_networks() {
     let config =
         client("[[rule]]\nport = 22\nvia = \"direct\"\n[[rule]]\nport = 25\nspread = \"even\"\n").unwrap();
@@ -182,6 +233,43 @@ fn errors_name_file_line_and_remedy() {
         (
             "[networks.lte]\nmptcp = \"maybe\"\n",
             "client.toml:2: \"maybe\" is wrong: expected \"yes\", \"backup\" or \"no\"",
+        ),
+        (
+            "[[layer]]\nlayer = 1\n",
+            "client.toml:1: the layer is for no packets: add port, dscp, payload_type, ssrc or extension",
+        ),
+        ("[[layer]]\nport = 5004\n", "client.toml:1: missing field `layer`"),
+        (
+            "[[layer]]\nport = 5004\nlayer = 8\n",
+            "client.toml:3: 8 is no layer: expected 0 (the base) to 7, or \"h264\"",
+        ),
+        (
+            "[[layer]]\nport = 5004\nlayer = \"av1\"\n",
+            "client.toml:3: \"av1\" is no layer: expected 0 (the base) to 7, or \"h264\"",
+        ),
+        (
+            "[[layer]]\nport = 0\nlayer = 1\n",
+            "client.toml:2: invalid value: integer `0`, expected a nonzero u16",
+        ),
+        (
+            "[[layer]]\ndscp = \"af51\"\nlayer = 1\n",
+            "client.toml:2: \"af51\" is wrong: expected a code point",
+        ),
+        (
+            "[[layer]]\npayload_type = 200\nlayer = 1\n",
+            "client.toml:2: 200 is no RTP payload type: expected 0 to 127",
+        ),
+        (
+            "[[layer]]\nextension = { id = 0 }\nlayer = 1\n",
+            "client.toml:2: invalid value: integer `0`, expected a nonzero u8",
+        ),
+        (
+            "\n[[layer]]\nextension = { id = 3, value = 9, mask = 7 }\nlayer = 1\n",
+            "client.toml:2: extension: value 9 has bits that mask 7 takes away",
+        ),
+        (
+            "[[layer]]\nextension = { id = 3, mask = 7 }\nlayer = 1\n",
+            "client.toml:1: extension: mask needs a value",
         ),
         (
             "rekey_after = 3600",

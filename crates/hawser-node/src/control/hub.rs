@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
+use hawser_wire::layer;
 use hawser_wire::peer::PeerHello;
 use quinn::{Connection, Endpoint, Incoming};
 
@@ -33,6 +34,8 @@ pub struct HubSettings {
     pub mtu: u16,
     /// Scheduler by class, where the configuration names one.
     pub schedulers: Vec<(Class, String)>,
+    /// How packets of layered streams are known.
+    pub layer_rules: Vec<layer::Rule>,
 }
 
 /// The hub's sessions and the store behind them, shared by all connections.

@@ -276,6 +276,9 @@ impl Sender {
                     tracing::warn!(%error, "scheduler unchanged");
                 }
             }),
+            Change::SetLayerRules { session, rules } => self.sessions.with(*session, |state| {
+                state.tunnel.egress_mut().set_layer_rules(rules.clone());
+            }),
             Change::SetCap { session, path, cap } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_cap(*path, *cap);
             }),

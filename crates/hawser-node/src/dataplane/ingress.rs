@@ -477,7 +477,10 @@ impl Receiving {
                 }
             }
             // These concern sending only.
-            Change::RebindPath { .. } | Change::SetCap { .. } | Change::SetScheduler { .. } => {}
+            Change::RebindPath { .. }
+            | Change::SetCap { .. }
+            | Change::SetScheduler { .. }
+            | Change::SetLayerRules { .. } => {}
         }
     }
 

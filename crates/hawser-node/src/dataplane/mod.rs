@@ -34,6 +34,7 @@ use checkpoint::SessionCheckpoint;
 use hawser_units::{PathId, Rate};
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
+use hawser_wire::layer;
 
 use handoff::StopsOther;
 use zeroize::Zeroize;
@@ -172,6 +173,13 @@ pub enum Change {
         class: Class,
         /// The scheduler's name.
         scheduler: String,
+    },
+    /// Says how a session knows the packets of layered streams that it sends.
+    SetLayerRules {
+        /// Of which session.
+        session: SessionId,
+        /// The first that fits decides.
+        rules: Vec<layer::Rule>,
     },
     /// Goes on with a session of the process before. It must have passed [`SessionCheckpoint::check`], and comes before
     /// the socket that its paths use.

@@ -7,6 +7,7 @@
 mod dhcp;
 mod isolation;
 mod kill_switch;
+mod layers;
 mod mixed;
 mod outside;
 mod revocation;

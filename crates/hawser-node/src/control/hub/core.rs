@@ -274,6 +274,7 @@ impl Core {
                 .into(),
             );
         }
+        self.tell_layer_rules(id);
         let entry = Session {
             name: client.name.clone(),
             key,
@@ -285,6 +286,12 @@ impl Core {
             quiet_since: Instant::now(),
         };
         self.sessions.insert(session, entry);
+    }
+
+    /// Tells the data plane how a session knows packets of layered streams.
+    pub(super) fn tell_layer_rules(&self, session: SessionId) {
+        let rules = self.settings.layer_rules.clone();
+        (self.orders)(Change::SetLayerRules { session, rules }.into());
     }
 
     /// Takes a client's enrolment back and ends its session.
@@ -483,6 +490,9 @@ impl Core {
             }
         }
         self.settings = settings;
+        for session in self.sessions.keys() {
+            self.tell_layer_rules(SessionId(*session));
+        }
     }
 
     pub(super) fn count(&mut self, what: &'static str) {

@@ -61,15 +61,17 @@ impl Core {
             return false;
         }
         self.indices.extend(entry.indices.values());
+        let session = SessionId(plane.session);
         self.sessions.insert(plane.session, entry);
         (self.orders)(
             Change::RestoreSession {
-                session: SessionId(plane.session),
+                session,
                 inner: client.inner(),
                 checkpoint: Box::new(plane),
             }
             .into(),
         );
+        self.tell_layer_rules(session);
         true
     }
 }

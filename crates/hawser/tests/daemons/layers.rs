@@ -1,0 +1,162 @@
+//! Layered streams through real daemons: which network a packet of a layer takes, counted at the far end of the client's cables.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use crate::world::{World, active, good};
+
+/// Where the stream goes, and how it is marked.
+const PORT: u16 = 5004;
+/// AF41. Units: the whole byte of the IP header.
+const MARKED: u32 = 34 << 2;
+/// Payloads by which the layers are told apart on the cables, whatever encrypts them. Units: bytes.
+const BASE: usize = 700;
+const UPPER: usize = 500;
+/// What stands between an inner payload and the length in the outer UDP header: inner IP and UDP, framing, outer UDP.
+const AROUND: usize = 28 + 40 + 8;
+/// Of what travels over `fiber`, so many in a hundred are lost.
+const LOST: usize = 20;
+
+/// A network that loses a fifth, listed first, beside one that loses nothing; and how many packets of each layer came over which.
+struct Cables<'a>(&'a World);
+
+impl<'a> Cables<'a> {
+    fn new(world: &'a World) -> Self {
+        let counter = |cable: &str, payload: usize| {
+            let len = payload + AROUND;
+            format!("iifname {cable} udp dport 4430 udp length {len} counter name {cable}-{payload}\n")
+        };
+        let all = [("fiber", BASE), ("fiber", UPPER), ("lte", BASE), ("lte", UPPER)];
+        let counters: String = all
+            .map(|(cable, payload)| format!("counter {cable}-{payload} {{}}\n"))
+            .concat();
+        let rules: String = all.map(|(cable, payload)| counter(cable, payload)).concat();
+        let every = 100 / LOST;
+        let mut nft = world.inside("h", "nft");
+        nft.arg(format!(
+            "table inet cables {{\n{counters}chain in {{\ntype filter hook prerouting priority -400;\n{rules}\
+             iifname fiber udp dport 4430 numgen inc mod {every} 0 drop\n}}\n}}"
+        ));
+        good(nft);
+        // Packets that leave in one batch are counted one by one.
+        for cable in ["fiber", "lte"] {
+            let mut ethtool = world.inside("c", "ethtool");
+            ethtool.args(["-K", cable, "tx-udp-segmentation", "off"]);
+            good(ethtool);
+        }
+        Self(world)
+    }
+
+    /// Packets since the last call, by payload: over `fiber`, over `lte`.
+    fn carried(&self, payload: usize) -> (u64, u64) {
+        let packets = |cable: &str| {
+            let mut nft = self.0.inside("h", "nft");
+            nft.args([
+                "-j",
+                "reset",
+                "counter",
+                "inet",
+                "cables",
+                &format!("{cable}-{payload}"),
+            ]);
+            let listed: serde_json::Value = serde_json::from_slice(&good(nft).stdout).unwrap();
+            let all = listed["nftables"].as_array().unwrap().clone();
+            let counter = all.iter().find_map(|found| found["counter"]["packets"].as_u64());
+            counter.unwrap()
+        };
+        (packets("fiber"), packets("lte"))
+    }
+}
+
+/// A stream of two layers: the base is known by port and code point, the upper layer by the element with id 3 of its RTP header extension.
+struct Stream(UdpSocket);
+
+impl Stream {
+    fn new(world: &World) -> Self {
+        let socket = world.open("c").run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+        socket2::SockRef::from(&socket).set_tos_v4(MARKED).unwrap();
+        socket.connect(("203.0.113.2", PORT)).unwrap();
+        Self(socket)
+    }
+
+    /// 200 packets of each layer within two seconds, far below what the cables carry.
+    fn send(&self) {
+        for number in 0..200_u16 {
+            for (payload, layer) in [(BASE, 0), (UPPER, 1)] {
+                let mut datagram = vec![0x90, 96];
+                datagram.extend(number.to_be_bytes());
+                datagram.extend([0, 0, 0, 9, 0, 0, 0, 5, 0xbe, 0xde, 0, 1, 0x30, layer, 0, 0]);
+                datagram.resize(payload, 0);
+                self.0.send(&datagram).unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn packets_of_a_layer_go_the_way_that_the_configuration_says() {
+    let Some(world) = World::new("l") else { return };
+    // Somebody listens, so that nothing is refused.
+    let _listening = world
+        .add_server()
+        .run(|| UdpSocket::bind(("203.0.113.2", PORT)))
+        .unwrap();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    let cables = Cables::new(&world);
+
+    // Nothing is said of layers: a marked stream is realtime, and copied while a network loses.
+    Stream::new(&world).send();
+    let plain = cables.carried(BASE);
+    assert!(plain.0 > 50 && plain.1 > 50, "both networks are used: {plain:?}");
+    cables.carried(UPPER);
+
+    let configure = |scheduler: &str| {
+        let text = format!(
+            "[schedulers]\nlayered = \"{scheduler}\"\n\
+             [[layer]]\nport = {PORT}\nextension = {{ id = 3, value = 1 }}\nlayer = 1\n\
+             [[layer]]\nport = {PORT}\ndscp = \"af41\"\nlayer = 0\n"
+        );
+        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+        client.tell("-HUP");
+        world.wait("configured", |world| {
+            world.status("c")["sessions"][0]["schedulers"]["layered"] == scheduler
+        });
+    };
+
+    configure("layer-priority");
+    let stream = Stream::new(&world);
+    stream.send();
+    let base = cables.carried(BASE);
+    assert!(
+        base.1 >= 195 && base.0 <= 5,
+        "the base goes over the network that loses nothing: {base:?}"
+    );
+    let status = world.status("c");
+    let flows = status["sessions"][0]["flows"].as_array().unwrap().clone();
+    let ours = flows.iter().find(|flow| flow["class"] == "layered");
+    let ours = ours.expect("the stream is known as layered");
+    assert_eq!(
+        (&ours["scheduler"], &ours["why"]),
+        (&"layer-priority".into(), &"carries layer marks".into())
+    );
+
+    // Another scheduler for the same layers, at once: a path for each.
+    cables.carried(UPPER);
+    configure("independent-path");
+    stream.send();
+    let (base, upper) = (cables.carried(BASE), cables.carried(UPPER));
+    assert!(base.1 >= 195 && base.0 <= 5, "the base: {base:?}");
+    assert!(upper.0 >= 195 && upper.1 <= 5, "the other description: {upper:?}");
+
+    // Without rules nothing is layered any more.
+    std::fs::write(world.place("c").join("client.toml"), "").unwrap();
+    good(world.hawser("c", &["reload"]));
+    Stream::new(&world).send();
+    let plain = cables.carried(BASE);
+    assert!(plain.0 > 50, "as in the beginning: {plain:?}");
+}
