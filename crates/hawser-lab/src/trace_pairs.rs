@@ -122,6 +122,7 @@ impl Pair {
             duration: self.duration(most),
             warmup: WARMUP,
             via: via.clone(),
+            schedulers: Vec::new(),
             networks: self.networks.iter().map(Recorded::network).collect(),
             workloads: vec![Workload::Tcp {
                 direction: self.direction,

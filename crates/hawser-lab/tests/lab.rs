@@ -214,3 +214,107 @@ fn between_two_peers_one_connection_outlives_its_networks() {
         assert!(got > 15.0, "{from}: {got}");
     }
 }
+
+/// Every scheduler carries a download over a real hub: those that share it out deliver half as much again as either network carried, and `redundant`
+/// little more than one, because it copies.
+///
+/// Delivered bytes are held against what crossed the busier network in the same run, so that a slow machine changes neither.
+#[test]
+fn every_scheduler_carries_a_download_as_it_says() {
+    for scheduler in SCHEDULERS {
+        let set = format!("schedulers={{ bulk = \"{scheduler}\", interactive = \"{scheduler}\" }}");
+        let arguments = ["--json", "--set", "via=hub", "--set", &set];
+        let Some((output, _)) = lab(scheduler, &arguments) else {
+            return;
+        };
+        let result = report(&output);
+        let delivered = mbps(&result, 0.0, 2.0);
+        let down = ["left", "right"].map(|network| {
+            let bytes = result["networks"][network]["down"]["bytes"].as_u64();
+            bytes.expect("a number") as f64 * 8.0 / 2e6
+        });
+        let busier = down[0].max(down[1]);
+        let gain = delivered / busier;
+        assert!(delivered > 0.0, "{scheduler}: nothing arrived");
+        if scheduler == "redundant" {
+            assert!(
+                gain < 1.35 && down[0].min(down[1]) > 0.7 * busier,
+                "{scheduler}: {gain}, {down:?}"
+            );
+        } else {
+            assert!(gain > 1.5, "{scheduler}: {gain}, {down:?}");
+        }
+    }
+}
+
+const SCHEDULERS: [&str; 11] = hawser_wire::control::SCHEDULERS;
+
+#[test]
+fn a_download_through_a_hub_has_the_sum_of_its_networks_and_then_the_one_that_is_left() {
+    let arguments = [
+        "--json",
+        "--set",
+        "via=hub",
+        "--set",
+        "duration=5s",
+        "--set",
+        "event=[{ at = \"3s\", network = \"right\", set = \"down\" }]",
+    ];
+    let Some((output, _)) = lab("sum", &arguments) else {
+        return;
+    };
+    let result = report(&output);
+    let (both, left) = (mbps(&result, 1.0, 2.9), mbps(&result, 3.7, 4.9));
+    assert!(left > 0.0, "the download ended with its network");
+    assert!(
+        (1.6..2.5).contains(&(both / left)),
+        "both: {both}, the one that is left: {left}"
+    );
+}
+
+/// What the hub has over the better network alone, where TCP takes losses and shuffled packets for a full path.
+fn over_best_single(name: &str, link: &str) -> Option<f64> {
+    let of = |network: u8, way: &str| format!("network.{network}.{way}={link}");
+    let links = [of(0, "down"), of(1, "down"), of(0, "up"), of(1, "up")];
+    let mut arguments = vec![
+        "--json",
+        "--set",
+        "via=hub",
+        "--set",
+        "duration=5s",
+        "--vs",
+        "single:left",
+    ];
+    arguments.extend(links.iter().flat_map(|link| ["--set", link.as_str()]));
+    let (output, _) = lab(name, &arguments)?;
+    Some(report(&output)["over_best_single"].as_f64().expect("a number"))
+}
+
+#[test]
+fn losses_of_networks_do_not_reach_a_download_through_a_hub() {
+    let link = "{ rate = \"20mbit\", delay = \"20ms\", loss = 0.02 }";
+    if let Some(gain) = over_best_single("loss", link) {
+        assert!(gain > 3.0, "{gain}");
+    }
+}
+
+#[test]
+fn shuffled_packets_do_not_reach_a_download_through_a_hub() {
+    let link = "{ rate = \"20mbit\", delay = \"20ms\", jitter = { sd = \"15ms\", reorder = true } }";
+    if let Some(gain) = over_best_single("jitter", link) {
+        assert!(gain > 3.0, "{gain}");
+    }
+}
+
+#[test]
+fn refuses_a_scheduler_that_is_none_before_it_touches_anything() {
+    let Some((output, _)) = lab("scheduler", &["--set", "schedulers={ bulk = \"fastest\" }"]) else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("unknown scheduler \"fastest\"; write one of random,"),
+        "{said}"
+    );
+}

@@ -68,6 +68,21 @@ fn without_a_hub_networks_have_to_stay() {
 }
 
 #[test]
+fn a_scenario_names_the_schedulers_of_its_tunnel() {
+    let text = format!("{TWO}{TCP}");
+    let total = |scheduler: &str| {
+        let named = format!("schedulers={{ bulk = \"{scheduler}\", interactive = \"{scheduler}\" }}");
+        report(&text, &[&named]).goodput_bps.total
+    };
+    assert_eq!(
+        total("earliest-delivery"),
+        report(&text, &[]).goodput_bps.total,
+        "the default"
+    );
+    assert_ne!(total("random"), total("earliest-delivery"));
+}
+
+#[test]
 fn each_way_reaches_what_it_can() {
     let text = format!("{TWO}{TCP}");
     for (via, sum, least) in [

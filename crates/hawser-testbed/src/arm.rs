@@ -79,7 +79,8 @@ pub fn run(
     let daemons = match via {
         Via::Hub => {
             let directory = options.run_dir.subdirectory("hub")?;
-            Some(Daemons::start(&world, &options.program, &directory)?)
+            let schedulers = &scenario.schedulers;
+            Some(Daemons::start(&world, &options.program, &directory, schedulers)?)
         }
         Via::Direct | Via::DirectMptcp => {
             let directory = options.run_dir.subdirectory("direct")?;

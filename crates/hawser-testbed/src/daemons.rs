@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::{clock, shutdown};
 use hawser_units::Duration;
+use hawser_wire::data::Class;
 
 use crate::sample;
 use crate::tool::Tool;
@@ -48,14 +49,25 @@ struct StatusQuery {
 }
 
 impl Daemons {
-    /// Enrols a client at a new hub and starts both; returns when the client is up. Their files are in `directory`.
+    /// Enrols a client at a new hub and starts both; returns when the client is up. Their files are in `directory`. The schedulers are
+    /// those of both directions: a client tells its hub.
     ///
     /// Must be called on a thread that lives as long as the daemons: they die with it.
     ///
     /// # Errors
     /// When a command fails, or the client is not up in time; the end of the log is quoted.
-    pub(crate) fn start(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        world: &World,
+        program: &Path,
+        directory: &Path,
+        schedulers: &[(Class, String)],
+    ) -> anyhow::Result<Self> {
         let (hub_place, client_place) = (Place::new(directory, "hub")?, Place::new(directory, "client")?);
+        let chosen = schedulers
+            .iter()
+            .map(|(class, scheduler)| format!("{} = \"{scheduler}\"\n", class.name()));
+        let config = format!("[schedulers]\n{}", chosen.collect::<String>());
+        std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {
             let mut command = world.hub.command(program);
             command.arg("hub").args(arguments);

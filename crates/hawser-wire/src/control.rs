@@ -30,6 +30,21 @@ pub const MAX_TEXT: usize = 200;
 /// Most resolver addresses in a [`Welcome`].
 pub const MAX_DNS: usize = 8;
 
+/// The names of all schedulers, as in configuration and in [`Message::SetScheduler`]; `hawser_proto::scheduler` has them.
+pub const SCHEDULERS: [&str; 11] = [
+    "random",
+    "round-robin",
+    "surplus-round-robin",
+    "weighted-fair",
+    "min-rtt",
+    "earliest-delivery",
+    "backpressure",
+    "redundant",
+    "selective-redundant",
+    "layer-priority",
+    "independent-path",
+];
+
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -62,7 +77,7 @@ pub enum Message {
     SetScheduler {
         /// Of which flows.
         class: Class,
-        /// Its name; see `hawser_proto::scheduler`.
+        /// One of [`SCHEDULERS`], where the client is no newer than the hub.
         scheduler: String,
     },
     /// Client: the hub shall send at most this on the path; 0 lifts the cap.

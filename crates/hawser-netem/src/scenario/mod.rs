@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use hawser_units::{Bytes, Duration, Rate};
+use hawser_wire::data::Class;
 
 use crate::{Capacity, Change, LinkConfig};
 
@@ -31,6 +32,8 @@ pub struct Scenario {
     pub warmup: Duration,
     /// What carries the traffic.
     pub via: Via,
+    /// Schedulers of Hawser's tunnel, by flow class; a class that is absent has its default.
+    pub schedulers: Vec<(Class, String)>,
     /// The networks of the client, in the order of preference that its routing table shows.
     pub networks: Vec<Network>,
     /// What runs at the same time.

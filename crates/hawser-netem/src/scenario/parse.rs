@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hawser_units::{Bytes, Duration, Rate};
+use hawser_wire::control::SCHEDULERS;
+use hawser_wire::data::Class;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -26,6 +28,8 @@ struct RawScenario {
     duration: Spanned<WithUnit<Duration>>,
     warmup: Option<Spanned<WithUnit<Duration>>>,
     via: Spanned<String>,
+    #[serde(default)]
+    schedulers: BTreeMap<Spanned<String>, Spanned<String>>,
     #[serde(rename = "network", default)]
     networks: Vec<RawNetwork>,
     #[serde(rename = "workload", default)]
@@ -167,6 +171,7 @@ impl Reader<'_> {
             duration,
             warmup,
             via: self.via(&raw.via, &networks)?,
+            schedulers: self.schedulers(raw.schedulers)?,
             workloads,
             beside,
             events: self.events(raw.events, &networks)?,
@@ -290,6 +295,35 @@ impl Reader<'_> {
         })?;
         Trace::parse(&text)
             .map_err(|error| self.invalid(Some(span), format!("trace {}: {error}", path.display())))
+    }
+
+    fn schedulers(
+        &self,
+        raw: BTreeMap<Spanned<String>, Spanned<String>>,
+    ) -> Result<Vec<(Class, String)>, ScenarioError> {
+        let of_class = |(class, scheduler): (Spanned<String>, Spanned<String>)| {
+            let known = Class::ALL
+                .into_iter()
+                .find(|known| known.name() == class.get_ref());
+            let known = known.ok_or_else(|| {
+                let problem = format!(
+                    "unknown class {:?}; write {}",
+                    class.get_ref(),
+                    Class::ALL.map(Class::name).join(", ")
+                );
+                self.invalid(Some(class.span()), problem)
+            })?;
+            if !SCHEDULERS.contains(&scheduler.get_ref().as_str()) {
+                let problem = format!(
+                    "unknown scheduler {:?}; write one of {}",
+                    scheduler.get_ref(),
+                    SCHEDULERS.join(", ")
+                );
+                return Err(self.invalid(Some(scheduler.span()), problem));
+            }
+            Ok((known, scheduler.into_inner()))
+        };
+        raw.into_iter().map(of_class).collect()
     }
 
     fn workloads(

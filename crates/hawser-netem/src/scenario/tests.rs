@@ -103,6 +103,38 @@ fn replaces_fields_from_the_command_line() {
 }
 
 #[test]
+fn reads_schedulers_by_class() {
+    let with = |line: &str| {
+        parse_with(
+            &FULL.replace("via = \"hub\"", &format!("via = \"hub\"\n{line}")),
+            &[],
+        )
+    };
+    let named = |class, name: &str| (class, name.to_owned());
+    assert_eq!(with("").expect("a scenario").schedulers, []);
+    let two = with("schedulers = { bulk = \"min-rtt\", layered = \"layer-priority\" }").expect("a scenario");
+    assert_eq!(
+        two.schedulers,
+        [
+            named(Class::Bulk, "min-rtt"),
+            named(Class::Layered, "layer-priority")
+        ]
+    );
+    let set = parse_with(FULL, &["schedulers={ realtime = \"redundant\" }"]).expect("a scenario");
+    assert_eq!(set.schedulers, [named(Class::Realtime, "redundant")]);
+    let refused = |line| with(line).expect_err("must be refused").to_string();
+    let said = refused("schedulers = { bulk = \"fastest\" }");
+    assert!(
+        said.starts_with("dir/a.toml:6: unknown scheduler \"fastest\"; write one of random, round-robin,"),
+        "{said}"
+    );
+    assert_eq!(
+        refused("schedulers = { video = \"random\" }"),
+        "dir/a.toml:6: unknown class \"video\"; write bulk, interactive, realtime, layered"
+    );
+}
+
+#[test]
 fn names_file_line_and_remedy() {
     let replaced = |from: &str, to: &str| {
         assert!(FULL.contains(from), "{from}");

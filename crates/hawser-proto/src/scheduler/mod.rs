@@ -39,20 +39,7 @@ pub use selective_redundant::SelectiveRedundant;
 pub use surplus_round_robin::SurplusRoundRobin;
 pub use weighted_fair::WeightedFair;
 
-/// The names of all schedulers, as in configuration.
-pub const NAMES: [&str; 11] = [
-    "random",
-    "round-robin",
-    "surplus-round-robin",
-    "weighted-fair",
-    "min-rtt",
-    "earliest-delivery",
-    "backpressure",
-    "redundant",
-    "selective-redundant",
-    "layer-priority",
-    "independent-path",
-];
+pub use hawser_wire::control::SCHEDULERS as NAMES;
 
 /// The scheduler of a class for which nothing else is configured.
 #[must_use]

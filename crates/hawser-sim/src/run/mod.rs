@@ -186,7 +186,7 @@ impl World {
         let is_tunnelled = *via == Via::Hub;
         let is_shared = !scenario.beside.is_empty();
         let ends = if is_tunnelled {
-            let tunnel = network.add(Tunnel::new(scenario.seed, coding(scenario)?, is_shared));
+            let tunnel = network.add(new_tunnel(scenario, scenario.seed, is_shared)?);
             (tunnel, tunnel)
         } else {
             (client, server)
@@ -257,7 +257,7 @@ impl World {
         }
         if has_other {
             let seed = scenario.seed.wrapping_add(OTHER_SEED);
-            let tunnel = Tunnel::new(seed, coding(scenario)?, is_shared);
+            let tunnel = new_tunnel(scenario, seed, is_shared)?;
             let tunnel = world.network.add(tunnel);
             world.add_tunnel(tunnel);
             world.other = world.ways.pop();
@@ -389,6 +389,11 @@ fn network_named(scenario: &Scenario, name: &str) -> Result<usize, RunError> {
     let mut networks = scenario.networks.iter();
     let index = networks.position(|network| network.name == name);
     index.ok_or_else(|| RunError::Network(name.to_owned()))
+}
+
+fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel, RunError> {
+    let tunnel = Tunnel::new(seed, coding(scenario)?, is_shared);
+    Ok(tunnel.with_schedulers(scenario.schedulers.clone()))
 }
 
 /// What the videos of a scenario are coded as.

@@ -45,6 +45,8 @@ pub(super) struct Tunnel {
     outer: Vec<Address>,
     /// Of the videos that it carries.
     coding: Option<Coding>,
+    /// By class, where the scenario names one.
+    schedulers: Vec<(Class, String)>,
     /// Whether its networks have other users, so that packets say whom they are for.
     is_shared: bool,
     inner_in: Vec<LinkId>,
@@ -282,6 +284,7 @@ impl Tunnel {
             arrivals: [Vec::new(), Vec::new()],
             outer: Vec::new(),
             coding,
+            schedulers: Vec::new(),
             is_shared,
             inner_in: Vec::new(),
             inner_out: Vec::new(),
@@ -290,6 +293,11 @@ impl Tunnel {
             leaving: Vec::new(),
             scratch: Vec::new(),
         }
+    }
+
+    /// With these schedulers in place of the defaults.
+    pub(super) fn with_schedulers(self, schedulers: Vec<(Class, String)>) -> Self {
+        Self { schedulers, ..self }
     }
 
     /// Tells which links are which: those of each network, with the client's address there, and those from and to client and server.
@@ -478,6 +486,11 @@ impl Node for Tunnel {
             let egress = tunnel.sending_mut().egress_mut();
             if let Some(coding) = self.coding {
                 stripe(egress, coding);
+            }
+            for (class, scheduler) in &self.schedulers {
+                egress
+                    .set_scheduler(*class, scheduler)
+                    .expect("a scheduler of the list");
             }
             egress.keep_at_most(KEPT_PACKETS);
             for index in 0..self.away[at].len() {

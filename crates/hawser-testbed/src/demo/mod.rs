@@ -187,6 +187,7 @@ fn scenario() -> anyhow::Result<Scenario> {
         duration: download::PATIENCE,
         warmup: Duration::ZERO,
         via: Via::Hub,
+        schedulers: Vec::new(),
         networks: vec![
             network("wifi", (rate(30), rate(30)), 8, 1),
             network("lte", (lte, rate(10)), 35, 3),
