@@ -15,7 +15,7 @@ mod transmit;
 
 use std::collections::VecDeque;
 
-use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+use hawser_units::{Bytes, Duration, InnerBytes, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
 use hawser_wire::layer;
 
@@ -548,7 +548,7 @@ impl<B: Copy> Egress<B> {
                         break;
                     }
                     let bulk = self.flows.get(slot).is_some_and(|flow| flow.backlog() > SPARSE);
-                    if bulk && self.views.iter().all(|view| view.window == 0) && skip > 64 {
+                    if bulk && self.views.iter().all(|view| view.window == InnerBytes(0)) && skip > 64 {
                         break;
                     }
                 }

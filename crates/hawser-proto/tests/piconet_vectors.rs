@@ -2,7 +2,7 @@
 
 use hawser_proto::pool::choice::{self, Estimate, Preference, Reading};
 use hawser_proto::scheduler::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin};
-use hawser_units::{Duration, Instant, PathId, Rate};
+use hawser_units::{Duration, InnerBytes, Instant, PathId, PredictedRate, Rate};
 use serde_json::Value;
 
 fn vectors(section: &str) -> Vec<Value> {
@@ -143,10 +143,10 @@ fn surplus_round_robin_gives_each_packet_its_channel() {
             .enumerate()
             .map(|(id, bandwidth)| PathView {
                 id: PathId(id as u16),
-                window: u64::MAX,
+                window: InnerBytes(u64::MAX),
                 ready_at: Instant::ZERO,
-                rate: Rate::from_bps((bandwidth * 1e3) as u64),
-                in_flight: 0,
+                soon: PredictedRate::steady(Rate::from_bps((bandwidth * 1e3) as u64)),
+                later: PredictedRate::steady(Rate::from_bps((bandwidth * 1e3) as u64)),
                 packets_in_flight: 0,
                 delay: Duration::from_millis(10),
                 round_trip: Duration::from_millis(20),
@@ -167,7 +167,7 @@ fn surplus_round_robin_gives_each_packet_its_channel() {
                     packets: 1,
                     carried: Rate::ZERO,
                     sustained: false,
-                    backlog: len as u64,
+                    backlog: InnerBytes(len as u64),
                     layer: None,
                 };
                 let Choice::Send { path, .. } = scheduler.choose(&demand, &paths, Instant::ZERO) else {

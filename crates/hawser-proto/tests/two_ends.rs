@@ -473,6 +473,7 @@ fn a_drained_link_is_not_believed() {
             .expect("a path")
             .model()
             .rate()
+            .rate()
     };
     let before = rate(&world);
     world.change(0, None, &BLACKHOLE);

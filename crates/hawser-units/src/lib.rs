@@ -8,7 +8,7 @@ mod rate;
 mod time;
 
 pub use core::time::Duration;
-pub use rate::Rate;
+pub use rate::{MeasuredRate, PredictedRate, Rate};
 pub use time::Instant;
 
 /// A number of bytes.
@@ -16,6 +16,32 @@ pub use time::Instant;
 /// Units: what is counted (payload, IP packet, Ethernet frame) is said where a value is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
+
+/// Bytes of inner IP packets: what applications send, without the tunnel's framing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InnerBytes(pub u64);
+
+/// Bytes of UDP payload: inner packets with the tunnel's framing. What rates and windows of a path count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UdpBytes(pub u64);
+
+impl InnerBytes {
+    /// The same number of bytes of UDP payload, framing left out.
+    ///
+    /// Where times over several paths are compared, the framing of 40 bytes lengthens all of them alike: by 3 % of a full packet.
+    #[must_use]
+    pub const fn unframed(self) -> UdpBytes {
+        UdpBytes(self.0)
+    }
+}
+
+impl UdpBytes {
+    /// What is left for inner packets when each packet of `packet` bytes of UDP payload has `framing` bytes of framing.
+    #[must_use]
+    pub const fn inner(self, packet: Self, framing: u64) -> InnerBytes {
+        InnerBytes(self.0 - self.0 / packet.0 * framing)
+    }
+}
 
 /// One network of a session. Never reused within a key epoch, because nonces are built from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

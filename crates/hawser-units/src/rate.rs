@@ -80,6 +80,65 @@ impl fmt::Display for Rate {
     }
 }
 
+/// A rate that was measured: what a path delivered.
+///
+/// Units: UDP payload. Not a prediction: [`PredictedRate`] is made from it with a growth, and nothing is made from that, so no growth is
+/// applied twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MeasuredRate(Rate);
+
+impl MeasuredRate {
+    /// `rate` was measured; [`Rate::ZERO`] when nothing has been measured yet.
+    #[must_use]
+    pub const fn new(rate: Rate) -> Self {
+        Self(rate)
+    }
+
+    /// The rate.
+    #[must_use]
+    pub const fn rate(self) -> Rate {
+        self.0
+    }
+
+    /// The rate in bit/s.
+    #[must_use]
+    pub const fn as_bps(self) -> u64 {
+        self.0.as_bps()
+    }
+}
+
+/// A rate that a path is expected to deliver some time ahead.
+///
+/// Units: UDP payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PredictedRate(Rate);
+
+impl PredictedRate {
+    /// Of a path whose rate stays: a channel whose capacity is known, or a path that does not grow.
+    #[must_use]
+    pub const fn steady(rate: Rate) -> Self {
+        Self(rate)
+    }
+
+    /// Of a path that carries `growth` times as much as was measured by the time in question.
+    #[must_use]
+    pub fn grown(measured: MeasuredRate, growth: f64) -> Self {
+        Self(measured.0.scale(growth))
+    }
+
+    /// The rate; [`Rate::ZERO`] when nothing is known.
+    #[must_use]
+    pub const fn rate(self) -> Rate {
+        self.0
+    }
+
+    /// Whether anything is known of it.
+    #[must_use]
+    pub fn is_known(self) -> bool {
+        self.0 != Rate::ZERO
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! Which packet goes where: what a scheduler is shown, and what becomes of its answer.
 
-use hawser_units::{Duration, Instant, Rate};
+use hawser_units::{Duration, InnerBytes, Instant, Rate, UdpBytes};
 use hawser_wire::data::{Class, FRAMING};
 
 use super::{Egress, Lane, SPARSE};
@@ -106,7 +106,7 @@ impl<B: Copy> Egress<B> {
             len,
             packets: run.left(),
             sustained: class == Class::Bulk,
-            backlog: self.flows.backlog_until(slot),
+            backlog: InnerBytes(self.flows.backlog_until(slot)),
             carried: self.carried.rate(now),
             layer: run.layer,
         };
@@ -123,7 +123,7 @@ impl<B: Copy> Egress<B> {
                 let Some(view) = self.views.get(path) else {
                     return Decision::Wait(Instant::FAR_FUTURE);
                 };
-                let fits = (view.window / u64::from(len.max(1))).clamp(1, 64) as u16;
+                let fits = (view.window.0 / u64::from(len.max(1))).clamp(1, 64) as u16;
                 // The mark is for one packet alone.
                 let most = if run.mark { 1 } else { run.left() };
                 let count = packets.min(most).min(fits).max(1);
@@ -171,21 +171,17 @@ impl<B: Copy> Egress<B> {
                 _ => half,
             };
             let credit = path.credit(udp, now);
-            let window = if credit > 0 {
-                credit - credit / udp * FRAMING as u64
-            } else {
-                0
-            };
+            let window = UdpBytes(credit).inner(UdpBytes(udp), FRAMING as u64);
             self.views.push(PathView {
                 id: path.id,
                 window: if sparse {
-                    window.max(u64::from(len))
+                    window.max(InnerBytes(u64::from(len)))
                 } else {
                     window
                 },
                 ready_at: if sparse { now } else { path.ready_at(udp, now) },
-                rate: path.model().promised_rate(),
-                in_flight: path.in_flight(),
+                soon: path.model().soon(),
+                later: path.model().later(),
                 packets_in_flight: path.packets_in_flight(),
                 delay: delay + path.queueing(now),
                 round_trip: path.model().round_trip(),

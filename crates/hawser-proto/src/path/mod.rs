@@ -281,8 +281,8 @@ impl Path {
     /// them has stood there already, whatever the rate was until then.
     #[must_use]
     pub fn queueing(&self, now: Instant) -> Duration {
-        let rate = self.model.promised_rate();
-        if self.model.rate() == Rate::ZERO {
+        let rate = self.model.soon().rate();
+        if self.model.rate().rate() == Rate::ZERO {
             return Duration::ZERO;
         }
         let stood = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
@@ -341,7 +341,7 @@ impl Path {
     pub fn ready_at(&self, packet: u64, now: Instant) -> Instant {
         let room = self.model.window().saturating_sub(self.in_flight());
         if room < packet && self.in_flight() > 0 {
-            let report = self.model.rate().time_for(Bytes(packet));
+            let report = self.model.rate().rate().time_for(Bytes(packet));
             return now + report.clamp(Duration::from_millis(1), Duration::from_millis(20));
         }
         self.pacer.ready_at(self.model.pacing(), packet)

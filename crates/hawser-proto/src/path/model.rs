@@ -26,7 +26,7 @@
 //! Source: delivery rate estimation after draft-cheng-iccrg-delivery-rate-estimation; gains after draft-cardwell-iccrg-bbr.
 //! Units: rates and windows count UDP payload bytes.
 
-use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_units::{Bytes, Duration, Instant, MeasuredRate, PredictedRate, Rate};
 
 use super::FULL_PACKET;
 use super::competing::{Competing, Rivals, Seen};
@@ -35,7 +35,7 @@ use crate::smoothed::Smoothed;
 
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
 const STARTUP_GAIN: f64 = 2.77;
-/// How much more a path that grows will soon carry: it doubles each round trip, and what is decided by it takes one or two.
+/// How much more a path that grows carries in two round trips: it doubles each round trip.
 const GROWTH: f64 = 4.0;
 /// Packets lost in one round that end the startup: a queue too short for its gain shows no standing delay.
 ///
@@ -226,7 +226,11 @@ impl Model {
 
     /// The delivery rate; zero when nothing is known.
     #[must_use]
-    pub fn rate(&self) -> Rate {
+    pub fn rate(&self) -> MeasuredRate {
+        MeasuredRate::new(self.measured())
+    }
+
+    fn measured(&self) -> Rate {
         self.buckets.iter().copied().max().unwrap_or_default()
     }
 
@@ -236,9 +240,8 @@ impl Model {
     ///
     /// Source: draft-cardwell-iccrg-bbr, `BBRSetPacingRateWithGain`: before the pipe is full the rate only rises. See
     /// `a_trickle_bounds_nothing_until_the_start_is_over`.
-    #[must_use]
-    pub fn expected_rate(&self) -> Rate {
-        let rate = self.rate();
+    fn expected_rate(&self) -> Rate {
+        let rate = self.measured();
         let round_trip = self.base_round_trip();
         if self.phase != Phase::Startup || round_trip == Duration::ZERO {
             return rate;
@@ -249,13 +252,26 @@ impl Model {
     /// The highest rate of late, which a link that swings may carry again soon.
     #[must_use]
     pub fn peak_rate(&self) -> Rate {
-        self.peak_rate.max(self.rate())
+        self.peak_rate.max(self.measured())
     }
 
-    /// What the path will carry soon.
+    /// What the path is expected to carry in two round trips: four times [`Self::expected_rate`] while it grows, as it doubles each round trip.
+    /// Zero when nothing is known.
     #[must_use]
-    pub fn promised_rate(&self) -> Rate {
-        promised(self.expected_rate(), self.is_growing())
+    pub fn soon(&self) -> PredictedRate {
+        self.predicted(GROWTH)
+    }
+
+    /// The same in four round trips: sixteen times the rate while the path grows.
+    #[must_use]
+    pub fn later(&self) -> PredictedRate {
+        self.predicted(GROWTH * GROWTH)
+    }
+
+    /// The window in a round trip counts as measured here: it has grown by what was reported.
+    fn predicted(&self, growth: f64) -> PredictedRate {
+        let growth = if self.is_growing() { growth } else { 1.0 };
+        PredictedRate::grown(MeasuredRate::new(self.expected_rate()), growth)
     }
 
     /// Whether the path's capacity is still being found by sending ever more: it carried more in the last round than before.
@@ -294,7 +310,7 @@ impl Model {
     /// The rate to send at; `None` before the first sample.
     #[must_use]
     pub fn pacing(&self) -> Option<Rate> {
-        let rate = if self.rate() == Rate::ZERO {
+        let rate = if self.measured() == Rate::ZERO {
             Rate::ZERO
         } else {
             self.expected_rate()
@@ -319,7 +335,7 @@ impl Model {
     /// Bytes that may be in flight.
     #[must_use]
     pub fn window(&self) -> u64 {
-        let rate = self.rate();
+        let rate = self.measured();
         if rate == Rate::ZERO {
             return self.slow_start;
         }
@@ -397,7 +413,7 @@ impl Model {
     /// One report while starting: the window grows as long as it is used and the rate follows.
     fn start(&mut self, sample: &Sample) {
         let is_used = sample.in_flight + sample.reported >= self.window() / 2;
-        let carried = self.rate().scale(GROWTH).bytes_in(self.base_round_trip()).0;
+        let carried = self.measured().scale(GROWTH).bytes_in(self.base_round_trip()).0;
         if self.phase == Phase::Startup && is_used && self.slow_start < carried.max(INITIAL_WINDOW * 2) {
             self.slow_start += sample.reported;
         }
@@ -436,7 +452,7 @@ impl Model {
             self.bucket_since = now;
         }
         self.round.rate = self.round.rate.max(rate);
-        let train = sample.delivered >= TRAIN && rate > self.rate();
+        let train = sample.delivered >= TRAIN && rate > self.measured();
         if !sample.app_limited || train {
             self.buckets[0] = self.buckets[0].max(rate);
         }
@@ -469,8 +485,8 @@ impl Model {
     }
 
     fn on_round(&mut self, sample: &Sample, now: Instant) {
-        self.grew = self.rate() >= self.last_rate.scale(1.1);
-        self.last_rate = self.rate();
+        self.grew = self.measured() >= self.last_rate.scale(1.1);
+        self.last_rate = self.measured();
         self.peak_rate = self.peak_rate.scale(PEAK_DECAY).max(self.last_rate);
         let queue = self.round.queue.unwrap_or_default();
         let is_own = self.phase != Phase::Startup || is_own(sample);
@@ -520,7 +536,7 @@ impl Model {
                     }
                     self.enter(Phase::Drain);
                 } else if loses_to_queue && !was_checking {
-                    let flight = self.rate().bytes_in(self.base_round_trip() + self.round.peak);
+                    let flight = self.measured().bytes_in(self.base_round_trip() + self.round.peak);
                     let mut competing = Competing::new(flight.0, now);
                     competing.on_overflow((sample.newest, sample.next_counter), now);
                     self.enter(Phase::Compete(competing));
@@ -541,7 +557,7 @@ impl Model {
     /// A queue that outlasts draining proves that the estimate is too high: the link got slower.
     fn believe_the_queue(&mut self) {
         let seen = self.round.rate.scale(0.95);
-        if seen != Rate::ZERO && seen < self.rate() {
+        if seen != Rate::ZERO && seen < self.measured() {
             self.holds = FEWEST_HOLDS;
             self.buckets = [Rate::ZERO; BUCKETS];
             self.buckets[0] = seen;
@@ -553,7 +569,7 @@ impl Model {
         if sample.app_limited {
             return false;
         }
-        let rate = self.rate();
+        let rate = self.measured();
         if rate >= self.full_rate.scale(1.25) {
             self.full_rate = rate;
             self.full_rounds = 0;
@@ -566,7 +582,7 @@ impl Model {
     /// A probe that found more is repeated at once, and more boldly: capacity is taken up within a few rounds. What a round sends is
     /// measured in the next.
     fn advance_cycle(&mut self, sample: &Sample) {
-        let found = self.cycle <= 1 && !sample.app_limited && self.rate() >= self.full_rate.scale(1.1);
+        let found = self.cycle <= 1 && !sample.app_limited && self.measured() >= self.full_rate.scale(1.1);
         if self.cycle == 1 {
             self.holds = if found {
                 FEWEST_HOLDS
@@ -580,7 +596,7 @@ impl Model {
             (self.cycle + 1) % (CYCLE.len() + self.holds)
         };
         if self.cycle == 0 {
-            self.full_rate = self.rate();
+            self.full_rate = self.measured();
             self.probe_gain = if found {
                 (self.probe_gain * 1.25).min(MAX_PROBE_GAIN)
             } else {
@@ -590,7 +606,7 @@ impl Model {
     }
 
     fn drained(&self) -> u64 {
-        self.rate()
+        self.measured()
             .bytes_in(self.base_round_trip() + REPORT_DELAY / 2)
             .0
             .max(MIN_WINDOW)
@@ -598,7 +614,7 @@ impl Model {
 
     fn enter(&mut self, phase: Phase) {
         if phase == Phase::Cruise {
-            self.full_rate = self.rate();
+            self.full_rate = self.measured();
             self.cycle = 2;
             self.probe_gain = CYCLE[0];
         }
@@ -606,11 +622,6 @@ impl Model {
         self.is_settled = false;
         self.phase = phase;
     }
-}
-
-/// What a path of that rate will carry soon.
-pub(crate) fn promised(rate: Rate, is_growing: bool) -> Rate {
-    if is_growing { rate.scale(GROWTH) } else { rate }
 }
 
 /// A few packets make no queue: what is seen behind them is not the path's doing, and says nothing of its rate.

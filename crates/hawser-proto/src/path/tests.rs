@@ -230,7 +230,7 @@ fn a_returned_path_knows_nothing_of_its_rate() {
         driven.wait(20 * MS);
         driven.path.handle_feedback(&driven.report(), driven.now);
     }
-    assert!(driven.path.model().rate() > Rate::from_mbps(5));
+    assert!(driven.path.model().rate().rate() > Rate::from_mbps(5));
     driven.path.on_sent(FULL_PACKET, true, driven.now);
     for _ in 0..2 {
         driven.wait(Duration::from_secs(2));
@@ -248,7 +248,7 @@ fn a_returned_path_knows_nothing_of_its_rate() {
         apply(&mut driven, Input::Reply);
     }
     assert_eq!(driven.path.state(), State::Active);
-    assert_eq!(driven.path.model().rate(), Rate::ZERO);
+    assert_eq!(driven.path.model().rate().rate(), Rate::ZERO);
     let peak_in = |time| driven.path.recent_peak(driven.now + time);
     assert!(peak_in(MS) > Rate::from_mbps(5), "it is back");
     assert_eq!(peak_in(MAY_BE_BACK), Rate::ZERO, "but carries nothing");

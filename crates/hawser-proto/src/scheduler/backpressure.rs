@@ -22,7 +22,7 @@ use super::{Choice, Demand, PathView, RoundRobin, Scheduler, wait};
 /// Sends where fewer packets than the path's threshold are unreported.
 ///
 /// Source: Multifacet section 3.1. Deviates: its device reports within a frame time, a tunnel's far end within a round
-/// trip, so a threshold is at least twice the packets of a round trip at the measured rate, unless it was fixed with
+/// trip, so a threshold is at least twice the packets of a round trip at the rate of [`PathView::soon`], unless it was fixed with
 /// [`Backpressure::with_threshold`]. Among paths below their threshold the one with the most room is taken; the paper does not say.
 /// Cost: O(paths) a packet.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Backpressure {
     fn threshold(&self, path: &PathView, demand: &Demand) -> u32 {
         let set = self.throttled.get(&path.id).copied().or(self.fixed);
         set.unwrap_or_else(|| {
-            let Bytes(in_round_trip) = path.rate.bytes_in(path.round_trip);
+            let Bytes(in_round_trip) = path.soon.rate().bytes_in(path.round_trip);
             let packets = in_round_trip.saturating_mul(2) / u64::from(demand.len.max(1));
             u32::try_from(packets).unwrap_or(u32::MAX).max(DEVICE_THRESHOLD)
         })

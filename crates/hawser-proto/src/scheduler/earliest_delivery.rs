@@ -8,7 +8,7 @@
 //!          +---- longer than the slow one takes (by a quarter more, once waiting) <----------------+
 //! ```
 
-use hawser_units::{Duration, Instant, Rate};
+use hawser_units::{Duration, InnerBytes, Instant, Rate};
 
 use super::{Choice, Demand, PathView, Scheduler, wait};
 
@@ -41,9 +41,9 @@ impl EarliestDelivery {
         let limit = in_order(slow, demand, now);
         let faster = || paths.iter().filter(|path| in_order(path, demand, now) < limit);
         let is_growing = faster().any(|path| path.is_growing);
-        let rate = faster().fold(0u64, |sum, path| sum.saturating_add(path.promised().as_bps()));
+        let rate = faster().fold(0u64, |sum, path| sum.saturating_add(path.later.rate().as_bps()));
         let first = faster().map(|path| start(path, demand, now) + path.delay).min();
-        let (Some(first), true) = (first, rate > 0 && slow.rate.as_bps() > 0) else {
+        let (Some(first), true) = (first, rate > 0 && slow.later.is_known()) else {
             // Nothing is faster, or a rate is still to be learnt, which takes packets.
             return u64::MAX;
         };
@@ -65,6 +65,8 @@ impl EarliestDelivery {
         let busy = Rate::from_bps(rate).bytes_in(patience).0;
         let worth = demand
             .backlog
+            .unframed()
+            .0
             .saturating_add(u64::from(demand.len))
             .saturating_sub(busy)
             / u64::from(demand.len.max(1));
@@ -104,10 +106,10 @@ impl Scheduler for EarliestDelivery {
 /// When the path may send: its pacing says, or, with its window closed, the next report, which comes at the path's rate.
 fn start(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     let paced = path.ready_at.max(now);
-    if path.window > 0 {
+    if path.window > InnerBytes(0) {
         return paced;
     }
-    let report = match path.transmission(u64::from(demand.len)) {
+    let report = match path.transmission(InnerBytes(demand.len.into())) {
         Duration::ZERO => path.round_trip,
         time => time,
     };
@@ -115,7 +117,7 @@ fn start(path: &PathView, demand: &Demand, now: Instant) -> Instant {
 }
 
 fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
-    start(path, demand, now) + path.delay + path.transmission(u64::from(demand.len))
+    start(path, demand, now) + path.delay + path.transmission(InnerBytes(demand.len.into()))
 }
 
 /// When a packet and all before it are there.
@@ -133,7 +135,7 @@ fn in_order(path: &PathView, demand: &Demand, now: Instant) -> Instant {
 
 /// The run after which another ready path would deliver first; short runs are not cut, they are what offloads live on.
 fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now: Instant) -> u64 {
-    let each = path.transmission(u64::from(demand.len)).as_nanos();
+    let each = path.transmission(InnerBytes(demand.len.into())).as_nanos();
     let (Some(other), true) = (other, each > 0) else {
         return u64::MAX;
     };
@@ -161,6 +163,7 @@ const SHORT_RUN: Duration = Duration::from_millis(1);
 mod tests {
     use super::super::tests::{Server, demand, open, saturate};
     use super::*;
+    use hawser_units::{MeasuredRate, PredictedRate};
 
     fn backlog(packets: u16) -> Demand {
         demand(1380, packets)
@@ -221,7 +224,7 @@ mod tests {
         };
         assert!(matches!(choose(&busy_fast_path(), bounded), Choice::Wait(_)));
         let saturating = Demand {
-            backlog: 200 * 1380,
+            backlog: InnerBytes(200 * 1380),
             ..bounded
         };
         assert!(matches!(
@@ -268,6 +271,7 @@ mod tests {
         let sustained = sustained();
         let mut paths = busy_fast_path();
         paths[0].is_growing = true;
+        paths[0].later = PredictedRate::grown(MeasuredRate::new(paths[0].later.rate()), 4.0);
         assert!(matches!(choose(&paths, sustained), Choice::Wait(_)));
         let backlog = Demand {
             sustained: true,
@@ -280,7 +284,7 @@ mod tests {
     fn a_closed_window_of_a_fast_path_is_waited_for_without_a_timer() {
         let mut paths = busy_fast_path();
         paths[0].ready_at = Instant::ZERO;
-        paths[0].window = 0;
+        paths[0].window = InnerBytes(0);
         assert_eq!(choose(&paths, backlog(5)), Choice::Wait(Instant::FAR_FUTURE));
         assert!(matches!(
             choose(&paths, backlog(200)),
@@ -303,10 +307,10 @@ mod tests {
     #[test]
     fn an_unknown_rate_neither_blocks_nor_is_waited_for() {
         let mut paths = busy_fast_path();
-        paths[1].rate = Rate::ZERO;
+        paths[1].later = PredictedRate::default();
         assert!(matches!(choose(&paths, backlog(1)), Choice::Send { path: 1, .. }));
         let mut paths = busy_fast_path();
-        paths[0].rate = Rate::ZERO;
+        paths[0].later = PredictedRate::default();
         assert!(matches!(choose(&paths, backlog(1)), Choice::Send { path: 1, .. }));
     }
 
@@ -314,9 +318,9 @@ mod tests {
     fn one_path_is_used_whenever_it_is_ready() {
         for rate in [0, 20] {
             let mut paths = [open(1, rate, 5)];
-            paths[0].window = 3 * 1380;
+            paths[0].window = InnerBytes(3 * 1380);
             assert_eq!(choose(&paths, backlog(9)), Choice::Send { path: 0, packets: 3 });
-            paths[0].window = 10;
+            paths[0].window = InnerBytes(10);
             assert_eq!(choose(&paths, backlog(9)), Choice::Send { path: 0, packets: 1 });
         }
         assert_eq!(choose(&[], backlog(9)), Choice::Wait(Instant::FAR_FUTURE));

@@ -18,7 +18,7 @@
 
 use std::collections::BTreeMap;
 
-use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+use hawser_units::{Bytes, Duration, Instant, PathId, PredictedRate, Rate};
 use hawser_wire::layer::Layer;
 
 use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate, wait};
@@ -82,7 +82,7 @@ impl LayerPriority {
         let shown = |path: &PathView| {
             (
                 path.id,
-                path.rate.as_bps() / RATE_STEP,
+                path.soon.rate().as_bps() / RATE_STEP,
                 (path.loss * LOSS_STEPS) as u16,
             )
         };
@@ -106,10 +106,10 @@ impl LayerPriority {
             .iter()
             .map(|path| Channel {
                 id: path.id,
-                rate: if path.rate == Rate::ZERO {
-                    lowest
+                rate: if path.soon.is_known() {
+                    path.soon.rate()
                 } else {
-                    path.rate
+                    lowest
                 },
                 loss: path.loss,
                 delay: path.delay,
@@ -189,10 +189,10 @@ impl Scheduler for LayerPriority {
         };
         let total: u64 = paths
             .iter()
-            .map(|path| path.rate.as_bps())
+            .map(|path| path.soon.rate().as_bps())
             .fold(0, u64::saturating_add);
         let crowded = self.declared.is_some()
-            || demand.backlog > Rate::from_bps(total).bytes_in(PATIENCE).0.max(LEAST_BACKLOG);
+            || demand.backlog.0 > Rate::from_bps(total).bytes_in(PATIENCE).0.max(LEAST_BACKLOG);
         self.scratch.clear();
         if subflow.shares.is_empty() {
             if layer != Layer(0) && crowded && !paths.is_empty() {
@@ -205,7 +205,7 @@ impl Scheduler for LayerPriority {
             for share in &subflow.shares {
                 let path = paths.iter().find(|path| path.id == share.channel);
                 self.scratch.extend(path.map(|path| PathView {
-                    rate: share.rate.max(Rate::from_bps(1)),
+                    soon: PredictedRate::steady(share.rate.max(Rate::from_bps(1))),
                     ..*path
                 }));
             }
@@ -248,10 +248,11 @@ const LEAST_BACKLOG: u64 = 6_000;
 mod tests {
     use super::super::tests::{chosen, demand, open};
     use super::*;
+    use hawser_units::InnerBytes;
 
     fn lossy(id: u16, kbps: u64, loss: f64) -> PathView {
         PathView {
-            rate: Rate::from_bps(kbps * 1_000),
+            soon: PredictedRate::steady(Rate::from_bps(kbps * 1_000)),
             loss,
             ..open(id, 1, 10)
         }
@@ -334,7 +335,7 @@ mod tests {
             );
         }
         let crowd = Demand {
-            backlog: 20_000,
+            backlog: InnerBytes(20_000),
             ..packet(1)
         };
         assert_eq!(scheduler.choose(&crowd, &paths, at(10_000)), Choice::Drop);
@@ -354,7 +355,7 @@ mod tests {
         let mut paths = [lossy(1, 20, 0.0), lossy(2, 20, 0.1)];
         scheduler.choose(&packet(0), &paths, at(0));
         scheduler.choose(&packet(1), &paths, at(0));
-        paths[0].window = 0;
+        paths[0].window = InnerBytes(0);
         assert!(matches!(
             scheduler.choose(&packet(0), &paths, at(1)),
             Choice::Wait(_)

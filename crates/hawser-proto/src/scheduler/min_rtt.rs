@@ -41,15 +41,16 @@ impl Scheduler for MinRtt {
 mod tests {
     use super::super::tests::{demand, open};
     use super::*;
+    use hawser_units::InnerBytes;
 
     #[test]
     fn fills_the_quickest_path_then_the_next() {
         let mut paths = [open(1, 1, 30), open(2, 100, 5), open(3, 10, 10)];
         let mut scheduler = MinRtt::new();
-        paths[1].window = 4_500;
+        paths[1].window = InnerBytes(4_500);
         let mut choose = |paths: &[PathView]| scheduler.choose(&demand(1000, 9), paths, Instant::ZERO);
         assert_eq!(choose(&paths), Choice::Send { path: 1, packets: 4 });
-        paths[1].window = 0;
+        paths[1].window = InnerBytes(0);
         assert_eq!(choose(&paths), Choice::Send { path: 2, packets: 9 });
     }
 }

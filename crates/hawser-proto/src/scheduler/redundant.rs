@@ -41,15 +41,16 @@ impl Scheduler for Redundant {
 mod tests {
     use super::super::tests::{demand, open};
     use super::*;
+    use hawser_units::InnerBytes;
 
     #[test]
     fn copies_to_every_ready_path() {
         let mut paths = [open(1, 1, 30), open(2, 100, 5), open(3, 10, 10)];
-        paths[1].window = 0;
+        paths[1].window = InnerBytes(0);
         let choose = |paths: &[PathView]| Redundant::new().choose(&demand(100, 1), paths, Instant::ZERO);
         assert_eq!(choose(&paths), Choice::Duplicate(0b101));
         paths[0].ready_at = Instant::from_nanos(5);
-        paths[2].window = 0;
+        paths[2].window = InnerBytes(0);
         assert_eq!(choose(&paths), Choice::Wait(Instant::from_nanos(5)));
     }
 }

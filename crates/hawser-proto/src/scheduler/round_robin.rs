@@ -47,6 +47,7 @@ impl Scheduler for RoundRobin {
 mod tests {
     use super::super::tests::{chosen, demand, open};
     use super::*;
+    use hawser_units::InnerBytes;
 
     #[test]
     fn takes_turns_and_keeps_its_place_when_paths_change() {
@@ -61,10 +62,10 @@ mod tests {
             [turn(&paths), turn(&paths), turn(&paths), turn(&paths)],
             [1, 2, 3, 1]
         );
-        paths[1].window = 0;
+        paths[1].window = InnerBytes(0);
         assert_eq!([turn(&paths), turn(&paths)], [3, 1]);
         paths.remove(0);
-        paths[0].window = 1;
+        paths[0].window = InnerBytes(1);
         assert_eq!([turn(&paths), turn(&paths), turn(&paths)], [2, 3, 2]);
     }
 }

@@ -35,7 +35,7 @@ impl SelectiveRedundant {
             self.window_since = now;
         }
         self.bytes.0 += u64::from(demand.len);
-        let carried: u64 = paths.iter().map(|path| path.rate.bytes_in(WINDOW).0).sum();
+        let carried: u64 = paths.iter().map(|path| path.soon.rate().bytes_in(WINDOW).0).sum();
         self.bytes.0.max(self.bytes.1) <= carried / SPARSE_PART
     }
 
@@ -89,6 +89,7 @@ const SPARSE_PART: u64 = 4;
 mod tests {
     use super::super::tests::{demand, open};
     use super::*;
+    use hawser_units::InnerBytes;
 
     const NOW: Instant = Instant::from_nanos(10_000_000_000);
 
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(choose(&paths), Choice::Send { path: 0, packets: 1 });
         paths[1].delay = Duration::from_millis(30);
         assert_eq!(choose(&paths), Choice::Duplicate(0b11));
-        paths[1].window = 0;
+        paths[1].window = InnerBytes(0);
         assert_eq!(choose(&paths), Choice::Send { path: 0, packets: 1 });
     }
 

@@ -4,7 +4,7 @@ use hawser_units::{Instant, PathId, Rate};
 
 use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
 
-/// Round robin in bytes, weighted by measured rates: the approximation of bit-wise weighted round robin for whole packets.
+/// Round robin in bytes, weighted by the rates that paths will have soon ([`PathView::soon`]): the approximation of bit-wise weighted round robin for whole packets.
 ///
 /// Each turn gives a path credit in proportion to its rate; it sends while its credit is positive, and what the last packet took too
 /// much (the surplus) is taken from its next turn. Over any span the bytes of a path differ from its exact share by at most a packet
@@ -12,7 +12,7 @@ use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
 /// pacing does not cost it its share.
 ///
 /// Source: Piconet section IV note 2 (names it); Adiseshu, Parulkar, Varghese, SIGCOMM 1996 section 3 (the algorithm).
-/// Deviates: weights are measured rates, and missed turns are kept; with paths that are always ready it is the paper's.
+/// Deviates: weights are rates found by measuring, and missed turns are kept; with paths that are always ready it is the paper's.
 /// Cost: O(paths) a packet.
 #[derive(Clone, Debug, Default)]
 pub struct SurplusRoundRobin {
@@ -47,7 +47,7 @@ impl SurplusRoundRobin {
 /// Bytes of a turn: a packet of the largest size for the slowest path, so that every turn sends something.
 fn quantum(path: &PathView, demand: &Demand, lowest: Rate) -> i64 {
     let packet = u64::from(u32::from(path.mtu).max(demand.len));
-    let rate = path.rate.max(lowest);
+    let rate = path.soon.rate().max(lowest);
     let bytes = u128::from(packet) * u128::from(rate.as_bps()) / u128::from(lowest.as_bps());
     i64::try_from(bytes).unwrap_or(i64::MAX).min(LARGEST_TURN)
 }
@@ -95,6 +95,7 @@ const LARGEST_TURN: i64 = 1 << 21;
 mod tests {
     use super::super::tests::{chosen, demand, open, shares};
     use super::*;
+    use hawser_units::InnerBytes;
 
     #[test]
     fn shares_follow_the_rates_in_bytes() {
@@ -130,7 +131,7 @@ mod tests {
         let mut scheduler = SurplusRoundRobin::new();
         let mut sent = [0u32; 2];
         for n in 0..10_000 {
-            paths[1].window = if n % 4 < 2 { 0 } else { u64::MAX };
+            paths[1].window = InnerBytes(if n % 4 < 2 { 0 } else { u64::MAX });
             sent[chosen(scheduler.choose(&demand(1400, 1), &paths, Instant::ZERO))] += 1;
         }
         assert!(sent[0].abs_diff(sent[1]) < 20, "{sent:?}");

@@ -1,14 +1,15 @@
 use super::*;
+use hawser_units::MeasuredRate;
 use proptest::prelude::*;
 
 /// A path that is always ready.
 pub(super) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
     PathView {
         id: PathId(id),
-        window: u64::MAX,
+        window: InnerBytes(u64::MAX),
         ready_at: Instant::ZERO,
-        rate: Rate::from_mbps(mbps),
-        in_flight: 0,
+        soon: PredictedRate::steady(Rate::from_mbps(mbps)),
+        later: PredictedRate::steady(Rate::from_mbps(mbps)),
         packets_in_flight: 0,
         delay: Duration::from_millis(delay_ms),
         round_trip: Duration::from_millis(2 * delay_ms),
@@ -26,7 +27,7 @@ pub(super) fn demand(len: u32, packets: u16) -> Demand {
         flow: 0,
         len,
         packets,
-        backlog: u64::from(len) * u64::from(packets),
+        backlog: InnerBytes(u64::from(len) * u64::from(packets)),
         carried: Rate::ZERO,
         layer: None,
     }
@@ -90,10 +91,10 @@ impl Server {
         let in_flight = self.reports.len() as u64 * u64::from(LEN);
         PathView {
             id: PathId(id as u16),
-            window: self.window.saturating_sub(in_flight),
+            window: InnerBytes(self.window.saturating_sub(in_flight)),
             ready_at: now,
-            rate: self.rate,
-            in_flight,
+            soon: PredictedRate::steady(self.rate),
+            later: PredictedRate::steady(self.rate),
             packets_in_flight: self.reports.len() as u32,
             delay: self.delay + self.free_at.since(now),
             round_trip: 2 * self.delay + self.free_at.since(now),
@@ -170,6 +171,12 @@ fn every_discipline_fills_all_paths_of_a_saturated_session() {
     }
 }
 
+/// What a path of that measured rate is expected to carry; a third of them grow.
+fn predicted(bps: u64, growth: u64, by: f64) -> PredictedRate {
+    let growth = if growth.is_multiple_of(3) { by } else { 1.0 };
+    PredictedRate::grown(MeasuredRate::new(Rate::from_bps(bps)), growth)
+}
+
 fn view() -> impl Strategy<Value = PathView> {
     let window = prop_oneof![Just(0), 1..3000u64, Just(u64::MAX)];
     let rate = prop_oneof![Just(0), 1..10_000_000_000u64, Just(u64::MAX)];
@@ -182,19 +189,19 @@ fn view() -> impl Strategy<Value = PathView> {
         500..9000u16,
     )
         .prop_map(
-            |((window, rate, in_flight, ready, packets), delay, round_trip, _, mtu)| PathView {
+            |((window, rate, growth, ready, packets), delay, round_trip, _, mtu)| PathView {
                 id: PathId(0),
-                window,
+                window: InnerBytes(window),
                 ready_at: Instant::from_nanos(ready),
-                rate: Rate::from_bps(rate),
-                in_flight,
+                soon: predicted(rate, growth, 4.0),
+                later: predicted(rate, growth, 16.0),
                 packets_in_flight: packets,
                 delay: Duration::from_nanos(delay),
                 round_trip: Duration::from_nanos(round_trip),
                 mtu,
                 loss: (mtu % 11) as f64 / 10.0,
                 repaired_after: Duration::from_nanos(round_trip),
-                is_growing: in_flight % 3 == 0,
+                is_growing: growth % 3 == 0,
             },
         )
 }
@@ -207,7 +214,7 @@ fn step() -> impl Strategy<Value = (Demand, Vec<PathView>, Instant)> {
                 flow,
                 len,
                 packets,
-                backlog: u64::from(len) + more,
+                backlog: InnerBytes(u64::from(len) + more),
                 carried: Rate::from_bps(more),
                 layer: (more % 3 > 0).then_some(Layer((more % 8) as u8)),
             }

@@ -4,7 +4,7 @@ use hawser_units::{Bytes, Instant, PathId};
 
 use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
 
-/// Gives each packet to the path that would finish it first in virtual time, at the measured rates.
+/// Gives each packet to the path that would finish it first in virtual time, at the rates of [`PathView::soon`].
 ///
 /// A path's virtual finish time grows by a packet's length over its rate; the packet goes where the result is least. Over any span a
 /// path's bytes are in proportion to its rate, and packets of different paths interleave as evenly as they can. A path that was not
@@ -36,7 +36,7 @@ impl Scheduler for WeightedFair {
         let lowest = lowest_rate(paths);
         let mut best: Option<(u64, u64, usize)> = None;
         for (index, path) in paths.iter().enumerate().filter(|(_, path)| path.is_ready(now)) {
-            let rate = path.rate.max(lowest);
+            let rate = path.soon.rate().max(lowest);
             let cost = rate.time_for(Bytes(u64::from(demand.len))).as_nanos() as u64;
             let kept = rate
                 .time_for(Bytes(PACKETS_KEPT * u64::from(path.mtu)))
@@ -70,6 +70,7 @@ const PACKETS_KEPT: u64 = 8;
 mod tests {
     use super::super::tests::{chosen, demand, open, shares};
     use super::*;
+    use hawser_units::InnerBytes;
 
     #[test]
     fn shares_follow_the_rates_in_bytes() {
@@ -112,14 +113,14 @@ mod tests {
             })
         };
         run(&paths, 100);
-        paths[1].window = 0;
+        paths[1].window = InnerBytes(0);
         run(&paths, 4);
-        paths[1].window = u64::MAX;
+        paths[1].window = InnerBytes(u64::MAX);
         let [a, b] = run(&paths, 20);
         assert!(b >= a + 3, "{a} {b}");
-        paths[1].window = 0;
+        paths[1].window = InnerBytes(0);
         run(&paths, 1000);
-        paths[1].window = u64::MAX;
+        paths[1].window = InnerBytes(u64::MAX);
         let [a, b] = run(&paths, 100);
         assert!(b <= a + 12, "{a} {b}");
     }

@@ -2,7 +2,7 @@
 
 use hawser_netem::{Capacity, Change, LinkConfig, Loss, QueueBound, Random, State};
 use hawser_proto::scheduler::{Choice, Demand, PathView, Scheduler};
-use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+use hawser_units::{Bytes, Duration, InnerBytes, Instant, PathId, PredictedRate, Rate};
 use hawser_wire::layer::Layer;
 
 use crate::reproduce::ExperimentError;
@@ -123,10 +123,10 @@ impl Plan {
                 is_up: true,
                 view: PathView {
                     id: PathId(index as u16),
-                    window: u64::MAX,
+                    window: InnerBytes(u64::MAX),
                     ready_at: Instant::ZERO,
-                    rate: Rate::from_bps(channel.bps),
-                    in_flight: 0,
+                    soon: PredictedRate::steady(Rate::from_bps(channel.bps)),
+                    later: PredictedRate::steady(Rate::from_bps(channel.bps)),
                     packets_in_flight: 0,
                     delay: channel.delay,
                     round_trip: channel.delay * 2,
@@ -403,7 +403,7 @@ impl Node for Proxy {
             len,
             packets: 1,
             sustained: false,
-            backlog: u64::from(len),
+            backlog: InnerBytes(len.into()),
             carried: Rate::ZERO,
             layer,
         };

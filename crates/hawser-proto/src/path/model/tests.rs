@@ -151,7 +151,7 @@ fn a_trickle_bounds_nothing_until_the_start_is_over() {
         in_flight: 0,
     };
     model.on_sample(&trickle, Instant::ZERO + ms(100));
-    assert!(model.rate() < Rate::from_bps(300_000), "{}", model.rate());
+    assert!(model.measured() < Rate::from_bps(300_000), "{}", model.measured());
     let first_window = Rate::of(Bytes(INITIAL_WINDOW), ms(66)).expect("a rate");
     assert_eq!(model.expected_rate(), first_window);
     assert!(model.pacing() > Some(first_window));
@@ -166,7 +166,7 @@ fn a_trickle_bounds_nothing_until_the_start_is_over() {
         };
         model.on_sample(&full, Instant::ZERO + ms(200 + n));
     }
-    assert_eq!(model.expected_rate(), model.rate());
+    assert_eq!(model.expected_rate(), model.measured());
 }
 
 #[test]
