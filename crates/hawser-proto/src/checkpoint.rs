@@ -79,16 +79,12 @@ pub struct Receiving {
 pub struct ReceivingPath {
     /// Its id.
     pub id: u16,
-    /// The epoch of the packet with the highest number.
-    pub epoch: u8,
     /// The highest packet number received.
     pub highest: u64,
     /// Packets received in all, wrapping.
     pub packets: u32,
     /// UDP payload received in all, bytes.
     pub bytes: u64,
-    /// Packets received with a congestion mark, wrapping.
-    pub ce: u32,
     /// Packet numbers below this are refused.
     pub floor: u64,
     /// The packet numbers from `floor` on that were received: runs of a first number and a count.

@@ -64,10 +64,8 @@ struct Receiver {
     id: PathId,
     replay: ReplayWindow,
     highest: u64,
-    epoch: u8,
     packets: u32,
     bytes: u64,
-    ce: u32,
     received_at: Instant,
     unreported: u32,
     unreported_since: Instant,
@@ -190,9 +188,9 @@ impl<T> Ingress<T> {
             .any(|receiver| receiver.id == id && receiver.replay.check(counter))
     }
 
-    /// Takes in an authentic packet. `body` is what follows its inner header; `udp_len` the bytes of UDP payload; `ce` whether its outer
-    /// packet carried the mark. For an inner packet, `item` is its handle and what can be delivered goes to `out`; a handle that was
-    /// not taken is given back. Lost packets that it brings back are for [`Self::poll_rebuilt`].
+    /// Takes in an authentic packet. `body` is what follows its inner header; `udp_len` the bytes of UDP payload. For an inner packet,
+    /// `item` is its handle and what can be delivered goes to `out`; a handle that was not taken is given back. Lost packets that it
+    /// brings back are for [`Self::poll_rebuilt`].
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_packet(
         &mut self,
@@ -206,7 +204,6 @@ impl<T> Ingress<T> {
             inner,
             body,
             udp_len,
-            ce,
             item,
         } = packet;
         let Some(receiver) = self.receivers.iter_mut().find(|receiver| receiver.id == id) else {
@@ -228,7 +225,7 @@ impl<T> Ingress<T> {
         receiver
             .delays
             .on_packet(now.as_micros_wrapping().wrapping_sub(inner.sent_us), !newest);
-        receiver.take(&outer, udp_len, ce, newest, now);
+        receiver.take(&outer, udp_len, newest, now);
         self.resequencer.on_arrival(id, inner.sent_us, now);
         let freshness = if newest {
             Freshness::Newest
@@ -373,8 +370,6 @@ pub struct Authentic<'a, T> {
     pub body: &'a [u8],
     /// Bytes of its UDP payload.
     pub udp_len: usize,
-    /// The outer packet was marked CE.
-    pub ce: bool,
     /// The handle of its buffer.
     pub item: T,
 }
@@ -385,10 +380,8 @@ impl Receiver {
             id,
             replay: ReplayWindow::new(),
             highest: 0,
-            epoch: 0,
             packets: 0,
             bytes: 0,
-            ce: 0,
             received_at: now,
             unreported: 0,
             unreported_since: now,
@@ -402,14 +395,12 @@ impl Receiver {
         }
     }
 
-    fn take(&mut self, outer: &Outer, udp_len: usize, ce: bool, newest: bool, now: Instant) {
+    fn take(&mut self, outer: &Outer, udp_len: usize, newest: bool, now: Instant) {
         self.packets = self.packets.wrapping_add(1);
         self.bytes += udp_len as u64;
-        self.ce = self.ce.wrapping_add(u32::from(ce));
         self.received_at = now;
         if newest {
             self.highest = outer.counter;
-            self.epoch = outer.epoch;
         }
     }
 
@@ -451,11 +442,9 @@ impl Receiver {
             delay_us,
             spread_us,
             path: self.id,
-            epoch: self.epoch,
             highest: self.highest,
             packets: self.packets,
             bytes: self.bytes,
-            ce: self.ce,
             received_us: self.received_at.as_micros_wrapping(),
             hold_us: u32::try_from(now.since(self.received_at).as_micros()).unwrap_or(u32::MAX),
             takes_parity: true,

@@ -61,13 +61,13 @@ fn op() -> impl Strategy<Value = Op> {
         1 => prop::collection::vec(any::<u8>(), 0..80).prop_map(Op::Garbage),
         4 => (path(), any::<bool>(), any::<u64>(), any::<[u32; 6]>(), any::<u64>(),
             prop::collection::vec((0u16..40, 1u16..80), 0..4)).prop_map(
-            |(path, all, highest, [packets, ce, received_us, hold_us, delay_us, spread_us], bytes, ranges)| {
+            |(path, all, highest, [packets, more, received_us, hold_us, delay_us, spread_us], bytes, ranges)| {
                 let mut missing = Missing::default();
                 for (back, count) in ranges {
                     missing.push(back, count);
                 }
                 let highest = if highest % 2 == 0 { highest % 64 } else { highest >> 16 };
-                let report = Feedback { highest, packets, bytes: bytes >> 16, ce, received_us, hold_us, delay_us, spread_us, open: ce as u16, missing, takes_parity: ce % 2 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }), epoch: 0 };
+                let report = Feedback { highest, packets, bytes: bytes >> 16, received_us, hold_us, delay_us, spread_us, open: more as u16, missing, takes_parity: more % 2 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }) };
                 Op::Report { path, all, report }
             }
         ),

@@ -240,20 +240,19 @@ impl Inner {
 /// From two reports the sender knows loss (counters advanced against packets received) and delivery rate (bytes against the receiver's
 /// own clock); from one the round trip: `delay_us`, and now against the time of the report. Delays are means, because on a path that
 /// reorders the highest counter is always one of the fastest packets.
+///
+/// A CE mark of an outer packet is not reported: the receiver copies it to the inner packet (RFC 6040), whose sender reduces its rate. Byte 2 and bytes
+/// 20 to 23 are reserved: zero when sent, not read (earlier versions sent a key epoch and a count of marks, which nobody read).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
     /// The path that the report is about: not always the one it comes by.
     pub path: PathId,
-    /// The key epoch of `highest`.
-    pub epoch: u8,
     /// The highest counter received.
     pub highest: u64,
     /// Packets received on the path since the session began, modulo 2^32.
     pub packets: u32,
     /// Bytes of UDP payload received on the path since the session began, modulo 2^48.
     pub bytes: u64,
-    /// Packets received with the ECN mark CE, modulo 2^32.
-    pub ce: u32,
     /// When the newest packet arrived: microseconds of the receiver's clock, wrapping.
     pub received_us: u32,
     /// How long the report waited after that, in microseconds.
@@ -327,11 +326,9 @@ impl Feedback {
         };
         Some(Self {
             path: PathId(u16_at(0)),
-            epoch: b[2],
             highest: u48_at(4),
             packets: u32_at(10),
             bytes: u48_at(14),
-            ce: u32_at(20),
             received_us: u32_at(24),
             hold_us: u32_at(28),
             delay_us: u32_at(32),
@@ -352,12 +349,10 @@ impl Feedback {
     pub fn emit(&self, out: &mut [u8; FEEDBACK_LEN]) {
         out.fill(0);
         out[0..2].copy_from_slice(&self.path.0.to_be_bytes());
-        out[2] = self.epoch;
         out[3] = self.missing.len | if self.takes_parity { TAKES_PARITY } else { 0 };
         out[4..10].copy_from_slice(&self.highest.to_be_bytes()[2..]);
         out[10..14].copy_from_slice(&self.packets.to_be_bytes());
         out[14..20].copy_from_slice(&self.bytes.to_be_bytes()[2..]);
-        out[20..24].copy_from_slice(&self.ce.to_be_bytes());
         out[24..28].copy_from_slice(&self.received_us.to_be_bytes());
         out[28..32].copy_from_slice(&self.hold_us.to_be_bytes());
         out[32..36].copy_from_slice(&self.delay_us.to_be_bytes());
@@ -404,16 +399,20 @@ mod tests {
         }
 
         #[test]
-        fn feedback_survives_the_wire(path: u16, epoch: u8, highest in 0..=MAX_COUNTER, packets: u32,
-                                      bytes in 0..=MAX_COUNTER, ce: u32, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool,
+        fn feedback_survives_the_wire(path: u16, highest in 0..=MAX_COUNTER, packets: u32,
+                                      bytes in 0..=MAX_COUNTER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool,
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {
                 prop_assert!(missing.push(*back, *count));
             }
-            let report = Feedback { path: PathId(path), epoch, highest, packets, bytes, ce, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity };
+            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
+            prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));
+            for reserved in [2, 20, 21, 22, 23] {
+                prop_assert_eq!(std::mem::replace(&mut body[reserved], 0xff), 0);
+            }
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));
             prop_assert_eq!(report.missing.ranges(highest).count(), ranges.len());
         }

@@ -318,7 +318,6 @@ impl Receiving {
             path,
             opened,
             udp_len: range.len(),
-            is_marked: ecn == Ecn::Ce,
             source,
             item: self.store.add(buffer, content, (owner, opened.inner), ecn),
         };

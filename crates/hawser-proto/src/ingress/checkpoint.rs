@@ -14,11 +14,9 @@ impl<T> Ingress<T> {
             let (floor, received) = receiver.replay.checkpoint();
             ReceivingPath {
                 id: receiver.id.0,
-                epoch: receiver.epoch,
                 highest: receiver.highest,
                 packets: receiver.packets,
                 bytes: receiver.bytes,
-                ce: receiver.ce,
                 floor,
                 received,
             }
@@ -42,10 +40,8 @@ impl<T> Ingress<T> {
             ingress.receivers.push(Receiver {
                 highest: replay.highest().unwrap_or(0).max(path.highest),
                 replay,
-                epoch: path.epoch,
                 packets: path.packets,
                 bytes: path.bytes,
-                ce: path.ce,
                 ..Receiver::new(id, now)
             });
         }

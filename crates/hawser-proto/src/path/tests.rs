@@ -378,12 +378,11 @@ enum Op {
 
 fn hostile_report() -> impl Strategy<Value = Feedback> {
     let small_or_any = prop_oneof![0u64..200, any::<u64>().prop_map(|n| n & ((1 << 48) - 1))];
-    (small_or_any, any::<[u32; 6]>(), any::<u64>(), any::<u16>()).prop_map(
-        |(highest, [packets, ce, received_us, hold_us, delay_us, spread_us], bytes, open)| Feedback {
+    (small_or_any, any::<[u32; 5]>(), any::<u64>(), any::<u16>()).prop_map(
+        |(highest, [packets, received_us, hold_us, delay_us, spread_us], bytes, open)| Feedback {
             highest,
             packets,
             bytes: bytes & ((1 << 48) - 1),
-            ce,
             received_us,
             hold_us,
             delay_us,

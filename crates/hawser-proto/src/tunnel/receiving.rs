@@ -44,8 +44,6 @@ pub struct Arrival<T, S> {
     pub opened: Opened,
     /// Bytes of its UDP payload.
     pub udp_len: usize,
-    /// Whether its outer packet was marked CE.
-    pub is_marked: bool,
     /// Where it came from.
     pub source: S,
     /// The handle of its body.
@@ -245,7 +243,6 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             path,
             opened: Opened { outer, inner },
             udp_len,
-            is_marked,
             source,
             item,
         } = arrival;
@@ -254,7 +251,6 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             inner,
             body: items.body(&item),
             udp_len,
-            ce: is_marked,
             item,
         };
         let (freshness, refused) = self.ingress.handle_packet(path, authentic, now, out);

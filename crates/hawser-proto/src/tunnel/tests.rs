@@ -234,7 +234,6 @@ impl End {
             path: PATH,
             opened,
             udp_len: datagram.len(),
-            is_marked: false,
             source: from,
             item: self.filed.0.len() - 1,
         };
@@ -399,7 +398,6 @@ fn an_address_is_told_until_it_is_taken_and_no_more_often_than_its_interval() {
                 path: PATH,
                 opened,
                 udp_len: 100,
-                is_marked: false,
                 source: From(step % 2),
                 item: filed.0.len() - 1,
             };

@@ -619,7 +619,6 @@ impl World {
             path,
             opened: datagram.opened,
             udp_len: datagram.udp_len,
-            is_marked: false,
             source: *self.ways.entry(path).or_default(),
             item: datagram.label.unwrap_or(Datagram::NO_LABEL),
         };

@@ -201,7 +201,6 @@ impl Node {
             inner: *inner,
             body,
             udp_len: body.len() + FRAMING,
-            ce: false,
             item,
         };
         self.touch(inner, now);

@@ -317,7 +317,6 @@ impl Peer {
         }
         if which == 11 {
             report.highest = lots.any(48);
-            report.ce = lots.any(32) as u32;
             report.received_us = lots.any(32) as u32;
             report.hold_us = lots.any(32) as u32;
             report.delay_us = lots.any(32) as u32;

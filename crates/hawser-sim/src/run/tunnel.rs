@@ -367,7 +367,6 @@ impl Tunnel {
             path: flight.path,
             opened: flight.opened,
             udp_len: flight.udp_len,
-            is_marked: false,
             source: Way,
             item: (flight.opened.inner, flight.packet.unwrap_or(nothing)),
         };
