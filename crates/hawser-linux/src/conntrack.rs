@@ -69,14 +69,6 @@ pub fn list(mark: u32, mask: u32) -> io::Result<Vec<Connection>> {
     }
 }
 
-/// Forgets all connections whose mark has the value `mark` under `mask`.
-///
-/// # Errors
-/// As for [`list`].
-pub fn forget_marked(mark: u32, mask: u32) -> io::Result<()> {
-    request(DELETE, libc::AF_UNSPEC, &by_mark(mark, mask))
-}
-
 /// Forgets one connection; one that has ended meanwhile is as good.
 ///
 /// # Errors

@@ -66,19 +66,6 @@ impl ReplayWindow {
         true
     }
 
-    /// Gives the bitmap back when a path has gone idle; the latest counters stay known and all older ones are refused.
-    pub fn compact(&mut self) {
-        if self.words.is_none() {
-            return;
-        }
-        let floor = self.next.saturating_sub(KEPT).max(self.lowest());
-        self.first = (floor..self.next)
-            .filter(|&c| self.is_marked(c))
-            .fold(0, |f, c| f | 1 << (c - floor));
-        self.floor = floor;
-        self.words = None;
-    }
-
     /// What was accepted, for a successor: the lowest counter that is not refused in any case, and from there on the
     /// runs of accepted ones, each a first counter and a count.
     #[must_use]
@@ -163,10 +150,6 @@ fn place(counter: u64) -> (usize, u64) {
     ((counter / 64 % WORDS as u64) as usize, 1 << (counter % 64))
 }
 
-/// Counters that [`ReplayWindow::compact`] keeps: enough for stragglers of a probe exchange, and 48 more fit before the
-/// bitmap is taken again.
-const KEPT: u64 = 16;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,22 +222,6 @@ mod tests {
         assert!((0..=64).all(|counter| !window.accept(counter)));
     }
 
-    #[test]
-    fn compacting_fails_closed() {
-        let mut window = ReplayWindow::new();
-        for counter in (0..1000).step_by(2) {
-            assert!(window.accept(counter));
-        }
-        window.compact();
-        assert!(window.words.is_none());
-        assert!(!window.accept(998), "seen");
-        assert!(window.accept(997), "not seen, kept");
-        assert!(!window.accept(901), "not seen, but below what is kept");
-        assert!(window.accept(999));
-        assert!(window.accept(5000));
-        assert!(!window.accept(997));
-    }
-
     /// Remembers everything.
     #[derive(Default)]
     struct Model {
@@ -299,25 +266,6 @@ mod tests {
             for step in again {
                 at = at.saturating_add_signed(step);
                 prop_assert_eq!(window.accept(at), model.accept(at));
-            }
-        }
-
-        #[test]
-        fn compacting_never_lets_a_replay_in(steps in steps(), again in steps()) {
-            let (mut window, mut model, mut at) = (ReplayWindow::new(), Model::default(), 0u64);
-            for step in steps {
-                at = at.saturating_add_signed(step);
-                window.accept(at);
-                model.accept(at);
-            }
-            window.compact();
-            for step in again {
-                at = at.saturating_add_signed(step);
-                let expected = model.accept(at);
-                prop_assert!(expected || !window.accept(at));
-                if expected {
-                    window.accept(at);
-                }
             }
         }
     }

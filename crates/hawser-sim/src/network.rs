@@ -274,12 +274,6 @@ impl Network {
         self.core.links[link.index()].link.counters()
     }
 
-    /// A link's name.
-    #[must_use]
-    pub fn link_name(&self, link: LinkId) -> &str {
-        &self.core.names[link.index()]
-    }
-
     /// The names of all links, in the order in which they were made.
     #[must_use]
     pub fn link_names(&self) -> &[String] {
@@ -462,12 +456,6 @@ impl Context<'_> {
     #[must_use]
     pub fn queued(&self, link: LinkId) -> u64 {
         self.core.links[link.index()].link.queued().0
-    }
-
-    /// A link's present state.
-    #[must_use]
-    pub fn link_state(&self, link: LinkId) -> State {
-        self.core.links[link.index()].link.state()
     }
 
     /// The random numbers of one stream of the run.

@@ -142,12 +142,6 @@ impl Unit {
         }
     }
 
-    /// What it counts.
-    #[must_use]
-    pub fn dimension(self) -> Dimension {
-        self.scale().0
-    }
-
     /// As it is printed.
     #[must_use]
     pub const fn symbol(self) -> &'static str {

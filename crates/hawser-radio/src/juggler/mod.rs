@@ -330,11 +330,6 @@ impl<P: Copy> Juggler<P> {
         }
     }
 
-    /// Changes the slot of weight one, from the next slot on.
-    pub fn set_slot(&mut self, slot: Duration) {
-        self.config.slot = slot;
-    }
-
     /// Changes what the radio needs for another channel, and for another network on the same one.
     pub fn set_switch(&mut self, retune: Duration, reconfigure: Duration) {
         self.config.retune = retune;
