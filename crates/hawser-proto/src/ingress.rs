@@ -35,7 +35,7 @@ const REPORT_URGENT: Duration = Duration::from_millis(1);
 /// How long a single packet waits for its report.
 ///
 /// Source: RFC 9000 section 13.2.1, `max_ack_delay`.
-const REPORT_DELAY: Duration = Duration::from_millis(25);
+const LONE_REPORT_DELAY: Duration = Duration::from_millis(25);
 
 /// Between reports of a silent path, and how long it is told of: by then its sender has noticed by itself.
 const SILENCE_INTERVAL: Duration = Duration::from_millis(10);
@@ -426,7 +426,7 @@ impl Receiver {
                 };
                 Some((self.last_report + interval).max(self.unreported_since))
             }
-            _ => Some(self.unreported_since + REPORT_DELAY),
+            _ => Some(self.unreported_since + LONE_REPORT_DELAY),
         };
         [usual, self.silent_at].into_iter().flatten().min()
     }

@@ -81,8 +81,8 @@ fn a_lone_packet_waits_for_its_report() {
     let mut ingress = ingress();
     assert_eq!(report_due(&ingress), None);
     packets(&mut ingress, 1..=1, BEGIN);
-    assert_eq!(report_due(&ingress), Some(REPORT_DELAY));
-    assert_eq!(ingress.poll_timeout(), Some(BEGIN + REPORT_DELAY));
+    assert_eq!(report_due(&ingress), Some(LONE_REPORT_DELAY));
+    assert_eq!(ingress.poll_timeout(), Some(BEGIN + LONE_REPORT_DELAY));
     assert_eq!(flush(&mut ingress, BEGIN + 24 * MS), []);
     let report = Feedback {
         path: PATH,

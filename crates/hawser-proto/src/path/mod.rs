@@ -27,7 +27,7 @@ use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Feedback, MAX_COUNTER};
 use losses::Losses;
-use model::{Model, Pacer, REPORT_DELAY, Sample};
+use model::{BUSY_REPORT_DELAY, Model, Pacer, Sample};
 use pmtu::Pmtu;
 
 /// How a path stands.
@@ -286,7 +286,7 @@ impl Path {
             return Duration::ZERO;
         }
         let stood = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
-        let stood = stood.saturating_sub(REPORT_DELAY);
+        let stood = stood.saturating_sub(BUSY_REPORT_DELAY);
         rate.time_for(Bytes(self.in_flight()))
             .max(stood)
             .saturating_sub(self.model.base_round_trip())

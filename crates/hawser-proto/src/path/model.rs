@@ -73,8 +73,8 @@ const TRAIN: u64 = 4 * FULL_PACKET;
 ///
 /// Source: RFC 6928.
 const INITIAL_WINDOW: u64 = 10 * FULL_PACKET;
-/// Room for the time that reports wait at the receiver.
-pub(super) const REPORT_DELAY: Duration = Duration::from_millis(6);
+/// How long reports of a busy path wait at the receiver: its interval between reports (`ingress`: 5 ms) and 1 ms. The window has room for it.
+pub(super) const BUSY_REPORT_DELAY: Duration = Duration::from_millis(6);
 /// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
 const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
 /// Packets that keep their order wait for the latest before them: a stream takes so many deviations of lone packets longer than they do.
@@ -246,7 +246,7 @@ impl Model {
         if self.phase != Phase::Startup || round_trip == Duration::ZERO {
             return rate;
         }
-        rate.max(Rate::of(Bytes(self.slow_start), round_trip + REPORT_DELAY).unwrap_or_default())
+        rate.max(Rate::of(Bytes(self.slow_start), round_trip + BUSY_REPORT_DELAY).unwrap_or_default())
     }
 
     /// The highest rate of late, which a link that swings may carry again soon.
@@ -353,7 +353,7 @@ impl Model {
         let irregular = (self.delay.jitter() * 4).min(self.round_trip().saturating_sub(base));
         let round_trip = base + self.delay.spread().max(irregular);
         let product = rate.bytes_in(round_trip).0;
-        let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(REPORT_DELAY).0);
+        let window = ((product as f64 * gain) as u64).saturating_add(rate.bytes_in(BUSY_REPORT_DELAY).0);
         let floor = if self.phase == Phase::Startup {
             self.slow_start
         } else {
@@ -607,7 +607,7 @@ impl Model {
 
     fn drained(&self) -> u64 {
         self.measured()
-            .bytes_in(self.base_round_trip() + REPORT_DELAY / 2)
+            .bytes_in(self.base_round_trip() + BUSY_REPORT_DELAY / 2)
             .0
             .max(MIN_WINDOW)
     }

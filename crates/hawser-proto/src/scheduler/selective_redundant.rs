@@ -1,6 +1,7 @@
 use hawser_units::{Duration, Instant};
 
 use super::{Choice, Demand, EarliestDelivery, PathView, Scheduler};
+use crate::fec::TOLERATED;
 
 /// Sends each packet where it arrives first, and copies on other paths as long as too many would be lost: for flows whose packets are
 /// useless by the time that a loss is found and mended.
@@ -76,8 +77,6 @@ impl Scheduler for SelectiveRedundant {
     }
 }
 
-/// The loss that realtime media conceal without a trace.
-const TOLERATED: f64 = 0.0005;
 /// What finding a loss takes beyond the round trip.
 const REPAIR: Duration = Duration::from_millis(10);
 /// For the rate of the flows.
