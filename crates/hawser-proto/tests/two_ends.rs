@@ -217,7 +217,7 @@ fn run_transfer_at(case: &Transfer, jitter: bool, seed: u64) -> Duration {
     sink.delay(0.95, ms(2_000), ms(6_000)).saturating_sub(ms(slowest))
 }
 
-/// Every packet offered to the hub was delivered once, lost by a link, or counted.
+/// Every packet offered to the hub was delivered once, lost by a link and never sent again in time, or dropped and counted: no packet more and none less.
 fn conserved(world: &World, name: &str) {
     for at in [CLIENT, HUB] {
         let end = &world.ends[at];
@@ -237,12 +237,16 @@ fn conserved(world: &World, name: &str) {
         .values()
         .map(|sink| sink.seen.len() as u64)
         .sum();
+    let sinks = &world.ends[CLIENT].sinks;
+    let is_gone =
+        |(flow, number): &&(u16, u64)| sinks.get(flow).is_none_or(|sink| !sink.seen.contains(number));
+    let gone = world.lost_labels[CLIENT].iter().filter(is_gone).count() as u64;
     let counters = hub.egress().counters();
-    let missing = offered - delivered;
-    let accounted = world.lost[CLIENT] + counters.policed + counters.too_large;
-    assert!(
-        missing <= accounted,
-        "{name}: {missing} missing, {accounted} accounted for"
+    let dropped = counters.policed + counters.too_large + counters.let_go + counters.expired + counters.shed;
+    assert_eq!(
+        offered - delivered,
+        gone + dropped,
+        "{name}: {gone} lost by links for good, {counters:?}"
     );
 }
 

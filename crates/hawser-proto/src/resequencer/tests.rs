@@ -509,7 +509,17 @@ enum Op {
     Forget {
         path: u16,
     },
+    /// Repairs are awaited for `us`, and take `takes` each; none any more when `us` is 0.
+    Repairs {
+        us: u64,
+        takes: u64,
+    },
 }
+
+/// Flows from this one on are transfers.
+const FIRST_BULK: u16 = 2;
+/// The longest time that a repair takes here. Units: microseconds.
+const LONGEST_REPAIR: u64 = 3_000_000;
 
 fn op() -> impl Strategy<Value = Op> {
     let ahead = prop_oneof![20 => -3..6i32, 3 => -100..100i32, 1 => -10_000..10_000i32];
@@ -519,6 +529,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..30_000u64).prop_map(|us| Op::Pass { us }),
         1 => (0..900_000u64).prop_map(|us| Op::Pass { us }),
         1 => (0..3u16).prop_map(|path| Op::Forget { path }),
+        2 => (prop_oneof![Just(0), 0..4_000_000u64], 0..=LONGEST_REPAIR)
+            .prop_map(|(us, takes)| Op::Repairs { us, takes }),
     ]
 }
 
@@ -540,9 +552,15 @@ impl Witness {
             .inside
             .remove(&item)
             .expect("was accepted, and not delivered before");
+        let longest = if item.0 >= FIRST_BULK {
+            // While its gaps are being filled, or as long as a repair takes.
+            LONGEST_FILLING.max(Duration::from_micros(LONGEST_REPAIR))
+        } else {
+            config.max_hold
+        };
         assert!(
-            u128::from(now - since) <= config.max_hold.as_micros(),
-            "held for {} us",
+            u128::from(now - since) <= longest.as_micros(),
+            "{item:?} held for {} us",
             now - since
         );
         assert!(self.delivered.insert(item), "twice");
@@ -573,6 +591,7 @@ proptest! {
                     if !known {
                         witness.inside.insert((flow, sequence), now);
                     }
+                    rig.is_bulk = flow >= FIRST_BULK;
                     let taken = rig.arrive(flow, sequence, path, now - u64::from(age), now);
                     let highest = offered.entry(flow).or_insert(sequence);
                     *highest = sequence.max(*highest);
@@ -596,6 +615,11 @@ proptest! {
                     now = until.max(now);
                 }
                 Op::Forget { path } => rig.machine.forget_path(PathId(path)),
+                Op::Repairs { us, takes } => {
+                    let repairs = (at(now + us), Duration::from_micros(takes));
+                    rig.machine.expect_repairs((us > 0).then_some(repairs));
+                    rig.machine.release(at(now), &mut rig.out);
+                }
             }
             for item in rig.out.drain(..) {
                 witness.on_delivery(item, now, &config);
@@ -603,7 +627,7 @@ proptest! {
             prop_assert_eq!(rig.machine.len(), witness.inside.len());
             prop_assert!(rig.machine.len() <= capacity);
         }
-        rig.run_to(now + 400_000);
+        rig.run_to(now + LONGEST_REPAIR);
         prop_assert!(rig.machine.is_empty());
         prop_assert!(rig.machine.counters().late >= witness.late);
     }

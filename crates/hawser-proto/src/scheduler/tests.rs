@@ -113,7 +113,12 @@ impl Server {
 }
 
 /// Serves a queue that always holds `backlog` packets for 5 s; how much of each server's rate was used.
-pub(super) fn saturate(scheduler: &mut dyn Scheduler, mut servers: Vec<Server>, backlog: u16) -> Vec<f64> {
+pub(super) fn saturate(scheduler: &mut dyn Scheduler, servers: Vec<Server>, backlog: u16) -> Vec<f64> {
+    saturate_with(scheduler, servers, demand(LEN, backlog))
+}
+
+/// The same of any demand that never ends.
+fn saturate_with(scheduler: &mut dyn Scheduler, mut servers: Vec<Server>, demand: Demand) -> Vec<f64> {
     let end = Instant::from_nanos(5_000_000_000);
     let mut now = Instant::ZERO;
     while now < end {
@@ -122,10 +127,9 @@ pub(super) fn saturate(scheduler: &mut dyn Scheduler, mut servers: Vec<Server>, 
             .enumerate()
             .map(|(id, server)| server.view(id, now))
             .collect();
-        match scheduler.choose(&demand(LEN, backlog), &views, now) {
+        match scheduler.choose(&demand, &views, now) {
             Choice::Send { path, packets } => {
-                (0..packets.min(views[path].run(&demand(LEN, backlog))))
-                    .for_each(|_| servers[path].send(now));
+                (0..packets.min(views[path].run(&demand))).for_each(|_| servers[path].send(now));
             }
             Choice::Duplicate(mask) => {
                 let chosen = servers
@@ -168,6 +172,17 @@ fn every_discipline_fills_all_paths_of_a_saturated_session() {
         for used in saturate(scheduler.as_mut(), servers, 400) {
             assert!(used > 0.97, "{name}: {used}");
         }
+        // A transfer that never queues more than a packet, but carries what all paths together do.
+        let sustained = Demand {
+            sustained: true,
+            carried: Rate::from_mbps(75),
+            ..demand(LEN, 1)
+        };
+        let servers = vec![Server::new(20, 5), Server::new(5, 30), Server::new(50, 10)];
+        let mut scheduler = by_name(name, 1).expect("known");
+        for used in saturate_with(scheduler.as_mut(), servers, sustained) {
+            assert!(used > 0.97, "{name}, sustained: {used}");
+        }
     }
 }
 
@@ -207,17 +222,21 @@ fn view() -> impl Strategy<Value = PathView> {
 }
 
 fn step() -> impl Strategy<Value = (Demand, Vec<PathView>, Instant)> {
-    let demand =
-        (any::<u16>(), 1..9000u32, 1..=u16::MAX, 0..1u64 << 40).prop_map(|(flow, len, packets, more)| {
-            Demand {
-                sustained: false,
-                flow,
-                len,
-                packets,
-                backlog: InnerBytes(u64::from(len) + more),
-                carried: Rate::from_bps(more),
-                layer: (more % 3 > 0).then_some(Layer((more % 8) as u8)),
-            }
+    let demand = (
+        any::<(u16, bool)>(),
+        1..9000u32,
+        1..=u16::MAX,
+        0..1u64 << 40,
+        0..1u64 << 40,
+    )
+        .prop_map(|((flow, sustained), len, packets, more, carried)| Demand {
+            sustained,
+            flow,
+            len,
+            packets,
+            backlog: InnerBytes(u64::from(len) + more),
+            carried: Rate::from_bps(carried),
+            layer: (more % 3 > 0).then_some(Layer((more % 8) as u8)),
         });
     (
         demand,

@@ -415,6 +415,8 @@ pub struct World {
     applications: Vec<Application>,
     /// Inner packets lost by links, by receiving end.
     pub lost: [u64; 2],
+    /// Those of them that are named, by flow and number; what was sent again may have come.
+    pub lost_labels: [BTreeSet<(u16, u64)>; 2],
     /// Both ends are of a version that does not know parity packets.
     pub is_older: bool,
     budgets: BTreeMap<PathId, (u64, u64)>,
@@ -436,6 +438,7 @@ impl World {
             widths: nets.iter().map(|net| net.mtu).collect(),
             applications: Vec::new(),
             lost: [0; 2],
+            lost_labels: Default::default(),
             is_older: false,
             budgets: BTreeMap::new(),
             ways: BTreeMap::new(),
@@ -600,7 +603,7 @@ impl World {
                     self.arrive(1 - way, PathId(index as u16), datagram);
                 }
                 while let Some(lost) = self.links[index][way].poll_lost() {
-                    self.lost[1 - way] += u64::from(lost.label.is_some());
+                    self.lose(1 - way, lost.label);
                 }
             }
         }
@@ -784,13 +787,19 @@ impl World {
             );
         }
         if udp_len as u64 + 28 > self.widths[usize::from(path.0)] {
-            self.lost[1 - at] += u64::from(datagram.label.is_some());
+            self.lose(1 - at, datagram.label);
             return;
         }
         let link = &mut self.links[usize::from(path.0)][at];
         if let Some(lost) = link.handle_packet(datagram, udp_len as u64 + 28, self.now) {
-            self.lost[1 - at] += u64::from(lost.label.is_some());
+            self.lose(1 - at, lost.label);
         }
+    }
+
+    /// A link lost a packet on its way to an end.
+    fn lose(&mut self, to: usize, label: Option<Label>) {
+        self.lost[to] += u64::from(label.is_some());
+        self.lost_labels[to].extend(label.map(|label| (label.flow, label.number)));
     }
 
     /// Packets and bytes that a path's link carried from one end.
