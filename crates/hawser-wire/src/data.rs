@@ -378,6 +378,109 @@ mod tests {
         assert!(is_data(&[0; 40]));
     }
 
+    #[test]
+    fn missing_ranges_lie_below_the_highest_counter() {
+        let mut missing = Missing::default();
+        assert!(missing.is_empty());
+        assert!(missing.push(10, 3));
+        assert!(!missing.is_empty());
+        assert!(missing.push(100, 1));
+        assert_eq!(missing.ranges(90).collect::<Vec<_>>(), [(80, 3), (0, 1)]);
+        for _ in 2..MISSING_RANGES {
+            assert!(missing.push(1, 1));
+        }
+        assert!(!missing.push(1, 1), "there is no room for more");
+        assert_eq!(missing.ranges(90).count(), MISSING_RANGES);
+    }
+
+    #[test]
+    fn a_header_with_an_unknown_kind_or_contradicting_flags_is_refused() {
+        let mut header = [0; INNER_LEN];
+        for kind in 0..=u8::MAX {
+            header[0] = kind;
+            assert_eq!(Inner::parse(&header).is_some(), kind <= 4);
+        }
+        header[0] = 0;
+        header[1] = FLAG_CONTEXT | FLAG_COMPRESSED;
+        assert_eq!(Inner::parse(&header), None);
+        assert_eq!(Inner::parse(&[0; INNER_LEN - 1]), None);
+        let mut datagram = [0; FRAMING];
+        assert!(Outer::parse(&datagram).is_some());
+        datagram[0] = 1;
+        assert_eq!(Outer::parse(&datagram), None, "of a kind that comes later");
+    }
+
+    /// The bytes on the wire, which another version must read.
+    #[test]
+    fn bits_and_bytes_have_their_places() {
+        let mut out = [0; INNER_LEN];
+        let inner = Inner {
+            class: Class::Layered,
+            checksum_partial: true,
+            backed: true,
+            form: Form::Compressed,
+            flow: 0x0102,
+            sequence: Sequence(0x0304_0506),
+            sent_us: 0x0708_090a,
+            ..Inner::plain(Kind::Parity)
+        };
+        inner.emit(&mut out);
+        assert_eq!(out, [4, 0x80 | 0x20 | 0x04 | 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        let other = Inner {
+            class: Class::Interactive,
+            unordered: true,
+            repair: true,
+            form: Form::Context,
+            ..Inner::plain(Kind::Probe)
+        };
+        other.emit(&mut out);
+        assert_eq!(out, [2, 0x40 | 0x10 | 0x08 | 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let kinds = [
+            Kind::Packet,
+            Kind::Feedback,
+            Kind::Probe,
+            Kind::ProbeReply,
+            Kind::Parity,
+        ];
+        for (byte, kind) in kinds.into_iter().enumerate() {
+            Inner::plain(kind).emit(&mut out);
+            assert_eq!(usize::from(out[0]), byte);
+        }
+        assert_eq!(
+            Class::ALL.map(Class::name),
+            ["bulk", "interactive", "realtime", "layered"]
+        );
+    }
+
+    #[test]
+    fn a_report_that_ends_early_is_read_as_far_as_it_goes() {
+        let mut missing = Missing::default();
+        missing.push(9, 2);
+        missing.push(5, 1);
+        let report = Feedback {
+            missing,
+            ..Feedback::default()
+        };
+        let mut body = [0xff; FEEDBACK_LEN];
+        report.emit(&mut body);
+        assert_eq!(report.emitted_len(), 50);
+        assert!(body[50..].iter().all(|byte| *byte == 0));
+        assert_eq!(Feedback::parse(&body[..41]), None);
+        let ranges = |len: usize| {
+            Feedback::parse(&body[..len])
+                .expect("long enough")
+                .missing
+                .ranges(20)
+                .count()
+        };
+        assert_eq!((ranges(42), ranges(46), ranges(49), ranges(50)), (0, 1, 1, 2));
+        body[3] |= 0x7f;
+        assert_eq!(
+            Feedback::parse(&body).expect("valid").missing.ranges(20).count(),
+            MISSING_RANGES
+        );
+    }
+
     proptest! {
         #[test]
         fn outer_survives_the_wire(epoch: u8, index: u32, counter in 0..=MAX_COUNTER) {

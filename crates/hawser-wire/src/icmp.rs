@@ -85,6 +85,62 @@ mod tests {
     }
 
     #[test]
+    fn an_ipv4_answer_says_what_the_standard_wants() {
+        let packet = inner::tests::tcp_packet(1, &[7; 1400], 0x10);
+        let answer = too_large(&packet, 1280).expect("an answer");
+        assert_eq!(answer.len(), 576);
+        assert_eq!(answer[..10], [0x45, 0, 2, 64, 0, 0, 0, 0, 64, protocol::ICMP]);
+        assert_eq!(
+            (&answer[12..16], &answer[16..20]),
+            (&packet[16..20], &packet[12..16])
+        );
+        assert_eq!((answer[20], answer[21]), (3, 4), "fragmentation needed");
+        assert_eq!(answer[24..28], [0, 0, 5, 0]);
+        assert_eq!(answer[28..], packet[..548]);
+        let short = inner::tests::tcp_packet(1, &[7; 60], 0x10);
+        let answer = too_large(&short, 68).expect("an answer");
+        assert_eq!((answer.len(), &answer[28..]), (28 + 112, &short[..]));
+    }
+
+    #[test]
+    fn an_ipv6_answer_says_what_the_standard_wants() {
+        let mut packet = inner::tests::udp_packet(&[7; 1400]);
+        packet[8..24].fill(0x20);
+        let answer = too_large(&packet, 1281).expect("an answer");
+        assert_eq!(answer.len(), 1280);
+        assert_eq!(answer[..8], [0x60, 0, 0, 0, 4, 216, protocol::ICMPV6, 64]);
+        assert_eq!(
+            (&answer[8..24], &answer[24..40]),
+            (&packet[24..40], &packet[8..24])
+        );
+        assert_eq!((answer[40], answer[41]), (2, 0), "packet too big");
+        assert_eq!(answer[44..48], [0, 0, 5, 1]);
+        assert_eq!(answer[48..], packet[..1232]);
+        let pseudo = inner::pseudo_header_sum(&answer, protocol::ICMPV6, answer.len() - 40);
+        assert_eq!(inner::ones_sum(&answer[40..], u32::from(pseudo)), 0xffff);
+    }
+
+    /// Source: RFC 1812 section 4.3.2.7, RFC 4443 section 2.4 (e).
+    #[test]
+    fn nothing_is_said_where_nothing_may_be_said() {
+        let silent = |packet: &[u8], change: &dyn Fn(&mut [u8])| {
+            assert!(too_large(packet, 1280).is_some());
+            let mut packet = packet.to_vec();
+            change(&mut packet);
+            assert_eq!(too_large(&packet, 1280), None);
+        };
+        let v4 = inner::tests::tcp_packet(1, &[0; 1400], 0x10);
+        silent(&v4, &|p| p[9] = protocol::ICMP);
+        silent(&v4, &|p| p[16] = 224);
+        silent(&v4, &|p| p[12..16].fill(0));
+        silent(&v4, &|p| p[0] = 0x15);
+        let v6 = inner::tests::udp_packet(&[0; 1400]);
+        silent(&v6, &|p| p[6] = protocol::ICMPV6);
+        silent(&v6, &|p| p[24] = 0xff);
+        silent(&v6, &|p| p[8..24].fill(0));
+    }
+
+    #[test]
     fn answers_ipv6_with_a_valid_message() {
         let mut packet = vec![0; 1400];
         packet[0] = 0x60;

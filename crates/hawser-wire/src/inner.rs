@@ -443,6 +443,190 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn reads_every_field_of_an_ipv6_packet() {
+        let mut p = udp_packet(b"hello");
+        p[0..2].copy_from_slice(&[0x6b, 0x95]);
+        p[8] = 0x20;
+        p[39] = 7;
+        let s = parse(&p).expect("valid");
+        assert_eq!((s.dscp, s.ecn), (0x2e, Ecn::Ect1));
+        assert_eq!(
+            s.key.source,
+            "20fd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd"
+                .parse::<IpAddr>()
+                .unwrap()
+        );
+        assert_eq!(
+            s.key.destination,
+            "fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fd07"
+                .parse::<IpAddr>()
+                .unwrap()
+        );
+        assert_eq!(
+            (s.key.protocol, s.key.source_port, s.key.destination_port),
+            (protocol::UDP, 40_000, 443)
+        );
+        assert_eq!((s.ip_len, s.headers_len, s.tcp_flags), (40, 48, 0));
+    }
+
+    #[test]
+    fn reads_the_code_point_and_the_flags_of_an_ipv4_packet() {
+        let mut p = tcp_packet(7, b"hello", tcp_flag::PSH | tcp_flag::FIN);
+        p[1] = 0xb9;
+        let s = parse(&p).expect("valid");
+        assert_eq!((s.dscp, s.ecn, s.tcp_flags), (0x2e, Ecn::Ect1, 0x09));
+        assert_eq!(s.ip_len, 20);
+    }
+
+    /// A fragment other than the first has no ports, and the first one is not told from the rest of its packet.
+    #[test]
+    fn fragments_have_no_ports() {
+        for (flags, is_fragment) in [
+            ([0x20, 0], true),
+            ([0, 1], true),
+            ([0x40, 0], false),
+            ([0x80, 0], false),
+        ] {
+            let mut p = tcp_packet(7, b"hello", 0x10);
+            p[6..8].copy_from_slice(&flags);
+            let s = parse(&p).expect("valid");
+            let expected = if is_fragment { (0, 0, 20) } else { (80, 40_000, 52) };
+            assert_eq!(
+                (s.key.source_port, s.key.destination_port, s.headers_len),
+                expected,
+                "{flags:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn headers_that_are_cut_short_or_too_short_are_refused() {
+        let tcp = tcp_packet(7, &[], 0x10);
+        assert!(parse(&tcp).is_some(), "headers alone are a packet");
+        assert!((0..tcp.len()).all(|len| parse(&tcp[..len]).is_none()));
+        let udp = udp_packet(&[]);
+        assert!(parse(&udp).is_some());
+        assert!((0..udp.len()).all(|len| parse(&udp[..len]).is_none()));
+        let with = |at: usize, byte: u8| {
+            let mut p = tcp.clone();
+            p[at] = byte;
+            parse(&p)
+        };
+        assert_eq!(with(0, 0x44), None, "an IP header of 16 bytes");
+        assert_eq!(with(0, 0x55), None, "version 5");
+        assert_eq!(with(32, 4 << 4), None, "a TCP header of 16 bytes");
+        assert_eq!(with(32, 5 << 4).expect("20 bytes").headers_len, 40);
+        // Other protocols need no more than the IP header.
+        let mut other = tcp[..20].to_vec();
+        other[9] = protocol::ICMP;
+        assert_eq!(parse(&other).expect("valid").headers_len, 20);
+        other[0] = 0x46;
+        assert_eq!(parse(&other), None, "24 bytes of header, of which 20 are there");
+        other.extend([0; 4]);
+        assert_eq!(parse(&other).expect("valid").headers_len, 24);
+    }
+
+    #[test]
+    fn marking_an_ipv6_packet_changes_nothing_else() {
+        let mut p = udp_packet(b"hello");
+        p[0..4].copy_from_slice(&[0x6b, 0x9f, 0xff, 0xff]);
+        for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
+            let mut marked = p.clone();
+            set_ecn(&mut marked, ecn);
+            assert_eq!(marked[1] & 0x30, ecn.bits() << 4);
+            marked[1] |= 0x30;
+            assert_eq!(marked[1], p[1] | 0x30);
+            assert_eq!((&marked[..1], &marked[2..]), (&p[..1], &p[2..]));
+        }
+    }
+
+    #[test]
+    fn marking_an_ipv4_packet_keeps_its_code_point() {
+        for (class, ecn) in [
+            (0xb8, Ecn::Ce),
+            (0xbb, Ecn::NotEct),
+            (0xff, Ecn::Ect1),
+            (0, Ecn::Ect0),
+        ] {
+            let mut p = tcp_packet(7, b"hello", 0x10);
+            p[1] = class;
+            fill_ipv4_checksum(&mut p, 20);
+            set_ecn(&mut p, ecn);
+            assert_eq!(p[1], class & 0xfc | ecn.bits());
+            assert!(checksums_hold(&p));
+        }
+    }
+
+    /// RFC 1071 section 3 has this sum as its example.
+    #[test]
+    fn sums_are_those_of_the_standard() {
+        assert_eq!(
+            ones_sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0),
+            0xddf2
+        );
+        assert_eq!(
+            ones_sum(&[0x00, 0x01, 0xf2], 0),
+            0xf201,
+            "an odd byte is the upper half of a word"
+        );
+        assert_eq!(ones_sum(&[0xff; 6], 1), 1, "the carry comes round");
+        assert_eq!(ones_sum(&[0xff, 0xff], 0), 0xffff);
+        // RFC 1624 section 4: the case in which the older equations were wrong.
+        assert_eq!(checksum_update(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn the_segment_size_is_found_among_other_options() {
+        // Options, the announced size that is left, and whether it was changed.
+        let cases: [(&[u8], bool); 9] = [
+            (&[2, 4, 5, 180, 1, 1, 1, 1], true),
+            (&[1, 1, 1, 1, 2, 4, 5, 180], true),
+            (&[3, 3, 7, 2, 4, 5, 180, 0], true),
+            (&[5, 2, 1, 1, 2, 4, 5, 180], true),
+            (&[0, 2, 4, 5, 180, 0, 0, 0], false),
+            (&[3, 1, 2, 4, 5, 180, 1, 1], false),
+            (&[8, 9, 2, 4, 5, 180, 1, 1], false),
+            (&[2, 3, 5, 1, 1, 1, 1, 1], false),
+            (&[1, 1, 1, 1, 1, 1, 1, 2], false),
+        ];
+        for (options, is_changed) in cases {
+            let mut p = tcp_packet(7, &[], tcp_flag::SYN);
+            p[32] = 7 << 4;
+            p[40..48].copy_from_slice(options);
+            complete_transport(&mut p);
+            let before = p.clone();
+            let s = parse(&p).expect("valid");
+            assert_eq!(clamp_mss(&mut p, &s, 1280, true), is_changed, "{options:?}");
+            assert!(checksums_hold(&p), "{options:?}");
+            if !is_changed {
+                assert_eq!(p, before, "{options:?}");
+            }
+            let size = p[40..48]
+                .windows(4)
+                .find(|bytes| bytes[..2] == [2, 4] && is_changed);
+            if let Some(size) = size {
+                assert_eq!(size[2..], 1240_u16.to_be_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_size_that_fits_is_let_be_and_a_partial_checksum_too() {
+        let mut p = tcp_packet(7, &[], tcp_flag::SYN | tcp_flag::ACK);
+        p[40..44].copy_from_slice(&[2, 4, 0x05, 0xb4]);
+        let s = parse(&p).expect("valid");
+        assert!(!clamp_mss(&mut p, &s, 1500, false), "1460 bytes fit exactly");
+        let sum = [p[36], p[37]];
+        assert!(clamp_mss(&mut p, &s, 1499, false));
+        assert_eq!(p[42..44], 1459_u16.to_be_bytes());
+        assert_eq!([p[36], p[37]], sum);
+        let mut later = tcp_packet(7, &[], tcp_flag::ACK);
+        later[40..44].copy_from_slice(&[2, 4, 0x05, 0xb4]);
+        let s = parse(&later).expect("valid");
+        assert!(!clamp_mss(&mut later, &s, 1280, true), "only a SYN announces");
+    }
+
+    #[test]
     fn ecn_exit_follows_the_table() {
         use Ecn::{Ce, Ect0, Ect1, NotEct};
         let table = [

@@ -538,6 +538,145 @@ mod tests {
         assert_eq!(layer(&udp(0, 5004, &[1, 2, 3]), &rules), None);
     }
 
+    #[test]
+    fn reads_every_field_of_a_plain_header() {
+        let datagram = [0x80, 111, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0xaa];
+        let header = Rtp {
+            marker: false,
+            payload_type: 111,
+            sequence: 0x0102,
+            timestamp: 0x0304_0506,
+            ssrc: 0x0708_090a,
+            header_len: 12,
+            payload_end: 13,
+        };
+        assert_eq!(Rtp::parse(&datagram), Some(header));
+        assert_eq!(header.payload(&datagram), [0xaa]);
+        assert_eq!(header.payload(&datagram[..12]), []);
+        assert_eq!(
+            Rtp::parse(&datagram[..12]).expect("a header alone").payload_end,
+            12
+        );
+        // Types 64 to 95 with the marker are those of RTCP.
+        for (byte, is_rtp) in [(191, true), (192, false), (223, false), (224, true)] {
+            let mut datagram = datagram;
+            datagram[1] = byte;
+            assert_eq!(Rtp::parse(&datagram).is_some(), is_rtp, "{byte}");
+        }
+    }
+
+    #[test]
+    fn padding_and_extensions_that_reach_beyond_the_packet_are_refused() {
+        let mut padded = vec![0xa0, 96, 0, 7, 0, 0, 0, 9, 0, 0, 0, 5, 1, 1, 3];
+        assert_eq!(Rtp::parse(&padded).expect("all is padding").payload(&padded), []);
+        padded[14] = 4;
+        assert_eq!(Rtp::parse(&padded), None, "padding in the header");
+        padded[14] = 16;
+        assert_eq!(Rtp::parse(&padded), None, "more padding than bytes");
+        let mut extended = vec![0x90, 96, 0, 7, 0, 0, 0, 9, 0, 0, 0, 5, 0, 0, 0, 1, 9, 9, 9, 9];
+        assert_eq!(Rtp::parse(&extended).expect("valid").header_len, 20);
+        extended[15] = 2;
+        assert_eq!(Rtp::parse(&extended), None);
+        assert_eq!(Rtp::parse(&extended[..15]), None);
+    }
+
+    #[test]
+    fn units_of_h264_that_are_aggregated_fragmented_or_reserved() {
+        let cases: [(&[u8], Option<Frame>); 12] = [
+            (&[0x28], Some(Frame::Intra)),
+            (&[0x0d], Some(Frame::Intra)),
+            (&[0x0f], Some(Frame::Intra)),
+            (&[0x60], None),
+            (&[0x7e], None),
+            (&[0x79, 0, 0, 0, 9, 0x65], Some(Frame::Intra)),
+            (&[0x79, 0, 0, 0, 9], None),
+            (&[0x78, 0, 9], None),
+            (&[0x7d, 0x05], Some(Frame::Intra)),
+            (&[0x1c, 0x01], Some(Frame::Bidirectional)),
+            (&[0x7c], None),
+            (&[0x17], Some(Frame::Bidirectional)),
+        ];
+        for (payload, frame) in cases {
+            assert_eq!(h264_frame(payload), frame, "{payload:?}");
+        }
+    }
+
+    #[test]
+    fn units_of_scalable_h264_that_are_aggregated_fragmented_or_reserved() {
+        let cases: [(&[u8], Option<u8>); 11] = [
+            (&[0x78, 0, 9, 0x74, 0x80, 0x20, 0x07], Some(4)),
+            (&[0x78, 0, 9, 0x65], Some(0)),
+            (&[0x78, 0, 9], None),
+            (&[0x7d, 0x94, 0x80, 0x11, 0x07], Some(3)),
+            (&[0x7c, 0x85], Some(0)),
+            (&[0x7c], None),
+            (&[0x60], None),
+            (&[0x77], Some(0)),
+            (&[0x7e], None),
+            (&[0x74, 0x80, 0x7f], Some(7)),
+            (&[0x74, 0x80, 0x0f], Some(1)),
+        ];
+        for (payload, layer) in cases {
+            assert_eq!(svc_layer(payload), layer.map(Layer), "{payload:?}");
+        }
+    }
+
+    #[test]
+    fn layers_of_vp9_add_up_to_the_last_at_most() {
+        assert_eq!(vp9_layer(&[0x20, 0x26]), Some(Layer(1 + 3)));
+        assert_eq!(vp9_layer(&[0x20, 0xff]), Some(Layer(7)));
+        assert_eq!(vp9_layer(&[0x20, 0xe0]), Some(Layer(7)));
+        assert_eq!(
+            vp9_layer(&[0x20, 0x11]),
+            Some(Layer(0)),
+            "neither of the two other bits counts"
+        );
+        assert_eq!(vp9_layer(&[0x20]), None);
+        assert_eq!(vp9_layer(&[0x80, 0x85]), Some(Layer(0)));
+        assert_eq!(vp9_layer(&[]), None);
+    }
+
+    #[test]
+    fn a_rule_looks_only_where_it_says() {
+        let rule = |pattern, reading| [Rule { pattern, reading }];
+        let any = Pattern::default();
+        let stream = udp(0, 5004, &rtp(96, 5, &[0x65]));
+        assert_eq!(layer(&stream, &[]), None);
+        assert_eq!(layer(&stream, &rule(any, Reading::H264)), Some(Layer(0)));
+        let scalable = udp(0, 5004, &rtp(96, 5, &[0x74, 0x80, 0x10, 0x07]));
+        assert_eq!(layer(&scalable, &rule(any, Reading::Svc)), Some(Layer(2)));
+        let vp9 = udp(0, 5004, &rtp(96, 5, &[0x20, 0x26]));
+        assert_eq!(layer(&vp9, &rule(any, Reading::Vp9)), Some(Layer(4)));
+        let to_port = |port| {
+            rule(
+                Pattern {
+                    port: Some(port),
+                    ..any
+                },
+                Reading::Fixed(Layer(3)),
+            )
+        };
+        let mut answer = udp(0, 9, &[1, 2, 3]);
+        answer[20..22].copy_from_slice(&5004_u16.to_be_bytes());
+        assert_eq!(
+            layer(&answer, &to_port(5004)),
+            Some(Layer(3)),
+            "the source port counts too"
+        );
+        assert_eq!(layer(&answer, &to_port(5005)), None);
+        let of_type = |kind| Pattern {
+            payload_type: Some(kind),
+            ..any
+        };
+        assert_eq!(layer(&stream, &rule(of_type(97), Reading::H264)), None);
+        // The same bytes behind a TCP header are no stream.
+        let mut tcp = inner::tests::tcp_packet(1, &rtp(96, 5, &[0x65]), 0x10);
+        assert_eq!(layer(&tcp, &rule(any, Reading::H264)), None);
+        tcp[6..8].copy_from_slice(&[0x20, 0]);
+        tcp[9] = protocol::UDP;
+        assert_eq!(layer(&tcp, &rule(any, Reading::H264)), None, "nor in a fragment");
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_or_not_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
