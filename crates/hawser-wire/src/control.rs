@@ -735,6 +735,9 @@ mod tests {
     fn refuses_what_is_out_of_bounds() {
         assert_eq!(Message::parse(&[0, 0]), Err(ParseError::Length(0)));
         assert_eq!(Message::parse(&[0xff, 0xff, 1]), Err(ParseError::Length(0xffff)));
+        assert_eq!(Message::parse(&[2, 0]), Ok(None), "512 bytes may follow");
+        assert_eq!(Message::parse(&[2, 1]), Err(ParseError::Length(513)));
+        assert_eq!(MAX_FRAME, 514);
         assert_eq!(Message::parse(&[0, 1, 99]), Err(ParseError::Type(99)));
         assert_eq!(Message::parse(&[0, 2, 6, 0]), Err(ParseError::Truncated));
         assert_eq!(Message::parse(&[0, 4, 6, 0, 1, 7]), Err(ParseError::Trailing(1)));
@@ -758,7 +761,8 @@ mod tests {
             prefers: Cipher::Aes256Gcm,
             name_hint: String::new(),
         };
-        assert!(!format!("{hello:?}").contains("90"));
+        let shown = format!("{hello:?}");
+        assert!(!shown.contains("90") && shown.contains("redacted"), "{shown}");
     }
 
     #[test]

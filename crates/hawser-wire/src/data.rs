@@ -379,6 +379,19 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_counter_fills_its_six_bytes() {
+        let largest = Outer {
+            epoch: 0,
+            index: 0,
+            counter: MAX_COUNTER,
+        };
+        let mut datagram = [0; FRAMING];
+        largest.emit(datagram.first_chunk_mut().expect("long enough"));
+        assert_eq!(datagram[6..12], [0xff; 6]);
+        assert_eq!(Outer::parse(&datagram), Some(largest));
+    }
+
+    #[test]
     fn missing_ranges_lie_below_the_highest_counter() {
         let mut missing = Missing::default();
         assert!(missing.is_empty());
@@ -426,6 +439,7 @@ mod tests {
         };
         inner.emit(&mut out);
         assert_eq!(out, [4, 0x80 | 0x20 | 0x04 | 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(Inner::parse(&out), Some((inner, &[][..])));
         let other = Inner {
             class: Class::Interactive,
             unordered: true,
@@ -435,6 +449,7 @@ mod tests {
         };
         other.emit(&mut out);
         assert_eq!(out, [2, 0x40 | 0x10 | 0x08 | 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Inner::parse(&out), Some((other, &[][..])));
         let kinds = [
             Kind::Packet,
             Kind::Feedback,

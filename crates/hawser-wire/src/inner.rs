@@ -573,6 +573,16 @@ pub(crate) mod tests {
         assert_eq!(ones_sum(&[0xff, 0xff], 0), 0xffff);
         // RFC 1624 section 4: the case in which the older equations were wrong.
         assert_eq!(checksum_update(0xdd2f, 0x5555, 0x3285), 0x0000);
+        // The words of both addresses, the protocol and the length.
+        let v4 = tcp_packet(1, &[], 0x10);
+        assert_eq!(
+            pseudo_header_sum(&v4, protocol::TCP, 32),
+            0x0a00 + 1 + 0x0a00 + 2 + 6 + 32
+        );
+        assert_eq!(
+            pseudo_header_sum(&udp_packet(&[0; 5]), protocol::UDP, 13),
+            0xdfdf + 17 + 13
+        );
     }
 
     #[test]

@@ -603,7 +603,8 @@ mod tests {
 
     #[test]
     fn units_of_scalable_h264_that_are_aggregated_fragmented_or_reserved() {
-        let cases: [(&[u8], Option<u8>); 11] = [
+        let cases: [(&[u8], Option<u8>); 12] = [
+            (&[0x7c, 0x98], None),
             (&[0x78, 0, 9, 0x74, 0x80, 0x20, 0x07], Some(4)),
             (&[0x78, 0, 9, 0x65], Some(0)),
             (&[0x78, 0, 9], None),

@@ -403,7 +403,7 @@ fn same_ip_header(a: &[u8], b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inner::tests::{complete_transport, tcp_packet};
+    use crate::inner::tests::{complete_transport, tcp_packet, udp_packet};
     use proptest::prelude::*;
 
     fn cut(packet: &[u8], segment: u16) -> Vec<Vec<u8>> {
@@ -495,6 +495,174 @@ mod tests {
         assert!((0..s.count()).all(|i| s.len_of(i) <= 1000));
         let bytes: usize = (0..s.count()).map(|i| s.len_of(i) - 52).sum();
         assert_eq!(bytes, 4000);
+    }
+
+    #[test]
+    fn nothing_follows_a_short_segment() {
+        let packet = tcp_packet(1000, &[7; 2500], 0x10);
+        let mut segments = cut(&packet, 1000);
+        segments.push(tcp_packet(3500, &[7; 500], 0x10));
+        let lengths: Vec<_> = join(&segments, true).iter().map(|(_, p)| p.len() - 52).collect();
+        assert_eq!(lengths, [2500, 500]);
+    }
+
+    #[test]
+    fn a_coalescer_is_open_from_the_first_packet_until_it_is_finished() {
+        let mut coalescer = Coalescer::default();
+        assert!(!coalescer.is_open() && coalescer.finish().is_none());
+        let packet = tcp_packet(1, &[7; 100], 0x10);
+        assert_eq!(coalescer.push(&packet, packet.len(), true), Join::Open(52));
+        assert!(coalescer.is_open());
+        assert!(coalescer.finish().is_some());
+        assert!(!coalescer.is_open());
+    }
+
+    #[test]
+    fn a_packet_that_is_not_to_be_cut_stays_whole_on_a_narrow_path() {
+        for packet in [tcp_packet(1, &[1; 1400], 0x10), udp_packet(&[1; 1400])] {
+            for segment in [0, 1400, 2000] {
+                let offload = Offload {
+                    checksum_partial: true,
+                    segment,
+                };
+                let summary = inner::parse(&packet).expect("valid");
+                let mut plan = Segmenter::new(&packet, &summary, offload).expect("plan");
+                plan.fit(1000);
+                assert_eq!((plan.count(), plan.len_of(0)), (1, packet.len()));
+            }
+        }
+        // Where datagrams end is part of their meaning.
+        let packet = udp_packet(&[1; 3000]);
+        let summary = inner::parse(&packet).expect("valid");
+        let offload = Offload {
+            checksum_partial: true,
+            segment: 1400,
+        };
+        let mut plan = Segmenter::new(&packet, &summary, offload).expect("plan");
+        plan.fit(1000);
+        assert_eq!((plan.count(), plan.len_of(0), plan.len_of(2)), (3, 1448, 248));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_not_planned() {
+        let segment = |segment| Offload {
+            checksum_partial: true,
+            segment,
+        };
+        let packet = tcp_packet(1, &[1; 400], 0x10);
+        let summary = inner::parse(&packet).expect("valid");
+        assert!(
+            Segmenter::new(&packet[..51], &summary, segment(0)).is_none(),
+            "cut in its headers"
+        );
+        assert!(Segmenter::new(&packet[..52], &summary, segment(100)).is_some());
+        let mut icmp = packet.clone();
+        icmp[9] = protocol::ICMP;
+        let summary = inner::parse(&icmp).expect("valid");
+        assert!(
+            Segmenter::new(&icmp, &summary, segment(100)).is_none(),
+            "nobody can cut that"
+        );
+        assert!(
+            Segmenter::new(&icmp, &summary, segment(432)).is_some(),
+            "it need not be cut"
+        );
+        let mut fragment = packet;
+        fragment[7] = 1;
+        let summary = inner::parse(&fragment).expect("valid");
+        assert!(Segmenter::new(&fragment, &summary, segment(100)).is_none());
+    }
+
+    #[test]
+    fn the_lengths_of_every_segment_are_its_own() {
+        let length = |packet: &[u8], at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+        for (index, segment) in cut(&udp_packet(&[7; 2500]), 1000).iter().enumerate() {
+            let payload = if index < 2 { 1000 } else { 500 };
+            assert_eq!(
+                (segment.len(), length(segment, 4), length(segment, 44)),
+                (48 + payload, 8 + payload, 8 + payload)
+            );
+        }
+        let mut packet = tcp_packet(u32::MAX - 999, &[7; 2500], 0x19 | tcp_flag::CWR);
+        packet[4..6].copy_from_slice(&[0xff, 0xff]);
+        for (index, segment) in cut(&packet, 1000).iter().enumerate() {
+            assert_eq!(length(segment, 2), segment.len());
+            assert_eq!(inner::ones_sum(&segment[..20], 0), 0xffff);
+            assert_eq!(
+                length(segment, 4),
+                [0xffff, 0, 1][index],
+                "identifications are counted on"
+            );
+            let sequence = sequence_of(segment, 20);
+            assert_eq!(sequence, [u32::MAX - 999, 0, 1000][index]);
+            assert_eq!(segment[33], [0x10 | tcp_flag::CWR, 0x10, 0x19][index]);
+        }
+    }
+
+    #[test]
+    fn a_joined_packet_tells_the_kernel_how_it_may_be_cut_again() {
+        let header = |packets: &[Vec<u8>]| join(packets, true)[0].0;
+        let fields = |kind: u8, headers: u16, start: u16, field: u16| {
+            let mut virtio = [NEEDS_CSUM, kind, 0, 0, 0, 0, 0, 0, 0, 0];
+            for (at, value) in [(2, headers), (4, 1000), (6, start), (8, field)] {
+                virtio[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+            }
+            virtio
+        };
+        let tcp = cut(&tcp_packet(1, &[7; 2500], 0x10), 1000);
+        assert_eq!(header(&tcp), fields(GSO_TCPV4, 52, 20, 16));
+        let reduced = cut(&tcp_packet(1, &[7; 2500], 0x10 | tcp_flag::CWR), 1000);
+        assert_eq!(header(&reduced), fields(GSO_TCPV4 | GSO_ECN, 52, 20, 16));
+        let udp = cut(&udp_packet(&[0xff; 2500]), 1000);
+        assert_eq!(header(&udp), fields(GSO_UDP_L4, 48, 40, 6));
+        let mut six = udp_packet(&[0; 2512]);
+        six[6] = protocol::TCP;
+        six[52..54].copy_from_slice(&[5 << 4, 0x10]);
+        assert_eq!(header(&cut(&six, 1000)), fields(GSO_TCPV6, 60, 40, 16));
+        // Alone it is not cut, and what it opens with is no run of segments.
+        let one = [tcp_packet(1, &[7; 100], 0x10)];
+        assert_eq!(header(&one)[..6], [NEEDS_CSUM, 0, 0, 0, 0, 0]);
+    }
+
+    /// What the kernel joins in the same way: RFC 9293 section 3.8.6 for the window, RFC 3168 section 6.1.2 for CWR.
+    #[test]
+    fn packets_that_differ_in_more_than_their_place_are_not_joined() {
+        let first = tcp_packet(1, &[7; 1000], 0x10);
+        let next = tcp_packet(1001, &[7; 1000], 0x10);
+        let joined = |first: &[u8], next: &[u8]| join(&[first.to_vec(), next.to_vec()], true).len() == 1;
+        assert!(joined(&first, &next));
+        // Code point, fragment bits, time to live, addresses, ports, acknowledgement, window, urgent pointer, options.
+        for at in [1, 6, 8, 12, 19, 20, 23, 28, 34, 38, 44, 51] {
+            let mut other = next.clone();
+            other[at] ^= 4;
+            assert!(!joined(&first, &other), "byte {at}");
+        }
+        for flag in [tcp_flag::CWR, tcp_flag::SYN, tcp_flag::RST, 0x20] {
+            assert!(
+                !joined(&first, &tcp_packet(1001, &[7; 1000], 0x10 | flag)),
+                "{flag}"
+            );
+        }
+        for flag in [tcp_flag::PSH, tcp_flag::FIN] {
+            let ending = tcp_packet(1001, &[7; 1000], 0x10 | flag);
+            assert!(joined(&first, &ending));
+            assert!(
+                !joined(&tcp_packet(1, &[7; 1000], 0x10 | flag), &next),
+                "it ends a run"
+            );
+        }
+        assert!(
+            !joined(&first, &tcp_packet(1001, &[7; 1001], 0x10)),
+            "longer than those before"
+        );
+        assert!(
+            !joined(&first, &tcp_packet(1001, &[], 0x10)),
+            "nothing but headers"
+        );
+        assert!(
+            !joined(&first, &tcp_packet(1002, &[7; 1000], 0x10)),
+            "a byte is missing"
+        );
     }
 
     proptest! {

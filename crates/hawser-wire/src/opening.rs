@@ -310,6 +310,10 @@ mod tests {
                     let opening = opening(protocol, v6, step);
                     let packet = opening.emit().unwrap();
                     assert_eq!(Opening::parse(&packet), Some(opening));
+                    if protocol == protocol::UDP {
+                        let at = if v6 { 44 } else { 24 };
+                        assert_eq!(packet[at..at + 2], (DATAGRAM as u16).to_be_bytes());
+                    }
                     let ip_len = if v6 { 40 } else { 20 };
                     let pseudo = pseudo_header_sum(&packet, protocol, packet.len() - ip_len);
                     assert_eq!(ones_sum(&packet[ip_len..], u32::from(pseudo)), 0xffff);

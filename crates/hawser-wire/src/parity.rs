@@ -109,6 +109,7 @@ mod tests {
     #[test]
     fn numbers_out_of_range_are_refused() {
         let body = |numbers: [u8; PARITY_LEN], symbol: usize| [&numbers[..], &vec![0; symbol]].concat();
+        assert_eq!(symbol_len(MAX_PACKET), MAX_SYMBOL, "the longest packet fits");
         assert!(Parity::parse(&body([8, 2, 1], 4)).is_some());
         assert!(Parity::parse(&body([32, 8, 7], MAX_SYMBOL)).is_some());
         for (numbers, symbol) in [

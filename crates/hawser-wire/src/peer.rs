@@ -537,7 +537,8 @@ mod tests {
             enrol_token: Some([77; 16]),
             name_hint: String::new(),
         };
-        assert!(!format!("{hello:?}").contains("77"));
+        let shown = format!("{hello:?}");
+        assert!(!shown.contains("77") && shown.contains("redacted"), "{shown}");
     }
 
     #[test]
@@ -548,6 +549,9 @@ mod tests {
             PeerMessage::parse(&frame)
         };
         assert_eq!(parse(&[TYPES + 9, 0, 0, 0, 1, 7]), Err(ParseError::Trailing(1)));
+        assert_eq!(PeerMessage::parse(&[2, 0]), Ok(None), "512 bytes may follow");
+        assert_eq!(PeerMessage::parse(&[2, 1]), Err(ParseError::Length(513)));
+        assert_eq!(PeerMessage::parse(&[0, 0]), Err(ParseError::Length(0)));
         assert_eq!(parse(&[99]), Err(ParseError::Type(99)));
         assert_eq!(parse(&[1]), Err(ParseError::Type(1)));
         assert_eq!(

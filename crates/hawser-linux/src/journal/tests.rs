@@ -140,3 +140,76 @@ fn a_refused_entry_is_not_entered_and_what_was_there_stays() {
     assert_eq!(journal.entries(), [rule()]);
     assert_eq!(Journal::open(&path).unwrap().entries(), [rule()]);
 }
+
+#[test]
+fn a_journal_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let (_directory, path) = place();
+    fs::create_dir(&path).unwrap();
+    assert!(Journal::open(&path).is_err());
+}
+
+#[test]
+fn who_does_not_know_its_boot_forgets_nothing() {
+    let (_directory, path) = place();
+    let process = Entry::Process {
+        process: Process::of(std::process::id()).unwrap(),
+    };
+    let mut journal = Journal::open_in(&path, None).unwrap();
+    journal.enter(process).unwrap();
+    let known = Journal::open_in(&path, Some("one".into())).unwrap();
+    assert_eq!(known.entries().len(), 1, "it was written without a boot");
+}
+
+#[test]
+fn the_file_names_its_format_and_the_boot_and_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let (directory, path) = place();
+    // What a crash in the middle of a write left, readable by all.
+    let fresh = directory.path().join("undo.new");
+    fs::write(&fresh, "half of").unwrap();
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644)).unwrap();
+    Journal::open(&path).unwrap().enter(rule()).unwrap();
+    assert!(!fresh.exists());
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = fs::read_to_string(&path).unwrap();
+    let header: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(header["journal"], 2);
+    assert_eq!(header["boot"], boot.trim());
+}
+
+#[test]
+fn a_write_that_fails_at_its_end_leaves_no_file_beside() {
+    let (directory, path) = place();
+    let mut journal = Journal::open(&path).unwrap();
+    // It cannot take the place of a directory that is not empty.
+    fs::create_dir_all(path.join("in the way")).unwrap();
+    assert!(journal.enter(rule()).is_err());
+    assert!(journal.entries().is_empty());
+    assert!(!directory.path().join("undo.new").exists());
+}
+
+#[test]
+fn the_last_entry_is_struck_only_if_the_file_is_gone() {
+    let (_directory, path) = place();
+    let mut journal = Journal::open(&path).unwrap();
+    journal.enter(rule()).unwrap();
+    fs::remove_file(&path).unwrap();
+    journal.strike(&rule()).unwrap();
+    journal.enter(rule()).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(journal.strike(&rule()).is_err(), "it cannot be removed as a file");
+}
+
+/// Without a directory in its name it lies where the process runs.
+#[test]
+fn a_bare_file_name_will_do() {
+    let path = PathBuf::from(format!("journal-test-{}.json", std::process::id()));
+    let mut journal = Journal::open(&path).unwrap();
+    let entered = journal.enter(rule());
+    let is_there = path.exists();
+    let struck = journal.strike(&rule());
+    assert!(is_there && !path.exists());
+    entered.and(struck).unwrap();
+}

@@ -205,3 +205,163 @@ fn a_change_of_one_file_is_read_and_the_others_are_not() {
     other.reload().unwrap();
     assert!(other.by_name("alice").unwrap().key.is_some());
 }
+
+#[test]
+fn a_client_is_invited_enrolled_or_expired() {
+    let (_dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let token = store.invite("alice", WEEK, now).unwrap();
+    let state = |store: &ClientStore, at| store.by_name("alice").unwrap().state(at);
+    assert_eq!(state(&store, now), "invited");
+    assert_eq!(state(&store, now + WEEK), "expired");
+    store.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
+    assert_eq!(state(&store, now + WEEK), "enrolled");
+    let alice = store.by_name("alice").unwrap();
+    let addresses: [IpAddr; 2] = ["100.96.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
+    assert_eq!(alice.inner(), addresses);
+    assert_eq!(store.iter().collect::<Vec<_>>(), [alice]);
+}
+
+#[test]
+fn the_hub_and_clients_have_numbers_within_the_pool() {
+    assert_eq!(
+        pool(16).hub(),
+        (Ipv4Addr::new(100, 96, 0, 1), Some("fd00::1".parse().unwrap()))
+    );
+    assert_eq!(pool(29).numbers(), 2..7, "seven is the broadcast address");
+    assert_eq!(pool(24).numbers(), 2..255);
+    let v4_only = Pool { v6: None, ..pool(24) };
+    assert_eq!(v4_only.hub(), (Ipv4Addr::new(100, 96, 0, 1), None));
+}
+
+#[test]
+fn an_invitation_that_is_given_again_keeps_its_addresses() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    store.invite("alice", WEEK, now).unwrap();
+    store.invite("bob", WEEK, now).unwrap();
+    store.revoke("alice").unwrap();
+    store.invite("bob", WEEK, now).unwrap();
+    assert_eq!(
+        store.by_name("bob").unwrap().inner_v4,
+        Ipv4Addr::new(100, 96, 0, 3)
+    );
+    // What was written says the same.
+    let read = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
+    let (bob, written) = (store.by_name("bob").unwrap(), read.by_name("bob").unwrap());
+    assert_eq!(
+        (bob.inner(), bob.key, bob.token),
+        (written.inner(), written.key, written.token)
+    );
+    let difference = bob.expires.duration_since(written.expires).unwrap();
+    assert!(difference < Duration::from_secs(1), "the file has whole seconds");
+}
+
+#[test]
+fn a_key_that_is_enrolled_again_gives_up_its_old_name() {
+    let (_dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let tokens = ["old", "new"].map(|name| store.invite(name, WEEK, now).unwrap());
+    let key = KeyHash([1; 32]);
+    store.enrol(&tokens[0].0, key, now).unwrap();
+    store.enrol(&tokens[1].0, key, now).unwrap();
+    assert!(store.by_name("old").is_none());
+    assert_eq!(store.by_key(key).unwrap().name, "new");
+}
+
+#[test]
+fn whoever_is_enrolled_is_let_in_also_with_a_token_that_is_stale() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let token = store.invite("alice", WEEK, now).unwrap();
+    let other = store.invite("bob", WEEK, now).unwrap();
+    let [alice, stranger] = [KeyHash([1; 32]), KeyHash([2; 32])];
+    let shared = SharedStore::new(ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap());
+    assert_eq!(
+        shared.authorise(Some(&token.0), alice, now).unwrap().name,
+        "alice"
+    );
+    assert_eq!(
+        shared.authorise(Some(&[0; 16]), alice, now).unwrap().name,
+        "alice"
+    );
+    assert_eq!(
+        shared.authorise(Some(&token.0), stranger, now),
+        Err(Refusal::UsedToken)
+    );
+    assert_eq!(
+        shared.authorise(Some(&other.0), stranger, now + WEEK),
+        Err(Refusal::ExpiredToken)
+    );
+    assert_eq!(shared.authorise(None, stranger, now), Err(Refusal::NotEnrolled));
+    assert!(!shared.has("alice", stranger) && !shared.has("bob", alice));
+    assert!(shared.refreshed().unwrap().by_name("bob").is_some());
+}
+
+/// Sessions are looked at again only when the number is another.
+#[test]
+fn every_change_changes_the_generation_and_nothing_else_does() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    let mut before = store.generation();
+    let mut is_another =
+        |store: &ClientStore| std::mem::replace(&mut before, store.generation()) != store.generation();
+    let token = store.invite("alice", WEEK, now).unwrap();
+    assert!(is_another(&store));
+    store.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
+    assert!(is_another(&store));
+    std::thread::sleep(2 * TICK);
+    store.reload().unwrap();
+    is_another(&store);
+    store.reload().unwrap();
+    assert!(!is_another(&store), "nothing was read");
+    let mut other = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
+    other.revoke("alice").unwrap();
+    store.reload().unwrap();
+    assert!(is_another(&store));
+}
+
+#[test]
+fn other_files_beside_are_no_clients_and_a_missing_directory_is_an_error() {
+    let (dir, mut store) = store(16);
+    let path = dir.path().join("clients");
+    store.invite("alice", WEEK, SystemTime::now()).unwrap();
+    let text = fs::read(path.join("alice.toml")).unwrap();
+    for name in ["bob", "bob.toml.bak", "..toml", "b ob.toml"] {
+        fs::write(path.join(name), &text).unwrap();
+    }
+    let mut store = ClientStore::open(&path, pool(16)).unwrap();
+    assert_eq!(store.iter().count(), 1);
+    fs::remove_dir_all(&path).unwrap();
+    assert!(store.reload().is_err());
+    assert!(store.by_name("alice").is_some(), "what is in memory stays");
+    let key = KeyHash([1; 32]);
+    assert_eq!(
+        SharedStore::new(store).authorise(None, key, SystemTime::now()),
+        Err(Refusal::Busy)
+    );
+}
+
+#[test]
+fn a_damaged_store_can_be_opened_to_be_mended() {
+    let (dir, mut store) = store(16);
+    let path = dir.path().join("clients");
+    store.invite("alice", WEEK, SystemTime::now()).unwrap();
+    assert_eq!(store.damage(), None);
+    let text = fs::read_to_string(path.join("alice.toml")).unwrap();
+    for damage in [
+        text.replace("token = \"", "token = \"x"),
+        text.clone() + "more = 1\n",
+        text.clone() + "key = \"short\"\n",
+    ] {
+        fs::write(path.join("alice.toml"), damage).unwrap();
+        assert!(ClientStore::open(&path, pool(16)).is_err());
+        let mut store = ClientStore::open_damaged(&path, pool(16)).unwrap();
+        assert!(store.damage().unwrap().contains("invite alice again"));
+        // It is mended in place, which does not show in the directory.
+        fs::write(path.join("alice.toml"), &text).unwrap();
+        store.reload().unwrap();
+        assert_eq!(store.damage(), None);
+    }
+    assert!(store.revoke("../alice").is_err());
+}
