@@ -205,6 +205,46 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_has_a_run_for_each_stretch() {
+        let mut window = ReplayWindow::new();
+        for counter in [3, 5, 4, 9, 11, 12] {
+            window.accept(counter);
+        }
+        let runs = vec![(3, 3), (9, 1), (11, 2)];
+        assert_eq!(window.checkpoint(), (0, runs.clone()));
+        let window = ReplayWindow::restore(0, &runs).expect("ascending");
+        assert_eq!(window.highest(), Some(12));
+        let open: Vec<_> = (0..14).filter(|counter| window.check(*counter)).collect();
+        assert_eq!(open, [0, 1, 2, 6, 7, 8, 10, 13]);
+    }
+
+    #[test]
+    fn what_is_below_the_floor_of_a_checkpoint_is_refused() {
+        for runs in [&[][..], &[(1_002, 1)]] {
+            let window = ReplayWindow::restore(1_000, runs).expect("ascending");
+            assert!(!window.check(999) && window.check(1_000) && window.check(1_001));
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_holds_no_more_than_a_window() {
+        assert!(ReplayWindow::restore(0, &[(0, WINDOW + 64)]).is_some());
+        assert!(ReplayWindow::restore(0, &[(0, WINDOW + 65)]).is_none());
+    }
+
+    #[test]
+    fn a_compacted_window_allocates_again_48_counters_later() {
+        let mut window = ReplayWindow::new();
+        assert!((0..100).all(|counter| window.accept(counter)));
+        window.compact();
+        assert!((100..148).all(|counter| window.accept(counter)));
+        assert!(window.words.is_none());
+        assert!(window.accept(148));
+        assert!(window.words.is_some());
+        assert!((84..149).all(|counter| !window.accept(counter)));
+    }
+
+    #[test]
     fn refuses_what_is_older_than_the_window() {
         let mut window = ReplayWindow::new();
         assert!(window.accept(WINDOW + 10));

@@ -365,3 +365,49 @@ fn a_damaged_store_can_be_opened_to_be_mended() {
     }
     assert!(store.revoke("../alice").is_err());
 }
+
+/// A hub asks at each packet of its control channel: files are read again only when they may be others.
+#[test]
+fn a_store_that_has_settled_is_not_read_again() {
+    let (dir, mut store) = store(16);
+    let path = dir.path().join("clients");
+    let settled = || {
+        std::thread::sleep(2 * TICK);
+        ClientStore::open(&path, pool(16)).unwrap()
+    };
+    let is_read = |store: &mut ClientStore| {
+        let before = store.generation();
+        store.reload().unwrap();
+        store.generation() != before
+    };
+    assert!(!is_read(&mut settled()), "nobody was ever invited");
+    store.invite("alice", WEEK, SystemTime::now()).unwrap();
+    store.invite("bob", WEEK, SystemTime::now()).unwrap();
+    assert_eq!(
+        fs::metadata(path.join(".lock")).unwrap().len(),
+        2,
+        "a byte for each change"
+    );
+    let mut other = settled();
+    assert!(!is_read(&mut other));
+    let before = other.generation();
+    other.revoke("bob").unwrap();
+    assert_ne!(other.generation(), before);
+    assert!(is_read(&mut store));
+    // Where changes cannot be counted, everything is read each time.
+    fs::remove_file(path.join(".lock")).unwrap();
+    std::os::unix::fs::symlink(".lock", path.join(".lock")).unwrap();
+    let mut blind = settled();
+    assert!(is_read(&mut blind) && is_read(&mut blind));
+}
+
+#[test]
+fn a_file_that_goes_while_it_is_read_is_no_damage() {
+    let (dir, mut store) = store(16);
+    let path = dir.path().join("clients");
+    store.invite("alice", WEEK, SystemTime::now()).unwrap();
+    // It is listed, and there is nothing to be read.
+    std::os::unix::fs::symlink("nowhere", path.join("bob.toml")).unwrap();
+    let store = ClientStore::open(&path, pool(16)).unwrap();
+    assert_eq!((store.iter().count(), store.damage()), (1, None));
+}

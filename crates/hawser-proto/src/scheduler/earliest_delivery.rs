@@ -327,6 +327,18 @@ mod tests {
     }
 
     #[test]
+    fn equal_paths_do_not_wait_for_each_other() {
+        let paths = [open(1, 20, 5), open(2, 20, 5)];
+        assert_eq!(choose(&paths, backlog(1)), Choice::Send { path: 0, packets: 1 });
+    }
+
+    #[test]
+    fn of_two_paths_of_one_delay_the_one_with_the_higher_rate_delivers_first() {
+        let paths = [open(1, 1, 10), open(2, 100, 10)];
+        assert!(matches!(choose(&paths, backlog(1)), Choice::Send { path: 1, .. }));
+    }
+
+    #[test]
     fn waiting_is_not_left_at_the_first_excuse() {
         let mut scheduler = EarliestDelivery::new();
         let mut at = |packets| scheduler.choose(&backlog(packets), &busy_fast_path(), Instant::ZERO);

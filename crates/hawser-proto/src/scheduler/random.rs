@@ -63,6 +63,21 @@ mod tests {
         }
     }
 
+    /// The first numbers of the published generator with seed 0.
+    #[test]
+    fn draws_are_those_of_splitmix64() {
+        let mut random = Random::new(0);
+        let drawn = [(); 3].map(|()| random.draw());
+        assert_eq!(
+            drawn,
+            [
+                0xe220_a839_7b1d_cdaf,
+                0x6e78_9e6a_a1b9_65f4,
+                0x06c4_5d18_8009_454f
+            ]
+        );
+    }
+
     #[test]
     fn equal_seeds_draw_alike() {
         let paths = [open(1, 1, 5), open(2, 1, 5)];

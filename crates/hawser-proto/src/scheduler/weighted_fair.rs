@@ -87,6 +87,16 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_is_gone_is_forgotten() {
+        let paths = [open(1, 30, 5), open(2, 10, 5)];
+        let mut scheduler = WeightedFair::new();
+        for paths in [&paths[..], &paths[..], &paths[..1]] {
+            scheduler.choose(&demand(1000, 1), paths, Instant::ZERO);
+        }
+        assert!(scheduler.finish.keys().eq([&PathId(1)]));
+    }
+
+    #[test]
     fn interleaves_as_evenly_as_it_can() {
         let paths = [open(1, 30, 5), open(2, 10, 5)];
         let mut scheduler = WeightedFair::new();

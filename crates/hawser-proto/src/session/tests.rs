@@ -680,3 +680,112 @@ fn a_damaged_checkpoint_of_paths_is_refused() {
         assert_eq!(restored.err(), Some(BadCheckpoint::Impossible));
     }
 }
+
+#[test]
+fn a_session_that_is_over_leaves_nothing_but_the_networks() {
+    let mut client = with_path();
+    client.prepare_move(11);
+    assert!(client.is_up());
+    client.handle_session_over();
+    assert!(!client.is_up() && client.session().is_none());
+    assert_eq!(client.path(NetworkId(1)), None);
+    assert_eq!(done(&mut client), [ClientAction::End { session: 7 }]);
+    assert_eq!(sent(&mut client), []);
+    client.handle_session_over();
+    assert_eq!(done(&mut client), [], "it is over once");
+    // The next session numbers its paths anew.
+    client.handle_control_up(8, at(9), || 30);
+    let open = Message::PathOpen {
+        path: 0,
+        receive_index: 30,
+    };
+    assert_eq!(sent(&mut client), [open]);
+}
+
+#[test]
+fn an_answer_for_a_path_that_was_never_announced_is_a_violation() {
+    let opened = |path| Message::PathOpened {
+        path,
+        receive_index: 9,
+    };
+    assert_eq!(
+        with_path().handle_message(&opened(1)),
+        Err(Violation::PathUnknown(1))
+    );
+    let mut client = with_path();
+    client.handle_network_removed(NetworkId(1));
+    assert_eq!(
+        client.handle_message(&opened(0)),
+        Ok(()),
+        "the answer was under way"
+    );
+}
+
+#[test]
+fn what_is_due_at_one_time_is_done_one_after_the_other() {
+    let second = Duration::from_secs(1);
+    let mut client = ClientSession::new(SessionConfig {
+        ping_every: second,
+        answer_within: second,
+        rekey_after: second,
+    });
+    client.handle_control_up(7, at(0), || 10);
+    done(&mut client);
+    assert_eq!(client.poll_timeout(), Some((at(1_000), Timer::Ping)));
+    client.handle_timeout(at(999));
+    assert_eq!(sent(&mut client), []);
+    client.handle_timeout(at(1_000));
+    assert_eq!(sent(&mut client), [Message::Ping(0)]);
+    assert_eq!(client.poll_timeout(), Some((at(1_000), Timer::Rekey)));
+    client.handle_timeout(at(1_000));
+    assert_eq!(done(&mut client), [ClientAction::Rekey]);
+    assert_eq!(client.poll_timeout(), Some((at(2_000), Timer::Answer)));
+}
+
+#[test]
+fn a_hub_caps_a_path_at_what_the_client_says() {
+    let mut hub = HubSession::new();
+    let open = Message::PathOpen {
+        path: 3,
+        receive_index: 1,
+    };
+    hub.handle_message(&open, || 2).unwrap();
+    hub.poll_action();
+    let cap = Message::Cap {
+        path: 3,
+        rate_bps: 7_000,
+    };
+    hub.handle_message(&cap, || 0).unwrap();
+    let cap = Some(hawser_units::Rate::from_bps(7_000));
+    assert_eq!(hub.poll_action(), Some(HubAction::SetCap { path: 3, cap }));
+}
+
+#[test]
+fn a_path_that_was_closed_before_the_hub_heard_of_it_is_not_opened_later() {
+    let mut hub = HubSession::new();
+    hub.handle_message(&Message::PathClose { path: 5 }, || 0).unwrap();
+    let open = |path| Message::PathOpen {
+        path,
+        receive_index: 1,
+    };
+    assert_eq!(hub.handle_message(&open(5), || 2), Err(Violation::PathReused(5)));
+    assert_eq!(hub.handle_message(&open(6), || 2), Ok(()));
+}
+
+#[test]
+fn a_new_connection_does_not_carry_answers_for_the_old_one() {
+    let mut hub = HubSession::new();
+    hub.handle_message(&Message::Ping(1), || 0).unwrap();
+    hub.handle_control_up();
+    assert_eq!(hub.poll_transmit(), None);
+}
+
+#[test]
+fn a_hub_continues_also_when_all_ids_are_used() {
+    let saved = crate::checkpoint::HubPaths {
+        open: vec![(u16::MAX, 1, 2)],
+        next_id: 65_536,
+    };
+    let hub = HubSession::restore(&saved).unwrap();
+    assert_eq!(hub.checkpoint(), saved);
+}
