@@ -146,6 +146,16 @@ mod tests {
     }
 
     #[test]
+    fn a_jump_of_ten_seconds_is_followed_and_a_longer_one_is_believed() {
+        for (jump, delay) in [(10_000_000, 1_280_000), (10_000_001, 10_030_001)] {
+            let (mut path, now) = steady(30_000, 0);
+            let sent = (now as u32).wrapping_sub(30_000 + jump);
+            path.on_arrival(sent, at(now));
+            assert_eq!(path.delay, delay);
+        }
+    }
+
+    #[test]
     fn settles_on_the_delay_whatever_the_clock_offset() {
         for offset in [0, 1 << 31, u32::MAX - 500_000] {
             let (path, now) = steady(30_000, offset);

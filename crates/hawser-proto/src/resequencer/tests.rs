@@ -688,3 +688,51 @@ fn the_packet_from_which_a_flow_is_numbered_anew_is_delivered_once() {
     rig.arrive(1, 132, 1, 1_003_000, 1_008_000);
     assert_eq!(rig.out.len(), before + 1);
 }
+
+/// A rig in which so many flows wait for their second packet since 1.035 s.
+fn crowded(flows: u16) -> Rig {
+    let mut rig = Rig::on_two_paths();
+    for flow in 0..flows {
+        rig.is_bulk = flow < 64;
+        rig.arrive(flow, 0, 1, 1_030_000, 1_035_000);
+        rig.arrive(flow, 2, 1, 1_030_000, 1_035_000);
+    }
+    rig.out.clear();
+    rig
+}
+
+#[test]
+fn where_many_flows_wait_each_of_them_is_looked_at_in_its_turn() {
+    let mut rig = crowded(100);
+    // Transfers wait longer; the others come behind them in the list.
+    for _ in 0..4 {
+        rig.machine.release(at(1_135_000), &mut rig.out);
+    }
+    let given_up: BTreeSet<_> = rig.out.iter().map(|(flow, _)| *flow).collect();
+    assert_eq!(given_up, (64..100).collect());
+}
+
+#[test]
+fn where_more_flows_wait_than_one_look_takes_in_the_next_look_is_soon() {
+    let due = |flows| crowded(flows).machine.poll_timeout().expect("they wait");
+    assert_eq!(due(65), at(1_036_000));
+    assert!(due(64) > at(1_050_000), "as long as the slow path may take");
+}
+
+#[test]
+fn room_is_made_as_often_as_it_is_asked_for() {
+    let mut rig = crowded(100);
+    for made in 1..=36 {
+        assert!(rig.machine.relieve(at(1_036_000), &mut rig.out));
+        assert_eq!((rig.out.len(), rig.machine.len()), (made, 100 - made));
+    }
+}
+
+#[test]
+fn a_flow_that_begins_beyond_its_first_flight_begins_there() {
+    let mut rig = Rig::on_two_paths();
+    rig.arrive(1, 64, 1, 1_030_000, 1_035_000);
+    assert_eq!(rig.drained(), [64]);
+    rig.arrive(2, 63, 1, 1_030_000, 1_035_000);
+    assert_eq!(rig.drained(), [], "those before it may still come");
+}

@@ -199,6 +199,19 @@ mod tests {
     }
 
     #[test]
+    fn bootstrap_takes_turns_also_where_one_path_has_more_room() {
+        let mut scheduler = Backpressure::with_threshold(8);
+        scheduler.set_threshold(PathId(2), 5);
+        let mut paths = [open(1, 1, 5), open(2, 1, 5)];
+        for path in &mut paths {
+            path.packets_in_flight = 3;
+        }
+        let turns = [(); 4].map(|()| choose(&mut scheduler, &paths));
+        let send = |path| Choice::Send { path, packets: 1 };
+        assert_eq!(turns, [send(0), send(1), send(0), send(1)]);
+    }
+
+    #[test]
     fn throttling_lowers_one_path() {
         let mut scheduler = Backpressure::with_threshold(8);
         scheduler.set_threshold(PathId(2), 1);

@@ -339,6 +339,18 @@ mod tests {
     }
 
     #[test]
+    fn a_run_ends_where_another_path_would_deliver_first() {
+        // A packet takes 0.552 ms.
+        let run = |delay| choose(&[open(1, 20, 5), open(2, 20, delay)], backlog(200));
+        assert_eq!(run(8), Choice::Send { path: 0, packets: 6 });
+        assert_eq!(
+            run(5),
+            Choice::Send { path: 0, packets: 2 },
+            "short runs are not cut"
+        );
+    }
+
+    #[test]
     fn waiting_is_not_left_at_the_first_excuse() {
         let mut scheduler = EarliestDelivery::new();
         let mut at = |packets| scheduler.choose(&backlog(packets), &busy_fast_path(), Instant::ZERO);

@@ -324,6 +324,17 @@ mod tests {
     }
 
     #[test]
+    fn a_path_of_unknown_rate_counts_as_the_slowest() {
+        let mut scheduler = LayerPriority::with_needs(vec![need(60)], Remainder::Shared);
+        let paths = [lossy(1, 40, 0.0), lossy(2, 0, 0.01)];
+        let mut sent = [0u32; 2];
+        for n in 0..600 {
+            sent[chosen(scheduler.choose(&packet(0), &paths, at(n)))] += 1;
+        }
+        assert!(sent[0].abs_diff(400) < 20, "{sent:?}");
+    }
+
+    #[test]
     fn observed_layers_are_let_go_only_when_packets_pile_up() {
         let mut scheduler = LayerPriority::new();
         let paths = [lossy(1, 20, 0.0)];

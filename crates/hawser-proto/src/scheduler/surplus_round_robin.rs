@@ -113,6 +113,17 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_is_gone_is_forgotten() {
+        let paths = [open(1, 10, 5), open(2, 10, 5)];
+        let mut scheduler = SurplusRoundRobin::new();
+        for _ in 0..4 {
+            scheduler.choose(&demand(1400, 1), &paths, Instant::ZERO);
+        }
+        scheduler.choose(&demand(1400, 1), &paths[..1], Instant::ZERO);
+        assert!(scheduler.credit.keys().eq([&PathId(1)]));
+    }
+
+    #[test]
     fn the_surplus_is_taken_from_the_next_turn() {
         let paths = [open(1, 10, 5), open(2, 10, 5)];
         let mut scheduler = SurplusRoundRobin::new();
