@@ -231,6 +231,7 @@ fn main() -> io::Result<()> {
         ("config", config()),
         ("session", session()),
         ("checkpoint", checkpoint()),
+        ("ends", ends()),
         ("dns", dns()),
         ("portal", portal()),
     ];
@@ -295,7 +296,80 @@ fn checkpoint() -> Seeds {
 "destination":"10.0.0.2:2","class":0,"unordered":false,"sent":77}]}"#;
     let receiving = r#"{"paths":[{"id":1,"epoch":2,"highest":40,"packets":30,"bytes":900,"ce":0,"floor":3,
 "received":[[3,20],[30,11]]}]}"#;
-    vec![("sending", sending.into()), ("receiving", receiving.into())]
+    let floor = r#"{"paths":[{"id":1,"epoch":2,"highest":40,"packets":30,"bytes":900,"ce":0,"floor":1000,"received":[]}]}"#;
+    vec![
+        ("sending", sending.into()),
+        ("receiving", receiving.into()),
+        ("floor", floor.into()),
+    ]
+}
+
+/// Steps of two ends, each of four bytes: `crates/hawser-fuzz/src/ends.rs` says what they mean.
+fn ends() -> Seeds {
+    const CALLED: u8 = 0x80;
+    let deliver = |at: u8| [at | 1, 255, 0, 0];
+    let wait = [7, 100, 0, 0];
+    let turn = |at: u8| [deliver(at), wait, deliver(at ^ CALLED), wait].concat();
+    let proven = turn(CALLED).repeat(3);
+    let offer = |at: u8, udp: u8, flow: u8, len: u8| vec![at, 0x30 | udp, flow, len];
+    let download = [offer(CALLED, 0, 1, 80), turn(0)].concat();
+    let lossy = [
+        offer(CALLED, 0, 1, 80),
+        vec![4, 1, 0, 0, 2, 2, 0, 0, 3, 0, 0, 0],
+        turn(0),
+        wait.repeat(4),
+        turn(CALLED),
+    ]
+    .concat();
+    let call = [offer(0, 1, 2, 10), vec![CALLED | 4, 2, 0, 0], turn(CALLED)].concat();
+    // Of each kind, 30 bytes behind its header, on path 0 towards the calling end.
+    let forged = (0..5).flat_map(|kind| {
+        let header = [kind, 0x20, 0, 1, 0, 0, 0, 2, 0, 0, 0, 9];
+        [&[6, 0, 0, 30][..], &header, &[1; 30], &turn(0)].concat()
+    });
+    let restarts = [
+        proven.clone(),
+        download.repeat(2),
+        vec![CALLED | 13, 255, 0, 1],
+        download.repeat(2),
+        vec![13, 4, 0, 9],
+        turn(CALLED),
+        download.clone(),
+    ];
+    let paths = [
+        proven.clone(),
+        download.clone(),
+        vec![10, 0, 0, 0],
+        turn(CALLED),
+        vec![11, 0, 0, 0],
+        lossy.clone(),
+        vec![CALLED | 12, 0, 1, 0, 9, 3, 0, 0],
+        download.clone(),
+        vec![15, 0, 0, 0, 8, 200, 0, 0],
+    ];
+    let schedulers = (0..11).flat_map(|name| [vec![CALLED | 14, name, 0, 0], download.clone()].concat());
+    vec![
+        ("download", [proven.clone(), download.repeat(6)].concat()),
+        ("lossy", [proven.clone(), lossy.repeat(5)].concat()),
+        ("call", [proven.clone(), call.repeat(12)].concat()),
+        (
+            "forged",
+            [proven.clone(), download.clone(), forged.collect()].concat(),
+        ),
+        (
+            "altered",
+            [
+                proven.clone(),
+                download.clone(),
+                vec![CALLED | 5, 0, 20, 255],
+                turn(CALLED),
+            ]
+            .concat(),
+        ),
+        ("restarts", restarts.concat()),
+        ("paths", paths.concat()),
+        ("schedulers", [proven, schedulers.collect()].concat()),
+    ]
 }
 
 fn data() -> Seeds {

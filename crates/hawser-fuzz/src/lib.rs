@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod ends;
 mod machines;
 mod packets;
 mod texts;
@@ -15,7 +16,7 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -31,6 +32,7 @@ pub const TARGETS: [Target; 17] = [
     ("config", texts::config),
     ("session", machines::session),
     ("checkpoint", machines::checkpoint),
+    ("ends", ends::ends),
     ("dns", answers::dns),
     ("portal", answers::portal),
 ];

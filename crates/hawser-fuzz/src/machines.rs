@@ -133,6 +133,11 @@ pub(crate) fn checkpoint(input: &[u8]) {
         let again = ingress.checkpoint();
         let ingress = Ingress::<u32>::restore(&again, now).expect("what was written can be read");
         assert_eq!(ingress.checkpoint(), again);
+        // What lies below all that it received is not taken, wherever that begins.
+        for path in &again.paths {
+            let below = path.floor.saturating_sub(1);
+            assert!(path.floor == 0 || !ingress.accepts(PathId(path.id), below));
+        }
     }
     let Ok(saved) = serde_json::from_slice::<Sending>(input) else {
         return;
