@@ -399,7 +399,6 @@ fn data() -> Seeds {
     missing.push(1, 1);
     Feedback {
         path: PathId(1),
-        epoch: 3,
         highest: 1 << 40,
         packets: 9,
         bytes: 1 << 33,

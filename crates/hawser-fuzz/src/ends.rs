@@ -187,9 +187,7 @@ fn damage((sending, receiving): &mut (Sending, Receiving), what: u8, value: u16)
         6 => path.is_active ^= true,
         7 => other.packets = number as u32,
         8 => other.bytes = number,
-        9 => other.ce = number as u32,
-        10 => sending.peer_takes_parity ^= true,
-        11 => other.epoch = value as u8,
+        9 => sending.peer_takes_parity ^= true,
         _ => {}
     }
 }

@@ -236,18 +236,6 @@ mod tests {
     }
 
     #[test]
-    fn a_compacted_window_allocates_again_48_counters_later() {
-        let mut window = ReplayWindow::new();
-        assert!((0..100).all(|counter| window.accept(counter)));
-        window.compact();
-        assert!((100..148).all(|counter| window.accept(counter)));
-        assert!(window.words.is_none());
-        assert!(window.accept(148));
-        assert!(window.words.is_some());
-        assert!((84..149).all(|counter| !window.accept(counter)));
-    }
-
-    #[test]
     fn refuses_what_is_older_than_the_window() {
         let mut window = ReplayWindow::new();
         assert!(window.accept(WINDOW + 10));

@@ -294,7 +294,7 @@ proptest! {
 #[test]
 fn the_time_on_a_path_follows_its_rate_where_one_is_known() {
     let mut path = open(1, 20, 5);
-    assert_eq!(path.transmission(2_500), Duration::from_millis(1));
-    path.rate = Rate::ZERO;
-    assert_eq!(path.transmission(2_500), Duration::ZERO);
+    assert_eq!(path.transmission(InnerBytes(2_500)), Duration::from_millis(1));
+    path.later = PredictedRate::steady(Rate::ZERO);
+    assert_eq!(path.transmission(InnerBytes(2_500)), Duration::ZERO);
 }
