@@ -50,6 +50,24 @@ pub fn require(condition: bool, reason: impl Display) -> bool {
     condition
 }
 
+/// Skips the calling test with [`skip`] unless one of `programs` is installed; says whether one is.
+///
+/// Superuser programs count, whatever the caller's `PATH` says.
+#[track_caller]
+#[must_use = "the test must return where this is false"]
+pub fn require_program(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<_> = std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .collect();
+    let is_installed = |program: &&str| directories.iter().any(|dir| dir.join(program).is_file());
+    let names = programs.join(" or ");
+    require(
+        programs.iter().any(is_installed),
+        format!("no {names} (scripts/needs test installs it)"),
+    )
+}
+
 fn line(reason: &dyn Display, at: &Location<'_>) -> String {
     let reason = reason.to_string().replace('\n', " ");
     format!("{}:{}: {reason}", at.file(), at.line())

@@ -55,7 +55,7 @@ pub(super) struct Tunnel {
     flying: Numbered<Box<Flight>>,
     /// Packets whose bytes parity covers, which are all that a receiver rebuilds.
     named: Numbered<Packet>,
-    leaving: Vec<Box<Flight>>,
+    leaving: Vec<Flight>,
     scratch: Vec<u8>,
 }
 
@@ -435,7 +435,7 @@ impl Tunnel {
                 return;
             };
             for datagram in burst.datagrams() {
-                let mut flight = Box::new(Flight::new(&burst, &datagram, buffers.slots));
+                let mut flight = Flight::new(&burst, &datagram, buffers.slots);
                 // Parity may cover a packet of a realtime flow or one of its copies.
                 if datagram.inner.class == Class::Realtime || flight.packet.is_none() {
                     let packet = datagram.segment().map_or(&[][..], |(run, _)| buffers.packet(run));
@@ -453,7 +453,7 @@ impl Tunnel {
     }
 
     /// Lets a datagram leave on its path.
-    fn put(&mut self, at: usize, flight: Box<Flight>, context: &mut Context<'_>) {
+    fn put(&mut self, at: usize, flight: Flight, context: &mut Context<'_>) {
         let path = usize::from(flight.path.0);
         let frame = Packet {
             // Both ends are this node; on the air the way up has no addresses.
@@ -467,7 +467,7 @@ impl Tunnel {
                 .map_or_else(Default::default, |carried| carried.packet.flow),
             ..placeholder(flight.udp_len, context.now())
         };
-        let number = self.flying.push(flight, context.now());
+        let number = self.flying.push(Box::new(flight), context.now());
         let frame = Packet {
             body: Body::Tunnel(number),
             ..frame

@@ -1,11 +1,15 @@
 //! A client of a hub whose networks get their addresses by DHCP, from Hawser's own client.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::world::{World, active, good};
 
 /// A DHCP server at the far end of both cables.
 fn serve(world: &World) -> Option<Server> {
+    let require = hawser_testing::require_program;
+    if !require(&["dnsmasq"]) || !require(&["udhcpc", "dhcpcd"]) {
+        return None;
+    }
     let mut command = world.inside("h", "dnsmasq");
     command.args([
         "--keep-in-foreground",
@@ -27,18 +31,6 @@ fn serve(world: &World) -> Option<Server> {
         ));
     }
     command.arg(format!("--dhcp-leasefile={}", world.place("leases").display()));
-    let is_there = |program: &str| {
-        Command::new(program)
-            .arg("--help")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok()
-    };
-    if !is_there("dnsmasq") || !(is_there("udhcpc") || is_there("dhcpcd")) {
-        hawser_testing::skip("no dnsmasq or no udhcpc (scripts/needs test installs them)");
-        return None;
-    }
     Some(Server(command.spawn().unwrap()))
 }
 

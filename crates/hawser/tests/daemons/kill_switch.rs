@@ -235,6 +235,9 @@ struct Resolver {
 
 impl Resolver {
     fn start(world: &World) -> Option<Self> {
+        if !hawser_testing::require_program(&["dnsmasq"]) {
+            return None;
+        }
         let files = Files::with_resolver(world, "10.0.10.1");
         let (hosts, log) = (world.place("hosts"), world.place("names.log"));
         std::fs::write(&hosts, "198.51.100.1 hub.hawser.test\n").unwrap();
@@ -251,13 +254,7 @@ impl Resolver {
         command.arg(format!("--addn-hosts={}", hosts.display()));
         command.arg(format!("--log-facility={}", log.display()));
         command.stdin(Stdio::null());
-        let server = match command.spawn() {
-            Ok(server) => server,
-            Err(error) => {
-                hawser_testing::skip(format!("no dnsmasq (scripts/needs test installs it): {error}"));
-                return None;
-            }
-        };
+        let server = command.spawn().unwrap();
         let resolver = Self {
             server,
             _files: files,

@@ -15,22 +15,13 @@ const CONFIG: &str =
 
 /// A machine with two cables, and no address but that of its LAN.
 fn world() -> Option<World> {
-    if !is_installed("dnsmasq") {
+    if !hawser_testing::require_program(&["dnsmasq"]) {
         return None;
     }
     let world = World::new()?;
     ip(&world.client, "addr flush dev net1\naddr flush dev net2");
     world.write_config(CONFIG);
     Some(world)
-}
-
-fn is_installed(program: &str) -> bool {
-    let found = Command::new("sh")
-        .args(["-c", &format!("PATH=$PATH:/usr/sbin:/sbin; command -v {program}")])
-        .stdout(Stdio::null())
-        .status();
-    let is_there = found.is_ok_and(|found| found.success());
-    hawser_testing::require(is_there, format!("no {program} (scripts/needs test installs it)"))
 }
 
 /// A DHCP server behind a cable, with ten addresses of the same subnet.
@@ -134,7 +125,7 @@ fn no_client_is_left(world: &World) {
 }
 
 fn serves_both_and_leaves_nothing(client: &str) {
-    let Some(world) = world().filter(|_| is_installed(client)) else {
+    let Some(world) = world().filter(|_| hawser_testing::require_program(&[client])) else {
         return;
     };
     let _tidy = Tidy(&world);
@@ -191,7 +182,7 @@ fn dhcpcd_serves_two_networks_that_overlap() {
 }
 
 fn comes_back_with_another_address(client: &str) {
-    let Some(world) = world().filter(|_| is_installed(client)) else {
+    let Some(world) = world().filter(|_| hawser_testing::require_program(&[client])) else {
         return;
     };
     let _tidy = Tidy(&world);
@@ -238,7 +229,7 @@ fn a_network_comes_back_with_another_address_by_dhcpcd() {
 }
 
 fn crash(client: &str) {
-    let Some(world) = world().filter(|_| is_installed(client)) else {
+    let Some(world) = world().filter(|_| hawser_testing::require_program(&[client])) else {
         return;
     };
     let _tidy = Tidy(&world);
@@ -294,7 +285,7 @@ fn what_is_missing_is_said() {
 
 #[test]
 fn the_client_of_somebody_else_is_left_alone_and_off_means_off() {
-    let Some(world) = world().filter(|_| is_installed("udhcpc")) else {
+    let Some(world) = world().filter(|_| hawser_testing::require_program(&["udhcpc"])) else {
         return;
     };
     world.write_config("[networks.net1]\ndhcp = \"auto\"\n[networks.net2]\ndhcp = \"off\"\n");
