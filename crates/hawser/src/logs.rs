@@ -6,9 +6,10 @@ use std::io::IsTerminal;
 use anyhow::Context;
 use hawser_node::config::LogFilter;
 use hawser_node::logging::LogLevel;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, reload};
 
 /// How a daemon logs.
 #[derive(Clone, Debug, clap::Args)]
@@ -100,8 +101,9 @@ fn log_panics() {
     }));
 }
 
-fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
+fn parse(filter: &str) -> anyhow::Result<Targets> {
     // Libraries speak up only when something is wrong.
     let quiet = "quinn=warn,quinn_proto=warn,quinn_udp=error,rustls=warn,netlink_proto=warn,netlink_packet_route=error";
-    EnvFilter::try_new(format!("{quiet},{filter}")).with_context(|| format!("{filter:?} is no log filter"))
+    let all: Result<Targets, _> = format!("{quiet},{filter}").parse();
+    all.with_context(|| format!("{filter:?} is no log filter"))
 }
