@@ -336,6 +336,13 @@ fn ends() -> Seeds {
         turn(CALLED),
         download.clone(),
     ];
+    // Checkpoints that say of bytes that no path carries: sent, and received.
+    let overflows = [
+        vec![13, 0, 0, 0],
+        turn(CALLED),
+        vec![CALLED | 13, 8, 0, 0],
+        turn(CALLED),
+    ];
     let paths = [
         proven.clone(),
         download.clone(),
@@ -367,6 +374,7 @@ fn ends() -> Seeds {
             .concat(),
         ),
         ("restarts", restarts.concat()),
+        ("overflows", [proven.clone(), overflows.concat()].concat()),
         ("paths", paths.concat()),
         ("schedulers", [proven, schedulers.collect()].concat()),
     ]

@@ -100,6 +100,9 @@ pub struct HubPaths {
     pub next_id: u32,
 }
 
+/// A count of bytes beyond this is damage: at 10 Gbit/s it takes a century, and what is added later does not overflow.
+pub(crate) const MOST_BYTES: u64 = 1 << 62;
+
 /// Why a checkpoint cannot be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -5,7 +5,7 @@ use hawser_wire::data::Class;
 use hawser_wire::inner::FlowKey;
 
 use super::{Flows, IDLE, MAX_FLOWS};
-use crate::checkpoint::{BadCheckpoint, SendingFlow};
+use crate::checkpoint::{BadCheckpoint, MOST_BYTES, SendingFlow};
 
 impl<B: Copy> Flows<B> {
     /// What a successor continues from: the next places of each slot, in order and unordered, and the flows in use.
@@ -57,7 +57,7 @@ impl<B: Copy> Flows<B> {
                 .slots
                 .get(usize::from(saved.number))
                 .is_some_and(Option::is_none);
-            if !is_free || self.index.insert(key, saved.number).is_some() {
+            if !is_free || saved.sent > MOST_BYTES || self.index.insert(key, saved.number).is_some() {
                 return Err(BadCheckpoint::Impossible);
             }
             let mut flow = self.new_flow(saved.number, key, now);

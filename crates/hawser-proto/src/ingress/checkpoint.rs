@@ -3,7 +3,7 @@
 use hawser_units::{Instant, PathId};
 
 use super::{Ingress, Receiver};
-use crate::checkpoint::{BadCheckpoint, Receiving, ReceivingPath};
+use crate::checkpoint::{BadCheckpoint, MOST_BYTES, Receiving, ReceivingPath};
 use crate::replay::ReplayWindow;
 
 impl<T> Ingress<T> {
@@ -35,7 +35,8 @@ impl<T> Ingress<T> {
         for path in &saved.paths {
             let id = PathId(path.id);
             let is_known = ingress.receivers.iter().any(|receiver| receiver.id == id);
-            let replay = ReplayWindow::restore(path.floor, &path.received).filter(|_| !is_known);
+            let replay = ReplayWindow::restore(path.floor, &path.received)
+                .filter(|_| !is_known && path.bytes <= MOST_BYTES);
             let replay = replay.ok_or(BadCheckpoint::Impossible)?;
             ingress.receivers.push(Receiver {
                 highest: replay.highest().unwrap_or(0).max(path.highest),

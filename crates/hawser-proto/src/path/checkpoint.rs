@@ -3,7 +3,7 @@
 use hawser_units::{Duration, Instant, PathId, Rate};
 
 use super::{Config, Path, Sent, State};
-use crate::checkpoint::{BadCheckpoint, SendingPath};
+use crate::checkpoint::{BadCheckpoint, MOST_BYTES, SendingPath};
 
 /// Packet numbers are 48 bits on the wire.
 const PACKET_NUMBERS: u64 = 1 << 48;
@@ -38,6 +38,7 @@ impl Path {
     ) -> Result<Self, BadCheckpoint> {
         let is_possible = (1..PACKET_NUMBERS).contains(&saved.next_packet_number)
             && saved.delivered <= saved.sent
+            && saved.sent <= MOST_BYTES
             && PathId(saved.id) == config.id;
         if !is_possible {
             return Err(BadCheckpoint::Impossible);
