@@ -1,4 +1,5 @@
-//! One program for all targets, so that there is one to build: `HAWSER_FUZZ_TARGET` says which it is.
+//! One program for all targets, so that there is one to build: `HAWSER_FUZZ_TARGET` says which it
+//! is.
 #![no_main]
 
 use std::sync::LazyLock;

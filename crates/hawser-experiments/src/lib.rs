@@ -1,6 +1,8 @@
-//! What is measured with the simulator: published evaluations, ideas against each other, and sweeps over scenarios.
+//! What is measured with the simulator: published evaluations, ideas against each other, and sweeps
+//! over scenarios.
 //!
-//! - [`papers`] builds the experiments of five papers, and [`reproduce`] holds what they find against what the papers claim (`claims/*.toml`).
+//! - [`papers`] builds the experiments of five papers, and [`reproduce`] holds what they find
+//!   against what the papers claim (`claims/*.toml`).
 //! - [`compare`] lets published ideas compete under conditions that no paper was written for.
 //! - [`sweep`] runs one scenario with fields varied, on all cores or on many machines.
 //! - [`replay`] makes a scenario of a recording: what another network or policy would have brought.

@@ -5,10 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Does the pieces `0..count`, `jobs` at a time, and returns their results in their order, whatever order they ended in.
+/// Does the pieces `0..count`, `jobs` at a time, and returns their results in their order, whatever
+/// order they ended in.
 ///
-/// A thread that is free takes the next piece, so that long ones do not hold up the others. A piece that panics gives the message
-/// of its panic. After `is_cancelled` says so no new piece begins; those never begun are `None`.
+/// A thread that is free takes the next piece, so that long ones do not hold up the others. A piece
+/// that panics gives the message of its panic. After `is_cancelled` says so no new piece begins;
+/// those never begun are `None`.
 ///
 /// Cost: an atomic addition a piece.
 pub fn run<T: Send>(

@@ -1,7 +1,7 @@
 //! A recording of `hawser record` as a scenario, with changes.
 //!
-//! The rates of a network become traces, its outages, delays and losses events. What a path does not show is filled in carefully: an idle
-//! network has the rate that it shows when busy.
+//! The rates of a network become traces, its outages, delays and losses events. What a path does
+//! not show is filled in carefully: an idle network has the rate that it shows when busy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -130,7 +130,8 @@ impl Replay {
         Ok(())
     }
 
-    /// The scenario, with `field=value` replacements. Traces that are not of the recording are read with `read`, beside `path`.
+    /// The scenario, with `field=value` replacements. Traces that are not of the recording are read
+    /// with `read`, beside `path`.
     ///
     /// # Errors
     /// [`ScenarioError`]: a replacement or an added network does not fit.
@@ -153,7 +154,8 @@ impl Replay {
     }
 }
 
-/// The best rate around each look; what is not known is the median of what is. `None` when nothing is.
+/// The best rate around each look; what is not known is the median of what is. `None` when nothing
+/// is.
 fn rates(recording: &Recording, series: &Series<'_>, rate: fn(&Seen) -> u64) -> Option<Vec<u64>> {
     let reach = (WINDOW_MS / recording.interval_ms).max(1) as usize;
     let best: Vec<u64> = (0..series.len())

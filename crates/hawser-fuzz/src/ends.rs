@@ -1,9 +1,11 @@
-//! Both ends of a session, egress and ingress, with the network between them and a peer that holds valid keys.
+//! Both ends of a session, egress and ingress, with the network between them and a peer that holds
+//! valid keys.
 //!
-//! The input is a list of steps of four bytes: inner packets are offered, what is on the way is delivered, lost, delivered twice or
-//! altered, headers and bodies are made from the input's bytes, paths come and go, time passes, and either end is replaced
-//! by a successor that continues from its checkpoint. What must hold is in the model of `hawser-proto/tests/hostile`; this module adds what
-//! must hold across a restart.
+//! The input is a list of steps of four bytes: inner packets are offered, what is on the way is
+//! delivered, lost, delivered twice or altered, headers and bodies are made from the input's bytes,
+//! paths come and go, time passes, and either end is replaced by a successor that continues from
+//! its checkpoint. What must hold is in the model of `hawser-proto/tests/hostile`; this module adds
+//! what must hold across a restart.
 
 #[allow(dead_code, reason = "the tests of `hawser-proto` use all of it")]
 #[path = "../../hawser-proto/tests/hostile/node.rs"]
@@ -50,7 +52,8 @@ pub(crate) fn ends(input: &[u8]) {
 struct End {
     node: Node,
     probing: Probing,
-    /// The model of a successor does not know what is proven: it is that of an end that needs no proof.
+    /// The model of a successor does not know what is proven: it is that of an end that needs no
+    /// proof.
     is_successor: bool,
     /// What is on the way to it.
     arriving: VecDeque<Packet>,
@@ -105,7 +108,8 @@ impl End {
         }
     }
 
-    /// A header and a body made of an input's bytes, behind the newest packet that was sent or received on the path.
+    /// A header and a body made of an input's bytes, behind the newest packet that was sent or
+    /// received on the path.
     fn forge(&mut self, path: PathId, jump: u8, bytes: &[u8], from: &Self) {
         let Some((inner, body)) = Inner::parse(bytes) else {
             return;
@@ -128,7 +132,8 @@ impl End {
         });
     }
 
-    /// Replaces it by a successor that continues from its checkpoint, where `what` and `value` say how that was damaged.
+    /// Replaces it by a successor that continues from its checkpoint, where `what` and `value` say
+    /// how that was damaged.
     fn restart(&mut self, what: u8, value: u16, now: Instant) {
         let sound = (self.node.egress.checkpoint(), self.node.ingress.checkpoint());
         let old = std::mem::replace(&mut self.node, Node::new(Probing::Eager, SEED, now));

@@ -1,7 +1,8 @@
-//! What the fuzz targets do, as plain functions: a fuzzer runs them on inputs that it invents, the tests on the committed corpus.
+//! What the fuzz targets do, as plain functions: a fuzzer runs them on inputs that it invents, the
+//! tests on the committed corpus.
 //!
-//! Each takes any bytes, gives them to one parser, and asserts what must hold whatever they are: no panic, and what was
-//! understood means the same when it is written and read again.
+//! Each takes any bytes, gives them to one parser, and asserts what must hold whatever they are: no
+//! panic, and what was understood means the same when it is written and read again.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -12,7 +13,8 @@ mod texts;
 
 pub use answers::{PAGE, QUERY};
 
-/// A target: its name, which is also its directory under `fuzz/corpus`, and what it does with an input.
+/// A target: its name, which is also its directory under `fuzz/corpus`, and what it does with an
+/// input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

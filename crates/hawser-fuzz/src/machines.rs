@@ -10,7 +10,8 @@ use hawser_proto::session::{ClientAction, ClientSession, HubAction, HubSession, 
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::control::Message;
 
-/// A stream of messages, given to a hub's session and to a client's; between them the client's networks come and go.
+/// A stream of messages, given to a hub's session and to a client's; between them the client's
+/// networks come and go.
 pub(crate) fn session(input: &[u8]) {
     let mut hub = Hub::default();
     let mut client = Client::new();
@@ -124,7 +125,8 @@ impl Client {
     }
 }
 
-/// A checkpoint of a session, as a file may have it: what is restored can be written and restored again.
+/// A checkpoint of a session, as a file may have it: what is restored can be written and restored
+/// again.
 pub(crate) fn checkpoint(input: &[u8]) {
     let now = Instant::ZERO + Duration::from_secs(1);
     if let Ok(saved) = serde_json::from_slice::<Receiving>(input)

@@ -167,7 +167,8 @@ pub(crate) fn segment(input: &[u8]) {
     assert_eq!(total, segmenter.total());
 }
 
-/// Contexts and compressed packets of a flow: each behind two bytes, a flag and twelve bits of length.
+/// Contexts and compressed packets of a flow: each behind two bytes, a flag and twelve bits of
+/// length.
 pub(crate) fn compression(input: &[u8]) {
     let mut contexts = Contexts::default();
     let mut sequence = Sequence(u32::MAX);
@@ -197,7 +198,8 @@ pub(crate) fn compression(input: &[u8]) {
     }
 }
 
-/// Packets of realtime flows and parity packets: each behind a byte of flags and flow, one of its place, and two of length.
+/// Packets of realtime flows and parity packets: each behind a byte of flags and flow, one of its
+/// place, and two of length.
 pub(crate) fn parity(input: &[u8]) {
     let mut decoder = Decoder::default();
     let mut now = Instant::from_nanos(1);
@@ -237,7 +239,8 @@ pub(crate) fn parity(input: &[u8]) {
     }
 }
 
-/// Packets to be joined for the TUN device: each behind two bytes, a flag and twelve bits of length.
+/// Packets to be joined for the TUN device: each behind two bytes, a flag and twelve bits of
+/// length.
 pub(crate) fn coalesce(input: &[u8]) {
     let mut coalescer = Coalescer::default();
     let (mut rest, mut pieces, mut written) = (input, 0, 0);

@@ -33,17 +33,22 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
-    /// Scenarios through Hawser, over each network alone and by the kernel's MPTCP, interleaved, on real packets.
+    /// Scenarios through Hawser, over each network alone and by the kernel's MPTCP, interleaved, on
+    /// real packets.
     Networks(NetworksArgs),
     /// Pairs of recorded networks in the simulator: each alone, and both together.
     Traces(TracesArgs),
-    /// What direct mode costs a flow, beside the same flow without Hawser. In network namespaces; needs root.
+    /// What direct mode costs a flow, beside the same flow without Hawser. In network namespaces;
+    /// needs root.
     Direct(DirectArgs),
-    /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network namespace; needs root.
+    /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network
+    /// namespace; needs root.
     IdleClients(IdleArgs),
-    /// Packet events per second of the simulator on one core, with the size of the network: wired multipath TCP.
+    /// Packet events per second of the simulator on one core, with the size of the network: wired
+    /// multipath TCP.
     Sim(SimArgs),
-    /// How fast the simulator's air is: saturated access points of 54 Mbit/s on one channel, on one core.
+    /// How fast the simulator's air is: saturated access points of 54 Mbit/s on one channel, on one
+    /// core.
     Air(AirArgs),
 }
 
@@ -65,7 +70,8 @@ struct SimArgs {
     /// Sizes of the network, in nodes.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000])]
     nodes: Vec<usize>,
-    /// Leaves each group of five nodes alone, instead of joining the groups to a ring of 20 ms a link.
+    /// Leaves each group of five nodes alone, instead of joining the groups to a ring of 20 ms a
+    /// link.
     #[arg(long)]
     alone: bool,
     /// Prints the result as JSON.
@@ -100,7 +106,8 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Two loads: as much by node at each size; and at each size as much in all, by higher rates where there are fewer nodes.
+/// Two loads: as much by node at each size; and at each size as much in all, by higher rates where
+/// there are fewer nodes.
 fn sim(args: &SimArgs) -> anyhow::Result<ExitCode> {
     ensure!(
         !args.nodes.contains(&0),

@@ -1,4 +1,5 @@
-//! `hawser-lab bench direct`: what direct mode costs a flow, beside the same flow without Hawser in the same minute.
+//! `hawser-lab bench direct`: what direct mode costs a flow, beside the same flow without Hawser in
+//! the same minute.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -131,7 +132,8 @@ fn print(args: &DirectArgs, without: &[Half], with: &[Half], memory: (u64, u64))
 
 fn measure(client: &Namespace, args: &DirectArgs, first_port: u16) -> anyhow::Result<Half> {
     let flows = client.run(|| {
-        // Beside its server: a processor that has to be woken first takes ten times as long as the round trip.
+        // Beside its server: a processor that has to be woken first takes ten times as long as the
+        // round trip.
         stay_on_processor(SERVER_PROCESSOR)?;
         begin_flows(args.flows, first_port)
     });
@@ -150,7 +152,8 @@ fn measure(client: &Namespace, args: &DirectArgs, first_port: u16) -> anyhow::Re
     })
 }
 
-/// Two questions and answers on each of many flows, which connection tracking keeps all at the same time.
+/// Two questions and answers on each of many flows, which connection tracking keeps all at the same
+/// time.
 fn begin_flows(count: u16, first_port: u16) -> std::io::Result<(f64, f64, f64)> {
     let (mut first, mut later) = (Vec::new(), Vec::new());
     let begun = Instant::now();
@@ -205,7 +208,8 @@ fn serve(server: &Namespace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hawser in direct mode; taken down with this value, so that nothing of it is in the next round's way.
+/// Hawser in direct mode; taken down with this value, so that nothing of it is in the next round's
+/// way.
 struct Daemon<'a> {
     child: Child,
     program: &'a Path,

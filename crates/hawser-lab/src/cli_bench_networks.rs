@@ -1,4 +1,5 @@
-//! `hawser-lab bench networks`: what Hawser makes of several networks, beside the best of them, the kernel's MPTCP and their sum.
+//! `hawser-lab bench networks`: what Hawser makes of several networks, beside the best of them, the
+//! kernel's MPTCP and their sum.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,7 +32,8 @@ pub(crate) struct NetworksArgs {
     /// Replaces a field of every scenario, e.g. `--set workload.0.direction=up`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// Also runs another tool, by a command that starts one side of it (docs/bench.md); may be repeated.
+    /// Also runs another tool, by a command that starts one side of it (docs/bench.md); may be
+    /// repeated.
     #[arg(long = "tool", value_name = "NAME=COMMAND")]
     tools: Vec<Tool>,
     /// Writes a page with bars and curves there; it loads nothing.

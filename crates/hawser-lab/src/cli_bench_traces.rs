@@ -166,7 +166,8 @@ fn medians(rows: &[Row]) -> String {
     line("of best", |row| row.of_best) + &line("of sum", |row| row.of_sum)
 }
 
-/// One pair with a call and a video, beside a transfer through Hawser and alone on the better network.
+/// One pair with a call and a video, beside a transfer through Hawser and alone on the better
+/// network.
 #[derive(Debug, Serialize)]
 struct LiveRow {
     pair: String,

@@ -8,7 +8,8 @@ use hawser_testbed::read_scenario;
 
 /// Tests a scenario, and touches nothing.
 ///
-/// Says file, line and remedy of the first error, and exits with 64 then. `hawser check` does so for configurations.
+/// Says file, line and remedy of the first error, and exits with 64 then. `hawser check` does so
+/// for configurations.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// The scenario, a TOML file.

@@ -229,7 +229,8 @@ const SET: Set = Set {
     listed_by: "hawser-lab conform --list",
 };
 
-/// What a user may rely on: a choice between two ways that differ by more is the same in both worlds.
+/// What a user may rely on: a choice between two ways that differ by more is the same in both
+/// worlds.
 const TOLERANCE: f64 = 0.1;
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::cli_sim::row;
 
-/// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set, --policy and --add-network.
+/// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set, --policy
+/// and --add-network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
     /// The recording.
@@ -132,7 +133,8 @@ fn number(row: &Row, field: &str) -> Option<f64> {
     }
 }
 
-/// What a person compares, where the simulator reports it: field, unit, and from the field's unit to it.
+/// What a person compares, where the simulator reports it: field, unit, and from the field's unit
+/// to it.
 const SHOWN: [(&str, &str, f64); 6] = [
     ("goodput_bps.total", "Mbit/s", 1e-6),
     ("longest_gap_ms", "ms", 1.0),

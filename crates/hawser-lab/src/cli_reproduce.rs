@@ -16,7 +16,8 @@ use hawser_terminal::{columns, say, show, unknown};
 /// Exits with 0 when nothing that was selected is outside of its interval, with 1 otherwise.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReproduceArgs {
-    /// Papers (piconet), set-ups (H-tab2), claims (H.tab2.n2.rr) or starts of claims (H.tab2); by default all.
+    /// Papers (piconet), set-ups (H-tab2), claims (H.tab2.n2.rr) or starts of claims (H.tab2); by
+    /// default all.
     #[arg(value_name = "PAPER|SETUP|CLAIM")]
     selection: Vec<String>,
     /// At how many seeds each experiment runs; fewer than 5 say little.
@@ -28,7 +29,8 @@ pub(crate) struct ReproduceArgs {
     /// Writes a report with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Writes a picture of the air of the first selected experiment that has one, at seed 1, to this file, and measures nothing.
+    /// Writes a picture of the air of the first selected experiment that has one, at seed 1, to
+    /// this file, and measures nothing.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "list"])]
     timeline: Option<PathBuf>,
     /// Lists the selected claims and whether an experiment measures them, and runs nothing.

@@ -45,7 +45,8 @@ pub(crate) struct SimArgs {
     /// Writes the bytes delivered in every 10 ms there, a column for each workload (CSV).
     #[arg(long, value_name = "FILE")]
     series: Option<PathBuf>,
-    /// Writes a picture of the air there: who held which channel, what was lost, how long queues were (HTML, zoomable). For networks with `wifi`.
+    /// Writes a picture of the air there: who held which channel, what was lost, how long queues
+    /// were (HTML, zoomable). For networks with `wifi`.
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
 }
@@ -112,7 +113,8 @@ fn print(is_json: bool, mut runs: Vec<Vec<Report>>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a scenario over its own way, for a sweep or a replay: the columns of its report, without series.
+/// Runs a scenario over its own way, for a sweep or a replay: the columns of its report, without
+/// series.
 pub(crate) fn row(scenario: &Scenario) -> Result<Row, String> {
     let outcome = run::run(scenario, &scenario.via, Watch::default(), &mut |_| {});
     let report = outcome.map_err(|error| error.to_string())?.report;

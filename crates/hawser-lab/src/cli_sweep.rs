@@ -16,7 +16,8 @@ use crate::progress;
 /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArgs {
-    /// The sweep, a TOML file (see docs/sweeps.md): every combination of its axes runs; goes on after a kill.
+    /// The sweep, a TOML file (see docs/sweeps.md): every combination of its axes runs; goes on
+    /// after a kill.
     #[arg(required_unless_present = "merge")]
     sweep: Option<PathBuf>,
     /// Runs only every N-th run of the sweep, from the I-th on, counted from 0.
@@ -28,7 +29,8 @@ pub(crate) struct SweepArgs {
     /// How many runs at once; by default one for each core.
     #[arg(long, value_name = "N", requires = "sweep")]
     jobs: Option<NonZeroUsize>,
-    /// Draws a column over the sweep's first axis there (SVG): medians, a curve for each combination of the other axes.
+    /// Draws a column over the sweep's first axis there (SVG): medians, a curve for each
+    /// combination of the other axes.
     #[arg(long, value_name = "FILE", requires = "sweep")]
     plot: Option<PathBuf>,
     /// Which column `--plot` draws.
@@ -47,7 +49,8 @@ pub(crate) struct SweepArgs {
     json: bool,
 }
 
-/// Runs the command; 0 done, 1 a run or the file system failed, 64 a bad sweep, said before anything runs.
+/// Runs the command; 0 done, 1 a run or the file system failed, 64 a bad sweep, said before
+/// anything runs.
 ///
 /// # Errors
 /// When a journal cannot be used.

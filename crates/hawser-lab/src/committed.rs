@@ -1,4 +1,5 @@
-//! Sets of scenarios that are part of the program, and how a user names one of them or a file of their own.
+//! Sets of scenarios that are part of the program, and how a user names one of them or a file of
+//! their own.
 
 use std::path::{Path, PathBuf};
 
@@ -27,8 +28,8 @@ macro_rules! committed {
 }
 
 impl Set {
-    /// The scenarios asked for, by name or as files; all of the set when none is; `settings` replace fields
-    /// of each.
+    /// The scenarios asked for, by name or as files; all of the set when none is; `settings`
+    /// replace fields of each.
     ///
     /// # Errors
     /// One line for the user.

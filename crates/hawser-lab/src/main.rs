@@ -1,7 +1,8 @@
-//! The `hawser-lab` command: scenarios on real packets and in virtual time, held against each other, against other tools and against
-//! what papers print.
+//! The `hawser-lab` command: scenarios on real packets and in virtual time, held against each
+//! other, against other tools and against what papers print.
 //!
-//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 a bad scenario (said before anything is touched).
+//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 a bad scenario
+//! (said before anything is touched).
 #![forbid(unsafe_code)]
 
 mod bench_page;
@@ -30,10 +31,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use hawser_terminal::end;
 
-/// The laboratory of Hawser: measures it on emulated networks, with real packets or in virtual time.
+/// The laboratory of Hawser: measures it on emulated networks, with real packets or in virtual
+/// time.
 ///
-/// `hawser-lab demo` shows what Hawser does. `hawser-lab sim SCENARIO` needs neither root nor time; `sudo hawser-lab lab SCENARIO` runs
-/// the same file with real daemons.
+/// `hawser-lab demo` shows what Hawser does. `hawser-lab sim SCENARIO` needs neither root nor time;
+/// `sudo hawser-lab lab SCENARIO` runs the same file with real daemons.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {

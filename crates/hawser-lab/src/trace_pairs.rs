@@ -26,7 +26,8 @@ struct Recorded {
     delay: Duration,
 }
 
-/// Finds `X_wifi.csv` beside `X_cellular.csv`, and every two of `X.down` with `X.up`, those down and up.
+/// Finds `X_wifi.csv` beside `X_cellular.csv`, and every two of `X.down` with `X.up`, those down
+/// and up.
 ///
 /// # Errors
 /// When the directory cannot be read, a trace is none, or there is no pair.
@@ -114,7 +115,8 @@ impl Pair {
         [Via::Hub, single(0), single(1), Via::Mptcp]
     }
 
-    /// One CUBIC transfer for as long as the longer recording, at most `most`; recordings start with it.
+    /// One CUBIC transfer for as long as the longer recording, at most `most`; recordings start
+    /// with it.
     pub(crate) fn bulk(&self, via: &Via, most: Duration) -> Scenario {
         Scenario {
             name: self.name.clone(),
@@ -134,7 +136,8 @@ impl Pair {
         }
     }
 
-    /// The same with a call and a video beside it, in the same direction; without the transfer where it is `idle`.
+    /// The same with a call and a video beside it, in the same direction; without the transfer
+    /// where it is `idle`.
     pub(crate) fn live(&self, via: &Via, most: Duration, is_idle: bool) -> Scenario {
         let mut scenario = self.bulk(via, most);
         if is_idle {

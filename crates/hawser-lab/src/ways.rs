@@ -1,4 +1,5 @@
-//! Which ways to carry a scenario's traffic were asked for, and the lab to run them in: shared by the commands that compare them.
+//! Which ways to carry a scenario's traffic were asked for, and the lab to run them in: shared by
+//! the commands that compare them.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -8,7 +9,8 @@ use hawser_testbed::{Options, RunDir, prepare_process};
 
 use crate::daemon;
 
-/// The scenario's own way, then each single network when they are to be compared, then those that `--vs` names; each once.
+/// The scenario's own way, then each single network when they are to be compared, then those that
+/// `--vs` names; each once.
 ///
 /// # Errors
 /// `--vs` names no way: one line for the user.
@@ -61,10 +63,12 @@ pub(crate) fn in_lab(
     }
 }
 
-/// Readies this process for the lab, while it has one thread. `keep`: where configurations and logs of the daemons stay.
+/// Readies this process for the lab, while it has one thread. `keep`: where configurations and logs
+/// of the daemons stay.
 ///
 /// # Errors
-/// When the program whose daemons run is missing, the process cannot enter namespaces, or the directory cannot be made.
+/// When the program whose daemons run is missing, the process cannot enter namespaces, or the
+/// directory cannot be made.
 pub(crate) fn lab_options(keep: Option<&Path>) -> anyhow::Result<Options> {
     let program = daemon::program()?;
     prepare_process()?;

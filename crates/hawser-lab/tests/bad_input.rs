@@ -1,6 +1,8 @@
-//! What is wrong in a scenario is refused with file, line and remedy, and nothing is silently ignored.
+//! What is wrong in a scenario is refused with file, line and remedy, and nothing is silently
+//! ignored.
 //!
-//! Each file in `tests/bad` is wrong in one way, and says in its first line where and what must be said.
+//! Each file in `tests/bad` is wrong in one way, and says in its first line where and what must be
+//! said.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -215,10 +215,12 @@ fn between_two_peers_one_connection_outlives_its_networks() {
     }
 }
 
-/// Every scheduler carries a download over a real hub. Those that share it out send each byte over one network, and deliver half
-/// as much again as the busier network carried. `redundant` sends many bytes over both.
+/// Every scheduler carries a download over a real hub. Those that share it out send each byte over
+/// one network, and deliver half as much again as the busier network carried. `redundant` sends
+/// many bytes over both.
 ///
-/// Delivered bytes are held against what crossed the networks in the same run, so that a slow machine changes neither ratio.
+/// Delivered bytes are held against what crossed the networks in the same run, so that a slow
+/// machine changes neither ratio.
 #[test]
 fn every_scheduler_carries_a_download_as_it_says() {
     for scheduler in SCHEDULERS {
@@ -270,7 +272,8 @@ fn a_download_through_a_hub_has_the_sum_of_its_networks_and_then_the_one_that_is
     );
 }
 
-/// What the hub has over the better network alone, where TCP takes losses and shuffled packets for a full path.
+/// What the hub has over the better network alone, where TCP takes losses and shuffled packets for
+/// a full path.
 fn over_best_single(name: &str, link: &str) -> Option<f64> {
     let of = |network: u8, way: &str| format!("network.{network}.{way}={link}");
     let links = [of(0, "down"), of(1, "down"), of(0, "up"), of(1, "up")];

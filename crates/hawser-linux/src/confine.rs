@@ -1,11 +1,15 @@
-//! What a daemon gives up before it hears anybody, so that a fault in what reads strangers' bytes is worth less.
+//! What a daemon gives up before it hears anybody, so that a fault in what reads strangers' bytes
+//! is worth less.
 //!
-//! The user stays root, because interfaces, routes and rules of the machine are its business. Given up are all capabilities but those of [`Duty`], now and for
-//! every program that is started; the right to write files elsewhere than in a few places (Landlock); system calls that a daemon has no use for (seccomp); and
-//! memory that is both written and executed. Programs that are started (`nft`, a DHCP client) have no more.
+//! The user stays root, because interfaces, routes and rules of the machine are its business. Given
+//! up are all capabilities but those of [`Duty`], now and for every program that is started; the
+//! right to write files elsewhere than in a few places (Landlock); system calls that a daemon has
+//! no use for (seccomp); and memory that is both written and executed. Programs that are started
+//! (`nft`, a DHCP client) have no more.
 //!
-//! What stays: the daemon may read what root may read, and with `CAP_NET_ADMIN` it owns the machine's network. Where the kernel is too old for a part, the others
-//! hold; units of `packaging` say the same once more, and hide files as well.
+//! What stays: the daemon may read what root may read, and with `CAP_NET_ADMIN` it owns the
+//! machine's network. Where the kernel is too old for a part, the others hold; units of `packaging`
+//! say the same once more, and hide files as well.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -137,7 +141,8 @@ fn forbid(duty: Duty) -> Result<(), ConfineError> {
     seccompiler::apply_filter(&program).map_err(|error| failed(&error))
 }
 
-/// Beside the daemon's own places: settings of networks, the interface, and what DHCP clients and resolvconf keep.
+/// Beside the daemon's own places: settings of networks, the interface, and what DHCP clients and
+/// resolvconf keep.
 const WRITABLE: [&str; 7] = [
     "/proc/sys/net",
     "/dev/net/tun",

@@ -1,6 +1,8 @@
-//! The kernel's table of connections: which flows carry which mark, and letting go of those whose network is gone.
+//! The kernel's table of connections: which flows carry which mark, and letting go of those whose
+//! network is gone.
 //!
-//! Scope: connections whose mark has given bits. Limitations: of a connection only addresses, ports, state and mark are read.
+//! Scope: connections whose mark has given bits. Limitations: of a connection only addresses,
+//! ports, state and mark are read.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +22,8 @@ pub struct Connection {
     pub to: SocketAddr,
     /// Its mark.
     pub mark: u32,
-    /// The answers' source and destination, translation undone: whom it talks to and as whom, on the wire.
+    /// The answers' source and destination, translation undone: whom it talks to and as whom, on
+    /// the wire.
     pub answers: (SocketAddr, SocketAddr),
     /// Both sides have spoken, and the kernel would not drop it for want of room.
     pub is_assured: bool,
@@ -84,9 +87,11 @@ pub fn forget(connection: &Connection) -> io::Result<()> {
     }
 }
 
-/// Ends the TCP socket of this machine that began the connection: its program hears at once that the connection is gone (`ECONNABORTED`).
+/// Ends the TCP socket of this machine that began the connection: its program hears at once that
+/// the connection is gone (`ECONNABORTED`).
 ///
-/// Returns whether there was one. Kernels without `CONFIG_INET_DIAG_DESTROY` refuse; the program then learns by a reset or a timeout.
+/// Returns whether there was one. Kernels without `CONFIG_INET_DIAG_DESTROY` refuse; the program
+/// then learns by a reset or a timeout.
 ///
 /// # Errors
 /// Rights are missing, or the kernel cannot do it.
@@ -190,7 +195,8 @@ fn ends(tuple: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     ))
 }
 
-/// The source (1) or destination (2) of a tuple; IPv6 addresses have the numbers behind those of IPv4.
+/// The source (1) or destination (2) of a tuple; IPv6 addresses have the numbers behind those of
+/// IPv4.
 fn address(addresses: &[u8], which: u16) -> Option<IpAddr> {
     let v4 = find(addresses, which).and_then(|value| value.first_chunk::<4>());
     let v6 = || find(addresses, which + 2).and_then(|value| value.first_chunk::<16>());

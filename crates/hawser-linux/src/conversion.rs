@@ -1,10 +1,14 @@
-//! MPTCP for programs that do not know of it: the TCP sockets that a program makes become sockets of MPTCP.
+//! MPTCP for programs that do not know of it: the TCP sockets that a program makes become sockets
+//! of MPTCP.
 //!
-//! The kernel stops the program in `socket` (seccomp, user notification), and what answers here makes the socket in its place and hands it over. So no library is put
-//! into the program, and it makes no difference how it is linked. It starts with the program; while that runs, one thread answers; sockets that cannot be made so are made
-//! by the program itself, as ever. It fails with this process: once nobody answers, the program can make no TCP sockets any more.
+//! The kernel stops the program in `socket` (seccomp, user notification), and what answers here
+//! makes the socket in its place and hands it over. So no library is put into the program, and it
+//! makes no difference how it is linked. It starts with the program; while that runs, one thread
+//! answers; sockets that cannot be made so are made by the program itself, as ever. It fails with
+//! this process: once nobody answers, the program can make no TCP sockets any more.
 //!
-//! Limitations: programs of 32 bits, and those that go to another network namespace, keep TCP. A socket belongs to the control group of this process.
+//! Limitations: programs of 32 bits, and those that go to another network namespace, keep TCP. A
+//! socket belongs to the control group of this process.
 
 use std::fs;
 use std::io;
@@ -82,7 +86,8 @@ fn install() -> io::Result<OwnedFd> {
         filter: code.as_mut_ptr(),
     };
     let ask = || {
-        // SAFETY: the program and its instructions outlive the call, and its length is that of the instructions.
+        // SAFETY: the program and its instructions outlive the call, and its length is that of the
+        // instructions.
         unsafe {
             libc::syscall(
                 libc::SYS_seccomp,
@@ -106,9 +111,11 @@ fn install() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
-/// Stops `socket(AF_INET or AF_INET6, SOCK_STREAM | flags, 0 or IPPROTO_TCP)` of this machine's own instruction set; all else passes.
+/// Stops `socket(AF_INET or AF_INET6, SOCK_STREAM | flags, 0 or IPPROTO_TCP)` of this machine's own
+/// instruction set; all else passes.
 ///
-/// Source: seccomp(2), `struct seccomp_data`; both architectures keep the low half of an argument first.
+/// Source: seccomp(2), `struct seccomp_data`; both architectures keep the low half of an argument
+/// first.
 fn filter() -> Vec<libc::sock_filter> {
     const LOAD: u16 = 0x20;
     const AND: u16 = 0x54;
@@ -181,7 +188,8 @@ fn make(asked: &libc::seccomp_notif, own: Option<u64>) -> io::Result<Socket> {
     let socket = Socket::new_raw(Domain::from(family as i32), Type::STREAM, Some(Protocol::MPTCP))?;
     socket.set_nonblocking(kind as i32 & libc::SOCK_NONBLOCK != 0)?;
     let owner = fs::metadata(format!("/proc/{process}"))?;
-    // SAFETY: the descriptor is open; no memory is involved. Firewall rules by user see the program's.
+    // SAFETY: the descriptor is open; no memory is involved. Firewall rules by user see the
+    // program's.
     if unsafe { libc::fchown(socket.as_raw_fd(), owner.uid(), owner.gid()) } < 0 {
         return Err(io::Error::last_os_error());
     }

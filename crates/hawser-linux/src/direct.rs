@@ -1,18 +1,22 @@
-//! The nftables ruleset of direct mode: which network takes a flow that begins, and what keeps it there.
+//! The nftables ruleset of direct mode: which network takes a flow that begins, and what keeps it
+//! there.
 //!
-//! The first packet of a flow gets a mark, connection tracking keeps it, and a routing table for each mark leads out of the network, where the packet gets the
-//! network's address. The mark says the network and the reason:
+//! The first packet of a flow gets a mark, connection tracking keeps it, and a routing table for
+//! each mark leads out of the network, where the packet gets the network's address. The mark says
+//! the network and the reason:
 //!
 //! ```text
 //!   0x4857 RR NN   NN  network, from 2; 251: the tunnel to a hub; 0: none asked for; 1: Hawser's own packets
 //!                  RR  reason: intents 1 to 5, then as in [`reason`]; with network 0 also what [`MULTIPATH_MARK`] says
 //! ```
 //!
-//! A program chooses for itself by putting `0x485700NN` on its socket (`SO_MARK`), or an intent by `0x48570R00`. What comes in over a network gets that network's
-//! mark too, so that answers leave where the question came in, and a connection tracking zone, because hosts of two overlapping subnets may ask from the same
-//! address and port.
+//! A program chooses for itself by putting `0x485700NN` on its socket (`SO_MARK`), or an intent by
+//! `0x48570R00`. What comes in over a network gets that network's mark too, so that answers leave
+//! where the question came in, and a connection tracking zone, because hosts of two overlapping
+//! subnets may ask from the same address and port.
 //!
-//! Limitations: a flow towards an address on a directly connected subnet stays with the kernel's routes unless its program chooses.
+//! Limitations: a flow towards an address on a directly connected subnet stays with the kernel's
+//! routes unless its program chooses.
 
 pub mod moving;
 pub mod openflow;
@@ -38,7 +42,8 @@ pub const MULTIPATH_MARK: u32 = MARK | (reason::MULTIPATH as u32) << 8;
 pub const TABLE: &str = "hawser_direct";
 /// The numbers that networks may have.
 pub const NUMBERS: std::ops::RangeInclusive<u8> = 2..=250;
-/// In the place of a network's number: the tunnel to a hub, whose device is the interface that applications see.
+/// In the place of a network's number: the tunnel to a hub, whose device is the interface that
+/// applications see.
 pub const TUNNEL: u8 = 251;
 
 /// Why a flow is where it is: the second byte of its mark.
@@ -148,7 +153,8 @@ pub struct Match {
     pub dscp: Option<u8>,
     /// Of a program in this control group, a path below the root of version 2, or in one below it.
     pub cgroup: Option<String>,
-    /// To an address that is in this set now, as [`Elements`] and [`System::add_elements`](crate::system::System::add_elements) say.
+    /// To an address that is in this set now, as [`Elements`] and
+    /// [`System::add_elements`](crate::system::System::add_elements) say.
     pub names: Option<String>,
     /// Whose socket asks for it.
     pub intent: Option<Intent>,
@@ -185,7 +191,8 @@ pub struct Port {
     pub device: String,
     /// The addresses with which flows leave, for each family that it carries.
     ///
-    /// Named, where masquerading would find them: the kernel forgets all masqueraded flows of a device that goes down, even if it is back in a moment.
+    /// Named, where masquerading would find them: the kernel forgets all masqueraded flows of a
+    /// device that goes down, even if it is back in a moment.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -203,7 +210,8 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
-    /// What stands between the braces of the table. `resolvers`: where each network's own resolver answers, by the network's number.
+    /// What stands between the braces of the table. `resolvers`: where each network's own resolver
+    /// answers, by the network's number.
     #[must_use]
     pub fn body(&self, elements: &Elements, resolvers: &BTreeMap<u8, u16>) -> String {
         let mut text = self.sets(elements);
@@ -330,7 +338,8 @@ impl Ruleset {
         text
     }
 
-    /// Subflows of MPTCP go where the routes lead them, by their address; what is left is to remember where that was.
+    /// Subflows of MPTCP go where the routes lead them, by their address; what is left is to
+    /// remember where that was.
     fn subflows(&self) -> String {
         if self.networks.is_empty() {
             return String::new();
@@ -401,8 +410,8 @@ chain forward {{
         self.networks.iter().any(|port| port.number == TUNNEL)
     }
 
-    /// The last look at what leaves: the addresses that applications see never get out, not even in the moment when a network is there and its rules are
-    /// not. `more`: further rules for it.
+    /// The last look at what leaves: the addresses that applications see never get out, not even in
+    /// the moment when a network is there and its rules are not. `more`: further rules for it.
     fn leaving(&self, more: &str) -> String {
         let interface = &self.interface;
         let mut text =
@@ -418,7 +427,8 @@ chain forward {{
         text + more + "}\n"
     }
 
-    /// Addresses and sizes on the way out. The empty chain lets answers to the same address and port of two zones be told apart.
+    /// Addresses and sizes on the way out. The empty chain lets answers to the same address and
+    /// port of two zones be told apart.
     fn translation(&self) -> String {
         let mut text = "chain came_in {\n  type nat hook input priority 100; policy accept;\n}\n".to_owned();
         text += "chain postrouting {\n  type nat hook postrouting priority srcnat; policy accept;\n";
@@ -452,14 +462,16 @@ chain forward {{
 /// More than names are remembered.
 const SET_SIZE: u32 = 8192;
 
-/// A TCP connection that nobody remembers was on a network that is gone. Its end hears so, where another network would only swallow what it says.
+/// A TCP connection that nobody remembers was on a network that is gone. Its end hears so, where
+/// another network would only swallow what it says.
 const BROKEN: &str = "tcp flags & (syn | ack | rst) != syn reject with tcp reset";
 
 fn chain_name(index: usize, family: usize) -> String {
     format!("turns_{index}_{}", if family == 0 { "v4" } else { "v6" })
 }
 
-/// Turns are counted for each protocol by itself: otherwise every name that is looked up would move the connection that follows.
+/// Turns are counted for each protocol by itself: otherwise every name that is looked up would move
+/// the connection that follows.
 fn turn_chain(name: &str, reason: u8, turns: &[u8]) -> String {
     let keep = "meta mark set ct mark accept";
     let set = match turns {

@@ -29,8 +29,9 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Opens a socket on `device` (whose index is `scope`) that talks to `target` only. `identifier` tells its answers from those of other programs.
-    /// Must be called within a tokio runtime.
+    /// Opens a socket on `device` (whose index is `scope`) that talks to `target` only.
+    /// `identifier` tells its answers from those of other programs. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// The device is gone, or rights (`CAP_NET_RAW`) are missing.
@@ -49,7 +50,8 @@ impl Echo {
             v6.set_scope_id(scope);
         }
         socket.connect(&address.into())?;
-        // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is dropped.
+        // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is
+        // dropped.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
         Ok(Self {
             socket,

@@ -1,4 +1,5 @@
-//! What a hub's clients reach, and who reaches them: the nftables rules between the hub's inner interface and everything else.
+//! What a hub's clients reach, and who reaches them: the nftables rules between the hub's inner
+//! interface and everything else.
 //!
 //! ```text
 //!   client --> public addresses                      accepted
@@ -9,9 +10,11 @@
 //!           --> the hub's inner address              dropped unless it comes from a client or the hub itself
 //! ```
 //!
-//! The chains look at packets of the inner interface (and at its addresses) only, and stand beside the operator's own: what either drops is dropped.
+//! The chains look at packets of the inner interface (and at its addresses) only, and stand beside
+//! the operator's own: what either drops is dropped.
 //!
-//! Limitations: who has a public address in the hub's own segment is public. That one client does not send with another's address is the data plane's business.
+//! Limitations: who has a public address in the hub's own segment is public. That one client does
+//! not send with another's address is the data plane's business.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -148,7 +151,8 @@ chain to_clients {{
         text
     }
 
-    /// Whether something that a client asked for may go to that address outside: neither to this hub's clients nor to a private network that is not named.
+    /// Whether something that a client asked for may go to that address outside: neither to this
+    /// hub's clients nor to a private network that is not named.
     #[must_use]
     pub fn allows(&self, to: IpAddr) -> bool {
         let to = to.to_canonical();
@@ -186,8 +190,8 @@ fn family(address: IpAddr) -> &'static str {
     if address.is_ipv6() { "ip6" } else { "ip" }
 }
 
-/// Addresses that are not public (RFC 6890, RFC 1918, RFC 6598), among them the metadata services of clouds (169.254.169.254, 100.100.100.200), and one that looks
-/// public: 168.63.129.16 of Azure.
+/// Addresses that are not public (RFC 6890, RFC 1918, RFC 6598), among them the metadata services
+/// of clouds (169.254.169.254, 100.100.100.200), and one that looks public: 168.63.129.16 of Azure.
 const PRIVATE4: [(Ipv4Addr, u8); 12] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
@@ -203,8 +207,9 @@ const PRIVATE4: [(Ipv4Addr, u8); 12] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// The same of IPv6 (RFC 6890, RFC 4193, with the metadata service fd00:ec2::254), and what leads to IPv4 addresses by translation (RFC 6052, RFC 8215) or in tunnels
-/// (RFC 3056, RFC 4380): where that ends is not known here.
+/// The same of IPv6 (RFC 6890, RFC 4193, with the metadata service fd00:ec2::254), and what leads
+/// to IPv4 addresses by translation (RFC 6052, RFC 8215) or in tunnels (RFC 3056, RFC 4380): where
+/// that ends is not known here.
 const PRIVATE6: [(Ipv6Addr, u8); 10] = [
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 96),
     (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96),

@@ -1,14 +1,17 @@
 //! The journal of system changes: what has to be undone, on disk before it is done.
 //!
-//! A change that outlives the process (a routing rule, an nftables table, a sysctl) is entered first and made then. Whoever undoes
-//! (the process at its end, its next start, `hawser down`) goes through the entries backwards; undoing what was never done is
-//! harmless. What hangs on the TUN interface (addresses, routes) ends with it and is not entered.
+//! A change that outlives the process (a routing rule, an nftables table, a sysctl) is entered
+//! first and made then. Whoever undoes (the process at its end, its next start, `hawser down`) goes
+//! through the entries backwards; undoing what was never done is harmless. What hangs on the TUN
+//! interface (addresses, routes) ends with it and is not entered.
 //!
-//! The file has a line of JSON for each entry, under one that names its format and the boot of the machine in which they were made.
-//! It is replaced as a whole: written beside, flushed, renamed, and the directory flushed, so a crash leaves the state before or
-//! after. A line that this version cannot read (of a newer version, or harmed by the disk) is kept as it is: it says of a change
-//! that somebody has to undo. Processes of another boot are forgotten: others may have their numbers. All else is undone whenever it
-//! was done, because boots look different from within containers.
+//! The file has a line of JSON for each entry, under one that names its format and the boot of the
+//! machine in which they were made. It is replaced as a whole: written beside, flushed, renamed,
+//! and the directory flushed, so a crash leaves the state before or after. A line that this version
+//! cannot read (of a newer version, or harmed by the disk) is kept as it is: it says of a change
+//! that somebody has to undo. Processes of another boot are forgotten: others may have their
+//! numbers. All else is undone whenever it was done, because boots look different from within
+//! containers.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -133,7 +136,8 @@ pub enum Rule {
 struct Header {
     /// The version of the format.
     journal: u32,
-    /// The boot of the machine in which the entries were made; absent where the kernel does not say.
+    /// The boot of the machine in which the entries were made; absent where the kernel does not
+    /// say.
     boot: Option<String>,
 }
 
@@ -168,7 +172,8 @@ impl Journal {
             boot,
         };
         if let Ok(entries) = serde_json::from_slice::<Vec<Value>>(&bytes) {
-            // The first format: an array of entries, of which nobody knows in which boot they were made.
+            // The first format: an array of entries, of which nobody knows in which boot they were
+            // made.
             for entry in entries {
                 journal.read(entry.to_string().as_bytes());
             }

@@ -1,8 +1,10 @@
-//! The kernel's path manager of MPTCP: from which addresses connections may have subflows, and how many.
+//! The kernel's path manager of MPTCP: from which addresses connections may have subflows, and how
+//! many.
 //!
-//! Over generic netlink, as bytes: the crate for it (`mptcp-pm`) only reads. Scope: endpoints from which subflows start (RFC 8684 section 3.2), their backup flag,
-//! and the limits; all of the calling thread's network namespace. Limitations: endpoints with ports, and those that are announced to the other side, are
-//! shown and not made.
+//! Over generic netlink, as bytes: the crate for it (`mptcp-pm`) only reads. Scope: endpoints from
+//! which subflows start (RFC 8684 section 3.2), their backup flag, and the limits; all of the
+//! calling thread's network namespace. Limitations: endpoints with ports, and those that are
+//! announced to the other side, are shown and not made.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,7 +13,8 @@ use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 
 use crate::netlink_bytes::{DONE, ERROR, NESTED, attribute, find, framed, messages, outcome};
 
-/// How many endpoints the kernel keeps at most, and how many more subflows a connection may have beside its first.
+/// How many endpoints the kernel keeps at most, and how many more subflows a connection may have
+/// beside its first.
 pub const MOST_ENDPOINTS: usize = 8;
 
 /// An address from which subflows start.

@@ -1,8 +1,9 @@
 //! Networks: which ways out the machine has, and when that changes.
 //!
-//! A network is an interface that is up, has carrier, a global address and a default route of that address's family. The kernel
-//! announces every change of links, addresses and routes; each burst of announcements leads to one full look, so nothing
-//! depends on their order, and a lost one (the kernel's queue is bounded) costs nothing.
+//! A network is an interface that is up, has carrier, a global address and a default route of that
+//! address's family. The kernel announces every change of links, addresses and routes; each burst
+//! of announcements leads to one full look, so nothing depends on their order, and a lost one (the
+//! kernel's queue is bounded) costs nothing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -117,7 +118,8 @@ pub enum WatchError {
 
 /// Watches networks or devices, in a task of its own.
 ///
-/// A look takes several questions to the kernel; whoever waits for it may be called away in between, and nothing must be lost then.
+/// A look takes several questions to the kernel; whoever waits for it may be called away in
+/// between, and nothing must be lost then.
 pub struct Watch<T = Network> {
     looks: mpsc::Receiver<Result<Vec<T>, WatchError>>,
     task: JoinHandle<()>,
@@ -168,7 +170,8 @@ impl<T: Clone + PartialEq + Send + Sync + 'static> Watch<T> {
         Ok(Self { looks, task })
     }
 
-    /// What there is: at once the first time, then whenever it has changed. May be dropped while it waits.
+    /// What there is: at once the first time, then whenever it has changed. May be dropped while it
+    /// waits.
     ///
     /// # Errors
     /// [`WatchError`]: the watch is of no more use.

@@ -1,6 +1,8 @@
-//! Netlink messages as bytes, for the families that no maintained crate writes: header, body, attributes.
+//! Netlink messages as bytes, for the families that no maintained crate writes: header, body,
+//! attributes.
 //!
-//! Source: RFC 3549 section 2.3. What the kernel sends is trusted to be well meant, not to be complete: a message that is cut short is none.
+//! Source: RFC 3549 section 2.3. What the kernel sends is trusted to be well meant, not to be
+//! complete: a message that is cut short is none.
 
 use std::io;
 

@@ -1,8 +1,8 @@
 //! Network namespaces that cannot be left behind.
 //!
-//! A [`Namespace`] has no name: it lives as long as a file descriptor or a process holds it, so the kernel removes it,
-//! with every device and rule inside, however its owner ends. Processes started inside die with the thread that started
-//! them.
+//! A [`Namespace`] has no name: it lives as long as a file descriptor or a process holds it, so the
+//! kernel removes it, with every device and rule inside, however its owner ends. Processes started
+//! inside die with the thread that started them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -28,7 +28,8 @@ impl Namespace {
     /// What `unshare` says: `PermissionDenied` without the right to make namespaces.
     pub fn new() -> io::Result<Self> {
         on_a_thread(|| {
-            // SAFETY: no memory is involved; the flag changes the namespace of this short-lived thread only.
+            // SAFETY: no memory is involved; the flag changes the namespace of this short-lived
+            // thread only.
             check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
             Ok(Self {
                 file: Arc::new(File::open("/proc/thread-self/ns/net")?),
@@ -71,14 +72,15 @@ impl Namespace {
         })
     }
 
-    /// A command that will run inside it, see its `/sys`, and be killed when the thread that starts it ends.
+    /// A command that will run inside it, see its `/sys`, and be killed when the thread that starts
+    /// it ends.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let file = Arc::clone(&self.file);
         let owner = std::process::id().cast_signed();
-        // SAFETY: the closure runs between fork and exec and only makes system calls that are async-signal-safe; it
-        // allocates nothing and takes no lock.
+        // SAFETY: the closure runs between fork and exec and only makes system calls that are
+        // async-signal-safe; it allocates nothing and takes no lock.
         unsafe {
             command.pre_exec(move || {
                 set_namespace(file.as_raw_fd())?;
@@ -102,7 +104,8 @@ pub fn bind_to_this_thread(command: &mut Command) {
 
 /// Becomes root of a new user namespace, with namespaces for network and mounts.
 ///
-/// Must be called while the process has one thread. Files keep their owner; only the new namespaces are ruled.
+/// Must be called while the process has one thread. Files keep their owner; only the new namespaces
+/// are ruled.
 ///
 /// # Errors
 /// What the system says where user namespaces are not permitted.
@@ -142,15 +145,16 @@ fn set_namespace(fd: RawFd) -> io::Result<()> {
 fn die_with_parent(owner: libc::pid_t) -> io::Result<()> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-    // SAFETY: only reads the parent's identity; it is another one if the parent ended before the call above.
+    // SAFETY: only reads the parent's identity; it is another one if the parent ended before the
+    // call above.
     if unsafe { libc::getppid() } != owner {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(())
 }
 
-/// `/sys/class/net` shows the namespace in which it was mounted. Where this fails the program sees the old one, which
-/// only matters to programs that read it.
+/// `/sys/class/net` shows the namespace in which it was mounted. Where this fails the program sees
+/// the old one, which only matters to programs that read it.
 fn mount_own_sysfs() {
     let none = c"none".as_ptr();
     let sysfs = c"sysfs".as_ptr();

@@ -1,4 +1,5 @@
-//! Whether a device joins the packets it receives into large ones, which what reads whole frames from it has no room for.
+//! Whether a device joins the packets it receives into large ones, which what reads whole frames
+//! from it has no room for.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -29,7 +30,8 @@ fn ethtool(device: &str, command: u32, value: u32) -> io::Result<u32> {
     let pointer = std::ptr::from_mut(&mut asked) as usize;
     request[libc::IFNAMSIZ..][..size_of::<usize>()].copy_from_slice(&pointer.to_ne_bytes());
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
-    // SAFETY: the buffer is as long as `struct ifreq`, points to a `struct ethtool_value`, and both outlive the call.
+    // SAFETY: the buffer is as long as `struct ifreq`, points to a `struct ethtool_value`, and both
+    // outlive the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, request.as_mut_ptr()) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -22,7 +22,8 @@ pub fn new_session() -> io::Result<()> {
 
 /// Asks a child that has not been waited for to end.
 pub fn terminate(child: u32) {
-    // SAFETY: no memory is involved. A child that has ended keeps its number until it is waited for.
+    // SAFETY: no memory is involved. A child that has ended keeps its number until it is waited
+    // for.
     unsafe { libc::kill(child.cast_signed(), libc::SIGTERM) };
 }
 
@@ -35,7 +36,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process of that number; `None` when there is none, or it has ended and only waits to be asked how.
+    /// The process of that number; `None` when there is none, or it has ended and only waits to be
+    /// asked how.
     #[must_use]
     pub fn of(id: u32) -> Option<Self> {
         Self::with_group(id).map(|(process, _)| process)
@@ -57,8 +59,8 @@ impl Process {
         Self::of(self.id) == Some(self)
     }
 
-    /// Asks it to end, and makes it end when it does not within two seconds, with all that is left of the process group that it leads. One that has ended is as
-    /// good.
+    /// Asks it to end, and makes it end when it does not within two seconds, with all that is left
+    /// of the process group that it leads. One that has ended is as good.
     pub async fn end(self) {
         self.signal(libc::SIGTERM);
         for _ in 0..100 {
@@ -80,7 +82,8 @@ impl Process {
         }
     }
 
-    /// What it has started and has not left its group. As long as one of these is there, no other process gets the group's number.
+    /// What it has started and has not left its group. As long as one of these is there, no other
+    /// process gets the group's number.
     fn group(self) -> Vec<Self> {
         if Self::of(self.id).is_some_and(|other| other != self) {
             return Vec::new();
@@ -93,7 +96,8 @@ impl Process {
     }
 }
 
-/// The command lines of this network namespace's processes, word by word, each with its process number.
+/// The command lines of this network namespace's processes, word by word, each with its process
+/// number.
 #[must_use]
 pub fn command_lines() -> Vec<(u32, Vec<String>)> {
     let own = namespace(Path::new("/proc/thread-self"));
@@ -111,7 +115,8 @@ pub fn command_lines() -> Vec<(u32, Vec<String>)> {
         .collect()
 }
 
-/// The network namespace of a process, by a file that each has for itself: unlike `ns/net`, everybody may look at it, whatever rights the process has.
+/// The network namespace of a process, by a file that each has for itself: unlike `ns/net`,
+/// everybody may look at it, whatever rights the process has.
 fn namespace(process: &Path) -> Option<u64> {
     let file = std::fs::metadata(process.join("net/dev"));
     file.ok().map(|file| file.ino())
@@ -154,7 +159,8 @@ pub fn ticks_per_second() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
 }
 
-/// Keeps the calling thread on one of the processors that it may run on, counted from 0 and modulo their number.
+/// Keeps the calling thread on one of the processors that it may run on, counted from 0 and modulo
+/// their number.
 ///
 /// # Errors
 /// When the system does not tell them, or refuses.

@@ -1,13 +1,15 @@
 //! Memory of secrets: overwritten before anybody else gets it.
 //!
-//! For values whose own type does not wipe itself, such as the keys of the `ring` crate. Scope: the value where it lies, and what making it left on the
-//! stack of the thread that made it. Limitations: registers, and pages that were swapped out.
+//! For values whose own type does not wipe itself, such as the keys of the `ring` crate. Scope: the
+//! value where it lies, and what making it left on the stack of the thread that made it.
+//! Limitations: registers, and pages that were swapped out.
 
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// A value that stays at one place on the heap, which is overwritten with zeros once the value is dropped.
+/// A value that stays at one place on the heap, which is overwritten with zeros once the value is
+/// dropped.
 ///
 /// What lies behind pointers in the value is the value's own affair.
 pub struct Wiped<T>(Box<MaybeUninit<T>>);
@@ -40,7 +42,8 @@ fn scrub_stack() {
 fn wipe<T>(place: &mut MaybeUninit<T>) {
     let bytes = place.as_mut_ptr().cast::<u8>();
     for at in 0..size_of::<T>() {
-        // SAFETY: `at` is below the size of the place, which is borrowed mutably; no value is expected there any more.
+        // SAFETY: `at` is below the size of the place, which is borrowed mutably; no value is
+        // expected there any more.
         unsafe { bytes.add(at).write_volatile(0) };
     }
     compiler_fence(Ordering::SeqCst);

@@ -1,9 +1,10 @@
 //! The service manager: when the daemon is ready, why it ends, and what is kept for its successor.
 //!
-//! A restart ends one process before the next one starts. What must stay open meanwhile (an interface, a socket that goes
-//! on receiving, the state of sessions) goes to the service manager, which hands it to the next process. Each descriptor has
-//! a name, and descriptors are worth nothing without the others of their set, so the successor takes all that it knows and
-//! closes the rest.
+//! A restart ends one process before the next one starts. What must stay open meanwhile (an
+//! interface, a socket that goes on receiving, the state of sessions) goes to the service manager,
+//! which hands it to the next process. Each descriptor has a name, and descriptors are worth
+//! nothing without the others of their set, so the successor takes all that it knows and closes the
+//! rest.
 //!
 //! Source: sd_notify(3), sd_listen_fds(3), `FileDescriptorStoreMax=` in systemd.service(5).
 
@@ -19,7 +20,8 @@ use crate::check;
 use crate::system::run;
 use crate::wait::wait_readable;
 
-/// How long the service manager may take to take descriptors over: it is one process for the whole machine.
+/// How long the service manager may take to take descriptors over: it is one process for the whole
+/// machine.
 const TAKES: Duration = Duration::from_secs(2);
 
 /// A descriptor that outlived the process before.
@@ -31,8 +33,8 @@ pub struct Kept {
     pub descriptor: OwnedFd,
 }
 
-/// Takes what the service manager has kept for this process; nothing where there is no such manager. The first call
-/// in a process takes everything.
+/// Takes what the service manager has kept for this process; nothing where there is no such
+/// manager. The first call in a process takes everything.
 ///
 /// # Errors
 /// The environment contradicts itself: nothing was taken.
@@ -44,8 +46,8 @@ pub fn take_kept() -> io::Result<Vec<Kept>> {
             found
                 .map(|(number, name)| Kept {
                     name,
-                    // SAFETY: the manager passed this descriptor to this process, which it names by LISTEN_PID, and nobody else
-                    // takes it: this runs once.
+                    // SAFETY: the manager passed this descriptor to this process, which it names by
+                    // LISTEN_PID, and nobody else takes it: this runs once.
                     descriptor: unsafe { OwnedFd::from_raw_fd(number) },
                 })
                 .collect()
@@ -68,7 +70,8 @@ pub fn ready() -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Ready])
 }
 
-/// Gives a descriptor to the service manager, in place of an earlier one of that name. It stays open here too.
+/// Gives a descriptor to the service manager, in place of an earlier one of that name. It stays
+/// open here too.
 ///
 /// # Errors
 /// There is no service manager, or it cannot be reached.
@@ -91,7 +94,8 @@ pub fn forget(name: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)])
 }
 
-/// Waits until the service manager has worked through all that it was told. A process that ends before may not be heard.
+/// Waits until the service manager has worked through all that it was told. A process that ends
+/// before may not be heard.
 ///
 /// # Errors
 /// The manager cannot be reached, or does not answer within two seconds.
@@ -143,10 +147,12 @@ pub fn read_memory_file(descriptor: OwnedFd, limit: u64) -> io::Result<Vec<u8>> 
     Ok(content)
 }
 
-/// Whether this process may undo what keeps others safe: nobody manages it, or its manager is stopping it for good.
+/// Whether this process may undo what keeps others safe: nobody manages it, or its manager is
+/// stopping it for good.
 ///
-/// A process that gets SIGTERM does not know why. `systemctl restart`, a control group out of memory and a kill by hand are no reason to lift a kill switch: only
-/// a job of the kind `stop` is. Where the manager does not answer, nothing is lifted.
+/// A process that gets SIGTERM does not know why. `systemctl restart`, a control group out of
+/// memory and a kill by hand are no reason to lift a kill switch: only a job of the kind `stop` is.
+/// Where the manager does not answer, nothing is lifted.
 #[must_use]
 pub fn is_stopped_for_good() -> bool {
     let Some(unit) = own_unit() else { return true };

@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process; a second one ends it.
+/// From now on SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process; a second one
+/// ends it.
 ///
 /// # Errors
 /// What `sigaction` says.
 pub fn catch_signals() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the record is fully initialised (zero is valid for its other fields), and the handler only stores to
-        // an atomic, which is async-signal-safe. SA_RESETHAND makes the second signal fatal.
+        // SAFETY: the record is fully initialised (zero is valid for its other fields), and the
+        // handler only stores to an atomic, which is async-signal-safe. SA_RESETHAND makes the
+        // second signal fatal.
         let result = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as libc::sighandler_t;

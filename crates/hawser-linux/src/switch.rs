@@ -1,7 +1,9 @@
-//! A bridge of Open vSwitch, driven by its own programs: `ovs-vsctl` for bridge and ports, `ovs-ofctl` for flows, `ovs-appctl` for connections.
+//! A bridge of Open vSwitch, driven by its own programs: `ovs-vsctl` for bridge and ports,
+//! `ovs-ofctl` for flows, `ovs-appctl` for connections.
 //!
-//! The bridge works in user space (`datapath_type=netdev`), on every kernel: devices that are its ports stay with the kernel as well, so that their addresses,
-//! DHCP and Hawser's own packets are untouched.
+//! The bridge works in user space (`datapath_type=netdev`), on every kernel: devices that are its
+//! ports stay with the kernel as well, so that their addresses, DHCP and Hawser's own packets are
+//! untouched.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,13 +21,15 @@ pub(crate) fn check() -> Result<(), SystemError> {
 /// Makes the bridge anew; what it had is gone. One that is not marked as Hawser's is left alone.
 pub(crate) fn make(bridge: &str) -> Result<(), SystemError> {
     remove(bridge)?;
-    // Made and marked in one transaction: there is no moment in which it is nobody's. It fails where a bridge of that name is left.
+    // Made and marked in one transaction: there is no moment in which it is nobody's. It fails
+    // where a bridge of that name is left.
     vsctl(&format!(
         "add-br {bridge} -- set bridge {bridge} datapath_type=netdev fail_mode=secure external_ids:{MARK}={OWN}"
     ))
 }
 
-/// Removes the bridge if Hawser has made it. No bridge of that name is as good; somebody else's stays.
+/// Removes the bridge if Hawser has made it. No bridge of that name is as good; somebody else's
+/// stays.
 pub(crate) fn remove(bridge: &str) -> Result<(), SystemError> {
     let bridges = run("ovs-vsctl", &["--timeout=5", "list-br"], "")?;
     if !bridges.lines().any(|name| name == bridge) {
@@ -133,7 +137,8 @@ pub fn forget(connection: &Connection) -> io::Result<()> {
     flush(&tuple).map_err(io::Error::other)
 }
 
-/// Forgets all connections that an earlier bridge has left: they go with the last bridge, but others may be there.
+/// Forgets all connections that an earlier bridge has left: they go with the last bridge, but
+/// others may be there.
 pub(crate) fn forget_all() {
     if let Err(error) = flush("") {
         tracing::debug!(%error, "connections of an earlier bridge are not forgotten");
@@ -154,7 +159,8 @@ fn vsctl(commands: &str) -> Result<(), SystemError> {
     run("ovs-vsctl", &arguments, "").map(drop)
 }
 
-/// One line: `tcp,orig=(src=..,dst=..,sport=..,dport=..),reply=(..),zone=..,mark=..,protoinfo=(state=..)`.
+/// One line:
+/// `tcp,orig=(src=..,dst=..,sport=..,dport=..),reply=(..),zone=..,mark=..,protoinfo=(state=..)`.
 fn connection(line: &str) -> Option<Connection> {
     let (protocol, rest) = line.split_once(",orig=(")?;
     let (original, rest) = rest.split_once("),reply=(")?;

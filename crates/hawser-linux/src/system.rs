@@ -1,4 +1,5 @@
-//! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled and undone.
+//! Changes to the system: addresses, routes, rules, nftables, sysctls, resolvers; each journalled
+//! and undone.
 
 mod bridge;
 mod kill_switch;
@@ -79,7 +80,8 @@ pub enum SystemError {
     },
 }
 
-/// The system and what was changed in it. Copies share one journal, so whoever undoes, undoes what all of them have done.
+/// The system and what was changed in it. Copies share one journal, so whoever undoes, undoes what
+/// all of them have done.
 #[derive(Clone)]
 pub struct System {
     handle: Handle,
@@ -94,8 +96,9 @@ struct Ledger {
 }
 
 impl System {
-    /// Opens the journal. What a crash left stays until [`undo_left`](Self::undo_left), and tables and settings that are asked for
-    /// again by then are taken over as they stand. Must be called within a tokio runtime.
+    /// Opens the journal. What a crash left stays until [`undo_left`](Self::undo_left), and tables
+    /// and settings that are asked for again by then are taken over as they stand. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
     /// No netlink socket, or the journal cannot be read.
@@ -133,7 +136,8 @@ impl System {
         }
     }
 
-    /// Undoes of what a crash left the resolvers: while they are those of a tunnel that is gone, no name resolves.
+    /// Undoes of what a crash left the resolvers: while they are those of a tunnel that is gone, no
+    /// name resolves.
     pub async fn undo_left_resolvers(&mut self) {
         self.undo_of_left(|entry| matches!(entry, Entry::Resolvers { .. }))
             .await;
@@ -228,7 +232,8 @@ impl System {
         Ok(())
     }
 
-    /// Sends what the tunnel's routing table sees into `interface`. Sockets that do not choose get the address `source`; the interface's first where it is `None`.
+    /// Sends what the tunnel's routing table sees into `interface`. Sockets that do not choose get
+    /// the address `source`; the interface's first where it is `None`.
     ///
     /// # Errors
     /// The interface does not exist or the kernel refuses.
@@ -307,8 +312,8 @@ impl System {
         std::fs::write(sysctl_path(key), new).map_err(failed)
     }
 
-    /// Lets answers of the hub come back through an interface that is not the routing table's first choice: strict reverse path
-    /// filtering (RFC 3704) would drop them, so it becomes loose.
+    /// Lets answers of the hub come back through an interface that is not the routing table's first
+    /// choice: strict reverse path filtering (RFC 3704) would drop them, so it becomes loose.
     ///
     /// # Errors
     /// The setting cannot be changed.
@@ -325,8 +330,9 @@ impl System {
         }
     }
 
-    /// Lets the machine forward IPv6. A router does not listen to other routers (RFC 4861 section 6.2.5), so interfaces that got their
-    /// default route that way are told to go on listening first.
+    /// Lets the machine forward IPv6. A router does not listen to other routers (RFC 4861 section
+    /// 6.2.5), so interfaces that got their default route that way are told to go on listening
+    /// first.
     ///
     /// # Errors
     /// A setting cannot be changed.
@@ -346,7 +352,8 @@ impl System {
         self.sysctl("net/ipv6/conf/all/forwarding", "1")
     }
 
-    /// Installs a table of the `inet` family; `body` is what stands between its braces. A table of that name is replaced at once.
+    /// Installs a table of the `inet` family; `body` is what stands between its braces. A table of
+    /// that name is replaced at once.
     ///
     /// # Errors
     /// `nft` is missing or refuses; the table is as before.

@@ -1,8 +1,10 @@
-//! A look at packets on their way in and out, and packets sent past every socket: what opening a route needs.
+//! A look at packets on their way in and out, and packets sent past every socket: what opening a
+//! route needs.
 //!
-//! The tap sees all beginnings of TCP connections and openings of UDP routes, and of the other TCP packets one in [`ONE_IN`]: enough to know roughly how far a
-//! connection is. It sees packets as they are on the wire: before rules of this machine on the way in, after them on the way out. The filter is the
-//! kernel's classic one; a packet that it leaves out costs a few instructions.
+//! The tap sees all beginnings of TCP connections and openings of UDP routes, and of the other TCP
+//! packets one in [`ONE_IN`]: enough to know roughly how far a connection is. It sees packets as
+//! they are on the wire: before rules of this machine on the way in, after them on the way out. The
+//! filter is the kernel's classic one; a packet that it leaves out costs a few instructions.
 
 use std::ffi::CStr;
 use std::io;
@@ -53,7 +55,8 @@ impl Tap {
         // A packet counts with all that it carries, and some are 64 KB.
         grow(&socket);
         socket.bind(&everything()?)?;
-        // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is dropped.
+        // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is
+        // dropped.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
         Ok(Self { socket })
     }
@@ -80,7 +83,8 @@ fn receive(socket: &Socket) -> io::Result<Tapped> {
         // SAFETY: the kernel has written the first `len` bytes.
         *byte = unsafe { filled.assume_init() };
     }
-    // SAFETY: a packet socket's addresses are `sockaddr_ll`, for which the storage has room and alignment.
+    // SAFETY: a packet socket's addresses are `sockaddr_ll`, for which the storage has room and
+    // alignment.
     let link = unsafe { &*from.as_ptr().cast::<libc::sockaddr_ll>() };
     Ok(Tapped {
         bytes,
@@ -109,7 +113,8 @@ fn everything() -> io::Result<SockAddr> {
     Ok(unsafe { SockAddr::new(storage, len) })
 }
 
-/// Sends a whole IP packet out of a device, or where routes lead, past connections, marks and rules for flows.
+/// Sends a whole IP packet out of a device, or where routes lead, past connections, marks and rules
+/// for flows.
 ///
 /// # Errors
 /// The device is gone, or nothing leads to the destination by it.
@@ -142,7 +147,8 @@ pub fn device_name(index: u32) -> Option<String> {
     name.to_str().ok().map(ToOwned::to_owned)
 }
 
-/// Classic BPF over the IP packet: beginnings of TCP, openings over UDP, and a sample of the rest of TCP.
+/// Classic BPF over the IP packet: beginnings of TCP, openings over UDP, and a sample of the rest
+/// of TCP.
 fn filter() -> Vec<SockFilter> {
     let op = |code: u32, k: u32, jt: u8, jf: u8| SockFilter::new(code as u16, jt, jf, k);
     const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
@@ -187,7 +193,8 @@ fn filter() -> Vec<SockFilter> {
 pub const ONE_IN: u32 = 16;
 /// IPv6 and TCP headers with all options fit, and so does a whole opening.
 const FRONT: usize = 128;
-/// The kernel's random number, as a place to load from (`SKF_AD_OFF + SKF_AD_RANDOM` in linux/filter.h).
+/// The kernel's random number, as a place to load from (`SKF_AD_OFF + SKF_AD_RANDOM` in
+/// linux/filter.h).
 const RANDOM: u32 = (-0x1000_i32 + 56) as u32;
 /// The first bytes of a UDP opening (`hawser_wire::opening`).
 const OPENING: u32 = u32::from_be_bytes(*b"hwsr");

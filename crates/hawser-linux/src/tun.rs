@@ -1,7 +1,7 @@
 //! The TUN interface that applications see, with segmentation offload.
 //!
-//! One read or write carries up to 64 KB of one flow behind a virtio header, so that the kernel boundary is crossed once for some
-//! forty packets.
+//! One read or write carries up to 64 KB of one flow behind a virtio header, so that the kernel
+//! boundary is crossed once for some forty packets.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
@@ -59,7 +59,8 @@ pub enum TunError {
 }
 
 impl Tun {
-    /// Creates an interface named `name` (down, without addresses) with an MTU of `mtu` bytes of IP packet.
+    /// Creates an interface named `name` (down, without addresses) with an MTU of `mtu` bytes of IP
+    /// packet.
     ///
     /// # Errors
     /// [`TunError`]: no interface is left behind.
@@ -75,7 +76,8 @@ impl Tun {
             .map_err(TunError::Open)?;
         let mut request = interface_request(name);
         request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as c_short;
-        // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel reads and writes only within it.
+        // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel reads and
+        // writes only within it.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
         check(result).map_err(|error| TunError::Create(name.to_owned(), error))?;
         let tun = Self {
@@ -87,14 +89,16 @@ impl Tun {
         Ok(tun)
     }
 
-    /// Goes on with the interface `wanted`, which another process has made with [`Self::create`], with an MTU of `mtu` bytes.
+    /// Goes on with the interface `wanted`, which another process has made with [`Self::create`],
+    /// with an MTU of `mtu` bytes.
     ///
     /// # Errors
     /// [`TunError`]: the descriptor is of something else, or does not take the MTU; it is closed.
     pub fn adopt(descriptor: OwnedFd, wanted: &str, mtu: u16) -> Result<Self, TunError> {
         let file = File::from(descriptor);
         let mut request = interface_request("");
-        // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel writes only within it.
+        // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel writes only
+        // within it.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNGETIFF, &raw mut request) };
         check(result).map_err(|_| TunError::Foreign)?;
         // SAFETY: the kernel has filled in the flags; any bits are valid.
@@ -153,7 +157,8 @@ impl Tun {
         &self.name
     }
 
-    /// Reads one packet behind its virtio header; `None` when none waits. `buffer` should hold [`READ_LEN`] bytes.
+    /// Reads one packet behind its virtio header; `None` when none waits. `buffer` should hold
+    /// [`READ_LEN`] bytes.
     ///
     /// # Errors
     /// The interface is gone or down (`EIO`).
@@ -161,7 +166,8 @@ impl Tun {
         would_block((&self.file).read(buffer))
     }
 
-    /// Writes one packet: virtio header, headers and payload pieces. `false` when the kernel's queue is full.
+    /// Writes one packet: virtio header, headers and payload pieces. `false` when the kernel's
+    /// queue is full.
     ///
     /// # Errors
     /// The interface is gone, or the kernel refuses the packet.

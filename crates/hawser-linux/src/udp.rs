@@ -1,4 +1,5 @@
-//! UDP sockets of the data plane: bound to a network's device, with large kernel buffers and segmentation offload.
+//! UDP sockets of the data plane: bound to a network's device, with large kernel buffers and
+//! segmentation offload.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -50,7 +51,8 @@ pub struct DataSocket {
 }
 
 impl DataSocket {
-    /// Prepares a socket: non-blocking, large buffers (past the system's limit where rights allow), GSO, GRO, ECN, no fragmentation.
+    /// Prepares a socket: non-blocking, large buffers (past the system's limit where rights allow),
+    /// GSO, GRO, ECN, no fragmentation.
     ///
     /// # Errors
     /// The socket is not a UDP socket, or is closed.
@@ -66,12 +68,15 @@ impl DataSocket {
         })
     }
 
-    /// Sends datagrams of `segment` bytes each (the last may be shorter) to one address in one call.
+    /// Sends datagrams of `segment` bytes each (the last may be shorter) to one address in one
+    /// call.
     ///
-    /// `from`: the address of this machine that they leave from; the kernel chooses when there is none.
+    /// `from`: the address of this machine that they leave from; the kernel chooses when there is
+    /// none.
     ///
     /// # Errors
-    /// `WouldBlock` when the kernel's buffer is full; otherwise the network's trouble, or `from` is no address of this machine.
+    /// `WouldBlock` when the kernel's buffer is full; otherwise the network's trouble, or `from` is
+    /// no address of this machine.
     pub fn send(
         &self,
         from: Option<IpAddr>,

@@ -48,7 +48,8 @@ impl AsFd for Waker {
     }
 }
 
-/// Waits until one of `sources` is readable or `timeout` has passed (`None`: for ever), and sets `ready` for each.
+/// Waits until one of `sources` is readable or `timeout` has passed (`None`: for ever), and sets
+/// `ready` for each.
 ///
 /// # Errors
 /// The kernel's; an interrupting signal is not one, it ends the wait with nothing ready.
@@ -78,7 +79,8 @@ pub fn wait_readable(
         tv_nsec: time.subsec_nanos().into(),
     });
     let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the array holds at least `sources.len()` entries, and the timespec lives through the call.
+    // SAFETY: the array holds at least `sources.len()` entries, and the timespec lives through the
+    // call.
     let count = unsafe {
         libc::ppoll(
             polled.as_mut_ptr(),

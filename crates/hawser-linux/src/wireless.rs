@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The address of the access point (BSSID) that an interface is associated with; `None` when it has none, or is no wireless one.
+/// The address of the access point (BSSID) that an interface is associated with; `None` when it has
+/// none, or is no wireless one.
 ///
-/// By the wireless extensions, which cfg80211 offers in every distribution's kernel (`CONFIG_CFG80211_WEXT`): one call, where nl80211 takes a conversation.
+/// By the wireless extensions, which cfg80211 offers in every distribution's kernel
+/// (`CONFIG_CFG80211_WEXT`): one call, where nl80211 takes a conversation.
 #[must_use]
 pub fn access_point(interface: &str) -> Option<[u8; 6]> {
     let mut request = [0_u8; REQUEST];

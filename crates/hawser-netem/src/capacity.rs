@@ -5,7 +5,8 @@ use hawser_units::{Bytes, Instant, Rate};
 use crate::Trace;
 use crate::trace::Position;
 
-/// What an Ethernet frame without its check sequence adds to an IP packet; rates count it, as HTB and netem do.
+/// What an Ethernet frame without its check sequence adds to an IP packet; rates count it, as HTB
+/// and netem do.
 ///
 /// Units: bytes.
 pub const FRAME_OVERHEAD: u64 = 14;

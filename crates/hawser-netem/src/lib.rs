@@ -1,11 +1,13 @@
-//! Emulated links without I/O, the scenario format that configures them, and the report of what a run found.
+//! Emulated links without I/O, the scenario format that configures them, and the report of what a
+//! run found.
 //!
-//! Level 1 of the house: no clock, socket, thread or randomness of the operating system. The same [`Link`] carries real
-//! packets in the lab and modelled ones in a simulator; what it does depends on its configuration, its seed and the
-//! instants that are handed in, and on nothing else.
+//! Level 1 of the house: no clock, socket, thread or randomness of the operating system. The same
+//! [`Link`] carries real packets in the lab and modelled ones in a simulator; what it does depends
+//! on its configuration, its seed and the instants that are handed in, and on nothing else.
 //!
-//! Scope: one direction of one network, with a rate or a recorded trace, a drop-tail queue, delay, jitter, loss and
-//! outages. Limitations: no shared medium, no active queue management, no bit errors, no duplication.
+//! Scope: one direction of one network, with a rate or a recorded trace, a drop-tail queue, delay,
+//! jitter, loss and outages. Limitations: no shared medium, no active queue management, no bit
+//! errors, no duplication.
 #![forbid(unsafe_code)]
 
 pub mod air;

@@ -1,8 +1,8 @@
 //! One direction of an emulated network.
 //!
-//! It starts empty and up. Steady state: a packet waits in the queue, is serialised at the link's capacity, may be lost
-//! on the way, and comes out after delay and jitter. It fails as told: `down` and `blackhole` swallow what is inside and
-//! what comes in.
+//! It starts empty and up. Steady state: a packet waits in the queue, is serialised at the link's
+//! capacity, may be lost on the way, and comes out after delay and jitter. It fails as told: `down`
+//! and `blackhole` swallow what is inside and what comes in.
 //!
 //! ```text
 //!   handle_packet -> [ queue, bounded ] -> serialise -> lost? -> [ in flight: delay, jitter ] -> poll_transmit
@@ -53,7 +53,8 @@ impl Default for QueueBound {
 pub struct Jitter {
     /// Standard deviation.
     pub sd: Duration,
-    /// Whether a packet may overtake another (as in netem); otherwise it waits for the one before it.
+    /// Whether a packet may overtake another (as in netem); otherwise it waits for the one before
+    /// it.
     pub reorder: bool,
 }
 
@@ -111,22 +112,26 @@ impl Counters {
 
 /// One direction of an emulated network that carries items of type `T`.
 ///
-/// Drive it as every machine of this level: one mutation, then drain [`Self::poll_transmit`], then sleep until
-/// [`Self::poll_timeout`]. Calling late is harmless: serialisation is reckoned from when packets were ready, not from
-/// when the driver looked.
+/// Drive it as every machine of this level: one mutation, then drain [`Self::poll_transmit`], then
+/// sleep until [`Self::poll_timeout`]. Calling late is harmless: serialisation is reckoned from
+/// when packets were ready, not from when the driver looked.
 ///
-/// Units: lengths are IP packets; capacity and queue count Ethernet frames ([`FRAME_OVERHEAD`] more).
-/// Cost: O(1) a packet (O(log n) with reordering jitter); nothing is allocated once the queues have grown.
+/// Units: lengths are IP packets; capacity and queue count Ethernet frames ([`FRAME_OVERHEAD`]
+/// more).
+/// Cost: O(1) a packet (O(log n) with reordering jitter); nothing is allocated once the queues have
+/// grown.
 #[derive(Debug)]
 pub struct Link<T> {
     state: State,
-    /// Whether loss, jitter or reordering may happen to a packet at all: mostly not, and then `rare` is left alone.
+    /// Whether loss, jitter or reordering may happen to a packet at all: mostly not, and then
+    /// `rare` is left alone.
     is_lossy: bool,
     is_jittery: bool,
     reorders: bool,
     /// Whether packets ever could overtake, so that some may still be on their way.
     may_overtake: bool,
-    /// Those in flight, in order, then those that wait: a packet stays in its place until it comes out.
+    /// Those in flight, in order, then those that wait: a packet stays in its place until it comes
+    /// out.
     packets: VecDeque<Held<T>>,
     flying: usize,
     queued_bytes: u64,
@@ -140,7 +145,8 @@ pub struct Link<T> {
     rare: Box<Rare<T>>,
 }
 
-/// What a packet on an even path does not need; apart, so that many links fit into a processor's cache.
+/// What a packet on an even path does not need; apart, so that many links fit into a processor's
+/// cache.
 #[derive(Debug)]
 struct Rare<T> {
     config: LinkConfig,
@@ -246,7 +252,8 @@ impl<T> Link<T> {
         Bytes(self.queued_bytes)
     }
 
-    /// Takes a packet in; gives the item back when it is lost here, so that its buffer can serve again.
+    /// Takes a packet in; gives the item back when it is lost here, so that its buffer can serve
+    /// again.
     #[must_use = "a lost item's buffer can be used again"]
     pub fn handle_packet(&mut self, item: T, ip_len: u64, now: Instant) -> Option<T> {
         if self.state != State::Up {
@@ -274,8 +281,8 @@ impl<T> Link<T> {
         self.poll_arrived(now)
     }
 
-    /// The next packet that arrives by `now` among those that [`Self::advance`] has seen leave: for a driver whose far end is ahead in time
-    /// of its near end, which may still put packets in.
+    /// The next packet that arrives by `now` among those that [`Self::advance`] has seen leave: for
+    /// a driver whose far end is ahead in time of its near end, which may still put packets in.
     pub fn poll_arrived(&mut self, now: Instant) -> Option<T> {
         let overtakes = |rare: &Rare<T>| {
             let first = rare.overtaking.peek();
@@ -294,7 +301,8 @@ impl<T> Link<T> {
         Some(due.item)
     }
 
-    /// A packet that was lost at random or by an outage after it had been taken in; its buffer can serve again.
+    /// A packet that was lost at random or by an outage after it had been taken in; its buffer can
+    /// serve again.
     pub fn poll_lost(&mut self) -> Option<T> {
         self.rare.swallowed.pop()
     }

@@ -5,9 +5,11 @@ use crate::Random;
 pub enum Loss {
     /// Every packet with the same probability, independently.
     Uniform(f64),
-    /// Two states with a loss probability each, and a probability per packet to change from one to the other.
+    /// Two states with a loss probability each, and a probability per packet to change from one to
+    /// the other.
     ///
-    /// Source: Gilbert 1960, Elliott 1963. The stationary loss is `(good * to_good + bad * to_bad) / (to_good + to_bad)`.
+    /// Source: Gilbert 1960, Elliott 1963. The stationary loss is
+    /// `(good * to_good + bad * to_bad) / (to_good + to_bad)`.
     GilbertElliott {
         /// Loss probability in the good state.
         good: f64,

@@ -1,6 +1,8 @@
-/// A small seeded generator of random numbers: the same seed and stream give the same numbers everywhere.
+/// A small seeded generator of random numbers: the same seed and stream give the same numbers
+/// everywhere.
 ///
-/// Every consumer takes its own stream, so a draw added in one place changes no other place. Not for secrets.
+/// Every consumer takes its own stream, so a draw added in one place changes no other place. Not
+/// for secrets.
 ///
 /// Source: xoshiro256++ 1.0 of Blackman and Vigna, seeded by `SplitMix64` as its authors advise.
 /// Cost: a few nanoseconds a draw, 40 bytes of state.

@@ -1,6 +1,8 @@
-//! What a run of a scenario found, as JSON and as text: the same for real packets and for modelled ones.
+//! What a run of a scenario found, as JSON and as text: the same for real packets and for modelled
+//! ones.
 //!
-//! Whoever runs a scenario hands in what it [`Observed`]; everything that is computed from it is computed here.
+//! Whoever runs a scenario hands in what it [`Observed`]; everything that is computed from it is
+//! computed here.
 
 use std::collections::BTreeMap;
 
@@ -106,7 +108,8 @@ pub struct Series {
     pub bytes: Vec<u64>,
     /// Of each.
     pub workloads: Vec<Vec<u64>>,
-    /// What each network handed over, both directions, in bins of [`SAMPLE_MS`]. Units: frame bytes.
+    /// What each network handed over, both directions, in bins of [`SAMPLE_MS`]. Units: frame
+    /// bytes.
     pub networks: BTreeMap<String, Vec<u64>>,
     /// Length of the networks' bins.
     pub networks_bin_ms: u64,
@@ -169,7 +172,8 @@ pub enum Finding {
         pictures: u64,
         /// Pictures that were there in time with all that they build on.
         shown: u64,
-        /// The share of datagrams that were not there in time, by layer: of I, P and B pictures, or of each description.
+        /// The share of datagrams that were not there in time, by layer: of I, P and B pictures, or
+        /// of each description.
         layer_loss: Vec<f64>,
     },
     /// Of a download.
@@ -374,7 +378,8 @@ fn longest<'a>(gaps: impl Iterator<Item = &'a Gap>) -> f64 {
     gaps.map(|gap| gap.length.as_secs_f64() * 1e3).fold(0.0, f64::max)
 }
 
-/// How long before the end of a run of `duration` the last datagram is sent that is asked for: one on its way is not lost.
+/// How long before the end of a run of `duration` the last datagram is sent that is asked for: one
+/// on its way is not lost.
 #[must_use]
 pub fn settling_time(duration: Duration) -> Duration {
     (duration / 10).min(Duration::from_secs(1))
@@ -525,8 +530,8 @@ pub fn mbps(bps: f64) -> String {
     format!("{:.2} Mbit/s", bps / 1e6)
 }
 
-/// A full inner TCP payload over its outer Ethernet frame, with 40 bytes of framing: the most a tunnel that keeps TCP
-/// end to end can show.
+/// A full inner TCP payload over its outer Ethernet frame, with 40 bytes of framing: the most a
+/// tunnel that keeps TCP end to end can show.
 pub const IDEAL_SHARE: f64 = 1380.0 / 1514.0;
 
 /// How often the networks are sampled during a run.

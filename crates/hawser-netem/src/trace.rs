@@ -4,12 +4,13 @@ use crate::capacity::FULL_FRAME;
 
 /// A recorded capacity that repeats for ever.
 ///
-/// Two forms, told apart by their text: a Mahimahi file (one line per opportunity to deliver a packet of 1500 bytes, in
-/// whole milliseconds), and lines of `seconds,bytes_per_second`. A Mahimahi opportunity that finds an empty queue is
-/// lost, as in the original; its unused rest serves packets that were already waiting.
+/// Two forms, told apart by their text: a Mahimahi file (one line per opportunity to deliver a
+/// packet of 1500 bytes, in whole milliseconds), and lines of `seconds,bytes_per_second`. A
+/// Mahimahi opportunity that finds an empty queue is lost, as in the original; its unused rest
+/// serves packets that were already waiting.
 ///
-/// Source: Mahimahi, Netravali et al. 2015, `mm-link`. Deviates: an opportunity carries one full Ethernet frame (1514
-/// bytes, an IP packet of 1500), because this crate counts frames.
+/// Source: Mahimahi, Netravali et al. 2015, `mm-link`. Deviates: an opportunity carries one full
+/// Ethernet frame (1514 bytes, an IP packet of 1500), because this crate counts frames.
 /// Cost: O(1) amortised a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
@@ -180,8 +181,8 @@ impl Trace {
         rounds * until(self.period_ns) + until(within)
     }
 
-    /// When a frame of `bytes` that starts at `start` has passed. A packet that arrived after the opportunity used last
-    /// cannot use what is left of it.
+    /// When a frame of `bytes` that starts at `start` has passed. A packet that arrived after the
+    /// opportunity used last cannot use what is left of it.
     pub(crate) fn finish(
         &self,
         epoch: Instant,

@@ -1,8 +1,9 @@
 //! Saturated downlinks against an independent simulator.
 //!
-//! `data/ns3-802.11a.csv`: ns-3.37, YansWifi, 5 seeds of 10 s, beacons each 102.4 ms, 1,472-byte UDP payloads. The total must agree within 3 %,
-//! each access point within 6 %, rows with one sender within 1 %; or within two standard errors of the reference's own five runs, where those are
-//! wider (two hidden senders with two attempts: its runs lie between 1.29 and 1.58 Mbit/s).
+//! `data/ns3-802.11a.csv`: ns-3.37, YansWifi, 5 seeds of 10 s, beacons each 102.4 ms, 1,472-byte
+//! UDP payloads. The total must agree within 3 %, each access point within 6 %, rows with one
+//! sender within 1 %; or within two standard errors of the reference's own five runs, where those
+//! are wider (two hidden senders with two attempts: its runs lie between 1.29 and 1.58 Mbit/s).
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use hawser_netem::air::phy::{DATA_OVERHEAD, PhyRate, Standard};

@@ -1,7 +1,7 @@
 //! Configuration files: `client.toml` and `hub.toml`.
 //!
-//! Every number has a unit, every key is known, and an error names the file, the line and the remedy, before anything is
-//! touched.
+//! Every number has a unit, every key is known, and an error names the file, the line and the
+//! remedy, before anything is touched.
 
 #[macro_use]
 mod values;
@@ -74,28 +74,32 @@ pub struct ClientConfig {
     pub interface: InterfaceName,
     /// Its MTU in bytes.
     pub mtu: Mtu,
-    /// Whether resolvers are set: `keep` (not touched), `hub` (those the hub names), `networks` (by way of Hawser, each network's own for what
-    /// is to go over it; without a rule that says `via = "direct"`, in direct mode alone).
+    /// Whether resolvers are set: `keep` (not touched), `hub` (those the hub names), `networks` (by
+    /// way of Hawser, each network's own for what is to go over it; without a rule that says
+    /// `via = "direct"`, in direct mode alone).
     pub dns: DnsMode,
     /// Whether nothing may leave outside the tunnel.
     pub kill_switch: bool,
     /// Scheduler by flow class.
     pub schedulers: Schedulers,
-    /// How packets of layered streams are known that this machine sends; the first that fits decides.
+    /// How packets of layered streams are known that this machine sends; the first that fits
+    /// decides.
     #[serde(rename = "layer")]
     pub layers: Vec<LayerConfig>,
     /// Settings of single networks, by interface name.
     pub networks: BTreeMap<String, NetworkConfig>,
     /// Direct mode, without a hub.
     pub direct: DirectConfig,
-    /// Which flows go where in direct mode, and which go past the hub where there is one; the first that fits decides.
+    /// Which flows go where in direct mode, and which go past the hub where there is one; the first
+    /// that fits decides.
     #[serde(rename = "rule")]
     pub rules: Vec<RuleConfig>,
     /// Age at which keys are replaced.
     pub rekey_after: Span,
     /// Where Prometheus may ask; off when absent.
     pub metrics: Option<SocketAddr>,
-    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,hawser_node=debug`.
+    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
+    /// `info,hawser_node=debug`.
     pub log: Option<LogFilter>,
 }
 
@@ -212,7 +216,8 @@ pub struct NetworkConfig {
     pub mptcp: MultipathPart,
     /// Direct mode: its resolvers, in place of those that the system names.
     pub dns: Vec<IpAddr>,
-    /// Who sees to its IPv4 address: `off` (nobody here), `auto` (what manages it already, else a DHCP client that is installed).
+    /// Who sees to its IPv4 address: `off` (nobody here), `auto` (what manages it already, else a
+    /// DHCP client that is installed).
     pub dhcp: DhcpMode,
     /// What it may carry in a month, both ways together.
     pub quota: Option<Size>,
@@ -278,7 +283,8 @@ pub struct HubConfig {
     /// Its MTU in bytes.
     #[serde(default = "default_mtu")]
     pub mtu: Mtu,
-    /// Whether clients appear under the hub's own address: `"auto"` (when the pool is private), `true`, `false`.
+    /// Whether clients appear under the hub's own address: `"auto"` (when the pool is private),
+    /// `true`, `false`.
     #[serde(default)]
     pub nat: Nat,
     /// Resolvers that clients may use through the tunnel.

@@ -1,7 +1,9 @@
-//! The Unix socket on which a daemon answers `status`, `down` and the like: one JSON object a line, each way.
+//! The Unix socket on which a daemon answers `status`, `down` and the like: one JSON object a line,
+//! each way.
 //!
-//! Request: `{"version":1,"request":"status"}`. Answer: `{"version":1,...}`, or `{"version":1,"error":"..."}`. The version changes
-//! when an old client would misread an answer; fields may be added at any time.
+//! Request: `{"version":1,"request":"status"}`. Answer: `{"version":1,...}`, or
+//! `{"version":1,"error":"..."}`. The version changes when an old client would misread an answer;
+//! fields may be added at any time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -70,7 +72,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at `path`, in place of whoever did before: the run directory's lock says that nobody does.
+    /// Listens at `path`, in place of whoever did before: the run directory's lock says that nobody
+    /// does.
     ///
     /// # Errors
     /// The socket cannot be made.
@@ -138,7 +141,8 @@ async fn answer(line: &str, requests: &mpsc::Sender<Asked>) -> anyhow::Result<Va
     receiver.await.map_err(|_| gone())?
 }
 
-/// The daemon's answer is that it cannot do it, in its words. What else keeps a question from being answered says nothing of what the daemon did.
+/// The daemon's answer is that it cannot do it, in its words. What else keeps a question from being
+/// answered says nothing of what the daemon did.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct Declined(String);
@@ -146,7 +150,8 @@ pub struct Declined(String);
 /// Asks the daemon whose socket is `path`.
 ///
 /// # Errors
-/// Nobody listens, somebody else could ([`run_dir::check`]), the daemon does not answer; or it cannot do it ([`Declined`]).
+/// Nobody listens, somebody else could ([`run_dir::check`]), the daemon does not answer; or it
+/// cannot do it ([`Declined`]).
 pub fn ask(path: &Path, request: &Request) -> anyhow::Result<Value> {
     run_dir::check(path.parent().context("a socket is in a directory")?)?;
     let stream = UnixStream::connect(path)

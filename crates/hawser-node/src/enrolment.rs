@@ -1,8 +1,9 @@
 //! The hub's store of clients: who may come in, and with which inner addresses.
 //!
-//! One file per client, `NAME.toml`, replaced atomically. Tokens are stored only as hashes. `hawser hub invite` may write while the
-//! hub runs: files are separate, a lock file serialises changes, and it grows by a byte with each. So the hub sees at a glance
-//! whether what it knows is still true, and reads again only when it is not.
+//! One file per client, `NAME.toml`, replaced atomically. Tokens are stored only as hashes.
+//! `hawser hub invite` may write while the hub runs: files are separate, a lock file serialises
+//! changes, and it grows by a byte with each. So the hub sees at a glance whether what it knows is
+//! still true, and reads again only when it is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -46,7 +47,8 @@ impl Pool {
         (v4, v6)
     }
 
-    /// The host numbers that clients may have: neither the network, the hub nor the broadcast address.
+    /// The host numbers that clients may have: neither the network, the hub nor the broadcast
+    /// address.
     fn numbers(&self) -> std::ops::Range<u32> {
         2..(1_u32 << (32 - u32::from(self.v4.1))) - 1
     }
@@ -131,7 +133,8 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// None for one that may change again without a difference: within a tick of the file system's clock.
+    /// None for one that may change again without a difference: within a tick of the file system's
+    /// clock.
     fn of(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
         let modified = found.modified().ok()?;
@@ -185,7 +188,8 @@ impl ClientStore {
 
     /// Reads everything again, unless nothing has changed.
     ///
-    /// Cost: two system calls when nothing has changed; else one for each client, and the files that are not as they were.
+    /// Cost: two system calls when nothing has changed; else one for each client, and the files
+    /// that are not as they were.
     ///
     /// A damaged file keeps its own client out and nobody else ([`damage`](Self::damage)).
     ///
@@ -273,7 +277,8 @@ impl ClientStore {
         modified.ok().map(|modified| Version { changes, modified })
     }
 
-    /// Counts a change that is on the disk and in memory; the lock keeps others from changing at the same time.
+    /// Counts a change that is on the disk and in memory; the lock keeps others from changing at
+    /// the same time.
     fn count_change(&mut self, lock: &mut File) {
         // Where the disk is too full for one more byte, the directory's time still tells others.
         self.generation += 1;
@@ -302,7 +307,8 @@ impl ClientStore {
     /// Invites `name`, or invites it again while nobody has used its invitation.
     ///
     /// # Errors
-    /// The name is unfit or enrolled, the pool is used up, or the disk refuses; nothing changes then.
+    /// The name is unfit or enrolled, the pool is used up, or the disk refuses; nothing changes
+    /// then.
     pub fn invite(&mut self, name: &str, lifetime: Duration, now: SystemTime) -> anyhow::Result<Token> {
         check_name(name)?;
         let mut lock = self.lock()?;
@@ -330,7 +336,8 @@ impl ClientStore {
         Ok(token)
     }
 
-    /// Lets the key in for the token: once, within the invitation's time. The same key may repeat it, in case it never heard the answer.
+    /// Lets the key in for the token: once, within the invitation's time. The same key may repeat
+    /// it, in case it never heard the answer.
     ///
     /// # Errors
     /// The refusal to send; [`Refusal::Busy`] when the disk refuses, and then nothing changes.
@@ -354,7 +361,8 @@ impl ClientStore {
             None if now >= client.expires => return Err(Refusal::ExpiredToken),
             None => {}
         }
-        // A machine has one enrolment at a hub: the new one replaces the old, whose addresses become free.
+        // A machine has one enrolment at a hub: the new one replaces the old, whose addresses
+        // become free.
         if let Some(old) = self.by_key(key).map(|old| old.name.clone()) {
             self.remove_file(&old, &mut lock).map_err(busy)?;
         }
@@ -366,7 +374,8 @@ impl ClientStore {
         Ok(client)
     }
 
-    /// Forgets a client or its invitation; its addresses become free. What is wrong with other files does not keep it from that.
+    /// Forgets a client or its invitation; its addresses become free. What is wrong with other
+    /// files does not keep it from that.
     ///
     /// # Errors
     /// There is no such client, or the disk refuses.
@@ -471,7 +480,8 @@ impl SharedStore {
         Ok(store)
     }
 
-    /// Who the key belongs to, by what is enrolled now; with a token, the invitation is used first. A stale token of one that is enrolled harms nothing.
+    /// Who the key belongs to, by what is enrolled now; with a token, the invitation is used first.
+    /// A stale token of one that is enrolled harms nothing.
     ///
     /// # Errors
     /// The refusal to send; [`Refusal::Busy`] when the disk cannot say.
@@ -494,7 +504,8 @@ impl SharedStore {
         }
     }
 
-    /// Whether the client is enrolled with that key now; as far as is known, where the disk cannot say.
+    /// Whether the client is enrolled with that key now; as far as is known, where the disk cannot
+    /// say.
     ///
     /// Cost: two system calls while the store is as it was.
     #[must_use]

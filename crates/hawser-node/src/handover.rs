@@ -1,11 +1,13 @@
 //! What a hub hands to its successor at a planned restart, so that every flow goes on.
 //!
-//! Three things stay open with the service manager while the one process ends and the next starts: the inner interface, the
-//! UDP socket, which queues what arrives meanwhile, and a file in memory with the sessions. The successor goes on
-//! under the same keys, with higher packet numbers; clients notice the restart by their control connections alone, which
-//! they make anew. What does not fit (another interface, port or version) is dropped, and clients begin new sessions.
+//! Three things stay open with the service manager while the one process ends and the next starts:
+//! the inner interface, the UDP socket, which queues what arrives meanwhile, and a file in memory
+//! with the sessions. The successor goes on under the same keys, with higher packet numbers;
+//! clients notice the restart by their control connections alone, which they make anew. What does
+//! not fit (another interface, port or version) is dropped, and clients begin new sessions.
 //!
-//! The interface and the socket are given to the manager at start. So they outlive a crash, too; the sessions do not.
+//! The interface and the socket are given to the manager at start. So they outlive a crash, too;
+//! the sessions do not.
 //!
 //! ```text
 //!   running -- asked to hand over --> threads end --> sessions written --> manager has all --> process ends

@@ -1,8 +1,9 @@
 //! The hub: one UDP port, many clients.
 //!
-//! It starts by making the inner interface, its addresses, forwarding and NAT, each journalled. Then one task waits for what
-//! happens next: the data plane's reports, questions over the control socket, signals. Connections have tasks of their own.
-//! At the end clients are told, and the system is put back.
+//! It starts by making the inner interface, its addresses, forwarding and NAT, each journalled.
+//! Then one task waits for what happens next: the data plane's reports, questions over the control
+//! socket, signals. Connections have tasks of their own. At the end clients are told, and the
+//! system is put back.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -130,11 +131,12 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     })
 }
 
-/// Takes a client's enrolment back: through the hub when it runs, so that it has taken effect when this returns.
+/// Takes a client's enrolment back: through the hub when it runs, so that it has taken effect when
+/// this returns.
 ///
 /// # Errors
-/// No such client, or the disk refuses. Or the hub runs and does not say that the client's session is over: the enrolment is taken back all the same, and the
-/// message says what is not known.
+/// No such client, or the disk refuses. Or the hub runs and does not say that the client's session
+/// is over: the enrolment is taken back all the same, and the message says what is not known.
 pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
     let hub = run_dir::hub_of(dir);
     let asked = match &hub {
@@ -205,7 +207,8 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
         prepared = system.expect_nft_table(RELAY_TABLE).map_err(Into::into);
         drop_nft_table(RELAY_TABLE);
     }
-    // Only now: between taking NAT away and setting it up again the kernel would reset the clients' connections.
+    // Only now: between taking NAT away and setting it up again the kernel would reset the clients'
+    // connections.
     system.undo_left().await;
     let result = match (carrying, prepared) {
         (Ok(carrying), Ok(())) => serve(options, config, &identity, carrying, &run_dir).await,
@@ -229,7 +232,8 @@ enum Ended {
     HandedOver,
 }
 
-/// The data plane of a hub, with the sessions of the process before: it carries their packets while the rest of the hub starts.
+/// The data plane of a hub, with the sessions of the process before: it carries their packets while
+/// the rest of the hub starts.
 struct Carrying {
     plane: DataPlane,
     control: HubControl,

@@ -15,7 +15,8 @@ use zeroize::Zeroizing;
 
 use crate::atomic_file;
 
-/// The SHA-256 of a public key (its `SubjectPublicKeyInfo`): what an invitation pins and a hub enrols.
+/// The SHA-256 of a public key (its `SubjectPublicKeyInfo`): what an invitation pins and a hub
+/// enrols.
 #[derive(Clone, Copy, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 32]);
 

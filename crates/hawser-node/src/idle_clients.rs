@@ -1,10 +1,12 @@
 //! Many clients that carry nothing, in one process: what an idle client costs a hub.
 //!
-//! Scope: every client has a key of its own, enrols with an invitation of its own, opens its paths and keeps its control
-//! connection as the daemon does, by the same machine and with the same times.
+//! Scope: every client has a key of its own, enrols with an invitation of its own, opens its paths
+//! and keeps its control connection as the daemon does, by the same machine and with the same
+//! times.
 //!
-//! Limitations: no data plane. The hub holds keys and paths of every client but never hears a packet on them, so the exchange that
-//! keeps a path of a real client measured is not in the figures.
+//! Limitations: no data plane. The hub holds keys and paths of every client but never hears a
+//! packet on them, so the exchange that keeps a path of a real client measured is not in the
+//! figures.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Invitations: the one line that a client needs.
 //!
-//! `hawser://HOST:PORT[,HOST:PORT...]/NAME/BLOB`, where BLOB is base64url of version (1 byte), SHA-256 of the hub's key
-//! (32), enrolment token (16), checksum (4). The checksum covers the whole line before it, so a typing error anywhere is told from
-//! a stale invitation. Nothing in it needs quoting in a shell.
+//! `hawser://HOST:PORT[,HOST:PORT...]/NAME/BLOB`, where BLOB is base64url of version (1 byte),
+//! SHA-256 of the hub's key (32), enrolment token (16), checksum (4). The checksum covers the whole
+//! line before it, so a typing error anywhere is told from a stale invitation. Nothing in it needs
+//! quoting in a shell.
 
 use std::fmt;
 use std::net::IpAddr;

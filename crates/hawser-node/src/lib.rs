@@ -1,4 +1,5 @@
-//! The daemon: event loops that join the machines to the kernel, configuration, control channel, metrics.
+//! The daemon: event loops that join the machines to the kernel, configuration, control channel,
+//! metrics.
 #![forbid(unsafe_code)]
 
 pub mod atomic_file;

@@ -1,6 +1,7 @@
 //! Figures for Prometheus: its text format over a minimal HTTP/1.0 responder.
 //!
-//! The figures are those of `status`, asked over the control socket like anybody does, so there is one source of truth.
+//! The figures are those of `status`, asked over the control socket like anybody does, so there is
+//! one source of truth.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,8 @@
-//! The hosts that move flows together: those that this one knows (`peers/NAME.toml`), and those that it lets in (`guests/`).
+//! The hosts that move flows together: those that this one knows (`peers/NAME.toml`), and those
+//! that it lets in (`guests/`).
 //!
-//! One host invites, the other joins; both then know each other's keys. The one that joined moves flows, the one that invited follows. A hub's invitation
-//! is as good: it makes the hub a waypoint.
+//! One host invites, the other joins; both then know each other's keys. The one that joined moves
+//! flows, the one that invited follows. A hub's invitation is as good: it makes the hub a waypoint.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -1,6 +1,8 @@
-//! Run directories: lock, control socket, journal. Where each role's is, who may own one, and which hub serves a store of clients.
+//! Run directories: lock, control socket, journal. Where each role's is, who may own one, and which
+//! hub serves a store of clients.
 //!
-//! Commands, daemons and units take the places from here, so that a command reaches the daemon that it is about.
+//! Commands, daemons and units take the places from here, so that a command reaches the daemon that
+//! it is about.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -97,8 +99,10 @@ pub fn prepare(path: &Path) -> anyhow::Result<()> {
     check(path)
 }
 
-/// Refuses a directory in which somebody else could put a socket, a lock or a journal of their own: one that is not a directory of this user's (or root's), or
-/// that its group or everybody may write; and one below a place where somebody else could exchange it. One that does not exist is no danger.
+/// Refuses a directory in which somebody else could put a socket, a lock or a journal of their own:
+/// one that is not a directory of this user's (or root's), or that its group or everybody may
+/// write; and one below a place where somebody else could exchange it. One that does not exist is
+/// no danger.
 ///
 /// # Errors
 /// One line: which place, what is wrong with it and what to do.
@@ -142,7 +146,8 @@ fn fault(found: &fs::Metadata, is_own: bool) -> Option<String> {
     if !found.is_dir() {
         return Some("is no directory".to_owned());
     }
-    // Where everybody may make files, as in /tmp, a sticky bit keeps them from exchanging those of others.
+    // Where everybody may make files, as in /tmp, a sticky bit keeps them from exchanging those of
+    // others.
     let is_sticky = found.mode() & STICKY != 0;
     let is_open = found.mode() & OTHERS_WRITE != 0 && (is_own || !is_sticky);
     is_open.then(|| format!("may be written by others (mode {:o})", found.mode() & 0o7777))
@@ -154,7 +159,8 @@ pub fn socket(path: &Path) -> PathBuf {
     path.join("hawser.sock")
 }
 
-/// A hub's claim on the clients in its directory: no other hub serves them meanwhile, and commands that change them find the hub.
+/// A hub's claim on the clients in its directory: no other hub serves them meanwhile, and commands
+/// that change them find the hub.
 #[derive(Debug)]
 pub struct HubClaim {
     _lock: File,
@@ -206,7 +212,8 @@ pub fn hub_of(dir: &Path) -> anyhow::Result<Option<PathBuf>> {
     }
 }
 
-/// Takes the lock in `path`; none while a daemon has it that does not end. One that has closed its `socket` is about to.
+/// Takes the lock in `path`; none while a daemon has it that does not end. One that has closed its
+/// `socket` is about to.
 fn take_lock(path: &Path, socket: &Path) -> anyhow::Result<Option<File>> {
     let lock = File::options()
         .create(true)

@@ -1,6 +1,7 @@
 //! The system's message bus, for all that ask services on it.
 //!
-//! Many machines have no bus, on others it comes late, and a service may say nothing for as long as it likes: nobody waits here for more than [`PATIENCE`].
+//! Many machines have no bus, on others it comes late, and a service may say nothing for as long as
+//! it likes: nobody waits here for more than [`PATIENCE`].
 
 use std::io;
 use std::time::Duration;
@@ -46,7 +47,8 @@ impl SystemBus {
     /// Asks somebody on the bus, over the one connection of this.
     ///
     /// # Errors
-    /// There is no bus, or the question failed or took too long; then the next one has another connection.
+    /// There is no bus, or the question failed or took too long; then the next one has another
+    /// connection.
     pub(crate) async fn ask<T, F>(&mut self, question: impl FnOnce(Connection) -> F) -> zbus::Result<T>
     where
         F: Future<Output = zbus::Result<T>>,
@@ -91,7 +93,8 @@ pub(crate) async fn runs(bus: &Connection, name: &'static str) -> zbus::Result<b
     Ok(proxy.name_has_owner(BusName::try_from(name)?).await?)
 }
 
-/// An object of a service, whose properties are asked for whenever they are needed: following them would be a subscription each.
+/// An object of a service, whose properties are asked for whenever they are needed: following them
+/// would be a subscription each.
 ///
 /// # Errors
 /// A name or path that no bus permits.

@@ -1,15 +1,17 @@
 //! The hub as a waypoint: a moved flow goes through it, each end speaks with the hub only.
 //!
-//! A mover asks for a way to a host and is told a port. Its opening comes in there; from then on the hub rewrites what comes from either end and passes it on,
-//! without tracking it, and the opening is the first to go through.
+//! A mover asks for a way to a host and is told a port. Its opening comes in there; from then on
+//! the hub rewrites what comes from either end and passes it on, without tracking it, and the
+//! opening is the first to go through.
 //!
 //! ```text
 //!   Relay --> Waiting -- the opening comes in --> Open -- Unrelay, or its mover is gone for long --> (gone)
 //!                 +------------- nothing comes -----------------------------------------------------> (gone)
 //! ```
 //!
-//! Who may ask is named in the hub's configuration ([`Policy`]), and loses all ways with that or with the enrolment. A way leads neither to the hub itself nor to its
-//! clients or private networks that are not named. Rules are set beside the event loop ([`rules`]).
+//! Who may ask is named in the hub's configuration ([`Policy`]), and loses all ways with that or
+//! with the enrolment. A way leads neither to the hub itself nor to its clients or private networks
+//! that are not named. Rules are set beside the event loop ([`rules`]).
 //!
 //! Bounds: [`MOST_RELAYS`] for one guest, the [`PORTS`] for all.
 //!
@@ -59,7 +61,8 @@ impl Policy {
 
 /// What a waypoint needs of the machine.
 struct Machine {
-    /// The address with which packets to a host leave; none where that is this machine itself, or out of reach.
+    /// The address with which packets to a host leave; none where that is this machine itself, or
+    /// out of reach.
     own_address: fn(IpAddr) -> Option<IpAddr>,
     open_tap: fn() -> io::Result<Option<Tap>>,
 }

@@ -1,4 +1,5 @@
-//! Client and hub over QUIC on the loopback interface: who gets in, who does not, and what a restart changes.
+//! Client and hub over QUIC on the loopback interface: who gets in, who does not, and what a
+//! restart changes.
 #![allow(clippy::unwrap_used)]
 
 use std::io::IoSliceMut;
@@ -209,7 +210,8 @@ async fn a_client_enrols_opens_a_path_and_resumes() {
     assert_ne!(receive_index, 7);
     assert!(hub.saw("open path") && hub.saw("install keys"));
 
-    // A second connection carries the session on with new keys; the path stays. This one runs on a CPU without AES.
+    // A second connection carries the session on with new keys; the path stays. This one runs on a
+    // CPU without AES.
     let resuming = Hello {
         prefers: Cipher::ChaCha20Poly1305,
         ..hello(None, Some(first.welcome.session))

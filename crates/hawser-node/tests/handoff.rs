@@ -1,7 +1,8 @@
 //! The hand-off between the threads of the data plane, in every order in which its threads can run.
 //!
-//! The file of the daemon itself is compiled here against the model checker's locks: loom runs each test once for each way in which the threads can be interleaved, and finds
-//! deadlocks and sleeps without end by itself.
+//! The file of the daemon itself is compiled here against the model checker's locks: loom runs each
+//! test once for each way in which the threads can be interleaved, and finds deadlocks and sleeps
+//! without end by itself.
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
@@ -138,8 +139,8 @@ fn the_word_to_stop_passes_a_full_queue() {
     });
 }
 
-/// Two threads, each of which stops the other when it ends. Of these longer runs, all are tried in which no more than three times a thread
-/// loses the processor that could have gone on.
+/// Two threads, each of which stops the other when it ends. Of these longer runs, all are tried in
+/// which no more than three times a thread loses the processor that could have gone on.
 fn both(end: impl Fn(&Giver<u32, u32, Event>, &Giver<u32, u32, Event>) + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

@@ -1,15 +1,19 @@
-//! Which networks take the flows that begin now: rules in their order, and shares where several networks may take them.
+//! Which networks take the flows that begin now: rules in their order, and shares where several
+//! networks may take them.
 //!
-//! The kernel assigns (it sees every first packet); this decides what it is told. It starts with rules and without networks. Networks come, go and are
-//! measured; after each change the decisions are what the rules make of it. A rule names networks in order of preference (the first that is there, by
-//! [`Policy`], which holds on to a choice that flickers) or shares flows out among them by a [`Measure`]. Behind all rules stands the default.
+//! The kernel assigns (it sees every first packet); this decides what it is told. It starts with
+//! rules and without networks. Networks come, go and are measured; after each change the decisions
+//! are what the rules make of it. A rule names networks in order of preference (the first that is
+//! there, by [`Policy`], which holds on to a choice that flickers) or shares flows out among them
+//! by a [`Measure`]. Behind all rules stands the default.
 //!
 //! ```text
 //!   networks, measurements --> rules (Policy | shares) --> decisions --> event, if one of them is another than before
 //! ```
 //!
-//! Source: Juggler section 3.1 (a flow stays where its first packet went), Flow switch section 3.3 (rules). Deviates: Juggler gives a new flow to the network
-//! on which the radio is at that moment; turns in proportion to what networks carry do the same for one radio and better for several.
+//! Source: Juggler section 3.1 (a flow stays where its first packet went), Flow switch section 3.3
+//! (rules). Deviates: Juggler gives a new flow to the network on which the radio is at that moment;
+//! turns in proportion to what networks carry do the same for one radio and better for several.
 
 pub mod balance;
 
@@ -76,7 +80,8 @@ pub struct Wish {
 /// What is to be done with the flows of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Whose turn it is, flow after flow and then from the start; for IPv4 and IPv6. Empty: not for this rule to say.
+    /// Whose turn it is, flow after flow and then from the start; for IPv4 and IPv6. Empty: not for
+    /// this rule to say.
     pub turns: [Vec<NetworkId>; 2],
     /// Flows without a network are refused.
     pub strict: bool,
@@ -253,7 +258,8 @@ fn weights(candidates: &[(NetworkId, &Network)], measure: Measure) -> Vec<(Netwo
     }
 }
 
-/// A weight set by hand counts as it is; a network of which nothing is known counts as the mean of the others.
+/// A weight set by hand counts as it is; a network of which nothing is known counts as the mean of
+/// the others.
 fn by_capacity(candidates: &[(NetworkId, &Network)]) -> Vec<(NetworkId, u64)> {
     if candidates.iter().any(|(_, network)| network.weight.is_some()) {
         let weight = |network: &Network| u64::from(network.weight.unwrap_or(1));
@@ -266,10 +272,12 @@ fn by_capacity(candidates: &[(NetworkId, &Network)]) -> Vec<(NetworkId, u64)> {
     candidates.iter().map(|(id, n)| (*id, worth(n))).collect()
 }
 
-/// The order in which networks take flows: in proportion to their weights, evenly mixed, none left out that has a weight.
+/// The order in which networks take flows: in proportion to their weights, evenly mixed, none left
+/// out that has a weight.
 ///
-/// A weight is followed in steps of the square root of two, so that a rate that flickers does not change the order. Source: smooth weighted round robin, as
-/// nginx has it: each turn goes to whom most is owed.
+/// A weight is followed in steps of the square root of two, so that a rate that flickers does not
+/// change the order. Source: smooth weighted round robin, as nginx has it: each turn goes to whom
+/// most is owed.
 #[must_use]
 pub fn turns(weights: &[(NetworkId, u64)]) -> Vec<NetworkId> {
     let most = weights.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
@@ -303,7 +311,8 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How long a better network must be there before new flows go back to it: longer than an access point takes to restart a station.
+/// How long a better network must be there before new flows go back to it: longer than an access
+/// point takes to restart a station.
 const HOLD: Duration = Duration::from_secs(2);
 /// Turns of the largest network: ratios up to 32 are kept.
 const MOST_TURNS: u32 = 32;

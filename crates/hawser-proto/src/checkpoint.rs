@@ -1,12 +1,14 @@
-//! What of a session's machines outlives the process: a successor continues from it under the same keys.
+//! What of a session's machines outlives the process: a successor continues from it under the same
+//! keys.
 //!
-//! A checkpoint holds what both ends must agree on, and nothing that a machine finds again by itself within a few
-//! round trips. Packet numbers continue, so that no nonce is used twice; the replay windows continue, so that no packet is
-//! delivered twice; the places of flows continue, so that the far resequencer sees one sequence. Queues, kept
-//! packets, open gaps and most of the path model are left out: they last as long as a round trip.
+//! A checkpoint holds what both ends must agree on, and nothing that a machine finds again by
+//! itself within a few round trips. Packet numbers continue, so that no nonce is used twice; the
+//! replay windows continue, so that no packet is delivered twice; the places of flows continue, so
+//! that the far resequencer sees one sequence. Queues, kept packets, open gaps and most of the path
+//! model are left out: they last as long as a round trip.
 //!
-//! Text and numbers only, in public fields: the driver chooses how it is encoded. What is read back is checked where it is
-//! restored, because a file may be damaged.
+//! Text and numbers only, in public fields: the driver chooses how it is encoded. What is read back
+//! is checked where it is restored, because a file may be damaged.
 
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +102,8 @@ pub struct HubPaths {
     pub next_id: u32,
 }
 
-/// A count of bytes beyond this is damage: at 10 Gbit/s it takes a century, and what is added later does not overflow.
+/// A count of bytes beyond this is damage: at 10 Gbit/s it takes a century, and what is added later
+/// does not overflow.
 pub(crate) const MOST_BYTES: u64 = 1 << 62;
 
 /// Why a checkpoint cannot be restored.

@@ -1,8 +1,9 @@
 //! The sending half of a session: from inner packets to numbered packets on paths.
 //!
-//! It joins the flow table, the schedulers and the paths. The driver offers packets with [`Egress::enqueue`], tells what the
-//! receiving half heard with the `handle_*` methods, and drains [`Egress::poll_transmit`]; headers and encryption are the driver's.
-//! The receiving half is [`crate::ingress`]: the two share nothing, so each may have its own thread.
+//! It joins the flow table, the schedulers and the paths. The driver offers packets with
+//! [`Egress::enqueue`], tells what the receiving half heard with the `handle_*` methods, and drains
+//! [`Egress::poll_transmit`]; headers and encryption are the driver's. The receiving half is
+//! [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
 mod carried;
 mod checkpoint;
@@ -34,7 +35,8 @@ pub use transmit::{Body, Transmit};
 pub const PROBE_LEN: usize = 8;
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
-/// Faster sessions keep nothing for repair: what leaves the processor's caches costs more than a rare loss. Units: bit/s.
+/// Faster sessions keep nothing for repair: what leaves the processor's caches costs more than a
+/// rare loss. Units: bit/s.
 const KEEPS_BELOW: u64 = 1_000_000_000;
 /// So many packets are sent again in so long a time whatever the windows say: losses by chance.
 const FEW_REPAIRS: usize = 32;
@@ -43,11 +45,13 @@ const FEW_REPAIRS_IN: Duration = Duration::from_millis(100);
 const REPAIR_RETRY: Duration = Duration::from_millis(1);
 /// A path that has brought nothing for so long may be about to fall silent. Units: microseconds.
 const QUIET_US: u32 = 20_000;
-/// Packets of one report that are taken for missing: a hole that a receiver reports has at most half as many. What a report costs is bounded by this: a
-/// step for each of them at most, seven for each of its bytes.
+/// Packets of one report that are taken for missing: a hole that a receiver reports has at most
+/// half as many. What a report costs is bounded by this: a step for each of them at most, seven for
+/// each of its bytes.
 const MOST_MISSING: u64 = 1024;
-/// Flows that are looked at for one packet to send: the first in turn, and some of the others, in rotation. More wait only where somebody opens
-/// flows to fill the table; each would cost a look for each packet that is sent.
+/// Flows that are looked at for one packet to send: the first in turn, and some of the others, in
+/// rotation. More wait only where somebody opens flows to fill the table; each would cost a look
+/// for each packet that is sent.
 const LOOKED_AT: usize = 128;
 const LOOKED_AT_BEYOND: usize = 32;
 /// An unproven address gets no more than this many times what it sent.
@@ -70,7 +74,8 @@ pub struct Counters {
     pub expired: u64,
     /// Packets dropped, the oldest first, because the driver ran out of room.
     pub shed: u64,
-    /// Buffers of sent packets that were given up for the same reason: a loss among these is not repaired.
+    /// Buffers of sent packets that were given up for the same reason: a loss among these is not
+    /// repaired.
     pub unkept: u64,
     /// Records and flows looked at: the work that is not in proportion to packets.
     pub steps: u64,
@@ -236,13 +241,14 @@ impl<B: Copy> Egress<B> {
         Ok(())
     }
 
-    /// Bounds the buffers that are kept for repair: a driver whose buffers hold single packets needs more of them.
+    /// Bounds the buffers that are kept for repair: a driver whose buffers hold single packets
+    /// needs more of them.
     pub fn keep_at_most(&mut self, buffers: usize) {
         self.kept.limit = buffers;
     }
 
-    /// Changes how packets of layered streams are known; it holds for packets that come in from now on. A flow in which a rule
-    /// finds a mark is of class [`Class::Layered`] from then on.
+    /// Changes how packets of layered streams are known; it holds for packets that come in from now
+    /// on. A flow in which a rule finds a mark is of class [`Class::Layered`] from then on.
     pub fn set_layer_rules(&mut self, rules: Vec<layer::Rule>) {
         self.layer_rules = rules;
     }
@@ -267,7 +273,8 @@ impl<B: Copy> Egress<B> {
         self.lanes.insert(at, lane);
     }
 
-    /// Removes a path. Nothing queued is lost; what it has not reported is sent again on the others.
+    /// Removes a path. Nothing queued is lost; what it has not reported is sent again on the
+    /// others.
     pub fn close_path(&mut self, id: PathId, now: Instant) {
         if let Some(Lane { path, .. }) = self.lanes.iter().find(|lane| lane.path.id == id) {
             let time = keeping_time(path) + self.time_for(path.in_flight());
@@ -276,7 +283,8 @@ impl<B: Copy> Egress<B> {
         self.lanes.retain(|lane| lane.path.id != id);
         self.urgent.retain(|transmit| transmit.path != id);
         self.kept.forget_path(id);
-        // A copy may be the one that frees its buffer: the driver drains copies before it closes a path.
+        // A copy may be the one that frees its buffer: the driver drains copies before it closes a
+        // path.
         debug_assert!(self.copies.is_empty(), "drained before");
     }
 
@@ -301,8 +309,9 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Takes in the peer's report on one of our paths. What came by another path than the one it is about is ahead of a report that will: it says
-    /// what is missing and for how long nothing has come, and nothing of delays.
+    /// Takes in the peer's report on one of our paths. What came by another path than the one it is
+    /// about is ahead of a report that will: it says what is missing and for how long nothing has
+    /// come, and nothing of delays.
     pub fn handle_feedback(&mut self, came_by: PathId, report: &Feedback, now: Instant) {
         let id = report.path;
         self.peer_takes_parity |= report.takes_parity;
@@ -352,8 +361,9 @@ impl<B: Copy> Egress<B> {
         self.push_urgent(id, Body::Reply(token));
     }
 
-    /// Sends a report of the receiving half on its path, and on the fastest of the others too if packets are missing and that is faster, or the path brings
-    /// nothing at the moment: what waits for them waits the shorter.
+    /// Sends a report of the receiving half on its path, and on the fastest of the others too if
+    /// packets are missing and that is faster, or the path brings nothing at the moment: what waits
+    /// for them waits the shorter.
     pub fn send_report(&mut self, report: Feedback) {
         self.push_urgent(report.path, Body::Report(report));
         let is_quiet = report.hold_us >= QUIET_US;
@@ -363,7 +373,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Sends a report of the receiving half on a path that has fallen silent, on it and on the fastest of the others.
+    /// Sends a report of the receiving half on a path that has fallen silent, on it and on the
+    /// fastest of the others.
     pub fn send_silence(&mut self, report: Feedback) {
         self.push_urgent(report.path, Body::Report(report));
         self.push_by_another(report);
@@ -405,8 +416,9 @@ impl<B: Copy> Egress<B> {
         self.note(id, changed);
     }
 
-    /// The path's far address changed (or is known for the first time): it is to be proven, and nothing known of the old one holds.
-    /// `overhead`: bytes between an inner packet and the outer IP packet from now on.
+    /// The path's far address changed (or is known for the first time): it is to be proven, and
+    /// nothing known of the old one holds. `overhead`: bytes between an inner packet and the outer
+    /// IP packet from now on.
     pub fn handle_moved(&mut self, id: PathId, overhead: u16, now: Instant) {
         let Some(lane) = self.lane(id) else { return };
         lane.reachable = true;
@@ -415,8 +427,8 @@ impl<B: Copy> Egress<B> {
         self.note(id, true);
     }
 
-    /// The next thing to send, in this order: answers and reports, probes, packets to be sent again, parity packets, packets by
-    /// flow.
+    /// The next thing to send, in this order: answers and reports, probes, packets to be sent
+    /// again, parity packets, packets by flow.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<B>> {
         if let Some(copy) = self.copies.pop_front() {
             return Some(copy);
@@ -432,8 +444,9 @@ impl<B: Copy> Egress<B> {
         urgent.or_else(|| self.poll_packets(now))
     }
 
-    /// A packet that is to be sent again, on the path where it arrives first. A few go whatever the windows say, as they have left their own
-    /// path's; the contents of a path that died keep to them.
+    /// A packet that is to be sent again, on the path where it arrives first. A few go whatever the
+    /// windows say, as they have left their own path's; the contents of a path that died keep to
+    /// them.
     fn poll_repair(&mut self, now: Instant) -> Option<Transmit<B>> {
         self.repair_wait = Instant::FAR_FUTURE;
         if now.since(self.hasty_since) >= FEW_REPAIRS_IN {
@@ -508,7 +521,8 @@ impl<B: Copy> Egress<B> {
             if !spend(lane, bytes) {
                 continue;
             }
-            // A large probe that is lost says nothing about the path's life: it elicits a reply, not a report that is waited for.
+            // A large probe that is lost says nothing about the path's life: it elicits a reply,
+            // not a report that is waited for.
             let counter = lane.path.on_sent(bytes, probe.outer_len == 0, now);
             return Some(Transmit {
                 path: lane.path.id,
@@ -592,7 +606,8 @@ impl<B: Copy> Egress<B> {
         self.free(freed, now);
     }
 
-    /// Sends `count` segments. Packets whose order is free have places of their own, unless each has copies to be told from.
+    /// Sends `count` segments. Packets whose order is free have places of their own, unless each
+    /// has copies to be told from.
     fn emit(
         &mut self,
         Turn { skip, slot }: Turn,
@@ -636,8 +651,9 @@ impl<B: Copy> Egress<B> {
         let covered = covered && self.fec.plan(slot, cover, count, now);
         let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
-        // Nobody waits for a missing packet of a flow without order, and its receiver could not tell the repair from a copy. To TCP an
-        // acknowledgement that comes twice does no harm, and one that a dying path swallowed may be the last.
+        // Nobody waits for a missing packet of a flow without order, and its receiver could not
+        // tell the repair from a copy. To TCP an acknowledgement that comes twice does no harm, and
+        // one that a dying path swallowed may be the last.
         if let Some(time) = self.keeping.filter(|_| !unordered || run.order_free) {
             let parcel = Parcel {
                 run,
@@ -669,8 +685,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Sends one segment on several paths; the buffer is freed with the last copy. Copies pass the receiver's resequencer whatever
-    /// the flow: it delivers one of them.
+    /// Sends one segment on several paths; the buffer is freed with the last copy. Copies pass the
+    /// receiver's resequencer whatever the flow: it delivers one of them.
     fn emit_copies(&mut self, turn: Turn, mask: u64, now: Instant) -> Option<Transmit<B>> {
         let lanes: Vec<usize> = (0..self.views.len())
             .filter(|bit| mask & (1 << bit) != 0)
@@ -732,13 +748,15 @@ impl<B: Copy> Egress<B> {
         self.flows.sweep(is_stuck, now);
     }
 
-    /// How long the active paths take to carry so many bytes, with new packets between them; at most [`LONGEST_HELD`].
+    /// How long the active paths take to carry so many bytes, with new packets between them; at
+    /// most [`LONGEST_HELD`].
     fn time_for(&self, bytes: u64) -> Duration {
         let rate = self.active().map(|path| path.model().rate().as_bps()).sum();
         Rate::from_bps(rate).time_for(Bytes(2 * bytes)).min(LONGEST_HELD)
     }
 
-    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] again, if nothing else happens before.
+    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] again, if nothing else
+    /// happens before.
     #[must_use]
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         self.lanes
@@ -782,7 +800,8 @@ impl<B: Copy> Egress<B> {
     }
 }
 
-/// What may go to an address before it is proven: the side that is called on waits to hear from it, the calling side chose it.
+/// What may go to an address before it is proven: the side that is called on waits to hear from it,
+/// the calling side chose it.
 fn initial_budget(path: &Path) -> Option<u64> {
     (path.probing() == path::Probing::OnHearing).then_some(0)
 }

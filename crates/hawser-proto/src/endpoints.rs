@@ -1,8 +1,11 @@
-//! From which addresses multipath TCP starts subflows: decides what the kernel's path manager is told when networks come, go, or change their part.
+//! From which addresses multipath TCP starts subflows: decides what the kernel's path manager is
+//! told when networks come, go, or change their part.
 //!
-//! It starts with nothing. Each network offers its addresses and says its [`Part`]; one address of each family counts. What is there no longer is taken back, which
-//! ends subflows; what is new is added, which starts them in connections that are there too. Room is limited: first every network gets one address, in their order, then
-//! networks of two families get the other. While no network is alive, what is there stays: a connection without any subflow ends.
+//! It starts with nothing. Each network offers its addresses and says its [`Part`]; one address of
+//! each family counts. What is there no longer is taken back, which ends subflows; what is new is
+//! added, which starts them in connections that are there too. Room is limited: first every network
+//! gets one address, in their order, then networks of two families get the other. While no network
+//! is alive, what is there stays: a connection without any subflow ends.
 //!
 //! ```text
 //!   offers --> wanted endpoints --> steps: remove, change, add (in this order, so that room is there)
@@ -94,7 +97,8 @@ impl Endpoints {
         &self.present
     }
 
-    /// Where connections have their first subflow, for IPv4 and IPv6: the equal with the shortest round trip. Another one must be better by a quarter.
+    /// Where connections have their first subflow, for IPv4 and IPv6: the equal with the shortest
+    /// round trip. Another one must be better by a quarter.
     #[must_use]
     pub fn firsts(&self) -> [Option<(NetworkId, IpAddr)>; 2] {
         self.firsts
@@ -148,7 +152,8 @@ impl Endpoints {
         self.present = wanted;
     }
 
-    /// The path manager has refused: the address is tried again at the next [`handle_networks`](Self::handle_networks).
+    /// The path manager has refused: the address is tried again at the next
+    /// [`handle_networks`](Self::handle_networks).
     pub fn handle_refusal(&mut self, address: IpAddr) {
         self.present.remove(&address);
     }
@@ -195,7 +200,8 @@ fn wanted(offers: &[&Offer], room: usize) -> BTreeMap<IpAddr, Endpoint> {
             let Some(address) = offer.addresses.get(round) else {
                 continue;
             };
-            // Two networks with the same address: the path manager knows no difference, and the first has it.
+            // Two networks with the same address: the path manager knows no difference, and the
+            // first has it.
             if wanted.len() < room {
                 wanted.entry(*address).or_insert(Endpoint {
                     network: offer.network,
@@ -312,7 +318,8 @@ mod tests {
         assert_eq!(steps(&mut endpoints).len(), 1);
     }
 
-    // A path manager that does what it is told always has what the machine believes, and never more than there is room for.
+    // A path manager that does what it is told always has what the machine believes, and never more
+    // than there is room for.
     proptest! {
         #[test]
         fn steps_lead_to_what_is_present(changes in prop::collection::vec(

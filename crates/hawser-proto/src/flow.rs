@@ -1,11 +1,12 @@
 //! Flows: the table of five-tuples, their classes, and the queue of each at the tunnel's entrance.
 //!
-//! Congestion is told to a flow here, at the entrance, by its own queue (CoDel: a drop, or a mark where the flow understands
-//! ECN), never by loss on a path. Queues are served by deficit round robin with new flows first, so that a sparse flow passes a
-//! download's queue.
+//! Congestion is told to a flow here, at the entrance, by its own queue (CoDel: a drop, or a mark
+//! where the flow understands ECN), never by loss on a path. Queues are served by deficit round
+//! robin with new flows first, so that a sparse flow passes a download's queue.
 //!
-//! Source: RFC 8289 (CoDel), RFC 8290 (FQ-CoDel). Deviates: the target is tens of milliseconds, because the queue is the flow's own and must
-//! feed all paths across the difference of their delays.
+//! Source: RFC 8289 (CoDel), RFC 8290 (FQ-CoDel). Deviates: the target is tens of milliseconds,
+//! because the queue is the flow's own and must feed all paths across the difference of their
+//! delays.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
@@ -20,11 +21,13 @@ use hawser_wire::offload::Segmenter;
 use waiting::Arrivals;
 pub use waiting::LONGEST_WAIT;
 
-/// Slots in a table: with their queues some 12 MB. A new flow of a full table replaces one that is idle.
+/// Slots in a table: with their queues some 12 MB. A new flow of a full table replaces one that is
+/// idle.
 pub const MAX_FLOWS: usize = 16_384;
 /// A flow without packets for this long gives up its slot.
 const IDLE: Duration = Duration::from_secs(120);
-/// Slots of a full table that a new flow looks at to find one to replace: enough to meet an idle one in any ordinary mix.
+/// Slots of a full table that a new flow looks at to find one to replace: enough to meet an idle
+/// one in any ordinary mix.
 const REPLACE_AMONG: usize = 64;
 /// A TCP flow that has sent this much is bulk.
 const BULK_AFTER: u64 = 256 * 1024;
@@ -84,8 +87,8 @@ impl<B> Run<B> {
         }
     }
 
-    /// Writes a segment of `packet` in its form into `out`, which must be [`Self::len_of`] bytes long; the first with the congestion mark, if
-    /// it is to have one.
+    /// Writes a segment of `packet` in its form into `out`, which must be [`Self::len_of`] bytes
+    /// long; the first with the congestion mark, if it is to have one.
     ///
     /// # Panics
     /// When `packet` is not the one planned for, or `index` or the length of `out` is out of range.
@@ -159,7 +162,8 @@ impl Codel {
         self.dropping = false;
     }
 
-    /// Whether to drop or mark a packet that waited for `sojourn`; the interval is 100 ms and `target`.
+    /// Whether to drop or mark a packet that waited for `sojourn`; the interval is 100 ms and
+    /// `target`.
     pub fn on_dequeue(&mut self, sojourn: Duration, target: Duration, now: Instant) -> bool {
         let interval = INTERVAL + target;
         if sojourn < target {
@@ -202,7 +206,8 @@ pub enum Refusal {
 
 /// All flows of a session in the sending direction.
 ///
-/// Cost: O(1) a packet, a bounded search for a new flow in a full table; memory is bounded by [`MAX_FLOWS`] slots and by the driver's buffers.
+/// Cost: O(1) a packet, a bounded search for a new flow in a full table; memory is bounded by
+/// [`MAX_FLOWS`] slots and by the driver's buffers.
 #[derive(Debug)]
 pub struct Flows<B> {
     slots: Vec<Option<Flow<B>>>,
@@ -321,7 +326,8 @@ impl<B: Copy> Flows<B> {
         }
     }
 
-    /// Takes the slot of a flow that has nothing waiting: of those the search looks at, the one that has been quiet longest.
+    /// Takes the slot of a flow that has nothing waiting: of those the search looks at, the one
+    /// that has been quiet longest.
     fn replace(&mut self) -> Option<u16> {
         let looked_at = (self.hand..self.hand + REPLACE_AMONG).map(|at| at % self.slots.len());
         let used = |at: usize| {
@@ -397,8 +403,8 @@ impl<B: Copy> Flows<B> {
         queue.get(at).copied()
     }
 
-    /// Throws away or marks the head of a flow if it has waited too long and is not to be spared. Returns a buffer to free, if that was its last segment, and whether
-    /// anything was dropped.
+    /// Throws away or marks the head of a flow if it has waited too long and is not to be spared.
+    /// Returns a buffer to free, if that was its last segment, and whether anything was dropped.
     pub fn police(
         &mut self,
         slot: u16,
@@ -432,7 +438,8 @@ impl<B: Copy> Flows<B> {
         (self.skip(slot, 1), true)
     }
 
-    /// Throws away `count` segments at the head of a flow. Returns its buffer once the last segment is gone.
+    /// Throws away `count` segments at the head of a flow. Returns its buffer once the last segment
+    /// is gone.
     pub fn skip(&mut self, slot: u16, count: u16) -> Option<B> {
         let head = self.slots[usize::from(slot)].as_mut()?.queue.front_mut()?;
         // What follows is not where its context says.
@@ -453,7 +460,8 @@ impl<B: Copy> Flows<B> {
         }
     }
 
-    /// Takes `count` segments off the head of a flow. Returns its buffer once the last segment is gone.
+    /// Takes `count` segments off the head of a flow. Returns its buffer once the last segment is
+    /// gone.
     pub fn advance(&mut self, slot: u16, count: u16) -> Option<B> {
         let flow = self.slots[usize::from(slot)].as_mut()?;
         let run = flow.queue.front_mut()?;
@@ -472,7 +480,8 @@ impl<B: Copy> Flows<B> {
         buffer
     }
 
-    /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the first of their places.
+    /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the first of
+    /// their places.
     pub fn on_sent(
         &mut self,
         slot: u16,
@@ -506,7 +515,8 @@ impl<B: Copy> Flows<B> {
         first
     }
 
-    /// Whether a flow has sent ahead of its share: a run goes out in one piece, and is paid for in the turns after it.
+    /// Whether a flow has sent ahead of its share: a run goes out in one piece, and is paid for in
+    /// the turns after it.
     #[must_use]
     pub fn is_in_debt(&self, slot: u16) -> bool {
         self.get(slot).is_some_and(|flow| flow.deficit <= 0)
@@ -533,7 +543,8 @@ impl<B: Copy> Flows<B> {
         if empty && !fresh {
             flow.queued = false;
         } else if empty {
-            // A new flow that ran empty goes through the old list once, or it could starve the others (RFC 8290 section 4.2).
+            // A new flow that ran empty goes through the old list once, or it could starve the
+            // others (RFC 8290 section 4.2).
             self.rest.push_back(slot);
         } else {
             // Nobody is kept waiting by the debt of a flow that is alone.

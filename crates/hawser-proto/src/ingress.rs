@@ -1,7 +1,9 @@
-//! The receiving half of a session: from authenticated packets to inner packets in order, and reports for the sender.
+//! The receiving half of a session: from authenticated packets to inner packets in order, and
+//! reports for the sender.
 //!
-//! The driver asks [`Ingress::accepts`] before it decrypts, hands what proved authentic to [`Ingress::handle_packet`], calls
-//! [`Ingress::flush`] after each batch, and passes [`Event`]s to the sending half ([`crate::egress`]).
+//! The driver asks [`Ingress::accepts`] before it decrypts, hands what proved authentic to
+//! [`Ingress::handle_packet`], calls [`Ingress::flush`] after each batch, and passes [`Event`]s to
+//! the sending half ([`crate::egress`]).
 
 use std::collections::VecDeque;
 
@@ -21,14 +23,16 @@ use crate::fec::{Decoder, Rebuilt};
 use crate::replay::ReplayWindow;
 use crate::resequencer::{Arrived, Config, Counters, Resequencer};
 
-/// Packets that make a report due at once: 2 ms at 6 Gbit/s, well within the time that the window allows for reports.
+/// Packets that make a report due at once: 2 ms at 6 Gbit/s, well within the time that the window
+/// allows for reports.
 const REPORT_PACKETS: u32 = 1024;
 /// Packets that make a report due after [`REPORT_INTERVAL`].
 const REPORT_FEW: u32 = 2;
 /// Between reports: 200 a second cost the other direction 0.2 Mbit/s at most.
 const REPORT_INTERVAL: Duration = Duration::from_millis(5);
-/// Packets on a path that are reported sooner: what clocks a young flow inside are acknowledgements, and a path that learns later than they come
-/// makes it wait, which it takes for a queue.
+/// Packets on a path that are reported sooner: what clocks a young flow inside are
+/// acknowledgements, and a path that learns later than they come makes it wait, which it takes for
+/// a queue.
 const YOUNG: u32 = 512;
 /// Between reports while losses are found: 16 of them fit into one.
 const REPORT_URGENT: Duration = Duration::from_millis(1);
@@ -37,10 +41,12 @@ const REPORT_URGENT: Duration = Duration::from_millis(1);
 /// Source: RFC 9000 section 13.2.1, `max_ack_delay`.
 const LONE_REPORT_DELAY: Duration = Duration::from_millis(25);
 
-/// Between reports of a silent path, and how long it is told of: by then its sender has noticed by itself.
+/// Between reports of a silent path, and how long it is told of: by then its sender has noticed by
+/// itself.
 const SILENCE_INTERVAL: Duration = Duration::from_millis(10);
 const SILENCE_FOR: Duration = Duration::from_millis(500);
-/// Reports of so long before the last packet may be lost with those behind it: a round trip on most networks.
+/// Reports of so long before the last packet may be lost with those behind it: a round trip on most
+/// networks.
 const SWALLOWED: Duration = Duration::from_millis(100);
 
 /// What the receiving half tells the sending half.
@@ -48,7 +54,8 @@ const SWALLOWED: Duration = Duration::from_millis(100);
 pub enum Event {
     /// Send this report.
     Report(Feedback),
-    /// Send this report by another path as well: its own brings nothing any more, and packets wait for it.
+    /// Send this report by another path as well: its own brings nothing any more, and packets wait
+    /// for it.
     Silence(Feedback),
     /// The peer reports on our sending; it came by this path.
     Feedback(PathId, Feedback),
@@ -72,7 +79,8 @@ struct Receiver {
     last_report: Instant,
     delays: Delays,
     holes: Holes,
-    /// Its sender keeps what it sends; so it is taken until a packet says otherwise, for the first one may be lost.
+    /// Its sender keeps what it sends; so it is taken until a packet says otherwise, for the first
+    /// one may be lost.
     backed: bool,
     /// A loss has been found that no report has named.
     urgent: bool,
@@ -174,8 +182,8 @@ impl<T> Ingress<T> {
         self.resequencer.len()
     }
 
-    /// Gives up the gap that packets have been held for longest, and puts what follows it into `out`; false when nothing is held. For a
-    /// driver that runs out of room.
+    /// Gives up the gap that packets have been held for longest, and puts what follows it into
+    /// `out`; false when nothing is held. For a driver that runs out of room.
     pub fn relieve(&mut self, now: Instant, out: &mut Vec<T>) -> bool {
         self.resequencer.relieve(now, out)
     }
@@ -188,9 +196,10 @@ impl<T> Ingress<T> {
             .any(|receiver| receiver.id == id && receiver.replay.check(counter))
     }
 
-    /// Takes in an authentic packet. `body` is what follows its inner header; `udp_len` the bytes of UDP payload. For an inner packet,
-    /// `item` is its handle and what can be delivered goes to `out`; a handle that was not taken is given back. Lost packets that it
-    /// brings back are for [`Self::poll_rebuilt`].
+    /// Takes in an authentic packet. `body` is what follows its inner header; `udp_len` the bytes
+    /// of UDP payload. For an inner packet, `item` is its handle and what can be delivered goes to
+    /// `out`; a handle that was not taken is given back. Lost packets that it brings back are for
+    /// [`Self::poll_rebuilt`].
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_packet(
         &mut self,
@@ -262,12 +271,14 @@ impl<T> Ingress<T> {
         (freshness, Some(item))
     }
 
-    /// A lost packet that parity brought back: to be given a buffer and to [`Self::handle_rebuilt`].
+    /// A lost packet that parity brought back: to be given a buffer and to
+    /// [`Self::handle_rebuilt`].
     pub fn poll_rebuilt(&mut self) -> Option<Rebuilt> {
         self.fec.poll_rebuilt()
     }
 
-    /// Takes in a rebuilt packet as if it had come, with its header and the handle of its buffer, which is given back if it was not taken.
+    /// Takes in a rebuilt packet as if it had come, with its header and the handle of its buffer,
+    /// which is given back if it was not taken.
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_rebuilt(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
         let refused = self.order(inner, item, now, out);
@@ -291,10 +302,12 @@ impl<T> Ingress<T> {
         self.resequencer.insert(arrived, now, out)
     }
 
-    /// Ends a batch: gives up gaps that no path may fill any more, and makes the reports that are due.
+    /// Ends a batch: gives up gaps that no path may fill any more, and makes the reports that are
+    /// due.
     ///
-    /// `heard`: everything that had arrived by then has been handed in. A driver that is behind with its sockets must not count the time
-    /// that packets wait there against the paths, or it would give up gaps whose packets it already has.
+    /// `heard`: everything that had arrived by then has been handed in. A driver that is behind
+    /// with its sockets must not count the time that packets wait there against the paths, or it
+    /// would give up gaps whose packets it already has.
     pub fn flush(&mut self, now: Instant, heard: Instant, out: &mut Vec<T>) {
         let heard = heard.min(now);
         for receiver in &mut self.receivers {

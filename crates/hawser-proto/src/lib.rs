@@ -1,7 +1,7 @@
 //! The sans-IO machines: flows, schedulers, paths, resequencer, session.
 //!
-//! Level 1 of the house: no clock, socket, thread, runtime or OS randomness. Every machine is driven by
-//! `handle_*(input, now)` and drained by `poll_*`.
+//! Level 1 of the house: no clock, socket, thread, runtime or OS randomness. Every machine is
+//! driven by `handle_*(input, now)` and drained by `poll_*`.
 #![forbid(unsafe_code)]
 
 pub mod assignment;

@@ -1,15 +1,19 @@
-//! Names behind addresses: which network is asked for a name, and where flows to what it answers belong.
+//! Names behind addresses: which network is asked for a name, and where flows to what it answers
+//! belong.
 //!
-//! It starts without any. Every answer that passes is remembered: name, addresses, who said so, until when. A flow begins with an address and not with a name, so
-//! an address that was found for a name of a rule joins the rule's [`Set`]; a private address joins that of the network which named it, because it means something
-//! only there. Entries end with their time; where room is short, those end first that would soonest.
+//! It starts without any. Every answer that passes is remembered: name, addresses, who said so,
+//! until when. A flow begins with an address and not with a name, so an address that was found for
+//! a name of a rule joins the rule's [`Set`]; a private address joins that of the network which
+//! named it, because it means something only there. Entries end with their time; where room is
+//! short, those end first that would soonest.
 //!
 //! ```text
 //!   question --> order: chosen network | rule | domain of a network | default
 //!   answer   --> remembered --> event for its set, when that has to hear of it
 //! ```
 //!
-//! What an answer says is somebody's claim: the answer to a name of a rule can put any address into the set of that rule, and of no other.
+//! What an answer says is somebody's claim: the answer to a name of a rule can put any address into
+//! the set of that rule, and of no other.
 //!
 //! Source: RFC 1035 section 3.2.1 (time to live), RFC 8767 section 4 (how long it may be at most).
 
@@ -129,7 +133,8 @@ pub struct Choices {
 
 /// The names.
 ///
-/// Cost: O(answers) an answer, O(room) when there is no more room. Memory is bounded by `room` entries of at most some 350 bytes.
+/// Cost: O(answers) an answer, O(room) when there is no more room. Memory is bounded by `room`
+/// entries of at most some 350 bytes.
 #[derive(Debug)]
 pub struct Names {
     rules: Vec<Vec<Pattern>>,
@@ -139,7 +144,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Knows no name yet. `rules`: the patterns of each rule, none for those that are not for names.
+    /// Knows no name yet. `rules`: the patterns of each rule, none for those that are not for
+    /// names.
     #[must_use]
     pub fn new(rules: Vec<Vec<Pattern>>, room: usize) -> Self {
         Self {
@@ -150,7 +156,8 @@ impl Names {
         }
     }
 
-    /// Other rules from now on; what was heard counts for them too, once [`elements`](Self::elements) is read again.
+    /// Other rules from now on; what was heard counts for them too, once
+    /// [`elements`](Self::elements) is read again.
     pub fn handle_rules(&mut self, rules: Vec<Vec<Pattern>>) {
         self.rules = rules;
         self.events.clear();
@@ -450,7 +457,8 @@ mod tests {
         );
     }
 
-    // However many answers come, room and times are kept, and every set is told of what it contains.
+    // However many answers come, room and times are kept, and every set is told of what it
+    // contains.
     proptest! {
         #[test]
         fn room_and_times_are_kept(answers in prop::collection::vec((0_u8..3, 0_u8..12, 0_u64..200_000, 0_u64..100), 1..80)) {

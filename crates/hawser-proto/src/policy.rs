@@ -1,8 +1,9 @@
 //! Which network a flow should use: rules over what is known of the device and of its networks.
 //!
-//! It starts with no decision. Steady state: facts come in, the first rule that holds names networks in order, and the first of these that is there is
-//! the choice. A fact that flickers (a device that stops at a light) must hold for some time before the choice follows;
-//! a network that goes is left at once.
+//! It starts with no decision. Steady state: facts come in, the first rule that holds names
+//! networks in order, and the first of these that is there is the choice. A fact that flickers (a
+//! device that stops at a light) must hold for some time before the choice follows; a network that
+//! goes is left at once.
 //!
 //! ```text
 //!                other choice                held long enough, or the present one is gone
@@ -101,7 +102,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// With these rules, the first that holds deciding. `hold`: how long another choice must last before it is followed.
+    /// With these rules, the first that holds deciding. `hold`: how long another choice must last
+    /// before it is followed.
     #[must_use]
     pub fn new(rules: Vec<Rule>, hold: Duration) -> Self {
         Self {

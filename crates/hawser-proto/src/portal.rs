@@ -1,7 +1,10 @@
-//! Whether a captive portal stands before a network: decides from what a known page looks like there, and when to look again.
+//! Whether a captive portal stands before a network: decides from what a known page looks like
+//! there, and when to look again.
 //!
-//! It starts without an opinion; a network that nobody knows may be held back until the first look, but not for long, because the page may be out of reach for other
-//! reasons. A look finds the page (nothing is in between), something else in its place (a portal), or nothing. Only the page itself ends captivity.
+//! It starts without an opinion; a network that nobody knows may be held back until the first look,
+//! but not for long, because the page may be out of reach for other reasons. A look finds the page
+//! (nothing is in between), something else in its place (a portal), or nothing. Only the page
+//! itself ends captivity.
 //!
 //! ```text
 //!              page                      something else
@@ -11,8 +14,8 @@
 //!      +------------------ something else -------------------^
 //! ```
 //!
-//! Source: RFC 8952 section 2 (captive portals), appendix A (looking for a known page). Limitations: portals that let the page through, or answer over TLS alone, are
-//! not found.
+//! Source: RFC 8952 section 2 (captive portals), appendix A (looking for a known page).
+//! Limitations: portals that let the page through, or answer over TLS alone, are not found.
 
 use hawser_units::{Duration, Instant};
 
@@ -54,7 +57,8 @@ pub struct Portal {
 }
 
 impl Portal {
-    /// Looks at once. `is_held`: the network carries nothing before the first look is over, or [`PATIENCE`] is.
+    /// Looks at once. `is_held`: the network carries nothing before the first look is over, or
+    /// [`PATIENCE`] is.
     #[must_use]
     pub fn new(is_held: bool, now: Instant) -> Self {
         Self {
@@ -122,7 +126,8 @@ impl Portal {
     }
 }
 
-/// A page is there within a round trip or three; who waits longer asks whether the network is broken.
+/// A page is there within a round trip or three; who waits longer asks whether the network is
+/// broken.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Somebody who logs in waits for it.
 const WHILE_CAPTIVE: Duration = Duration::from_secs(3);

@@ -1,8 +1,10 @@
 //! What a network has carried day by day, and what a monthly quota makes of it.
 //!
-//! A ledger starts with the days that were kept and counts what is carried on the day that the calendar shows. A period runs from one reset day to the
-//! next, so what is used of a quota is a sum over days: a clock that is set back or forth moves what is counted next to another day, and loses nothing that was
-//! counted before. A clock that has never been set (machines without a battery start in 1970) is not believed: it counts on the latest day known.
+//! A ledger starts with the days that were kept and counts what is carried on the day that the
+//! calendar shows. A period runs from one reset day to the next, so what is used of a quota is a
+//! sum over days: a clock that is set back or forth moves what is counted next to another day, and
+//! loses nothing that was counted before. A clock that has never been set (machines without a
+//! battery start in 1970) is not believed: it counts on the latest day known.
 //!
 //! ```text
 //!   Free -- 80 % --> Low -- 100 % --> Spent -- the reset day, or a larger quota --> Free
@@ -30,7 +32,8 @@ impl Date {
         is_one.then_some(Self { year, month, day })
     }
 
-    /// The day on which the period of this day began. A reset day that a month does not have is its last day.
+    /// The day on which the period of this day began. A reset day that a month does not have is its
+    /// last day.
     #[must_use]
     pub fn period_start(self, reset_day: u8) -> Self {
         let reset = reset_in(self.year, self.month, reset_day);
@@ -322,7 +325,8 @@ mod tests {
             prop_assert_eq!(day.to_string().parse::<Date>(), Ok(day));
         }
 
-        // Whatever the clock does, every byte counts in one period, and nothing that was counted is taken back.
+        // Whatever the clock does, every byte counts in one period, and nothing that was counted is
+        // taken back.
         #[test]
         fn no_byte_is_lost_or_counted_twice(
             ops in prop::collection::vec((any_date(), 0u64..1_000_000, 0u64..1_000), 1..60),

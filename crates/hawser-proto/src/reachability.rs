@@ -1,8 +1,10 @@
-//! Whether a gateway answers: decides from probes and their answers whether a network still leads anywhere.
+//! Whether a gateway answers: decides from probes and their answers whether a network still leads
+//! anywhere.
 //!
-//! It starts without an opinion, because many gateways never answer an echo request. Steady state: one probe an interval, each answered. A gateway that has
-//! answered once and is then silent for three probes in a row is gone; one that the kernel cannot find (no neighbour of that address) is gone even if it never
-//! answered. Any answer brings it back.
+//! It starts without an opinion, because many gateways never answer an echo request. Steady state:
+//! one probe an interval, each answered. A gateway that has answered once and is then silent for
+//! three probes in a row is gone; one that the kernel cannot find (no neighbour of that address) is
+//! gone even if it never answered. Any answer brings it back.
 //!
 //! ```text
 //!             answer                 three silent, or not found twice
@@ -175,12 +177,14 @@ impl Reachability {
 
 /// A single lost probe is common on a radio, three in a row are not: 0.1 % at 10 % loss.
 const SILENT: u32 = 3;
-/// The kernel has asked for the neighbour three times before it says so once; the second time excludes a moment's absence.
+/// The kernel has asked for the neighbour three times before it says so once; the second time
+/// excludes a moment's absence.
 const NOT_FOUND: u32 = 2;
 /// Probes that may be answered late.
 pub const KEPT: usize = 16;
 const HURRY: Duration = Duration::from_millis(100);
-/// Queues of a loaded access network reach several hundred milliseconds from one moment to the next.
+/// Queues of a loaded access network reach several hundred milliseconds from one moment to the
+/// next.
 const SHORTEST: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(1);
 

@@ -1,8 +1,9 @@
 //! The replay window: every counter of a path is accepted once.
 //!
-//! A window starts small, inside the struct, and takes its bitmap when the 65th counter comes; a path that only
-//! exchanges a probe now and then costs a few bytes. In its steady state it slides: the highest counter accepted is its
-//! upper edge, and what lies [`WINDOW`] or more below is refused. It fails closed: what it cannot tell, it refuses.
+//! A window starts small, inside the struct, and takes its bitmap when the 65th counter comes; a
+//! path that only exchanges a probe now and then costs a few bytes. In its steady state it slides:
+//! the highest counter accepted is its upper edge, and what lies [`WINDOW`] or more below is
+//! refused. It fails closed: what it cannot tell, it refuses.
 //!
 //! ```text
 //!            refused             |       the bitmap decides        |  accepted: the window slides
@@ -11,19 +12,19 @@
 
 /// How far below the highest counter a packet may arrive.
 ///
-/// 16,320 packets of 1400 bytes are 180 ms at 1 Gbit/s: more than a path reorders. The bitmap has one word more, so
-/// that sliding clears whole words (RFC 6479 section 2).
+/// 16,320 packets of 1400 bytes are 180 ms at 1 Gbit/s: more than a path reorders. The bitmap has
+/// one word more, so that sliding clears whole words (RFC 6479 section 2).
 pub const WINDOW: u64 = ((WORDS - 1) * 64) as u64;
 
 const WORDS: usize = 256;
 
 /// Which counters of one path and epoch have been accepted.
 ///
-/// Call [`check`](Self::check) before decryption, to refuse cheaply, and [`accept`](Self::accept) after, when the packet is
-/// known to be authentic: a forged counter must not move the window.
+/// Call [`check`](Self::check) before decryption, to refuse cheaply, and [`accept`](Self::accept)
+/// after, when the packet is known to be authentic: a forged counter must not move the window.
 ///
-/// Source: RFC 6479 (bitmap of words, never shifted). Deviates: the first 64 counters live in one word without
-/// allocation, see `allocates_only_past_the_first_word`.
+/// Source: RFC 6479 (bitmap of words, never shifted). Deviates: the first 64 counters live in one
+/// word without allocation, see `allocates_only_past_the_first_word`.
 /// Cost: O(1) a packet, O(words skipped) when the counter jumps; 32 bytes, and 2 KiB once in use.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayWindow {
@@ -49,7 +50,8 @@ impl ReplayWindow {
         counter >= self.lowest() && (counter >= self.next || !self.is_marked(counter))
     }
 
-    /// Accepts an authentic packet; `false` when its counter is a replay or too old, and nothing changes then.
+    /// Accepts an authentic packet; `false` when its counter is a replay or too old, and nothing
+    /// changes then.
     pub fn accept(&mut self, counter: u64) -> bool {
         if !self.check(counter) {
             return false;
@@ -66,8 +68,8 @@ impl ReplayWindow {
         true
     }
 
-    /// What was accepted, for a successor: the lowest counter that is not refused in any case, and from there on the
-    /// runs of accepted ones, each a first counter and a count.
+    /// What was accepted, for a successor: the lowest counter that is not refused in any case, and
+    /// from there on the runs of accepted ones, each a first counter and a count.
     #[must_use]
     pub fn checkpoint(&self) -> (u64, Vec<(u64, u64)>) {
         let lowest = self.lowest();
@@ -81,8 +83,8 @@ impl ReplayWindow {
         (lowest, runs)
     }
 
-    /// A window that refuses what the one of [`checkpoint`](Self::checkpoint) refused; `None` if the runs are not
-    /// ascending, or more than a window holds.
+    /// A window that refuses what the one of [`checkpoint`](Self::checkpoint) refused; `None` if
+    /// the runs are not ascending, or more than a window holds.
     #[must_use]
     pub fn restore(floor: u64, runs: &[(u64, u64)]) -> Option<Self> {
         let mut window = Self {
@@ -135,7 +137,8 @@ impl ReplayWindow {
             return;
         }
         if let Some(words) = &mut self.words {
-            // The word of the old edge keeps its marks; when nothing was accepted yet there is no such word, and it is empty.
+            // The word of the old edge keeps its marks; when nothing was accepted yet there is no
+            // such word, and it is empty.
             let edge = self.next.saturating_sub(1) / 64;
             let ahead = (counter / 64 - edge).min(WORDS as u64);
             for word in 1..=ahead {
@@ -182,7 +185,8 @@ mod tests {
         assert!(!window.check(20_000 - 16_320));
     }
 
-    /// One word of the bitmap is never part of the window, or sliding into it would forget what it says.
+    /// One word of the bitmap is never part of the window, or sliding into it would forget what it
+    /// says.
     #[test]
     fn what_was_seen_is_refused_while_the_window_slides_over_its_word() {
         let words = WORDS as u64;

@@ -1,4 +1,5 @@
-//! Random operations on an egress: every buffer comes back once, no unproven address gets more than its budget, nothing spins.
+//! Random operations on an egress: every buffer comes back once, no unproven address gets more than
+//! its budget, nothing spins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,7 +128,8 @@ struct Driver {
 }
 
 impl Driver {
-    /// A compressed packet refers to the context that its flow sent last, by its place as well as by its segment.
+    /// A compressed packet refers to the context that its flow sent last, by its place as well as
+    /// by its segment.
     fn check_context(&mut self, run: &Run<usize>, step: u16, flow: u16, place: u32) {
         let index = run.next + step;
         match run.form(index) {
@@ -395,7 +397,8 @@ proptest! {
         let backlog = driver.egress.flows().backlog();
         prop_assert!(backlog == 0 || !driver.lent.is_empty(), "{backlog} bytes in {:?}", driver.lent);
         if backlog == 0 {
-            // What was sent is kept for a second at most, and for three more while what a silent path swallowed goes over others.
+            // What was sent is kept for a second at most, and for three more while what a silent
+            // path swallowed goes over others.
             driver.apply(Op::Wait(4_100_000_000));
             driver.settle();
             prop_assert!(driver.lent.is_empty(), "{:?} are kept for ever", driver.lent);

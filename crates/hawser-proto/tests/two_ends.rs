@@ -10,7 +10,8 @@ use hawser_units::Duration;
 use hawser_wire::data::Class;
 use hawser_wire::inner::protocol;
 
-/// The share of a link's rate that is inner packets when it is full: inner packet over outer Ethernet frame.
+/// The share of a link's rate that is inner packets when it is full: inner packet over outer
+/// Ethernet frame.
 const USEFUL: f64 = 1200.0 / (1200.0 + 68.0 + 14.0);
 
 const BLACKHOLE: Change = Change {
@@ -34,7 +35,8 @@ struct Transfer {
     work: Work,
     /// Least share of the sum of the rates, between 2 s and 6 s.
     share: f64,
-    /// Largest delay through the tunnel that 95 % of the packets may have beyond the slowest network's own.
+    /// Largest delay through the tunnel that 95 % of the packets may have beyond the slowest
+    /// network's own.
     queue: Duration,
 }
 
@@ -126,8 +128,9 @@ const TRANSFERS: &[Transfer] = &[
         0.93,
         200,
     ),
-    // Most of the delay is the slowest packet's: three deviations. While what was repaired twice was given up instead, the median was 296 ms, but one run in sixty
-    // stood at a fifth of the rate.
+    // Most of the delay is the slowest packet's: three deviations. While what was repaired twice
+    // was given up instead, the median was 296 ms, but one run in sixty stood at a fifth of the
+    // rate.
     transfer(
         "shuffled packets",
         &[
@@ -183,7 +186,8 @@ fn transfers_reach_their_share_in_order_and_lose_nothing_themselves() {
     }
 }
 
-/// With jitter, single runs differ by half: the median of their delays counts, and the share of each.
+/// With jitter, single runs differ by half: the median of their delays counts, and the share of
+/// each.
 fn run_transfer(case: &Transfer) {
     let jitter = case.nets.iter().any(|net| net.jitter_us > 0);
     let seeds = if jitter { 1..=60 } else { 7..=7 };
@@ -217,7 +221,8 @@ fn run_transfer_at(case: &Transfer, jitter: bool, seed: u64) -> Duration {
     sink.delay(0.95, ms(2_000), ms(6_000)).saturating_sub(ms(slowest))
 }
 
-/// Every packet offered to the hub was delivered once, lost by a link and never sent again in time, or dropped and counted: no packet more and none less.
+/// Every packet offered to the hub was delivered once, lost by a link and never sent again in time,
+/// or dropped and counted: no packet more and none less.
 fn conserved(world: &World, name: &str) {
     for at in [CLIENT, HUB] {
         let end = &world.ends[at];
@@ -444,7 +449,8 @@ fn a_sparse_flow_beside_a_transfer_keeps_its_delay() {
 
 #[test]
 fn a_flood_of_small_bursts_does_not_overrun_a_path() {
-    // Each packet is sent as it comes, so its flow never has a backlog; it must be held back by the window all the same.
+    // Each packet is sent as it comes, so its flow never has a backlog; it must be held back by the
+    // window all the same.
     let mut world = World::new(&[net(10.0, 10)], 5);
     world.start(HUB, 1, open(40.0, UDP), ms(500), ms(3_000));
     world.start(HUB, 2, open(0.5, TCP), ms(3_500), ms(5_000));
@@ -585,7 +591,8 @@ fn call_and_video(nets: &[Net], is_older: bool) -> World {
     world
 }
 
-/// The share of a flow's packets that never came, after the first twentieth, in which loss and rates are found.
+/// The share of a flow's packets that never came, after the first twentieth, in which loss and
+/// rates are found.
 fn lost(world: &World, flow: u16) -> f64 {
     let offered = world.ends[HUB].offered[&flow];
     let seen = &world.ends[CLIENT].sink(flow).seen;
@@ -642,6 +649,7 @@ fn parity_takes_the_other_network_where_that_is_as_near() {
     println!("{counters:?} {} {}", lost(&world, 1), lost(&world, 2));
     assert!(counters.parity > 0);
     assert!(lost(&world, 2) < 0.001, "{}", lost(&world, 2));
-    // While rates are found, a packet may come more than 64 places late and twice, which datagrams may.
+    // While rates are found, a packet may come more than 64 places late and twice, which datagrams
+    // may.
     assert!(world.ends[CLIENT].sink(2).duplicates <= 2);
 }

@@ -1,6 +1,8 @@
-//! What a daemon saw of its own networks over time, as text: `hawser record` writes it, a replay reads it.
+//! What a daemon saw of its own networks over time, as text: `hawser record` writes it, a replay
+//! reads it.
 //!
-//! A recording is JSON, one object a line. The first says the version; each other line is one look at the networks:
+//! A recording is JSON, one object a line. The first says the version; each other line is one look
+//! at the networks:
 //!
 //! ```text
 //!   {"hawser_recording":1,"interval_ms":1000}
@@ -8,11 +10,13 @@
 //!                                      "rtt_ms":41.5,"min_rtt_ms":40.0,"loss":0.01}}}
 //! ```
 //!
-//! It holds no payload, no address, no flow, no date, and by default no name: networks are numbered as they appear. A network that a look
-//! does not list is gone. A last line without its line feed was cut and is ignored; fields may be added at any time.
+//! It holds no payload, no address, no flow, no date, and by default no name: networks are numbered
+//! as they appear. A network that a look does not list is gone. A last line without its line feed
+//! was cut and is ignored; fields may be added at any time.
 //!
-//! Limitations: a client measures how fast its paths deliver what it sends, and sees of the other direction only what arrives. So the
-//! downward rate is a lower bound, close where something was downloading.
+//! Limitations: a client measures how fast its paths deliver what it sends, and sees of the other
+//! direction only what arrives. So the downward rate is a lower bound, close where something was
+//! downloading.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -134,7 +138,8 @@ impl Recording {
     /// Reads a recording.
     ///
     /// # Errors
-    /// [`RecordingError`] with the line at the first that is damaged, other than a last one that was cut.
+    /// [`RecordingError`] with the line at the first that is damaged, other than a last one that
+    /// was cut.
     pub fn parse(text: &str) -> Result<Self, RecordingError> {
         let mut lines = text.split_inclusive('\n').enumerate();
         let first = lines.next().map_or("", |(_, line)| line);

@@ -1,4 +1,5 @@
-//! What a second network brings to one download, by its delay: `cargo run --release -p hawser-sim --example second_network`
+//! What a second network brings to one download, by its delay:
+//! `cargo run --release -p hawser-sim --example second_network`
 #![expect(clippy::print_stdout, reason = "this is an example")]
 
 use std::error::Error;

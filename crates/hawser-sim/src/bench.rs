@@ -1,4 +1,5 @@
-//! The loads by which the simulator's speed is measured: wired multipath TCP, and a saturated channel.
+//! The loads by which the simulator's speed is measured: wired multipath TCP, and a saturated
+//! channel.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, Signal, StationConfig};
@@ -13,20 +14,22 @@ use crate::packet::{Address, FlowId};
 use crate::radio::{Radio, wire};
 use crate::router::Router;
 
-/// Wired multipath TCP: groups of five nodes, each a server, a router before it, and a client behind two access routers, 20 and 10 Mbit/s.
+/// Wired multipath TCP: groups of five nodes, each a server, a router before it, and a client
+/// behind two access routers, 20 and 10 Mbit/s.
 ///
-/// Each group's client carries one endless download over both, with coupled windows and drop-tail queues of 100 ms. Per node the numbers of
-/// flows, links, packets on their way and packet events are the same whatever the size: what differs is how much there is
-/// in all (some 35 kB a group: 10 nodes lie in a first-level cache, 1,000 fill 7 MB), and how many events wait.
+/// Each group's client carries one endless download over both, with coupled windows and drop-tail
+/// queues of 100 ms. Per node the numbers of flows, links, packets on their way and packet events
+/// are the same whatever the size: what differs is how much there is in all (some 35 kB a group: 10
+/// nodes lie in a first-level cache, 1,000 fill 7 MB), and how many events wait.
 #[derive(Clone, Copy, Debug)]
 pub struct WiredMultipath {
     /// Rounded up to whole groups.
     pub nodes: usize,
-    /// How many times the rates, and so the packets on their way, are as high: what separates the cost of many nodes from the cost of many
-    /// packets.
+    /// How many times the rates, and so the packets on their way, are as high: what separates the
+    /// cost of many nodes from the cost of many packets.
     pub factor: u64,
-    /// The one-way delay of links that join the groups to a ring, in which each client's server is the next group's. `None` leaves each group alone
-    /// with its own server.
+    /// The one-way delay of links that join the groups to a ring, in which each client's server is
+    /// the next group's. `None` leaves each group alone with its own server.
     pub backbone: Option<Duration>,
 }
 
@@ -133,8 +136,9 @@ pub struct Speed {
     pub ns_per_event: f64,
 }
 
-/// Measures each load once its windows have found their size; rounds alternate between the loads, so that what else the machine does slows
-/// all alike. `clock` gives the time that has passed since some beginning.
+/// Measures each load once its windows have found their size; rounds alternate between the loads,
+/// so that what else the machine does slows all alike. `clock` gives the time that has passed since
+/// some beginning.
 pub fn measure(loads: &[WiredMultipath], clock: impl Fn() -> Duration) -> Vec<Speed> {
     let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
     let worst = Speed {
@@ -195,7 +199,8 @@ fn connect(network: &mut Network, (from, to): (NodeId, NodeId), mbps: u64, delay
     network.connect(&name, from, to, config)
 }
 
-/// Access points of 54 Mbit/s that share one channel, each with a client and always something to send until `end`.
+/// Access points of 54 Mbit/s that share one channel, each with a client and always something to
+/// send until `end`.
 ///
 /// # Panics
 /// Never: the nodes are those that were added.

@@ -1,8 +1,9 @@
 //! Discrete events in virtual time.
 //!
-//! A queue of timers, each with a small payload that says what happens. A timer is registered once and then armed, re-armed
-//! and cancelled without allocation; an event that happens once is a timer that ends by firing. Events of equal time fire in
-//! the order in which they were armed, so a run is the same on every machine.
+//! A queue of timers, each with a small payload that says what happens. A timer is registered once
+//! and then armed, re-armed and cancelled without allocation; an event that happens once is a timer
+//! that ends by firing. Events of equal time fire in the order in which they were armed, so a run
+//! is the same on every machine.
 //!
 //! ```text
 //!   register -> [ idle ] -- arm --> [ armed ] -- pop --> [ idle ]        schedule -> [ armed ] -- pop --> gone
@@ -18,10 +19,11 @@ pub struct TimerId(u32);
 
 /// What will happen, in order of time and, where times are equal, of arming.
 ///
-/// Timers may be divided among *lanes*, each with an order of its own: those of the lane entered last are popped, until another is entered.
-/// A new queue has one.
+/// Timers may be divided among *lanes*, each with an order of its own: those of the lane entered
+/// last are popped, until another is entered. A new queue has one.
 ///
-/// Cost: O(log4 n) of the lane's armed timers to arm, cancel and pop; 24 bytes for an armed timer, 8 and the payload for a registered one.
+/// Cost: O(log4 n) of the lane's armed timers to arm, cancel and pop; 24 bytes for an armed timer,
+/// 8 and the payload for a registered one.
 #[derive(Debug)]
 pub struct EventQueue<E> {
     lanes: Vec<Heap>,
@@ -33,8 +35,9 @@ pub struct EventQueue<E> {
 
 /// The armed timers of one lane.
 ///
-/// A 4-ary heap: its levels are few and the four children lie beside each other in memory. A popped root stays in place until the next
-/// change, because most events are followed by a timer that is armed again, which then takes its place with one sift instead of two.
+/// A 4-ary heap: its levels are few and the four children lie beside each other in memory. A popped
+/// root stays in place until the next change, because most events are followed by a timer that is
+/// armed again, which then takes its place with one sift instead of two.
 #[derive(Debug, Default)]
 struct Heap {
     entries: Vec<Entry>,
@@ -81,7 +84,8 @@ impl<E: Copy> EventQueue<E> {
         self.insert(event, false)
     }
 
-    /// Lets `event` happen once, at `at`. The timer's name is void once it has fired or was cancelled.
+    /// Lets `event` happen once, at `at`. The timer's name is void once it has fired or was
+    /// cancelled.
     pub fn schedule(&mut self, at: Instant, event: E) -> TimerId {
         let timer = self.insert(event, true);
         self.arm(timer, at);

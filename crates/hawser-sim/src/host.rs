@@ -8,10 +8,12 @@ use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Network, Node, NodeId};
 use crate::packet::{Address, Body, Ecn, FlowId, Packet};
 
-/// One end of a conversation: what a [`Host`] drives. Each may use several ways to the other end, numbered as they were joined.
+/// One end of a conversation: what a [`Host`] drives. Each may use several ways to the other end,
+/// numbered as they were joined.
 ///
-/// The host calls one `handle_*`, then [`Self::poll_transmit`] until it gives nothing, then [`Self::poll_timeout`]. Applications of different
-/// hosts share nothing but packets: hosts may run at different times ([`Node::links`]).
+/// The host calls one `handle_*`, then [`Self::poll_transmit`] until it gives nothing, then
+/// [`Self::poll_timeout`]. Applications of different hosts share nothing but packets: hosts may run
+/// at different times ([`Node::links`]).
 pub trait Application: Any {
     /// The network begins.
     fn handle_start(&mut self, now: Instant) {
@@ -153,7 +155,8 @@ impl Host {
         application.downcast_ref()
     }
 
-    /// Lets an application do something, and sends what follows from it; `None` when it is not a `T`.
+    /// Lets an application do something, and sends what follows from it; `None` when it is not a
+    /// `T`.
     pub fn with_application<T: Application, R>(
         &mut self,
         socket: SocketId,

@@ -1,11 +1,14 @@
-//! Discrete events in virtual time around the machines of level 1: the same code as the daemon's, without a kernel.
+//! Discrete events in virtual time around the machines of level 1: the same code as the daemon's,
+//! without a kernel.
 //!
-//! A [`Network`] holds nodes and the links between them, each the very link of the lab. A [`Node`] is anything that handles packets and
-//! timers: a [`Router`], a [`host::Host`] with applications, or one of your own. Everything random comes from one seed by named streams,
-//! and events of equal time happen in the order in which they were set: a run is the same, bit for bit, whenever it is repeated.
+//! A [`Network`] holds nodes and the links between them, each the very link of the lab. A [`Node`]
+//! is anything that handles packets and timers: a [`Router`], a [`host::Host`] with applications,
+//! or one of your own. Everything random comes from one seed by named streams, and events of equal
+//! time happen in the order in which they were set: a run is the same, bit for bit, whenever it is
+//! repeated.
 //!
-//! Scope: wired links, the shared air ([`radio`]), routing by hand, TCP, multipath TCP, datagrams. Limitations: no ARP, no fragmentation; a packet is a value without
-//! bytes.
+//! Scope: wired links, the shared air ([`radio`]), routing by hand, TCP, multipath TCP, datagrams.
+//! Limitations: no ARP, no fragmentation; a packet is a value without bytes.
 //!
 //! # Usage
 //! Two hosts, one link each way, one transfer:
@@ -50,7 +53,8 @@
 //! ```
 //!
 //! # A node of one's own
-//! It gets packets and its timers and acts through the [`Context`]. This one stripes what it gets over some links, as a proxy does:
+//! It gets packets and its timers and acts through the [`Context`]. This one stripes what it gets
+//! over some links, as a proxy does:
 //! ```
 //! use hawser_sim::{Context, LinkId, Network, Node, Packet};
 //! use hawser_units::Duration;
@@ -76,9 +80,10 @@
 //! network.run(hawser_units::Instant::from_nanos(1_000_000_000));
 //! assert_eq!(network.node::<RoundRobin>(proxy).unwrap().probes, 10);
 //! ```
-//! Links are made after the nodes they join and handed to them by [`Network::node_mut`]. They come and go by [`Network::change_at`], or, when a
-//! node decides, by [`Context::change`]; the nodes at both ends hear of it in [`Node::handle_link`]. A LAN is
-//! [`Network::connect_shared`]: any member sends on it, and the owner of the destination address receives.
+//! Links are made after the nodes they join and handed to them by [`Network::node_mut`]. They come
+//! and go by [`Network::change_at`], or, when a node decides, by [`Context::change`]; the nodes at
+//! both ends hear of it in [`Node::handle_link`]. A LAN is [`Network::connect_shared`]: any member
+//! sends on it, and the owner of the destination address receives.
 #![forbid(unsafe_code)]
 
 pub mod app;

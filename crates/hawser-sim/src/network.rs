@@ -1,8 +1,9 @@
 //! Nodes and the directed links between them.
 //!
-//! A network is built, then run for some time, then asked. A [`Node`] gets packets and its own timers, and answers through the
-//! [`Context`] that is handed in; it knows no other node. Every link is a [`hawser_netem::Link`], the same emulator as the lab's,
-//! and delivers to one node, or, as a shared medium, to the node that has the packet's destination.
+//! A network is built, then run for some time, then asked. A [`Node`] gets packets and its own
+//! timers, and answers through the [`Context`] that is handed in; it knows no other node. Every
+//! link is a [`hawser_netem::Link`], the same emulator as the lab's, and delivers to one node, or,
+//! as a shared medium, to the node that has the packet's destination.
 //!
 //! ```text
 //!   add, connect -> [ built ] -- run --> handle_start of every node, then per event:
@@ -55,13 +56,15 @@ pub trait Node: Any {
         let _ = (tag, context);
     }
 
-    /// A link from or to this node went down or came up where its device shows it (not when it is blackholed).
+    /// A link from or to this node went down or came up where its device shows it (not when it is
+    /// blackholed).
     fn handle_link(&mut self, link: LinkId, is_up: bool, context: &mut Context<'_>) {
         let _ = (link, is_up, context);
     }
 
-    /// The links it sends on, if it changes none, asks after no other, and shares nothing with other nodes; `None` where that cannot be
-    /// said. A network of which every node can say it may be run in parts.
+    /// The links it sends on, if it changes none, asks after no other, and shares nothing with
+    /// other nodes; `None` where that cannot be said. A network of which every node can say it may
+    /// be run in parts.
     fn links(&self) -> Option<Vec<LinkId>> {
         None
     }
@@ -176,13 +179,14 @@ impl Network {
         Address(u32::try_from(self.core.owners.len() - 1).expect("fewer than 2^32 addresses"))
     }
 
-    /// Makes a link from one node to another. Its random numbers are those of the stream `link:<name>`.
+    /// Makes a link from one node to another. Its random numbers are those of the stream
+    /// `link:<name>`.
     pub fn connect(&mut self, name: &str, from: NodeId, to: NodeId, config: LinkConfig) -> LinkId {
         self.add_link(name, (from, Some(to)), config)
     }
 
-    /// Makes a link that delivers to whichever node has a packet's destination: one direction of a shared medium, such as a LAN. Any node may
-    /// send on it; `owner` is told of its changes.
+    /// Makes a link that delivers to whichever node has a packet's destination: one direction of a
+    /// shared medium, such as a LAN. Any node may send on it; `owner` is told of its changes.
     pub fn connect_shared(&mut self, name: &str, owner: NodeId, config: LinkConfig) -> LinkId {
         self.add_link(name, (owner, None), config)
     }
@@ -293,7 +297,8 @@ impl Network {
         node.downcast_ref()
     }
 
-    /// The same, to change it before the run. A change that must arm timers belongs into [`Self::with_node`].
+    /// The same, to change it before the run. A change that must arm timers belongs into
+    /// [`Self::with_node`].
     pub fn node_mut<T: Node>(&mut self, node: NodeId) -> Option<&mut T> {
         self.is_changed = true;
         let node: &mut dyn Any = self.nodes[node.0 as usize].as_mut();
@@ -452,7 +457,8 @@ impl Context<'_> {
         self.core.change(self.core.now, link, change);
     }
 
-    /// Bytes of frames that wait before a link, the one in transmission included. Up to date as of the link's last event.
+    /// Bytes of frames that wait before a link, the one in transmission included. Up to date as of
+    /// the link's last event.
     #[must_use]
     pub fn queued(&self, link: LinkId) -> u64 {
         self.core.links[link.index()].link.queued().0

@@ -6,7 +6,8 @@ use hawser_units::Instant;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u32);
 
-/// What a packet belongs to, for accounting and for schedulers: the connection, whichever way the packet goes.
+/// What a packet belongs to, for accounting and for schedulers: the connection, whichever way the
+/// packet goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 
@@ -73,8 +74,8 @@ pub struct Datagram {
 
 /// The fields of a TCP segment that the models use.
 ///
-/// Sequence numbers have 64 bits and do not wrap; the first payload byte is 0. Multipath TCP's data sequence signal
-/// (RFC 8684 section 3.3) is in `data` and `data_ack`; plain TCP leaves them zero.
+/// Sequence numbers have 64 bits and do not wrap; the first payload byte is 0. Multipath TCP's data
+/// sequence signal (RFC 8684 section 3.3) is in `data` and `data_ack`; plain TCP leaves them zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Of the first payload byte.
@@ -123,7 +124,8 @@ pub mod flag {
 
 /// Up to three blocks of selective acknowledgement, the latest first.
 ///
-/// Source: RFC 2018. With timestamps three blocks fit into a header. Units: bytes beyond the segment's `ack`.
+/// Source: RFC 2018. With timestamps three blocks fit into a header. Units: bytes beyond the
+/// segment's `ack`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sack {
     blocks: [(u32, u32); 3],
@@ -131,7 +133,8 @@ pub struct Sack {
 }
 
 impl Sack {
-    /// Adds a block from `start` to `end`, both counted from the segment's `ack`; says whether there was room.
+    /// Adds a block from `start` to `end`, both counted from the segment's `ack`; says whether
+    /// there was room.
     pub fn push(&mut self, start: u32, end: u32) -> bool {
         let Some(block) = self.blocks.get_mut(usize::from(self.count)) else {
             return false;

@@ -1,7 +1,8 @@
 //! Packet traces for Wireshark and tcpdump.
 //!
-//! Every link is two interfaces: `<name>` shows what is offered to it, `<name> out` what comes out. Headers are real, payloads are left out,
-//! which the recorded length shows. Of TCP options only as many selective acknowledgements are written as the modelled header has room for.
+//! Every link is two interfaces: `<name>` shows what is offered to it, `<name> out` what comes out.
+//! Headers are real, payloads are left out, which the recorded length shows. Of TCP options only as
+//! many selective acknowledgements are written as the modelled header has room for.
 //!
 //! Source: draft-ietf-opsawg-pcapng, sections 4.1 to 4.3; link type 101 (raw IP).
 

@@ -2,8 +2,8 @@ use hawser_netem::Random;
 
 /// One seed, split into named streams of random numbers.
 ///
-/// Every consumer takes the stream of its own name, so that one more link or application changes no draw of another. The names in use
-/// are `link:<name>` for links and whatever a node calls itself.
+/// Every consumer takes the stream of its own name, so that one more link or application changes no
+/// draw of another. The names in use are `link:<name>` for links and whatever a node calls itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams {
     seed: u64,

@@ -59,7 +59,8 @@ fn data_carry_acknowledgements_and_both_links_are_full() {
         (pair.at_client::<TcpDuplex>(client), "client"),
     ] {
         let rate = end.meter().rate(at(5.0), at(20.0)) / 1e6;
-        // Acknowledgements wait behind data and come in bursts, so that queues are empty now and then (Zhang, Shenker and Clark 1991).
+        // Acknowledgements wait behind data and come in bursts, so that queues are empty now and
+        // then (Zhang, Shenker and Clark 1991).
         assert!(
             rate > 0.93 * full && rate <= full * 1.001,
             "{name}: {rate} {:?}",
@@ -111,7 +112,8 @@ fn an_opening_that_is_lost_is_repeated() {
     }
 }
 
-/// Mbit/s of both directions together between a station and a server behind its access point, on one connection or two.
+/// Mbit/s of both directions together between a station and a server behind its access point, on
+/// one connection or two.
 fn on_the_air(is_one: bool) -> (f64, f64) {
     let mut network = Network::new(1);
     let mut radio = Radio::new(network.streams().seed("air"));
@@ -189,7 +191,8 @@ fn on_the_air(is_one: bool) -> (f64, f64) {
 fn one_connection_both_ways_gets_more_of_the_air_than_two() {
     let (two_up, two_down) = on_the_air(false);
     let (up, down) = on_the_air(true);
-    // Frames with nothing but an acknowledgement take nearly half as long as those with data: two connections need one for two segments.
+    // Frames with nothing but an acknowledgement take nearly half as long as those with data: two
+    // connections need one for two segments.
     let gain = (up + down) / (two_up + two_down);
     assert!(
         (1.1..1.4).contains(&gain),

@@ -191,7 +191,8 @@ fn a_download_is_whole() {
     assert!(sink.out_of_order().0 > 0, "two delays mix the order of data");
 }
 
-/// Two subflows over one bottleneck take together what one TCP beside them takes. Source: RFC 6356 section 2, goal 2.
+/// Two subflows over one bottleneck take together what one TCP beside them takes. Source: RFC 6356
+/// section 2, goal 2.
 #[test]
 fn coupled_subflows_share_a_bottleneck_like_one_connection() {
     let share = |coupling| {

@@ -1,4 +1,5 @@
-//! Nodes of one's own: queues whose waiting times are known, a LAN, a proxy with links that come and go.
+//! Nodes of one's own: queues whose waiting times are known, a LAN, a proxy with links that come
+//! and go.
 
 mod wire;
 

@@ -53,7 +53,8 @@ fn without_a_hub_conversations_take_turns() {
     let five = report(&format!("{TWO}{TCP}streams = 5\n"), &direct);
     let share = five.goodput_bps.total / 30e6;
     assert!((0.94..0.957).contains(&share), "{share}");
-    // Datagrams have turns of their own: these are on the first network, as the first connection is.
+    // Datagrams have turns of their own: these are on the first network, as the first connection
+    // is.
     let udp = "[[workload]]\nkind = \"udp\"\nrate = \"2mbit\"\n";
     let mixed = report(&format!("{TWO}{TCP}{udp}"), &direct);
     assert!(carried(&mixed, "b") == 0.0 && mixed.goodput_bps.workloads[1] > 1.5e6);
@@ -103,7 +104,8 @@ fn each_way_reaches_what_it_can() {
     }
 }
 
-/// What the tunnel makes of two networks keeps its order: QUIC's fixed threshold would take anything else for loss.
+/// What the tunnel makes of two networks keeps its order: QUIC's fixed threshold would take
+/// anything else for loss.
 #[test]
 fn quic_fills_both_networks() {
     let quic = format!("{TWO}[[workload]]\nkind = \"quic\"\n");
@@ -394,7 +396,8 @@ fn frames_that_others_build_on_go_where_least_is_lost() {
     for seed in 1..=6 {
         let seed = format!("seed={seed}");
         base_lost += video(&[&seed]).1[0];
-        // Long enough for the first seconds, in which losses are still to be learnt, to weigh little.
+        // Long enough for the first seconds, in which losses are still to be learnt, to weigh
+        // little.
         let (shown, by_kind) = video(&[&seed, "duration=60s"]);
         settled += by_kind[0];
         striped += shown;
@@ -402,7 +405,8 @@ fn frames_that_others_build_on_go_where_least_is_lost() {
         assert!(all.iter().all(|loss| (0.01..0.1).contains(loss)), "{all:?}");
         alone += shown;
     }
-    // A single loss may spoil a second of pictures, and one seed has twice the losses of another: only means say something.
+    // A single loss may spoil a second of pictures, and one seed has twice the losses of another:
+    // only means say something.
     assert!(base_lost / 6.0 < 0.01, "{base_lost}");
     assert!(settled / 6.0 < 0.005, "{settled}");
     assert!(striped > alone, "{striped} {alone}");

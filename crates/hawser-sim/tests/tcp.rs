@@ -67,10 +67,12 @@ fn fills_a_bottleneck_with_every_algorithm() {
     }
 }
 
-/// A Reno window swings between half and full of what path and queue hold; one loss ends each swing.
+/// A Reno window swings between half and full of what path and queue hold; one loss ends each
+/// swing.
 #[test]
 fn a_reno_sawtooth_has_its_period() {
-    // Path: 10 Mbit/s * 40 ms = 33 frames; queue 33 frames more. From 33 to 66 segments at one a round trip of 40 to 80 ms: about 2 s.
+    // Path: 10 Mbit/s * 40 ms = 33 frames; queue 33 frames more. From 33 to 66 segments at one a
+    // round trip of 40 to 80 ms: about 2 s.
     let down = queue(link(10.0, ms(20)), 33 * 1514);
     let mut pair = Pair::new(1, &[(down, link(10.0, ms(20)))]);
     let config = Config {
@@ -109,7 +111,8 @@ fn random_loss_gives_the_rate_of_the_square_root_law() {
             ..reno(Recovery::Sack)
         };
         let outcome = download(&mut pair, config, 300.0);
-        // The constant is sqrt(3/2) for losses at equal distances and up to sqrt(2) for independent ones.
+        // The constant is sqrt(3/2) for losses at equal distances and up to sqrt(2) for independent
+        // ones.
         let (law, padhye) = (number("nsdi_sqrt2_bps") / 1e6, number("pftk_bps") / 1e6);
         // With a minimum timeout of 200 ms instead of the model's the lower bound is loose at 5 %.
         let least = if p > 0.02 { 0.5 * padhye } else { 0.9 * padhye };
@@ -273,7 +276,8 @@ fn one_mark_reduces_the_window_once() {
     assert_eq!(sender.statistics().marks, 1);
 }
 
-/// Who carries segments in a large packet may cut them anew: acknowledgements end within what was sent.
+/// Who carries segments in a large packet may cut them anew: acknowledgements end within what was
+/// sent.
 #[test]
 fn segments_cut_anew_on_the_way_are_repaired() {
     const CUT: u64 = 1160;

@@ -1,5 +1,5 @@
-//! What commands print. Whoever reads it may have had enough (`hawser explain '' | head`): then the command ends by itself, its work undone in order, and nothing
-//! has failed.
+//! What commands print. Whoever reads it may have had enough (`hawser explain '' | head`): then the
+//! command ends by itself, its work undone in order, and nothing has failed.
 //!
 //! A signal would end it more simply, and leave behind what it has made in the system.
 

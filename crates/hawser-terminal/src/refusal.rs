@@ -12,7 +12,8 @@ pub const BAD_CONFIGURATION: u8 = 64;
 /// As clap ends on arguments it does not know.
 const USAGE: u8 = 2;
 
-/// Writes one line to standard error, after the name of the program. Standard error may be closed; the exit code says it too.
+/// Writes one line to standard error, after the name of the program. Standard error may be closed;
+/// the exit code says it too.
 pub fn complain(problem: impl Display) {
     let called = std::env::args_os().next().map(PathBuf::from);
     let name = called.as_deref().and_then(|path| path.file_name());

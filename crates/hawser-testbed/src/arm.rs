@@ -45,8 +45,8 @@ pub struct Progress<'a> {
 
 /// Runs `scenario` over `via`, telling `on_progress` ten times a second.
 ///
-/// Must be called on a thread that lives as long as the process, usually its main thread: the daemons of the run die with
-/// it.
+/// Must be called on a thread that lives as long as the process, usually its main thread: the
+/// daemons of the run die with it.
 ///
 /// # Errors
 /// When the lab cannot be built, a workload cannot run, a daemon ends, or a signal asked to stop.
@@ -211,7 +211,8 @@ impl Arm<'_> {
         Ok(())
     }
 
-    /// Downloads of a fixed size end a run early, once all of them are there; so does a client side that failed.
+    /// Downloads of a fixed size end a run early, once all of them are there; so does a client side
+    /// that failed.
     fn is_everything_done(&self, running: &[Running]) -> bool {
         let is_finite = |w: &Workload| matches!(w, Workload::Http { .. });
         let finite = self

@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::arm::{self, Options, Progress};
 use crate::report::{Report, mbps};
 
-/// Several runs of several arms, interleaved so that a change of the machine's mood meets all of them.
+/// Several runs of several arms, interleaved so that a change of the machine's mood meets all of
+/// them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// The run with the median goodput of the scenario's own way.

@@ -49,8 +49,8 @@ struct StatusQuery {
 }
 
 impl Daemons {
-    /// Enrols a client at a new hub and starts both; returns when the client is up. Their files are in `directory`. The schedulers are
-    /// those of both directions: a client tells its hub.
+    /// Enrols a client at a new hub and starts both; returns when the client is up. Their files are
+    /// in `directory`. The schedulers are those of both directions: a client tells its hub.
     ///
     /// Must be called on a thread that lives as long as the daemons: they die with it.
     ///
@@ -100,7 +100,8 @@ impl Daemons {
         Self::start_client(world, program, &place, "--direct", None)
     }
 
-    /// Starts direct mode on client and server, known to each other; returns when the client reaches the server over every network.
+    /// Starts direct mode on client and server, known to each other; returns when the client
+    /// reaches the server over every network.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
@@ -371,7 +372,8 @@ fn output_of(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Enrolment takes a few round trips; on the slowest network of interest a round trip takes a second.
+/// Enrolment takes a few round trips; on the slowest network of interest a round trip takes a
+/// second.
 const UP_PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const DISCARD: u16 = 9;

@@ -1,8 +1,9 @@
 //! Scenarios on real packets: the kernel's own TCP and UDP, real daemons, emulated networks.
 //!
-//! A run builds four network namespaces, joined as below, lets the workloads of a scenario run between client and server,
-//! and reports what arrived. Nothing has a name outside the process: namespaces, devices and rules vanish with it, however
-//! it ends, and so do the daemons that it starts.
+//! A run builds four network namespaces, joined as below, lets the workloads of a scenario run
+//! between client and server, and reports what arrived. Nothing has a name outside the process:
+//! namespaces, devices and rules vanish with it, however it ends, and so do the daemons that it
+//! starts.
 //!
 //! ```text
 //!   client ==(network 1)==\
@@ -10,9 +11,10 @@
 //!          ==(network n)==/     \---- server   203.0.113.2
 //! ```
 //!
-//! Scope: every network is a TUN device at each end with `hawser-netem` links between them, or a veth pair when it is not
-//! emulated. Limitations: no Ethernet below IP (no ARP, no Wi-Fi), one client, and everything shares the processors of one
-//! machine, so a rate that the machine cannot carry is measured as what it can.
+//! Scope: every network is a TUN device at each end with `hawser-netem` links between them, or a
+//! veth pair when it is not emulated. Limitations: no Ethernet below IP (no ARP, no Wi-Fi), one
+//! client, and everything shares the processors of one machine, so a rate that the machine cannot
+//! carry is measured as what it can.
 #![forbid(unsafe_code)]
 
 mod arm;
@@ -39,8 +41,8 @@ use std::path::Path;
 use anyhow::Context;
 use hawser_netem::scenario::{Scenario, ScenarioError};
 
-/// Readies this process to run scenarios: signals end a run in good order, and without root it becomes root of a user
-/// namespace of its own.
+/// Readies this process to run scenarios: signals end a run in good order, and without root it
+/// becomes root of a user namespace of its own.
 ///
 /// Must be called while the process has one thread.
 ///

@@ -1,11 +1,13 @@
 //! Threads that carry real packets through emulated links.
 //!
-//! One thread per direction of a network reads packets from the device at one end, lets a [`Link`] decide, and writes them
-//! to the device at the other end when their time has come. It starts with the run and ends when its handle is dropped.
+//! One thread per direction of a network reads packets from the device at one end, lets a [`Link`]
+//! decide, and writes them to the device at the other end when their time has come. It starts with
+//! the run and ends when its handle is dropped.
 //!
-//! Both devices have segmentation offload, as network cards do: what the kernel hands over in one piece is cut into the
-//! packets that a wire would carry, each of which the link queues, delays or loses by itself; packets of one flow that come
-//! out in the same instant are handed to the kernel as one.
+//! Both devices have segmentation offload, as network cards do: what the kernel hands over in one
+//! piece is cut into the packets that a wire would carry, each of which the link queues, delays or
+//! loses by itself; packets of one flow that come out in the same instant are handed to the kernel
+//! as one.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -49,7 +51,8 @@ struct SharedCounters {
 struct Packet {
     bytes: Box<[u8; MTU]>,
     len: usize,
-    /// Its transport checksum covers only the pseudo-header: the kernel left the rest to the device.
+    /// Its transport checksum covers only the pseudo-header: the kernel left the rest to the
+    /// device.
     is_partial: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Where one process keeps its files: removed at the end, or by the next start if this one was killed.
+//! Where one process keeps its files: removed at the end, or by the next start if this one was
+//! killed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directory; at `keep`, where it stays, or at a place of its own that vanishes with this value.
+    /// Makes the directory; at `keep`, where it stays, or at a place of its own that vanishes with
+    /// this value.
     ///
     /// # Errors
     /// When it cannot be made.

@@ -25,7 +25,8 @@ pub(crate) fn device_counters() -> io::Result<Vec<(String, Carried)>> {
     Ok(text.lines().filter_map(device).collect())
 }
 
-/// What TCP had to do twice or found in the wrong order, in this thread's namespace since it exists.
+/// What TCP had to do twice or found in the wrong order, in this thread's namespace since it
+/// exists.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TcpCounters {
     pub(crate) retransmitted: u64,
@@ -52,7 +53,8 @@ fn value_of(text: &str, prefix: &str, name: &str) -> Option<u64> {
 /// The processor time of a process, user and system, in seconds; zero when it is gone.
 pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may contain anything; the fields after it are numbers (proc(5): 14 utime, 15 stime).
+    // The name in parentheses may contain anything; the fields after it are numbers (proc(5): 14
+    // utime, 15 stime).
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let ticks: u64 = fields
         .split_whitespace()

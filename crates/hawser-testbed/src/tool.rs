@@ -7,8 +7,9 @@ use crate::world::{HUB, SERVER, World};
 
 /// A tool that uses several networks, and how to start it.
 ///
-/// `COMMAND hub` and `COMMAND client` run in the namespaces of hub and client until they are killed. The client has a route to the hub over each network, and
-/// one for each of its addresses as a source, but none to the server: making that one is the tool's task.
+/// `COMMAND hub` and `COMMAND client` run in the namespaces of hub and client until they are
+/// killed. The client has a route to the hub over each network, and one for each of its addresses
+/// as a source, but none to the server: making that one is the tool's task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
     /// What it is called in results.

@@ -261,8 +261,8 @@ impl World {
         commands
     }
 
-    /// Every network has an address of its own towards the world, as behind a provider's or a household's router, and lets nothing through that it has not
-    /// seen begin.
+    /// Every network has an address of its own towards the world, as behind a provider's or a
+    /// household's router, and lets nothing through that it has not seen begin.
     fn translate(&self) -> anyhow::Result<()> {
         let mut rules =
             String::from("table ip lab_nat {\nchain out {\ntype nat hook postrouting priority srcnat;\n");
@@ -404,8 +404,8 @@ fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
 /// The addresses that a hub gives to its clients.
 const HUB_POOL: &str = "100.96.0.0/16";
 
-/// Buffers that never limit TCP here (1 Gbit/s for half a second), no memory of earlier runs, and addresses that can be
-/// used at once.
+/// Buffers that never limit TCP here (1 Gbit/s for half a second), no memory of earlier runs, and
+/// addresses that can be used at once.
 const SETTINGS: &[(&str, &str)] = &[
     ("ipv4/tcp_rmem", "4096 131072 67108864"),
     ("ipv4/tcp_wmem", "4096 65536 67108864"),

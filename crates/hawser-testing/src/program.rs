@@ -1,4 +1,5 @@
-//! Programs of other crates of the workspace: cargo builds only those of the package that is tested.
+//! Programs of other crates of the workspace: cargo builds only those of the package that is
+//! tested.
 
 use std::io;
 use std::path::{Path, PathBuf};

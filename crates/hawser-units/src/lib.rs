@@ -1,7 +1,8 @@
 //! Time, rates, sizes and identifiers shared by every Hawser crate.
 //!
-//! Level 0 of the house: no dependencies, no clock. An [`Instant`] is handed in from outside, so the same code runs
-//! under the daemon's monotonic clock, the lab's and the simulator's virtual one.
+//! Level 0 of the house: no dependencies, no clock. An [`Instant`] is handed in from outside, so
+//! the same code runs under the daemon's monotonic clock, the lab's and the simulator's virtual
+//! one.
 #![forbid(unsafe_code)]
 
 mod rate;
@@ -21,14 +22,16 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InnerBytes(pub u64);
 
-/// Bytes of UDP payload: inner packets with the tunnel's framing. What rates and windows of a path count.
+/// Bytes of UDP payload: inner packets with the tunnel's framing. What rates and windows of a path
+/// count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UdpBytes(pub u64);
 
 impl InnerBytes {
     /// The same number of bytes of UDP payload, framing left out.
     ///
-    /// Where times over several paths are compared, the framing of 40 bytes lengthens all of them alike: by 3 % of a full packet.
+    /// Where times over several paths are compared, the framing of 40 bytes lengthens all of them
+    /// alike: by 3 % of a full packet.
     #[must_use]
     pub const fn unframed(self) -> UdpBytes {
         UdpBytes(self.0)
@@ -36,7 +39,8 @@ impl InnerBytes {
 }
 
 impl UdpBytes {
-    /// What is left for inner packets when each packet of `packet` bytes of UDP payload has `framing` bytes of framing.
+    /// What is left for inner packets when each packet of `packet` bytes of UDP payload has
+    /// `framing` bytes of framing.
     #[must_use]
     pub const fn inner(self, packet: Self, framing: u64) -> InnerBytes {
         InnerBytes(self.0 - self.0 / packet.0 * framing)

@@ -61,7 +61,8 @@ impl Rate {
         Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 
-    /// This rate multiplied by `factor`, which must be finite and not negative (otherwise the result is zero).
+    /// This rate multiplied by `factor`, which must be finite and not negative (otherwise the
+    /// result is zero).
     #[must_use]
     pub fn scale(self, factor: f64) -> Self {
         Self((self.0 as f64 * factor) as u64)
@@ -82,8 +83,8 @@ impl fmt::Display for Rate {
 
 /// A rate that was measured: what a path delivered.
 ///
-/// Units: UDP payload. Not a prediction: [`PredictedRate`] is made from it with a growth, and nothing is made from that, so no growth is
-/// applied twice.
+/// Units: UDP payload. Not a prediction: [`PredictedRate`] is made from it with a growth, and
+/// nothing is made from that, so no growth is applied twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeasuredRate(Rate);
 

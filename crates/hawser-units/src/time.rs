@@ -3,8 +3,8 @@ use core::time::Duration;
 
 /// A point in time: nanoseconds since an epoch that the driver chooses.
 ///
-/// Only differences carry meaning. Arithmetic saturates, so a clock that jumps backwards gives a zero difference
-/// instead of a panic. Units: nanoseconds; `u64` lasts 584 years.
+/// Only differences carry meaning. Arithmetic saturates, so a clock that jumps backwards gives a
+/// zero difference instead of a panic. Units: nanoseconds; `u64` lasts 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 

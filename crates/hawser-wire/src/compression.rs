@@ -1,8 +1,9 @@
 //! Inner headers sent once for a run of segments.
 //!
-//! The segments of one large packet share their headers but for what follows from their place: sequence number, length, identification and
-//! the flags of the last. So the first travels whole, as a [`Form::Context`], and those behind it as one byte and their payload. The
-//! receiver puts the headers back in front, in the order of the flow.
+//! The segments of one large packet share their headers but for what follows from their place:
+//! sequence number, length, identification and the flags of the last. So the first travels whole,
+//! as a [`Form::Context`], and those behind it as one byte and their payload. The receiver puts the
+//! headers back in front, in the order of the flow.
 //!
 //! ```text
 //!   context     | IP, TCP headers | payload |      sequence s
@@ -10,10 +11,12 @@
 //!                 +- 0x80: PSH, 0x40: FIN, below: how many segments after its context
 //! ```
 //!
-//! A packet whose context never came cannot be rebuilt and is lost with it; so senders compress only what they also keep for repair.
-//! What changes from packet to packet of a sender (time stamps, acknowledgements) is the same within one large packet.
+//! A packet whose context never came cannot be rebuilt and is lost with it; so senders compress
+//! only what they also keep for repair. What changes from packet to packet of a sender (time
+//! stamps, acknowledgements) is the same within one large packet.
 //!
-//! Source: the words of RFC 5795 (ROHC); the fields of RFC 6846 section 6 that are static or inferred within a train of segments.
+//! Source: the words of RFC 5795 (ROHC); the fields of RFC 6846 section 6 that are static or
+//! inferred within a train of segments.
 
 use hawser_units::Sequence;
 
@@ -24,7 +27,8 @@ use crate::offload::set_lengths;
 pub const COMPRESSED_LEN: usize = 1;
 /// How far behind its context a compressed packet may be.
 pub const MAX_BACK: u16 = 63;
-/// Flow slots that may have a context: bounds what a receiver remembers of a session to about 600 KB.
+/// Flow slots that may have a context: bounds what a receiver remembers of a session to about 600
+/// KB.
 pub const CONTEXT_SLOTS: u16 = 4096;
 /// The longest headers of a context: IPv4 and TCP with all options.
 pub const MAX_HEADERS: usize = 128;
@@ -113,8 +117,9 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Remembers a packet of [`Form::Context`], `len` bytes long, that begins with `headers`. One that comes late does not replace its
-    /// successor; one that cannot be a context is let be, and nothing will be rebuilt from it.
+    /// Remembers a packet of [`Form::Context`], `len` bytes long, that begins with `headers`. One
+    /// that comes late does not replace its successor; one that cannot be a context is let be, and
+    /// nothing will be rebuilt from it.
     pub fn remember(&mut self, flow: u16, sequence: Sequence, headers: &[u8], len: usize) {
         let Some(summary) = inner::parse(headers).filter(|summary| can_be_context(summary, len)) else {
             return;
@@ -139,8 +144,8 @@ impl Contexts {
         context.bytes[..headers_len].copy_from_slice(&headers[..headers_len]);
     }
 
-    /// The headers of a compressed packet with `payload` bytes; `None` when its context is not the newest of its flow. The transport
-    /// checksum is as partial as the context's.
+    /// The headers of a compressed packet with `payload` bytes; `None` when its context is not the
+    /// newest of its flow. The transport checksum is as partial as the context's.
     #[must_use]
     pub fn rebuild(
         &self,

@@ -1,4 +1,5 @@
-//! Control messages: what client and hub say to each other over the reliable stream of the control channel.
+//! Control messages: what client and hub say to each other over the reliable stream of the control
+//! channel.
 //!
 //! ```text
 //!  0        2        3
@@ -7,9 +8,10 @@
 //!  +--------+--------+------------------ ... -+
 //! ```
 //!
-//! All integers are big-endian; text is UTF-8 behind a length byte; a list stands behind a count byte. Every message has
-//! an upper bound ([`MAX_FRAME`]), so a reader needs a fixed buffer. The channel is TLS 1.3: bytes come from an
-//! authenticated peer, which may still be mistaken or hostile, so parsing is total.
+//! All integers are big-endian; text is UTF-8 behind a length byte; a list stands behind a count
+//! byte. Every message has an upper bound ([`MAX_FRAME`]), so a reader needs a fixed buffer. The
+//! channel is TLS 1.3: bytes come from an authenticated peer, which may still be mistaken or
+//! hostile, so parsing is total.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -30,7 +32,8 @@ pub const MAX_TEXT: usize = 200;
 /// Most resolver addresses in a [`Welcome`].
 pub const MAX_DNS: usize = 8;
 
-/// The names of all schedulers, as in configuration and in [`Message::SetScheduler`]; `hawser_proto::scheduler` has them.
+/// The names of all schedulers, as in configuration and in [`Message::SetScheduler`];
+/// `hawser_proto::scheduler` has them.
 pub const SCHEDULERS: [&str; 11] = [
     "random",
     "round-robin",
@@ -153,7 +156,8 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// The cipher for two sides that prefer these: AES only when both have it in hardware, for the slower side is the bottleneck.
+    /// The cipher for two sides that prefer these: AES only when both have it in hardware, for the
+    /// slower side is the bottleneck.
     #[must_use]
     pub fn agree(self, other: Self) -> Self {
         if self == other {
@@ -331,7 +335,8 @@ pub enum ParseError {
 }
 
 impl Message {
-    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)` when more bytes are needed.
+    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)`
+    /// when more bytes are needed.
     ///
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
@@ -622,7 +627,8 @@ impl<'a> Reader<'a> {
 const HAS_TOKEN: u8 = 1;
 const HAS_RESUME: u8 = 2;
 const PREFERS_CHACHA20: u8 = 4;
-/// Type and fields of the longest message: the largest text and the largest list fit with room to spare.
+/// Type and fields of the longest message: the largest text and the largest list fit with room to
+/// spare.
 const MAX_BODY: usize = 512;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The data packet: an authenticated outer header, an encrypted inner header, an inner packet, an AEAD tag.
+//! The data packet: an authenticated outer header, an encrypted inner header, an inner packet, an
+//! AEAD tag.
 //!
 //! ```text
 //!  0        1        2                 6                          12
@@ -15,8 +16,8 @@
 //!
 //! An inner packet may come without its headers: [`crate::compression`].
 //!
-//! All integers are big-endian. The two first bits are zero, which no QUIC version 1 packet has (RFC 9000 section
-//! 17 sets the second bit), so both share a port.
+//! All integers are big-endian. The two first bits are zero, which no QUIC version 1 packet has
+//! (RFC 9000 section 17 sets the second bit), so both share a port.
 
 use hawser_units::{PathId, Sequence};
 
@@ -51,8 +52,8 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// Reads the header at the front of `datagram`; `None` when it is too short to hold a whole data packet or is
-    /// not of a kind this version knows.
+    /// Reads the header at the front of `datagram`; `None` when it is too short to hold a whole
+    /// data packet or is not of a kind this version knows.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         if datagram.len() < FRAMING || datagram[0] != 0 {
@@ -87,7 +88,8 @@ pub enum Kind {
     Probe,
     /// Answers a probe.
     ProbeReply,
-    /// Rebuilds lost inner packets of a flow: [`crate::parity`]. Sent only to those whose [`Feedback::takes_parity`] says that they know it.
+    /// Rebuilds lost inner packets of a flow: [`crate::parity`]. Sent only to those whose
+    /// [`Feedback::takes_parity`] says that they know it.
     Parity,
 }
 
@@ -128,12 +130,14 @@ pub struct Inner {
     pub kind: Kind,
     /// The flow's class.
     pub class: Class,
-    /// The transport checksum of the inner packet holds only its pseudo-header sum: the AEAD tag vouches for the bytes, and
-    /// the receiving kernel completes it where it has to leave the machine.
+    /// The transport checksum of the inner packet holds only its pseudo-header sum: the AEAD tag
+    /// vouches for the bytes, and the receiving kernel completes it where it has to leave the
+    /// machine.
     pub checksum_partial: bool,
     /// Deliver at once: order does not matter to this flow.
     pub unordered: bool,
-    /// The sender keeps packets for a while, where order matters, and sends them again when they are reported missing.
+    /// The sender keeps packets for a while, where order matters, and sends them again when they
+    /// are reported missing.
     pub backed: bool,
     /// It is sent again.
     pub repair: bool,
@@ -141,8 +145,8 @@ pub struct Inner {
     pub form: Form,
     /// The flow's slot in the sender's table.
     pub flow: u16,
-    /// The packet's place in its flow slot: of unordered packets among those, of others among the others. Of a parity packet: the first place
-    /// that it covers.
+    /// The packet's place in its flow slot: of unordered packets among those, of others among the
+    /// others. Of a parity packet: the first place that it covers.
     pub sequence: Sequence,
     /// When it was handed to the path: microseconds of the sender's clock, wrapping.
     pub sent_us: u32,
@@ -157,7 +161,8 @@ const FLAG_COMPRESSED: u8 = 0x04;
 const CLASS_MASK: u8 = 0x03;
 
 impl Inner {
-    /// A header that says nothing but what its body is: of the first packet of flow slot 0, at time 0.
+    /// A header that says nothing but what its body is: of the first packet of flow slot 0, at time
+    /// 0.
     #[must_use]
     pub const fn plain(kind: Kind) -> Self {
         Self {
@@ -174,8 +179,8 @@ impl Inner {
         }
     }
 
-    /// Reads the header at the front of a decrypted body, and what follows it; `None` for a kind or flag that this
-    /// version does not know.
+    /// Reads the header at the front of a decrypted body, and what follows it; `None` for a kind or
+    /// flag that this version does not know.
     #[must_use]
     pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = body.split_first_chunk::<INNER_LEN>()?;
@@ -237,12 +242,14 @@ impl Inner {
 
 /// What a receiver reports of one path: cumulative, so a lost report costs nothing.
 ///
-/// From two reports the sender knows loss (counters advanced against packets received) and delivery rate (bytes against the receiver's
-/// own clock); from one the round trip: `delay_us`, and now against the time of the report. Delays are means, because on a path that
-/// reorders the highest counter is always one of the fastest packets.
+/// From two reports the sender knows loss (counters advanced against packets received) and delivery
+/// rate (bytes against the receiver's own clock); from one the round trip: `delay_us`, and now
+/// against the time of the report. Delays are means, because on a path that reorders the highest
+/// counter is always one of the fastest packets.
 ///
-/// A CE mark of an outer packet is not reported: the receiver copies it to the inner packet (RFC 6040), whose sender reduces its rate. Byte 2 and bytes
-/// 20 to 23 are reserved: zero when sent, not read (earlier versions sent a key epoch and a count of marks, which nobody read).
+/// A CE mark of an outer packet is not reported: the receiver copies it to the inner packet (RFC
+/// 6040), whose sender reduces its rate. Byte 2 and bytes 20 to 23 are reserved: zero when sent,
+/// not read (earlier versions sent a key epoch and a count of marks, which nobody read).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
     /// The path that the report is about: not always the one it comes by.
@@ -257,11 +264,13 @@ pub struct Feedback {
     pub received_us: u32,
     /// How long the report waited after that, in microseconds.
     pub hold_us: u32,
-    /// Mean of arrival less send time over the packets since the last report: microseconds between the two ends' clocks, wrapping.
+    /// Mean of arrival less send time over the packets since the last report: microseconds between
+    /// the two ends' clocks, wrapping.
     pub delay_us: u32,
     /// Mean deviation of single packets from that, in microseconds.
     pub spread_us: u32,
-    /// Counters below the highest that may still come: the path reorders, and they are not late yet.
+    /// Counters below the highest that may still come: the path reorders, and they are not late
+    /// yet.
     pub open: u16,
     /// Packets that should have come and have not.
     pub missing: Missing,
@@ -273,7 +282,8 @@ pub struct Feedback {
 pub const FEEDBACK_LEN: usize = FEEDBACK_FIXED + 4 * MISSING_RANGES;
 /// Bytes of one without missing packets.
 const FEEDBACK_FIXED: usize = 42;
-/// In the byte that counts the ranges of missing packets. Versions that do not know it read as many ranges as there are.
+/// In the byte that counts the ranges of missing packets. Versions that do not know it read as many
+/// ranges as there are.
 const TAKES_PARITY: u8 = 0x80;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
@@ -286,7 +296,8 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Adds the `count` counters that begin `back` below the highest one; says whether there was room.
+    /// Adds the `count` counters that begin `back` below the highest one; says whether there was
+    /// room.
     pub fn push(&mut self, back: u16, count: u16) -> bool {
         let Some(range) = self.ranges.get_mut(usize::from(self.len)) else {
             return false;

@@ -13,8 +13,9 @@ const QUOTE_V4: usize = 576 - 28;
 /// Source: RFC 4443 section 3.2 (as much as fits the minimum MTU).
 const QUOTE_V6: usize = 1280 - 48;
 
-/// The answer to a packet that is larger than `mtu` bytes: "fragmentation needed" (RFC 1191) or "packet too big" (RFC 4443). `None`
-/// where none may be sent: for packets that cannot be parsed, ICMP itself, and multicast.
+/// The answer to a packet that is larger than `mtu` bytes: "fragmentation needed" (RFC 1191) or
+/// "packet too big" (RFC 4443). `None` where none may be sent: for packets that cannot be parsed,
+/// ICMP itself, and multicast.
 #[must_use]
 pub fn too_large(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let summary = inner::parse(packet)?;
@@ -38,7 +39,8 @@ fn v4(packet: &[u8], mtu: u16, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     out[2..4].copy_from_slice(&((28 + quote.len()) as u16).to_be_bytes());
     out[8] = 64;
     out[9] = protocol::ICMP;
-    // The destination answers for the path: the tunnel has no address that every sender could reach.
+    // The destination answers for the path: the tunnel has no address that every sender could
+    // reach.
     out[12..16].copy_from_slice(&from.octets());
     out[16..20].copy_from_slice(&to.octets());
     out[20] = 3;

@@ -1,4 +1,5 @@
-//! Inner IP packets: what flow a packet belongs to, and the fields that the tunnel reads or rewrites.
+//! Inner IP packets: what flow a packet belongs to, and the fields that the tunnel reads or
+//! rewrites.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -44,8 +45,9 @@ pub struct Summary {
     pub dscp: u8,
     /// The ECN field.
     pub ecn: Ecn,
-    /// Begins a QUIC connection, or looks like it: UDP with a long header of version 1 or 2. The second bit says nothing: a server that knows
-    /// that its client does not mind sends it at random from its first packet on.
+    /// Begins a QUIC connection, or looks like it: UDP with a long header of version 1 or 2. The
+    /// second bit says nothing: a server that knows that its client does not mind sends it at
+    /// random from its first packet on.
     ///
     /// Source: RFC 9000 section 17.2, RFC 9369 section 3.1, RFC 9287 section 3.1.
     pub quic_opening: bool,
@@ -109,7 +111,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Reads the headers of an IP packet; `None` when it is not IPv4 or IPv6, or is cut short.
 ///
-/// Cost: O(1), no copy. Extension headers of IPv6 are not walked: such packets form a flow per address pair.
+/// Cost: O(1), no copy. Extension headers of IPv6 are not walked: such packets form a flow per
+/// address pair.
 #[must_use]
 pub fn parse(packet: &[u8]) -> Option<Summary> {
     match packet.first()? >> 4 {
@@ -262,8 +265,8 @@ pub fn fill_ipv4_checksum(packet: &mut [u8], ip_len: usize) {
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// The pseudo-header sum of a packet whose transport part is `transport_len` bytes long: what a transport checksum field
-/// holds while its completion is left to later.
+/// The pseudo-header sum of a packet whose transport part is `transport_len` bytes long: what a
+/// transport checksum field holds while its completion is left to later.
 #[must_use]
 pub fn pseudo_header_sum(packet: &[u8], protocol: u8, transport_len: usize) -> u16 {
     let addresses = if packet[0] >> 4 == 4 {
@@ -274,10 +277,11 @@ pub fn pseudo_header_sum(packet: &[u8], protocol: u8, transport_len: usize) -> u
     ones_sum(addresses, u32::from(protocol) + transport_len as u32)
 }
 
-/// Lowers the maximum segment size that a TCP SYN announces to what fits `mtu` bytes of inner packet. Returns whether it changed
-/// anything.
+/// Lowers the maximum segment size that a TCP SYN announces to what fits `mtu` bytes of inner
+/// packet. Returns whether it changed anything.
 ///
-/// `complete`: the transport checksum is complete and is mended too; otherwise it covers only the pseudo-header.
+/// `complete`: the transport checksum is complete and is mended too; otherwise it covers only the
+/// pseudo-header.
 ///
 /// Source: RFC 9293 section 3.7.1; the clamp is the usual one of tunnels and routers.
 pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool) -> bool {
@@ -478,7 +482,8 @@ pub(crate) mod tests {
         assert_eq!(s.ip_len, 20);
     }
 
-    /// A fragment other than the first has no ports, and the first one is not told from the rest of its packet.
+    /// A fragment other than the first has no ports, and the first one is not told from the rest of
+    /// its packet.
     #[test]
     fn fragments_have_no_ports() {
         for (flags, is_fragment) in [

@@ -1,15 +1,18 @@
-//! Layer marks: how much a packet of a video stream matters, read from what its sender already says.
+//! Layer marks: how much a packet of a video stream matters, read from what its sender already
+//! says.
 //!
-//! A stream that may be carried in part tells which of its packets depend on which: in RTP streams of their own, in a header extension
-//! of RTP, in the payload's own header, in the code point of the IP header, or by port. A [`Rule`] names the packets and where to look;
-//! the answer is a [`Layer`]. Nothing here keeps state, so it serves packets in any order and of any flow.
+//! A stream that may be carried in part tells which of its packets depend on which: in RTP streams
+//! of their own, in a header extension of RTP, in the payload's own header, in the code point of
+//! the IP header, or by port. A [`Rule`] names the packets and where to look; the answer is a
+//! [`Layer`]. Nothing here keeps state, so it serves packets in any order and of any flow.
 //!
-//! Not read: encrypted payloads (their RTP header still is, so layers by payload type or SSRC work under SRTP), AV1's dependency
-//! descriptor (its template table would be state).
+//! Not read: encrypted payloads (their RTP header still is, so layers by payload type or SSRC work
+//! under SRTP), AV1's dependency descriptor (its template table would be state).
 
 use crate::inner::{Summary, protocol};
 
-/// The importance of a packet within its stream: 0 is the base, and a layer is of use only with all those below it.
+/// The importance of a packet within its stream: 0 is the base, and a layer is of use only with all
+/// those below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layer(pub u8);
 
@@ -85,7 +88,8 @@ impl Rtp {
             .unwrap_or_default()
     }
 
-    /// The data of the first header extension element with this id; `None` when the datagram that this was read from has none.
+    /// The data of the first header extension element with this id; `None` when the datagram that
+    /// this was read from has none.
     ///
     /// Source: RFC 8285 sections 4.2 (one-byte headers) and 4.3 (two-byte headers).
     ///
@@ -167,10 +171,12 @@ impl Frame {
     }
 }
 
-/// The frame kind of an RTP payload of H.264: what its reference indicator and type tell without decoding.
+/// The frame kind of an RTP payload of H.264: what its reference indicator and type tell without
+/// decoding.
 ///
-/// A picture of type 5, and the parameter sets it needs, count as intra; other pictures that are referred to as predicted; those with an
-/// indicator of 0 as bidirectional. An aggregate counts as its first unit, whose indicator is that of its most important one.
+/// A picture of type 5, and the parameter sets it needs, count as intra; other pictures that are
+/// referred to as predicted; those with an indicator of 0 as bidirectional. An aggregate counts as
+/// its first unit, whose indicator is that of its most important one.
 ///
 /// Source: RFC 6184 sections 1.3, 5.3, 5.7, 5.8; ITU-T H.264 table 7-1.
 #[must_use]
@@ -191,11 +197,14 @@ pub fn h264_frame(payload: &[u8]) -> Option<Frame> {
     }
 }
 
-/// The layer of an RTP payload of scalable H.264: the spatial and quality layer of its header extension; the base layer has none.
+/// The layer of an RTP payload of scalable H.264: the spatial and quality layer of its header
+/// extension; the base layer has none.
 ///
-/// Two layers for each dependency id, its base quality and all refinements, so that no packet comes before one that it needs.
+/// Two layers for each dependency id, its base quality and all refinements, so that no packet comes
+/// before one that it needs.
 ///
-/// Source: RFC 6190 section 1.1.3 (units 14 and 20), RFC 6184 section 5.8 for fragments, which repeat the extension.
+/// Source: RFC 6190 section 1.1.3 (units 14 and 20), RFC 6184 section 5.8 for fragments, which
+/// repeat the extension.
 #[must_use]
 pub fn svc_layer(payload: &[u8]) -> Option<Layer> {
     let unit = |at: usize| payload.get(at).map(|byte| byte & 0x1f);
@@ -215,7 +224,8 @@ pub fn svc_layer(payload: &[u8]) -> Option<Layer> {
 
 /// The layer of an RTP payload of VP9: its spatial and temporal layer together.
 ///
-/// A packet needs others only of ids no larger in either, so their sum never puts it before one that it needs.
+/// A packet needs others only of ids no larger in either, so their sum never puts it before one
+/// that it needs.
 ///
 /// Source: RFC 9628 section 4.2.
 #[must_use]
@@ -251,12 +261,15 @@ pub struct Pattern {
 
 /// A header extension element that a packet must have.
 ///
-/// With frame marking (RFC 9626) the temporal layer is the first byte's lowest three bits: `mask` 7.
+/// With frame marking (RFC 9626) the temporal layer is the first byte's lowest three bits: `mask`
+/// 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension {
-    /// Its id, as the session description maps it: 1 to 14 with one-byte headers, 1 to 255 with two-byte headers.
+    /// Its id, as the session description maps it: 1 to 14 with one-byte headers, 1 to 255 with
+    /// two-byte headers.
     pub id: u8,
-    /// What the first byte of its data must be, of the bits in `mask`; `None` for any data, also none.
+    /// What the first byte of its data must be, of the bits in `mask`; `None` for any data, also
+    /// none.
     pub value: Option<u8>,
     /// The bits of the first byte that count.
     pub mask: u8,
@@ -311,7 +324,8 @@ impl Pattern {
     }
 }
 
-/// The layer of a packet by the first rule that matches it; `None` when no rule does, or the one that does finds no mark.
+/// The layer of a packet by the first rule that matches it; `None` when no rule does, or the one
+/// that does finds no mark.
 ///
 /// `packet` is an inner packet that [`crate::inner::parse`] accepted, `summary` what it said.
 ///

@@ -1,6 +1,7 @@
 //! Byte formats: tunnel headers, inner IP packets, control messages.
 //!
-//! Everything here is a pure function over bytes. Untrusted input gives `None` or an error, never a panic.
+//! Everything here is a pure function over bytes. Untrusted input gives `None` or an error, never a
+//! panic.
 #![forbid(unsafe_code)]
 
 pub mod compression;

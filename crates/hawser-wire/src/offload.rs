@@ -1,10 +1,13 @@
-//! Segmentation offload in user space: large packets cut into path-sized ones, and path-sized ones joined again.
+//! Segmentation offload in user space: large packets cut into path-sized ones, and path-sized ones
+//! joined again.
 //!
-//! A TUN with offloads hands over up to 64 KB of one flow in one call, with the virtio header saying how to cut it. [`Segmenter`]
-//! cuts; [`Coalescer`] joins what arrives, so that the far kernel sees few large packets too. Transport checksums stay
-//! partial (pseudo-header only) all the way: the AEAD tag vouches for the bytes in between.
+//! A TUN with offloads hands over up to 64 KB of one flow in one call, with the virtio header
+//! saying how to cut it. [`Segmenter`] cuts; [`Coalescer`] joins what arrives, so that the far
+//! kernel sees few large packets too. Transport checksums stay partial (pseudo-header only) all the
+//! way: the AEAD tag vouches for the bytes in between.
 //!
-//! Source: virtio 1.2 section 5.1.6 for the header; the joining conditions follow the kernel's own generic receive offload.
+//! Source: virtio 1.2 section 5.1.6 for the header; the joining conditions follow the kernel's own
+//! generic receive offload.
 
 use crate::compression::{COMPRESSED_LEN, Compressed};
 use crate::inner::{self, protocol, tcp_flag};
@@ -81,8 +84,8 @@ impl Segmenter {
         })
     }
 
-    /// Cuts a TCP packet finer, so that a segment's packet fits `mtu`. Other packets stay as they are: where segments end is part of
-    /// their meaning.
+    /// Cuts a TCP packet finer, so that a segment's packet fits `mtu`. Other packets stay as they
+    /// are: where segments end is part of their meaning.
     pub fn fit(&mut self, mtu: u16) {
         if self.protocol == protocol::TCP && self.packet_len() > u32::from(mtu) && self.count() > 1 {
             self.segment = self.segment.min(mtu.saturating_sub(self.headers_len).max(1));
@@ -122,8 +125,8 @@ impl Segmenter {
         COMPRESSED_LEN + self.len_of(index) - usize::from(self.headers_len)
     }
 
-    /// Writes segment `index` as a compressed packet that refers to segment `context` before it into `out`, which must be
-    /// [`Self::compressed_len`] bytes long.
+    /// Writes segment `index` as a compressed packet that refers to segment `context` before it
+    /// into `out`, which must be [`Self::compressed_len`] bytes long.
     ///
     /// # Panics
     /// When `packet` is not the one planned for, or `index` or the length of `out` is out of range.
@@ -147,8 +150,8 @@ impl Segmenter {
 
     /// Writes the packet of segment `index` into `out`, which must be [`Self::len_of`] bytes long.
     ///
-    /// The transport checksum of a cut packet is left as it stands: whoever joins or completes it starts from the
-    /// pseudo-header.
+    /// The transport checksum of a cut packet is left as it stands: whoever joins or completes it
+    /// starts from the pseudo-header.
     ///
     /// # Panics
     /// When `packet` is not the one planned for, or `index` or the length of `out` is out of range.
@@ -179,7 +182,8 @@ impl Segmenter {
     }
 }
 
-/// Sets the length fields of IP (and UDP) headers to those of a packet of `len` bytes; `id` is added to the IPv4 identification.
+/// Sets the length fields of IP (and UDP) headers to those of a packet of `len` bytes; `id` is
+/// added to the IPv4 identification.
 pub(crate) fn set_lengths(headers: &mut [u8], len: usize, ip_len: usize, protocol: u8, id: u16) {
     if headers[0] >> 4 == 4 {
         headers[2..4].copy_from_slice(&(len as u16).to_be_bytes());
@@ -207,8 +211,8 @@ pub enum Join {
 
 /// Joins consecutive packets of one flow into one large packet for the TUN.
 ///
-/// It holds only the headers; the caller keeps the payload pieces and writes `virtio header, headers, pieces...` in
-/// one vectored call, so that no payload is copied.
+/// It holds only the headers; the caller keeps the payload pieces and writes
+/// `virtio header, headers, pieces...` in one vectored call, so that no payload is copied.
 #[derive(Debug)]
 pub struct Coalescer {
     headers: [u8; 128],
@@ -237,8 +241,8 @@ impl Default for Coalescer {
 }
 
 impl Coalescer {
-    /// Offers the next packet in order: `len` bytes, of which `packet` holds the headers at least. `partial`: its transport checksum
-    /// covers only the pseudo-header.
+    /// Offers the next packet in order: `len` bytes, of which `packet` holds the headers at least.
+    /// `partial`: its transport checksum covers only the pseudo-header.
     ///
     /// A packet that cannot be parsed is passed on alone, with all its bytes as payload.
     pub fn push(&mut self, packet: &[u8], len: usize, partial: bool) -> Join {
@@ -341,7 +345,8 @@ fn ends_run(summary: &inner::Summary) -> bool {
     }
 }
 
-/// Appends to the run if the packet continues it; fills in what the last segment decides (PSH, FIN).
+/// Appends to the run if the packet continues it; fills in what the last segment decides (PSH,
+/// FIN).
 fn append(
     headers: &mut [u8; 128],
     run: &mut Run,
@@ -624,14 +629,16 @@ mod tests {
         assert_eq!(header(&one)[..6], [NEEDS_CSUM, 0, 0, 0, 0, 0]);
     }
 
-    /// What the kernel joins in the same way: RFC 9293 section 3.8.6 for the window, RFC 3168 section 6.1.2 for CWR.
+    /// What the kernel joins in the same way: RFC 9293 section 3.8.6 for the window, RFC 3168
+    /// section 6.1.2 for CWR.
     #[test]
     fn packets_that_differ_in_more_than_their_place_are_not_joined() {
         let first = tcp_packet(1, &[7; 1000], 0x10);
         let next = tcp_packet(1001, &[7; 1000], 0x10);
         let joined = |first: &[u8], next: &[u8]| join(&[first.to_vec(), next.to_vec()], true).len() == 1;
         assert!(joined(&first, &next));
-        // Code point, fragment bits, time to live, addresses, ports, acknowledgement, window, urgent pointer, options.
+        // Code point, fragment bits, time to live, addresses, ports, acknowledgement, window,
+        // urgent pointer, options.
         for at in [1, 6, 8, 12, 19, 20, 23, 28, 34, 38, 44, 51] {
             let mut other = next.clone();
             other[at] ^= 4;

@@ -1,15 +1,20 @@
 //! Openings: the first packets on a new route of a flow that is older than the route.
 //!
-//! Translators and firewalls let a TCP connection pass whose beginning they have seen, and drop what comes in the middle of one. So before a flow moves to a
-//! route, its ends show the route a beginning: a handshake of three packets from the two Hawsers themselves, which no socket ever sees. Its sequence
-//! numbers lie [`AHEAD`] of the flow's own and its windows are as wide as they can be, so that what follows, the flow's own
-//! packets, is within the window in the eyes of one that checks. A UDP route opens with two datagrams. Both say by a number (`nonce`, for TCP in the
-//! timestamp option) which opening it is, and the far end learns from the first what addresses the packets have when they come out of the translators.
+//! Translators and firewalls let a TCP connection pass whose beginning they have seen, and drop
+//! what comes in the middle of one. So before a flow moves to a route, its ends show the route a
+//! beginning: a handshake of three packets from the two Hawsers themselves, which no socket ever
+//! sees. Its sequence numbers lie [`AHEAD`] of the flow's own and its windows are as wide as they
+//! can be, so that what follows, the flow's own packets, is within the window in the eyes of one
+//! that checks. A UDP route opens with two datagrams. Both say by a number (`nonce`, for TCP in the
+//! timestamp option) which opening it is, and the far end learns from the first what addresses the
+//! packets have when they come out of the translators.
 //!
-//! A UDP flow has no numbers that only its ends know. So before its mover is believed, the follower sends a [`Challenge`] over the flow's present route: a datagram
-//! with a secret, for no socket, which only who receives the flow's packets can repeat over the control channel.
+//! A UDP flow has no numbers that only its ends know. So before its mover is believed, the follower
+//! sends a [`Challenge`] over the flow's present route: a datagram with a secret, for no socket,
+//! which only who receives the flow's packets can repeat over the control channel.
 //!
-//! Source: Flow switch section 5 names the problem ("the new network did not see a SYN packet") and no remedy.
+//! Source: Flow switch section 5 names the problem ("the new network did not see a SYN packet") and
+//! no remedy.
 
 use std::net::SocketAddr;
 
@@ -95,7 +100,8 @@ impl Opening {
         datagram(self.source, self.destination, self.step as u8, &nonce)
     }
 
-    /// Reads a packet that came in, whole or cut behind its headers; `None` when it is none of an opening.
+    /// Reads a packet that came in, whole or cut behind its headers; `None` when it is none of an
+    /// opening.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let summary = inner::parse(packet)?;
@@ -265,8 +271,9 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
         .map(|word| u32::from_be_bytes(*word))
 }
 
-/// How far an opening's sequence numbers lie ahead of what is known of the flow: more than it carries in the meantime, and well within the widest window, so
-/// that both what was sent before and what comes after fit.
+/// How far an opening's sequence numbers lie ahead of what is known of the flow: more than it
+/// carries in the meantime, and well within the widest window, so that both what was sent before
+/// and what comes after fit.
 pub const AHEAD: u32 = 1 << 28;
 
 const TIMESTAMPS: u8 = 8;
@@ -274,7 +281,8 @@ const TIMESTAMPS: u8 = 8;
 const WIDEST: u8 = 14;
 /// Segments that fit everywhere; nobody sends any by this.
 const SEGMENT: u16 = 1220;
-/// Tells these datagrams from everything else, and, by its first two bits, from a long header of QUIC and from data packets.
+/// Tells these datagrams from everything else, and, by its first two bits, from a long header of
+/// QUIC and from data packets.
 const MAGIC: [u8; 8] = *b"hwsrOpen";
 const DATAGRAM: usize = 8 + 8 + 1 + 4;
 /// Behind [`MAGIC`], in place of an opening's step.

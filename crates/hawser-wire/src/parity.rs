@@ -1,18 +1,21 @@
 //! The body of a parity packet, and the symbols that its code is over.
 //!
-//! The packets of a flow are covered in groups of neighbours; any as many of the group and its parity packets as the group has packets
-//! bring all of them back. Which flow and from which place on says the inner header ([`crate::data::Inner`]).
+//! The packets of a flow are covered in groups of neighbours; any as many of the group and its
+//! parity packets as the group has packets bring all of them back. Which flow and from which place
+//! on says the inner header ([`crate::data::Inner`]).
 //!
 //! ```text
 //!   parity packet:  | covered | parity | index | symbol ...
 //!   symbol:         | flags   | length (16)    | inner packet in the form it was sent | zeros ...
 //! ```
 //!
-//! `covered`: packets in the group; `parity`: parity packets made of it; `index`: which of them this is. All symbols of a group have one length,
-//! which is even; `flags` are those of the packet's inner header.
+//! `covered`: packets in the group; `parity`: parity packets made of it; `index`: which of them
+//! this is. All symbols of a group have one length, which is even; `flags` are those of the
+//! packet's inner header.
 //!
-//! Source: RFC 6865 section 4 for the symbols (F, L, ADU, Pad). Deviates: F is a packet's flags, for a group has one flow; the header does without
-//! the identifiers of blocks, for places in a flow are numbers already. RFC 5109 section 7 for groups named by their first packet.
+//! Source: RFC 6865 section 4 for the symbols (F, L, ADU, Pad). Deviates: F is a packet's flags,
+//! for a group has one flow; the header does without the identifiers of blocks, for places in a
+//! flow are numbers already. RFC 5109 section 7 for groups named by their first packet.
 
 use crate::data::{INNER_LEN, Inner, Kind};
 
@@ -41,7 +44,8 @@ pub struct Parity {
 }
 
 impl Parity {
-    /// Reads the body of a parity packet; `None` when a number is out of range or the symbol has no possible length.
+    /// Reads the body of a parity packet; `None` when a number is out of range or the symbol has no
+    /// possible length.
     #[must_use]
     pub fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (&[covered, parity, index], symbol) = body.split_first_chunk::<PARITY_LEN>()?;
@@ -86,8 +90,8 @@ pub fn emit_symbol(inner: &Inner, packet: &[u8], symbol: &mut [u8]) {
     padding.fill(0);
 }
 
-/// Reads a rebuilt symbol: the flags of its packet, as an inner header without place and time, and the packet; `None` when a
-/// sender cannot have made it.
+/// Reads a rebuilt symbol: the flags of its packet, as an inner header without place and time, and
+/// the packet; `None` when a sender cannot have made it.
 #[must_use]
 pub fn parse_symbol(symbol: &[u8]) -> Option<(Inner, &[u8])> {
     let (&[flags, l0, l1], content) = symbol.split_first_chunk::<SYMBOL_HEADER>()?;

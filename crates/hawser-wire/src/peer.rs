@@ -1,7 +1,9 @@
-//! Peer messages: what two hosts that both run Hawser say to each other to move a flow, and what a waypoint is asked.
+//! Peer messages: what two hosts that both run Hawser say to each other to move a flow, and what a
+//! waypoint is asked.
 //!
-//! The frame is that of [`control`](crate::control): a length, a type, fields. Addresses are a family byte, the address and the port. The channel is
-//! TLS 1.3 with both keys known, so bytes come from an authenticated peer, which may still be mistaken or hostile: parsing is total.
+//! The frame is that of [`control`](crate::control): a length, a type, fields. Addresses are a
+//! family byte, the address and the port. The channel is TLS 1.3 with both keys known, so bytes
+//! come from an authenticated peer, which may still be mistaken or hostile: parsing is total.
 
 use std::net::SocketAddr;
 
@@ -88,11 +90,13 @@ pub enum PeerMessage {
         /// Which way.
         nonce: u32,
     },
-    /// Mover: a UDP flow is its own; asks for a [`Challenge`](crate::opening::Challenge) over its route.
+    /// Mover: a UDP flow is its own; asks for a [`Challenge`](crate::opening::Challenge) over its
+    /// route.
     Claim {
         /// The mover's number for the flow.
         flow: u32,
-        /// The flow's first addresses as the mover sends them: its own, which a translator on the way may have changed.
+        /// The flow's first addresses as the mover sends them: its own, which a translator on the
+        /// way may have changed.
         near: SocketAddr,
         /// And the follower's.
         far: SocketAddr,
@@ -148,11 +152,13 @@ pub struct Expect {
     pub nonce: u32,
     /// IP protocol.
     pub protocol: u8,
-    /// The flow's first addresses as the mover sends them: its own. A translator on the way may have changed it.
+    /// The flow's first addresses as the mover sends them: its own. A translator on the way may
+    /// have changed it.
     pub near: SocketAddr,
     /// And the follower's.
     pub far: SocketAddr,
-    /// Of TCP, where nothing else is believed: what the mover sends next and what it has acknowledged, of late. Only who takes part in a flow knows. Of UDP a
+    /// Of TCP, where nothing else is believed: what the mover sends next and what it has
+    /// acknowledged, of late. Only who takes part in a flow knows. Of UDP a
     /// [`Proof`](PeerMessage::Proof) comes first.
     pub numbers: Option<(u32, u32)>,
 }
@@ -191,7 +197,8 @@ impl Unexpected {
     }
 }
 
-/// Whether a frame that begins with these bytes is one of this protocol, and not of [`control`](crate::control): who accepts both tells them by their first message.
+/// Whether a frame that begins with these bytes is one of this protocol, and not of
+/// [`control`](crate::control): who accepts both tells them by their first message.
 #[must_use]
 pub fn is_peers(bytes: &[u8]) -> bool {
     bytes.get(PREFIX).is_some_and(|kind| *kind > TYPES)
@@ -201,7 +208,8 @@ pub fn is_peers(bytes: &[u8]) -> bool {
 const TYPES: u8 = 64;
 
 impl PeerMessage {
-    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)` when more bytes are needed.
+    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)`
+    /// when more bytes are needed.
     ///
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.

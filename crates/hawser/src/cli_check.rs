@@ -8,7 +8,8 @@ use hawser_terminal::{checked, refuse};
 
 /// Tests a configuration file, and touches nothing.
 ///
-/// Says file, line and remedy of the first error, and exits with 64 then. `hawser-lab check` does so for scenarios.
+/// Says file, line and remedy of the first error, and exits with 64 then. `hawser-lab check` does
+/// so for scenarios.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// client.toml or hub.toml.

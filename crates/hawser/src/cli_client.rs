@@ -20,13 +20,16 @@ use serde_json::{Value, json};
 use crate::logs::LogArgs;
 use crate::{Places, Which, confine};
 
-/// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all networks without any hub (--direct).
+/// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all
+/// networks without any hub (--direct).
 ///
-/// Needs root. Returns when packets flow; the daemon goes on in the background. After that, `hawser status` shows what it does and
-/// `hawser down` ends it. The invitation is needed once: the machine keeps its key in --dir.
+/// Needs root. Returns when packets flow; the daemon goes on in the background. After that,
+/// `hawser status` shows what it does and `hawser down` ends it. The invitation is needed once: the
+/// machine keeps its key in --dir.
 ///
-/// With --direct, each connection travels over one of the networks and keeps it; new ones are shared out, or placed by the rules of client.toml. A single
-/// connection is then no faster than its network, and ends with it.
+/// With --direct, each connection travels over one of the networks and keeps it; new ones are
+/// shared out, or placed by the rules of client.toml. A single connection is then no faster than
+/// its network, and ends with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
     /// The line that `hawser hub invite NAME` printed on the hub; - reads it from standard input.

@@ -18,8 +18,8 @@ use crate::{Places, confine};
 
 /// Sets up and runs a hub, invites and revokes clients.
 ///
-/// A hub is a machine with a public address: clients' traffic surfaces there. First `init`, then `run` (or the systemd unit
-/// hawser-hub), then `invite` each client.
+/// A hub is a machine with a public address: clients' traffic surfaces there. First `init`, then
+/// `run` (or the systemd unit hawser-hub), then `invite` each client.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HubArgs {
     #[command(subcommand)]
@@ -42,7 +42,8 @@ enum HubCommand {
 
 #[derive(Debug, clap::Args)]
 struct InitArgs {
-    /// Where clients reach this hub: public name or address, and UDP port. May be repeated, the likeliest first.
+    /// Where clients reach this hub: public name or address, and UDP port. May be repeated, the
+    /// likeliest first.
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = address)]
     endpoint: Vec<HubAddress>,
     /// Inner IPv4 addresses: one for the hub and each client.
@@ -51,7 +52,8 @@ struct InitArgs {
     /// Inner IPv6 addresses; a random private prefix unless given.
     #[arg(long, value_name = "NET", value_parser = net6)]
     pool6: Option<Net6>,
-    /// Does not hide clients behind the hub's address: the network around it has routes back to the pools.
+    /// Does not hide clients behind the hub's address: the network around it has routes back to the
+    /// pools.
     #[arg(long)]
     no_nat: bool,
     /// Prints the result as JSON.

@@ -12,8 +12,8 @@ use crate::cli_client::runtime;
 
 /// Closes the kill switch now, if client.toml has kill_switch = true, without starting the client.
 ///
-/// For boot, before any network is up: `systemctl enable hawser-lockdown`. Nothing leaves outside the tunnel from then on; `hawser up` takes the kill switch over,
-/// `hawser down` lifts it.
+/// For boot, before any network is up: `systemctl enable hawser-lockdown`. Nothing leaves outside
+/// the tunnel from then on; `hawser up` takes the kill switch over, `hawser down` lifts it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LockdownArgs {
     /// Prints the result as JSON.

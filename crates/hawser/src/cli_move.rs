@@ -12,15 +12,18 @@ use crate::cli_status::{list, text};
 
 /// Moves a live connection to another network, and neither program notices (with `up --direct`).
 ///
-/// The far host must run Hawser too and be known here (`hawser peer --help`). Its connection goes on from the new network's address: both hosts rewrite what they send and
-/// receive, so the programs' sockets keep the addresses with which it began. The network that it leaves may be up or gone; connections to known hosts are moved by
-/// themselves when their network dies. --through sends it by a waypoint, a hub that this machine has joined as a peer; a further move without brings it back to the
-/// straight way. `hawser explain` says afterwards where it is and why.
+/// The far host must run Hawser too and be known here (`hawser peer --help`). Its connection goes
+/// on from the new network's address: both hosts rewrite what they send and receive, so the
+/// programs' sockets keep the addresses with which it began. The network that it leaves may be up
+/// or gone; connections to known hosts are moved by themselves when their network dies. --through
+/// sends it by a waypoint, a hub that this machine has joined as a peer; a further move without
+/// brings it back to the straight way. `hawser explain` says afterwards where it is and why.
 ///
 /// For example: hawser move 203.0.113.2:443 --to wlan0
 #[derive(Debug, clap::Args)]
 pub(crate) struct MoveArgs {
-    /// Part of the descriptions of the connections, as `hawser explain` shows them, such as 203.0.113.2:443.
+    /// Part of the descriptions of the connections, as `hawser explain` shows them, such as
+    /// 203.0.113.2:443.
     flow: String,
     /// The network (interface) to which they go.
     #[arg(long, value_name = "NETWORK")]

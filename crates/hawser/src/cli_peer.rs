@@ -16,9 +16,11 @@ use crate::guests::{ListArgs, NameArgs, address, print, span};
 
 /// Makes hosts known to each other whose flows are to be moved (with `up --direct`).
 ///
-/// Where a connection ends (a server): set peer_port = 4443 in [direct] of client.toml, let that port in for UDP and TCP, and `hawser peer invite NAME --endpoint
-/// HOST:PORT`. Where it is to be moved (a laptop): `hawser peer join INVITATION`. Then `hawser move FLOW --to NETWORK` works there, and connections to that host
-/// survive their network. An invitation of a hub (`hawser hub invite`) makes the hub a waypoint: `hawser move FLOW --to NETWORK --through NAME`.
+/// Where a connection ends (a server): set peer_port = 4443 in [direct] of client.toml, let that
+/// port in for UDP and TCP, and `hawser peer invite NAME --endpoint HOST:PORT`. Where it is to be
+/// moved (a laptop): `hawser peer join INVITATION`. Then `hawser move FLOW --to NETWORK` works
+/// there, and connections to that host survive their network. An invitation of a hub
+/// (`hawser hub invite`) makes the hub a waypoint: `hawser move FLOW --to NETWORK --through NAME`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PeerArgs {
     #[command(subcommand)]
@@ -27,7 +29,8 @@ pub(crate) struct PeerArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum PeerCommand {
-    /// Prints an invitation: one line for one host, which may then move flows that end here. It works once.
+    /// Prints an invitation: one line for one host, which may then move flows that end here. It
+    /// works once.
     Invite(InviteArgs),
     /// Remembers the host that an invitation comes from.
     Join(JoinArgs),
@@ -43,7 +46,8 @@ enum PeerCommand {
 struct InviteArgs {
     /// The other host's name: 1 to 32 of a-z, 0-9, - and _.
     name: String,
-    /// Where it reaches this host: public name or address, and `peer_port`. May be repeated, the likeliest first.
+    /// Where it reaches this host: public name or address, and `peer_port`. May be repeated, the
+    /// likeliest first.
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = address)]
     endpoint: Vec<HubAddress>,
     /// How long the invitation may be used.
@@ -58,7 +62,8 @@ struct InviteArgs {
 
 #[derive(Debug, clap::Args)]
 struct JoinArgs {
-    /// The line that `hawser peer invite` or `hawser hub invite` printed; - reads it from standard input.
+    /// The line that `hawser peer invite` or `hawser hub invite` printed; - reads it from standard
+    /// input.
     invitation: String,
     /// What to call the host here; made from its address unless given.
     #[arg(long)]

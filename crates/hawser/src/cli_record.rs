@@ -13,10 +13,12 @@ use hawser_recording::Recorder;
 use crate::Places;
 use hawser_terminal::say;
 
-/// Records the rates, delays, losses and outages of this machine's networks, for `hawser-lab replay`.
+/// Records the rates, delays, losses and outages of this machine's networks, for
+/// `hawser-lab replay`.
 ///
-/// The file holds no payload, no address and no flow; networks are numbered, not named. It grows by about 200 bytes a second for each network
-/// and is good whenever the recording ends: Ctrl-C, a crash, the end of the daemon.
+/// The file holds no payload, no address and no flow; networks are numbered, not named. It grows by
+/// about 200 bytes a second for each network and is good whenever the recording ends: Ctrl-C, a
+/// crash, the end of the daemon.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecordArgs {
     /// The recording; must not exist.

@@ -14,10 +14,12 @@ use serde_json::Value;
 
 use crate::Places;
 
-/// Runs a program whose connections take one network, are placed by what they need, or use all networks, while `hawser up --direct` runs.
+/// Runs a program whose connections take one network, are placed by what they need, or use all
+/// networks, while `hawser up --direct` runs.
 ///
-/// For programs that cannot be changed; others set a socket option (include/hawser.h) or open MPTCP sockets. Needs root; to run the program as
-/// somebody else: `sudo hawser run --network wlan0 -- sudo -u alice firefox`. Ends with the program's exit code.
+/// For programs that cannot be changed; others set a socket option (include/hawser.h) or open MPTCP
+/// sockets. Needs root; to run the program as somebody else:
+/// `sudo hawser run --network wlan0 -- sudo -u alice firefox`. Ends with the program's exit code.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     /// The network (interface) that every connection takes; without it they fail.
@@ -31,7 +33,8 @@ pub(crate) struct RunArgs {
     /// What connections need: bulk, interactive, realtime, cheap, redundant.
     #[arg(long, value_name = "INTENT", conflicts_with = "mptcp")]
     intent: Option<String>,
-    /// Each TCP connection uses all networks at once, with servers that speak MPTCP; with others it is plain TCP over one of them.
+    /// Each TCP connection uses all networks at once, with servers that speak MPTCP; with others it
+    /// is plain TCP over one of them.
     #[arg(long)]
     mptcp: bool,
     /// The program and its arguments.
@@ -41,7 +44,8 @@ pub(crate) struct RunArgs {
     places: Places,
 }
 
-/// Runs the command; 2 for a network or intent that does not exist, 1 when the program cannot be run.
+/// Runs the command; 2 for a network or intent that does not exist, 1 when the program cannot be
+/// run.
 ///
 /// # Errors
 /// Hawser does not run here without a hub, or the kernel refuses.

@@ -12,7 +12,8 @@ use crate::Which;
 
 /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
 ///
-/// Rates are those of the last second: "up" towards the hub, "down" from it (on a hub: to and from the client).
+/// Rates are those of the last second: "up" towards the hub, "down" from it (on a hub: to and from
+/// the client).
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
     /// Prints everything as JSON (with --watch: one object a line).
@@ -27,11 +28,12 @@ pub(crate) struct StatusArgs {
 
 /// Says of flows which class they have and why, and which networks carry them.
 ///
-/// Where rules send some flows past the hub, it says of each which way it goes. With `dns = "networks"` it says of names which addresses they have, which
-/// network was asked, and why.
+/// Where rules send some flows past the hub, it says of each which way it goes. With
+/// `dns = "networks"` it says of names which addresses they have, which network was asked, and why.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
-    /// Part of a flow's description, such as 203.0.113.2:443 or tcp, or of a name; the empty text shows all flows.
+    /// Part of a flow's description, such as 203.0.113.2:443 or tcp, or of a name; the empty text
+    /// shows all flows.
     flow: String,
     /// Prints the result as JSON.
     #[arg(long)]

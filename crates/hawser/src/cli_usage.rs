@@ -12,7 +12,8 @@ use crate::cli_status::{bytes, list, number, text};
 
 /// Shows what each network has carried, month by month, and what is left of its quota.
 ///
-/// A month begins on the network's reset_day (client.toml). Counted while `hawser up --direct` runs; what was carried in the last five seconds may be missing.
+/// A month begins on the network's reset_day (client.toml). Counted while `hawser up --direct`
+/// runs; what was carried in the last five seconds may be missing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UsageArgs {
     /// Only networks of these names.

@@ -1,4 +1,5 @@
-//! What the commands about others have in common (`hawser hub`, `hawser peer`): names, addresses, results.
+//! What the commands about others have in common (`hawser hub`, `hawser peer`): names, addresses,
+//! results.
 
 use hawser_node::config::Span;
 use hawser_node::invitation::HubAddress;

@@ -44,7 +44,8 @@ impl LogArgs {
         arguments
     }
 
-    /// Starts logging; the result lets a daemon follow its configuration, unless the command line has decided.
+    /// Starts logging; the result lets a daemon follow its configuration, unless the command line
+    /// has decided.
     pub(crate) fn start(&self) -> anyhow::Result<LogLevel> {
         let (filter, handle) = reload::Layer::new(parse(self.log.as_deref().unwrap_or("info"))?);
         let registry = tracing_subscriber::registry().with(filter);
@@ -83,7 +84,8 @@ impl LogArgs {
     }
 }
 
-/// A fault in any thread is one line of the log, like everything else that is said there; with RUST_BACKTRACE=1, its backtrace follows.
+/// A fault in any thread is one line of the log, like everything else that is said there; with
+/// RUST_BACKTRACE=1, its backtrace follows.
 fn log_panics() {
     std::panic::set_hook(Box::new(|fault| {
         let current = std::thread::current();

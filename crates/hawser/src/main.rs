@@ -1,6 +1,7 @@
 //! The `hawser` command: one binary for client, hub and direct mode.
 //!
-//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 bad configuration (said before anything is touched).
+//! Exit codes: 0 done (or nobody reads on), 1 failed while running, 2 usage, 64 bad configuration
+//! (said before anything is touched).
 #![forbid(unsafe_code)]
 
 mod cli_check;
@@ -30,9 +31,10 @@ use hawser_terminal::{end, refuse, unknown};
 
 /// Uses every network around at once.
 ///
-/// Applications see one interface (hawser0); their packets travel over all networks to a hub of yours and surface there. On a server:
-/// `hawser hub init --endpoint HOST:PORT`, `hawser hub run`, `hawser hub invite NAME`. On the laptop: `sudo hawser up INVITATION`. Without
-/// a server: `sudo hawser up --direct`, where each connection travels over one of the networks.
+/// Applications see one interface (hawser0); their packets travel over all networks to a hub of
+/// yours and surface there. On a server: `hawser hub init --endpoint HOST:PORT`, `hawser hub run`,
+/// `hawser hub invite NAME`. On the laptop: `sudo hawser up INVITATION`. Without a server:
+/// `sudo hawser up --direct`, where each connection travels over one of the networks.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
@@ -42,9 +44,11 @@ struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Brings the tunnel up: joins a hub with an invitation, or the known one without; --direct needs no hub.
+    /// Brings the tunnel up: joins a hub with an invitation, or the known one without; --direct
+    /// needs no hub.
     Up(cli_client::UpArgs),
-    /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a crash.
+    /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a
+    /// crash.
     Down(cli_client::DownArgs),
     Lockdown(cli_lockdown::LockdownArgs),
     /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
@@ -108,7 +112,8 @@ impl Which {
             .run_dir(if self.hub { Role::Hub } else { Role::Client })
     }
 
-    /// The control socket of the daemon that is named; where none is, of the client, or of the hub where it runs alone.
+    /// The control socket of the daemon that is named; where none is, of the client, or of the hub
+    /// where it runs alone.
     ///
     /// # Errors
     /// Somebody else could have put it there.

@@ -1,8 +1,10 @@
-//! A crash at every step of what is written, and a full disk at every write: nothing that was acknowledged is lost, nothing half stays in the way, and whatever
-//! holds a secret is its owner's alone at every moment.
+//! A crash at every step of what is written, and a full disk at every write: nothing that was
+//! acknowledged is lost, nothing half stays in the way, and whatever holds a secret is its owner's
+//! alone at every moment.
 //!
-//! The real commands are killed before each of their system calls that change files (by strace), and at each byte of what they write (by a limit of file sizes);
-//! the same calls and bytes fail as on a full disk.
+//! The real commands are killed before each of their system calls that change files (by strace),
+//! and at each byte of what they write (by a limit of file sizes); the same calls and bytes fail as
+//! on a full disk.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,6 @@
-//! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system, dependencies point down
-//! only, the program `hawser` is built without the laboratory, and unsafe code is in one crate. The wasm32 build in
-//! `scripts/test` checks the purity from another side.
+//! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system,
+//! dependencies point down only, the program `hawser` is built without the laboratory, and unsafe
+//! code is in one crate. The wasm32 build in `scripts/test` checks the purity from another side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ const LEVELS: [(&str, u8); 16] = [
     ("hawser-lab", 4),
 ];
 
-/// The crates of this workspace that the program `hawser` is made of: no simulator, no emulated networks, no experiments.
+/// The crates of this workspace that the program `hawser` is made of: no simulator, no emulated
+/// networks, no experiments.
 const PRODUCT: [&str; 8] = [
     "hawser",
     "hawser-linux",
@@ -46,10 +47,12 @@ const LABORATORY_ONLY: [&str; 3] = ["indicatif", "parquet", "rcgen"];
 /// The only crate with unsafe code.
 const UNSAFE: &str = "hawser-linux";
 
-/// Who may depend on a crate of its own level: the radio's machines speak in the frames of the medium.
+/// Who may depend on a crate of its own level: the radio's machines speak in the frames of the
+/// medium.
 const BESIDE: [(&str, &str); 1] = [("hawser-radio", "hawser-netem")];
 
-/// What levels 0 and 1 may depend on besides each other: derive macros, parsers of text, and an erasure code.
+/// What levels 0 and 1 may depend on besides each other: derive macros, parsers of text, and an
+/// erasure code.
 const PURE: [&str; 5] = ["reed-solomon-simd", "serde", "serde_json", "thiserror", "toml"];
 
 /// What may not be named in the sources of levels 0 and 1.

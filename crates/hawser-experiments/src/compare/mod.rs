@@ -1,7 +1,8 @@
 //! Published ideas against each other, and against what Hawser does, under the same conditions.
 //!
-//! [`crate::reproduce`] asks whether a paper's numbers come out again; this asks which idea to use. A [`Comparison`] puts its contenders into
-//! conditions that no paper was written for, at several seeds, and what comes out is a table and a factor. `docs/experiments` holds the verdicts.
+//! [`crate::reproduce`] asks whether a paper's numbers come out again; this asks which idea to use.
+//! A [`Comparison`] puts its contenders into conditions that no paper was written for, at several
+//! seeds, and what comes out is a table and a factor. `docs/experiments` holds the verdicts.
 
 mod registry;
 mod report;
@@ -21,7 +22,8 @@ pub use report::ComparisonReport;
 
 /// Contenders, the conditions they meet in, and what is measured there.
 ///
-/// All randomness comes from the seed; it keeps nothing between runs, so that runs are shared among cores.
+/// All randomness comes from the seed; it keeps nothing between runs, so that runs are shared among
+/// cores.
 pub trait Comparison: Sync {
     /// As on the command line.
     fn name(&self) -> &'static str;
@@ -38,7 +40,8 @@ pub trait Comparison: Sync {
     /// The conditions, in the order of the table.
     fn conditions(&self) -> Vec<String>;
 
-    /// Lets one contender run in one condition, both counted from 0, and returns a number for each measure.
+    /// Lets one contender run in one condition, both counted from 0, and returns a number for each
+    /// measure.
     fn run(&self, condition: usize, contender: usize, seed: u64) -> Vec<f64>;
 }
 
@@ -78,7 +81,8 @@ pub struct Outcome {
 /// A ratio of medians this close to one is no difference.
 pub const CLOSE: f64 = 0.02;
 
-/// Runs a comparison at seeds 1 to `seeds`; `on_done` is called after each run. The result does not depend on `jobs`.
+/// Runs a comparison at seeds 1 to `seeds`; `on_done` is called after each run. The result does not
+/// depend on `jobs`.
 pub fn run(
     comparison: &'static dyn Comparison,
     seeds: u32,
@@ -117,7 +121,8 @@ pub fn runs(comparison: &dyn Comparison, seeds: u32) -> usize {
 }
 
 impl Compared {
-    /// The ratio of medians in a condition, the first contender over another; `None` where one of them has no number.
+    /// The ratio of medians in a condition, the first contender over another; `None` where one of
+    /// them has no number.
     #[must_use]
     pub fn ratio(&self, measure: usize, condition: usize, other: usize) -> Option<f64> {
         let row = &self.tables[measure][condition];
@@ -125,7 +130,8 @@ impl Compared {
         (other > 0.0).then(|| first / other)
     }
 
-    /// How the first contender fares against another one over all conditions; `None` when there is no ratio.
+    /// How the first contender fares against another one over all conditions; `None` when there is
+    /// no ratio.
     #[must_use]
     pub fn outcome(&self, measure: usize, other: usize) -> Option<Outcome> {
         let sign = if self.comparison.measures()[measure].is_more_better {
@@ -160,7 +166,8 @@ impl std::fmt::Debug for dyn Comparison {
 mod tests {
     use super::*;
 
-    /// The first runs twice as fast as the second where the condition says so, and takes half as long.
+    /// The first runs twice as fast as the second where the condition says so, and takes half as
+    /// long.
     struct Race;
 
     impl Comparison for Race {

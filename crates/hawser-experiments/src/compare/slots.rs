@@ -1,4 +1,5 @@
-//! Slots that follow what each channel gave (All-APs eq. 6) against slots that stay (Juggler section 3.4).
+//! Slots that follow what each channel gave (All-APs eq. 6) against slots that stay (Juggler
+//! section 3.4).
 
 use hawser_radio::all_aps::slots::Config;
 use hawser_units::{Duration, Instant};
@@ -7,7 +8,8 @@ use super::{Comparison, Measure};
 use crate::papers::juggler::lab::{Behind, Lab, Laptop, Plan, Transfer};
 use crate::reproduce::Unit;
 
-/// One radio, two access points on two channels, a download over each, one cycle of 200 ms; the channel changes are real ones of the simulated radio.
+/// One radio, two access points on two channels, a download over each, one cycle of 200 ms; the
+/// channel changes are real ones of the simulated radio.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots;
 

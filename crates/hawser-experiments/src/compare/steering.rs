@@ -1,7 +1,9 @@
-//! A client that marks what comes from the worse access point (All-APs) against a hub that sends each packet where it arrives first.
+//! A client that marks what comes from the worse access point (All-APs) against a hub that sends
+//! each packet where it arrives first.
 //!
-//! Both keep traffic off an access point that takes the air of a better one on the same channel. Marking tells the sender's coupled windows what a byte
-//! costs there; a hub sees delay and rate of each path and knows nothing of the air that both share.
+//! Both keep traffic off an access point that takes the air of a better one on the same channel.
+//! Marking tells the sender's coupled windows what a byte costs there; a hub sees delay and rate of
+//! each path and knows nothing of the air that both share.
 
 use std::path::Path;
 

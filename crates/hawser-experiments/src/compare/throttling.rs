@@ -1,7 +1,9 @@
 //! A repeater whose access point is throttled, against one that keeps its own queue short.
 //!
-//! Both answer the same problem: an access point that takes the air which its repeater needs. Multifacet's throttle leaves less to send on the shared
-//! channel while the repeater's queue is long; FQ-CoDel lets the access point send, and drops what waits too long, so that senders slow down.
+//! Both answer the same problem: an access point that takes the air which its repeater needs.
+//! Multifacet's throttle leaves less to send on the shared channel while the repeater's queue is
+//! long; FQ-CoDel lets the access point send, and drops what waits too long, so that senders slow
+//! down.
 
 use hawser_units::{Duration, Instant, Rate};
 

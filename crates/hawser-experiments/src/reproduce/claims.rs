@@ -1,9 +1,11 @@
 //! What the papers claim: data with sources, embedded in the program.
 //!
-//! One file for each paper under `claims/`. A set-up says what its paper states and what it leaves open; a claim has either an
-//! interval to accept (`accept`, with `unit` and, where one survives, the `paper`'s own number), or a shape to evaluate (`check`), or
-//! neither: its number is lost. `device = true` marks what only hardware or the real data path can show. `deviates` is the reason that
-//! excuses a measurement outside of the interval, to be accepted by a reviewer: a slip in the paper, or a lost set-up.
+//! One file for each paper under `claims/`. A set-up says what its paper states and what it leaves
+//! open; a claim has either an interval to accept (`accept`, with `unit` and, where one survives,
+//! the `paper`'s own number), or a shape to evaluate (`check`), or neither: its number is lost.
+//! `device = true` marks what only hardware or the real data path can show. `deviates` is the
+//! reason that excuses a measurement outside of the interval, to be accepted by a reviewer: a slip
+//! in the paper, or a lost set-up.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -180,7 +182,8 @@ pub fn papers() -> &'static [Paper] {
 
 /// The claims that `names` select, in the order of the papers; all of them when there are no names.
 ///
-/// A name is that of a paper, a set-up or a claim, or the start of claims up to one of their dots. Case does not matter.
+/// A name is that of a paper, a set-up or a claim, or the start of claims up to one of their dots.
+/// Case does not matter.
 ///
 /// # Errors
 /// [`UnknownSelection`] for the first name that selects nothing.

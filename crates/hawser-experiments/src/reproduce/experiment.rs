@@ -4,14 +4,15 @@ use super::quantity::{Quantity, Unit};
 
 /// One evaluation of a paper: everything needed to run it again at a seed.
 ///
-/// An experiment holds what the paper says of its set-up and nothing of what the paper found: the accepted intervals are in
-/// the claims data, which experiments do not see. It runs on any thread, many at once, so it keeps nothing between runs;
-/// all its randomness comes from the seed.
+/// An experiment holds what the paper says of its set-up and nothing of what the paper found: the
+/// accepted intervals are in the claims data, which experiments do not see. It runs on any thread,
+/// many at once, so it keeps nothing between runs; all its randomness comes from the seed.
 pub trait Experiment: Sync {
     /// The set-ups of the claims data that it re-creates, like `H-tab2`.
     fn setups(&self) -> &'static [&'static str];
 
-    /// The claims it measures, like `H.tab2.n2.random`. The runner asks for it when one of them is selected.
+    /// The claims it measures, like `H.tab2.n2.random`. The runner asks for it when one of them is
+    /// selected.
     fn claims(&self) -> Vec<String>;
 
     /// Runs it once.
@@ -19,10 +20,12 @@ pub trait Experiment: Sync {
     /// The same seed gives the same findings, bit for bit.
     ///
     /// # Errors
-    /// [`ExperimentError`] when the set-up cannot be built or does not come to an end; its claims are `outside` then.
+    /// [`ExperimentError`] when the set-up cannot be built or does not come to an end; its claims
+    /// are `outside` then.
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError>;
 
-    /// A picture of the air during a second of its most telling run ([`hawser_sim::radio::Timeline`]); `None` when it is not on the air, or has none.
+    /// A picture of the air during a second of its most telling run
+    /// ([`hawser_sim::radio::Timeline`]); `None` when it is not on the air, or has none.
     fn timeline(&self, seed: u64) -> Option<String> {
         let _ = seed;
         None
@@ -61,7 +64,8 @@ pub enum Outcome {
     },
 }
 
-/// A figure as measured in one run. The runner joins the runs: curves of one name show their median and extremes.
+/// A figure as measured in one run. The runner joins the runs: curves of one name show their median
+/// and extremes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
     /// The set-up it belongs to, like `H-fig3`.

@@ -1,6 +1,8 @@
-//! The papers' evaluations, run again: what they claim, what is measured, and whether the one fits the other.
+//! The papers' evaluations, run again: what they claim, what is measured, and whether the one fits
+//! the other.
 //!
-//! Claims are data (`claims/*.toml`), experiments are code that does not see them, and only the runner brings both together.
+//! Claims are data (`claims/*.toml`), experiments are code that does not see them, and only the
+//! runner brings both together.
 
 mod claims;
 mod experiment;

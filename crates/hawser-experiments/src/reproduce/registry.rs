@@ -3,7 +3,8 @@
 use super::experiment::Experiment;
 use crate::papers::{all_aps, flow_switch, juggler, multifacet, piconet};
 
-/// All experiments, in the order of the papers. An experiment exists for the runner when it is listed here.
+/// All experiments, in the order of the papers. An experiment exists for the runner when it is
+/// listed here.
 pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &juggler::Switching,
     &juggler::Background,

@@ -92,7 +92,8 @@ impl Reproduction {
     }
 }
 
-/// The set-up and the page of the first experiment behind the selected claims that draws the air; `None` when none of them does.
+/// The set-up and the page of the first experiment behind the selected claims that draws the air;
+/// `None` when none of them does.
 #[must_use]
 pub fn timeline(
     selected: &[Selected],
@@ -151,7 +152,8 @@ fn run_all(
     let seeds = plan.seeds as usize;
     let total = needed.len() * seeds;
     let done = AtomicUsize::new(0);
-    // Neighbours in the queue are seeds of one experiment, so that a long experiment is shared among the cores.
+    // Neighbours in the queue are seeds of one experiment, so that a long experiment is shared
+    // among the cores.
     let results = parallel::run(total, plan.jobs, &|| false, |n| {
         let experiment = needed[n / seeds];
         let result = experiment

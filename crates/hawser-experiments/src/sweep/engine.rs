@@ -40,7 +40,8 @@ pub struct Summary {
 
 /// Runs what is missing of a shard, `jobs` runs at a time, and writes its tables.
 ///
-/// `run_one` gives the columns of a run, or why it failed, which is a row too. Journal and tables are files in `directory`.
+/// `run_one` gives the columns of a run, or why it failed, which is a row too. Journal and tables
+/// are files in `directory`.
 ///
 /// # Errors
 /// [`SweepError`] when the journal cannot be used; rows written before stay.
@@ -145,7 +146,8 @@ fn row(sweep: &Sweep, run: u64, run_one: &(dyn Fn(&Scenario) -> Result<Row, Stri
 /// Brings the journals of all shards in a directory together.
 ///
 /// # Errors
-/// [`SweepError`] when journals are of different sweeps, contradict each other, or runs are missing.
+/// [`SweepError`] when journals are of different sweeps, contradict each other, or runs are
+/// missing.
 pub fn merge(directory: &Path) -> Result<Summary, SweepError> {
     let failed = |problem: String| SweepError::Journal {
         path: directory.to_owned(),

@@ -1,8 +1,9 @@
 //! The rows of one shard, one line each, with a checksum.
 //!
-//! A line is 16 hexadecimal digits of its checksum, a space, JSON, and a line feed. The first one says which sweep and which shard. Only the
-//! holder of the file's lock writes. On opening, lines whose checksum is wrong are forgotten: after a kill that is the last one,
-//! cut somewhere; the file is then written anew without them, beside the old one, and takes its place at once.
+//! A line is 16 hexadecimal digits of its checksum, a space, JSON, and a line feed. The first one
+//! says which sweep and which shard. Only the holder of the file's lock writes. On opening, lines
+//! whose checksum is wrong are forgotten: after a kill that is the last one, cut somewhere; the
+//! file is then written anew without them, beside the old one, and takes its place at once.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -63,7 +64,8 @@ impl Journal {
     /// Opens or begins the journal of a shard, and says which runs are in it.
     ///
     /// # Errors
-    /// [`SweepError`] when it belongs to another sweep, another process writes it, or the system refuses.
+    /// [`SweepError`] when it belongs to another sweep, another process writes it, or the system
+    /// refuses.
     pub(super) fn open(path: &Path, header: &Header) -> Result<(Self, Vec<u64>), SweepError> {
         let failed = |source| SweepError::File {
             path: path.to_owned(),

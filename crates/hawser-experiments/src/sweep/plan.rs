@@ -39,7 +39,8 @@ struct Axis {
     values: Vec<(toml::Value, usize)>,
 }
 
-/// Every `count`-th run, from the `index`-th on. Written `index/count`, counted from 0, as job arrays count.
+/// Every `count`-th run, from the `index`-th on. Written `index/count`, counted from 0, as job
+/// arrays count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// Which, from 0.
@@ -126,7 +127,8 @@ impl Sweep {
             .collect()
     }
 
-    /// Reads a sweep, its base scenario and their traces with `read`, and checks every combination of its axes.
+    /// Reads a sweep, its base scenario and their traces with `read`, and checks every combination
+    /// of its axes.
     ///
     /// # Errors
     /// [`SweepError`] with file, line and remedy at the first thing that is wrong.
@@ -289,7 +291,8 @@ impl Sweep {
         (chosen, self.seeds[(run % seeds) as usize])
     }
 
-    /// Tells sweeps apart whose rows must not be mixed: by all they are made of, and the version of this program.
+    /// Tells sweeps apart whose rows must not be mixed: by all they are made of, and the version of
+    /// this program.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let axes = self.axes.iter().map(|axis| {

@@ -5,9 +5,11 @@ use hawser_netem::report::Spread;
 use super::table::Table;
 use crate::reproduce::{Axis, JoinedCurve, JoinedPlot, Unit};
 
-/// Draws the medians of `column` over the seeds along the first of `axes`, with a curve for each combination of the others.
+/// Draws the medians of `column` over the seeds along the first of `axes`, with a curve for each
+/// combination of the others.
 ///
-/// Places on the first axis are the first number of each value, so that `20ms` and `{ sd = "20ms" }` both stand at 20.
+/// Places on the first axis are the first number of each value, so that `20ms` and
+/// `{ sd = "20ms" }` both stand at 20.
 ///
 /// # Errors
 /// One line for the user: a column that is not there, or an axis without numbers.

@@ -51,7 +51,8 @@ impl Row {
         self.0.push((name.into(), cell.into()));
     }
 
-    /// The columns of a report: its fields by their paths, like `networks.lte.down.bytes`; `series` are left out.
+    /// The columns of a report: its fields by their paths, like `networks.lte.down.bytes`; `series`
+    /// are left out.
     #[must_use]
     pub fn from_json(report: &Value) -> Self {
         let mut row = Self::default();

@@ -66,7 +66,8 @@ impl Table {
         }
     }
 
-    /// With a line of names first; what holds a comma, a quote or a line end is quoted (RFC 4180), and so is the empty text; null is empty.
+    /// With a line of names first; what holds a comma, a quote or a line end is quoted (RFC 4180),
+    /// and so is the empty text; null is empty.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| quoted(name)).collect();

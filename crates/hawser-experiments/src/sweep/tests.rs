@@ -59,7 +59,8 @@ fn jobs(n: usize) -> NonZeroUsize {
     NonZeroUsize::new(n).expect("some")
 }
 
-/// What a simulator would do: something that depends on the scenario only, with a number that needs all its digits.
+/// What a simulator would do: something that depends on the scenario only, with a number that needs
+/// all its digits.
 fn simulate(scenario: &Scenario) -> Result<Row, String> {
     let delay = scenario.networks[0].links.as_ref().expect("emulated").down.delay;
     if scenario.seed == 2 && delay.as_millis() == 20 {

@@ -9,10 +9,12 @@ use super::table::Table;
 
 /// What is compared.
 const COLUMN: &str = "goodput_bps.total";
-/// A share below this is worse than the best network alone; what is between it and one is within the spread of runs.
+/// A share below this is worse than the best network alone; what is between it and one is within
+/// the spread of runs.
 const WORSE: f64 = 0.98;
 
-/// The hub's goodput as a share of the best single network's, at each combination of the other axes.
+/// The hub's goodput as a share of the best single network's, at each combination of the other
+/// axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versus {
     /// Medians over the seeds, with the fields that make the combination; the least first.

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-/// A register. `R0` is a result, `R1` to `R5` are arguments, `R6` to `R9` outlive calls, `R10` is the end of the stack.
+/// A register. `R0` is a result, `R1` to `R5` are arguments, `R6` to `R9` outlive calls, `R10` is
+/// the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Register {
     R0,

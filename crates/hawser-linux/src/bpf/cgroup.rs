@@ -11,7 +11,8 @@ use super::subflows;
 
 /// The root of all control groups, as an open directory.
 ///
-/// Where it is mounted, or else by a mount of its own that nobody sees: within a namespace that was given its own `/sys` there is none.
+/// Where it is mounted, or else by a mount of its own that nobody sees: within a namespace that was
+/// given its own `/sys` there is none.
 pub(super) fn root() -> io::Result<OwnedFd> {
     match mounted()? {
         Some(path) => Ok(File::open(path)?.into()),
@@ -51,8 +52,8 @@ fn mount_unseen() -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, 0) })
 }
 
-/// A control group below that of this process, in which every socket that is made has a mark. This process is in it while it lives, and so are the programs
-/// that it starts.
+/// A control group below that of this process, in which every socket that is made has a mark. This
+/// process is in it while it lives, and so are the programs that it starts.
 #[derive(Debug)]
 pub struct MarkedGroup {
     _root: OwnedFd,

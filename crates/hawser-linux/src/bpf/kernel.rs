@@ -97,7 +97,8 @@ pub(super) fn load(place: Place, code: &[u64]) -> io::Result<OwnedFd> {
     })
 }
 
-/// Puts a program into the control group that `group` is an open directory of, beside those that are there. It stays while the link does.
+/// Puts a program into the control group that `group` is an open directory of, beside those that
+/// are there. It stays while the link does.
 pub(super) fn attach(place: Place, program: &OwnedFd, group: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attributes = [0_u32; 18];
     attributes[0] = program.as_raw_fd() as u32;
@@ -123,11 +124,13 @@ fn open<T: Copy>(command: libc::c_int, attributes: &[T]) -> io::Result<OwnedFd> 
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `attributes`: a prefix of `union bpf_attr`; the kernel takes the rest for zero. Pointers in it must outlive the call.
+/// `attributes`: a prefix of `union bpf_attr`; the kernel takes the rest for zero. Pointers in it
+/// must outlive the call.
 fn call<T: Copy>(command: libc::c_int, attributes: &[T]) -> io::Result<i32> {
     let length = size_of_val(attributes) as libc::c_uint;
-    // SAFETY: the kernel reads `length` bytes of attributes; every pointer in them is to a live buffer of the length that the kernel takes from the
-    // attributes or, for keys and values, from the map, which `Map` checks.
+    // SAFETY: the kernel reads `length` bytes of attributes; every pointer in them is to a live
+    // buffer of the length that the kernel takes from the attributes or, for keys and values, from
+    // the map, which `Map` checks.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), length) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -1,8 +1,12 @@
-//! Programs of the kernel's own virtual machine (eBPF) by which applications say which network they want.
+//! Programs of the kernel's own virtual machine (eBPF) by which applications say which network they
+//! want.
 //!
-//! Small ones: one answers `setsockopt(fd, SOL_HAWSER, ...)` ([`SocketOptions`]), one marks every socket that the programs of a control group make
-//! ([`MarkedGroup`]), one marks the subflows of MPTCP ([`Subflows`]). They are written as instructions right here: a compiler for them would be needed on every machine that builds Hawser, for some three hundred
-//! instructions most of which are one line unrolled. They are attached by links, which the kernel removes when the process ends, however it ends.
+//! Small ones: one answers `setsockopt(fd, SOL_HAWSER, ...)` ([`SocketOptions`]), one marks every
+//! socket that the programs of a control group make ([`MarkedGroup`]), one marks the subflows of
+//! MPTCP ([`Subflows`]). They are written as instructions right here: a compiler for them would be
+//! needed on every machine that builds Hawser, for some three hundred instructions most of which
+//! are one line unrolled. They are attached by links, which the kernel removes when the process
+//! ends, however it ends.
 
 mod assembly;
 mod cgroup;

@@ -17,8 +17,8 @@ pub const INTENT: i32 = 2;
 
 /// Answers `setsockopt(fd, SOL_HAWSER, ...)` in this network namespace for as long as it lives.
 ///
-/// The value is a name; the kernel's mark of the socket becomes what stands under it. Other names are refused with `ENODEV`. Without Hawser the kernel knows
-/// no such level and says `ENOPROTOOPT`.
+/// The value is a name; the kernel's mark of the socket becomes what stands under it. Other names
+/// are refused with `ENODEV`. Without Hawser the kernel knows no such level and says `ENOPROTOOPT`.
 #[derive(Debug)]
 pub struct SocketOptions {
     names: Map,
@@ -30,7 +30,8 @@ impl SocketOptions {
     /// Begins to answer, knowing no names.
     ///
     /// # Errors
-    /// Rights (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of version 2 or the helpers (they are there from Linux 5.18).
+    /// Rights (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of
+    /// version 2 or the helpers (they are there from Linux 5.18).
     pub fn new() -> io::Result<Self> {
         let names = Map::new(KEY, ENTRIES)?;
         let program = load(Place::SetOption, &program(names.number(), namespace_cookie()?))?;
@@ -42,7 +43,8 @@ impl SocketOptions {
         })
     }
 
-    /// Makes these names known and no others: option, name, mark. Names too long for any program are left out.
+    /// Makes these names known and no others: option, name, mark. Names too long for any program
+    /// are left out.
     ///
     /// # Errors
     /// The kernel's table is full.
@@ -64,7 +66,8 @@ impl SocketOptions {
     }
 }
 
-/// Chooses a network ([`NETWORK`]) or an intent ([`INTENT`]) for a socket, as any program may; the empty name takes the choice back.
+/// Chooses a network ([`NETWORK`]) or an intent ([`INTENT`]) for a socket, as any program may; the
+/// empty name takes the choice back.
 ///
 /// # Errors
 /// `ENODEV`: nobody has that name. `ENOPROTOOPT`: Hawser does not run here, or cannot answer.
@@ -115,7 +118,8 @@ pub(super) fn namespace_cookie() -> io::Result<u64> {
     Ok(cookie)
 }
 
-/// The program: looks the option's value up and marks the socket. Other levels and other namespaces are none of its business.
+/// The program: looks the option's value up and marks the socket. Other levels and other namespaces
+/// are none of its business.
 fn program(names: i32, cookie: u64) -> Vec<u64> {
     use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
     let mut code = Assembly::default();

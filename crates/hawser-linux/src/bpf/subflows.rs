@@ -10,7 +10,8 @@ use super::options::{GET_NETNS_COOKIE, SET_SOCKET_OPTION, namespace_cookie};
 
 /// Marks every subflow of MPTCP that starts in this network namespace, for as long as it lives.
 ///
-/// A subflow is a socket of the kernel's own and does not have the mark of the socket for which it was made. One that somebody has given a mark keeps it.
+/// A subflow is a socket of the kernel's own and does not have the mark of the socket for which it
+/// was made. One that somebody has given a mark keeps it.
 #[derive(Debug)]
 pub struct Subflows {
     _links: [OwnedFd; 2],
@@ -20,7 +21,8 @@ impl Subflows {
     /// Begins to mark.
     ///
     /// # Errors
-    /// Rights (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of version 2, MPTCP or a description of itself.
+    /// Rights (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of
+    /// version 2, MPTCP or a description of itself.
     pub fn mark(mark: u32) -> io::Result<Self> {
         let code = marking(mark, Some(namespace_cookie()?));
         let root = root()?;
@@ -31,7 +33,8 @@ impl Subflows {
     }
 }
 
-/// Marks all subflows of a group, whatever their namespace; a program of the root comes after it and finds them marked.
+/// Marks all subflows of a group, whatever their namespace; a program of the root comes after it
+/// and finds them marked.
 pub(super) fn mark_group(mark: u32, group: BorrowedFd<'_>) -> io::Result<[OwnedFd; 2]> {
     let code = marking(mark, None);
     let put = |place| attach(place, &load(place, &code)?, group);
@@ -79,7 +82,8 @@ mod tests {
     use crate::netns::Namespace;
     use socket2::{Domain, Protocol, Socket, Type};
 
-    /// What nft has counted of a packet with the mark, when a socket tries to connect within `inside`.
+    /// What nft has counted of a packet with the mark, when a socket tries to connect within
+    /// `inside`.
     fn counted(inside: &Namespace, mark: u32, is_multipath: bool, own: u32) -> bool {
         let run = |program: &str, arguments: &[&str]| {
             let output = inside.command(program).args(arguments).output().unwrap();

@@ -1,5 +1,5 @@
-//! The nftables rules that carry moved flows: addresses rewritten on the way in and out, past connection tracking and sockets, which go on seeing the
-//! addresses that a flow began with.
+//! The nftables rules that carry moved flows: addresses rewritten on the way in and out, past
+//! connection tracking and sockets, which go on seeing the addresses that a flow began with.
 //!
 //! ```text
 //!   in:   raw (before zones and tracking)   an accepted route's addresses -> the first ones
@@ -9,11 +9,13 @@
 //!   local input: what opens routes is for no socket
 //! ```
 //!
-//! The whole table is replaced in one transaction, so a packet meets the old rules or the new. Nothing here is kept by the kernel between packets.
-//! A waypoint does both halves for packets of others, without tracking them.
+//! The whole table is replaced in one transaction, so a packet meets the old rules or the new.
+//! Nothing here is kept by the kernel between packets. A waypoint does both halves for packets of
+//! others, without tracking them.
 //!
-//! Limitations: an error message of a router (ICMP) about a rewritten packet quotes the new addresses and finds no socket, so a path whose MTU is smaller than that
-//! of its interface is not learned. UDP packets without a checksum are not rewritten.
+//! Limitations: an error message of a router (ICMP) about a rewritten packet quotes the new
+//! addresses and finds no socket, so a path whose MTU is smaller than that of its interface is not
+//! learned. UDP packets without a checksum are not rewritten.
 //!
 //! Source: Flow switch figure 5.
 
@@ -36,7 +38,8 @@ pub struct Moved {
     pub protocol: u8,
     /// As sockets, or the machines behind this one, see it.
     pub inside: Ends,
-    /// As it leaves where nothing is rewritten: after the translation to the first network's address.
+    /// As it leaves where nothing is rewritten: after the translation to the first network's
+    /// address.
     pub first: Ends,
     /// What it is sent with now.
     pub route: Ends,
@@ -127,7 +130,8 @@ impl Rewriting {
             .iter()
             .map(|(protocol, port)| format!("{protocol} . {port}"))
             .collect();
-        // Neither what goes through to others nor answers to this machine, or to those behind it, that come to such a port.
+        // Neither what goes through to others nor answers to this machine, or to those behind it,
+        // that come to such a port.
         let closed = if ports.is_empty() {
             String::new()
         } else {

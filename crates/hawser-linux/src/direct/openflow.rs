@@ -1,6 +1,7 @@
 //! The ruleset of direct mode as OpenFlow, for a bridge of Open vSwitch in place of nftables.
 //!
-//! The bridge's own port is the interface that applications see; every network's device is a port whose number is the network's. Frames pass these tables:
+//! The bridge's own port is the interface that applications see; every network's device is a port
+//! whose number is the network's. Frames pass these tables:
 //!
 //! ```text
 //!   0  from applications -> connection tracking, 1;  to a network's address -> connection tracking, 3
@@ -9,10 +10,12 @@
 //!   3  known, and of that network: the applications' frame, to them
 //! ```
 //!
-//! The marks are those of the nftables ruleset. Whose turn it is, a group decides by lot (a hash of addresses and ports), in proportion to the turns.
+//! The marks are those of the nftables ruleset. Whose turn it is, a group decides by lot (a hash of
+//! addresses and ports), in proportion to the turns.
 //!
-//! Limitations: packets do not say which program sent them, so control groups, choices of programs and intents do not count; names neither. What is refused is
-//! dropped without a word. Networks without Ethernet cannot take part.
+//! Limitations: packets do not say which program sent them, so control groups, choices of programs
+//! and intents do not count; names neither. What is refused is dropped without a word. Networks
+//! without Ethernet cannot take part.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +23,8 @@ use std::net::IpAddr;
 
 use super::{Choice, Match, NETWORK_MASK, Port, Protocol, Ruleset, mark};
 
-/// Ports with which flows leave: beyond those that the kernel gives to sockets, because it has a copy of what comes back.
+/// Ports with which flows leave: beyond those that the kernel gives to sockets, because it has a
+/// copy of what comes back.
 pub const PORTS: std::ops::RangeInclusive<u16> = 61_000..=65_535;
 
 /// An Ethernet address.
@@ -44,7 +48,8 @@ impl Link {
 }
 
 impl Ruleset {
-    /// The bundle for `ovs-ofctl bundle` that puts this in the place of all that was there. `inside`: the Ethernet address of the interface that applications see.
+    /// The bundle for `ovs-ofctl bundle` that puts this in the place of all that was there.
+    /// `inside`: the Ethernet address of the interface that applications see.
     #[must_use]
     pub fn bundle(&self, links: &BTreeMap<u8, Link>, inside: Mac) -> String {
         let mut text = "flow delete\ngroup delete group_id=all\n".to_owned();
@@ -106,7 +111,8 @@ impl Ruleset {
         text
     }
 
-    /// The table of nftables beside it: the kernel, which sees what comes in too, keeps silent about flows of the bridge, and inner addresses stay inside.
+    /// The table of nftables beside it: the kernel, which sees what comes in too, keeps silent
+    /// about flows of the bridge, and inner addresses stay inside.
     #[must_use]
     pub fn guard(&self) -> String {
         let devices = self.networks.iter().map(|port| format!("\"{}\"", port.device));
@@ -187,7 +193,8 @@ fn network(port: &Port, link: Option<&Link>, inside: Mac) -> String {
     text
 }
 
-/// The matches that stand for one: OpenFlow knows no lists. None where it cannot apply to this family.
+/// The matches that stand for one: OpenFlow knows no lists. None where it cannot apply to this
+/// family.
 fn matching(flows: &Match, ipv6: bool) -> Vec<String> {
     if flows.cgroup.is_some() || flows.names.is_some() || flows.intent.is_some() {
         return Vec::new();
@@ -256,7 +263,8 @@ fn group(index: usize, family: usize) -> usize {
     1 + 2 * index + family
 }
 
-/// Of connection tracking: "HW" as a number. The user-space switch shares it with nobody, but other bridges may be there.
+/// Of connection tracking: "HW" as a number. The user-space switch shares it with nobody, but other
+/// bridges may be there.
 pub const ZONE: u16 = 18_519;
 /// The first rule; the others follow below.
 const FIRST_RULE: u16 = 50_000;

@@ -90,7 +90,8 @@ fn bytes_that_are_no_text_stay_too() {
     assert!(bytes.windows(4).any(|found| found == b"\xff\xfe[{"));
 }
 
-/// Wherever the file ends: the lines before are read, and nothing that was on the disk is forgotten.
+/// Wherever the file ends: the lines before are read, and nothing that was on the disk is
+/// forgotten.
 #[test]
 fn of_a_torn_file_every_whole_line_is_read() {
     let (_directory, path) = place();

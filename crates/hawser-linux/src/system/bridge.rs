@@ -1,4 +1,5 @@
-//! What Open vSwitch needs of the system in direct mode: a bridge, frames that stay as they came, and where gateways are.
+//! What Open vSwitch needs of the system in direct mode: a bridge, frames that stay as they came,
+//! and where gateways are.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +14,8 @@ use crate::journal::Entry;
 use crate::{offload, switch};
 
 impl System {
-    /// Makes a bridge of Open vSwitch anew, whose own port is an interface of its name that needs no neighbours.
+    /// Makes a bridge of Open vSwitch anew, whose own port is an interface of its name that needs
+    /// no neighbours.
     ///
     /// # Errors
     /// Open vSwitch is missing, does not run, or refuses.
@@ -60,7 +62,8 @@ impl System {
         Ok(found)
     }
 
-    /// Keeps a device from joining packets: whoever reads frames from it has no room for large ones. One that has done so already, or cannot, is as good.
+    /// Keeps a device from joining packets: whoever reads frames from it has no room for large
+    /// ones. One that has done so already, or cannot, is as good.
     ///
     /// # Errors
     /// The journal cannot be written, or there is no right to change it.

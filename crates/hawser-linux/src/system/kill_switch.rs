@@ -1,7 +1,9 @@
 //! The kill switch: a table of nftables that lets nothing out but through the tunnel.
 //!
-//! It is held by the kernel and not by a process, so it stands through crashes, restarts and starts that fail. It is closed before anything else is done and
-//! replaced at once when it is closed again, so a start over what a crash left opens nothing. Only [`System::undo`] and [`System::lift_kill_switch`] lift it.
+//! It is held by the kernel and not by a process, so it stands through crashes, restarts and starts
+//! that fail. It is closed before anything else is done and replaced at once when it is closed
+//! again, so a start over what a crash left opens nothing. Only [`System::undo`] and
+//! [`System::lift_kill_switch`] lift it.
 
 use super::{System, SystemError};
 use crate::direct::{MARK, MARK_MASK, REASON_MASK, reason};
@@ -9,7 +11,8 @@ use crate::journal::Entry;
 use crate::udp::OUTER_MARK;
 
 impl System {
-    /// Closes the kill switch. `interface`: the tunnel; `has_direct_rules`: what a rule of direct mode has sent over a network is let out too.
+    /// Closes the kill switch. `interface`: the tunnel; `has_direct_rules`: what a rule of direct
+    /// mode has sent over a network is let out too.
     ///
     /// # Errors
     /// `nft` is missing or refuses; what stood before stands.
@@ -34,12 +37,13 @@ impl System {
     }
 }
 
-/// Only loopback, the tunnel, marked outer packets, and what an interface needs to get and keep an address (DHCP, neighbour discovery) pass. Names of hubs are
-/// looked up by marked packets.
+/// Only loopback, the tunnel, marked outer packets, and what an interface needs to get and keep an
+/// address (DHCP, neighbour discovery) pass. Names of hubs are looked up by marked packets.
 ///
-/// Each chain ends with a rule that drops, although its policy does: where a transaction replaces a chain, the kernel (6.18, `nf_tables_commit`) switches to the
-/// new rules, removes the old chain, and only then gives the new one its policy. Without that rule one packet in some hundred replacements got out. The policy
-/// is for packets that are in the old chain when its rules go.
+/// Each chain ends with a rule that drops, although its policy does: where a transaction replaces a
+/// chain, the kernel (6.18, `nf_tables_commit`) switches to the new rules, removes the old chain,
+/// and only then gives the new one its policy. Without that rule one packet in some hundred
+/// replacements got out. The policy is for packets that are in the old chain when its rules go.
 fn table(interface: &str, has_direct_rules: bool) -> String {
     let mut direct = String::new();
     if has_direct_rules {
@@ -101,7 +105,8 @@ mod tests {
         Some((inside, outside))
     }
 
-    /// The kernel gives a chain its policy after its rules: with a policy alone, some of these packets get out.
+    /// The kernel gives a chain its policy after its rules: with a policy alone, some of these
+    /// packets get out.
     #[test]
     fn replaced_while_programs_send_it_lets_nothing_out() {
         let Some((inside, outside)) = cable() else { return };

@@ -28,8 +28,9 @@ pub struct LeasedAddress {
 }
 
 impl System {
-    /// Gives a device an address until its time is over, and a default route behind those of everybody else, which replaces no other device's. What it had by an
-    /// earlier lease goes first; the same address again gets the new time.
+    /// Gives a device an address until its time is over, and a default route behind those of
+    /// everybody else, which replaces no other device's. What it had by an earlier lease goes
+    /// first; the same address again gets the new time.
     ///
     /// # Errors
     /// The device does not exist or the kernel refuses; what was added stays in the journal.
@@ -146,7 +147,8 @@ impl System {
     }
 }
 
-/// Whether an address of a device is still as [`System::lease`] has given it, and nobody has given the device the same one since.
+/// Whether an address of a device is still as [`System::lease`] has given it, and nobody has given
+/// the device the same one since.
 async fn is_ours(index: u32, address: Ipv4Addr) -> Result<bool, SystemError> {
     // The kernel lists one thing at a time on a connection, and others use that of the system.
     let (connection, handle, _) = rtnetlink::new_connection()?;
@@ -211,8 +213,8 @@ fn default_route(index: u32, address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Ro
 
 /// By which the kernel tells addresses that Hawser has given, as it tells routes.
 const OWN: AddressProtocol = AddressProtocol::Other(network_tables::OWN_PROTOCOL);
-/// Of the default routes, with the device's index on top: a metric for each, behind what NetworkManager (from 100 on), systemd-networkd (1024) and dhcpcd (from
-/// 1000 on) take.
+/// Of the default routes, with the device's index on top: a metric for each, behind what
+/// NetworkManager (from 100 on), systemd-networkd (1024) and dhcpcd (from 1000 on) take.
 const METRIC: u32 = 20_000;
 
 #[cfg(test)]
@@ -350,7 +352,8 @@ mod tests {
             let mut system = System::open(&journal).await.unwrap();
             system.lease("net1", lease(7)).await.unwrap();
             system.lease("net2", lease(8)).await.unwrap();
-            // As when another client takes the device over, with the lease that its server remembers.
+            // As when another client takes the device over, with the lease that its server
+            // remembers.
             shown(
                 &namespace,
                 "ip addr replace 192.168.0.7/24 dev net1 valid_lft 500 preferred_lft 500",

@@ -1,8 +1,10 @@
-//! What MPTCP needs of the system in direct mode: endpoints, a limit, and a way out for the first subflow of a connection.
+//! What MPTCP needs of the system in direct mode: endpoints, a limit, and a way out for the first
+//! subflow of a connection.
 //!
-//! A subflow that the path manager starts has the address of its endpoint, and the rule for that address leads it out. The first one has no address before it is
-//! routed: marked as [`MULTIPATH_MARK`], it finds the routes of a table that gives it the address of a network, which is an endpoint too. So the path manager knows
-//! that this network has its subflow.
+//! A subflow that the path manager starts has the address of its endpoint, and the rule for that
+//! address leads it out. The first one has no address before it is routed: marked as
+//! [`MULTIPATH_MARK`], it finds the routes of a table that gives it the address of a network, which
+//! is an endpoint too. So the path manager knows that this network has its subflow.
 
 use std::net::IpAddr;
 
@@ -16,7 +18,8 @@ use crate::mptcp::{Endpoint, Limits, PathManager};
 use crate::netlink::{Network, NextHop};
 
 impl System {
-    /// Leads first subflows out of a network with one of its addresses, for each family; where there is none, they go with all other connections.
+    /// Leads first subflows out of a network with one of its addresses, for each family; where
+    /// there is none, they go with all other connections.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -125,7 +128,8 @@ impl System {
     }
 }
 
-/// Behind what is near, so that connections to neighbours have the address with which these are reached.
+/// Behind what is near, so that connections to neighbours have the address with which these are
+/// reached.
 pub(super) fn rule(ipv6: bool) -> RuleMessage {
     let mut message = to_table(ipv6);
     message.attributes = vec![

@@ -1,4 +1,5 @@
-//! A routing table for each network of direct mode, and the rules that lead to them: by mark, and by the network's own addresses.
+//! A routing table for each network of direct mode, and the rules that lead to them: by mark, and
+//! by the network's own addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,8 +17,9 @@ use crate::journal::Entry;
 use crate::netlink::{Network, NextHop};
 
 impl System {
-    /// Fills the table of a network with the ways out of it, and leads its marked flows there; `by_address`: also what has its addresses. Sockets that choose the
-    /// network get the `own` address of its family.
+    /// Fills the table of a network with the ways out of it, and leads its marked flows there;
+    /// `by_address`: also what has its addresses. Sockets that choose the network get the `own`
+    /// address of its family.
     ///
     /// # Errors
     /// The kernel refuses; what was added stays in the journal.
@@ -44,7 +46,8 @@ impl System {
         Ok(())
     }
 
-    /// Closes the table of a network that is gone: flows that are still marked for it lead nowhere, and their programs hear so at once.
+    /// Closes the table of a network that is gone: flows that are still marked for it lead nowhere,
+    /// and their programs hear so at once.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -78,7 +81,8 @@ impl System {
         }
         self.enter(entry)?;
         match self.add_rule(rule).await {
-            // No such family here; or an earlier run has left the rule, which is taken over as it stands.
+            // No such family here; or an earlier run has left the rule, which is taken over as it
+            // stands.
             Err(SystemError::Netlink { source, .. }) if is_absent(&source) || is_there(&source) => Ok(()),
             other => other,
         }
@@ -151,7 +155,8 @@ pub(super) fn mark_rule(number: u8, ipv6: bool) -> RuleMessage {
     message
 }
 
-/// What has an address of the network leaves through it: connections from before, and programs that bind to an address.
+/// What has an address of the network leaves through it: connections from before, and programs that
+/// bind to an address.
 pub(super) fn source_rule(address: IpAddr, number: u8) -> RuleMessage {
     let mut message = rule(number, address.is_ipv6(), SOURCE_PRIORITY);
     message.header.src_len = if address.is_ipv6() { 128 } else { 32 };
@@ -180,7 +185,8 @@ fn rule(number: u8, ipv6: bool, priority: u32) -> RuleMessage {
     message
 }
 
-/// The ways out of a network: its subnets, its gateways, and for families that it does not carry, nowhere.
+/// The ways out of a network: its subnets, its gateways, and for families that it does not carry,
+/// nowhere.
 fn routes(number: u8, network: &Network, own: &[IpAddr]) -> Vec<RouteMessage> {
     let mut routes = Vec::new();
     for (family, hop) in [(false, network.v4), (true, network.v6)] {
@@ -310,8 +316,8 @@ pub(super) fn table(number: u8) -> u32 {
 }
 
 const OWN: RouteProtocol = RouteProtocol::Other(OWN_PROTOCOL);
-/// By which what Hawser has added is told from what others have added to the same table or device: of the numbers that nobody has
-/// (`/etc/iproute2/rt_protos`), "H".
+/// By which what Hawser has added is told from what others have added to the same table or device:
+/// of the numbers that nobody has (`/etc/iproute2/rt_protos`), "H".
 pub(super) const OWN_PROTOCOL: u8 = 72;
 const FIRST_TABLE: u32 = 18_600;
 /// Before the rules of the tunnel ([`PRIORITY`]).

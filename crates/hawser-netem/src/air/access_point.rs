@@ -1,8 +1,11 @@
-//! An access point above the medium: beacons, associations, and what it keeps for stations that sleep.
+//! An access point above the medium: beacons, associations, and what it keeps for stations that
+//! sleep.
 //!
-//! It starts without stations and sends beacons. A station authenticates, associates and gets an association id; what comes for it is sent at once
-//! while it is awake, and kept while it says that it sleeps, up to a bound and an age, the oldest thrown away first. It asks for one packet with a
-//! PS-Poll, or wakes and gets all. A station that is silent for long is deauthenticated, as is one that speaks without being associated.
+//! It starts without stations and sends beacons. A station authenticates, associates and gets an
+//! association id; what comes for it is sent at once while it is awake, and kept while it says that
+//! it sleeps, up to a bound and an age, the oldest thrown away first. It asks for one packet with a
+//! PS-Poll, or wakes and gets all. A station that is silent for long is deauthenticated, as is one
+//! that speaks without being associated.
 //!
 //! ```text
 //!   unknown -- authenticate --> authenticated -- associate --> awake <-- power-save bit --> asleep
@@ -10,8 +13,9 @@
 //!      +---------------- deauthenticated: idle too long ---------+----------------------------+
 //! ```
 //!
-//! Source: IEEE 802.11-2016 sections 11.1 (beacons), 11.2 (power management), 11.3 (authentication and association), 11.8.8 (channel switch).
-//! Does not model: keys, capabilities, WMM power save, probe requests' filtering.
+//! Source: IEEE 802.11-2016 sections 11.1 (beacons), 11.2 (power management), 11.3 (authentication
+//! and association), 11.8.8 (channel switch). Does not model: keys, capabilities, WMM power save,
+//! probe requests' filtering.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -119,7 +123,8 @@ pub struct AccessPointConfig {
 }
 
 impl Default for AccessPointConfig {
-    /// Beacons each 102.4 ms (100 time units); 64 packets for 10 s, as common Linux access points keep them; five minutes of silence.
+    /// Beacons each 102.4 ms (100 time units); 64 packets for 10 s, as common Linux access points
+    /// keep them; five minutes of silence.
     fn default() -> Self {
         Self {
             network: 1,
@@ -155,8 +160,9 @@ struct Client<P> {
 
 /// An access point.
 ///
-/// Drive it as every machine of this level. Whoever owns the medium sends what [`Self::poll_transmit`] gives, and when [`Self::poll_recall`] names a
-/// station takes back what waits for it at the medium and hands it to [`Self::keep`].
+/// Drive it as every machine of this level. Whoever owns the medium sends what
+/// [`Self::poll_transmit`] gives, and when [`Self::poll_recall`] names a station takes back what
+/// waits for it at the medium and hands it to [`Self::keep`].
 ///
 /// Cost: O(1) a packet, O(stations) a beacon.
 #[derive(Debug)]
@@ -207,7 +213,8 @@ impl<P: Copy> AccessPoint<P> {
         self.clients.get(&station).map_or(0, |client| client.kept.len())
     }
 
-    /// Announces a move to another channel in the next `beacons` beacons; [`Self::poll_move`] says when it is due.
+    /// Announces a move to another channel in the next `beacons` beacons; [`Self::poll_move`] says
+    /// when it is due.
     pub fn announce_move(&mut self, channel: u16, beacons: u8) {
         self.moves = Some((channel, beacons));
     }
@@ -217,7 +224,8 @@ impl<P: Copy> AccessPoint<P> {
         self.moved.take()
     }
 
-    /// Takes in an IP packet of `len` bytes for a station. Returns it when the station is not associated.
+    /// Takes in an IP packet of `len` bytes for a station. Returns it when the station is not
+    /// associated.
     ///
     /// # Errors
     /// The station is unknown: the packet comes back, and is counted.
@@ -247,7 +255,8 @@ impl<P: Copy> AccessPoint<P> {
         client.kept.push_back((packet, len, now));
     }
 
-    /// Takes in a frame that the medium delivered from a station. Returns the packet that goes on to the network.
+    /// Takes in a frame that the medium delivered from a station. Returns the packet that goes on
+    /// to the network.
     pub fn handle_frame(&mut self, from: StationId, frame: &Frame<P>, now: Instant) -> Option<P> {
         if let Some(client) = self.clients.get_mut(&from) {
             client.heard = now;
@@ -466,7 +475,8 @@ impl<P: Copy> AccessPoint<P> {
     }
 }
 
-/// Bytes of a beacon or probe response with a short name and the mandatory elements, MAC header and check sequence included.
+/// Bytes of a beacon or probe response with a short name and the mandatory elements, MAC header and
+/// check sequence included.
 pub const BEACON_LEN: u32 = 80;
 /// Bytes of a frame of joining or leaving.
 pub const MANAGEMENT_LEN: u32 = 60;

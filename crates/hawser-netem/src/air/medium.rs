@@ -1,8 +1,10 @@
 //! The shared medium: every station's queue, contention and radio, and what they do to each other.
 //!
-//! A station with a frame waits until it has heard nothing for an interval, counts down slots drawn at random, and sends; an answer that does not
-//! come doubles the window it draws from. Frames that overlap at a receiver spoil each other there, unless one is much stronger. It starts silent.
-//! It fails as radio does: a frame is given up after its last attempt, and a station that is tuned elsewhere or asleep hears nothing.
+//! A station with a frame waits until it has heard nothing for an interval, counts down slots drawn
+//! at random, and sends; an answer that does not come doubles the window it draws from. Frames that
+//! overlap at a receiver spoil each other there, unless one is much stronger. It starts silent. It
+//! fails as radio does: a frame is given up after its last attempt, and a station that is tuned
+//! elsewhere or asleep hears nothing.
 //!
 //! ```text
 //!            frame, medium idle for DIFS + backoff            answer
@@ -12,8 +14,9 @@
 //!       +---------------------------- next frame --------------------------------------------+
 //! ```
 //!
-//! Source: IEEE 802.11-2016 section 10.3 (DCF), 10.24 (block acknowledgement), 9.7 (aggregation). Deviates: a failed sender waits a DIFS from its
-//! timeout on before it counts down, as ns-3 does; waves need no time to travel; EDCA is one class.
+//! Source: IEEE 802.11-2016 section 10.3 (DCF), 10.24 (block acknowledgement), 9.7 (aggregation).
+//! Deviates: a failed sender waits a DIFS from its timeout on before it counts down, as ns-3 does;
+//! waves need no time to travel; EDCA is one class.
 //! Units: power in dBm; lengths of frames include the MAC header and check sequence.
 //! Cost: O(stations) an event, with no allocation once buffers have grown.
 
@@ -56,7 +59,8 @@ pub struct StationConfig {
 }
 
 impl StationConfig {
-    /// A station of `standard` that sends at one rate: seven attempts, 400 frames of queue, no RTS, no aggregation.
+    /// A station of `standard` that sends at one rate: seven attempts, 400 frames of queue, no RTS,
+    /// no aggregation.
     #[must_use]
     pub fn fixed(standard: Standard, channel: u16, rate: PhyRate) -> Self {
         Self {
@@ -122,7 +126,8 @@ pub struct Reception<B> {
 /// What the medium tells.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AirEvent<B> {
-    /// A frame arrived where it was meant to, once, and in the order of sending as far as block acknowledgement keeps it.
+    /// A frame arrived where it was meant to, once, and in the order of sending as far as block
+    /// acknowledgement keeps it.
     Delivered {
         /// Where.
         at: StationId,
@@ -177,7 +182,8 @@ enum Clarity {
     Clear,
     /// It follows it, but something has overlapped.
     Spoiled,
-    /// It does not follow it: it is sending, asleep, elsewhere or busy with another one, or could not recognise the preamble.
+    /// It does not follow it: it is sending, asleep, elsewhere or busy with another one, or could
+    /// not recognise the preamble.
     Missed,
 }
 
@@ -224,8 +230,8 @@ struct Answer {
 
 /// Radio between stations.
 ///
-/// Drive it as every machine of this level: [`Self::handle_packet`], [`Self::handle_timeout`], then drain [`Self::poll_event`] and sleep until
-/// [`Self::poll_timeout`].
+/// Drive it as every machine of this level: [`Self::handle_packet`], [`Self::handle_timeout`], then
+/// drain [`Self::poll_event`] and sleep until [`Self::poll_timeout`].
 #[derive(Debug)]
 pub struct Air<B> {
     stations: Vec<Station<B>>,
@@ -295,11 +301,14 @@ impl<B: Clone> Air<B> {
         self.set_signal(b, a, signal.clone());
     }
 
-    /// Says that what is sent on either channel is noise on the other, as where a 40 MHz channel covers part of a neighbour's.
+    /// Says that what is sent on either channel is noise on the other, as where a 40 MHz channel
+    /// covers part of a neighbour's.
     ///
-    /// Noise keeps a station from sending only where it is strong, because nobody can recognise its preamble, and spoils what it overlaps with.
+    /// Noise keeps a station from sending only where it is strong, because nobody can recognise its
+    /// preamble, and spoils what it overlaps with.
     ///
-    /// Source: IEEE 802.11-2016 section 17.3.10.6 (20 dB between the thresholds of preamble and energy).
+    /// Source: IEEE 802.11-2016 section 17.3.10.6 (20 dB between the thresholds of preamble and
+    /// energy).
     pub fn set_overlap(&mut self, a: u16, b: u16) {
         self.overlaps.push((a, b));
     }
@@ -337,7 +346,8 @@ impl<B: Clone> Air<B> {
             || self.answers.iter().any(|answer| answer.from == at)
     }
 
-    /// Tunes a station to a channel; it is deaf and mute for `takes`. An exchange under way is broken off: its frames count an attempt more.
+    /// Tunes a station to a channel; it is deaf and mute for `takes`. An exchange under way is
+    /// broken off: its frames count an attempt more.
     pub fn tune(&mut self, station: StationId, channel: u16, takes: Duration, now: Instant) {
         self.handle_timeout(now);
         let at = usize::from(station.0);
@@ -435,7 +445,8 @@ impl<B: Clone> Air<B> {
         self.events.pop_front()
     }
 
-    /// Everything of one instant: ends before starts, and stations whose countdown ends now start together.
+    /// Everything of one instant: ends before starts, and stations whose countdown ends now start
+    /// together.
     fn step(&mut self, now: Instant) {
         while let Some(index) = self.active.iter().position(|sent| sent.end <= now) {
             let sent = self.active.remove(index);
@@ -511,7 +522,8 @@ impl<B: Clone> Air<B> {
         !self.overlaps.is_empty() && self.overlaps.iter().any(is_pair)
     }
 
-    /// Puts a transmission on the air: whoever senses it stops counting, and what overlaps with it at a receiver suffers.
+    /// Puts a transmission on the air: whoever senses it stops counting, and what overlaps with it
+    /// at a receiver suffers.
     fn transmit(&mut self, mut sent: Transmission, now: Instant) {
         let from = sent.from;
         sent.clarity = self.spare.pop().unwrap_or_default();

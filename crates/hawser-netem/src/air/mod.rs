@@ -1,9 +1,11 @@
 //! The air: an 802.11 medium that stations share, without I/O.
 //!
-//! Scope: DCF with slots, backoff, retry limit and acknowledgements; carrier sense by received power, hidden terminals, capture; loss by rate and
-//! signal-to-noise ratio, fading; RTS/CTS; aggregation with block acknowledgement; retuning and sleep. Limitations: one access category, no
-//! propagation delay, no adjacent-channel interference, no fragmentation.
-//! Usage: [`Air`]. Validation: `tests/saturation.rs` against rows of an independent simulator (ns-3.37), `medium/tests.rs` for behaviours.
+//! Scope: DCF with slots, backoff, retry limit and acknowledgements; carrier sense by received
+//! power, hidden terminals, capture; loss by rate and signal-to-noise ratio, fading; RTS/CTS;
+//! aggregation with block acknowledgement; retuning and sleep. Limitations: one access category, no
+//! propagation delay, no adjacent-channel interference, no fragmentation. Usage: [`Air`].
+//! Validation: `tests/saturation.rs` against rows of an independent simulator (ns-3.37),
+//! `medium/tests.rs` for behaviours.
 
 mod access_point;
 mod medium;

@@ -109,7 +109,8 @@ impl PhyRate {
         (22 + 8 * u64::from(bytes)).div_ceil(self.symbol_bits())
     }
 
-    /// The rate at which the other side answers a frame of this rate: the highest mandatory rate that is not above it.
+    /// The rate at which the other side answers a frame of this rate: the highest mandatory rate
+    /// that is not above it.
     ///
     /// Source: IEEE 802.11-2016 section 10.7.6.5; mandatory are 1 and 2, and 6, 12 and 24 Mbit/s.
     #[must_use]
@@ -157,7 +158,8 @@ impl Standard {
 
     /// After the end of a frame, when an answer that has not begun will not come.
     ///
-    /// Source: IEEE 802.11-2016 section 10.3.2.9: SIFS, a slot and the time until reception is known to have started.
+    /// Source: IEEE 802.11-2016 section 10.3.2.9: SIFS, a slot and the time until reception is
+    /// known to have started.
     #[must_use]
     pub fn answer_timeout(self) -> Duration {
         let known = if self == Self::B {

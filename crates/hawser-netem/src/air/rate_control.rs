@@ -1,8 +1,10 @@
 //! Which rate a sender uses for its next attempt.
 //!
-//! Four kinds, as the papers met them: one rate for ever; a sampling control that maximises expected throughput and tolerates retries
-//! (Minstrel-like); one that insists on delivery first (as 802.11n drivers with block acknowledgement do); and stepping by success and failure
-//! (ARF-like). Scope: one destination each. Does not model: multi-rate retry tables of a particular chip.
+//! Four kinds, as the papers met them: one rate for ever; a sampling control that maximises
+//! expected throughput and tolerates retries (Minstrel-like); one that insists on delivery first
+//! (as 802.11n drivers with block acknowledgement do); and stepping by success and failure
+//! (ARF-like). Scope: one destination each. Does not model: multi-rate retry tables of a particular
+//! chip.
 
 use hawser_units::{Duration, Instant};
 
@@ -39,18 +41,21 @@ impl RateControl {
         Self::new(vec![rate], Kind::Fixed)
     }
 
-    /// The rate with the best expected throughput, also when most of its frames need several attempts; every tenth frame tries another.
+    /// The rate with the best expected throughput, also when most of its frames need several
+    /// attempts; every tenth frame tries another.
     ///
-    /// Source: the Minstrel algorithm's published description (windows of 100 ms, a weight of 75 % for the past, 10 % sampling).
+    /// Source: the Minstrel algorithm's published description (windows of 100 ms, a weight of 75 %
+    /// for the past, 10 % sampling).
     #[must_use]
     pub fn throughput(rates: Vec<PhyRate>) -> Self {
         Self::new(rates, Kind::Throughput)
     }
 
-    /// The fastest rate that delivers nine of ten attempts that the most reliable one delivers, or nine of ten of nine in ten: what is lost beyond
-    /// that may be collisions.
+    /// The fastest rate that delivers nine of ten attempts that the most reliable one delivers, or
+    /// nine of ten of nine in ten: what is lost beyond that may be collisions.
     ///
-    /// Source: for the tenth that collisions may take, Linux `minstrel_ht_get_tp_avg`, which limits a rate's share to 90 % for the same reason.
+    /// Source: for the tenth that collisions may take, Linux `minstrel_ht_get_tp_avg`, which limits
+    /// a rate's share to 90 % for the same reason.
     #[must_use]
     pub fn delivery_first(rates: Vec<PhyRate>) -> Self {
         Self::new(rates, Kind::DeliveryFirst)
@@ -81,7 +86,8 @@ impl RateControl {
         }
     }
 
-    /// The rate of a frame's attempt, counted from 0. Later attempts of a frame use slower rates, the last ones the slowest.
+    /// The rate of a frame's attempt, counted from 0. Later attempts of a frame use slower rates,
+    /// the last ones the slowest.
     pub fn choose(&mut self, attempt: u8, random: &mut Random) -> PhyRate {
         let index = match self.kind {
             Kind::Fixed => 0,
@@ -103,7 +109,8 @@ impl RateControl {
         self.rates[index]
     }
 
-    /// Takes in the outcome of `tried` frames sent at `rate`, of which `succeeded` were acknowledged.
+    /// Takes in the outcome of `tried` frames sent at `rate`, of which `succeeded` were
+    /// acknowledged.
     pub fn on_outcome(&mut self, rate: PhyRate, tried: u32, succeeded: u32, now: Instant) {
         let Some(index) = self.rates.iter().position(|known| *known == rate) else {
             return;
@@ -150,7 +157,8 @@ impl RateControl {
         }
         self.current = match self.kind {
             Kind::DeliveryFirst => {
-                // Collisions hit every rate alike, so that they say nothing against one; a rate that is seldom tried may not have met them yet.
+                // Collisions hit every rate alike, so that they say nothing against one; a rate
+                // that is seldom tried may not have met them yet.
                 let most = self.delivery[self.most_reliable()].min(UNDISTURBED);
                 let good = |index: &usize| self.delivery[*index] >= RELIABLE * most;
                 (0..self.rates.len()).rev().find(good).unwrap_or(0)

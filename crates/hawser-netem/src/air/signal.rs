@@ -16,8 +16,8 @@ pub struct Signal {
     pub fading: Option<Fading>,
 }
 
-/// The probability that one attempt of a data frame cannot be read. Answers and broadcasts at the lowest rate are robust: they are lost by
-/// signal-to-noise ratio only.
+/// The probability that one attempt of a data frame cannot be read. Answers and broadcasts at the
+/// lowest rate are robust: they are lost by signal-to-noise ratio only.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FrameLoss {
     /// The same at every rate.
@@ -76,9 +76,10 @@ impl Signal {
 
 /// The probability that a frame of `bytes` is lost at a signal-to-noise ratio, in dB.
 ///
-/// A logistic curve for each modulation, steep as measured receivers': half of the 1,000-byte frames are lost at the ratio where the
-/// standard's sensitivity table (IEEE 802.11-2016 tables 17-18 and 19-23) stands over the noise floor, less 3 dB of implementation margin;
-/// longer frames need slightly more. Does not model: soft decoding, interference as noise.
+/// A logistic curve for each modulation, steep as measured receivers': half of the 1,000-byte
+/// frames are lost at the ratio where the standard's sensitivity table (IEEE 802.11-2016 tables
+/// 17-18 and 19-23) stands over the noise floor, less 3 dB of implementation margin; longer frames
+/// need slightly more. Does not model: soft decoding, interference as noise.
 #[must_use]
 pub fn loss_at(snr: f64, rate: PhyRate, bytes: u32) -> f64 {
     let half = match rate {
@@ -149,7 +150,8 @@ impl SignalProcess {
         }
     }
 
-    /// Whether a sender is noticed at all: by its mean power, so that carrier sense does not flicker.
+    /// Whether a sender is noticed at all: by its mean power, so that carrier sense does not
+    /// flicker.
     pub(super) fn is_sensed(&self) -> bool {
         self.signal.power >= SENSITIVITY
     }
@@ -188,7 +190,8 @@ impl SignalProcess {
     }
 }
 
-/// The weakest power that keeps a station from sending: the standard's sensitivity at the lowest rate (IEEE 802.11-2016 section 17.3.10.6).
+/// The weakest power that keeps a station from sending: the standard's sensitivity at the lowest
+/// rate (IEEE 802.11-2016 section 17.3.10.6).
 const SENSITIVITY: f32 = -82.0;
 /// The same where no preamble can be recognised.
 const ENERGY: f32 = -62.0;

@@ -109,7 +109,8 @@ impl<B> Station<B> {
         idle.max(self.reserved_until.max(self.hold_until) + standard.difs())
     }
 
-    /// When it begins to send, if nothing is heard until then; the far future when it has nothing to send or hears something.
+    /// When it begins to send, if nothing is heard until then; the far future when it has nothing
+    /// to send or hears something.
     pub(super) fn access(&self) -> Instant {
         let is_waiting = !self.queue.is_empty() && self.exchange == Exchange::None && self.sensed == 0;
         if !is_waiting || self.away_until == Instant::FAR_FUTURE {
@@ -150,7 +151,8 @@ impl<B> Station<B> {
         self.backoff = (random.uniform() * f64::from(self.window + 1)) as u32;
     }
 
-    /// Takes the frames of the next transmission off the queue: the first, and others to the same station behind it.
+    /// Takes the frames of the next transmission off the queue: the first, and others to the same
+    /// station behind it.
     pub(super) fn gather(&mut self) {
         let Some(first) = self.queue.front() else { return };
         let to = first.to;
@@ -213,7 +215,8 @@ impl<B> Station<B> {
         self.rate.response().airtime(self.config.standard, bytes)
     }
 
-    /// Takes in a frame meant for this station: gives what may go up, in order. `oldest`: the sender will not send anything before it again.
+    /// Takes in a frame meant for this station: gives what may go up, in order. `oldest`: the
+    /// sender will not send anything before it again.
     pub(super) fn accept(
         &mut self,
         frame: Reception<B>,

@@ -1,8 +1,9 @@
 //! The scenario format: networks, workloads and events of one experiment, as TOML.
 //!
-//! A scenario says everything that an experiment depends on, so that a claim, a benchmark and a bug report can each be
-//! one file. Rates, times and sizes carry their unit; unknown fields are errors; an error names file, line and remedy.
-//! Reading files is the caller's: [`Scenario::parse`] gets a function that does it.
+//! A scenario says everything that an experiment depends on, so that a claim, a benchmark and a bug
+//! report can each be one file. Rates, times and sizes carry their unit; unknown fields are errors;
+//! an error names file, line and remedy. Reading files is the caller's: [`Scenario::parse`] gets a
+//! function that does it.
 
 mod overrides;
 mod parse;
@@ -61,7 +62,8 @@ pub enum Via {
     Mptcp,
     /// The kernel, over the network of this name only.
     Single(String),
-    /// Another bonding tool, of this name. No scenario says so: the command that runs it also says how the tool is started.
+    /// Another bonding tool, of this name. No scenario says so: the command that runs it also says
+    /// how the tool is started.
     Tool(String),
 }
 
@@ -252,7 +254,8 @@ impl Via {
 }
 
 impl Scenario {
-    /// The sum of the networks' mean rates in the direction of the first bulk workload; `None` when one is unlimited.
+    /// The sum of the networks' mean rates in the direction of the first bulk workload; `None` when
+    /// one is unlimited.
     ///
     /// Units: Ethernet frames without check sequence, as everywhere in a scenario.
     #[must_use]
@@ -270,7 +273,8 @@ impl Scenario {
         rates.map(|rates| Rate::from_bps(rates.iter().map(|rate| rate.as_bps()).sum()))
     }
 
-    /// What starts the traces of the networks together with the workloads, so that every way of a comparison meets the same stretch of them.
+    /// What starts the traces of the networks together with the workloads, so that every way of a
+    /// comparison meets the same stretch of them.
     #[must_use]
     pub fn trace_starts(&self) -> Vec<Event> {
         let traced = |link: &LinkConfig| matches!(link.capacity, Capacity::Trace(_));

@@ -2,10 +2,11 @@
 
 use toml::{Table, Value};
 
-/// Applies one `path=value`. A step of the path is a key or an index into an array; the last key may be new.
+/// Applies one `path=value`. A step of the path is a key or an index into an array; the last key
+/// may be new.
 ///
-/// The value is TOML (`16`, `0.1`, `true`, `{ sd = "8ms" }`); what is not TOML is taken as a string, so that
-/// `network.0.down.rate=50mbit` needs no quotes.
+/// The value is TOML (`16`, `0.1`, `true`, `{ sd = "8ms" }`); what is not TOML is taken as a
+/// string, so that `network.0.down.rate=50mbit` needs no quotes.
 pub(super) fn apply(table: &mut Table, setting: &str) -> Result<(), String> {
     let (path, value) = setting.split_once('=').ok_or("has no `=`; write field=value")?;
     let mut steps: Vec<&str> = path.trim().split('.').collect();

@@ -89,8 +89,8 @@ fn first_seed() -> u64 {
 impl Scenario {
     /// Understands the text of a scenario.
     ///
-    /// `path` is where the text came from: it is named in errors, and traces are looked for beside it. `settings` are
-    /// `field=value` replacements. `read` reads a trace.
+    /// `path` is where the text came from: it is named in errors, and traces are looked for beside
+    /// it. `settings` are `field=value` replacements. `read` reads a trace.
     ///
     /// # Errors
     /// [`ScenarioError`], at the first thing that is wrong.
@@ -119,7 +119,8 @@ impl Scenario {
             };
             overrides::apply(&mut table, setting).map_err(invalid)?;
             let text = toml::to_string(&table).map_err(|error| invalid(error.to_string()))?;
-            // Only the last state must hold: two settings may need each other. An error is the first one's that made it.
+            // Only the last state must hold: two settings may need each other. An error is the
+            // first one's that made it.
             result = match (
                 (Reader {
                     text: &text,

@@ -7,9 +7,11 @@ use super::values::WithUnit;
 use crate::air::Signal;
 use crate::air::phy::{PhyRate, Standard};
 
-/// The last hop of a network: an access point and the client's station. What the network's `down` and `up` say lies behind the access point.
+/// The last hop of a network: an access point and the client's station. What the network's `down`
+/// and `up` say lies behind the access point.
 ///
-/// Networks of one channel share it, whoever's they are; those of different channels do not hear each other.
+/// Networks of one channel share it, whoever's they are; those of different channels do not hear
+/// each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wifi {
     /// The generation of the standard.
@@ -20,13 +22,16 @@ pub struct Wifi {
     pub rate: Option<PhyRate>,
     /// How they receive each other.
     pub signal: Signal,
-    /// Pairs of strangers on the channel, each with as much to send all the time. Units: payload of datagrams.
+    /// Pairs of strangers on the channel, each with as much to send all the time. Units: payload of
+    /// datagrams.
     pub neighbours: Vec<Rate>,
-    /// Whether the client marks this access point's packets while another of its marking ones on the channel makes better use of the air.
+    /// Whether the client marks this access point's packets while another of its marking ones on
+    /// the channel makes better use of the air.
     ///
     /// Source: All-APs section 5. Only multipath TCP hears the marks.
     pub marks: bool,
-    /// Whether the client reaches it in slots of one radio, which it shares with all other networks that have slots, and how they are made.
+    /// Whether the client reaches it in slots of one radio, which it shares with all other networks
+    /// that have slots, and how they are made.
     pub slots: Option<Slots>,
 }
 

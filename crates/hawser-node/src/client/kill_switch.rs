@@ -1,8 +1,9 @@
 //! When a client's kill switch closes and when it is lifted.
 //!
-//! It closes before anything that may fail or take time, over what a crash has left, and at boot where that is wanted. It is lifted when somebody asks for the
-//! client's end: by `hawser down`, by a signal to a client that nobody manages, or by stopping its unit. It stays after a crash, after a failure, and while a unit
-//! is restarted.
+//! It closes before anything that may fail or take time, over what a crash has left, and at boot
+//! where that is wanted. It is lifted when somebody asks for the client's end: by `hawser down`, by
+//! a signal to a client that nobody manages, or by stopping its unit. It stays after a crash, after
+//! a failure, and while a unit is restarted.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -32,7 +33,8 @@ pub(super) async fn prepare(run_dir: &RunDir, config: &ClientConfig) -> anyhow::
         warn_of_near_resolvers(config);
     }
     if config.is_mixed() {
-        // Direct mode takes over what keeps flows to their networks, and undoes the rest when its own rules stand.
+        // Direct mode takes over what keeps flows to their networks, and undoes the rest when its
+        // own rules stand.
         system.undo_left_resolvers().await;
     } else {
         system.undo_left().await;
@@ -40,7 +42,8 @@ pub(super) async fn prepare(run_dir: &RunDir, config: &ClientConfig) -> anyhow::
     Ok(system)
 }
 
-/// Resolvers of a network's own subnet are reached past the tunnel, so not at all while the kill switch is closed.
+/// Resolvers of a network's own subnet are reached past the tunnel, so not at all while the kill
+/// switch is closed.
 fn warn_of_near_resolvers(config: &ClientConfig) {
     let near = NameServers::of_machine()
         .into_iter()
@@ -77,8 +80,9 @@ pub(super) fn closed(config: &ClientConfig) -> &'static str {
     }
 }
 
-/// Closes the kill switch before any network is up, if the configuration wants one; true: it does. A configuration that cannot be read counts as one that does:
-/// whoever wants to be safe from boot on is not to be exposed by a slip of the pen.
+/// Closes the kill switch before any network is up, if the configuration wants one; true: it does.
+/// A configuration that cannot be read counts as one that does: whoever wants to be safe from boot
+/// on is not to be exposed by a slip of the pen.
 ///
 /// # Errors
 /// The configuration cannot be read (the switch is closed then), a client runs, or `nft` refuses.

@@ -1,8 +1,9 @@
 //! Where a hub's name leads.
 //!
-//! The system is asked, as by every program. While the kill switch is closed its questions do not get out, so Hawser asks as well, by packets of its own that
-//! carry the mark of outer packets: the resolvers of each network, over that network, for the names of hubs and nothing else. That much of the outside sees of the
-//! name what it sees of the hub's address afterwards.
+//! The system is asked, as by every program. While the kill switch is closed its questions do not
+//! get out, so Hawser asks as well, by packets of its own that carry the mark of outer packets: the
+//! resolvers of each network, over that network, for the names of hubs and nothing else. That much
+//! of the outside sees of the name what it sees of the hub's address afterwards.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

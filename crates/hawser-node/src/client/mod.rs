@@ -1,11 +1,13 @@
 //! The client: joins networks, control channel, session machine, data plane and system.
 //!
-//! One task owns everything and waits for whatever happens next: a network comes or goes, an attempt to reach the hub ends, the
-//! hub says something, the data plane reports, a deadline passes, somebody asks over the control socket, a signal arrives.
+//! One task owns everything and waits for whatever happens next: a network comes or goes, an
+//! attempt to reach the hub ends, the hub says something, the data plane reports, a deadline
+//! passes, somebody asks over the control socket, a signal arrives.
 //!
-//! It starts without a session and tries the hub over all networks at once. The first answer brings the session; every
-//! network then gets a path. When the control connection dies, packets flow on, and the hub is sought again with the
-//! session's id. It fails for good only when the hub refuses for good; everything changed in the system is undone at the end.
+//! It starts without a session and tries the hub over all networks at once. The first answer brings
+//! the session; every network then gets a path. When the control connection dies, packets flow on,
+//! and the hub is sought again with the session's id. It fails for good only when the hub refuses
+//! for good; everything changed in the system is undone at the end.
 
 mod joined;
 mod kill_switch;

@@ -76,8 +76,8 @@ impl Networks {
         Ok(Some(id))
     }
 
-    /// Gives a changed network new sockets where the old ones hang on what is gone. True: its path has to move to the new socket, and
-    /// the old one, named, may go then.
+    /// Gives a changed network new sockets where the old ones hang on what is gone. True: its path
+    /// has to move to the new socket, and the old one, named, may go then.
     pub(super) fn refresh(&mut self, id: NetworkId, network: Network) -> anyhow::Result<Option<SocketId>> {
         let Some(attached) = self.attached.get_mut(&id) else {
             return Ok(None);
@@ -115,7 +115,8 @@ impl Networks {
     }
 }
 
-/// Whether sockets that were opened before still work: they hang on the device, and packets under way on the address.
+/// Whether sockets that were opened before still work: they hang on the device, and packets under
+/// way on the address.
 fn needs_new_sockets(before: &Network, now: &Network) -> bool {
     before.index != now.index
         || before.v4 != now.v4

@@ -1,4 +1,5 @@
-//! Quotas with a hub: a network whose quota is used up leaves the tunnel, and what it carried goes over the others.
+//! Quotas with a hub: a network whose quota is used up leaves the tunnel, and what it carried goes
+//! over the others.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

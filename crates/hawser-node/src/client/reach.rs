@@ -180,7 +180,8 @@ async fn converse(
     }
 }
 
-/// Between the starts of two attempts: a healthy network answers within it, so the rest need not be troubled.
+/// Between the starts of two attempts: a healthy network answers within it, so the rest need not be
+/// troubled.
 const STAGGER: Duration = Duration::from_millis(250);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(5);

@@ -1,4 +1,5 @@
-//! A changed configuration, applied to a client that runs: on SIGHUP and on `hawser reload`, without dropping flows.
+//! A changed configuration, applied to a client that runs: on SIGHUP and on `hawser reload`,
+//! without dropping flows.
 
 use anyhow::bail;
 use hawser_linux::netlink::changes;

@@ -93,7 +93,8 @@ impl Client {
         with_snapshot(&self.orders, answer, move |snapshot| explain(&snapshot, &flow));
     }
 
-    /// Where the client's own answer goes, when direct mode beside it has something to say too; `join` makes one of the two.
+    /// Where the client's own answer goes, when direct mode beside it has something to say too;
+    /// `join` makes one of the two.
     pub(super) fn with_direct(
         &self,
         question: Request,

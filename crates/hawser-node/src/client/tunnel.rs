@@ -1,4 +1,5 @@
-//! The client's system: the inner interface with its addresses, and the rules that lead traffic into it. Where some flows go past the hub, direct mode sees to that.
+//! The client's system: the inner interface with its addresses, and the rules that lead traffic
+//! into it. Where some flows go past the hub, direct mode sees to that.
 
 use std::net::IpAddr;
 
@@ -66,7 +67,8 @@ impl Tunnel {
             .collect()
     }
 
-    /// Sets up what the hub assigned; nothing happens when it is in force already, so that connections live on.
+    /// Sets up what the hub assigned; nothing happens when it is in force already, so that
+    /// connections live on.
     pub(super) async fn apply(&mut self, welcome: &Welcome, config: &ClientConfig) -> anyhow::Result<()> {
         let mut addresses = vec![(IpAddr::from(welcome.inner_v4.0), welcome.inner_v4.1)];
         addresses.extend(
@@ -155,7 +157,8 @@ impl Tunnel {
         }
     }
 
-    /// Prepares the system for a network: answers may come in there, and a clash of addresses is named once.
+    /// Prepares the system for a network: answers may come in there, and a clash of addresses is
+    /// named once.
     pub(super) fn meet(&mut self, network: &Network) {
         if let Err(error) = self.system.loosen_reverse_path(&network.name) {
             tracing::warn!(
@@ -167,7 +170,8 @@ impl Tunnel {
         self.warn_of_overlap(network);
     }
 
-    /// Names a subnet that lies over the inner addresses: the subnet wins, because a connected route does.
+    /// Names a subnet that lies over the inner addresses: the subnet wins, because a connected
+    /// route does.
     pub(super) fn warn_of_overlap(&mut self, network: &Network) {
         let Some(inner) = &self.inner else { return };
         let clash = network

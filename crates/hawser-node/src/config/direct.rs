@@ -36,7 +36,8 @@ pub struct DirectConfig {
     pub probe_every: Span,
     /// The port (UDP and TCP) at which peers come in that move flows which end here.
     pub peer_port: Option<NonZeroU16>,
-    /// Whether flows to known peers move by themselves when their network goes, or another has more room.
+    /// Whether flows to known peers move by themselves when their network goes, or another has more
+    /// room.
     #[serde(rename = "move")]
     pub moves: Moves,
     /// How long established connections of a silent network are kept, in case it comes back.

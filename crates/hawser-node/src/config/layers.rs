@@ -1,4 +1,5 @@
-//! How packets of layered streams are known: the tables `[[layer]]` of `client.toml` and `hub.toml`.
+//! How packets of layered streams are known: the tables `[[layer]]` of `client.toml` and
+//! `hub.toml`.
 
 use std::fmt;
 use std::num::{NonZeroU8, NonZeroU16};

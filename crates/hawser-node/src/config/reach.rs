@@ -1,4 +1,5 @@
-//! What a hub's clients may reach beside public addresses: `[reach]` of `hub.toml`, and for whom the hub is a waypoint.
+//! What a hub's clients may reach beside public addresses: `[reach]` of `hub.toml`, and for whom
+//! the hub is a waypoint.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! The values that keys of a configuration file take: each with its unit, and with what would be right in its error.
+//! The values that keys of a configuration file take: each with its unit, and with what would be
+//! right in its error.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::invitation::HubAddress;
 
-/// Makes `Deserialize` read a string (or a number, to say that it lacks its unit) through `FromStr`.
+/// Makes `Deserialize` read a string (or a number, to say that it lacks its unit) through
+/// `FromStr`.
 macro_rules! from_text {
     ($type:ty, $expected:literal) => {
         impl<'de> Deserialize<'de> for $type {
@@ -401,7 +403,8 @@ pub enum DhcpMode {
     /// Nobody here.
     #[default]
     Off,
-    /// When nobody else has after a few seconds: what manages the device is asked; where nothing does, a DHCP client is run.
+    /// When nobody else has after a few seconds: what manages the device is asked; where nothing
+    /// does, a DHCP client is run.
     Auto,
 }
 

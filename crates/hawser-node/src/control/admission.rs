@@ -1,7 +1,10 @@
-//! How much of a hub (or a host that lets peers in) strangers and clients may take up before they are known, and how many connections each may have.
+//! How much of a hub (or a host that lets peers in) strangers and clients may take up before they
+//! are known, and how many connections each may have.
 //!
-//! A source is an IPv4 address or an IPv6 network of 64 bits. A few handshakes of one that has not proven its address go on at once; more are
-//! asked for the proof (RFC 9000 section 8.1.2), which who borrows somebody's address cannot give. So nobody is kept out by another who uses their address.
+//! A source is an IPv4 address or an IPv6 network of 64 bits. A few handshakes of one that has not
+//! proven its address go on at once; more are asked for the proof (RFC 9000 section 8.1.2), which
+//! who borrows somebody's address cannot give. So nobody is kept out by another who uses their
+//! address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -138,11 +141,13 @@ fn source(address: IpAddr) -> IpAddr {
 const UNPROVEN_OF_ONE: usize = 16;
 /// Of all, before proofs are asked for: they cost a round trip.
 const UNPROVEN: usize = 1_000;
-/// Of one source: many clients may be behind one address, and each is decided within a few round trips.
+/// Of one source: many clients may be behind one address, and each is decided within a few round
+/// trips.
 const OF_ONE: usize = 64;
 /// Of all: some 50 KB of memory each, for ten seconds at most.
 const OF_ALL: usize = 4_096;
-/// A client tries every network at once, and its old connection lingers for some seconds when it takes a new one.
+/// A client tries every network at once, and its old connection lingers for some seconds when it
+/// takes a new one.
 const CONNECTIONS_OF_ONE: usize = 32;
 
 #[cfg(test)]

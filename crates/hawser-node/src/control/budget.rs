@@ -1,4 +1,5 @@
-//! What a peer may ask for: a token bucket, so that a flood of cheap messages is cut off and an honest burst is not.
+//! What a peer may ask for: a token bucket, so that a flood of cheap messages is cut off and an
+//! honest burst is not.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The client's end of the control channel: attempts to reach the hub, of which one at a time presents the client.
+//! The client's end of the control channel: attempts to reach the hub, of which one at a time
+//! presents the client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -44,15 +45,17 @@ pub enum ConnectError {
     Failed(SocketAddr, String),
 }
 
-/// Attempts over several networks at once take turns with their hello, up to the first that is welcome: to the hub, a second hello would be another machine
-/// with the same identity, however long ago its attempt was given up.
+/// Attempts over several networks at once take turns with their hello, up to the first that is
+/// welcome: to the hub, a second hello would be another machine with the same identity, however
+/// long ago its attempt was given up.
 #[derive(Debug, Default)]
 pub struct Turn {
     is_welcome: Mutex<bool>,
 }
 
-/// Connects to the hub at `remote` through `endpoint`, presents the client when it is this attempt's turn, and waits for the hub's decision. Once another attempt
-/// was welcome, waits for ever.
+/// Connects to the hub at `remote` through `endpoint`, presents the client when it is this
+/// attempt's turn, and waits for the hub's decision. Once another attempt was welcome, waits for
+/// ever.
 ///
 /// # Errors
 /// [`ConnectError`]; nothing stays behind.
@@ -143,11 +146,12 @@ fn describe(error: &ConnectionError, remote: SocketAddr) -> ConnectError {
     }
 }
 
-/// TLS alert `access_denied` (49) as a QUIC error code (RFC 9001 section 4.8): what our own verifier answers to a key that is not
-/// the pinned one.
+/// TLS alert `access_denied` (49) as a QUIC error code (RFC 9001 section 4.8): what our own
+/// verifier answers to a key that is not the pinned one.
 const ACCESS_DENIED: u64 = 0x100 + 49;
 
-/// A hub that is there answers within a few round trips; the slowest networks that are of any use have 2 s of them.
+/// A hub that is there answers within a few round trips; the slowest networks that are of any use
+/// have 2 s of them.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// One round trip, or two where a packet is lost; other attempts wait meanwhile.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);

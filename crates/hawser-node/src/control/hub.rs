@@ -1,4 +1,5 @@
-//! The hub's end of the control channel: lets clients in, keeps their sessions, carries out what they ask.
+//! The hub's end of the control channel: lets clients in, keeps their sessions, carries out what
+//! they ask.
 
 mod core;
 mod handover;
@@ -125,7 +126,8 @@ impl HubControl {
         Ok(())
     }
 
-    /// Ends the sessions and connections of those whom the store does not know any more, whoever has changed it. To be called every [`LOOK`].
+    /// Ends the sessions and connections of those whom the store does not know any more, whoever
+    /// has changed it. To be called every [`LOOK`].
     pub fn hold_against_store(&self) {
         self.lock().hold_against_store();
         if let Some(movers) = &self.movers {
@@ -138,7 +140,8 @@ impl HubControl {
         self.lock().hand_over()
     }
 
-    /// Goes on with a session of the process before; false: it does not fit this hub any more, and is gone.
+    /// Goes on with a session of the process before; false: it does not fit this hub any more, and
+    /// is gone.
     pub(crate) fn restore(&self, saved: HubSessionCheckpoint) -> bool {
         self.lock().restore(saved)
     }
@@ -295,7 +298,8 @@ impl HubControl {
                     Some(message) => if let Err(error) = stream.send(&message).await {
                         return error.to_string();
                     },
-                    // A newer connection speaks for the session: the client closes this one when it has moved.
+                    // A newer connection speaks for the session: the client closes this one when it
+                    // has moved.
                     None => tokio::select! {
                         _ = stream.next() => return CloseReason::Superseded.to_string(),
                         () = tokio::time::sleep(PATIENCE) => return CloseReason::Superseded.to_string(),
@@ -312,7 +316,8 @@ impl HubControl {
 
 /// The hub's one UDP socket.
 pub const HUB_SOCKET: SocketId = SocketId(0);
-/// How often the store is looked at: four times within the second in which a revocation takes effect.
+/// How often the store is looked at: four times within the second in which a revocation takes
+/// effect.
 pub const LOOK: Duration = Duration::from_millis(250);
 /// A handshake and a hello take a few round trips.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,7 +1,8 @@
-//! The peer channel: a host that moves flows dials, a host where flows end (or a hub, as a waypoint) lets it in.
+//! The peer channel: a host that moves flows dials, a host where flows end (or a hub, as a
+//! waypoint) lets it in.
 //!
-//! The keys, the invitations and the store of who may come in are those of hub and client; only what is said differs
-//! ([`hawser_wire::peer`]).
+//! The keys, the invitations and the store of who may come in are those of hub and client; only
+//! what is said differs ([`hawser_wire::peer`]).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -101,7 +102,8 @@ pub async fn dial(
     result.unwrap_or(Err(DialError::NoAnswer(remote)))
 }
 
-/// Takes messages for a peer. When as many wait as fit, the next is left out: whoever needs it asks again.
+/// Takes messages for a peer. When as many wait as fit, the next is left out: whoever needs it asks
+/// again.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     sender: mpsc::Sender<PeerMessage>,
@@ -124,8 +126,8 @@ impl Outbox {
     }
 }
 
-/// Carries messages both ways until the connection ends; says why it did. What `heard` makes of a message goes to `tell`, which may make the peer wait; its
-/// refusal ends the connection.
+/// Carries messages both ways until the connection ends; says why it did. What `heard` makes of a
+/// message goes to `tell`, which may make the peer wait; its refusal ends the connection.
 pub async fn converse<News>(
     mut stream: PeerStream,
     mut outbox: mpsc::Receiver<PeerMessage>,
@@ -180,7 +182,8 @@ pub enum GuestEvent {
     Down,
 }
 
-/// News of guests on their way to whoever moves flows. A guest that says more than is taken in waits.
+/// News of guests on their way to whoever moves flows. A guest that says more than is taken in
+/// waits.
 #[must_use]
 pub fn guest_news() -> (mpsc::Sender<GuestNews>, mpsc::Receiver<GuestNews>) {
     mpsc::channel(NEWS)

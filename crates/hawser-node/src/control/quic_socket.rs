@@ -1,4 +1,5 @@
-//! The hub's QUIC socket: sends on the port that the data plane reads, and hears what the data plane hands over.
+//! The hub's QUIC socket: sends on the port that the data plane reads, and hears what the data
+//! plane hands over.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -60,7 +61,8 @@ impl AsyncUdpSocket for SharedSocket {
             ..transmit.clone()
         };
         match self.state.try_send((&*self.socket).into(), &transmit) {
-            // The data plane fills the buffer: the datagram counts as lost on the way, and QUIC sends it again.
+            // The data plane fills the buffer: the datagram counts as lost on the way, and QUIC
+            // sends it again.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             // One unreachable client must not end the endpoint.
             Err(error) => {

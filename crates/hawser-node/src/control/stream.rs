@@ -30,7 +30,8 @@ pub enum StreamError {
 
 /// What a stream carries.
 pub trait Framed: Sized {
-    /// Reads one frame from the front of the bytes: the message and the bytes it took; `Ok(None)` when more bytes are needed.
+    /// Reads one frame from the front of the bytes: the message and the bytes it took; `Ok(None)`
+    /// when more bytes are needed.
     ///
     /// # Errors
     /// The bytes are no frame.

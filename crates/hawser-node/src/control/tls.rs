@@ -1,8 +1,9 @@
-//! TLS for the control channel: both sides present a bare public key (RFC 7250) and are known by its hash.
+//! TLS for the control channel: both sides present a bare public key (RFC 7250) and are known by
+//! its hash.
 //!
-//! There are no certificates: nothing would be in them but the key, and nothing vouches for the key but the invitation.
-//! rustls proves that the peer holds the private half; who may come in is decided by the hash, on a client at once,
-//! on a hub after the `Hello`.
+//! There are no certificates: nothing would be in them but the key, and nothing vouches for the key
+//! but the invitation. rustls proves that the peer holds the private half; who may come in is
+//! decided by the hash, on a client at once, on a hub after the `Hello`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,18 +26,21 @@ use zeroize::Zeroize;
 use crate::dataplane::{EpochKeys, Role};
 use crate::identity::{Identity, KeyHash, random};
 
-/// QUIC cannot do without a protocol's name (RFC 9001 section 8.1), and everybody on the way can read it: the commonest, so that it says nothing. Which of
-/// Hawser's protocols is spoken tells the first message, under encryption.
+/// QUIC cannot do without a protocol's name (RFC 9001 section 8.1), and everybody on the way can
+/// read it: the commonest, so that it says nothing. Which of Hawser's protocols is spoken tells the
+/// first message, under encryption.
 const ALPN: &[u8] = b"h3";
-/// What clients call the hub in the handshake: names play no part, and with an address none is sent (RFC 6066 section 3).
+/// What clients call the hub in the handshake: names play no part, and with an address none is sent
+/// (RFC 6066 section 3).
 pub const SERVER_NAME: &str = "0.0.0.0";
 /// A connection that is silent for so long is gone.
 const IDLE: Duration = Duration::from_secs(15);
 /// A client keeps its NAT bindings and the hub's patience alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// What a client assumes of a network that it does not know: a lost first packet is sent again after three of these, and a few
-/// superfluous ones harm nobody. The default of 333 ms (RFC 9002 section 6.2.2) makes a hub's restart last a second longer.
+/// What a client assumes of a network that it does not know: a lost first packet is sent again
+/// after three of these, and a few superfluous ones harm nobody. The default of 333 ms (RFC 9002
+/// section 6.2.2) makes a hub's restart last a second longer.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 
 /// Handshakes that the library holds until they are looked at, which is at once.
@@ -44,7 +48,8 @@ const INCOMING: usize = 1_024;
 /// Bytes of one of them: no hello is longer.
 const INCOMING_BYTES: u64 = 64 << 10;
 
-/// The QUIC configuration of a client or of a host that moves flows: accepts only the hub or peer whose key has the hash `hub`.
+/// The QUIC configuration of a client or of a host that moves flows: accepts only the hub or peer
+/// whose key has the hash `hub`.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
@@ -69,7 +74,8 @@ pub fn client_config(identity: &Identity, hub: KeyHash) -> anyhow::Result<quinn:
     Ok(config)
 }
 
-/// The QUIC configuration of a hub, or of a host to which flows lead that others move: accepts any that proves its key.
+/// The QUIC configuration of a hub, or of a host to which flows lead that others move: accepts any
+/// that proves its key.
 ///
 /// # Errors
 /// The TLS library refuses its own defaults.
@@ -92,8 +98,8 @@ pub fn server_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig>
     Ok(config)
 }
 
-/// A hub's endpoint configuration. What it derives from `identity` stays the same over a restart, so that clients of the
-/// hub's former life hear at once that it is over (RFC 9000 section 10.3).
+/// A hub's endpoint configuration. What it derives from `identity` stays the same over a restart,
+/// so that clients of the hub's former life hear at once that it is over (RFC 9000 section 10.3).
 #[must_use]
 pub fn hub_endpoint_config(identity: &Identity) -> quinn::EndpointConfig {
     let reset = hmac::Key::new(hmac::HMAC_SHA256, &identity.derive("hawser stateless reset v1"));
@@ -126,7 +132,8 @@ pub fn peer_key(connection: &quinn::Connection) -> anyhow::Result<KeyHash> {
     Ok(KeyHash::of(keys.first().context("the peer has shown no key")?))
 }
 
-/// The data plane's keys that a control connection yields for an epoch of a session (RFC 8446 section 7.5).
+/// The data plane's keys that a control connection yields for an epoch of a session (RFC 8446
+/// section 7.5).
 ///
 /// # Errors
 /// The TLS library cannot export.
@@ -173,7 +180,8 @@ fn transport() -> quinn::TransportConfig {
         .max_concurrent_bidi_streams(1_u8.into())
         .max_concurrent_uni_streams(0_u8.into())
         .datagram_receive_buffer_size(None)
-        // A handshake that meets a hub which is just starting is tried again after 0.3 s instead of a second.
+        // A handshake that meets a hub which is just starting is tried again after 0.3 s instead of
+        // a second.
         .initial_rtt(FIRST_ROUND_TRIP)
         // A few small messages: large packets would be of no use.
         .mtu_discovery_config(None)
@@ -182,12 +190,13 @@ fn transport() -> quinn::TransportConfig {
     transport
 }
 
-/// What a round trip is taken for before the first was measured: that of a mobile network. RFC 9002 section 6.2.2 has 333 ms where
-/// nothing is known; a handshake is a few small packets, so one that is sent twice over a satellite costs little.
+/// What a round trip is taken for before the first was measured: that of a mobile network. RFC 9002
+/// section 6.2.2 has 333 ms where nothing is known; a handshake is a few small packets, so one that
+/// is sent twice over a satellite costs little.
 const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 
-/// Connection ids without structure. The library's own default recognises its ids by a key that a restart forgets, and says
-/// nothing to those of a former life.
+/// Connection ids without structure. The library's own default recognises its ids by a key that a
+/// restart forgets, and says nothing to those of a former life.
 struct RandomId;
 
 impl quinn::ConnectionIdGenerator for RandomId {

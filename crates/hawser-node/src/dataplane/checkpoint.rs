@@ -1,7 +1,8 @@
 //! What of a data plane goes to its successor: the keys, addresses and machines of each session.
 //!
-//! Both threads have a part of it. The receiving one ends first and passes its part on, so that nothing
-//! arrives after its replay windows were written; the sending one adds its own, and with the whole the data plane ends.
+//! Both threads have a part of it. The receiving one ends first and passes its part on, so that
+//! nothing arrives after its replay windows were written; the sending one adds its own, and with
+//! the whole the data plane ends.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -115,7 +116,8 @@ pub struct SourceCheckpoint {
     pub path: u16,
     /// The index that arriving packets carry.
     pub index: u32,
-    /// Where the newest packet came from: by which socket, from which address, to which address of ours.
+    /// Where the newest packet came from: by which socket, from which address, to which address of
+    /// ours.
     pub newest: Option<(u32, SocketAddr, Option<IpAddr>)>,
 }
 

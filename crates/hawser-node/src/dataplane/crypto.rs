@@ -1,9 +1,9 @@
 //! Sealing and opening of data packets.
 //!
 //! The primitives are ring's, a third faster than aws-lc's on CPUs with VAES but without AVX-512.
-//! This module only builds nonces: the IV of the epoch and direction, xor the path id and the packet
-//! number. A path id is never reused within an epoch and a packet number never within a path, so no
-//! nonce repeats.
+//! This module only builds nonces: the IV of the epoch and direction, xor the path id and the
+//! packet number. A path id is never reused within an epoch and a packet number never within a
+//! path, so no nonce repeats.
 
 use hawser_linux::secret::Wiped;
 use hawser_proto::tunnel::{Open, Seal};
@@ -17,7 +17,8 @@ use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Unboun
 
 /// The key of one direction and epoch.
 ///
-/// Ring's keys do not wipe themselves, but they hold no pointers: [`Wiped`] memory does it for them.
+/// Ring's keys do not wipe themselves, but they hold no pointers: [`Wiped`] memory does it for
+/// them.
 #[derive(Debug)]
 pub(super) struct DataKey(Wiped<Schedule>);
 

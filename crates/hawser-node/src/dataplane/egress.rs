@@ -427,7 +427,8 @@ pub(super) fn path_config(
     cap: Option<hawser_units::Rate>,
     remote: Option<&SocketAddr>,
 ) -> path::Config {
-    // A hub does not know yet whether the client comes by IPv4 or IPv6: the larger header is the safe guess.
+    // A hub does not know yet whether the client comes by IPv4 or IPv6: the larger header is the
+    // safe guess.
     let overhead = remote.map_or((UDP_IPV6 + FRAMING) as u16, overhead);
     path::Config {
         id: path,

@@ -1,6 +1,7 @@
 //! What the control side is told, through a queue with a bound.
 //!
-//! While the queue is full, what is to be told waits here, of each path and session the newest only: what the control side hears last is how things are.
+//! While the queue is full, what is to be told waits here, of each path and session the newest
+//! only: what the control side hears last is how things are.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,11 @@
-//! What is handed to a thread of the data plane: orders of the control side, and relays of the other thread.
+//! What is handed to a thread of the data plane: orders of the control side, and relays of the
+//! other thread.
 //!
-//! Both wait in queues with a bound. An order must not be lost, so whoever gives one waits while there are too many: the threads of the data plane take all
-//! that there is each time they wake, and never wait for anybody who gives orders. A relay may be lost: what may not (where a path's packets come from, which
-//! key the peer uses) is offered again with the peer's next packet. The word to stop is always taken.
+//! Both wait in queues with a bound. An order must not be lost, so whoever gives one waits while
+//! there are too many: the threads of the data plane take all that there is each time they wake,
+//! and never wait for anybody who gives orders. A relay may be lost: what may not (where a path's
+//! packets come from, which key the peer uses) is offered again with the peer's next packet. The
+//! word to stop is always taken.
 //!
 //! ```text
 //!   control side --give--> [ orders: 1,024 ] --+
@@ -10,13 +13,15 @@
 //!   other thread --offer-> [ relays: 16,384 ] -+
 //! ```
 //!
-//! How it is shown that nothing is lost and nobody sleeps for ever: `tests/handoff.rs` runs this file under a model checker.
+//! How it is shown that nothing is lost and nobody sleeps for ever: `tests/handoff.rs` runs this
+//! file under a model checker.
 
 use super::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// Orders that may wait: opening every path of a hundred sessions.
 pub(super) const ORDERS: usize = 1024;
-/// Relays that may wait, 4 MB: what sixty sessions may send at once (`hawser_proto::ingress::Ingress`).
+/// Relays that may wait, 4 MB: what sixty sessions may send at once
+/// (`hawser_proto::ingress::Ingress`).
 pub(super) const RELAYS: usize = 16_384;
 
 /// Lets the thread that takes notice that there is something.
@@ -83,7 +88,8 @@ impl<O, R, W> Clone for Giver<O, R, W> {
 }
 
 impl<O, R, W: Wake> Giver<O, R, W> {
-    /// Gives an order and wakes the thread; waits while too many wait. After the end of the thread, orders go nowhere.
+    /// Gives an order and wakes the thread; waits while too many wait. After the end of the thread,
+    /// orders go nowhere.
     pub(super) fn give(&self, order: O) {
         let mut state = self.0.lock();
         while state.orders.len() >= self.0.bounds.0 && !state.closed {
@@ -126,7 +132,8 @@ impl<O, R, W: Wake> Giver<O, R, W> {
 }
 
 impl<O, R, W: Wake> Taker<O, R, W> {
-    /// Takes all that waits, in the order in which it was given; the lists must be empty. Returns whether the thread is to go on.
+    /// Takes all that waits, in the order in which it was given; the lists must be empty. Returns
+    /// whether the thread is to go on.
     pub(super) fn take(&self, orders: &mut Vec<O>, relays: &mut Vec<R>) -> bool {
         let mut state = self.0.lock();
         std::mem::swap(&mut state.orders, orders);

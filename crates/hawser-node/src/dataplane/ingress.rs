@@ -619,7 +619,8 @@ pub(super) struct Source {
     pub(super) socket: SocketId,
     /// From which address of the peer.
     pub(super) from: SocketAddr,
-    /// To which address of this machine: a machine may have several, and firewalls let in only answers from the right one.
+    /// To which address of this machine: a machine may have several, and firewalls let in only
+    /// answers from the right one.
     pub(super) to: Option<IpAddr>,
 }
 

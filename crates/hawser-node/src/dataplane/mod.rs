@@ -1,7 +1,8 @@
 //! The data plane: what the control side asks of it and what it tells back.
 //!
-//! Two threads carry packets: `egress` (TUN to networks) and `ingress` (networks to TUN). Neither is async. The control side
-//! (QUIC, netlink, control socket) talks to them through a [`Command`] channel and hears [`Event`]s.
+//! Two threads carry packets: `egress` (TUN to networks) and `ingress` (networks to TUN). Neither
+//! is async. The control side (QUIC, netlink, control socket) talks to them through a [`Command`]
+//! channel and hears [`Event`]s.
 
 mod batch;
 pub mod checkpoint;
@@ -95,8 +96,8 @@ pub enum Change {
         /// Which.
         id: SocketId,
     },
-    /// Adds a session. `inner`: the far end's inner addresses (a hub routes to the session by them; a client leaves it empty: all goes to
-    /// its one session).
+    /// Adds a session. `inner`: the far end's inner addresses (a hub routes to the session by them;
+    /// a client leaves it empty: all goes to its one session).
     AddSession {
         /// Its number.
         session: SessionId,
@@ -119,7 +120,8 @@ pub enum Change {
         /// Both directions' keys.
         keys: EpochKeys,
     },
-    /// Opens a path. `remote`: the hub's address on a client; `None` on a hub, which learns it from the first authenticated packet.
+    /// Opens a path. `remote`: the hub's address on a client; `None` on a hub, which learns it from
+    /// the first authenticated packet.
     OpenPath {
         /// Of which session.
         session: SessionId,
@@ -181,8 +183,8 @@ pub enum Change {
         /// The first that fits decides.
         rules: Vec<layer::Rule>,
     },
-    /// Goes on with a session of the process before. It must have passed [`SessionCheckpoint::check`], and comes before
-    /// the socket that its paths use.
+    /// Goes on with a session of the process before. It must have passed
+    /// [`SessionCheckpoint::check`], and comes before the socket that its paths use.
     RestoreSession {
         /// Its number.
         session: SessionId,
@@ -243,7 +245,8 @@ pub enum Event {
     },
 }
 
-/// A QUIC datagram that arrived on a data plane socket (hub only: on a client QUIC has sockets of its own).
+/// A QUIC datagram that arrived on a data plane socket (hub only: on a client QUIC has sockets of
+/// its own).
 #[derive(Debug)]
 pub struct ControlDatagram {
     /// Where it came from.
@@ -408,8 +411,9 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         egress: to_egress.clone(),
         ingress: to_ingress.clone(),
     };
-    // Each thread ends with the other, however that one ends: a daemon whose other half goes on alone would look alive and carry nothing. The
-    // sending thread holds the only sender of events, so whoever listens to them notices.
+    // Each thread ends with the other, however that one ends: a daemon whose other half goes on
+    // alone would look alive and carry nothing. The sending thread holds the only sender of events,
+    // so whoever listens to them notices.
     let seed = config.seed;
     let sending = spawn("hawser-egress", move || {
         let _other = StopsOther(to_ingress);
@@ -441,7 +445,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<Join
 }
 
 impl DataPlane {
-    /// Ends all sessions for a successor, and the data plane with them. Empty when it has ended already.
+    /// Ends all sessions for a successor, and the data plane with them. Empty when it has ended
+    /// already.
     pub async fn hand_over(&self) -> Vec<SessionCheckpoint> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         (self.orders)(Command::HandOver(Box::new(|sessions| {
@@ -461,8 +466,8 @@ impl Drop for DataPlane {
 }
 
 impl Dispatch {
-    /// Gives an order; waits while a thread has very many. After the end of the data plane, orders go
-    /// nowhere.
+    /// Gives an order; waits while a thread has very many. After the end of the data plane, orders
+    /// go nowhere.
     fn send(&self, command: Command) {
         match command {
             Command::Change(change) => {

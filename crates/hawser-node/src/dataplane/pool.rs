@@ -1,16 +1,19 @@
-//! Buffers of the sending side: what applications sent, until it has gone and need not be kept any more.
+//! Buffers of the sending side: what applications sent, until it has gone and need not be kept any
+//! more.
 //!
-//! Buffers are of a few sizes, so that a small packet takes little: a packet is read into one place, and moves to a buffer that suits it. Only
-//! those that need the largest one stay where they were read. What sessions hold is counted in bytes of buffers; who has to
-//! give some up is decided in [`super::sessions`].
+//! Buffers are of a few sizes, so that a small packet takes little: a packet is read into one
+//! place, and moves to a buffer that suits it. Only those that need the largest one stay where they
+//! were read. What sessions hold is counted in bytes of buffers; who has to give some up is decided
+//! in [`super::sessions`].
 //!
-//! Cost: O(1) a packet and a copy of those below 16 KB; nothing is allocated while as many buffers are in use as a moment ago. Memory that was not
-//! needed for a second is given back by half.
+//! Cost: O(1) a packet and a copy of those below 16 KB; nothing is allocated while as many buffers
+//! are in use as a moment ago. Memory that was not needed for a second is given back by half.
 
 use hawser_linux::tun::READ_LEN;
 use hawser_units::{Duration, Instant};
 
-/// Bytes of the buffers of each size: a small packet, one of a network's size, some joined ones, and the most that one call reads.
+/// Bytes of the buffers of each size: a small packet, one of a network's size, some joined ones,
+/// and the most that one call reads.
 const SIZES: [usize; 4] = [256, 2_048, 16_384, READ_LEN];
 /// The upper bits of a buffer's number are its size.
 const NUMBER_BITS: u32 = 30;

@@ -1,11 +1,15 @@
-//! The sending halves of all sessions and the buffers that their packets lie in: who may hold how much, and whose turn it is.
+//! The sending halves of all sessions and the buffers that their packets lie in: who may hold how
+//! much, and whose turn it is.
 //!
 //! No TUN, no socket, no clock: [`super::egress`] has those.
 //!
-//! A packet from the TUN is read into [`Sessions::reading`], then [`Sessions::accept`] queues it. Each session holds at most [`QUOTA`] bytes of
-//! buffers. When these are used up it gives up its own oldest packets; when all buffers are in use, the session that holds most gives up its
-//! oldest packets (RFC 8290 section 4.1, where a flow's place is a session's here). So no session loses anything because another one holds much. Whatever
-//! waits longer than [`hawser_proto::flow::LONGEST_WAIT`] goes, also where nothing comes in any more: each session's machine has a timer for it.
+//! A packet from the TUN is read into [`Sessions::reading`], then [`Sessions::accept`] queues it.
+//! Each session holds at most [`QUOTA`] bytes of buffers. When these are used up it gives up its
+//! own oldest packets; when all buffers are in use, the session that holds most gives up its oldest
+//! packets (RFC 8290 section 4.1, where a flow's place is a session's here). So no session loses
+//! anything because another one holds much. Whatever waits longer than
+//! [`hawser_proto::flow::LONGEST_WAIT`] goes, also where nothing comes in any more: each session's
+//! machine has a timer for it.
 //!
 //! Cost: O(1) a packet; O(sessions) for each [`SHED_AT_ONCE`] packets that are given up.
 
@@ -28,13 +32,15 @@ mod handover;
 
 /// Bytes of buffers in use by all sessions.
 const CAPACITY: u64 = 128 << 20;
-/// Bytes of buffers in use by one session: what one of 1 Gbit/s keeps for half a second, which is as long as repairs take over most networks.
+/// Bytes of buffers in use by one session: what one of 1 Gbit/s keeps for half a second, which is
+/// as long as repairs take over most networks.
 pub(super) const QUOTA: u64 = CAPACITY / 2;
 /// Packets that the session which holds most gives up at once: looking for it is worth several.
 ///
 /// Source: RFC 8290 section 4.1 and Linux's `fq_codel`, `drop_batch_size`.
 const SHED_AT_ONCE: usize = 64;
-/// Buffers that one session keeps for repair, beside its quota of bytes: bounds what is remembered of them to some 3 MB.
+/// Buffers that one session keeps for repair, beside its quota of bytes: bounds what is remembered
+/// of them to some 3 MB.
 const KEPT: usize = 16_384;
 /// One session's sending side.
 pub(super) struct Session {
@@ -228,7 +234,8 @@ impl Sessions {
         Accepted::Dropped
     }
 
-    /// Lets sessions give up packets until there is room for `cost` bytes of the session `name`; false when that is in vain.
+    /// Lets sessions give up packets until there is room for `cost` bytes of the session `name`;
+    /// false when that is in vain.
     fn make_room(&mut self, name: SessionId, cost: u64, now: Instant) -> bool {
         while self.pool.lacks(cost) {
             let most = self.all.values_mut().max_by_key(|session| session.held);
@@ -256,9 +263,9 @@ impl Sessions {
         first.min(self.pool.due())
     }
 
-    /// Lets every session that has something to do send what it may: `send` is given each burst with
-    /// the packet that it is cut from (empty where there is none), and whatever there is to tell goes
-    /// to `tell`.
+    /// Lets every session that has something to do send what it may: `send` is given each burst
+    /// with the packet that it is cut from (empty where there is none), and whatever there is to
+    /// tell goes to `tell`.
     pub(super) fn service(
         &mut self,
         clock: impl Fn() -> Instant,

@@ -1,10 +1,12 @@
 //! Where received packets lie until they are delivered.
 //!
-//! The kernel fills buffers of 64 KB with up to 44 datagrams each. Packets in order leave from there without a copy. What the resequencer
-//! holds back either keeps its buffer, if it is a large part of it, or moves to a small one, so that a few late packets cannot pin much memory.
+//! The kernel fills buffers of 64 KB with up to 44 datagrams each. Packets in order leave from
+//! there without a copy. What the resequencer holds back either keeps its buffer, if it is a large
+//! part of it, or moves to a small one, so that a few late packets cannot pin much memory.
 //!
-//! What sessions hold is counted in bytes of buffers, for each session in an account: [`Store::over`] names those that hold more than [`QUOTA`], or the
-//! one that holds most when all together hold more than [`CAPACITY`]. They must let go of what they have held longest.
+//! What sessions hold is counted in bytes of buffers, for each session in an account:
+//! [`Store::over`] names those that hold more than [`QUOTA`], or the one that holds most when all
+//! together hold more than [`CAPACITY`]. They must let go of what they have held longest.
 
 use std::ops::Range;
 
@@ -21,8 +23,8 @@ pub(super) const BUFFER: usize = 65_536;
 const WORTH_KEEPING: usize = 16 * 1024;
 /// A packet larger than this keeps its buffer.
 const SMALL: usize = 2_048;
-/// Bytes of buffers that one session's held packets may take: all that a resequencer holds (16,384 packets) in small buffers, and half as
-/// much in kept ones.
+/// Bytes of buffers that one session's held packets may take: all that a resequencer holds (16,384
+/// packets) in small buffers, and half as much in kept ones.
 const QUOTA: u64 = 48 << 20;
 /// The same of all sessions.
 const CAPACITY: u64 = 256 << 20;
@@ -200,7 +202,8 @@ impl Store {
         id
     }
 
-    /// Notes a copy of a packet that came in no buffer; at most [`hawser_wire::parity::MAX_SYMBOL`] bytes.
+    /// Notes a copy of a packet that came in no buffer; at most [`hawser_wire::parity::MAX_SYMBOL`]
+    /// bytes.
     pub(super) fn add_copy(&mut self, bytes: &[u8], (owner, inner): (Owner, Inner)) -> u32 {
         let number = self.small.take(SMALL);
         self.small.buffers[number as usize][..bytes.len()].copy_from_slice(bytes);
@@ -276,8 +279,8 @@ impl Store {
         }
     }
 
-    /// Ends a batch that used the large buffers `used`: moves or keeps what is held, and gives each buffer that is free back (to `used`, in
-    /// ascending order); kept ones are replaced.
+    /// Ends a batch that used the large buffers `used`: moves or keeps what is held, and gives each
+    /// buffer that is free back (to `used`, in ascending order); kept ones are replaced.
     pub(super) fn settle(&mut self, used: &mut [u32]) {
         if self.fresh.is_empty() {
             return;

@@ -1,8 +1,10 @@
-//! DHCP clients: which one is installed, how it is run so that it only negotiates, and what it says.
+//! DHCP clients: which one is installed, how it is run so that it only negotiates, and what it
+//! says.
 //!
-//! Every client runs a program when something happens. That is Hawser itself (a script could not be run from `/run`), which writes the outcome to a named pipe, one
-//! line each ([`report`]); address and route are then set by the daemon alone, and nothing else of the system is touched. The pipe is opened for both directions on
-//! either side, so nobody waits for anybody.
+//! Every client runs a program when something happens. That is Hawser itself (a script could not be
+//! run from `/run`), which writes the outcome to a named pipe, one line each ([`report`]); address
+//! and route are then set by the daemon alone, and nothing else of the system is touched. The pipe
+//! is opened for both directions on either side, so nobody waits for anybody.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -46,7 +48,8 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// The first that is there. The simplest comes first: it is one process, which keeps nothing on disk.
+    /// The first that is there. The simplest comes first: it is one process, which keeps nothing on
+    /// disk.
     pub(super) fn installed() -> Option<Self> {
         let udhcpc = || find("udhcpc").map(Self::Udhcpc);
         let busybox = || find("busybox").filter(|path| has_udhcpc(path)).map(Self::BusyBox);
@@ -84,7 +87,8 @@ impl Program {
         Ok(words)
     }
 
-    /// Starts the client for a device; it does nothing until [`go`]. It ends with this thread where the kernel can see to that.
+    /// Starts the client for a device; it does nothing until [`go`]. It ends with this thread where
+    /// the kernel can see to that.
     ///
     /// `run`: a number that its words will carry, to the pipe.
     pub(super) fn start(&self, device: &str, pipe: &Path, run: u64) -> anyhow::Result<Child> {
@@ -114,13 +118,15 @@ fn own_program() -> io::Result<PathBuf> {
         .map_or_else(|| path.clone(), PathBuf::from))
 }
 
-/// Tells the daemon what has happened, if a DHCP client has started this program for that; then nothing else is to be done.
+/// Tells the daemon what has happened, if a DHCP client has started this program for that; then
+/// nothing else is to be done.
 #[must_use]
 pub fn report() -> Option<ExitCode> {
     let (pipe, run) = (std::env::var_os(PIPE)?, std::env::var(RUN).ok()?);
     let event = std::env::args().nth(1);
     let line = line(&run, event, |name| std::env::var(name).ok());
-    // Nobody is waited for: a daemon that has ended hears nothing, and one that is full will hear the next renewal.
+    // Nobody is waited for: a daemon that has ended hears nothing, and one that is full will hear
+    // the next renewal.
     let opened = File::options()
         .read(true)
         .write(true)
@@ -180,7 +186,8 @@ fn serves(words: &[String], device: &str) -> bool {
     ["dhclient", "dhcpcd", "udhcpc"].contains(&program(words)) && words.iter().skip(1).any(names_it)
 }
 
-/// What a line from the pipe says, and the number of the client that says it; `None` for what is of no interest.
+/// What a line from the pipe says, and the number of the client that says it; `None` for what is of
+/// no interest.
 pub(super) fn parse(line: &str) -> Option<(u64, Event)> {
     let fields: Vec<_> = line.split('\t').collect();
     let [run, event, address, mask, routers, servers, domain, lasts] = fields[..] else {
@@ -251,7 +258,8 @@ fn has_udhcpc(busybox: &Path) -> bool {
     })
 }
 
-/// Of address, mask, routers, resolvers, domain and seconds: as dhcpcd calls them, and as udhcpc does.
+/// Of address, mask, routers, resolvers, domain and seconds: as dhcpcd calls them, and as udhcpc
+/// does.
 const VARIABLES: [(&str, &str); 6] = [
     ("new_ip_address", "ip"),
     ("new_subnet_mask", "subnet"),
@@ -262,7 +270,8 @@ const VARIABLES: [(&str, &str); 6] = [
 ];
 /// Four questions two seconds apart, then a pause of five, and so on.
 const UDHCPC: [&str; 7] = ["-f", "-t", "4", "-T", "2", "-A", "5"];
-/// It changes nothing itself, waits without end, and neither pauses before it begins nor asks for five seconds whether somebody has the address.
+/// It changes nothing itself, waits without end, and neither pauses before it begins nor asks for
+/// five seconds whether somebody has the address.
 const DHCPCD: [&str; 14] = [
     "--nobackground",
     "--noconfigure",

@@ -1,8 +1,10 @@
 //! What is to be done about the IPv4 address of one device.
 //!
-//! A device that gets its carrier is left to itself for a while: whatever the machine runs may give it an address. When nobody has, somebody is found
-//! ([`Wish::Look`]): a service that manages the device, which is asked, or a client of our own. A client runs as long as there is carrier. An address outlives its
-//! client for a while, so that what uses it goes on when the carrier is soon back; it fails by being withdrawn.
+//! A device that gets its carrier is left to itself for a while: whatever the machine runs may give
+//! it an address. When nobody has, somebody is found ([`Wish::Look`]): a service that manages the
+//! device, which is asked, or a client of our own. A client runs as long as there is carrier. An
+//! address outlives its client for a while, so that what uses it goes on when the carrier is soon
+//! back; it fails by being withdrawn.
 //!
 //! ```text
 //!              carrier           nobody gave one           a client
@@ -181,8 +183,8 @@ impl Device {
 
 /// Longer than the machine's own client takes on most networks.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an address stays without carrier, and then without being confirmed: longer than a radio takes to change its access point, and an exchange of DHCP
-/// with a packet lost.
+/// How long an address stays without carrier, and then without being confirmed: longer than a radio
+/// takes to change its access point, and an exchange of DHCP with a packet lost.
 const KEEP: Duration = Duration::from_secs(10);
 /// A service may have got another task, or a client that works may have been installed.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -307,7 +309,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a model of the device: one client at most, only with carrier; what is on the device is what the machine says.
+        /// Beside a model of the device: one client at most, only with carrier; what is on the
+        /// device is what the machine says.
         #[test]
         fn one_client_and_one_address(ops in proptest::collection::vec(op(), 1..60)) {
             let (mut device, mut now, mut finds) = (Device::new(), 0, 0);

@@ -1,9 +1,11 @@
 //! Addresses by DHCP for networks whose configuration says `dhcp = "auto"`.
 //!
-//! One task follows the devices. For each there is a machine ([`device`]) that says when somebody has to be found who gives it an address: the service that manages
-//! it already ([`services`]), a client that somebody else has started, which are both left alone, or else a client of our own ([`client`]). A client only
-//! negotiates; address and route are set here, by way of the journal, so that they go whenever this ends. Everything else finds the network as it finds all others:
-//! by its address and default route.
+//! One task follows the devices. For each there is a machine ([`device`]) that says when somebody
+//! has to be found who gives it an address: the service that manages it already ([`services`]), a
+//! client that somebody else has started, which are both left alone, or else a client of our own
+//! ([`client`]). A client only negotiates; address and route are set here, by way of the journal,
+//! so that they go whenever this ends. Everything else finds the network as it finds all others: by
+//! its address and default route.
 
 mod client;
 mod device;
@@ -44,7 +46,8 @@ pub(crate) struct Dhcp {
 }
 
 impl Dhcp {
-    /// Starts; what an earlier run has left is undone first. `directory`: for the pipe, made when it is needed.
+    /// Starts; what an earlier run has left is undone first. `directory`: for the pipe, made when
+    /// it is needed.
     pub(crate) fn start(system: System, directory: PathBuf, config: &ClientConfig) -> Self {
         let (wanted, wants) = watch::channel(wanted(config));
         let (tell, view) = watch::channel(BTreeMap::new());
@@ -471,7 +474,8 @@ async fn hear(pipe: &mut Option<Lines<BufReader<Receiver>>>) -> String {
     if let Some(lines) = pipe {
         match lines.next_line().await {
             Ok(Some(line)) => return line,
-            // It is open for writing on this side, too, so it does not end; what is no text is nothing.
+            // It is open for writing on this side, too, so it does not end; what is no text is
+            // nothing.
             Ok(None) => *pipe = None,
             Err(error) => {
                 tracing::debug!(%error, "a DHCP client says something strange");

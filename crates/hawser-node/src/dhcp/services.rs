@@ -1,11 +1,13 @@
-//! Services that may manage a device already, asked over the system's message bus: NetworkManager and systemd-networkd.
+//! Services that may manage a device already, asked over the system's message bus: NetworkManager
+//! and systemd-networkd.
 
 use zbus::zvariant::{ObjectPath, OwnedObjectPath};
 use zbus::{Connection, Proxy};
 
 use crate::system_bus::runs;
 
-/// The service that manages the device, if one does, by name. One that has nothing under way is asked to begin; then its answer is known, too.
+/// The service that manages the device, if one does, by name. One that has nothing under way is
+/// asked to begin; then its answer is known, too.
 ///
 /// # Errors
 /// The bus does not answer.

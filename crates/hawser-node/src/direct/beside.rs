@@ -1,10 +1,14 @@
-//! Direct mode beside a hub: flows of rules with `via = "direct"` go over a network, all others through the tunnel.
+//! Direct mode beside a hub: flows of rules with `via = "direct"` go over a network, all others
+//! through the tunnel.
 //!
-//! The client runs this as a second event loop on its own thread, with the same system, interface and journal. To the rules the tunnel is one more network
-//! ([`TUNNEL`]), which has no table of its own: what is marked for it takes the route that every unmarked packet takes, into the interface. It is there from the
-//! hub's first answer on, and stays while the hub is out of reach: its flows wait then, and go nowhere else. Before that they are refused.
+//! The client runs this as a second event loop on its own thread, with the same system, interface
+//! and journal. To the rules the tunnel is one more network ([`TUNNEL`]), which has no table of its
+//! own: what is marked for it takes the route that every unmarked packet takes, into the interface.
+//! It is there from the hub's first answer on, and stays while the hub is out of reach: its flows
+//! wait then, and go nowhere else. Before that they are refused.
 //!
-//! Programs choose nothing here, and MPTCP and peers take no part: each of them would lead flows past the tunnel that no rule has sent there.
+//! Programs choose nothing here, and MPTCP and peers take no part: each of them would lead flows
+//! past the tunnel that no rule has sent there.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -56,7 +60,8 @@ impl Tunnel {
         }
     }
 
-    /// As the kernel's rules know it. What is forwarded for others gets the hub's address of this machine.
+    /// As the kernel's rules know it. What is forwarded for others gets the hub's address of this
+    /// machine.
     pub(super) fn port(&self, interface: &str) -> Port {
         Port {
             number: TUNNEL,

@@ -1,4 +1,5 @@
-//! What a resolver of some network answers: somebody's bytes, of which only a whole message that answers the question is taken.
+//! What a resolver of some network answers: somebody's bytes, of which only a whole message that
+//! answers the question is taken.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -174,7 +175,8 @@ mod tests {
             let _ = asked().read(&bytes[..at % length]);
         }
 
-        // Whatever leads where, in whatever order: addresses count if, and only if, the name that was asked for leads there.
+        // Whatever leads where, in whatever order: addresses count if, and only if, the name that
+        // was asked for leads there.
         #[test]
         fn addresses_are_those_to_which_the_name_leads(
             records in prop::collection::vec((0_usize..6, prop::option::of(0_usize..6), any::<u8>()), 0..20),

@@ -1,5 +1,6 @@
-//! The interface that applications see. The service manager, where there is one, keeps it open through a crash: routes and rules go on deciding then, so
-//! connections go on, and rules that are strict stay so.
+//! The interface that applications see. The service manager, where there is one, keeps it open
+//! through a crash: routes and rules go on deciding then, so connections go on, and rules that are
+//! strict stay so.
 
 use std::os::fd::AsFd;
 

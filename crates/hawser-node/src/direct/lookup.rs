@@ -1,6 +1,8 @@
-//! Questions to the resolvers of one network: over its device, past every routing rule; or to those of a hub, through the tunnel.
+//! Questions to the resolvers of one network: over its device, past every routing rule; or to those
+//! of a hub, through the tunnel.
 //!
-//! What comes back is somebody's bytes: only a whole message that answers this question ([`dns_answer`](super::dns_answer)) is taken, all others are waited past.
+//! What comes back is somebody's bytes: only a whole message that answers this question
+//! ([`dns_answer`](super::dns_answer)) is taken, all others are waited past.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +29,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Asks the servers in their order; `query` is a message with one question, whose id counts for nothing.
+    /// Asks the servers in their order; `query` is a message with one question, whose id counts for
+    /// nothing.
     ///
     /// # Errors
     /// None of them answers.

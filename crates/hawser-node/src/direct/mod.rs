@@ -1,10 +1,15 @@
-//! Direct mode: one interface over all networks without a hub. The kernel forwards; this only decides.
+//! Direct mode: one interface over all networks without a hub. The kernel forwards; this only
+//! decides.
 //!
-//! One task owns everything and waits for whatever happens next: a network comes or goes, a gateway answers or is silent, a deadline passes, somebody asks
-//! over the control socket, a signal arrives. After each, it compares what the rules say with what the kernel was told, and tells it anew if they differ.
+//! One task owns everything and waits for whatever happens next: a network comes or goes, a gateway
+//! answers or is silent, a deadline passes, somebody asks over the control socket, a signal
+//! arrives. After each, it compares what the rules say with what the kernel was told, and tells it
+//! anew if they differ.
 //!
-//! It starts with an interface that leads nowhere. Every network that is found gets a number, a routing table and a place in the ruleset. When one goes, new
-//! flows avoid it at once and its flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the system is undone at the end.
+//! It starts with an interface that leads nowhere. Every network that is found gets a number, a
+//! routing table and a place in the ruleset. When one goes, new flows avoid it at once and its
+//! flows are let go ([`release`]). It fails only when the kernel refuses; everything changed in the
+//! system is undone at the end.
 
 mod beside;
 pub mod dns_answer;
@@ -111,7 +116,8 @@ struct Direct {
     asked: ClientOptions,
     config: ClientConfig,
     system: System,
-    /// Keeps the interface there. Nothing is read from it: what would come is refused before. Absent where it is a bridge's.
+    /// Keeps the interface there. Nothing is read from it: what would come is refused before.
+    /// Absent where it is a bridge's.
     tun: Option<Tun>,
     /// Open vSwitch, in place of nftables.
     switch: Option<Switch>,
@@ -205,7 +211,8 @@ impl Direct {
         self.on_time();
         self.apply();
         self.open_or_close().await?;
-        // Only now: what came in before the rules were set would be taken for another connection after.
+        // Only now: what came in before the rules were set would be taken for another connection
+        // after.
         if self.is_plain() {
             self.moving
                 .listen(self.config.direct.peer_port.map(NonZeroU16::get))?;
@@ -299,7 +306,8 @@ impl Direct {
         Ok(())
     }
 
-    /// Whether programs choose, and MPTCP and peers take part: not where a tunnel is to be kept to, nor where a switch has the flows.
+    /// Whether programs choose, and MPTCP and peers take part: not where a tunnel is to be kept to,
+    /// nor where a switch has the flows.
     fn is_plain(&self) -> bool {
         self.hub.is_none() && self.switch.is_none()
     }
@@ -606,7 +614,8 @@ impl Direct {
         }
     }
 
-    /// Leads into the interface what some network can carry; of the rest, programs hear at once that there is no way.
+    /// Leads into the interface what some network can carry; of the rest, programs hear at once
+    /// that there is no way.
     async fn open_or_close(&mut self) -> anyhow::Result<()> {
         for ipv6 in [false, true] {
             let address = self.tunnel().and_then(|tunnel| tunnel.address(ipv6));
@@ -680,7 +689,8 @@ fn socket_options() -> Option<SocketOptions> {
         .ok()
 }
 
-/// Answers may come in over any network, and an address of one network is no business of another's neighbours.
+/// Answers may come in over any network, and an address of one network is no business of another's
+/// neighbours.
 fn prepare_interface(system: &mut System, name: &str) {
     let warn = |error: SystemError| {
         tracing::warn!(

@@ -1,4 +1,5 @@
-//! MPTCP over all networks: joins the machine that decides on endpoints to the kernel's path manager.
+//! MPTCP over all networks: joins the machine that decides on endpoints to the kernel's path
+//! manager.
 
 use std::net::IpAddr;
 
@@ -20,7 +21,8 @@ use crate::config::ClientConfig;
 pub(super) struct Multipath {
     manager: PathManager,
     machine: Endpoints,
-    /// Marks first subflows, so that they find a network's address. Without it, connections have two subflows on one network.
+    /// Marks first subflows, so that they find a network's address. Without it, connections have
+    /// two subflows on one network.
     _subflows: Option<Subflows>,
     /// The ways of first subflows as the kernel has them.
     firsts: Vec<(Network, IpAddr)>,

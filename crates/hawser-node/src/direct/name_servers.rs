@@ -1,7 +1,8 @@
-//! Where the resolvers of each network come from: systemd-resolved and NetworkManager over the system's message bus, and `/etc/resolv.conf` for networks of which
-//! neither says anything.
+//! Where the resolvers of each network come from: systemd-resolved and NetworkManager over the
+//! system's message bus, and `/etc/resolv.conf` for networks of which neither says anything.
 //!
-//! Looked at every few seconds, as the bus is absent on many machines and may come later. What the configuration says of a network comes before all of it.
+//! Looked at every few seconds, as the bus is absent on many machines and may come later. What the
+//! configuration says of a network comes before all of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -178,7 +179,8 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4().or_else(|_| v6()).ok()
 }
 
-/// A domain stands for all names below it. One for all names, as a default route of names has it, is for none in particular.
+/// A domain stands for all names below it. One for all names, as a default route of names has it,
+/// is for none in particular.
 pub(super) fn below(domain: &str) -> Option<Pattern> {
     let domain = domain.trim_start_matches('~');
     (domain != "." && !domain.is_empty())

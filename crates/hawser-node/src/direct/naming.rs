@@ -1,4 +1,5 @@
-//! Names in direct mode: joins the machine that remembers them to the resolver, to the services that know of resolvers, and to the rules.
+//! Names in direct mode: joins the machine that remembers them to the resolver, to the services
+//! that know of resolvers, and to the rules.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -119,7 +120,8 @@ impl Naming {
         })
     }
 
-    /// What a network says itself: by the lease that Hawser has from it, else by what the system knows.
+    /// What a network says itself: by the lease that Hawser has from it, else by what the system
+    /// knows.
     fn servers_of(&self, name: &str, index: u32) -> Servers {
         match self.leases.resolvers(name) {
             Some((addresses, domain)) if !addresses.is_empty() => Servers {
@@ -260,7 +262,8 @@ impl Direct {
         (order.iter().filter_map(place).collect(), reason)
     }
 
-    /// Names that contain the text: what is known of them, and who is asked for the text itself, if it is a name.
+    /// Names that contain the text: what is known of them, and who is asked for the text itself, if
+    /// it is a name.
     pub(super) fn explain_names(&self, wanted: &str) -> Value {
         if !self.naming.is_on() || wanted.is_empty() {
             return json!([]);

@@ -66,14 +66,16 @@ pub(super) struct Gone {
 }
 
 impl Gone {
-    /// Whether the machine still has one of its addresses: only then can connections go on when it comes back.
+    /// Whether the machine still has one of its addresses: only then can connections go on when it
+    /// comes back.
     pub(super) fn has_kept_address(&self) -> bool {
         let mut addresses = self.addresses.iter();
         addresses.any(|address| UdpSocket::bind((*address, 0)).is_ok())
     }
 }
 
-/// All networks, by number. A name keeps its number for as long as this runs, so that a flow whose network comes back is where it was.
+/// All networks, by number. A name keeps its number for as long as this runs, so that a flow whose
+/// network comes back is where it was.
 pub(super) struct Networks {
     known: BTreeMap<u8, Known>,
     tell: mpsc::UnboundedSender<Heard>,
@@ -112,7 +114,8 @@ impl Networks {
         self.known.get(&number).is_some_and(|known| known.is_shut)
     }
 
-    /// The number of a name, a new one if need be; those of networks that are gone are used again only when no other is left.
+    /// The number of a name, a new one if need be; those of networks that are gone are used again
+    /// only when no other is left.
     pub(super) fn number(&mut self, name: &str) -> Option<u8> {
         if let Some((number, _)) = self.all().find(|(_, known)| known.name == name) {
             return Some(number);
@@ -285,7 +288,8 @@ fn candidate(
     facts: NetworkFacts,
 ) -> assignment::Network {
     let set = config.network(&known.name);
-    // A network that was given little to do has shown little: a quarter of the best is assumed, so that it can show more.
+    // A network that was given little to do has shown little: a quarter of the best is assumed, so
+    // that it can show more.
     let measured = known
         .meter
         .peak()

@@ -4,7 +4,8 @@ use hawser_proto::portal::Outcome;
 
 use crate::config::Page;
 
-/// What came, and where it wants people to go: a web address of plain characters, which can be shown.
+/// What came, and where it wants people to go: a web address of plain characters, which can be
+/// shown.
 #[must_use]
 pub fn judge(bytes: &[u8], page: &Page) -> (Outcome, Option<String>) {
     let mut headers = [httparse::EMPTY_HEADER; 64];
@@ -90,7 +91,8 @@ mod tests {
             prop_assert!(login.is_none_or(|login| login.is_ascii() && !login.contains(['\x1b', '\n', ' '])));
         }
 
-        // What a server says counts by its code and its body, and nothing that it adds makes it anything else.
+        // What a server says counts by its code and its body, and nothing that it adds makes it
+        // anything else.
         #[test]
         fn a_well_formed_answer_is_judged_by_its_code_and_its_beginning(
             code in 100_u16..1000,

@@ -1,7 +1,9 @@
-//! Captive portals: looks for a known page over each network, and keeps a network out while something else is in its place.
+//! Captive portals: looks for a known page over each network, and keeps a network out while
+//! something else is in its place.
 //!
-//! The page is asked for over the network's device and resolvers alone, past every rule, and over no network that is not used. What comes back is somebody's bytes,
-//! of which a few thousand are read ([`portal_page`](super::portal_page)).
+//! The page is asked for over the network's device and resolvers alone, past every rule, and over
+//! no network that is not used. What comes back is somebody's bytes, of which a few thousand are
+//! read ([`portal_page`](super::portal_page)).
 
 use std::collections::BTreeMap;
 use std::io;

@@ -9,7 +9,8 @@ use super::Direct;
 use crate::config::QuotaAction;
 
 impl Direct {
-    /// Says what is left little of, shuts what has none left, and opens it again when the quota begins anew.
+    /// Says what is left little of, shuts what has none left, and opens it again when the quota
+    /// begins anew.
     pub(super) fn keep_quotas(&mut self) {
         let names: Vec<_> = self.networks.all().map(|(_, known)| known.name.clone()).collect();
         let changed = self

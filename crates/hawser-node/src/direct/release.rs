@@ -1,8 +1,9 @@
 //! Letting go of the flows of a network that is gone.
 //!
-//! What can begin again at no loss does so at once: connections that are not established, and everything that is no TCP (a resolver asks again, QUIC moves). The
-//! next packet is a new flow and gets another network. Established TCP connections are kept for a while, as the network may come back with the
-//! same address; then their sockets are told that they are gone.
+//! What can begin again at no loss does so at once: connections that are not established, and
+//! everything that is no TCP (a resolver asks again, QUIC moves). The next packet is a new flow and
+//! gets another network. Established TCP connections are kept for a while, as the network may come
+//! back with the same address; then their sockets are told that they are gone.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +73,8 @@ fn release(number: u8, tracking: Tracking, which: impl Fn(&Connection) -> bool) 
             tracing::debug!(%error, ?connection, "a flow is not let go");
         }
         if connection.is_established_tcp() {
-            // Its program hears at once what it would find out by waiting. Kernels that cannot do it answer its next packet with a reset.
+            // Its program hears at once what it would find out by waiting. Kernels that cannot do
+            // it answer its next packet with a reset.
             let _ = conntrack::abort_socket(connection);
         }
         count += 1;

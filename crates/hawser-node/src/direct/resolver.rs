@@ -1,7 +1,9 @@
-//! The resolver that programs ask: takes their questions, has the event loop say which network to ask, and passes the answer back once the rules know of it.
+//! The resolver that programs ask: takes their questions, has the event loop say which network to
+//! ask, and passes the answer back once the rules know of it.
 //!
-//! It answers on the private addresses at port 53, and for each network at a port of its own, to which the kernel leads the questions of programs that chose that
-//! network. It remembers no answers: systemd-resolved and browsers do.
+//! It answers on the private addresses at port 53, and for each network at a port of its own, to
+//! which the kernel leads the questions of programs that chose that network. It remembers no
+//! answers: systemd-resolved and browsers do.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -171,9 +173,11 @@ impl Desk {
         refusal.to_vec().ok()
     }
 
-    /// Asks network after network until one answers; the rules hear of the answer before the program does.
+    /// Asks network after network until one answers; the rules hear of the answer before the
+    /// program does.
     async fn pass_on(&self, query: &[u8], name: String, is_stream: bool) -> Option<Vec<u8>> {
-        // Names with other letters (of service records, say) are asked for as they are, and are in no rule.
+        // Names with other letters (of service records, say) are asked for as they are, and are in
+        // no rule.
         let name = normal(&name).unwrap_or_default();
         let (places, answer) = oneshot::channel();
         let told = Told::Question {

@@ -23,7 +23,8 @@ pub(super) struct Rules {
     machine: Assignment,
     /// The names for which the machine was made.
     names: Vec<String>,
-    /// Descriptions of all rules that have ever been there, by reason: flows may be older than the configuration.
+    /// Descriptions of all rules that have ever been there, by reason: flows may be older than the
+    /// configuration.
     told: Vec<String>,
     applied: Option<Ruleset>,
     /// The tunnel takes what no rule sends past it, and programs choose nothing.
@@ -227,7 +228,8 @@ impl Rules {
         }
     }
 
-    /// For each rule of the configuration: which networks it has now, of any family, and whether no others may do.
+    /// For each rule of the configuration: which networks it has now, of any family, and whether no
+    /// others may do.
     pub(super) fn networks_of_rules(&self, config: &ClientConfig) -> Vec<(Vec<NetworkId>, bool)> {
         let decisions = self.machine.decisions().iter().take(config.rules.len());
         decisions
@@ -272,7 +274,8 @@ fn named_by(number: u8, network: &netlink::Network) -> Choice {
     }
 }
 
-/// A network that is shut has no address to leave with: nobody can choose it, and what it has carried stays told apart.
+/// A network that is shut has no address to leave with: nobody can choose it, and what it has
+/// carried stays told apart.
 pub(super) fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
     let sources = [(network.v4, false), (network.v6, true)];
     Port {
@@ -286,7 +289,8 @@ pub(super) fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Por
     }
 }
 
-/// The address with which flows leave: one of the gateway's subnet, else a global one, else the first.
+/// The address with which flows leave: one of the gateway's subnet, else a global one, else the
+/// first.
 fn source(network: &netlink::Network, hop: NextHop, ipv6: bool) -> Option<IpAddr> {
     let own = || {
         network
@@ -332,7 +336,8 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wis
     let spread = |measure| Way::Spread(Vec::new(), measure);
     let intents = intents(has_hub).map(|intent| match intent {
         Intent::Bulk => spread(Measure::Capacity),
-        // What must arrive goes where it arrives soonest: a flow has one network here, and copies need a hub.
+        // What must arrive goes where it arrives soonest: a flow has one network here, and copies
+        // need a hub.
         Intent::Interactive | Intent::Realtime | Intent::Redundant => spread(Measure::RoundTrip),
         Intent::Cheap => spread(Measure::Cost),
     });

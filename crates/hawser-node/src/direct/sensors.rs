@@ -1,8 +1,9 @@
 //! What rules may ask about: sensors that are looked at every second, each through one interface.
 //!
-//! A sensor writes what it knows over what those before it knew: first the kernel's, which are there on a server and in a container, too, then what services on the
-//! message bus have said last ([`services`], [`location`]), which run beside the event loop. The last one reads files, one for each fact, so that a script (or a test)
-//! has the last word:
+//! A sensor writes what it knows over what those before it knew: first the kernel's, which are
+//! there on a server and in a container, too, then what services on the message bus have said last
+//! ([`services`], [`location`]), which run beside the event loop. The last one reads files, one for
+//! each fact, so that a script (or a test) has the last word:
 //!
 //! ```text
 //!   RUN_DIR/facts/moving        yes | no
@@ -70,7 +71,8 @@ impl Sensors {
         }
     }
 
-    /// Looks at all of them; `wants_motion`: whether any rule depends on it. Where the machine is, nobody is asked otherwise.
+    /// Looks at all of them; `wants_motion`: whether any rule depends on it. Where the machine is,
+    /// nobody is asked otherwise.
     pub(super) fn look(&mut self, wants_motion: bool) {
         let is_wanted = wants_motion && !self.files.join("moving").exists();
         self.wants_motion

@@ -1,4 +1,5 @@
-//! Open vSwitch in place of nftables: keeps a bridge's ports and flows as the rules say, and knows its connections.
+//! Open vSwitch in place of nftables: keeps a bridge's ports and flows as the rules say, and knows
+//! its connections.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -70,7 +71,8 @@ impl Direct {
         }
     }
 
-    /// Looks, now and then, where the frames of each network have to go: the kernel knows, because gateways are watched.
+    /// Looks, now and then, where the frames of each network have to go: the kernel knows, because
+    /// gateways are watched.
     pub(super) async fn follow_links(&mut self) {
         let now = self.now();
         let is_due = self.switch.as_ref().is_some_and(|switch| switch.next_look <= now);

@@ -366,7 +366,8 @@ fn a_damaged_store_can_be_opened_to_be_mended() {
     assert!(store.revoke("../alice").is_err());
 }
 
-/// A hub asks at each packet of its control channel: files are read again only when they may be others.
+/// A hub asks at each packet of its control channel: files are read again only when they may be
+/// others.
 #[test]
 fn a_store_that_has_settled_is_not_read_again() {
     let (dir, mut store) = store(16);

@@ -1,4 +1,5 @@
-//! A crash, and a full disk, at each call of the database that changes a file: what was acknowledged is counted, once, and nothing that cannot be read is left.
+//! A crash, and a full disk, at each call of the database that changes a file: what was
+//! acknowledged is counted, once, and nothing that cannot be read is left.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

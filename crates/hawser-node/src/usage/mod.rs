@@ -1,11 +1,13 @@
 //! What networks have carried, across restarts, and what is left of their quotas.
 //!
-//! The counters of the kernel's devices are read every second; what they show more than before counts for the day that it is. Every few seconds what has
-//! been counted goes to the disk in one transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it counts on in memory
-//! and says so once.
+//! The counters of the kernel's devices are read every second; what they show more than before
+//! counts for the day that it is. Every few seconds what has been counted goes to the disk in one
+//! transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it
+//! counts on in memory and says so once.
 //!
-//! Limitations: a device's counters hold all that it carries, local traffic too, and not what is carried while this does not run. Providers
-//! count in ways of their own: a quota a little below the contract's leaves room.
+//! Limitations: a device's counters hold all that it carries, local traffic too, and not what is
+//! carried while this does not run. Providers count in ways of their own: a quota a little below
+//! the contract's leaves room.
 
 mod store;
 
@@ -228,7 +230,8 @@ fn file(dir: &Path) -> PathBuf {
     dir.join("usage.sqlite")
 }
 
-/// What a crash may lose, against how often a disk must wake: a transaction waits for the disk once or twice.
+/// What a crash may lose, against how often a disk must wake: a transaction waits for the disk once
+/// or twice.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

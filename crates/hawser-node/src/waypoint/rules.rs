@@ -1,4 +1,5 @@
-//! The rules of a waypoint: set beside the event loop, one run of nft at a time. What changes meanwhile waits for the next run, together.
+//! The rules of a waypoint: set beside the event loop, one run of nft at a time. What changes
+//! meanwhile waits for the next run, together.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,7 +52,8 @@ pub(super) enum Due {
 ///
 /// Cost: a change O(1); rules are made once for all changes before a run.
 ///
-/// Bounds: runs of nft for at most half of the time, and [`PAUSE`] between two; [`WAITING`] things wait for it.
+/// Bounds: runs of nft for at most half of the time, and [`PAUSE`] between two; [`WAITING`] things
+/// wait for it.
 pub(super) struct Rules {
     set: SetRules,
     /// Grows with every change of what is wanted.
@@ -151,8 +153,8 @@ impl Rules {
     }
 }
 
-/// Between two runs of nft, or as long as the last one took, so that no more than half of a processor is spent on it: a run takes 20 ms for ten ways and 360 ms for a
-/// thousand.
+/// Between two runs of nft, or as long as the last one took, so that no more than half of a
+/// processor is spent on it: a run takes 20 ms for ten ways and 360 ms for a thousand.
 const PAUSE: Duration = Duration::from_millis(50);
 /// After a run that failed.
 const RETRY: Duration = Duration::from_millis(500);

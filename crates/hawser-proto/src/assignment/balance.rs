@@ -1,7 +1,9 @@
-//! Which live flows go to another network, so that they lie as the rules would share them out now: a network that comes back gets its part again.
+//! Which live flows go to another network, so that they lie as the rules would share them out now:
+//! a network that comes back gets its part again.
 //!
-//! A flow that is where its rule would not put it goes where it would. Among the networks of its rule, a heavy flow goes where its part is larger by half
-//! at least: turns follow weights in steps of the square root of two ([`super::turns`]), so a step of a weight that flickers moves nothing.
+//! A flow that is where its rule would not put it goes where it would. Among the networks of its
+//! rule, a heavy flow goes where its part is larger by half at least: turns follow weights in steps
+//! of the square root of two ([`super::turns`]), so a step of a weight that flickers moves nothing.
 
 use std::collections::BTreeMap;
 

@@ -134,7 +134,8 @@ fn a_family_goes_only_where_it_is_carried() {
 }
 
 proptest! {
-    // Shares follow weights up to the step, nobody with a weight is left out, and no run is longer than it must be.
+    // Shares follow weights up to the step, nobody with a weight is left out, and no run is longer
+    // than it must be.
     #[test]
     fn turns_keep_to_the_weights(list in prop::collection::vec(1u64..1_000_000, 1..10)) {
         let weights: Vec<_> = (0..).map(NetworkId).zip(list).collect();

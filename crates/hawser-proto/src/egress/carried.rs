@@ -9,7 +9,8 @@ pub(super) struct Carried {
     at: Instant,
 }
 
-/// Longer than the holds of one packet that is late, shorter than a sender needs to find more capacity.
+/// Longer than the holds of one packet that is late, shorter than a sender needs to find more
+/// capacity.
 const TIME: Duration = Duration::from_millis(100);
 
 impl Carried {

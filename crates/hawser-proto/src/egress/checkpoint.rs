@@ -37,7 +37,8 @@ impl<B: Copy> Egress<B> {
         Ok(egress)
     }
 
-    /// Adds a path that continues from a checkpoint; the peer's address is as proven as it was. `reachable`: it is known.
+    /// Adds a path that continues from a checkpoint; the peer's address is as proven as it was.
+    /// `reachable`: it is known.
     ///
     /// # Errors
     /// The numbers are impossible, or there is such a path already.

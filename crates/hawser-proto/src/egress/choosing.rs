@@ -7,7 +7,8 @@ use super::{Egress, Lane, SPARSE};
 use crate::path::{FULL_PACKET, Path, State};
 use crate::scheduler::{Choice, Demand, PathView};
 
-/// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single packets is held back like any other.
+/// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single
+/// packets is held back like any other.
 const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
 /// Bounds of one flow's queue, whatever the rate.
 const QUEUE_MIN: u64 = 512 * 1024;
@@ -22,8 +23,9 @@ pub(super) enum Decision {
 }
 
 impl<B: Copy> Egress<B> {
-    /// How long a packet may wait at the entrance before its flow is told to slow down: what lets one flow fill every path while its
-    /// window recovers, and reach across the difference of their delays.
+    /// How long a packet may wait at the entrance before its flow is told to slow down: what lets
+    /// one flow fill every path while its window recovers, and reach across the difference of their
+    /// delays.
     pub(super) fn target(&self) -> Duration {
         let round_trip = self
             .active()
@@ -44,9 +46,11 @@ impl<B: Copy> Egress<B> {
             + spread.min(Duration::from_millis(200))
     }
 
-    /// What may wait at the entrance in all before any flow is told to slow down: what the paths carry at their best in the target, and once more what they carry
-    /// less at the moment. Where a modem's rate falls to a tenth for a second, or a network is gone for two, a queue that looks long in time is what fills the link
-    /// when it is back; and what is thrown away from such a queue is missed until all behind it has gone.
+    /// What may wait at the entrance in all before any flow is told to slow down: what the paths
+    /// carry at their best in the target, and once more what they carry less at the moment. Where a
+    /// modem's rate falls to a tenth for a second, or a network is gone for two, a queue that looks
+    /// long in time is what fills the link when it is back; and what is thrown away from such a
+    /// queue is missed until all behind it has gone.
     ///
     /// Units: bytes.
     fn spared(&self, target: Duration, now: Instant) -> u64 {
@@ -87,7 +91,8 @@ impl<B: Copy> Egress<B> {
         if self.views.is_empty() {
             let may_fit = self.active().any(|path| u32::from(path.likely_mtu()) >= len);
             if usable && !may_fit {
-                // Its size was right when it came in, but the path that took it is gone, or takes less than was hoped.
+                // Its size was right when it came in, but the path that took it is gone, or takes
+                // less than was hoped.
                 self.counters.too_large += u64::from(run.left());
                 self.drop_head(slot, run.left(), now);
                 return Decision::Again;
@@ -135,7 +140,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Fills `views` with the paths that may carry a packet of `len` bytes. Returns whether any path is usable at all.
+    /// Fills `views` with the paths that may carry a packet of `len` bytes. Returns whether any
+    /// path is usable at all.
     pub(super) fn build_views(&mut self, len: u32, sparse: bool, now: Instant) -> bool {
         self.views.clear();
         self.view_lanes.clear();
@@ -196,7 +202,8 @@ impl<B: Copy> Egress<B> {
     }
 }
 
-/// The path of the least one-way delay, and that delay up to the constant that all share; none before delays are known.
+/// The path of the least one-way delay, and that delay up to the constant that all share; none
+/// before delays are known.
 pub(super) fn nearest<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<(&'a Path, i32)> {
     // Delays are between two clocks, and wrap.
     paths

@@ -10,9 +10,10 @@ use crate::fec::{SPAN, TOLERATED};
 const RESEND: Duration = Duration::from_millis(10);
 
 impl<B: Copy> Egress<B> {
-    /// Whether parity is to follow the head of a flow that goes on this path, or on several, and is lost with probability `loss`; `is_repaired`: it is
-    /// sent again where it is reported missing. A packet that waited too long at the entrance is of a flow that takes all that there is: what parity
-    /// brings back, it would take first.
+    /// Whether parity is to follow the head of a flow that goes on this path, or on several, and is
+    /// lost with probability `loss`; `is_repaired`: it is sent again where it is reported missing.
+    /// A packet that waited too long at the entrance is of a flow that takes all that there is:
+    /// what parity brings back, it would take first.
     pub(super) fn is_to_be_covered(
         &self,
         slot: u16,
@@ -61,8 +62,9 @@ impl<B: Copy> Egress<B> {
         &self.symbol
     }
 
-    /// A parity packet whose time has come, on another path than what it covers where one is not much later, or else where it arrives first. Like a packet of a sparse flow
-    /// it may go a little beyond the window; it counts like any.
+    /// A parity packet whose time has come, on another path than what it covers where one is not
+    /// much later, or else where it arrives first. Like a packet of a sparse flow it may go a
+    /// little beyond the window; it counts like any.
     pub(super) fn poll_parity(&mut self, now: Instant) -> Option<Transmit<B>> {
         if now < self.parity_wait {
             return None;

@@ -24,7 +24,8 @@ pub enum Refused {
     TableFull,
 }
 
-/// The largest inner packets that paths take, in bytes: all of them and any, now and most likely in a round trip.
+/// The largest inner packets that paths take, in bytes: all of them and any, now and most likely in
+/// a round trip.
 struct Sizes {
     least: u16,
     most: u16,
@@ -45,8 +46,9 @@ impl<B: Copy> Egress<B> {
         })
     }
 
-    /// Queues an inner packet; `offload` says how it may be cut. The maximum segment size in a TCP SYN is lowered to what every
-    /// path most likely takes. A packet for which a path's size is still to be known waits the round trip.
+    /// Queues an inner packet; `offload` says how it may be cut. The maximum segment size in a TCP
+    /// SYN is lowered to what every path most likely takes. A packet for which a path's size is
+    /// still to be known waits the round trip.
     ///
     /// # Errors
     /// [`Refused`]: nothing was queued, the buffer is the caller's.
@@ -63,7 +65,8 @@ impl<B: Copy> Egress<B> {
             inner::clamp_mss(packet, &summary, sizes.likely_least, !offload.checksum_partial);
             cut.fit(sizes.least);
             if cut.packet_len() > u32::from(sizes.likely_most) {
-                // A sender believes the size it is told for minutes: it is told when the search has ended, a few round trips after the start.
+                // A sender believes the size it is told for minutes: it is told when the search has
+                // ended, a few round trips after the start.
                 return Err(if self.active().any(Path::mtu_may_rise) {
                     Refused::TooSoon
                 } else {
@@ -93,7 +96,8 @@ impl<B: Copy> Egress<B> {
     }
 }
 
-/// Whether a packet is an acknowledgement and nothing else: the newest one says everything, so it overtakes whatever is held up.
+/// Whether a packet is an acknowledgement and nothing else: the newest one says everything, so it
+/// overtakes whatever is held up.
 fn is_bare_ack(packet: &[u8], summary: &Summary) -> bool {
     summary.key.protocol == protocol::TCP
         && summary.tcp_flags & !(tcp_flag::ECE | tcp_flag::CWR) == tcp_flag::ACK

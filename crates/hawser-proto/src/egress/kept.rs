@@ -1,8 +1,9 @@
 //! What was sent, kept for a while in case its receiver reports it missing.
 //!
-//! Every transmission of packets leaves a record on its path; the buffers it was cut from live until the youngest record that needs them is too old.
-//! A packet that is reported missing, or not reported by a path that fell silent, becomes wanted once, goes out again on some
-//! path, and leaves a record there in turn, so that a repair that is lost is repaired too.
+//! Every transmission of packets leaves a record on its path; the buffers it was cut from live
+//! until the youngest record that needs them is too old. A packet that is reported missing, or not
+//! reported by a path that fell silent, becomes wanted once, goes out again on some path, and
+//! leaves a record there in turn, so that a repair that is lost is repaired too.
 //!
 //! ```text
 //!   sent --keep--> kept --on_missing--> wanted --next, keep_again--> kept (round + 1)
@@ -134,7 +135,8 @@ impl<B: Copy> Kept<B> {
         );
     }
 
-    /// Nothing else of a buffer will be sent: gives it back, or keeps it as long as any record may need it.
+    /// Nothing else of a buffer will be sent: gives it back, or keeps it as long as any record may
+    /// need it.
     pub(super) fn retire(&mut self, buffer: B, now: Instant) -> Option<B> {
         if self.over_at(now)(self.until) {
             // No path that falls silent later may want it back.
@@ -177,7 +179,8 @@ impl<B: Copy> Kept<B> {
         records.push_back(record);
     }
 
-    /// Packets of a path have not arrived: those that are kept are wanted, but for what is too late or was wanted before. Tells which.
+    /// Packets of a path have not arrived: those that are kept are wanted, but for what is too late
+    /// or was wanted before. Tells which.
     pub(super) fn on_missing(
         &mut self,
         path: PathId,
@@ -193,8 +196,8 @@ impl<B: Copy> Kept<B> {
         self.want(path, counters, Some(path), self.over_at(now), |_| {});
     }
 
-    /// Cost: O(log kept), and O(1) for each transmission that had some of these counters and each packet that becomes wanted, whatever the
-    /// range says.
+    /// Cost: O(log kept), and O(1) for each transmission that had some of these counters and each
+    /// packet that becomes wanted, whatever the range says.
     fn want(
         &mut self,
         path: PathId,
@@ -227,8 +230,8 @@ impl<B: Copy> Kept<B> {
         }
     }
 
-    /// A path has fallen silent: everything sent on it after `reported` is wanted, for none of it is known to have arrived, and kept for the `time` that the
-    /// other paths take to carry it.
+    /// A path has fallen silent: everything sent on it after `reported` is wanted, for none of it
+    /// is known to have arrived, and kept for the `time` that the other paths take to carry it.
     pub(super) fn on_silence(&mut self, path: PathId, reported: u64, time: Duration, now: Instant) {
         let is_over = self.over_at(now);
         let Some(records) = self.records.get(&path) else {
@@ -278,7 +281,8 @@ impl<B: Copy> Kept<B> {
         }
     }
 
-    /// Gives the buffer back that has been kept longest: what was cut from it will not be sent again.
+    /// Gives the buffer back that has been kept longest: what was cut from it will not be sent
+    /// again.
     pub(super) fn give_up(&mut self) -> Option<B> {
         let (until, buffer) = self.buffers.pop_front()?;
         self.released = self.released.max(until);
@@ -300,9 +304,11 @@ impl<B: Copy> Kept<B> {
     }
 }
 
-/// How long what was sent on a path is kept: until a loss and that of its repair are found, each half as late again as the mean, and repaired; or until a lone packet is
-/// late, after which nothing was sent that would show it missing. With twice the mean, second repairs came too late over networks that lose and shuffle
-/// (`scenarios/sweeps/unequal.toml`: 32 Mbit/s instead of 57 where 48 are to be had without them).
+/// How long what was sent on a path is kept: until a loss and that of its repair are found, each
+/// half as late again as the mean, and repaired; or until a lone packet is late, after which
+/// nothing was sent that would show it missing. With twice the mean, second repairs came too late
+/// over networks that lose and shuffle (`scenarios/sweeps/unequal.toml`: 32 Mbit/s instead of 57
+/// where 48 are to be had without them).
 pub(super) fn keeping_time(path: &Path) -> Duration {
     let round_trip = path.model().round_trip();
     let found = (round_trip + Duration::from_millis(20)).max(path.repaired_after());
@@ -311,7 +317,8 @@ pub(super) fn keeping_time(path: &Path) -> Duration {
     repaired.max(late).clamp(Duration::from_millis(100), LONGEST_KEPT)
 }
 
-/// The most that what a path swallowed waits for the others: a large network in the care of a small one.
+/// The most that what a path swallowed waits for the others: a large network in the care of a small
+/// one.
 pub(super) const LONGEST_HELD: Duration = Duration::from_secs(3);
 
 /// Nothing else is kept longer, and whatever is sent before a path is known.

@@ -7,10 +7,12 @@ use crate::flow::Flow;
 use crate::path::State;
 
 impl<B: Copy> Egress<B> {
-    /// Gives one buffer back, that of the oldest packet: one that was sent and is kept in case it is missing, if there is any, or else the one that
-    /// has waited longest. `None` when the session has no buffer.
+    /// Gives one buffer back, that of the oldest packet: one that was sent and is kept in case it
+    /// is missing, if there is any, or else the one that has waited longest. `None` when the
+    /// session has no buffer.
     ///
-    /// The driver calls it when a session has used up its share of the buffers. Cost: O(1) amortised.
+    /// The driver calls it when a session has used up its share of the buffers. Cost: O(1)
+    /// amortised.
     pub fn shed(&mut self, now: Instant) -> Option<B> {
         if let Some(buffer) = self.freed.pop() {
             return Some(buffer);

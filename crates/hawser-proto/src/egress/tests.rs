@@ -86,7 +86,8 @@ fn packets_of(sent: &[Transmit<u32>]) -> usize {
     sent.iter().filter(is_packet).count()
 }
 
-/// The first packet of a QUIC connection is larger than what every network passes: thrown away, it is sent again a second later.
+/// The first packet of a QUIC connection is larger than what every network passes: thrown away, it
+/// is sent again a second later.
 #[test]
 fn a_packet_waits_the_round_trip_that_tells_whether_it_fits() {
     let start = Instant::from_nanos(1_000_000_000);

@@ -4,8 +4,8 @@ use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 
 /// Makes parity symbols of packets' symbols, and those back from each other.
 ///
-/// Its tables (8 MB, 13 ms) are made when a first group of more than one packet is, once in a process. Cost: some 3 us a group that is
-/// encoded, 0.3 ms one that is decoded.
+/// Its tables (8 MB, 13 ms) are made when a first group of more than one packet is, once in a
+/// process. Cost: some 3 us a group that is encoded, 0.3 ms one that is decoded.
 #[derive(Default)]
 pub(super) struct Code {
     encoder: Option<ReedSolomonEncoder>,
@@ -50,8 +50,9 @@ impl Code {
         Ok(encoder.encode()?.recovery_iter().map(<[u8]>::to_vec).collect())
     }
 
-    /// The missing ones of `covered` symbols, by their place, from the others and `parity` ones, each with its place, of `of` there are; none when these are
-    /// too few or do not belong together.
+    /// The missing ones of `covered` symbols, by their place, from the others and `parity` ones,
+    /// each with its place, of `of` there are; none when these are too few or do not belong
+    /// together.
     pub(super) fn decode<'a>(
         &mut self,
         covered: u8,

@@ -1,7 +1,9 @@
-//! The receiving side: remembers the newest packets of flows that get parity, and rebuilds the lost ones.
+//! The receiving side: remembers the newest packets of flows that get parity, and rebuilds the lost
+//! ones.
 //!
-//! A flow is watched from its first parity packet on; groups from before, and those whose packets may have overtaken the first one that is remembered, are
-//! not judged, because it is not known what came of them.
+//! A flow is watched from its first parity packet on; groups from before, and those whose packets
+//! may have overtaken the first one that is remembered, are not judged, because it is not known
+//! what came of them.
 //!
 //! ```text
 //!               a parity packet               enough of a group is there
@@ -25,13 +27,15 @@ use super::code::Code;
 const FLOWS: usize = 16;
 /// Places of a flow that are remembered: two groups of the largest size.
 const PLACES: usize = 64;
-/// So many places behind the first packet that is remembered may have come before it, on a faster path: of a call in 160 ms, of a video in 20 ms.
+/// So many places behind the first packet that is remembered may have come before it, on a faster
+/// path: of a call in 160 ms, of a video in 20 ms.
 const OVERTAKEN: u32 = 8;
 /// Groups of a flow that wait for more.
 const GROUPS: usize = 4;
 /// A flow without parity for this long is not watched any more.
 const IDLE: Duration = Duration::from_secs(10);
-/// Groups decoded in a second and at once: a twentieth of a core, and what two dozen videos need at 2 % loss.
+/// Groups decoded in a second and at once: a twentieth of a core, and what two dozen videos need at
+/// 2 % loss.
 const DECODED_PER_SECOND: u64 = 200;
 const DECODED_AT_ONCE: u64 = 50;
 
@@ -76,8 +80,9 @@ struct Flow {
 
 /// Remembers packets and rebuilds lost ones.
 ///
-/// Cost: O(flows watched) a packet and a copy of those that are watched; 200 runs of the code in a second. Memory: at most 16 flows of 64 packets and 32
-/// symbols of 2 KB each, which is 3 MB; nothing where no parity comes.
+/// Cost: O(flows watched) a packet and a copy of those that are watched; 200 runs of the code in a
+/// second. Memory: at most 16 flows of 64 packets and 32 symbols of 2 KB each, which is 3 MB;
+/// nothing where no parity comes.
 #[derive(Debug, Default)]
 pub struct Decoder {
     /// The one that had parity most recently comes last.
@@ -89,7 +94,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes note of an inner packet with its header; says whether it is new: false when it was rebuilt or came before.
+    /// Takes note of an inner packet with its header; says whether it is new: false when it was
+    /// rebuilt or came before.
     pub fn handle_packet(&mut self, inner: &Inner, packet: &[u8], now: Instant) -> bool {
         let Some(at) = self.find(inner.flow, inner.unordered) else {
             return true;

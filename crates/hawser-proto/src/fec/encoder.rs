@@ -22,9 +22,11 @@ const FLOWS: usize = 32;
 const IDLE: Duration = Duration::from_secs(1);
 /// Parity packets that wait for their time or a path: beyond it the oldest are let go.
 const WAITING: usize = 256;
-/// Parity packets are this far apart at most, and a copy this far behind its packet: what a network does to one it often does to the next.
+/// Parity packets are this far apart at most, and a copy this far behind its packet: what a network
+/// does to one it often does to the next.
 const APART: Duration = Duration::from_millis(10);
-/// A flow with less between its packets is no call and no video (1200 bytes each: 40 Mbit/s): it is not worth the work.
+/// A flow with less between its packets is no call and no video (1200 bytes each: 40 Mbit/s): it is
+/// not worth the work.
 const FASTEST: Duration = Duration::from_micros(240);
 
 /// How the next packets of a flow are to be covered.
@@ -88,7 +90,8 @@ struct Flow {
 
 /// Gathers groups and makes their parity packets.
 ///
-/// Cost: a copy of each covered packet, one run of the code for a group. Memory: at most 32 flows of 32 packets of 2 KB, in practice what they send in 20 ms.
+/// Cost: a copy of each covered packet, one run of the code for a group. Memory: at most 32 flows
+/// of 32 packets of 2 KB, in practice what they send in 20 ms.
 #[derive(Debug, Default)]
 pub struct Encoder {
     flows: BTreeMap<u16, Flow>,
@@ -99,8 +102,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Takes note that packets of a flow are about to be sent; false when they will not be covered: the flow is too fast, or there are too
-    /// many flows.
+    /// Takes note that packets of a flow are about to be sent; false when they will not be covered:
+    /// the flow is too fast, or there are too many flows.
     pub fn plan(&mut self, flow: u16, cover: Cover, count: u16, now: Instant) -> bool {
         if !self.flows.contains_key(&flow) && self.flows.len() >= FLOWS {
             self.flows
@@ -207,7 +210,8 @@ impl Encoder {
         }
     }
 
-    /// Ends the groups whose time is over, and lets go of parity packets that would come too late; returns how many of these.
+    /// Ends the groups whose time is over, and lets go of parity packets that would come too late;
+    /// returns how many of these.
     pub fn handle_timeout(&mut self, now: Instant) -> u64 {
         let is_due = |flow: &Flow| flow.group.as_ref().is_some_and(|group| group.since + SPAN <= now);
         while let Some(flow) = self

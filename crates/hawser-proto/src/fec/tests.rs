@@ -36,7 +36,8 @@ fn body(outgoing: &Outgoing) -> Vec<u8> {
     [&head[..], &outgoing.symbol].concat()
 }
 
-/// Sends packets that lie `gap` apart, and returns the parity packets with the times at which they may go.
+/// Sends packets that lie `gap` apart, and returns the parity packets with the times at which they
+/// may go.
 fn send(packets: &[Vec<u8>], gap: Duration, loss: f64) -> Vec<(Instant, Outgoing)> {
     let mut encoder = Encoder::default();
     let cover = Cover {
@@ -258,7 +259,8 @@ fn a_flood_of_groups_is_decoded_at_a_bounded_rate() {
         }
         rebuilt += all(&mut decoder).len();
     }
-    // 960 ms: what may be done at once and in a second. Places behind the remembered ones are not rebuilt at all.
+    // 960 ms: what may be done at once and in a second. Places behind the remembered ones are not
+    // rebuilt at all.
     assert!((1..=250).contains(&rebuilt), "{rebuilt}");
 }
 

@@ -8,7 +8,8 @@ use super::{Flows, IDLE, MAX_FLOWS};
 use crate::checkpoint::{BadCheckpoint, MOST_BYTES, SendingFlow};
 
 impl<B: Copy> Flows<B> {
-    /// What a successor continues from: the next places of each slot, in order and unordered, and the flows in use.
+    /// What a successor continues from: the next places of each slot, in order and unordered, and
+    /// the flows in use.
     #[must_use]
     pub fn checkpoint(&self) -> (Vec<(u32, u32)>, Vec<SendingFlow>) {
         let places = self
@@ -30,7 +31,8 @@ impl<B: Copy> Flows<B> {
     /// Continues from a checkpoint, in a table that has seen nothing yet. Queues are empty.
     ///
     /// # Errors
-    /// A number is beyond the table, stands there twice, or a class is unknown; the table is of no use then.
+    /// A number is beyond the table, stands there twice, or a class is unknown; the table is of no
+    /// use then.
     pub fn restore(
         &mut self,
         places: &[(u32, u32)],

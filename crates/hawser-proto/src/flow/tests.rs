@@ -217,7 +217,8 @@ fn an_emptied_new_flow_does_not_starve_the_others() {
     assert!(turns[0] >= 8, "{turns:?}");
 }
 
-/// Serves one packet a millisecond from a queue that always holds `depth`; returns drops and marks in 2 s.
+/// Serves one packet a millisecond from a queue that always holds `depth`; returns drops and marks
+/// in 2 s.
 fn serve(depth: u32, ecn_capable: bool) -> (u32, u32) {
     let mut flows = flows();
     let (mut drops, mut marks) = (0, 0);
@@ -348,7 +349,8 @@ fn a_full_table_refuses_new_flows_while_all_wait() {
         .enqueue(&known, run(0, 1, BEGIN), LIMIT, BEGIN)
         .expect("a known flow goes on");
 
-    // One that has nothing waiting gives way, the longest quiet one first, and its slot's sequence goes on.
+    // One that has nothing waiting gives way, the longest quiet one first, and its slot's sequence
+    // goes on.
     while send(&mut flows, 1, BEGIN).is_some() {}
     let active = BEGIN + MS;
     for port in 0..REPLACE_AMONG as u16 - 1 {

@@ -1,4 +1,5 @@
-//! How long packets wait and flows stay: the oldest packet of all flows, and flows that are not used any more.
+//! How long packets wait and flows stay: the oldest packet of all flows, and flows that are not
+//! used any more.
 
 use std::collections::VecDeque;
 
@@ -8,7 +9,8 @@ use super::{Flow, Flows, IDLE};
 
 /// No packet waits longer for a path to take it.
 ///
-/// Source: the time for which Linux's access points keep packets of a station that sleeps (`STA_TX_BUFFER_EXPIRE`).
+/// Source: the time for which Linux's access points keep packets of a station that sleeps
+/// (`STA_TX_BUFFER_EXPIRE`).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Between two searches for flows that are not used any more.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -17,8 +19,10 @@ const FEW: usize = 64;
 
 /// When packets came in, in this order, each with the slot of its flow.
 ///
-/// A packet that has gone leaves its entry: an entry counts while the head of its flow is no younger. The first one always counts.
-/// Cost: amortised O(1) a packet; at most twice as many entries as there were packets at the last search.
+/// A packet that has gone leaves its entry: an entry counts while the head of its flow is no
+/// younger. The first one always counts.
+/// Cost: amortised O(1) a packet; at most twice as many entries as there were packets at the last
+/// search.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     entries: VecDeque<(Instant, u16)>,
@@ -72,8 +76,9 @@ impl<B: Copy> Flows<B> {
         oldest.min(self.idle_at.max(self.swept + SWEEP_EVERY))
     }
 
-    /// Frees the slots of flows that have been idle; cheap enough to be called each second. `is_stuck`: nothing can be sent, so that no
-    /// turn comes which would find out that a flow has nothing left.
+    /// Frees the slots of flows that have been idle; cheap enough to be called each second.
+    /// `is_stuck`: nothing can be sent, so that no turn comes which would find out that a flow has
+    /// nothing left.
     pub fn sweep(&mut self, is_stuck: bool, now: Instant) {
         if now.since(self.swept) < SWEEP_EVERY || now < self.idle_at {
             return;
@@ -116,7 +121,8 @@ impl<B: Copy> Flows<B> {
         }
     }
 
-    /// Gives the memory of a table without flows back. The places of flows stay: a receiver may remember them.
+    /// Gives the memory of a table without flows back. The places of flows stay: a receiver may
+    /// remember them.
     fn forget_slots(&mut self) {
         self.slots = Vec::new();
         self.free = Vec::new();

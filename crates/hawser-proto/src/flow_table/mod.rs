@@ -1,7 +1,8 @@
 //! The flow table: what happens to the packets of a flow, as match and action.
 //!
-//! It starts empty: nothing matches, and the caller's default holds. Steady state: the entry of highest priority that matches a packet
-//! counts it and says what to do. It fails safe: entries end by their own time-outs, so rules of a controller that is gone do not stay.
+//! It starts empty: nothing matches, and the caller's default holds. Steady state: the entry of
+//! highest priority that matches a packet counts it and says what to do. It fails safe: entries end
+//! by their own time-outs, so rules of a controller that is gone do not stay.
 //!
 //! ```text
 //!   (absent) -- insert --> Live -- no packet for the idle time-out, or the hard time-out --> ended (event)
@@ -9,7 +10,8 @@
 //!                           +-+ a packet matched: the idle time-out begins anew
 //! ```
 //!
-//! Source: Flow switch sections 2.1.2 and 3; semantics of priorities and time-outs after OpenFlow 1.0 sections 3.4 and 4.6.
+//! Source: Flow switch sections 2.1.2 and 3; semantics of priorities and time-outs after OpenFlow
+//! 1.0 sections 3.4 and 4.6.
 
 pub mod rewrite;
 
@@ -69,7 +71,8 @@ pub struct Match {
     pub destination_port: Option<u16>,
     /// Differentiated services code point.
     pub dscp: Option<u8>,
-    /// The network by which the packet came in; packets of applications came in by none and match only `None`.
+    /// The network by which the packet came in; packets of applications came in by none and match
+    /// only `None`.
     pub network: Option<NetworkId>,
 }
 
@@ -218,7 +221,8 @@ pub struct Full;
 ///
 /// Entries for one flow alone are found by their key, the others in order of priority.
 ///
-/// Cost: O(log entries + wildcard entries above the match) a packet, no allocation; memory bounded by [`MOST_ENTRIES`].
+/// Cost: O(log entries + wildcard entries above the match) a packet, no allocation; memory bounded
+/// by [`MOST_ENTRIES`].
 #[derive(Debug, Default)]
 pub struct FlowTable {
     entries: BTreeMap<EntryId, Entry>,
@@ -254,7 +258,8 @@ impl FlowTable {
         self.entries.get(&id).map(|entry| (&entry.rule, entry.counters))
     }
 
-    /// Adds an entry. An entry with the same pattern and priority is replaced; its counters are taken over.
+    /// Adds an entry. An entry with the same pattern and priority is replaced; its counters are
+    /// taken over.
     ///
     /// # Errors
     /// [`Full`]: nothing was changed.

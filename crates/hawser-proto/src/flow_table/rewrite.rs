@@ -6,7 +6,8 @@ use hawser_wire::inner::{Summary, checksum_update, protocol};
 
 /// What the addresses and ports of a packet become; `None` leaves them.
 ///
-/// Ports are those of TCP and UDP; of other packets only the addresses change. Addresses inside ICMP errors are not touched.
+/// Ports are those of TCP and UDP; of other packets only the addresses change. Addresses inside
+/// ICMP errors are not touched.
 ///
 /// Source: Flow switch section 3.1, figure 5.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,10 +28,12 @@ pub enum RewriteError {
 }
 
 impl Rewrite {
-    /// Changes a packet in place. `summary` is what [`hawser_wire::inner::parse`] said of it; `complete`: its transport checksum is complete,
-    /// otherwise it holds the sum of the pseudo-header only.
+    /// Changes a packet in place. `summary` is what [`hawser_wire::inner::parse`] said of it;
+    /// `complete`: its transport checksum is complete, otherwise it holds the sum of the
+    /// pseudo-header only.
     ///
-    /// Source: RFC 1624 equation 3 for each word that changes; RFC 768: a UDP checksum of zero means none, and stays.
+    /// Source: RFC 1624 equation 3 for each word that changes; RFC 768: a UDP checksum of zero
+    /// means none, and stays.
     /// Cost: O(1).
     ///
     /// # Errors

@@ -2,14 +2,16 @@
 
 use hawser_units::Instant;
 
-/// So many in a millisecond, and at once. A receiver reports on a path once in a millisecond at most, and by another path as well: this is what
-/// sixteen busy paths send, or eight that lose.
+/// So many in a millisecond, and at once. A receiver reports on a path once in a millisecond at
+/// most, and by another path as well: this is what sixteen busy paths send, or eight that lose.
 const PER_MILLISECOND: u64 = 16;
 const AT_ONCE: u64 = 256;
 
-/// Counts what a peer sends that is work for the sending half: each report is looked up in what was sent, each probe is answered.
+/// Counts what a peer sends that is work for the sending half: each report is looked up in what was
+/// sent, each probe is answered.
 ///
-/// A peer that sends more loses the rest, as if the network had lost it: reports are cumulative, probes are repeated.
+/// A peer that sends more loses the rest, as if the network had lost it: reports are cumulative,
+/// probes are repeated.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: u64,

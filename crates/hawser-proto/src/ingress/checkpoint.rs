@@ -7,7 +7,8 @@ use crate::checkpoint::{BadCheckpoint, MOST_BYTES, Receiving, ReceivingPath};
 use crate::replay::ReplayWindow;
 
 impl<T> Ingress<T> {
-    /// What a successor continues from. What the resequencer holds is not in it: the driver drains that first.
+    /// What a successor continues from. What the resequencer holds is not in it: the driver drains
+    /// that first.
     #[must_use]
     pub fn checkpoint(&self) -> Receiving {
         let paths = self.receivers.iter().map(|receiver| {

@@ -1,6 +1,7 @@
 //! The delays of one path's packets, gathered for its reports.
 
-/// Mean and deviation of the packets since the last report, up to the unknown offset between the two ends' clocks.
+/// Mean and deviation of the packets since the last report, up to the unknown offset between the
+/// two ends' clocks.
 ///
 /// Units: microseconds, wrapping at 2^32.
 #[derive(Clone, Copy, Debug, Default)]
@@ -8,11 +9,13 @@ pub(super) struct Delays {
     /// Follows the delays, over some sixteen packets.
     smoothed: Option<u32>,
     first: u32,
-    /// Sums over the packets since the last report: of differences from `first`, and of distances from `smoothed`.
+    /// Sums over the packets since the last report: of differences from `first`, and of distances
+    /// from `smoothed`.
     sum: i64,
     distances: u64,
     packets: u32,
-    /// Of how many more packets none may be overtaken for the path to count as one that keeps the order.
+    /// Of how many more packets none may be overtaken for the path to count as one that keeps the
+    /// order.
     irregular_for: u32,
 }
 
@@ -22,7 +25,8 @@ const MOST: u32 = 1 << 24;
 const REGULAR: u32 = 1_000;
 
 impl Delays {
-    /// Takes the arrival less the send time of one packet; `is_late`: a packet sent after it came before it.
+    /// Takes the arrival less the send time of one packet; `is_late`: a packet sent after it came
+    /// before it.
     pub(super) fn on_packet(&mut self, delay: u32, is_late: bool) {
         self.irregular_for = if is_late {
             REGULAR
@@ -43,7 +47,8 @@ impl Delays {
         }
     }
 
-    /// Mean and mean deviation since it was last called. A path that keeps the order has no deviation: what differs there is its queue.
+    /// Mean and mean deviation since it was last called. A path that keeps the order has no
+    /// deviation: what differs there is its queue.
     pub(super) fn take(&mut self) -> (u32, u32) {
         let packets = std::mem::take(&mut self.packets);
         let sum = std::mem::take(&mut self.sum);

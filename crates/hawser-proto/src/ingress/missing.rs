@@ -1,8 +1,9 @@
 //! The packets of one path that have not come, as far as their sender may still send them again.
 //!
-//! A counter that is jumped over is open; it is missing once the path has brought packets that were sent later by more than it reorders. It is then
-//! named in three reports, because reports get lost too, and forgotten after a second. A gap too large to be chance is an outage, which nobody repairs
-//! this way.
+//! A counter that is jumped over is open; it is missing once the path has brought packets that were
+//! sent later by more than it reorders. It is then named in three reports, because reports get lost
+//! too, and forgotten after a second. A gap too large to be chance is an outage, which nobody
+//! repairs this way.
 
 use std::collections::VecDeque;
 
@@ -23,8 +24,9 @@ const FORGOTTEN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     counter: u64,
-    /// When the packet before it was sent, by the sender's clock: the path is past this one no later than it is past any packet of
-    /// another path that waits for it, so that a repair is asked for before the gap is given up.
+    /// When the packet before it was sent, by the sender's clock: the path is past this one no
+    /// later than it is past any packet of another path that waits for it, so that a repair is
+    /// asked for before the gap is given up.
     sent_us: u32,
     opened: Instant,
     found: bool,
@@ -41,9 +43,10 @@ impl Hole {
 
 /// The holes in the counters of one path, in their order; losses come before what is open.
 ///
-/// Cost: O(log holes) a packet and a step for each counter that it jumps over, amortised O(1) for each hole in [`Self::find`] and
-/// [`Self::mention`]. At most [`MOST`] holes: what would be more is an outage, so a sender that jumps about cannot make more work than this in the
-/// second for which a hole is remembered.
+/// Cost: O(log holes) a packet and a step for each counter that it jumps over, amortised O(1) for
+/// each hole in [`Self::find`] and [`Self::mention`]. At most [`MOST`] holes: what would be more is
+/// an outage, so a sender that jumps about cannot make more work than this in the second for which
+/// a hole is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     holes: VecDeque<Hole>,
@@ -59,7 +62,8 @@ pub(super) struct Holes {
 }
 
 impl Holes {
-    /// Takes note of a packet: those between it and the highest before are open, or it closes a hole itself.
+    /// Takes note of a packet: those between it and the highest before are open, or it closes a
+    /// hole itself.
     pub(super) fn on_packet(&mut self, counter: u64, highest: u64, sent_us: u32, now: Instant) {
         if counter < highest {
             self.close(counter);
@@ -117,7 +121,8 @@ impl Holes {
         }
     }
 
-    /// Finds out which open holes are losses; says whether any is new. `is_overtaken`: whether the path is past one that was sent at a time.
+    /// Finds out which open holes are losses; says whether any is new. `is_overtaken`: whether the
+    /// path is past one that was sent at a time.
     pub(super) fn find(&mut self, now: Instant, is_overtaken: impl Fn(u32) -> bool) -> u32 {
         while self
             .holes
@@ -254,9 +259,11 @@ impl Repairs {
 
 /// Beyond what repairs take: reports are 5 ms apart, and a repair queues like any packet.
 const SLACK: Duration = Duration::from_millis(15);
-/// No repair is worth waiting for longer: it takes a round trip, and a satellite's is two thirds of it.
+/// No repair is worth waiting for longer: it takes a round trip, and a satellite's is two thirds of
+/// it.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The same where that is far more than they take on average: when a network dies, each repair waits for those before it.
+/// The same where that is far more than they take on average: when a network dies, each repair
+/// waits for those before it.
 const LONGEST_DEVIATING: Duration = Duration::from_millis(300);
 /// Losses that are waited for at once.
 const AWAITED: usize = 1024;

@@ -256,7 +256,8 @@ fn a_packet_that_was_jumped_over_is_named_though_the_path_brings_nothing_more() 
         let _ = take(&mut ingress, counter, inner, &[], now);
         flush(&mut ingress, now)
     };
-    // A packet each millisecond; the tenth comes ten later than its place: so much does this path reorder.
+    // A packet each millisecond; the tenth comes ten later than its place: so much does this path
+    // reorder.
     for counter in (1..=20).filter(|counter| *counter != 10) {
         arrive(counter, counter, counter + 5);
     }
@@ -282,7 +283,8 @@ fn a_packet_that_was_jumped_over_is_named_though_the_path_brings_nothing_more() 
     assert!(now > BEGIN + 36 * MS, "too early: {:?}", now.since(BEGIN));
 }
 
-/// Two paths in use, of which the first brings nothing any more after 60 ms; when its reports go by another path, since then.
+/// Two paths in use, of which the first brings nothing any more after 60 ms; when its reports go by
+/// another path, since then.
 fn told_of_silence(is_waited_for: bool) -> Vec<Duration> {
     let mut ingress = ingress();
     let other = PathId(4);

@@ -1,9 +1,12 @@
-//! Migration of a flow: both ends exchange the addresses that its packets carry, and the transports above see none of it.
+//! Migration of a flow: both ends exchange the addresses that its packets carry, and the transports
+//! above see none of it.
 //!
-//! Each end rewrites: packets of its application, which keep the addresses that the flow began with, leave with those of the present *route*, and
-//! packets that come in on any *accepted* route get the application's addresses back. One end, the [`Mover`], changes routes; the
-//! other, the [`Follower`], does as it is told. The new route is accepted at both ends before either sends on it, and the old
-//! one for some time after (make before break), so no packet of the flow is refused at any moment.
+//! Each end rewrites: packets of its application, which keep the addresses that the flow began
+//! with, leave with those of the present *route*, and packets that come in on any *accepted* route
+//! get the application's addresses back. One end, the [`Mover`], changes routes; the other, the
+//! [`Follower`], does as it is told. The new route is accepted at both ends before either sends on
+//! it, and the old one for some time after (make before break), so no packet of the flow is refused
+//! at any moment.
 //!
 //! ```text
 //!   mover:
@@ -21,14 +24,17 @@
 //!         +----------------------+
 //! ```
 //!
-//! Every message says all that its receiver needs (a generation, the route to use, the route to keep), so each may be lost, repeated or
-//! overtaken: a generation that is not new changes nothing and is answered again. Going back is a switch with a newer generation to
-//! the old route. A *waypoint* is a route whose far end is a box that rewrites too ([`waypoint`]).
+//! Every message says all that its receiver needs (a generation, the route to use, the route to
+//! keep), so each may be lost, repeated or overtaken: a generation that is not new changes nothing
+//! and is answered again. Going back is a switch with a newer generation to the old route. A
+//! *waypoint* is a route whose far end is a box that rewrites too ([`waypoint`]).
 //!
-//! Failure: an old network that is already gone costs nothing, since messages take both routes in turn; a follower that cannot be reached on the new
-//! route leaves the flow where it was. Messages are to be authenticated by whoever carries them.
+//! Failure: an old network that is already gone costs nothing, since messages take both routes in
+//! turn; a follower that cannot be reached on the new route leaves the flow where it was. Messages
+//! are to be authenticated by whoever carries them.
 //!
-//! Source: Flow switch section 3.1, figures 4 and 5 (the first of its two ways to choose addresses).
+//! Source: Flow switch section 3.1, figures 4 and 5 (the first of its two ways to choose
+//! addresses).
 
 pub mod opening;
 pub mod proof;
@@ -42,7 +48,8 @@ use crate::flow_table::rewrite::Rewrite;
 use crate::flow_table::{Action, Match, Output, Prefix, Rule};
 use crate::session::NetworkId;
 
-/// What packets of a flow carry between the ends (or between an end and a waypoint), as one end sends them.
+/// What packets of a flow carry between the ends (or between an end and a waypoint), as one end
+/// sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// This end.
@@ -173,7 +180,8 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// A flow on `route`, which the follower sees as `peer` (the same turned, or its route to a waypoint).
+    /// A flow on `route`, which the follower sees as `peer` (the same turned, or its route to a
+    /// waypoint).
     #[must_use]
     pub fn new(route: Route, peer: Route) -> Self {
         Self {
@@ -189,7 +197,8 @@ impl Mover {
         }
     }
 
-    /// Begins to move the flow to `route`, which the follower is to use as `peer`. A flow that is on its way back may be moved again.
+    /// Begins to move the flow to `route`, which the follower is to use as `peer`. A flow that is
+    /// on its way back may be moved again.
     ///
     /// # Errors
     /// [`Busy`]: nothing was changed.
@@ -411,8 +420,8 @@ impl Follower {
         Some(answer)
     }
 
-    /// Takes note of a packet of the flow that came in on `route`. Returns whether that was the first on a prepared route, which is then
-    /// sent on: the switch itself may have been lost.
+    /// Takes note of a packet of the flow that came in on `route`. Returns whether that was the
+    /// first on a prepared route, which is then sent on: the switch itself may have been lost.
     pub fn handle_packet(&mut self, route: Route, now: Instant) -> bool {
         match self.pending {
             Some((generation, pending)) if pending == route && route != self.route => {
@@ -473,7 +482,8 @@ pub struct View {
     pub protocol: u8,
 }
 
-/// The entries of the flow table that let one end send on `route` by `network` and receive on all of `accepted`.
+/// The entries of the flow table that let one end send on `route` by `network` and receive on all
+/// of `accepted`.
 ///
 /// Source: Flow switch figure 5.
 #[must_use]
@@ -499,8 +509,9 @@ pub fn rules(view: View, route: Route, network: NetworkId, accepted: &[Route], p
     [out].into_iter().chain(inward).collect()
 }
 
-/// The entries of a waypoint's flow table that join two routes: `near` is how one end reaches it, `far` how the other does, each as that
-/// end sees it; packets leave by `networks`, towards the first and the second.
+/// The entries of a waypoint's flow table that join two routes: `near` is how one end reaches it,
+/// `far` how the other does, each as that end sees it; packets leave by `networks`, towards the
+/// first and the second.
 ///
 /// Source: Flow switch section 3.1 (routing through an off-path middlebox).
 #[must_use]
@@ -535,15 +546,18 @@ fn exactly(protocol: u8, source: SocketAddr, destination: SocketAddr) -> Match {
     }
 }
 
-/// Before a message is repeated the first time; twice as long each further time, up to [`MOST_DOUBLINGS`] times. Longer than the round trip of
-/// most networks; a needless repetition costs one small packet.
+/// Before a message is repeated the first time; twice as long each further time, up to
+/// [`MOST_DOUBLINGS`] times. Longer than the round trip of most networks; a needless repetition
+/// costs one small packet.
 const RETRY: Duration = Duration::from_millis(200);
 const MOST_DOUBLINGS: u32 = 3;
 
-/// Messages without an answer that end a phase: about five seconds, longer than a cellular modem needs to wake.
+/// Messages without an answer that end a phase: about five seconds, longer than a cellular modem
+/// needs to wake.
 const TRIES: u32 = 6;
 
-/// How long a route is accepted after nobody should send on it any more: longer than any packet lives in a queue.
+/// How long a route is accepted after nobody should send on it any more: longer than any packet
+/// lives in a queue.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// How long a prepared route waits to be used: longer than the mover tries.

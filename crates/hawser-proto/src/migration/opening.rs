@@ -1,7 +1,9 @@
-//! Opening a route before a flow moves there: the handshake that shows translators and firewalls a beginning, and learns what they make of it.
+//! Opening a route before a flow moves there: the handshake that shows translators and firewalls a
+//! beginning, and learns what they make of it.
 //!
-//! The mover asks over the new route and, by the control channel, says so to the follower. The follower answers on the route and says by the
-//! channel where the question came from. When both have come, the route is open; its far end is known, and the migration can begin.
+//! The mover asks over the new route and, by the control channel, says so to the follower. The
+//! follower answers on the route and says by the channel where the question came from. When both
+//! have come, the route is open; its far end is known, and the migration can begin.
 //!
 //! ```text
 //!              the answer on the route        its far end by the channel
@@ -10,7 +12,8 @@
 //!     +-- too often, or refused ---> Failed
 //! ```
 //!
-//! It fails when the network lets no such packets through, or the follower knows no such flow. Nothing has changed then.
+//! It fails when the network lets no such packets through, or the follower knows no such flow.
+//! Nothing has changed then.
 //!
 //! Source: Flow switch section 5 (middleboxes); the remedy is Hawser's own.
 
@@ -50,8 +53,9 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Opens `route` for a flow of `protocol`. `sent`: the sequence number that the flow's side here sends next, roughly; of TCP alone. `follower`: the end of the
-    /// route that the follower has, which is not the route's own where a waypoint is in between.
+    /// Opens `route` for a flow of `protocol`. `sent`: the sequence number that the flow's side
+    /// here sends next, roughly; of TCP alone. `follower`: the end of the route that the follower
+    /// has, which is not the route's own where a waypoint is in between.
     #[must_use]
     pub fn new(
         protocol: u8,
@@ -162,7 +166,8 @@ impl Opener {
     }
 }
 
-/// The follower's answer to a question. `sent`: the sequence number that its side of the flow sends next, roughly; of TCP alone.
+/// The follower's answer to a question. `sent`: the sequence number that its side of the flow sends
+/// next, roughly; of TCP alone.
 #[must_use]
 pub fn accept(ask: &Opening, sent: Option<u32>) -> Opening {
     let is_tcp = sent.is_some();
@@ -176,7 +181,8 @@ pub fn accept(ask: &Opening, sent: Option<u32>) -> Opening {
     }
 }
 
-/// What the follower sends once the mover has its answer, for TCP alone: only this says to who watches how wide its window is.
+/// What the follower sends once the mover has its answer, for TCP alone: only this says to who
+/// watches how wide its window is.
 #[must_use]
 pub fn confirm(accepted: &Opening) -> Opening {
     Opening {
@@ -186,10 +192,12 @@ pub fn confirm(accepted: &Opening) -> Opening {
     }
 }
 
-/// Before a question is repeated the first time; twice as long each further time, up to [`MOST_DOUBLINGS`] times.
+/// Before a question is repeated the first time; twice as long each further time, up to
+/// [`MOST_DOUBLINGS`] times.
 const RETRY: Duration = Duration::from_millis(150);
 const MOST_DOUBLINGS: u32 = 3;
-/// Questions without an answer that end an opening: some four seconds, as long as a migration's own patience.
+/// Questions without an answer that end an opening: some four seconds, as long as a migration's own
+/// patience.
 const TRIES: u32 = 6;
 
 #[cfg(test)]
@@ -310,7 +318,8 @@ mod tests {
 
     /// What a translator that tracks windows keeps of one direction.
     ///
-    /// Source: G. van Rooij, "Real Stateful TCP Packet Filtering in IP Filter" (2001), the four bounds.
+    /// Source: G. van Rooij, "Real Stateful TCP Packet Filtering in IP Filter" (2001), the four
+    /// bounds.
     #[derive(Clone, Copy, Default)]
     struct Side {
         end: u32,
@@ -349,7 +358,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a flow's numbers are, and however old what is known of them is: who has seen the opening lets the flow pass.
+        /// Whatever a flow's numbers are, and however old what is known of them is: who has seen
+        /// the opening lets the flow pass.
         #[test]
         fn the_flow_is_within_the_window_that_its_opening_shows(
             ours: u32, theirs: u32,

@@ -1,8 +1,12 @@
-//! Proof that a UDP flow is its mover's: only who receives the flow's packets can say what the follower sends over its present route.
+//! Proof that a UDP flow is its mover's: only who receives the flow's packets can say what the
+//! follower sends over its present route.
 //!
-//! TCP has sequence numbers that only its ends know; UDP has nothing of the kind, and the port is everybody's who is behind the same translator. So the mover claims a
-//! flow over the control channel, the follower sends a secret over the route of each flow that could be meant (translators change ports, so there may be several), and
-//! the secret that comes back over the channel says which it is. A flow is proven once, ahead of its first move: when its network is dead, nothing comes over it.
+//! TCP has sequence numbers that only its ends know; UDP has nothing of the kind, and the port is
+//! everybody's who is behind the same translator. So the mover claims a flow over the control
+//! channel, the follower sends a secret over the route of each flow that could be meant
+//! (translators change ports, so there may be several), and the secret that comes back over the
+//! channel says which it is. A flow is proven once, ahead of its first move: when its network is
+//! dead, nothing comes over it.
 //!
 //! ```text
 //!   mover:     Asking -- the challenge comes --> Answering -- Proven --> Proven
@@ -13,7 +17,8 @@
 //!                                       +------- time is over ------> (nothing)
 //! ```
 //!
-//! What it does not do: who can read what passes on the flow's route can prove that the flow is theirs; they could as well answer in its place.
+//! What it does not do: who can read what passes on the flow's route can prove that the flow is
+//! theirs; they could as well answer in its place.
 
 use hawser_units::{Duration, Instant};
 
@@ -100,7 +105,8 @@ pub struct Challenger {
 }
 
 impl Challenger {
-    /// For flows that could be meant, by their routes; `secret` draws a number that nobody can guess. More than [`MOST_MEANT`] are too many: none is asked then.
+    /// For flows that could be meant, by their routes; `secret` draws a number that nobody can
+    /// guess. More than [`MOST_MEANT`] are too many: none is asked then.
     #[must_use]
     pub fn new(routes: &[Route], mut secret: impl FnMut() -> u64, now: Instant) -> Option<Self> {
         let is_clear = (1..=MOST_MEANT).contains(&routes.len());
@@ -115,7 +121,8 @@ impl Challenger {
         self.meant.iter().copied()
     }
 
-    /// The route over which the secret went; none for a secret that went over none, or came too late. A wrong one ends the claim: nobody guesses twice.
+    /// The route over which the secret went; none for a secret that went over none, or came too
+    /// late. A wrong one ends the claim: nobody guesses twice.
     pub fn handle_proof(&mut self, secret: u64, now: Instant) -> Option<Route> {
         let meant = std::mem::take(&mut self.meant);
         let found = meant.iter().find(|(_, own)| *own == secret);
@@ -129,9 +136,11 @@ impl Challenger {
     }
 }
 
-/// Flows of one translator's address to one port of the follower: more are a crowd, to all of which a datagram would go.
+/// Flows of one translator's address to one port of the follower: more are a crowd, to all of which
+/// a datagram would go.
 pub const MOST_MEANT: usize = 16;
-/// Before something is said again the first time; twice as long each further time, up to [`MOST_DOUBLINGS`] times.
+/// Before something is said again the first time; twice as long each further time, up to
+/// [`MOST_DOUBLINGS`] times.
 const RETRY: Duration = Duration::from_millis(150);
 const MOST_DOUBLINGS: u32 = 3;
 /// Attempts, claims and proofs together: some four seconds.
@@ -210,7 +219,8 @@ mod tests {
     }
 
     proptest! {
-        /// Somebody behind the same address sees none of the flow's packets: whatever they say, the flow is not theirs.
+        /// Somebody behind the same address sees none of the flow's packets: whatever they say, the
+        /// flow is not theirs.
         #[test]
         fn who_sees_nothing_proves_nothing(secrets in prop::collection::vec(any::<u64>(), 1..16), guesses in prop::collection::vec(any::<u64>(), 0..50)) {
             let routes: Vec<_> = (0..secrets.len() as u16).map(route).collect();

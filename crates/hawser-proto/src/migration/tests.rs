@@ -275,7 +275,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Both ends, a network that loses, repeats and delays by up to a second, and a packet of the flow each way every step.
+/// Both ends, a network that loses, repeats and delays by up to a second, and a packet of the flow
+/// each way every step.
 struct World {
     mover: Mover,
     follower: Follower,

@@ -26,7 +26,8 @@ impl Path {
         }
     }
 
-    /// The path of a checkpoint. What was in flight is not waited for; an active path is active at once.
+    /// The path of a checkpoint. What was in flight is not waited for; an active path is active at
+    /// once.
     ///
     /// # Errors
     /// The numbers are impossible.

@@ -1,10 +1,14 @@
-//! Others in a path's queue: how they are noticed, and the window that takes the share beside them that a CUBIC sender would.
+//! Others in a path's queue: how they are noticed, and the window that takes the share beside them
+//! that a CUBIC sender would.
 //!
-//! The window grows by RFC 9438's function of the time since the last overflow, in bytes. Now and then a *look* holds back for a round: alone in the
-//! queue, that shortens it by all that was held back; beside others, by this path's share of it. Who has less than half grows faster, who has more
-//! slower: two CUBIC senders need minutes to share a deep queue evenly, when one of them has filled it first.
+//! The window grows by RFC 9438's function of the time since the last overflow, in bytes. Now and
+//! then a *look* holds back for a round: alone in the queue, that shortens it by all that was held
+//! back; beside others, by this path's share of it. Who has less than half grows faster, who has
+//! more slower: two CUBIC senders need minutes to share a deep queue evenly, when one of them has
+//! filled it first.
 //!
-//! Source: RFC 9438 sections 4.2 to 4.7; Copa (Arun and Balakrishnan, NSDI 2018) section 2.2 for competing only while it is needed.
+//! Source: RFC 9438 sections 4.2 to 4.7; Copa (Arun and Balakrishnan, NSDI 2018) section 2.2 for
+//! competing only while it is needed.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
@@ -19,7 +23,8 @@ const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 /// RFC 9438 section 4.3.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Growth in a round trip before the first overflow. Source: Linux `bictcp_update`: a segment for at most 20 acknowledged ones.
+/// Growth in a round trip before the first overflow. Source: Linux `bictcp_update`: a segment for
+/// at most 20 acknowledged ones.
 const FIRST_GROWTH: f64 = 1.05;
 /// Share of the window that has to be in use for it to grow.
 const IN_USE: f64 = 0.9;
@@ -31,23 +36,28 @@ const HELD_BACK: f64 = 0.7;
 const OWN: f64 = 0.8;
 /// The share that is aimed at.
 const FAIR: f64 = 0.5;
-/// No more of a share is asked for than this many CUBIC senders would get: among many, half is too much.
+/// No more of a share is asked for than this many CUBIC senders would get: among many, half is too
+/// much.
 const MOST_SENDERS: f64 = 2.0;
 /// The weight of a look's share against that of those before.
 const SHARE_WEIGHT: f64 = 0.5;
-/// Rounds without a queue after which the others count as gone: more than a CUBIC sender needs to fill a short one again.
+/// Rounds without a queue after which the others count as gone: more than a CUBIC sender needs to
+/// fill a short one again.
 const UNQUEUED: u32 = 32;
 
 /// Rounds in a row in which holding back did not shorten the queue that say that others fill it.
 const IN_VAIN: u32 = 3;
-/// How much shorter a queue that yields becomes in a round, in rounds: holding back by three tenths shortens one's own by three.
+/// How much shorter a queue that yields becomes in a round, in rounds: holding back by three tenths
+/// shortens one's own by three.
 const YIELDING: f64 = 0.1;
 /// A rate that is left where others take over: beyond what one round differs from the next.
 const FALLING: f64 = 0.97;
-/// Losses are unusual at so many times what is lost without a queue, and so many deviations beyond that: few packets are lost by chance in clusters.
+/// Losses are unusual at so many times what is lost without a queue, and so many deviations beyond
+/// that: few packets are lost by chance in clusters.
 const UNUSUAL: f64 = 3.0;
 const DEVIATIONS: f64 = 4.0;
-/// This many more say nothing: what a path loses without a queue is not well known where it is rarely without one.
+/// This many more say nothing: what a path loses without a queue is not well known where it is
+/// rarely without one.
 const CHANCE: f64 = 2.0;
 
 /// What a round showed.
@@ -78,8 +88,9 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// Takes in a round; gives what was in flight before if a queue does not yield although the path holds back and delivers ever less. Alone, a path
-    /// delivers at the link's rate as long as there is a queue, and a queue that gets less than that shortens.
+    /// Takes in a round; gives what was in flight before if a queue does not yield although the
+    /// path holds back and delivers ever less. Alone, a path delivers at the link's rate as long as
+    /// there is a queue, and a queue that gets less than that shortens.
     pub(super) fn on_round(&mut self, seen: &Seen) -> Option<u64> {
         if self.in_vain == 0 && !seen.holds_back {
             self.flight = seen.in_flight.max(self.flight - self.flight / 8);
@@ -108,7 +119,8 @@ impl Rivals {
         }
     }
 
-    /// Whether so many lost packets are more than chance, which loses them by a Poisson distribution.
+    /// Whether so many lost packets are more than chance, which loses them by a Poisson
+    /// distribution.
     pub(super) fn is_unusual(&self, lost: u64, sent: f64) -> bool {
         let usual = self.usual_loss * sent;
         lost as f64 > (UNUSUAL * usual).max(usual + DEVIATIONS * usual.sqrt() + CHANCE)
@@ -191,7 +203,8 @@ impl Competing {
         self.holding_back().map_or(self.window as u64, |look| look.window)
     }
 
-    /// Takes note of `reported` bytes that were delivered, with `in_flight` bytes still on their way.
+    /// Takes note of `reported` bytes that were delivered, with `in_flight` bytes still on their
+    /// way.
     pub(super) fn on_reported(&mut self, reported: u64, in_flight: u64, round_trip: Duration, now: Instant) {
         let reported = reported as f64;
         let is_in_use = in_flight as f64 + reported >= self.window * IN_USE;
@@ -207,7 +220,8 @@ impl Competing {
         self.window += (target - self.window) * (reported / self.window).min(1.0);
     }
 
-    /// The queue has overflowed; `counters` are the newest one reported and the one to be sent next.
+    /// The queue has overflowed; `counters` are the newest one reported and the one to be sent
+    /// next.
     pub(super) fn on_overflow(&mut self, counters: (u64, u64), now: Instant) {
         if counters.0 < self.cut_until {
             return;
@@ -284,7 +298,8 @@ impl Competing {
 mod tests {
     use super::*;
 
-    /// The window eight seconds after an overflow, where holding back shortens the queue by this share of it.
+    /// The window eight seconds after an overflow, where holding back shortens the queue by this
+    /// share of it.
     fn grown(share: f64) -> f64 {
         let (rate, round_trip) = (Rate::from_mbps(10), Duration::from_millis(50));
         let mut now = Instant::ZERO;
@@ -307,7 +322,8 @@ mod tests {
         competing.window
     }
 
-    /// Whether others are noticed while a queue of 60 ms shortens by this share of each round, and the rate by a tenth.
+    /// Whether others are noticed while a queue of 60 ms shortens by this share of each round, and
+    /// the rate by a tenth.
     fn notices(shortens: f64) -> bool {
         let mut rivals = Rivals::default();
         let round = Duration::from_millis(50);

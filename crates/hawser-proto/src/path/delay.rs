@@ -1,11 +1,14 @@
 //! The delays of a path in both directions, from its receiver's reports.
 //!
-//! The two ends' clocks differ by an unknown offset: one-way delays here hold up to that offset, which is the same for all paths of a
-//! session and cancels in sums of both directions. All of them wrap at 2^32 us.
+//! The two ends' clocks differ by an unknown offset: one-way delays here hold up to that offset,
+//! which is the same for all paths of a session and cancels in sums of both directions. All of them
+//! wrap at 2^32 us.
 //!
-//! The least delay is what a path has without a queue. On a path with jitter the least single packet says nothing: the least is taken over
-//! means of so many packets that jitter moves them by no more than a millisecond. Where packets keep their order, those of one report deviate together:
-//! there it is the reports that go up and down, the swing, and the means are of so many reports.
+//! The least delay is what a path has without a queue. On a path with jitter the least single
+//! packet says nothing: the least is taken over means of so many packets that jitter moves them by
+//! no more than a millisecond. Where packets keep their order, those of one report deviate
+//! together: there it is the reports that go up and down, the swing, and the means are of so many
+//! reports.
 
 use hawser_units::{Duration, Instant};
 
@@ -147,7 +150,8 @@ impl Lone {
         self.deviation += (error.saturating_abs() - self.deviation) / self.packets;
     }
 
-    /// Zero while they are too few to say, and where they only rose, or only fell: that is another route, or a queue of others.
+    /// Zero while they are too few to say, and where they only rose, or only fell: that is another
+    /// route, or a queue of others.
     fn deviation_us(&self) -> u32 {
         if self.packets < LONE_FEW {
             return 0;
@@ -173,8 +177,9 @@ pub struct Delay {
     range: Range,
     /// Of lone packets; `None` before the first.
     lone: Option<Lone>,
-    /// How far reports both rise and fall within a round, us; rises at once. A queue of one's own does one of the two, as what is sent in a round is paced
-    /// alike: it is the path that does both, where packets keep their order and one that is late holds up those behind it.
+    /// How far reports both rise and fall within a round, us; rises at once. A queue of one's own
+    /// does one of the two, as what is sent in a round is paced alike: it is the path that does
+    /// both, where packets keep their order and one that is late holds up those behind it.
     swing: u32,
     /// The swing that the least reckons with, us.
     widest: u32,
@@ -276,8 +281,8 @@ impl Delay {
         }
     }
 
-    /// A round of the path is over. `is_even`: what it sent was paced alike, so that a queue of its own went one way only; but for `own`, the time that a few
-    /// packets take.
+    /// A round of the path is over. `is_even`: what it sent was paced alike, so that a queue of its
+    /// own went one way only; but for `own`, the time that a few packets take.
     pub fn on_round(&mut self, is_even: bool, own: Duration) {
         let amplitude = if is_even && self.keeps_order() {
             self.range.swing()
@@ -290,7 +295,8 @@ impl Delay {
         self.range = Range::from(self.last.unwrap_or_default());
     }
 
-    /// Whether no packets have overtaken others of late: where they do, each deviates by itself, and the means of few as well.
+    /// Whether no packets have overtaken others of late: where they do, each deviates by itself,
+    /// and the means of few as well.
     fn keeps_order(&self) -> bool {
         self.spread == 0
     }
@@ -298,7 +304,8 @@ impl Delay {
     fn on_swing(&mut self, amplitude: u32) {
         self.swing = self.swing.max(amplitude.min(MAX_SWING_US));
         if u64::from(self.swing) > 2 * IRREGULAR_US.max(u64::from(self.widest)) {
-            // The least so far was a lucky report. It is not forgotten: what swings now may be the queue of others, who come or go.
+            // The least so far was a lucky report. It is not forgotten: what swings now may be the
+            // queue of others, who come or go.
             let more = (self.swing - self.widest).cast_signed();
             self.least = self
                 .least
@@ -374,7 +381,8 @@ impl Delay {
         Duration::from_micros(u64::from(self.jitter))
     }
 
-    /// How far packets deviate that meet no queue of the path's own; zero where few have been seen, or where packets overtake each other.
+    /// How far packets deviate that meet no queue of the path's own; zero where few have been seen,
+    /// or where packets overtake each other.
     #[must_use]
     pub fn lone_deviation(&self) -> Duration {
         let deviation = self.lone.as_ref().map_or(0, Lone::deviation_us);
@@ -387,7 +395,8 @@ impl Delay {
         Duration::from_micros(u64::from(self.spread))
     }
 
-    /// Whether packets have been seen to deviate by much, single or together: no one of them says anything.
+    /// Whether packets have been seen to deviate by much, single or together: no one of them says
+    /// anything.
     #[must_use]
     pub fn is_irregular(&self) -> bool {
         self.reckoned > 0 || self.widest > 0
@@ -485,7 +494,8 @@ mod tests {
     fn where_jitter_keeps_the_order_the_least_is_no_single_report() {
         let mut delay = Delay::new(BEGIN);
         let mut now = BEGIN;
-        // Thirty milliseconds up at once, and down as what was held up comes out; now and then a lucky one.
+        // Thirty milliseconds up at once, and down as what was held up comes out; now and then a
+        // lucky one.
         for n in 0..2_000 {
             now += Duration::from_millis(5);
             let forward = if n % 97 == 0 {

@@ -14,9 +14,11 @@ const MANY: f64 = 256.0;
 pub(super) struct Losses {
     /// Packets received by the last report.
     received: u32,
-    /// What was in flight when the path was forgiven may be among the packets reported next: they are not counted.
+    /// What was in flight when the path was forgiven may be among the packets reported next: they
+    /// are not counted.
     is_forgiven: bool,
-    /// Packets before the newest one reported that have neither come nor been counted lost; below zero, those that came after that.
+    /// Packets before the newest one reported that have neither come nor been counted lost; below
+    /// zero, those that came after that.
     balance: i64,
     share: f64,
     usual: f64,
@@ -30,12 +32,14 @@ impl Losses {
         self.share
     }
 
-    /// The share to be reckoned with: [`Self::share`], or the same over eight times as many packets where that is more.
+    /// The share to be reckoned with: [`Self::share`], or the same over eight times as many packets
+    /// where that is more.
     pub(super) fn expected(&self) -> f64 {
         self.share.max(self.usual)
     }
 
-    /// Takes in a report after the one whose highest counter was `previous`. Returns how many packets came since, and how many this report shows lost.
+    /// Takes in a report after the one whose highest counter was `previous`. Returns how many
+    /// packets came since, and how many this report shows lost.
     pub(super) fn on_report(&mut self, report: &Feedback, previous: Option<u64>) -> (u32, u64) {
         let came = report.packets.wrapping_sub(self.received);
         self.received = report.packets;
@@ -44,12 +48,14 @@ impl Losses {
             return (came, 0);
         };
         let sent = report.highest - previous;
-        // What is open now was sent before, or comes later than what was sent since: only the balance over time tells a loss.
+        // What is open now was sent before, or comes later than what was sent since: only the
+        // balance over time tells a loss.
         self.balance = self.balance.saturating_add(sent.cast_signed() - i64::from(came));
         let lost = (self.balance - i64::from(report.open)).max(0).cast_unsigned();
         self.balance -= lost.cast_signed();
         let share = (lost as f64 / sent as f64).min(1.0);
-        // At first the mean of all, so that a loss of one in fifty is known after a hundred packets.
+        // At first the mean of all, so that a loss of one in fifty is known after a hundred
+        // packets.
         let weight = (sent as f64 / f64::from(report.packets).clamp(FEW, MANY)).min(1.0);
         self.share += (share - self.share) * weight;
         self.usual += (share - self.usual) * weight / 8.0;
@@ -61,7 +67,8 @@ impl Losses {
         self.missed_after = Some(Smoothed::after(self.missed_after, after));
     }
 
-    /// The mean time from sending a packet to the report that it is missing; `None` before the first.
+    /// The mean time from sending a packet to the report that it is missing; `None` before the
+    /// first.
     pub(super) fn missed_after(&self) -> Option<Duration> {
         self.missed_after.map(|known| known.mean)
     }
@@ -71,7 +78,8 @@ impl Losses {
         self.received
     }
 
-    /// Continues after a report that counted so many packets; what was in flight then is not waited for.
+    /// Continues after a report that counted so many packets; what was in flight then is not waited
+    /// for.
     pub(super) fn restore(&mut self, received: u32) {
         self.received = received;
         self.forgive();

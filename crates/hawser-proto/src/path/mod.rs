@@ -1,7 +1,8 @@
 //! A path: the sending side's knowledge of one network of a session.
 //!
-//! It decides whether the path may be used ([`State`]), how much may be sent ([`model`]), and how large packets may be
-//! ([`pmtu`]). It sends nothing itself: it asks for probes through [`Path::poll_probe`].
+//! It decides whether the path may be used ([`State`]), how much may be sent ([`model`]), and how
+//! large packets may be ([`pmtu`]). It sends nothing itself: it asks for probes through
+//! [`Path::poll_probe`].
 //!
 //! ```text
 //!     a probe reply proves the address; after Dead, three in a row
@@ -13,8 +14,9 @@
 //!         a probe reply            silent for 400 ms or 2 patiences
 //! ```
 //!
-//! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained while nobody used it
-//! answers quickly whatever it can carry, so its old rate is forgotten and found again by slow start.
+//! A path returns from `Dead` only through `Validating`, with a new model: a link that was drained
+//! while nobody used it answers quickly whatever it can carry, so its old rate is forgotten and
+//! found again by slow start.
 
 mod checkpoint;
 mod competing;
@@ -48,7 +50,8 @@ pub enum State {
 pub enum Probing {
     /// Probes dead paths by itself: the client's side, which knows its networks.
     Eager,
-    /// Probes a dead path only when it hears from it: the hub's side, which must not work for absent clients.
+    /// Probes a dead path only when it hears from it: the hub's side, which must not work for
+    /// absent clients.
     OnHearing,
 }
 
@@ -62,22 +65,27 @@ const REPLIES_TO_ACTIVATE: u32 = 1;
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Between probes of a suspect path: whether it lives should be known within a few round trips.
 const SUSPECT_INTERVAL: Duration = Duration::from_millis(20);
-/// A path that has become active is probed at [`PROBE_INTERVAL`] for this long, unless it carries something: a few probes show how far delays deviate by themselves.
+/// A path that has become active is probed at [`PROBE_INTERVAL`] for this long, unless it carries
+/// something: a few probes show how far delays deviate by themselves.
 const ACQUAINT_FOR: Duration = Duration::from_secs(1);
 /// Between probes of a quiet active path while its session is in use.
 const KEEPALIVE_BUSY: Duration = Duration::from_secs(1);
-/// Between probes of a quiet active path otherwise: below the shortest common NAT binding time of 30 s (RFC 4787 REQ-5 asks for 120).
+/// Between probes of a quiet active path otherwise: below the shortest common NAT binding time of
+/// 30 s (RFC 4787 REQ-5 asks for 120).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
 /// How long after its last packet a session counts as in use.
 const BUSY_FOR: Duration = Duration::from_secs(10);
-/// A dead path is probed at [`PROBE_INTERVAL`] for this long, then ever less often up to [`DEAD_INTERVAL_MAX`].
+/// A dead path is probed at [`PROBE_INTERVAL`] for this long, then ever less often up to
+/// [`DEAD_INTERVAL_MAX`].
 const DEAD_EAGER_FOR: Duration = Duration::from_secs(60);
 const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
-/// The largest packet that meets nothing when it is alone: a probe, an acknowledgement. Units: bytes.
+/// The largest packet that meets nothing when it is alone: a probe, an acknowledgement. Units:
+/// bytes.
 const LONE: u64 = 256;
-/// What may be under way or reported beside it: on a far path a few probes are at once. Units: bytes.
+/// What may be under way or reported beside it: on a far path a few probes are at once. Units:
+/// bytes.
 const FEW_LONE: u64 = 4 * LONE;
 /// Packets in flight that make a burst, and how long after its end it is probed.
 const BURST: u32 = 4;
@@ -85,7 +93,8 @@ const TAIL_QUIET: Duration = Duration::from_millis(10);
 /// So many losses in one report are not chance when nothing large came through.
 const DOUBTFUL: u64 = 8;
 
-/// No packet is numbered beyond this: a run of at most 64 still fits below the largest number that the wire has.
+/// No packet is numbered beyond this: a run of at most 64 still fits below the largest number that
+/// the wire has.
 const LAST_COUNTER: u64 = MAX_COUNTER - 64;
 
 /// A probe to send now.
@@ -144,7 +153,8 @@ pub struct Path {
     losses: Losses,
     /// Bytes of the packets before `reported` that may still come.
     open: u64,
-    /// A packet with the mean delay that was among the last reported: what rates and rounds are measured by.
+    /// A packet with the mean delay that was among the last reported: what rates and rounds are
+    /// measured by.
     newest: u64,
     last_heard: Option<Instant>,
     last_used: Instant,
@@ -152,11 +162,13 @@ pub struct Path {
     was_dead: bool,
     last_probe: Option<Instant>,
     next_probe: Instant,
-    /// The newest counter behind which a probe of the burst's end was sent, and when the last packet that will be reported went.
+    /// The newest counter behind which a probe of the burst's end was sent, and when the last
+    /// packet that will be reported went.
     tail_probed: u64,
     /// Packets before are known to be late.
     late: u64,
-    /// The newest packet that is known to have arrived, also from reports that came by another path.
+    /// The newest packet that is known to have arrived, also from reports that came by another
+    /// path.
     heard_of: u64,
     eliciting_at: Instant,
     tokens: [(u64, Instant); 8],
@@ -210,7 +222,8 @@ impl Path {
         self.state
     }
 
-    /// The highest rate of late: also of a path that has just fallen silent and may be back at once, and what one carried that has just come back.
+    /// The highest rate of late: also of a path that has just fallen silent and may be back at
+    /// once, and what one carried that has just come back.
     #[must_use]
     pub fn recent_peak(&self, now: Instant) -> Rate {
         if now.since(self.since) < MAY_BE_BACK {
@@ -222,7 +235,8 @@ impl Path {
         }
     }
 
-    /// Whether its numbers are used up: it must send nothing any more, as a number that comes again would break the encryption.
+    /// Whether its numbers are used up: it must send nothing any more, as a number that comes again
+    /// would break the encryption.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.next_counter > LAST_COUNTER
@@ -246,7 +260,8 @@ impl Path {
         !self.pmtu.is_settled()
     }
 
-    /// The largest inner packet that most likely passes, in bytes: [`Self::mtu`], or more while the answer is a round trip away.
+    /// The largest inner packet that most likely passes, in bytes: [`Self::mtu`], or more while the
+    /// answer is a round trip away.
     #[must_use]
     pub fn likely_mtu(&self) -> u16 {
         self.pmtu.hoped().unwrap_or(self.pmtu.inner())
@@ -264,21 +279,23 @@ impl Path {
         self.losses.share()
     }
 
-    /// Share of packets to be reckoned with: [`Self::loss`], or the same over eight times as many packets where that is more. A short calm is chance.
+    /// Share of packets to be reckoned with: [`Self::loss`], or the same over eight times as many
+    /// packets where that is more. A short calm is chance.
     #[must_use]
     pub fn expected_loss(&self) -> f64 {
         self.losses.expected()
     }
 
-    /// The one-way delay without a queue in microseconds, up to a constant that all paths of a session share (the difference of the two
-    /// ends' clocks).
+    /// The one-way delay without a queue in microseconds, up to a constant that all paths of a
+    /// session share (the difference of the two ends' clocks).
     #[must_use]
     pub fn relative_delay_us(&self) -> Option<i32> {
         self.model.delay().least_us()
     }
 
-    /// How long a packet sent now will stand in the path's queue: what the model says of those in flight, and no less than the oldest of
-    /// them has stood there already, whatever the rate was until then.
+    /// How long a packet sent now will stand in the path's queue: what the model says of those in
+    /// flight, and no less than the oldest of them has stood there already, whatever the rate was
+    /// until then.
     #[must_use]
     pub fn queueing(&self, now: Instant) -> Duration {
         let rate = self.model.soon().rate();
@@ -336,7 +353,8 @@ impl Path {
             .min(self.pacer.credit(self.model.pacing(), packet, now))
     }
 
-    /// When a packet of `packet` bytes may go: by pacing, or by the next report if the window is full.
+    /// When a packet of `packet` bytes may go: by pacing, or by the next report if the window is
+    /// full.
     #[must_use]
     pub fn ready_at(&self, packet: u64, now: Instant) -> Instant {
         let room = self.model.window().saturating_sub(self.in_flight());
@@ -390,8 +408,8 @@ impl Path {
         counter > 0 && counter < self.next_counter && self.next_counter - counter <= self.ring.len() as u64
     }
 
-    /// Takes note of a packet handed to the network and returns its counter. `eliciting`: the peer will report it (all but reports
-    /// and answers).
+    /// Takes note of a packet handed to the network and returns its counter. `eliciting`: the peer
+    /// will report it (all but reports and answers).
     pub fn on_sent(&mut self, udp_bytes: u64, eliciting: bool, now: Instant) -> u64 {
         let counter = self.next_counter;
         self.next_counter += 1;
@@ -422,8 +440,8 @@ impl Path {
         counter
     }
 
-    /// Takes note that the path could carry more than there is for it: rates measured until everything now in flight is reported are lower
-    /// bounds.
+    /// Takes note that the path could carry more than there is for it: rates measured until
+    /// everything now in flight is reported are lower bounds.
     ///
     /// Source: draft-cheng-iccrg-delivery-rate-estimation section 3.1.2 (application-limited).
     pub fn on_idle(&mut self) {
@@ -512,7 +530,8 @@ impl Path {
         self.losses.missed_after().unwrap_or(self.model.round_trip())
     }
 
-    /// Doubts the packet size when most of what was sent since the previous report is lost, and what is lost was large and what came was small.
+    /// Doubts the packet size when most of what was sent since the previous report is lost, and
+    /// what is lost was large and what came was small.
     fn on_sizes(&mut self, highest: u64, previous: Option<u64>, came: u64, lost: u64, now: Instant) {
         let known = |counter: &u64| self.remembers(*counter);
         let (Some(previous), true) = (previous.filter(known), known(&highest)) else {
@@ -547,7 +566,8 @@ impl Path {
         low
     }
 
-    /// When the oldest packet went that will be reported and is not yet; `None` when nothing is awaited.
+    /// When the oldest packet went that will be reported and is not yet; `None` when nothing is
+    /// awaited.
     fn oldest(&self) -> Option<Instant> {
         let reported = self.reported();
         if self.eliciting_sent <= reported {
@@ -566,8 +586,8 @@ impl Path {
         Some(since.max(self.last_heard.unwrap_or(since)) + self.model.patience())
     }
 
-    /// The packets, by counter, that have become later than the path's delays explain, each once. The path may go on reporting others: a
-    /// network at a crawl does.
+    /// The packets, by counter, that have become later than the path's delays explain, each once.
+    /// The path may go on reporting others: a network at a crawl does.
     pub fn poll_late(&mut self, now: Instant) -> std::ops::Range<u64> {
         let patience = self.model.patience();
         self.count_late(|sent_at| sent_at + patience <= now)
@@ -584,8 +604,9 @@ impl Path {
         begin..end
     }
 
-    /// Takes in a report that came by another path: what is known to have arrived, and, if nothing has for some time, what should have meanwhile. Returns the
-    /// packets, by counter, that are late for that, each once.
+    /// Takes in a report that came by another path: what is known to have arrived, and, if nothing
+    /// has for some time, what should have meanwhile. Returns the packets, by counter, that are
+    /// late for that, each once.
     pub fn handle_silence(&mut self, report: &Feedback) -> std::ops::Range<u64> {
         let newest = report.highest;
         if !self.remembers(newest) || newest < self.heard_of() {
@@ -641,7 +662,8 @@ impl Path {
         }
     }
 
-    /// Takes note that an authenticated packet came in on the path. Returns whether the state changed.
+    /// Takes note that an authenticated packet came in on the path. Returns whether the state
+    /// changed.
     pub fn handle_heard(&mut self, now: Instant) -> bool {
         self.probing == Probing::OnHearing && self.state == State::Dead && self.enter(State::Validating, now)
     }
@@ -714,7 +736,8 @@ impl Path {
         }
     }
 
-    /// Lets time pass. `session_used`: when the session last carried a packet. Returns whether the state changed.
+    /// Lets time pass. `session_used`: when the session last carried a packet. Returns whether the
+    /// state changed.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let silent = now.since(self.since);
         if self.is_exhausted() && self.state != State::Dead {
@@ -750,9 +773,11 @@ impl Path {
         }
     }
 
-    /// When the end of a burst is to be followed by a probe: its loss would show at no later packet.
+    /// When the end of a burst is to be followed by a probe: its loss would show at no later
+    /// packet.
     ///
-    /// Source: RFC 8985 section 7 (tail loss probe). Deviates: after a fixed time, because the probe is small and carries nothing.
+    /// Source: RFC 8985 section 7 (tail loss probe). Deviates: after a fixed time, because the
+    /// probe is small and carries nothing.
     fn tail_due(&self) -> Instant {
         let is_burst = self.packets_in_flight() >= BURST && self.eliciting_sent > self.tail_probed;
         if self.state == State::Active && is_burst {

@@ -1,8 +1,9 @@
 //! What a path can carry: its rate, its delay, and how much to keep in flight.
 //!
-//! The model follows the delivery rate that the receiver reports and the round trip without a queue, as BBR does, and adds what
-//! striping needs: the standing queue is watched every round and drained before it can hold up interactive packets, and a rate
-//! estimate that the queue contradicts is forgotten at once instead of after ten rounds, because links here swing tenfold
+//! The model follows the delivery rate that the receiver reports and the round trip without a
+//! queue, as BBR does, and adds what striping needs: the standing queue is watched every round and
+//! drained before it can hold up interactive packets, and a rate estimate that the queue
+//! contradicts is forgotten at once instead of after ten rounds, because links here swing tenfold
 //! within a second.
 //!
 //! ```text
@@ -20,10 +21,12 @@
 //!                                nobody else is there
 //! ```
 //!
-//! A queue that does not yield while the path holds back and its rate falls is kept full by others: the path *competes* for its share, by a window
-//! ([`super::competing`]), until a look shows that the queue is its own.
+//! A queue that does not yield while the path holds back and its rate falls is kept full by others:
+//! the path *competes* for its share, by a window ([`super::competing`]), until a look shows that
+//! the queue is its own.
 //!
-//! Source: delivery rate estimation after draft-cheng-iccrg-delivery-rate-estimation; gains after draft-cardwell-iccrg-bbr.
+//! Source: delivery rate estimation after draft-cheng-iccrg-delivery-rate-estimation; gains after
+//! draft-cardwell-iccrg-bbr.
 //! Units: rates and windows count UDP payload bytes.
 
 use hawser_units::{Bytes, Duration, Instant, MeasuredRate, PredictedRate, Rate};
@@ -37,11 +40,13 @@ use crate::smoothed::Smoothed;
 const STARTUP_GAIN: f64 = 2.77;
 /// How much more a path that grows carries in two round trips: it doubles each round trip.
 const GROWTH: f64 = 4.0;
-/// Packets lost in one round that end the startup: a queue too short for its gain shows no standing delay.
+/// Packets lost in one round that end the startup: a queue too short for its gain shows no standing
+/// delay.
 ///
 /// Source: draft-cardwell-iccrg-bbr, `BBRStartupFullLossCnt`.
 const STARTUP_LOSS: u64 = 6;
-/// Losses in one round that say that a queue overflows, whatever its delay: so many, and so large a share, beyond what links lose by chance.
+/// Losses in one round that say that a queue overflows, whatever its delay: so many, and so large a
+/// share, beyond what links lose by chance.
 const OVERFLOW_LOST: u64 = 16;
 const OVERFLOW_SHARE: f64 = 0.1;
 /// What is left of the rate after an overflow.
@@ -59,27 +64,34 @@ const COMPETE_GAIN: f64 = 1.25;
 const MAX_PROBE_GAIN: f64 = 2.0;
 /// Gain while a queue is drained.
 const DRAIN_GAIN: f64 = 0.7;
-/// How far the window exceeds the product of rate and round trip: room for jitter, small enough that a blackhole swallows little.
+/// How far the window exceeds the product of rate and round trip: room for jitter, small enough
+/// that a blackhole swallows little.
 const WINDOW_GAIN: f64 = 1.5;
-/// The window's gain while starting: twice the product lets the rate double each round and bounds the overshoot to one product.
+/// The window's gain while starting: twice the product lets the rate double each round and bounds
+/// the overshoot to one product.
 const STARTUP_WINDOW_GAIN: f64 = 2.0;
-/// Reports in a row with a queue that end the start at once: waiting for the round would cost another round's overshoot.
+/// Reports in a row with a queue that end the start at once: waiting for the round would cost
+/// another round's overshoot.
 const QUEUED_REPORTS: u32 = 4;
 /// Packets that the window always holds: one on the wire, one behind it, one being reported.
 const MIN_WINDOW: u64 = 4 * FULL_PACKET;
-/// Bytes that say something of a path's rate even when it was not kept busy: a lone packet says nothing.
+/// Bytes that say something of a path's rate even when it was not kept busy: a lone packet says
+/// nothing.
 const TRAIN: u64 = 4 * FULL_PACKET;
 /// The window before anything is known.
 ///
 /// Source: RFC 6928.
 const INITIAL_WINDOW: u64 = 10 * FULL_PACKET;
-/// How long reports of a busy path wait at the receiver: its interval between reports (`ingress`: 5 ms) and 1 ms. The window has room for it.
+/// How long reports of a busy path wait at the receiver: its interval between reports (`ingress`: 5
+/// ms) and 1 ms. The window has room for it.
 pub(super) const BUSY_REPORT_DELAY: Duration = Duration::from_millis(6);
 /// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
 const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
-/// Packets that keep their order wait for the latest before them: a stream takes so many deviations of lone packets longer than they do.
+/// Packets that keep their order wait for the latest before them: a stream takes so many deviations
+/// of lone packets longer than they do.
 const LONE_DEVIATIONS: u32 = 2;
-/// A packet's own time on the link is no queue, as the least delay may be that of small probes; no more than this where the rate is unknown.
+/// A packet's own time on the link is no queue, as the least delay may be that of small probes; no
+/// more than this where the rate is unknown.
 const LONGEST_OWN: Duration = Duration::from_millis(50);
 /// What a round leaves of the highest rate.
 const PEAK_DECAY: f64 = 0.99;
@@ -87,7 +99,8 @@ const PEAK_DECAY: f64 = 0.99;
 const BUCKETS: usize = 8;
 /// The shortest bucket: on a short path a round is too short to measure a rate in.
 const BUCKET: Duration = Duration::from_millis(40);
-/// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet would never come.
+/// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet
+/// would never come.
 const LEAST: Rate = Rate::from_bps(64_000);
 /// The shortest round, for the same reason.
 const MIN_ROUND: Duration = Duration::from_millis(2);
@@ -191,7 +204,8 @@ pub struct Model {
     is_checking: bool,
     rivals: Rivals,
     cap: Option<Rate>,
-    /// While starting: the window, which grows by what is delivered. Units: bytes. Source: RFC 5681 section 3.1.
+    /// While starting: the window, which grows by what is delivered. Units: bytes. Source: RFC 5681
+    /// section 3.1.
     slow_start: u64,
 }
 
@@ -234,12 +248,13 @@ impl Model {
         self.buckets.iter().copied().max().unwrap_or_default()
     }
 
-    /// The rate to reckon with: until the start is over, at least a window in a round trip, because what a trickle of packets measures is a
-    /// lower bound, and a path that counts as slow would get no more than a trickle; and because a rate is known a round trip later than an
-    /// inner flow in slow start needs it. Zero when nothing is known.
+    /// The rate to reckon with: until the start is over, at least a window in a round trip, because
+    /// what a trickle of packets measures is a lower bound, and a path that counts as slow would
+    /// get no more than a trickle; and because a rate is known a round trip later than an inner
+    /// flow in slow start needs it. Zero when nothing is known.
     ///
-    /// Source: draft-cardwell-iccrg-bbr, `BBRSetPacingRateWithGain`: before the pipe is full the rate only rises. See
-    /// `a_trickle_bounds_nothing_until_the_start_is_over`.
+    /// Source: draft-cardwell-iccrg-bbr, `BBRSetPacingRateWithGain`: before the pipe is full the
+    /// rate only rises. See `a_trickle_bounds_nothing_until_the_start_is_over`.
     fn expected_rate(&self) -> Rate {
         let rate = self.measured();
         let round_trip = self.base_round_trip();
@@ -255,8 +270,8 @@ impl Model {
         self.peak_rate.max(self.measured())
     }
 
-    /// What the path is expected to carry in two round trips: four times [`Self::expected_rate`] while it grows, as it doubles each round trip.
-    /// Zero when nothing is known.
+    /// What the path is expected to carry in two round trips: four times [`Self::expected_rate`]
+    /// while it grows, as it doubles each round trip. Zero when nothing is known.
     #[must_use]
     pub fn soon(&self) -> PredictedRate {
         self.predicted(GROWTH)
@@ -274,7 +289,8 @@ impl Model {
         PredictedRate::grown(MeasuredRate::new(self.expected_rate()), growth)
     }
 
-    /// Whether the path's capacity is still being found by sending ever more: it carried more in the last round than before.
+    /// Whether the path's capacity is still being found by sending ever more: it carried more in
+    /// the last round than before.
     #[must_use]
     pub fn is_growing(&self) -> bool {
         self.phase == Phase::Startup && self.grew
@@ -298,7 +314,8 @@ impl Model {
         &self.delay
     }
 
-    /// How long a report may take before the path is suspected: two round trips or four deviations, and what reports wait.
+    /// How long a report may take before the path is suspected: two round trips or four deviations,
+    /// and what reports wait.
     #[must_use]
     pub fn patience(&self) -> Duration {
         let Some(Smoothed { mean, deviation }) = self.smoothed else {
@@ -347,8 +364,9 @@ impl Model {
         } else {
             WINDOW_GAIN.max(self.probe_gain)
         };
-        // Where single packets deviate, reports wait for the slower ones; where all do, round trips are longer than the least. A window for the least alone would
-        // be what bounds the rate, and a lower rate would make the next window smaller.
+        // Where single packets deviate, reports wait for the slower ones; where all do, round trips
+        // are longer than the least. A window for the least alone would be what bounds the rate,
+        // and a lower rate would make the next window smaller.
         let base = self.base_round_trip();
         let irregular = (self.delay.jitter() * 4).min(self.round_trip().saturating_sub(base));
         let round_trip = base + self.delay.spread().max(irregular);
@@ -397,7 +415,8 @@ impl Model {
             self.enter(Phase::Drain);
         }
         if self.round.is_over(sample, now) {
-            // A start sends in bursts, and few packets say little; and a round reports what was sent in the one before.
+            // A start sends in bursts, and few packets say little; and a round reports what was
+            // sent in the one before.
             let is_even = self.phase != Phase::Startup && is_own(sample) && self.is_settled;
             self.is_settled = true;
             self.delay.on_round(is_even, self.own() * 2);
@@ -431,9 +450,11 @@ impl Model {
         }
     }
 
-    /// Begins with what is known of the path from before: the round trip, and half of the window that it filled then.
+    /// Begins with what is known of the path from before: the round trip, and half of the window
+    /// that it filled then.
     ///
-    /// Source: draft-ietf-tsvwg-careful-resume section 3.2 (the unvalidated phase jumps to half of the saved window).
+    /// Source: draft-ietf-tsvwg-careful-resume section 3.2 (the unvalidated phase jumps to half of
+    /// the saved window).
     pub fn resume(&mut self, round_trip: Duration, rate: Rate) {
         self.on_round_trip(round_trip);
         self.slow_start = self.slow_start.max(rate.bytes_in(round_trip).0 / 2);
@@ -479,7 +500,8 @@ impl Model {
         self.stands(self.round.peak) && self.rivals.is_unusual(self.round.lost, self.round.sent(sample))
     }
 
-    /// A queue that overflows is not seen to stand when the path is used in bursts, but it is seen to lose.
+    /// A queue that overflows is not seen to stand when the path is used in bursts, but it is seen
+    /// to lose.
     fn overflows(&self, sample: &Sample) -> bool {
         self.round.lost >= OVERFLOW_LOST && self.round.lost as f64 > OVERFLOW_SHARE * self.round.sent(sample)
     }
@@ -511,7 +533,8 @@ impl Model {
         self.queued_rounds = if queued { self.queued_rounds + 1 } else { 0 };
         match &mut self.phase {
             Phase::Startup => {
-                // Where packets overtake each other by much, some count as lost before that is known.
+                // Where packets overtake each other by much, some count as lost before that is
+                // known.
                 let loses =
                     self.overflows(sample) || (self.round.lost >= STARTUP_LOSS && !self.delay.is_irregular());
                 if queued || loses || self.has_stopped_growing(sample) {
@@ -579,8 +602,8 @@ impl Model {
         self.full_rounds >= 3
     }
 
-    /// A probe that found more is repeated at once, and more boldly: capacity is taken up within a few rounds. What a round sends is
-    /// measured in the next.
+    /// A probe that found more is repeated at once, and more boldly: capacity is taken up within a
+    /// few rounds. What a round sends is measured in the next.
     fn advance_cycle(&mut self, sample: &Sample) {
         let found = self.cycle <= 1 && !sample.app_limited && self.measured() >= self.full_rate.scale(1.1);
         if self.cycle == 1 {
@@ -624,7 +647,8 @@ impl Model {
     }
 }
 
-/// A few packets make no queue: what is seen behind them is not the path's doing, and says nothing of its rate.
+/// A few packets make no queue: what is seen behind them is not the path's doing, and says nothing
+/// of its rate.
 fn is_own(sample: &Sample) -> bool {
     sample.delivered >= TRAIN
 }
@@ -635,9 +659,11 @@ pub struct Pacer {
     next: Instant,
 }
 
-/// How far ahead of its time a packet may go: what batching needs at high rates, half a millisecond of queue at most.
+/// How far ahead of its time a packet may go: what batching needs at high rates, half a millisecond
+/// of queue at most.
 const LEAD: Duration = Duration::from_micros(500);
-/// How much lateness of the driver is made up for: a machine that sleeps longer has lost the link time.
+/// How much lateness of the driver is made up for: a machine that sleeps longer has lost the link
+/// time.
 const CATCH_UP: Duration = Duration::from_millis(8);
 /// How long packets that did not wait their turn hold back those that do.
 const DEBT: Duration = Duration::from_millis(50);

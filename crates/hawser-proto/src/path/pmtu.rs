@@ -1,8 +1,9 @@
 //! How large a packet may be on a path, found by sending padded probes: no ICMP needed.
 //!
-//! Source: RFC 8899 (datagram packetization layer path MTU discovery). The search starts at the network's own MTU, which is
-//! nearly always right, and halves the interval from there. When large packets stop arriving while small ones do, the size in use is
-//! confirmed, and the search starts again below it if it fails. Units: outer IP packet bytes.
+//! Source: RFC 8899 (datagram packetization layer path MTU discovery). The search starts at the
+//! network's own MTU, which is nearly always right, and halves the interval from there. When large
+//! packets stop arriving while small ones do, the size in use is confirmed, and the search starts
+//! again below it if it fails. Units: outer IP packet bytes.
 //!
 //! ```text
 //!             found, or nothing larger passes            suspect
@@ -14,7 +15,8 @@
 
 use hawser_units::{Duration, Instant};
 
-/// What is believed before a probe came back: the smallest MTU of IPv6 (RFC 8200 section 5) and of nearly every IPv4 link.
+/// What is believed before a probe came back: the smallest MTU of IPv6 (RFC 8200 section 5) and of
+/// nearly every IPv4 link.
 pub(super) const BASE: u16 = 1280;
 /// Tries of one size.
 ///
@@ -45,7 +47,8 @@ pub struct Pmtu {
 }
 
 impl Pmtu {
-    /// Starts from the base size. `link`: the network's MTU; `overhead`: bytes around an inner packet.
+    /// Starts from the base size. `link`: the network's MTU; `overhead`: bytes around an inner
+    /// packet.
     #[must_use]
     pub fn new(link: u16, overhead: u16, now: Instant) -> Self {
         let link = link.min(LARGEST);
@@ -86,7 +89,8 @@ impl Pmtu {
         !self.confirming && (self.known == self.link || self.finished())
     }
 
-    /// The largest inner packet that fits if the network's own size passes, while its first probe is under way.
+    /// The largest inner packet that fits if the network's own size passes, while its first probe
+    /// is under way.
     #[must_use]
     pub fn hoped(&self) -> Option<u16> {
         let is_first = self.too_large > self.link && self.tries == 0;
@@ -110,7 +114,8 @@ impl Pmtu {
         *self = Self::new(self.link, self.overhead, now);
     }
 
-    /// Large packets get lost and small ones do not: confirms the size in use, unless that is going on.
+    /// Large packets get lost and small ones do not: confirms the size in use, unless that is going
+    /// on.
     ///
     /// Source: RFC 8899 section 4.3 (black hole detection).
     pub fn suspect(&mut self, now: Instant) {
@@ -133,7 +138,8 @@ impl Pmtu {
         self.due
     }
 
-    /// The size of the probe to send now under `token`; `patience`: how long its reply may take on this path.
+    /// The size of the probe to send now under `token`; `patience`: how long its reply may take on
+    /// this path.
     pub fn poll(&mut self, token: u64, patience: Duration, now: Instant) -> u16 {
         let was_probing = self.probing.take().is_some();
         if was_probing {
@@ -147,7 +153,8 @@ impl Pmtu {
             self.too_large = self.link + 1;
         }
         if found {
-            // The last size did not pass: the search is over, this probe only confirms what is known.
+            // The last size did not pass: the search is over, this probe only confirms what is
+            // known.
             self.due = now + RAISE;
             return self.known;
         }
@@ -162,7 +169,8 @@ impl Pmtu {
         self.tries = 0;
         self.too_large = self.candidate();
         if self.confirming {
-            // The probes may have met an outage: the search begins as it did at first, or what it finds would stay a step short.
+            // The probes may have met an outage: the search begins as it did at first, or what it
+            // finds would stay a step short.
             self.confirming = false;
             self.known = BASE.min(self.link);
             self.too_large = self.link + 1;
@@ -173,7 +181,8 @@ impl Pmtu {
         self.known + STEP > self.too_large
     }
 
-    /// What is in use, when that is in doubt; otherwise first the link's own size, then the middle of what is open.
+    /// What is in use, when that is in doubt; otherwise first the link's own size, then the middle
+    /// of what is open.
     fn candidate(&self) -> u16 {
         if self.confirming {
             self.known

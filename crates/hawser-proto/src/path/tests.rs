@@ -484,7 +484,8 @@ proptest! {
 #[test]
 fn what_is_lost_right_after_activation_is_counted() {
     let mut driven = Driven::new(Probing::Eager);
-    // Two probes are under way when the reply to the first activates the path; the second one's report comes later.
+    // Two probes are under way when the reply to the first activates the path; the second one's
+    // report comes later.
     let token = driven.probe();
     driven.wait(100 * MS);
     driven.probe();

@@ -1,7 +1,8 @@
 //! When a rule holds: what is asked of the device, and what of each network that it may choose.
 //!
-//! What nobody has said is not known, and no condition on it holds: neither that it is so nor that it is not. Changes count at once: only flows that begin are
-//! decided, so a fact that flickers moves nothing that is under way.
+//! What nobody has said is not known, and no condition on it holds: neither that it is so nor that
+//! it is not. Changes count at once: only flows that begin are decided, so a fact that flickers
+//! moves nothing that is under way.
 //!
 //! Source: Flow switch section 3.3 (rules over sensors).
 
@@ -40,7 +41,8 @@ pub struct NetworkFacts {
     pub signal: Option<i16>,
 }
 
-/// A part of the day, from the first minute to before the second; over midnight where the second is not the later one.
+/// A part of the day, from the first minute to before the second; over midnight where the second is
+/// not the later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hours {
     /// Minute of the day.
@@ -237,7 +239,8 @@ mod tests {
     }
 
     proptest! {
-        // The hours of a day and those from their end to their beginning share the day out between them.
+        // The hours of a day and those from their end to their beginning share the day out between
+        // them.
         #[test]
         fn hours_and_their_opposite_share_the_day(from in 0u16..1440, until in 0u16..1440, minute in 0u16..1440) {
             prop_assume!(from != until);

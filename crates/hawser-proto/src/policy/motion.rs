@@ -1,8 +1,10 @@
 //! Whether the device is being carried about, by the positions that geolocation tells.
 //!
-//! It starts without an opinion. A fix is a sign of motion when it has a speed, or lies further from where the device was last placed than both fixes may be wrong.
-//! After the last sign, two minutes without another are rest. A slow fix is no sign of rest: whoever waits at a light is on the way, and some services derive a speed
-//! from two coarse positions. So silence is rest, too: a service that tells of changes alone has nothing to tell of a device that lies there.
+//! It starts without an opinion. A fix is a sign of motion when it has a speed, or lies further
+//! from where the device was last placed than both fixes may be wrong. After the last sign, two
+//! minutes without another are rest. A slow fix is no sign of rest: whoever waits at a light is on
+//! the way, and some services derive a speed from two coarse positions. So silence is rest, too: a
+//! service that tells of changes alone has nothing to tell of a device that lies there.
 //!
 //! ```text
 //!              a sign                          two minutes without one
@@ -12,8 +14,9 @@
 //!      +--------------------------------------------+
 //! ```
 //!
-//! Limitations: nothing is known of a device that is placed to within a kilometre only (by cell or by address), and a place that was told wrong is taken for motion
-//! when it is corrected, unless nothing could move so fast.
+//! Limitations: nothing is known of a device that is placed to within a kilometre only (by cell or
+//! by address), and a place that was told wrong is taken for motion when it is corrected, unless
+//! nothing could move so fast.
 
 use hawser_units::{Duration, Instant};
 
@@ -100,7 +103,8 @@ impl Fix {
         self.distance(other) > radius(self) + radius(other)
     }
 
-    /// Over the plane that touches the globe there: exact enough for what lies close together. Units: m.
+    /// Over the plane that touches the globe there: exact enough for what lies close together.
+    /// Units: m.
     fn distance(&self, other: &Self) -> f64 {
         let north = (self.latitude - other.latitude).to_radians();
         let east = (self.longitude - other.longitude + 540.0).rem_euclid(360.0) - 180.0;
@@ -117,7 +121,8 @@ const STOPS_BELOW: f64 = 0.5;
 const RESTS_AFTER: Duration = Duration::from_secs(120);
 /// Places by cell or by the network's address hop further than this while nothing moves.
 const COARSEST: f64 = 1_000.0;
-/// A receiver of satellites is better; what access points tell is mostly worse, and its speed is derived from two such places.
+/// A receiver of satellites is better; what access points tell is mostly worse, and its speed is
+/// derived from two such places.
 const FINEST_DERIVED: f64 = 50.0;
 /// Nobody is as exact as some claim.
 const LEAST_RADIUS: f64 = 25.0;
@@ -284,7 +289,8 @@ mod tests {
     }
 
     proptest! {
-        // Whatever comes: what is known comes from a fix that counts, motion ends with the signs of it, and rest does not end without one.
+        // Whatever comes: what is known comes from a fix that counts, motion ends with the signs of
+        // it, and rest does not end without one.
         #[test]
         fn silence_becomes_rest(
             fixes in prop::collection::vec((0u64..300, prop::array::uniform4(prop::num::f64::ANY)), 0..30),

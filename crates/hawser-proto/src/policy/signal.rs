@@ -11,11 +11,14 @@ pub fn from_dbm(strength: f64) -> Option<i16> {
         .then(|| strength.round() as i16)
 }
 
-/// The strength from a share of the scale on which modems tell it (`+CSQ`): of its 62 dB, from -113 to -51 dBm. Nothing of it is what a modem says that does not know.
+/// The strength from a share of the scale on which modems tell it (`+CSQ`): of its 62 dB, from -113
+/// to -51 dBm. Nothing of it is what a modem says that does not know.
 ///
-/// It is right to 1 dB where a service has mapped such a number to the share, and a rough guide where it has taken the share from something else, as for LTE some do.
+/// It is right to 1 dB where a service has mapped such a number to the share, and a rough guide
+/// where it has taken the share from something else, as for LTE some do.
 ///
-/// Units: percent; dBm. Source: 3GPP TS 27.007 section 8.5; ModemManager maps to percent over the same range.
+/// Units: percent; dBm. Source: 3GPP TS 27.007 section 8.5; ModemManager maps to percent over the
+/// same range.
 #[must_use]
 pub fn from_percent(share: u32) -> Option<i16> {
     let share = i16::try_from(share)

@@ -1,9 +1,10 @@
 //! Channels for flows: the most reliable ones for what matters most.
 //!
-//! A flow is an ordered list of sub-flows, the most important first; channels are ordered by reliability. Each sub-flow in turn
-//! takes as many of the topmost channels as it needs. When there is not enough, the least important sub-flows get
-//! nothing at all rather than a part of what they need, so that what is carried is of use. The result depends on the present channels
-//! only: when a more reliable one appears everything shifts up, when the best one goes everything shifts down.
+//! A flow is an ordered list of sub-flows, the most important first; channels are ordered by
+//! reliability. Each sub-flow in turn takes as many of the topmost channels as it needs. When there
+//! is not enough, the least important sub-flows get nothing at all rather than a part of what they
+//! need, so that what is carried is of use. The result depends on the present channels only: when a
+//! more reliable one appears everything shifts up, when the best one goes everything shifts down.
 
 use hawser_units::{Duration, PathId, Rate};
 
@@ -32,7 +33,8 @@ impl Channel {
     }
 }
 
-/// Sorts channels by reliability: least loss first, then least delay, then by id so that equal ones keep their places.
+/// Sorts channels by reliability: least loss first, then least delay, then by id so that equal ones
+/// keep their places.
 pub fn sort_by_reliability(channels: &mut [Channel]) {
     channels.sort_by(|a, b| {
         a.loss
@@ -47,7 +49,8 @@ pub fn sort_by_reliability(channels: &mut [Channel]) {
 pub struct Need {
     /// Its traffic.
     pub traffic: Requirement,
-    /// Its packets are of use only this long after they came in; channels with a longer delay are not for it.
+    /// Its packets are of use only this long after they came in; channels with a longer delay are
+    /// not for it.
     pub deadline: Option<Duration>,
 }
 
@@ -59,8 +62,9 @@ pub enum Remainder {
     /// Source: Piconet section III-C.1.
     #[default]
     Shared,
-    /// The next sub-flow takes channels of its own while there are enough, and remainders only then: no sub-flow delays another, and no
-    /// sub-flow is spread over more channels than it needs.
+    /// The next sub-flow takes channels of its own while there are enough, and remainders only
+    /// then: no sub-flow delays another, and no sub-flow is spread over more channels than it
+    /// needs.
     ///
     /// Source: Piconet tables VI to IX, where each layer shows the loss of one channel alone.
     LastResort,
@@ -71,8 +75,8 @@ pub enum Remainder {
 pub struct Share {
     /// Which channel.
     pub channel: PathId,
-    /// How much of its effective rate: the weight in a weighted round robin over the sub-flow's channels, and, on the channel, among the
-    /// sub-flows that share it.
+    /// How much of its effective rate: the weight in a weighted round robin over the sub-flow's
+    /// channels, and, on the channel, among the sub-flows that share it.
     pub rate: Rate,
 }
 
@@ -81,8 +85,9 @@ pub type Shares = Vec<Share>;
 
 /// Gives channels to the sub-flows of one flow; one [`Shares`] for each, in their order.
 ///
-/// The first sub-flow is never let go: when all channels together are too little for it, it gets all of them. Once a
-/// sub-flow is let go, so are those after it, which are of no use without it. `channels` may be in any order.
+/// The first sub-flow is never let go: when all channels together are too little for it, it gets
+/// all of them. Once a sub-flow is let go, so are those after it, which are of no use without it.
+/// `channels` may be in any order.
 ///
 /// Source: Piconet section III-C.1.
 /// Cost: O(sub-flows x channels).
@@ -113,9 +118,10 @@ pub struct FlowNeed {
 
 /// Gives channels to many flows: one list of [`Shares`] for each flow, in the order given.
 ///
-/// The more important flow takes its channels first, all its sub-flows before the next flow's first. Flows of equal importance are served
-/// level by level, the first sub-flows of all, then the second ones; each share of a channel is in proportion to the needs of
-/// those on it. A sub-flow that does not fit is let go, and those of its flow after it.
+/// The more important flow takes its channels first, all its sub-flows before the next flow's
+/// first. Flows of equal importance are served level by level, the first sub-flows of all, then the
+/// second ones; each share of a channel is in proportion to the needs of those on it. A sub-flow
+/// that does not fit is let go, and those of its flow after it.
 ///
 /// Source: Piconet section III-C.2.
 /// Cost: O(sub-flows x channels).
@@ -164,7 +170,8 @@ pub enum Rejected {
     Displaces(usize),
 }
 
-/// Whether `flow` may join `flows`: its first sub-flow is carried, and no flow of the same or more importance loses anything.
+/// Whether `flow` may join `flows`: its first sub-flow is carried, and no flow of the same or more
+/// importance loses anything.
 ///
 /// # Errors
 /// [`Rejected`]: nothing is changed in either case.
@@ -243,7 +250,8 @@ impl Pool {
                 return Some(plan);
             }
         }
-        // A sub-flow that sends nothing needs nothing, but it has to know where to send its first packet.
+        // A sub-flow that sends nothing needs nothing, but it has to know where to send its first
+        // packet.
         None
     }
 
@@ -272,7 +280,8 @@ impl Pool {
         self.commit(&plan)
     }
 
-    /// Takes for several sub-flows of one importance together if all fit, or else for as many as fit, each alone.
+    /// Takes for several sub-flows of one importance together if all fit, or else for as many as
+    /// fit, each alone.
     fn take_together(&mut self, needs: &[Need]) -> Vec<Shares> {
         let alike = needs.windows(2).all(|pair| pair[0].deadline == pair[1].deadline);
         let total: u64 = needs.iter().map(|need| need.traffic.rate().as_bps()).sum();

@@ -1,4 +1,5 @@
-//! Which group of channels a bulk transfer should have: the one whose bound on TCP's throughput is highest.
+//! Which group of channels a bulk transfer should have: the one whose bound on TCP's throughput is
+//! highest.
 //!
 //! The bounds are for a transfer that lasts, over channels that carry nothing else.
 //!
@@ -44,7 +45,8 @@ impl Preference {
     }
 }
 
-/// `1 / (R sqrt(p))`: a channel's worth for TCP beside others of the same rate. Infinite without loss or delay.
+/// `1 / (R sqrt(p))`: a channel's worth for TCP beside others of the same rate. Infinite without
+/// loss or delay.
 ///
 /// Source: Piconet equation 2, both sides.
 #[must_use]
@@ -91,17 +93,19 @@ pub fn prefer(first: &Estimate, second: &Estimate) -> Preference {
     Preference::of(side(first), side(second))
 }
 
-/// How the window constant of a channel with an n-th of the rate stands to that of the whole channel.
+/// How the window constant of a channel with an n-th of the rate stands to that of the whole
+/// channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// They are the same: equation 5 as printed. It prefers the split nearly always when losses are equal.
+    /// They are the same: equation 5 as printed. It prefers the split nearly always when losses are
+    /// equal.
     Printed,
     /// It is an n-th too, as equation 3 has it.
     Proportional,
 }
 
-/// Seconds that n channels of an n-th of `rate` add to a round trip: sending a packet takes longer by `(n - 1) B / S`, and on average it waits
-/// half of that for its place in order.
+/// Seconds that n channels of an n-th of `rate` add to a round trip: sending a packet takes longer
+/// by `(n - 1) B / S`, and on average it waits half of that for its place in order.
 ///
 /// Source: Piconet appendix, before equation 5.
 #[must_use]
@@ -109,7 +113,8 @@ pub fn split_delay(count: usize, packet_bits: f64, rate: f64) -> f64 {
     1.5 * (count as f64 - 1.0) * packet_bits / rate
 }
 
-/// The two sides of the comparison between a whole channel and one split into parts with these losses, all of its round trip.
+/// The two sides of the comparison between a whole channel and one split into parts with these
+/// losses, all of its round trip.
 ///
 /// Source: Piconet equation 5.
 #[must_use]
@@ -132,13 +137,15 @@ pub fn prefer_whole(whole: &Estimate, losses: &[f64], packet_bits: f64, reading:
     Preference::of(whole, split)
 }
 
-/// Which of several groups of channels promises a bulk transfer the most; `None` when there is none.
+/// Which of several groups of channels promises a bulk transfer the most; `None` when there is
+/// none.
 ///
-/// A channel's bound is that of equation 1 with its window in proportion to its share of the fastest channel's rate (equation 3), its round trip
-/// lengthened by the wait for the group's slowest packet (equation 5), and capped by the channel's rate.
+/// A channel's bound is that of equation 1 with its window in proportion to its share of the
+/// fastest channel's rate (equation 3), its round trip lengthened by the wait for the group's
+/// slowest packet (equation 5), and capped by the channel's rate.
 ///
-/// Source: Piconet appendix. Deviates: the paper's bounds are not capped by the rates, so that a channel without loss would
-/// promise without end; see `a_bound_never_exceeds_the_rates`.
+/// Source: Piconet appendix. Deviates: the paper's bounds are not capped by the rates, so that a
+/// channel without loss would promise without end; see `a_bound_never_exceeds_the_rates`.
 /// Cost: O(channels).
 #[must_use]
 pub fn best_group(groups: &[Vec<Estimate>], packet_bits: f64) -> Option<usize> {
@@ -161,7 +168,8 @@ fn promise(group: &[Estimate], packet_bits: f64, fastest: f64) -> f64 {
         if channel.rate <= 0.0 {
             return 0.0;
         }
-        // A packet is sent at the channel's own rate instead of the group's, and waits half of the difference for its place.
+        // A packet is sent at the channel's own rate instead of the group's, and waits half of the
+        // difference for its place.
         let delay = 1.5 * packet_bits * (1.0 / channel.rate - 1.0 / total);
         let slower = Estimate {
             round_trip: channel.round_trip + delay,

@@ -1,9 +1,10 @@
 //! The two-sided monitor of channels through neighbours: which there are, and how they do.
 //!
-//! Each side sees what the other cannot. The *member* ([`Announcer`]) sees its own way out come and go, knows how much of it is to be shared and
-//! at what cost, and says so, again and again, because nobody may have heard. The side that stripes ([`Registry`]) sees
-//! what arrives: rate, loss, delay and silence, which [`crate::path::Path`] measures for each channel and which is handed in here. A
-//! channel serves while both say so.
+//! Each side sees what the other cannot. The *member* ([`Announcer`]) sees its own way out come and
+//! go, knows how much of it is to be shared and at what cost, and says so, again and again, because
+//! nobody may have heard. The side that stripes ([`Registry`]) sees what arrives: rate, loss, delay
+//! and silence, which [`crate::path::Path`] measures for each channel and which is handed in here.
+//! A channel serves while both say so.
 //!
 //! ```text
 //!   member:      way out up                           way out down, or sharing ends
@@ -22,9 +23,11 @@
 //!       +---------------------------- Barred: announcements do not bring it back yet
 //! ```
 //!
-//! Steady state: one small message a third of a lifetime for each channel, nothing else. Failure: a member that leaves without a word is found
-//! by its path (no report within two round trips makes it suspect, silence dead), and only where nothing was sent over it by its lifetime. One that does so
-//! often is barred for longer each time, because every such leave costs a transport a window (Piconet figures 6 and 12).
+//! Steady state: one small message a third of a lifetime for each channel, nothing else. Failure: a
+//! member that leaves without a word is found by its path (no report within two round trips makes
+//! it suspect, silence dead), and only where nothing was sent over it by its lifetime. One that
+//! does so often is barred for longer each time, because every such leave costs a transport a
+//! window (Piconet figures 6 and 12).
 //!
 //! Source: Piconet sections II, III-B, IV; the penalty after RFC 2439 section 2.
 
@@ -35,7 +38,8 @@ use hawser_units::{Duration, Instant, PathId, Rate};
 use super::allocation::Channel;
 use crate::path;
 
-/// A device that offers a channel. Units: none; drawn by the device, checked by whoever authenticates it.
+/// A device that offers a channel. Units: none; drawn by the device, checked by whoever
+/// authenticates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);
 
@@ -53,7 +57,8 @@ pub struct Offer {
 pub struct Beacon {
     /// Whose.
     pub member: MemberId,
-    /// Grows with every message of the member, over its restarts too (wall-clock seconds in the upper half do).
+    /// Grows with every message of the member, over its restarts too (wall-clock seconds in the
+    /// upper half do).
     pub sequence: u64,
     /// What it says.
     pub say: Say,
@@ -187,7 +192,8 @@ pub enum Event {
     Offered(MemberId),
     /// A channel carries packets from now on.
     Joined(MemberId),
-    /// A channel is not there any more: its path should be closed, its share given to others at once.
+    /// A channel is not there any more: its path should be closed, its share given to others at
+    /// once.
     Left(MemberId, Left),
     /// What a member offers changed.
     Changed(MemberId),
@@ -233,7 +239,8 @@ impl Registry {
         self.entries.get(&member).map(|entry| entry.offer.cost)
     }
 
-    /// The channels that carry packets, as allocation wants them: no more than offered, no more than measured.
+    /// The channels that carry packets, as allocation wants them: no more than offered, no more
+    /// than measured.
     pub fn channels(&self) -> impl Iterator<Item = Channel> {
         let active = self.entries.values().filter(|entry| entry.state == State::Active);
         active.filter_map(|entry| {
@@ -400,16 +407,19 @@ impl Entry {
 /// How many members are known at once, against a neighbour that invents them.
 pub const MOST_MEMBERS: usize = 64;
 
-/// How long an offer lasts at least and at most, whatever a member says: shorter costs too many messages, longer keeps the dead.
+/// How long an offer lasts at least and at most, whatever a member says: shorter costs too many
+/// messages, longer keeps the dead.
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 const LONGEST_LIFETIME: Duration = Duration::from_secs(300);
 
-/// Times that a member says goodbye, in case one is lost: three losses in a row at 10 % are one in a thousand.
+/// Times that a member says goodbye, in case one is lost: three losses in a row at 10 % are one in
+/// a thousand.
 const FAREWELLS: u32 = 3;
 const FAREWELL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a member that left without a word stays out the first time; twice as long each further time. Piconet figure 6: a channel that
-/// stays for less than some seconds hardly adds to a TCP flow.
+/// How long a member that left without a word stays out the first time; twice as long each further
+/// time. Piconet figure 6: a channel that stays for less than some seconds hardly adds to a TCP
+/// flow.
 const BAR: Duration = Duration::from_secs(2);
 
 /// Leaves that count at most: a bar of 64 s.
@@ -418,7 +428,8 @@ const MOST_LEAVES: u32 = 6;
 /// A stay that halves the count of leaves.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 
-/// How long a member that left is remembered: its old messages may still arrive, and its leaves still count.
+/// How long a member that left is remembered: its old messages may still arrive, and its leaves
+/// still count.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
 #[cfg(test)]

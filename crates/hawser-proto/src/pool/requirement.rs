@@ -1,12 +1,15 @@
-//! What a flow asks for: the two traffic models, whether packets keep to them, and what a flow that declares nothing is seen to need.
+//! What a flow asks for: the two traffic models, whether packets keep to them, and what a flow that
+//! declares nothing is seen to need.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 /// A bound on what a flow sends.
 ///
-/// Both models promise that in any span `t` no more than `burst + rate * t` is sent; they differ in what is declared.
+/// Both models promise that in any span `t` no more than `burst + rate * t` is sent; they differ in
+/// what is declared.
 ///
-/// Source: Piconet section III-C (token bucket; linear bounded arrival process after its reference 10).
+/// Source: Piconet section III-C (token bucket; linear bounded arrival process after its reference
+/// 10).
 /// Units: bytes of inner packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
@@ -55,7 +58,8 @@ impl Requirement {
         Bytes(self.burst().0.saturating_add(self.rate().bytes_in(time).0))
     }
 
-    /// How long a packet waits at most where the flow alone is served at `capacity`; `None` when that is less than the flow's rate.
+    /// How long a packet waits at most where the flow alone is served at `capacity`; `None` when
+    /// that is less than the flow's rate.
     ///
     /// Source: Cruz, "A calculus for network delay", 1991, part I: burst over capacity.
     #[must_use]
@@ -63,7 +67,8 @@ impl Requirement {
         (capacity >= self.rate() && capacity != Rate::ZERO).then(|| capacity.time_for(self.burst()))
     }
 
-    /// The rate that serves the flow with no wait beyond `wait`: its own rate, or what empties a burst in time.
+    /// The rate that serves the flow with no wait beyond `wait`: its own rate, or what empties a
+    /// burst in time.
     #[must_use]
     pub fn rate_for(&self, wait: Option<Duration>) -> Rate {
         let burst = wait.map_or(Rate::ZERO, |wait| {
@@ -121,8 +126,9 @@ const NANOS_A_TOKEN: u128 = 8_000_000;
 
 /// Learns the requirement of a flow that declares none.
 ///
-/// The rate is that of the busier of the last two whole windows, or of the running one once that has seen more: a flow that grows is believed at
-/// once, one that shrinks after two windows. The burst is the largest packet and what came at the most in [`BURST_SPAN`].
+/// The rate is that of the busier of the last two whole windows, or of the running one once that
+/// has seen more: a flow that grows is believed at once, one that shrinks after two windows. The
+/// burst is the largest packet and what came at the most in [`BURST_SPAN`].
 ///
 /// Source: Piconet section III ("may be inferred by examining the flow itself").
 /// Cost: O(1) a packet.
@@ -166,7 +172,8 @@ impl Observer {
         self.burst = self.burst.max(self.span_bytes);
     }
 
-    /// What was seen, as a token bucket; `None` before the first packet and after two windows of silence.
+    /// What was seen, as a token bucket; `None` before the first packet and after two windows of
+    /// silence.
     pub fn requirement(&mut self, now: Instant) -> Option<Requirement> {
         self.roll(now);
         let bytes = self.before[0].max(self.before[1]).max(self.bytes);
@@ -193,7 +200,8 @@ impl Observer {
     }
 }
 
-/// What a rate is taken over: a second holds the groups of pictures of common encoders, so that an I frame does not look like a rate.
+/// What a rate is taken over: a second holds the groups of pictures of common encoders, so that an
+/// I frame does not look like a rate.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// What counts as at once.
@@ -262,7 +270,8 @@ mod tests {
     }
 
     proptest! {
-        /// In no span does more pass than the model allows; and a naive bucket in floating point agrees but for rounding.
+        /// In no span does more pass than the model allows; and a naive bucket in floating point
+        /// agrees but for rounding.
         #[test]
         fn what_passes_keeps_to_the_bound(
             bps in 1_000u64..10_000_000,

@@ -4,11 +4,13 @@ use hawser_units::{Duration, Instant, PathId};
 
 /// Follows the one-way delay of one path.
 ///
-/// The two ends' clocks are not synchronised, so a delay here has an unknown offset; the offset is the same for every path
-/// of a session, and differences between paths are real. All arithmetic wraps at 2^32 us (71 minutes).
+/// The two ends' clocks are not synchronised, so a delay here has an unknown offset; the offset is
+/// the same for every path of a session, and differences between paths are real. All arithmetic
+/// wraps at 2^32 us (71 minutes).
 ///
-/// Source: RFC 6298 section 2 (smoothed value and deviation). Deviates: the deviation rises by a half with a packet and falls by an eighth in
-/// 100 ms, because a network that pauses does so a few times a second, however many packets come in between; see `remembers_a_spike`.
+/// Source: RFC 6298 section 2 (smoothed value and deviation). Deviates: the deviation rises by a
+/// half with a packet and falls by an eighth in 100 ms, because a network that pauses does so a few
+/// times a second, however many packets come in between; see `remembers_a_spike`.
 #[derive(Clone, Debug)]
 pub(super) struct PathDelay {
     pub(super) id: PathId,
@@ -80,13 +82,15 @@ impl PathDelay {
         self.extent == 0
     }
 
-    /// Whether a packet sent at `sent_us` or before would have arrived already, seen from later packets of the path.
+    /// Whether a packet sent at `sent_us` or before would have arrived already, seen from later
+    /// packets of the path.
     pub(super) fn has_passed(&self, sent_us: u32) -> bool {
         i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) > i64::from(self.extent)
     }
 
-    /// When a packet that was jumped over is lost: now, if the path is past it, where those of one burst have one time and come in order; or, if the path
-    /// brings nothing more, when one that was sent as much later as the path reorders would be there.
+    /// When a packet that was jumped over is lost: now, if the path is past it, where those of one
+    /// burst have one time and come in order; or, if the path brings nothing more, when one that
+    /// was sent as much later as the path reorders would be there.
     pub(super) fn overtaken_at(&self, sent_us: u32, margin: Duration, now: Instant) -> Instant {
         if i64::from(self.frontier.wrapping_sub(sent_us).cast_signed()) >= i64::from(self.extent) {
             return now;
@@ -112,11 +116,13 @@ impl PathDelay {
     }
 }
 
-/// A path is expected to bring packets for this long after its last one: a quiet one is probed every second, and two probes may get lost. A
-/// path that is silent longer is dead to its sender too; until then the deadline bounds what it can hold up.
+/// A path is expected to bring packets for this long after its last one: a quiet one is probed
+/// every second, and two probes may get lost. A path that is silent longer is dead to its sender
+/// too; until then the deadline bounds what it can hold up.
 const LIVE: Duration = Duration::from_secs(3);
 
-/// A path in use pauses no longer, beyond what its delays deviate: reports go every few milliseconds, and batches of packets as often.
+/// A path in use pauses no longer, beyond what its delays deviate: reports go every few
+/// milliseconds, and batches of packets as often.
 const SILENCE: Duration = Duration::from_millis(20);
 
 /// A delay that changes by more is a clock that was set, not a queue: the estimate starts anew.

@@ -4,8 +4,8 @@ use hawser_units::{Instant, Sequence};
 
 use super::held::Held;
 
-/// How far below the expected sequence a late packet is still told from a duplicate. 8192 packets are 90 ms at
-/// 1 Gbit/s.
+/// How far below the expected sequence a late packet is still told from a duplicate. 8192 packets
+/// are 90 ms at 1 Gbit/s.
 pub(super) const HISTORY: u32 = (WORDS * 64) as u32;
 
 const WORDS: usize = 128;
@@ -25,7 +25,8 @@ pub(super) struct Flow<T> {
     /// When a gap was filled last.
     pub(super) filled: Instant,
     pub(super) held: Option<Box<Held<T>>>,
-    /// Where the flow stands in the list of flows that hold packets; meaningless while `held` is absent.
+    /// Where the flow stands in the list of flows that hold packets; meaningless while `held` is
+    /// absent.
     pub(super) waiting_at: usize,
     pub(super) used: Instant,
     /// Neighbours in the order of use.
@@ -106,7 +107,8 @@ impl<T> Flow<T> {
     }
 }
 
-/// Which sequences below the expected one were never delivered. Nothing is stored while none is missing.
+/// Which sequences below the expected one were never delivered. Nothing is stored while none is
+/// missing.
 #[derive(Debug)]
 struct History {
     /// Set bits are missing; covers the last [`HISTORY`] sequences.

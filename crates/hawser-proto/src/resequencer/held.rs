@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 
 use hawser_units::{Instant, Sequence};
 
-/// Neighbouring places: memory is taken for so many at once. A packet far ahead of the others takes no more.
+/// Neighbouring places: memory is taken for so many at once. A packet far ahead of the others takes
+/// no more.
 const PAGE: usize = 32;
 /// Pages that a flow keeps for the next ones.
 const SPARE: usize = 4;
 
 /// The packets that one flow holds, found by sequence.
 ///
-/// Cost: O(1) a packet; finding the next one behind a gap O(span / 32). Memory: 800 bytes for 32 neighbours of which one is held at least, and 8 bytes for 16 to
-/// 32 places between the first and the last.
+/// Cost: O(1) a packet; finding the next one behind a gap O(span / 32). Memory: 800 bytes for 32
+/// neighbours of which one is held at least, and 8 bytes for 16 to 32 places between the first and
+/// the last.
 #[derive(Debug)]
 pub(super) struct Held<T> {
     /// By the sequence over [`PAGE`], modulo their number, which is a power of two.
@@ -57,7 +59,8 @@ impl<T> Held<T> {
         self.arrivals.clear();
     }
 
-    /// Holds a packet that lies `ahead` positions past the expected one; gives it back when it is held already.
+    /// Holds a packet that lies `ahead` positions past the expected one; gives it back when it is
+    /// held already.
     pub(super) fn insert(&mut self, sequence: Sequence, ahead: u32, packet: Packet<T>) -> Result<(), T> {
         self.grow(ahead as usize + 1);
         let at = self.page_of(sequence);

@@ -1,8 +1,10 @@
 //! The resequencer: puts the flows of one session back in order at the receiving side.
 //!
-//! A flow starts with its first packet, or with the number zero if that cannot be far: that one and its successors are delivered as they come. When a packet is missing, those
-//! after it are held until it comes or is given up. Flows do not wait for one another. It steps aside
-//! wherever holding cannot help: a packet below the expected one is delivered at once, late, and exactly once.
+//! A flow starts with its first packet, or with the number zero if that cannot be far: that one and
+//! its successors are delivered as they come. When a packet is missing, those after it are held
+//! until it comes or is given up. Flows do not wait for one another. It steps aside wherever
+//! holding cannot help: a packet below the expected one is delivered at once, late, and exactly
+//! once.
 //!
 //! ```text
 //!                first packet                     a gap
@@ -12,13 +14,18 @@
 //!       +--- recently used <-----+    +---- given up <-----------+
 //! ```
 //!
-//! When is a gap given up? Let S be the time at which the first packet after the gap was sent; the missing ones were sent no later. They may
-//! still come over a path while neither of these holds:
-//! - a packet that the path carried *after* S has arrived (allowing for the path's own reordering): the path is past them, so they are lost;
-//! - S plus the path's delay, four deviations and a margin has passed: the path is silent. A transfer waits a little longer ([`Arrived::is_bulk`]).
+//! When is a gap given up? Let S be the time at which the first packet after the gap was sent; the
+//! missing ones were sent no later. They may still come over a path while neither of these holds:
+//! - a packet that the path carried *after* S has arrived (allowing for the path's own reordering):
+//!   the path is past them, so they are lost;
+//! - S plus the path's delay, four deviations and a margin has passed: the path is silent. A
+//!   transfer waits a little longer ([`Arrived::is_bulk`]).
 //!
-//! When no live path may bring them, and their sender is not about to send them again ([`Resequencer::expect_repairs`]), waiting is useless. So a gap on a busy session lasts as long as the delays of its paths
-//! differ, and no configured timeout takes part, except that nothing is ever held longer than [`Config::max_hold`], or, of a transfer, than a repair takes, or, while its gaps are being filled one after another, two seconds.
+//! When no live path may bring them, and their sender is not about to send them again
+//! ([`Resequencer::expect_repairs`]), waiting is useless. So a gap on a busy session lasts as long
+//! as the delays of its paths differ, and no configured timeout takes part, except that nothing is
+//! ever held longer than [`Config::max_hold`], or, of a transfer, than a repair takes, or, while
+//! its gaps are being filled one after another, two seconds.
 //!
 //! It fails soft: a wrong estimate or a clock that jumps costs order, never a packet.
 
@@ -41,21 +48,23 @@ use table::Table;
 pub struct Config {
     /// Packets held in all; beyond it the flow that has waited longest gives up its gap.
     pub capacity: usize,
-    /// How far past the expected packet of its flow a held packet may lie; beyond it the flow gives up its oldest gaps.
+    /// How far past the expected packet of its flow a held packet may lie; beyond it the flow gives
+    /// up its oldest gaps.
     pub flow_capacity: u32,
     /// Flows known at once, at most 65,534; beyond it the least recently used is forgotten.
     pub max_flows: usize,
     /// Added to every deadline: the receiver's own scheduling and batching.
     pub margin: Duration,
-    /// No packet is held longer, but those of a transfer whose repairs take longer, or whose gaps are being filled.
+    /// No packet is held longer, but those of a transfer whose repairs take longer, or whose gaps
+    /// are being filled.
     pub max_hold: Duration,
     /// A flow silent for this long is forgotten.
     pub idle: Duration,
 }
 
 impl Default for Config {
-    /// 16,384 packets are 180 ms at 1 Gbit/s; 400 ms is beyond what a TCP sender waits before it retransmits anyway
-    /// (RFC 6298 section 2.4 and Linux's 200 ms minimum).
+    /// 16,384 packets are 180 ms at 1 Gbit/s; 400 ms is beyond what a TCP sender waits before it
+    /// retransmits anyway (RFC 6298 section 2.4 and Linux's 200 ms minimum).
     fn default() -> Self {
         Self {
             capacity: 16_384,
@@ -75,7 +84,8 @@ pub struct Counters {
     pub in_order: u64,
     /// Packets that were held.
     pub held: u64,
-    /// Packets that came after their gap was given up, or before the first of their flow, and were delivered at once.
+    /// Packets that came after their gap was given up, or before the first of their flow, and were
+    /// delivered at once.
     pub late: u64,
     /// Packets refused because they had been delivered or were held already.
     pub duplicates: u64,
@@ -98,7 +108,8 @@ pub struct Arrived<T> {
     pub sequence: Sequence,
     /// When it was sent: microseconds of the sender's clock, wrapping.
     pub sent_us: u32,
-    /// Of a transfer, whose receiver has no use for what follows a gap: it takes a path that pauses better than a loss, which halves its rate.
+    /// Of a transfer, whose receiver has no use for what follows a gap: it takes a path that pauses
+    /// better than a loss, which halves its rate.
     pub is_bulk: bool,
     /// The handle of its buffer.
     pub item: T,
@@ -106,15 +117,17 @@ pub struct Arrived<T> {
 
 /// Puts the flows of one session back in order.
 ///
-/// For every batch received: [`on_arrival`](Self::on_arrival) for each packet, of whatever kind; [`insert`](Self::insert) for each that
-/// belongs in order; then [`release`](Self::release) once. When [`poll_timeout`](Self::poll_timeout) comes:
-/// [`handle_timeout`](Self::handle_timeout). Packets come out through the `out` argument, those of one flow in order but for late ones.
+/// For every batch received: [`on_arrival`](Self::on_arrival) for each packet, of whatever kind;
+/// [`insert`](Self::insert) for each that belongs in order; then [`release`](Self::release) once.
+/// When [`poll_timeout`](Self::poll_timeout) comes: [`handle_timeout`](Self::handle_timeout).
+/// Packets come out through the `out` argument, those of one flow in order but for late ones.
 ///
 /// `T` is a handle to a packet's buffer; nothing else is known of it.
 ///
-/// Cost: O(1) an in-order packet; O(1) amortised a held one; `release` O(paths) for each flow that waits, of which it looks at 64 at most. Memory for held
-/// packets is taken when a flow has its first gap and given back when the flow is in order again: with the default bounds 25 MB at most, when
-/// each packet held lies far from all others.
+/// Cost: O(1) an in-order packet; O(1) amortised a held one; `release` O(paths) for each flow that
+/// waits, of which it looks at 64 at most. Memory for held packets is taken when a flow has its
+/// first gap and given back when the flow is in order again: with the default bounds 25 MB at most,
+/// when each packet held lies far from all others.
 #[derive(Debug)]
 pub struct Resequencer<T> {
     config: Config,
@@ -187,7 +200,8 @@ impl<T> Resequencer<T> {
         self.flows.len()
     }
 
-    /// Learns from an authenticated packet of any kind that `path` brought now and the sender stamped `sent_us`.
+    /// Learns from an authenticated packet of any kind that `path` brought now and the sender
+    /// stamped `sent_us`.
     ///
     /// Of a batch of one path it is enough to give the first and the last.
     pub fn on_arrival(&mut self, path: PathId, sent_us: u32, now: Instant) {
@@ -202,15 +216,16 @@ impl<T> Resequencer<T> {
         self.paths.retain(|known| known.id != path);
     }
 
-    /// When a packet that a path jumped over, and that was sent at a time or later, is lost: now, or later if the path brings nothing more; `None` if the path
-    /// is not known.
+    /// When a packet that a path jumped over, and that was sent at a time or later, is lost: now,
+    /// or later if the path brings nothing more; `None` if the path is not known.
     #[must_use]
     pub fn overtaken_at(&self, path: PathId, sent_us: u32, now: Instant) -> Option<Instant> {
         let known = self.paths.iter().find(|known| known.id == path)?;
         Some(known.overtaken_at(sent_us, self.config.margin, now))
     }
 
-    /// When a path that brings nothing more is silent, for which its delays are no reason; `None` if it is not known, or nobody waits for it.
+    /// When a path that brings nothing more is silent, for which its delays are no reason; `None`
+    /// if it is not known, or nobody waits for it.
     #[must_use]
     pub fn silent_at(&self, path: PathId) -> Option<Instant> {
         if self.is_empty() {
@@ -220,7 +235,8 @@ impl<T> Resequencer<T> {
         Some(known.silent_at())
     }
 
-    /// Tells until when packets that were reported missing may come again, and how long one takes; `None`: none is awaited. Gaps are kept open for them.
+    /// Tells until when packets that were reported missing may come again, and how long one takes;
+    /// `None`: none is awaited. Gaps are kept open for them.
     pub fn expect_repairs(&mut self, repairs: Option<(Instant, Duration)>) {
         self.repairs = repairs;
     }
@@ -273,7 +289,8 @@ impl<T> Resequencer<T> {
                     at += 1;
                     left -= 1;
                 }
-                // The flow's next gap is looked at next; when there is none, another flow has taken its place in the list.
+                // The flow's next gap is looked at next; when there is none, another flow has taken
+                // its place in the list.
                 None => self.give_up(slot, now, out),
             }
         }
@@ -284,7 +301,8 @@ impl<T> Resequencer<T> {
         self.due = (!self.waiting.is_empty()).then_some(due);
     }
 
-    /// Where a look at the waiting flows begins, and how many it takes in: all, or `most` in rotation.
+    /// Where a look at the waiting flows begins, and how many it takes in: all, or `most` in
+    /// rotation.
     fn first_look(&mut self, most: usize) -> (usize, usize) {
         if self.waiting.len() <= most {
             return (0, usize::MAX);
@@ -429,7 +447,8 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Makes room: the flow whose packet has been held longest gives up its gap; false when nothing is held.
+    /// Makes room: the flow whose packet has been held longest gives up its gap; false when nothing
+    /// is held.
     pub(crate) fn relieve(&mut self, now: Instant, out: &mut Vec<T>) -> bool {
         let longest = self.longest();
         if let Some(slot) = longest {
@@ -509,7 +528,8 @@ impl<T> Resequencer<T> {
         let sent_us = held.first_sent_us()?;
         let (_, since) = held.oldest(flow.expected)?;
         let pause = if flow.is_bulk { PAUSE } else { Duration::ZERO };
-        // Gap after gap is being filled: what a path swallowed comes over another, and takes as long as that needs.
+        // Gap after gap is being filled: what a path swallowed comes over another, and takes as
+        // long as that needs.
         let filling = flow.filled + pause;
         let longest = match self.repairs {
             _ if filling > now => LONGEST_FILLING,
@@ -547,25 +567,29 @@ impl<T> Resequencer<T> {
     }
 }
 
-/// How long a path may pause, beyond what is known of its delay, before a transfer takes it for silent: less than its sender waits before it sends all of a window
-/// again (RFC 6298, and a queue at the entrance), so that what comes late or is sent again over another path fills the gap. Chosen by a sweep
-/// (docs/experiments/traces).
+/// How long a path may pause, beyond what is known of its delay, before a transfer takes it for
+/// silent: less than its sender waits before it sends all of a window again (RFC 6298, and a queue
+/// at the entrance), so that what comes late or is sent again over another path fills the gap.
+/// Chosen by a sweep (docs/experiments/traces).
 const PAUSE: Duration = Duration::from_millis(350);
 
 /// The most that a packet of a transfer is held while gaps before it are being filled.
 const LONGEST_FILLING: Duration = Duration::from_secs(2);
 
-/// Packets that a flow sends before its first round trip is over: the window of RFC 6928 several times.
+/// Packets that a flow sends before its first round trip is over: the window of RFC 6928 several
+/// times.
 const FIRST_FLIGHT: u32 = 64;
 
 /// Emptied memory kept for the next gaps: flows rarely have gaps at once.
 const SPARE: usize = 8;
 
-/// Flows that one look takes in, in rotation where more wait: what a batch costs is bounded by this, also where a sender lets thousands of flows have gaps.
+/// Flows that one look takes in, in rotation where more wait: what a batch costs is bounded by
+/// this, also where a sender lets thousands of flows have gaps.
 const LOOKED_AT: usize = 64;
 
 /// When the next look is, where one does not take in all flows that wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Flows that wait at once; with one more, the one that has waited longest of some gives up its gaps.
+/// Flows that wait at once; with one more, the one that has waited longest of some gives up its
+/// gaps.
 const MOST_WAITING: usize = 1_024;

@@ -24,7 +24,8 @@ impl Rig {
         }
     }
 
-    /// One packet: flow, sequence; the path; when it was sent and when it arrives, us. Whether it was taken.
+    /// One packet: flow, sequence; the path; when it was sent and when it arrives, us. Whether it
+    /// was taken.
     fn arrive(&mut self, flow: u16, sequence: u32, path: u16, sent: u64, now: u64) -> bool {
         self.machine.on_arrival(PathId(path), sent as u32, at(now));
         self.insert(flow, sequence, sent, now)
@@ -158,7 +159,8 @@ fn a_transfer_waits_while_gap_after_gap_is_being_filled() {
             rig.arrive(1, 2 * n, 1, 1_030_000, 1_035_000);
         }
         rig.drained();
-        // They come again, ten in a second and so longer than anything else is held; the last ones, maybe, never.
+        // They come again, ten in a second and so longer than anything else is held; the last ones,
+        // maybe, never.
         for n in 0..10 {
             let now = 1_300_000 + u64::from(n) * 100_000;
             rig.run_to(now);
@@ -400,7 +402,8 @@ fn lots(mut state: u64) -> impl FnMut() -> f64 {
 /// A packet under way: arrival time, send time, path, sequence.
 type Flight = (u64, u64, u16, u32);
 
-/// A saturating flow over 5 and 30 ms with 1 ms of jitter, FIFO within a path, for 5 s; loses what `lost` says.
+/// A saturating flow over 5 and 30 ms with 1 ms of jitter, FIFO within a path, for 5 s; loses what
+/// `lost` says.
 fn flights(mut lost: impl FnMut(u64, u16) -> bool) -> Vec<Flight> {
     let mut draw = lots(1);
     let mut last = [0u64; 2];

@@ -10,8 +10,9 @@
 //!                                                   (round robin)
 //! ```
 //!
-//! In steady state a path gets a packet only for one that it reported as received or lost: the faster one reports more often and
-//! so carries more, and one that stalls gets nothing, within a threshold of packets.
+//! In steady state a path gets a packet only for one that it reported as received or lost: the
+//! faster one reports more often and so carries more, and one that stalls gets nothing, within a
+//! threshold of packets.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +22,10 @@ use super::{Choice, Demand, PathView, RoundRobin, Scheduler, wait};
 
 /// Sends where fewer packets than the path's threshold are unreported.
 ///
-/// Source: Multifacet section 3.1. Deviates: its device reports within a frame time, a tunnel's far end within a round
-/// trip, so a threshold is at least twice the packets of a round trip at the rate of [`PathView::soon`], unless it was fixed with
-/// [`Backpressure::with_threshold`]. Among paths below their threshold the one with the most room is taken; the paper does not say.
+/// Source: Multifacet section 3.1. Deviates: its device reports within a frame time, a tunnel's far
+/// end within a round trip, so a threshold is at least twice the packets of a round trip at the
+/// rate of [`PathView::soon`], unless it was fixed with [`Backpressure::with_threshold`]. Among
+/// paths below their threshold the one with the most room is taken; the paper does not say.
 /// Cost: O(paths) a packet.
 #[derive(Clone, Debug)]
 pub struct Backpressure {
@@ -131,8 +133,9 @@ impl Scheduler for Backpressure {
     }
 }
 
-/// Packets that a path may hold unreported before its rate is known. The paper gives no figure; 16 is a little more than TCP's initial
-/// window (RFC 6928) and fills a 20 Mbit/s path with a round trip of 9 ms.
+/// Packets that a path may hold unreported before its rate is known. The paper gives no figure; 16
+/// is a little more than TCP's initial window (RFC 6928) and fills a 20 Mbit/s path with a round
+/// trip of 9 ms.
 const DEVICE_THRESHOLD: u32 = 16;
 
 /// "A very small number of packets" unreported (section 3.1): a delayed report's worth.
@@ -147,7 +150,8 @@ mod tests {
         scheduler.choose(&demand(1400, 50), paths, Instant::ZERO)
     }
 
-    /// Drives the two paths for `ticks`; path i reports a packet every `every[i]` ticks, the queue is never empty.
+    /// Drives the two paths for `ticks`; path i reports a packet every `every[i]` ticks, the queue
+    /// is never empty.
     fn saturate(scheduler: &mut Backpressure, every: [u32; 2], ticks: u32) -> [u32; 2] {
         let mut paths = [open(1, 0, 5), open(2, 0, 5)];
         let mut sent = [0; 2];

@@ -1,4 +1,5 @@
-//! Sends each packet where it arrives first, and waits for a fast path where a slow one would only hold the flow up.
+//! Sends each packet where it arrives first, and waits for a fast path where a slow one would only
+//! hold the flow up.
 //!
 //! ```text
 //!                            the earliest path is not ready, and a slow one would finish last
@@ -14,15 +15,18 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 
 /// Sends on the path that delivers the packet first; the default.
 ///
-/// The arrival over a path is when it may send, plus its delay, plus the packet's time at its rate, and, of a transfer, the wait for repairs of what the path
-/// loses. When the earliest path is ready,
-/// it is taken. When it is not, the earliest *ready* path is taken only if the faster ones together need longer for the whole backlog than
-/// it needs for one packet; otherwise the queue waits. So a saturating flow uses every path, and a short burst is never
-/// held up by its last packet on a slow one.
+/// The arrival over a path is when it may send, plus its delay, plus the packet's time at its rate,
+/// and, of a transfer, the wait for repairs of what the path loses. When the earliest path is
+/// ready, it is taken. When it is not, the earliest *ready* path is taken only if the faster ones
+/// together need longer for the whole backlog than it needs for one packet; otherwise the queue
+/// waits. So a saturating flow uses every path, and a short burst is never held up by its last
+/// packet on a slow one.
 ///
-/// Source: Lim, Nahum, Towsley, Gibbens, "ECF: an MPTCP path scheduler to manage heterogeneous paths", CoNEXT 2017 section 4.
-/// Deviates: works with rates and one-way delays where ECF has windows and round trips, for any number of paths, and in bytes;
-/// see `a_saturating_backlog_uses_both_paths`, `a_short_burst_stays_on_the_fast_path`.
+/// Source: Lim, Nahum, Towsley, Gibbens, "ECF: an MPTCP path scheduler to manage heterogeneous
+/// paths", CoNEXT 2017 section 4.
+/// Deviates: works with rates and one-way delays where ECF has windows and round trips, for any
+/// number of paths, and in bytes; see `a_saturating_backlog_uses_both_paths`,
+/// `a_short_burst_stays_on_the_fast_path`.
 /// Cost: O(paths) a run.
 #[derive(Clone, Debug, Default)]
 pub struct EarliestDelivery {
@@ -36,7 +40,8 @@ impl EarliestDelivery {
         Self::default()
     }
 
-    /// How many packets may go over the `slow` path, in vain if 0: as many as the faster paths cannot deliver before it.
+    /// How many packets may go over the `slow` path, in vain if 0: as many as the faster paths
+    /// cannot deliver before it.
     fn worth(&mut self, slow: &PathView, demand: &Demand, paths: &[PathView], now: Instant) -> u64 {
         let limit = in_order(slow, demand, now);
         let faster = || paths.iter().filter(|path| in_order(path, demand, now) < limit);
@@ -103,7 +108,8 @@ impl Scheduler for EarliestDelivery {
     }
 }
 
-/// When the path may send: its pacing says, or, with its window closed, the next report, which comes at the path's rate.
+/// When the path may send: its pacing says, or, with its window closed, the next report, which
+/// comes at the path's rate.
 fn start(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     let paced = path.ready_at.max(now);
     if path.window > InnerBytes(0) {
@@ -122,8 +128,10 @@ fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
 
 /// When a packet and all before it are there.
 ///
-/// A transfer that its own window bounds gets a window in the time until all of it is there. So it does not take the nearer of two paths when that one nearly always
-/// has something to repair: a packet waits for the repair of those before it as likely as one of those that go meanwhile is lost.
+/// A transfer that its own window bounds gets a window in the time until all of it is there. So it
+/// does not take the nearer of two paths when that one nearly always has something to repair: a
+/// packet waits for the repair of those before it as likely as one of those that go meanwhile is
+/// lost.
 fn in_order(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     let arrival = arrival(path, demand, now);
     if !demand.sustained {
@@ -133,7 +141,8 @@ fn in_order(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     arrival + path.repaired_after.mul_f64((path.loss * packets).min(1.0))
 }
 
-/// The run after which another ready path would deliver first; short runs are not cut, they are what offloads live on.
+/// The run after which another ready path would deliver first; short runs are not cut, they are
+/// what offloads live on.
 fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now: Instant) -> u64 {
     let each = path.transmission(InnerBytes(demand.len.into())).as_nanos();
     let (Some(other), true) = (other, each > 0) else {
@@ -143,20 +152,24 @@ fn until_overtaken(path: &PathView, demand: &Demand, other: Option<Instant>, now
     u64::try_from(lead / each).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-/// A sustained flow takes every path that is not slower than the fastest by more than this, without a backlog that asks for
-/// it: a sender that paces itself (BBR) never builds one, and would be left with the fastest path alone. Not while a faster path still
-/// grows: the detour would lengthen the round trips of a young flow, whose sender takes that for a full path and ends its slow start. And not while
-/// all that is carried is what the faster paths could carry alone: such a flow is held back by its own window, which the detour only makes it wait for.
+/// A sustained flow takes every path that is not slower than the fastest by more than this, without
+/// a backlog that asks for it: a sender that paces itself (BBR) never builds one, and would be left
+/// with the fastest path alone. Not while a faster path still grows: the detour would lengthen the
+/// round trips of a young flow, whose sender takes that for a full path and ends its slow start.
+/// And not while all that is carried is what the faster paths could carry alone: such a flow is
+/// held back by its own window, which the detour only makes it wait for.
 const SUSTAINED_SPREAD: Duration = Duration::from_millis(80);
 
-/// How much more than is carried the faster paths must be able to carry, for the flow to have room to grow there.
+/// How much more than is carried the faster paths must be able to carry, for the flow to have room
+/// to grow there.
 const ABLE: f64 = 1.25;
 
-/// Once waiting, a slow path must be worth it by a quarter of its delivery time more (ECF section 4: beta = 0.25).
+/// Once waiting, a slow path must be worth it by a quarter of its delivery time more (ECF section
+/// 4: beta = 0.25).
 const HYSTERESIS: u32 = 4;
 
-/// A run of this duration may go out in one piece even if another path would deliver its end sooner: it is half the
-/// resequencer's margin, and 90 packets at 1 Gbit/s.
+/// A run of this duration may go out in one piece even if another path would deliver its end
+/// sooner: it is half the resequencer's margin, and 90 packets at 1 Gbit/s.
 const SHORT_RUN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -5,14 +5,17 @@ use hawser_wire::layer::Layer;
 
 use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, wait};
 
-/// Gives each description of a stream a path of its own, so that one path's failure costs one description.
+/// Gives each description of a stream a path of its own, so that one path's failure costs one
+/// description.
 ///
-/// A new description takes the most reliable path among those with the fewest descriptions of its flow, and stays there: moving it would
-/// make losses of different descriptions alike. It moves when its path goes, or when it shares a path while another has none.
-/// Packets without a mark go in surplus round robin over all paths.
+/// A new description takes the most reliable path among those with the fewest descriptions of its
+/// flow, and stays there: moving it would make losses of different descriptions alike. It moves
+/// when its path goes, or when it shares a path while another has none. Packets without a mark go
+/// in surplus round robin over all paths.
 ///
 /// Source: Piconet section III-D (independent-path striping).
-/// Cost: O(paths x descriptions of a flow) a packet; memory grows with the flows whose paths are still there.
+/// Cost: O(paths x descriptions of a flow) a packet; memory grows with the flows whose paths are
+/// still there.
 #[derive(Debug, Default)]
 pub struct IndependentPath {
     places: BTreeMap<(u16, Layer), PathId>,

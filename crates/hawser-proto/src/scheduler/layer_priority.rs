@@ -1,7 +1,9 @@
-//! Striping of layered streams: what matters most goes over the most reliable paths, and what there is no room for is let go.
+//! Striping of layered streams: what matters most goes over the most reliable paths, and what there
+//! is no room for is let go.
 //!
-//! A packet's layer is its mark ([`Demand::layer`]); the layers of a flow are its sub-flows. Which paths each of them has is worked out by
-//! [`crate::pool::allocation`] whenever paths or needs change; here packets are striped over the paths of their layer.
+//! A packet's layer is its mark ([`Demand::layer`]); the layers of a flow are its sub-flows. Which
+//! paths each of them has is worked out by [`crate::pool::allocation`] whenever paths or needs
+//! change; here packets are striped over the paths of their layer.
 //!
 //! ```text
 //!                       paths or layers changed, or a while ago
@@ -14,7 +16,8 @@
 //!     surplus round robin over its shares -- none of them ready --> wait
 //! ```
 //!
-//! Failure: a path that goes is not among the views any more, and the next packet finds a new plan. Nothing is sent again here.
+//! Failure: a path that goes is not among the views any more, and the next packet finds a new plan.
+//! Nothing is sent again here.
 
 use std::collections::BTreeMap;
 
@@ -25,15 +28,18 @@ use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate,
 use crate::pool::allocation::{self, Channel, FlowNeed, Need, Remainder, Shares};
 use crate::pool::requirement::{Observer, Requirement};
 
-/// Gives the base layer the most reliable paths, the next layer the next ones, and the last layers nothing when paths are short.
+/// Gives the base layer the most reliable paths, the next layer the next ones, and the last layers
+/// nothing when paths are short.
 ///
-/// With marks made from frame kinds ([`hawser_wire::layer::Frame::layer`]) this is frame-priority striping: I before P before B.
-/// What each layer needs is observed, or declared with [`Self::with_needs`]. An observed layer is let go only once packets
-/// pile up, because the rate of a path that was never filled is known as a lower bound only. Packets without a mark go in surplus
-/// round robin over all paths.
+/// With marks made from frame kinds ([`hawser_wire::layer::Frame::layer`]) this is frame-priority
+/// striping: I before P before B. What each layer needs is observed, or declared with
+/// [`Self::with_needs`]. An observed layer is let go only once packets pile up, because the rate of
+/// a path that was never filled is known as a lower bound only. Packets without a mark go in
+/// surplus round robin over all paths.
 ///
 /// Source: Piconet section III-D (layer-priority and frame-priority striping).
-/// Cost: O(paths) a packet, O(layers x paths) a plan; memory grows with the flows of the last seconds.
+/// Cost: O(paths) a packet, O(layers x paths) a plan; memory grows with the flows of the last
+/// seconds.
 #[derive(Debug, Default)]
 pub struct LayerPriority {
     remainder: Remainder,
@@ -226,7 +232,8 @@ impl Scheduler for LayerPriority {
 /// How old a plan may become while nothing seems to change: needs grow without a sign.
 const PLAN_AGAIN: Duration = Duration::from_millis(100);
 
-/// When a sub-flow that sends nothing gives its channels back: longer than the pause between two sparse layers.
+/// When a sub-flow that sends nothing gives its channels back: longer than the pause between two
+/// sparse layers.
 const FORGET: Duration = Duration::from_secs(3);
 
 /// An observed layer may grow by an eighth before the next plan.

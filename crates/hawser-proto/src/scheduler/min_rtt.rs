@@ -4,8 +4,8 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 
 /// Sends on the ready path with the lowest round trip.
 ///
-/// The default of multipath TCP in Linux: fills the quickest path, then the next. Known fault, which `earliest-delivery` mends: the last
-/// packets of a burst go to whatever slow path is open.
+/// The default of multipath TCP in Linux: fills the quickest path, then the next. Known fault,
+/// which `earliest-delivery` mends: the last packets of a burst go to whatever slow path is open.
 ///
 /// Source: Paasch, Ferlin, Alay, Bonaventure, CSWS 2014 section 3 ("lowest-RTT-first").
 /// Cost: O(paths) a run.

@@ -1,12 +1,13 @@
 //! Schedulers: which path carries the next packet.
 //!
-//! A scheduler sees the paths as [`PathView`]s and one [`Demand`], and answers with a [`Choice`]. It keeps whatever state
-//! its discipline needs and nothing of the paths' own: those are measured elsewhere and handed in, so that one
-//! scheduler serves the daemon, the lab and the simulator.
+//! A scheduler sees the paths as [`PathView`]s and one [`Demand`], and answers with a [`Choice`].
+//! It keeps whatever state its discipline needs and nothing of the paths' own: those are measured
+//! elsewhere and handed in, so that one scheduler serves the daemon, the lab and the simulator.
 
 //!
-//! A path is *ready* when its window is open and its pacing lets a packet go. Most disciplines are work conserving: while a path
-//! is ready, something is sent. `earliest-delivery`, `backpressure`, `layer-priority` and `independent-path` may wait for a better one.
+//! A path is *ready* when its window is open and its pacing lets a packet go. Most disciplines are
+//! work conserving: while a path is ready, something is sent. `earliest-delivery`, `backpressure`,
+//! `layer-priority` and `independent-path` may wait for a better one.
 
 mod backpressure;
 mod earliest_delivery;
@@ -91,16 +92,18 @@ pub struct PathView {
     pub window: InnerBytes,
     /// When pacing lets the next packet go; `now` or earlier when it may go at once.
     pub ready_at: Instant,
-    /// What the path is expected to carry in two round trips: the measured rate, or four times as much while it grows. What weighted disciplines share by: by
-    /// the measured rate instead, they lose up to 40 % over paths that shuffle.
+    /// What the path is expected to carry in two round trips: the measured rate, or four times as
+    /// much while it grows. What weighted disciplines share by: by the measured rate instead, they
+    /// lose up to 40 % over paths that shuffle.
     pub soon: PredictedRate,
-    /// The same in four round trips: sixteen times the measured rate while it grows. What earliest delivery reckons with, so that a transfer leaves a young fast path
-    /// to grow: with `soon` or the measured rate instead, it loses up to 32 % where a path is far and shuffles or loses.
+    /// The same in four round trips: sixteen times the measured rate while it grows. What earliest
+    /// delivery reckons with, so that a transfer leaves a young fast path to grow: with `soon` or
+    /// the measured rate instead, it loses up to 32 % where a path is far and shuffles or loses.
     pub later: PredictedRate,
     /// Packets sent and not yet reported as received or lost.
     pub packets_in_flight: u32,
-    /// Time from sending now to arrival at the far end, its standing queue included (half the smoothed round trip where one-way delay
-    /// is not known).
+    /// Time from sending now to arrival at the far end, its standing queue included (half the
+    /// smoothed round trip where one-way delay is not known).
     pub delay: Duration,
     /// The smoothed round trip.
     pub round_trip: Duration,
@@ -110,7 +113,8 @@ pub struct PathView {
     pub loss: f64,
     /// From sending a packet that is lost until its repair is sent.
     pub repaired_after: Duration,
-    /// Its capacity is still being found, and doubles each round trip: `soon` and `later` are more than was measured.
+    /// Its capacity is still being found, and doubles each round trip: `soon` and `later` are more
+    /// than was measured.
     pub is_growing: bool,
 }
 
@@ -123,13 +127,17 @@ pub struct Demand {
     pub len: u32,
     /// Packets of that same size that stand ready behind each other, the head included; at least 1.
     pub packets: u16,
-    /// The flow has shown that it takes all it can get: its throughput counts, not when its next packet arrives.
+    /// The flow has shown that it takes all it can get: its throughput counts, not when its next
+    /// packet arrives.
     pub sustained: bool,
-    /// What goes until the last of the flow that waits has gone, the head included: flows take turns.
+    /// What goes until the last of the flow that waits has gone, the head included: flows take
+    /// turns.
     pub backlog: InnerBytes,
-    /// What all paths together have carried of late (UDP payload), smoothed over a tenth of a second.
+    /// What all paths together have carried of late (UDP payload), smoothed over a tenth of a
+    /// second.
     pub carried: Rate,
-    /// The head's place in a layered stream, or which of several descriptions it belongs to; `None` where there is no such mark.
+    /// The head's place in a layered stream, or which of several descriptions it belongs to; `None`
+    /// where there is no such mark.
     pub layer: Option<Layer>,
 }
 
@@ -145,7 +153,8 @@ pub enum Choice {
     },
     /// Send one packet on each path whose bit is set (bit i is `paths[i]`).
     Duplicate(u64),
-    /// Let the head go: what it needs is not there for it, and it would only delay what matters more.
+    /// Let the head go: what it needs is not there for it, and it would only delay what matters
+    /// more.
     Drop,
     /// Send nothing until a path's state changes or the instant comes.
     Wait(Instant),
@@ -156,8 +165,8 @@ pub trait Scheduler: Send {
     /// The name in configuration, status and logs.
     fn name(&self) -> &'static str;
 
-    /// Chooses for the head of a queue. `paths` holds only usable paths (at most 64) whose `mtu` fits, in a stable
-    /// order by id, and may be empty.
+    /// Chooses for the head of a queue. `paths` holds only usable paths (at most 64) whose `mtu`
+    /// fits, in a stable order by id, and may be empty.
     fn choose(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice;
 }
 
@@ -195,8 +204,8 @@ impl PathView {
     }
 }
 
-/// Waits until pacing lets a path go; for a path with a closed window there is no such time, its feedback wakes the
-/// caller.
+/// Waits until pacing lets a path go; for a path with a closed window there is no such time, its
+/// feedback wakes the caller.
 fn wait(paths: &[PathView], now: Instant) -> Choice {
     let paced = paths.iter().map(|path| path.ready_at).filter(|&at| at > now);
     Choice::Wait(paced.min().unwrap_or(Instant::FAR_FUTURE))

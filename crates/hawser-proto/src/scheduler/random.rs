@@ -20,7 +20,8 @@ impl Random {
         Self { state: seed }
     }
 
-    /// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014 (SplitMix64).
+    /// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014
+    /// (SplitMix64).
     fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

@@ -4,8 +4,9 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 
 /// Sends a copy of every packet on every ready path: the first to arrive counts.
 ///
-/// For flows where a person waits for each packet; costs the sum of the paths for the rate of one. A path that is not ready is
-/// left out: waiting for it would make the fastest as slow as the slowest.
+/// For flows where a person waits for each packet; costs the sum of the paths for the rate of one.
+/// A path that is not ready is left out: waiting for it would make the fastest as slow as the
+/// slowest.
 ///
 /// Cost: O(paths) a packet.
 #[derive(Clone, Debug, Default)]

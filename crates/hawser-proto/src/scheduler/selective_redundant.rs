@@ -3,15 +3,17 @@ use hawser_units::{Duration, Instant};
 use super::{Choice, Demand, EarliestDelivery, PathView, Scheduler};
 use crate::fec::TOLERATED;
 
-/// Sends each packet where it arrives first, and copies on other paths as long as too many would be lost: for flows whose packets are
-/// useless by the time that a loss is found and mended.
+/// Sends each packet where it arrives first, and copies on other paths as long as too many would be
+/// lost: for flows whose packets are useless by the time that a loss is found and mended.
 ///
-/// The copies of a packet go on the paths where they arrive next, until the share that all of them lose together is tolerable. They are left out
-/// where they would come later than a repair, and while the flows of this scheduler take more than a part of all paths: then copies
-/// would take from themselves.
+/// The copies of a packet go on the paths where they arrive next, until the share that all of them
+/// lose together is tolerable. They are left out where they would come later than a repair, and
+/// while the flows of this scheduler take more than a part of all paths: then copies would take
+/// from themselves.
 ///
-/// Source: none published; the condition is that of forward error correction at a rate that follows the measured loss, with the packet itself as
-/// its code. Cost: O(paths²) a packet while paths lose, that of [`EarliestDelivery`] otherwise.
+/// Source: none published; the condition is that of forward error correction at a rate that follows
+/// the measured loss, with the packet itself as its code. Cost: O(paths²) a packet while paths
+/// lose, that of [`EarliestDelivery`] otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct SelectiveRedundant {
     earliest: EarliestDelivery,

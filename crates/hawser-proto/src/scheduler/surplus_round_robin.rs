@@ -4,15 +4,19 @@ use hawser_units::{Instant, PathId, Rate};
 
 use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
 
-/// Round robin in bytes, weighted by the rates that paths will have soon ([`PathView::soon`]): the approximation of bit-wise weighted round robin for whole packets.
+/// Round robin in bytes, weighted by the rates that paths will have soon ([`PathView::soon`]): the
+/// approximation of bit-wise weighted round robin for whole packets.
 ///
-/// Each turn gives a path credit in proportion to its rate; it sends while its credit is positive, and what the last packet took too
-/// much (the surplus) is taken from its next turn. Over any span the bytes of a path differ from its exact share by at most a packet
-/// and a turn. A path that is not ready keeps the credit of its missed turns, up to [`TURNS_KEPT`], so that a short wait for
+/// Each turn gives a path credit in proportion to its rate; it sends while its credit is positive,
+/// and what the last packet took too much (the surplus) is taken from its next turn. Over any span
+/// the bytes of a path differ from its exact share by at most a packet and a turn. A path that is
+/// not ready keeps the credit of its missed turns, up to [`TURNS_KEPT`], so that a short wait for
 /// pacing does not cost it its share.
 ///
-/// Source: Piconet section IV note 2 (names it); Adiseshu, Parulkar, Varghese, SIGCOMM 1996 section 3 (the algorithm).
-/// Deviates: weights are rates found by measuring, and missed turns are kept; with paths that are always ready it is the paper's.
+/// Source: Piconet section IV note 2 (names it); Adiseshu, Parulkar, Varghese, SIGCOMM 1996 section
+/// 3 (the algorithm).
+/// Deviates: weights are rates found by measuring, and missed turns are kept; with paths that are
+/// always ready it is the paper's.
 /// Cost: O(paths) a packet.
 #[derive(Clone, Debug, Default)]
 pub struct SurplusRoundRobin {
@@ -44,7 +48,8 @@ impl SurplusRoundRobin {
     }
 }
 
-/// Bytes of a turn: a packet of the largest size for the slowest path, so that every turn sends something.
+/// Bytes of a turn: a packet of the largest size for the slowest path, so that every turn sends
+/// something.
 fn quantum(path: &PathView, demand: &Demand, lowest: Rate) -> i64 {
     let packet = u64::from(u32::from(path.mtu).max(demand.len));
     let rate = path.soon.rate().max(lowest);
@@ -69,7 +74,8 @@ impl Scheduler for SurplusRoundRobin {
         let mut turn = self
             .current
             .and_then(|current| paths.iter().position(|path| path.id == current));
-        // A turn lifts any credit above zero within two rounds; the bound only guards against a path of absurd size.
+        // A turn lifts any credit above zero within two rounds; the bound only guards against a
+        // path of absurd size.
         for _ in 0..3 * paths.len() {
             if let Some(path) = turn
                 && paths[path].is_ready(now)
@@ -85,7 +91,8 @@ impl Scheduler for SurplusRoundRobin {
     }
 }
 
-/// Missed turns that a path may make up for: pacing delays it by a few packets, a dead path must not save up.
+/// Missed turns that a path may make up for: pacing delays it by a few packets, a dead path must
+/// not save up.
 const TURNS_KEPT: i64 = 4;
 
 /// Bounds a turn when rates differ by more than a thousand.

@@ -41,7 +41,8 @@ pub(super) fn chosen(choice: Choice) -> usize {
     path
 }
 
-/// Each path's share of the bytes of `count` packets, whose sizes `len` gives, when nothing ever waits.
+/// Each path's share of the bytes of `count` packets, whose sizes `len` gives, when nothing ever
+/// waits.
 pub(super) fn shares(
     scheduler: &mut dyn Scheduler,
     paths: &[PathView],
@@ -56,7 +57,8 @@ pub(super) fn shares(
     bytes.iter().map(|bytes| bytes / total).collect()
 }
 
-/// A path as a server of one rate: a window of twice the bandwidth-delay product, and reports after a round trip.
+/// A path as a server of one rate: a window of twice the bandwidth-delay product, and reports after
+/// a round trip.
 #[derive(Clone)]
 pub(super) struct Server {
     rate: Rate,
@@ -112,7 +114,8 @@ impl Server {
     }
 }
 
-/// Serves a queue that always holds `backlog` packets for 5 s; how much of each server's rate was used.
+/// Serves a queue that always holds `backlog` packets for 5 s; how much of each server's rate was
+/// used.
 pub(super) fn saturate(scheduler: &mut dyn Scheduler, servers: Vec<Server>, backlog: u16) -> Vec<f64> {
     saturate_with(scheduler, servers, demand(LEN, backlog))
 }

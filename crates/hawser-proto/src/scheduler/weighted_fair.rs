@@ -4,14 +4,16 @@ use hawser_units::{Bytes, Instant, PathId};
 
 use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
 
-/// Gives each packet to the path that would finish it first in virtual time, at the rates of [`PathView::soon`].
+/// Gives each packet to the path that would finish it first in virtual time, at the rates of
+/// [`PathView::soon`].
 ///
-/// A path's virtual finish time grows by a packet's length over its rate; the packet goes where the result is least. Over any span a
-/// path's bytes are in proportion to its rate, and packets of different paths interleave as evenly as they can. A path that was not
-/// ready keeps a claim to at most [`PACKETS_KEPT`] packets of full size.
+/// A path's virtual finish time grows by a packet's length over its rate; the packet goes where the
+/// result is least. Over any span a path's bytes are in proportion to its rate, and packets of
+/// different paths interleave as evenly as they can. A path that was not ready keeps a claim to at
+/// most [`PACKETS_KEPT`] packets of full size.
 ///
-/// Source: Demers, Keshav, Shenker, SIGCOMM 1989 (finish times); Goyal, Vin, Cheng, SIGCOMM 1996 (virtual time is the start tag of
-/// the packet in service).
+/// Source: Demers, Keshav, Shenker, SIGCOMM 1989 (finish times); Goyal, Vin, Cheng, SIGCOMM 1996
+/// (virtual time is the start tag of the packet in service).
 /// Cost: O(paths) a packet. Units: virtual time in ns.
 #[derive(Clone, Debug, Default)]
 pub struct WeightedFair {

@@ -101,8 +101,8 @@ struct Control {
 /// The client's half of a session.
 ///
 /// Feed it with `handle_*`, then drain [`poll_action`](Self::poll_action) and
-/// [`poll_transmit`](Self::poll_transmit). Invariants: a path id is used once in a session; a path is open only after
-/// both sides have named their index; every network has at most one path.
+/// [`poll_transmit`](Self::poll_transmit). Invariants: a path id is used once in a session; a path
+/// is open only after both sides have named their index; every network has at most one path.
 /// Cost: O(log n) a call in the number of networks.
 #[derive(Debug)]
 pub struct ClientSession {
@@ -111,7 +111,8 @@ pub struct ClientSession {
     control: Option<Control>,
     /// Every known network, with its path while it has one.
     networks: BTreeMap<NetworkId, Option<Path>>,
-    /// A path that both sides know, or are about to, and that no network has yet: see [`Self::handle_network_moved`].
+    /// A path that both sides know, or are about to, and that no network has yet: see
+    /// [`Self::handle_network_moved`].
     spare: Option<Path>,
     /// The next path id; beyond `u16` when they have run out.
     next_path: u32,
@@ -194,22 +195,23 @@ impl ClientSession {
         }
     }
 
-    /// Announces a path for the next network that moves, unless there is one. `index` is the number that its arriving packets
-    /// shall carry.
+    /// Announces a path for the next network that moves, unless there is one. `index` is the number
+    /// that its arriving packets shall carry.
     pub fn prepare_move(&mut self, index: u32) {
         if self.spare.is_none() && self.control.is_some() {
             self.spare = self.announce_path(index);
         }
     }
 
-    /// A network has other addresses: it goes on with the spare path, if both sides know that. False: there is none yet,
-    /// and its path may be moved as it is.
+    /// A network has other addresses: it goes on with the spare path, if both sides know that.
+    /// False: there is none yet, and its path may be moved as it is.
     ///
-    /// What a datagram shows in the clear (index and packet number) would tell an observer of the network before and of
-    /// the one now that both are the same client's. A path of its own shows nothing of the old one.
+    /// What a datagram shows in the clear (index and packet number) would tell an observer of the
+    /// network before and of the one now that both are the same client's. A path of its own shows
+    /// nothing of the old one.
     ///
-    /// Source: RFC 9000 section 9.5 (a connection id is used with one local address only). Deviates: packet numbers
-    /// are in the clear here, so the path changes and not its id alone.
+    /// Source: RFC 9000 section 9.5 (a connection id is used with one local address only).
+    /// Deviates: packet numbers are in the clear here, so the path changes and not its id alone.
     pub fn handle_network_moved(&mut self, network: NetworkId) -> bool {
         let Some(Some(path)) = self.networks.get_mut(&network) else {
             return false;
@@ -247,8 +249,8 @@ impl ClientSession {
         }
     }
 
-    /// A control connection carries `session`: a new one, or the present one with new keys. `fresh_index` draws a number for
-    /// a path.
+    /// A control connection carries `session`: a new one, or the present one with new keys.
+    /// `fresh_index` draws a number for a path.
     pub fn handle_control_up(&mut self, session: u64, now: Instant, mut fresh_index: impl FnMut() -> u32) {
         self.transmits.clear();
         if self.session != Some(session) {
@@ -259,7 +261,8 @@ impl ClientSession {
             awaiting: None,
             rekey_at: Some(now + self.config.rekey_after),
         });
-        // The hub takes ids only in rising order, so what it may have missed goes first, then what it may still hold.
+        // The hub takes ids only in rising order, so what it may have missed goes first, then what
+        // it may still hold.
         let mut known: Vec<_> = self
             .networks
             .values()

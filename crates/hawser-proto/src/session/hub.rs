@@ -53,8 +53,8 @@ struct Path {
 
 /// The hub's half of a session.
 ///
-/// Invariants: path ids rise, so none is used twice; at most [`MAX_PATHS`] are open. Repeated announcements of an open
-/// path get the same answer, so a client may repeat what it is unsure of.
+/// Invariants: path ids rise, so none is used twice; at most [`MAX_PATHS`] are open. Repeated
+/// announcements of an open path get the same answer, so a client may repeat what it is unsure of.
 /// Cost: O(log n) a message in the number of paths; memory bounded by [`MAX_PATHS`].
 #[derive(Debug, Default)]
 pub struct HubSession {
@@ -120,7 +120,8 @@ impl HubSession {
         self.transmits.clear();
     }
 
-    /// Takes a message from the client; `fresh_index` draws a number for a path, unique in the process.
+    /// Takes a message from the client; `fresh_index` draws a number for a path, unique in the
+    /// process.
     ///
     /// # Errors
     /// [`Violation`]: the connection must be closed; the state is unchanged.
@@ -206,8 +207,8 @@ impl HubSession {
         Ok(())
     }
 
-    /// A path that is closed twice, or was never heard of because its announcement died with a connection, is no
-    /// violation. The answer lets the client forget it.
+    /// A path that is closed twice, or was never heard of because its announcement died with a
+    /// connection, is no violation. The answer lets the client forget it.
     fn on_path_close(&mut self, id: u16) {
         if self.paths.remove(&id).is_some() {
             self.actions.push_back(HubAction::ClosePath { path: id });

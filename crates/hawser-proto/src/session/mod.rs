@@ -1,8 +1,10 @@
-//! The session machine: which paths a session has, agreed between client and hub over the control channel.
+//! The session machine: which paths a session has, agreed between client and hub over the control
+//! channel.
 //!
-//! A session outlives its control connections. It starts with the first [`Welcome`](hawser_wire::control::Welcome),
-//! keeps its paths while connections come and go, gets fresh keys with each of them, and ends when the hub no longer
-//! knows it (the client then starts another and opens its paths anew) or one side closes it.
+//! A session outlives its control connections. It starts with the first
+//! [`Welcome`](hawser_wire::control::Welcome), keeps its paths while connections come and go, gets
+//! fresh keys with each of them, and ends when the hub no longer knows it (the client then starts
+//! another and opens its paths anew) or one side closes it.
 //!
 //! ```text
 //!                  welcome                      dead, closed, replaced
@@ -20,9 +22,9 @@
 //!                       +-- PathClose ----+--> closed; tried again on the next connection
 //! ```
 //!
-//! Failure: a [`Violation`] ends the connection, not the session; silence (no answer to a ping) does the same. Neither
-//! half knows sockets, clocks or randomness: indices come from the driver, which sees to it that they are unique in
-//! its process.
+//! Failure: a [`Violation`] ends the connection, not the session; silence (no answer to a ping)
+//! does the same. Neither half knows sockets, clocks or randomness: indices come from the driver,
+//! which sees to it that they are unique in its process.
 
 mod client;
 mod hub;

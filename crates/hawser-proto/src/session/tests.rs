@@ -421,7 +421,8 @@ fn a_network_that_moves_goes_on_with_a_path_that_shows_nothing_of_the_old_one() 
     assert!(!client.handle_network_moved(network), "it is used up");
 }
 
-/// One thing that happens to a pair of sides joined by a connection that may break and lose what is on its way.
+/// One thing that happens to a pair of sides joined by a connection that may break and lose what is
+/// on its way.
 #[derive(Clone, Debug)]
 enum Op {
     Add(u32),
@@ -655,7 +656,8 @@ fn a_hubs_session_continues_from_a_checkpoint() {
     let saved = hub.checkpoint();
     let mut hub = HubSession::restore(&saved).unwrap();
     assert_eq!(hub.checkpoint(), saved);
-    // An open path is announced again, and keeps its index; an id that was used before is not used again.
+    // An open path is announced again, and keeps its index; an id that was used before is not used
+    // again.
     hub.handle_message(&open(3, 6), || 999).unwrap();
     let answer = Message::PathOpened {
         path: 3,

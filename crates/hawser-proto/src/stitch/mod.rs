@@ -1,8 +1,10 @@
 //! Stitching: many flows over several networks, each flow on one.
 //!
-//! It starts without networks. Steady state: a new flow gets a network by the method and stays there. When a network goes, its flows are spread over
-//! the others, and only those move; when one comes, new flows find it, and with [`Method::LeastLoaded`] as many old ones as are needed to fill it may be
-//! moved on request. Whoever owns the flows rewrites or reopens them ([`crate::migration`]).
+//! It starts without networks. Steady state: a new flow gets a network by the method and stays
+//! there. When a network goes, its flows are spread over the others, and only those move; when one
+//! comes, new flows find it, and with [`Method::LeastLoaded`] as many old ones as are needed to
+//! fill it may be moved on request. Whoever owns the flows rewrites or reopens them
+//! ([`crate::migration`]).
 //!
 //! ```text
 //!   flow:   (absent) -- assign --> On(network) -- network gone --> On(another) or Stranded -- a network comes --> On(it)
@@ -19,10 +21,11 @@ use crate::session::NetworkId;
 /// How a network for a flow is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By the flow's key and the networks' weights: the same flow finds the same network on every host, and a network that goes moves its own
-    /// flows only.
+    /// By the flow's key and the networks' weights: the same flow finds the same network on every
+    /// host, and a network that goes moves its own flows only.
     ///
-    /// Source: Thaler and Ravishankar 1998 (highest random weight); Schindelhauer and Schomaker 2005 (weights).
+    /// Source: Thaler and Ravishankar 1998 (highest random weight); Schindelhauer and Schomaker
+    /// 2005 (weights).
     WeightedHash,
     /// Where the flows per weight are fewest.
     LeastLoaded,
@@ -60,7 +63,8 @@ pub struct Stitch {
 }
 
 impl Stitch {
-    /// Without networks and flows. `seed` keeps outsiders from choosing flows that meet on one network.
+    /// Without networks and flows. `seed` keeps outsiders from choosing flows that meet on one
+    /// network.
     #[must_use]
     pub fn new(method: Method, seed: u64) -> Self {
         Self {
@@ -128,8 +132,8 @@ impl Stitch {
         self.settle(|network| network == Some(id))
     }
 
-    /// Moves flows to where they would be if they were new: after a network came back. With [`Method::LeastLoaded`] no more are
-    /// moved than it takes to even the loads.
+    /// Moves flows to where they would be if they were new: after a network came back. With
+    /// [`Method::LeastLoaded`] no more are moved than it takes to even the loads.
     pub fn rebalance(&mut self) -> Vec<Moved> {
         match self.method {
             Method::WeightedHash => {
@@ -203,7 +207,8 @@ impl Stitch {
 
     fn choose(&self, flow: &FlowKey) -> Option<NetworkId> {
         let cost = |(id, (network, load)): &(&NetworkId, &(Network, usize))| match self.method {
-            // Exponential clocks: the first to ring is network i with probability weight i over the sum.
+            // Exponential clocks: the first to ring is network i with probability weight i over the
+            // sum.
             Method::WeightedHash => -uniform(self.seed, flow, **id).ln() / network.weight,
             Method::LeastLoaded => (*load as f64 + 1.0) / network.weight,
         };

@@ -126,8 +126,8 @@ impl<B: Copy> Datagram<'_, B> {
         self.body_len() + FRAMING
     }
 
-    /// Writes what follows the inner header. `packet`: the inner packet in the burst's buffer, empty
-    /// where there is none.
+    /// Writes what follows the inner header. `packet`: the inner packet in the burst's buffer,
+    /// empty where there is none.
     ///
     /// # Panics
     /// When `body` is not [`Self::body_len`] bytes long.

@@ -33,8 +33,8 @@ impl Handoff {
 
 /// A session's tunnel: a [`Sending`] and a [`Receiving`] half, and the relays between them.
 ///
-/// Drive it: `handle_*` and [`Self::end_batch`], then [`Self::poll_inner`], [`Self::poll_burst`] and
-/// [`Self::poll_event`] until each is empty, and sleep until [`Self::poll_timeout`].
+/// Drive it: `handle_*` and [`Self::end_batch`], then [`Self::poll_inner`], [`Self::poll_burst`]
+/// and [`Self::poll_event`] until each is empty, and sleep until [`Self::poll_timeout`].
 ///
 /// Cost: as its halves; a relay that is delayed lies in a queue.
 pub struct Tunnel<B, T, K, S> {

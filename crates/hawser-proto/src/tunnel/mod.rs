@@ -1,10 +1,11 @@
 //! The one driver of a session's tunnel: what joins both machines of a session with headers, keys,
 //! parity, header compression and addresses.
 //!
-//! [`Sending`] turns inner packets into datagrams, [`Receiving`] turns datagrams into inner packets.
-//! The two share nothing, so each may have its own thread; whatever the receiving half notices that
-//! concerns sending is a [`Relay`]. [`Tunnel`] joins both halves where one thread drives them (the
-//! simulator, tests), with the delay that relays have between threads as a parameter.
+//! [`Sending`] turns inner packets into datagrams, [`Receiving`] turns datagrams into inner
+//! packets. The two share nothing, so each may have its own thread; whatever the receiving half
+//! notices that concerns sending is a [`Relay`]. [`Tunnel`] joins both halves where one thread
+//! drives them (the simulator, tests), with the delay that relays have between threads as a
+//! parameter.
 //!
 //! Bytes, keys and addresses belong to the driver. The halves reach them through small traits:
 //! [`Buffers`] and [`Items`] (where packets lie), [`Seal`] and [`Open`] (keys), [`Source`] (where a

@@ -55,7 +55,8 @@ pub struct Arrival<T, S> {
 pub struct Taken {
     /// How new it was.
     pub freshness: Freshness,
-    /// Packets that parity brought back and that were dropped for a source that is not the client's.
+    /// Packets that parity brought back and that were dropped for a source that is not the
+    /// client's.
     pub spoofed: u64,
 }
 
@@ -87,9 +88,9 @@ struct Origin<S> {
 /// The receiving half of a session's tunnel. `T` is a handle of a received packet, `K` its key, `S`
 /// where a datagram came from.
 ///
-/// Drive it: [`Self::open`] and [`Self::handle_packet`] for each datagram, [`Self::flush`] after each
-/// batch and at [`Self::poll_timeout`], then [`Self::relay`]; [`Self::restore`] for each packet in
-/// `out`, in its order.
+/// Drive it: [`Self::open`] and [`Self::handle_packet`] for each datagram, [`Self::flush`] after
+/// each batch and at [`Self::poll_timeout`], then [`Self::relay`]; [`Self::restore`] for each
+/// packet in `out`, in its order.
 #[derive(Debug)]
 pub struct Receiving<T, K, S> {
     ingress: Ingress<T>,
@@ -192,8 +193,8 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         self.keys.used = used.map(|epoch| (epoch, true));
     }
 
-    /// Checks and decrypts a datagram of a path in place. Its body then lies behind both headers and
-    /// before the tag.
+    /// Checks and decrypts a datagram of a path in place. Its body then lies behind both headers
+    /// and before the tag.
     ///
     /// # Errors
     /// Why it is not taken; nothing was changed but its bytes.
@@ -326,8 +327,8 @@ impl<T, K, S: Source> Receiving<T, K, S> {
     }
 
     /// Finds the headers of a packet that is to be delivered: `body` is what followed its inner
-    /// header. To be called for each packet in the order of delivery, as a packet may be the context
-    /// of those behind it.
+    /// header. To be called for each packet in the order of delivery, as a packet may be the
+    /// context of those behind it.
     pub fn restore(&mut self, inner: &Inner, body: &[u8]) -> Restored {
         match inner.form {
             Form::Whole => Restored::Whole,
@@ -346,7 +347,8 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         }
     }
 
-    /// The headers of a compressed packet with `payload` bytes, from the newest context of its flow.
+    /// The headers of a compressed packet with `payload` bytes, from the newest context of its
+    /// flow.
     #[must_use]
     pub fn rebuild(&self, inner: &Inner, compressed: Compressed, payload: usize) -> Option<Headers> {
         self.contexts

@@ -1,7 +1,7 @@
 //! Two ends of a session on virtual time over emulated links, without encryption.
 //!
-//! Scope: the tunnels of both ends, real headers (every report and probe is emitted and parsed), two
-//! clocks that disagree; packets that parity covers, and parity, with their bytes. Limitations:
+//! Scope: the tunnels of both ends, real headers (every report and probe is emitted and parsed),
+//! two clocks that disagree; packets that parity covers, and parity, with their bytes. Limitations:
 //! datagrams leave at once (no batches, no sockets), other inner payloads are labels.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
@@ -457,7 +457,8 @@ impl World {
         world
     }
 
-    /// Ends the process of one end and starts its successor from a checkpoint, both at this moment. What was queued is lost.
+    /// Ends the process of one end and starts its successor from a checkpoint, both at this moment.
+    /// What was queued is lost.
     pub fn restart(&mut self, at: usize) {
         let end = &mut self.ends[at];
         let now = self.now + end.clock;

@@ -1,10 +1,13 @@
-//! A peer with valid keys that sends whatever it likes, in any order, against one end of a session with a reference model beside it.
+//! A peer with valid keys that sends whatever it likes, in any order, against one end of a session
+//! with a reference model beside it.
 //!
-//! What must hold after each step is in [`node`]: no panic (with overflow checks), no packet delivered twice or out of nothing, no counter used twice, no more than three times
-//! what came to an address that is not proven, work in proportion to what came, everything held within its bounds. Which moves of the peer met which states
-//! of a path is counted, printed and asserted.
+//! What must hold after each step is in [`node`]: no panic (with overflow checks), no packet
+//! delivered twice or out of nothing, no counter used twice, no more than three times what came to
+//! an address that is not proven, work in proportion to what came, everything held within its
+//! bounds. Which moves of the peer met which states of a path is counted, printed and asserted.
 //!
-//! `HAWSER_HOSTILE_SEQUENCES=100000 cargo test -p hawser-proto --release --test hostile` runs as many sequences; `HAWSER_HOSTILE_SEED` is the first.
+//! `HAWSER_HOSTILE_SEQUENCES=100000 cargo test -p hawser-proto --release --test hostile` runs as
+//! many sequences; `HAWSER_HOSTILE_SEED` is the first.
 
 mod node;
 mod peer;
@@ -223,12 +226,14 @@ struct Processor {
     free: Instant,
 }
 
-/// What a packet takes, to be received or sent, and one step of the work that is not in proportion to packets. On two x86-64 cores a packet takes 0.7 us.
+/// What a packet takes, to be received or sent, and one step of the work that is not in proportion
+/// to packets. On two x86-64 cores a packet takes 0.7 us.
 const PACKET: Duration = Duration::from_micros(1);
 const STEP: Duration = Duration::from_nanos(20);
 
 impl Processor {
-    /// Lets a node take in a packet and act on it; what it sends. `None` when more waits than a socket's buffer holds.
+    /// Lets a node take in a packet and act on it; what it sends. `None` when more waits than a
+    /// socket's buffer holds.
     fn serve(&mut self, node: &mut Node, packet: &Packet, now: Instant) -> Option<Vec<Packet>> {
         if self.free.since(now) > Duration::from_millis(20) {
             return None;
@@ -244,7 +249,8 @@ impl Processor {
     }
 }
 
-/// Bytes that an honest client gets in 300 ms of a transfer of 50 Mbit/s, while a hostile one sends at 100 Mbit/s what `attack` makes.
+/// Bytes that an honest client gets in 300 ms of a transfer of 50 Mbit/s, while a hostile one sends
+/// at 100 Mbit/s what `attack` makes.
 fn goodput(mut attack: impl FnMut(&mut Peer, u64, Instant) -> Option<Packet>) -> u64 {
     const PATH: PathId = PathId(0);
     let mut now = START;

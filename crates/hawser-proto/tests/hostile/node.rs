@@ -1,4 +1,5 @@
-//! One end of a session with a reference model beside it: what must hold after each step, whatever the other end sends.
+//! One end of a session with a reference model beside it: what must hold after each step, whatever
+//! the other end sends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -260,7 +261,8 @@ impl Node {
         }
     }
 
-    /// Takes note that a flow is used, which is forgotten when it was idle, or when as many packets of others came since as there may be flows.
+    /// Takes note that a flow is used, which is forgotten when it was idle, or when as many packets
+    /// of others came since as there may be flows.
     fn touch(&mut self, inner: &Inner, now: Instant) {
         if inner.kind != Kind::Packet || inner.unordered {
             return;
@@ -273,7 +275,8 @@ impl Node {
         (flow.used, flow.used_by) = (now, self.touches);
     }
 
-    /// What leaves for the TUN: each packet once, and each place of a flow once as long as the flow is remembered.
+    /// What leaves for the TUN: each packet once, and each place of a flow once as long as the flow
+    /// is remembered.
     fn deliver(&mut self) {
         for id in std::mem::take(&mut self.out) {
             let Item { inner, bytes } = self.items.remove(&id).expect("delivered once, and was sent");
@@ -433,7 +436,8 @@ impl Node {
         }
     }
 
-    /// No counter comes twice on a path, and no unproven address gets more than three times what came from it.
+    /// No counter comes twice on a path, and no unproven address gets more than three times what
+    /// came from it.
     fn check_sent(&mut self, packet: &Packet) {
         self.done.sent += 1;
         let newest = self.counters.entry(packet.path).or_default();
@@ -457,8 +461,9 @@ impl Node {
         self.egress.poll_timeout(now).min(ingress)
     }
 
-    /// Holds that work is in proportion to what came: to counters jumped over (at most 511 a packet), to reports (1,024 packets that one names), and a fixed number of
-    /// flows each time that something is to be done.
+    /// Holds that work is in proportion to what came: to counters jumped over (at most 511 a
+    /// packet), to reports (1,024 packets that one names), and a fixed number of flows each time
+    /// that something is to be done.
     pub(crate) fn check_work(&self) {
         let Done {
             reports,

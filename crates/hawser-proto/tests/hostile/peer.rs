@@ -162,7 +162,8 @@ impl Peer {
         (which, packet)
     }
 
-    /// What it sends to be taken for an honest one: answers, and a report of all that the node sent.
+    /// What it sends to be taken for an honest one: answers, and a report of all that the node
+    /// sent.
     pub(crate) fn courtesies(&mut self, path: PathId, now: Instant) -> Vec<Packet> {
         let mut said: Vec<_> = (0..self.tokens.len()).map(|_| self.reply(path, now)).collect();
         said.push(self.report(9, path, now));

@@ -10,7 +10,8 @@ enum Op {
     /// The client leaves one, or is thrown out: it does not matter here who began.
     Leave(usize),
     Rejoin(usize),
-    /// An access point sends frames, each lost at first with this chance and read with a retry bit then, or not at all.
+    /// An access point sends frames, each lost at first with this chance and read with a retry bit
+    /// then, or not at all.
     Send {
         ap: usize,
         frames: u8,
@@ -144,7 +145,8 @@ impl World {
         }
     }
 
-    /// One frame, with two attempts; a packet passes when it is read, and only from the channel that the radio is on.
+    /// One frame, with two attempts; a packet passes when it is read, and only from the channel
+    /// that the radio is on.
     fn send(&mut self, ap: usize, loss: f64, rate: f64) {
         let truth = &mut self.truths[ap];
         truth.sequence = truth.sequence.wrapping_add(1);
@@ -220,7 +222,8 @@ impl World {
         }
     }
 
-    /// Everybody is back and heard in turns; the first one loses half of its first attempts while `is_first_bad`.
+    /// Everybody is back and heard in turns; the first one loses half of its first attempts while
+    /// `is_first_bad`.
     fn settle(&mut self, is_first_bad: bool) {
         for ap in 0..self.truths.len() {
             self.rejoin(ap);
@@ -259,7 +262,8 @@ fn channel(ap: usize) -> u16 {
 const WINDOW: Duration = Duration::from_millis(500);
 
 proptest! {
-    /// Whatever the air does, every packet that passes is counted, nothing is marked or chosen that is not heard, and every state is left again.
+    /// Whatever the air does, every packet that passes is counted, nothing is marked or chosen that
+    /// is not heard, and every state is left again.
     #[test]
     fn every_packet_is_counted_and_every_state_is_left(ops in prop::collection::vec(op(), 1..250)) {
         let mut world = World::new();

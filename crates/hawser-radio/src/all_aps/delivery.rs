@@ -1,4 +1,5 @@
-//! What share of an access point's attempts succeed, as a receiver can tell that hears none of the failed ones.
+//! What share of an access point's attempts succeed, as a receiver can tell that hears none of the
+//! failed ones.
 
 use std::collections::VecDeque;
 
@@ -6,13 +7,16 @@ use hawser_units::{Duration, Instant};
 
 /// A passive estimate of the share of attempts that one access point delivers.
 ///
-/// A frame whose retry bit is not set succeeded at once; one whose bit is set, or that a gap in the sequence numbers shows lost, failed at first.
-/// With independent losses the share of first attempts that succeed is the share of all, whatever the retry limit. Where losses of one frame depend
-/// on each other (a hidden sender), it is the first attempt's share only.
+/// A frame whose retry bit is not set succeeded at once; one whose bit is set, or that a gap in the
+/// sequence numbers shows lost, failed at first. With independent losses the share of first
+/// attempts that succeed is the share of all, whatever the retry limit. Where losses of one frame
+/// depend on each other (a hidden sender), it is the first attempt's share only.
 ///
-/// Source: All-APs section 5.1, eq. 2. Deviates: a frame that arrives after a later one is taken back from the lost, for block acknowledgement
-/// delivers out of order; an empty window has no estimate.
-/// Cost: O(1) a frame, amortised; memory bounded by [`Config::capacity`] records of [`RECORD_BYTES`].
+/// Source: All-APs section 5.1, eq. 2. Deviates: a frame that arrives after a later one is taken
+/// back from the lost, for block acknowledgement delivers out of order; an empty window has no
+/// estimate.
+/// Cost: O(1) a frame, amortised; memory bounded by [`Config::capacity`] records of
+/// [`RECORD_BYTES`].
 #[derive(Clone, Debug)]
 pub struct Delivery {
     config: Config,
@@ -29,7 +33,8 @@ pub struct Config {
     ///
     /// Source: All-APs section 5.1 (500 ms).
     pub window: Duration,
-    /// Frames remembered at most; beyond it the oldest is forgotten early and counted in [`Delivery::overflow`].
+    /// Frames remembered at most; beyond it the oldest is forgotten early and counted in
+    /// [`Delivery::overflow`].
     pub capacity: usize,
 }
 
@@ -224,7 +229,8 @@ impl Record {
 
 /// Sequence numbers have 12 bits. Source: IEEE 802.11-2016 section 9.2.4.4.2.
 const SEQUENCES: u16 = 4096;
-/// How far block acknowledgement may deliver out of order. Source: IEEE 802.11-2016 section 10.24.7 (a window of 64).
+/// How far block acknowledgement may deliver out of order. Source: IEEE 802.11-2016 section 10.24.7
+/// (a window of 64).
 const LATE: u16 = 64;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! How long a packet takes through an access point, and how many packets to mark so that a sender prefers another one.
+//! How long a packet takes through an access point, and how many packets to mark so that a sender
+//! prefers another one.
 
 /// How long frames take on the air besides their bits.
 ///
@@ -13,12 +14,14 @@ pub struct Airtime {
     pub contention: f64,
     /// Attempts after the first.
     pub retries: u8,
-    /// After how many doublings the contention window stops growing; `None` lets it grow, as eq. 1 is printed.
+    /// After how many doublings the contention window stops growing; `None` lets it grow, as eq. 1
+    /// is printed.
     pub doublings: Option<u8>,
 }
 
 impl Airtime {
-    /// 802.11a/g: 1500 bytes, seven retries, a window of 15 to 1023 slots of 9 us; DIFS, preamble, SIFS and an acknowledgement at 24 Mb/s are 94 us.
+    /// 802.11a/g: 1500 bytes, seven retries, a window of 15 to 1023 slots of 9 us; DIFS, preamble,
+    /// SIFS and an acknowledgement at 24 Mb/s are 94 us.
     #[must_use]
     pub const fn ofdm() -> Self {
         Self {
@@ -30,8 +33,8 @@ impl Airtime {
         }
     }
 
-    /// Eq. 1 as it is printed: the expected time of packets that are delivered, times their share. It falls to zero as loss goes to one, so it is
-    /// not for choosing; [`Self::packet_time`] is.
+    /// Eq. 1 as it is printed: the expected time of packets that are delivered, times their share.
+    /// It falls to zero as loss goes to one, so it is not for choosing; [`Self::packet_time`] is.
     ///
     /// Source: All-APs eq. 1. `rate` in bit/s, `loss` of one attempt. Units: seconds.
     #[must_use]
@@ -48,10 +51,12 @@ impl Airtime {
         sum
     }
 
-    /// The mean time that a delivered packet takes when its access point is alone; `None` when none is delivered.
+    /// The mean time that a delivered packet takes when its access point is alone; `None` when none
+    /// is delivered.
     ///
-    /// Source: All-APs eq. 1, with what its text says of undelivered packets. Deviates: divided by the share of packets that are delivered, without
-    /// which a dead access point would look the best. Units as [`Self::printed`].
+    /// Source: All-APs eq. 1, with what its text says of undelivered packets. Deviates: divided by
+    /// the share of packets that are delivered, without which a dead access point would look the
+    /// best. Units as [`Self::printed`].
     #[must_use]
     pub fn packet_time(&self, rate: f64, loss: f64) -> Option<f64> {
         let delivered = 1.0 - loss.powi(i32::from(self.retries) + 1);
@@ -62,14 +67,16 @@ impl Airtime {
 /// How to read the derivation of eq. 5.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Derivation {
-    /// Packets that the access point buffers. Source: All-APs section 5.2 says 200; its eq. 5 has 100.
+    /// Packets that the access point buffers. Source: All-APs section 5.2 says 200; its eq. 5 has
+    /// 100.
     pub buffer: f64,
     /// The constant in the throughput of TCP, squared: 2 as in eq. 3, 1 as in eq. 4.
     pub constant: f64,
 }
 
 impl Derivation {
-    /// The solution of eqs. 3 and 4, which eq. 5 is not; `None` outside its domain, where half the buffer lasts longer than the round trip.
+    /// The solution of eqs. 3 and 4, which eq. 5 is not; `None` outside its domain, where half the
+    /// buffer lasts longer than the round trip.
     ///
     /// Units: seconds.
     #[must_use]
@@ -90,8 +97,10 @@ pub fn printed_marking_rate(packet_time: f64, round_trip: f64) -> f64 {
 
 /// The share of packets to mark on an access point that is worse than another.
 ///
-/// Source: All-APs eq. 5, as printed, with the cap of section 6.2.1. The paper does not say which round trip enters; it is the smallest one seen
-/// (without the access point's queue), evaluated also below the equation's pole: the reading under which its simulations come out. Units: seconds.
+/// Source: All-APs eq. 5, as printed, with the cap of section 6.2.1. The paper does not say which
+/// round trip enters; it is the smallest one seen (without the access point's queue), evaluated
+/// also below the equation's pole: the reading under which its simulations come out. Units:
+/// seconds.
 #[must_use]
 pub fn marking_rate(packet_time: f64, base_round_trip: f64) -> f64 {
     if packet_time <= 0.0 || base_round_trip <= 0.0 {

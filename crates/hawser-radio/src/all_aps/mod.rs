@@ -1,11 +1,15 @@
-//! Using all access points of a channel at once: which of them makes good use of the air, and how a sender far away learns of it.
+//! Using all access points of a channel at once: which of them makes good use of the air, and how a
+//! sender far away learns of it.
 //!
-//! The client has a subflow through every access point. It listens to what each one sends, estimates how long a packet takes there when it is
-//! alone, and marks a share of the packets of those that are clearly worse than the best, before IP sees them: the sender's coupled congestion
-//! control then moves to the better ones by itself. Of many access points the worst are only backups.
+//! The client has a subflow through every access point. It listens to what each one sends,
+//! estimates how long a packet takes there when it is alone, and marks a share of the packets of
+//! those that are clearly worse than the best, before IP sees them: the sender's coupled congestion
+//! control then moves to the better ones by itself. Of many access points the worst are only
+//! backups.
 //!
-//! It starts knowing nothing, marks nothing and keeps every access point in use. Steady state: estimates follow a window of half a second. It
-//! fails towards not marking: an access point without an estimate is neither marked nor the measure of others, and one that is no longer heard
+//! It starts knowing nothing, marks nothing and keeps every access point in use. Steady state:
+//! estimates follow a window of half a second. It fails towards not marking: an access point
+//! without an estimate is neither marked nor the measure of others, and one that is no longer heard
 //! loses its estimate after [`Config::memory`].
 //!
 //! ```text
@@ -15,8 +19,10 @@
 //!   subflow:       regular <-- among the best `regular` --> backup
 //! ```
 //!
-//! Source: All-APs section 5. Deviates: an estimate outlives its window for some seconds, because an access point that the sender has left is silent,
-//! and needs some frames; a backup becomes regular only when it is better by the threshold. Scope: one channel; for several, [`slots::Config`] divides the radio's time.
+//! Source: All-APs section 5. Deviates: an estimate outlives its window for some seconds, because
+//! an access point that the sender has left is silent, and needs some frames; a backup becomes
+//! regular only when it is better by the threshold. Scope: one channel; for several,
+//! [`slots::Config`] divides the radio's time.
 
 #[cfg(test)]
 mod air_events;
@@ -41,9 +47,11 @@ pub struct Config {
     pub delivery: delivery::Config,
     /// What a packet takes besides its bits.
     pub airtime: Airtime,
-    /// An access point is marked when its packet time exceeds the best one's by this factor and by what an estimate from few frames may err.
+    /// An access point is marked when its packet time exceeds the best one's by this factor and by
+    /// what an estimate from few frames may err.
     ///
-    /// Source: All-APs section 5.2 (20 %). Deviates: the error is added; where the round trip is near the pole of eq. 5 a single wrong mark costs much.
+    /// Source: All-APs section 5.2 (20 %). Deviates: the error is added; where the round trip is
+    /// near the pole of eq. 5 a single wrong mark costs much.
     pub threshold: f64,
     /// How many access points carry data; the others are backups.
     ///
@@ -51,7 +59,8 @@ pub struct Config {
     pub regular: usize,
     /// How long an estimate outlives the last frame.
     pub memory: Duration,
-    /// Frames that a window must hold for a new estimate: of fewer, one repeated frame would say that an access point is worse by the threshold.
+    /// Frames that a window must hold for a new estimate: of fewer, one repeated frame would say
+    /// that an access point is worse by the threshold.
     pub least: u32,
 }
 
@@ -134,13 +143,15 @@ impl AccessPoints {
         self.points.len() - 1
     }
 
-    /// The client left an access point: it is compared no more, and takes nobody's place among the regular ones.
+    /// The client left an access point: it is compared no more, and takes nobody's place among the
+    /// regular ones.
     pub fn leave(&mut self, access_point: Index) {
         self.points[access_point].is_gone = true;
         self.points[access_point].packet_time = None;
     }
 
-    /// The client is back at an access point that it had left: it is compared anew, with nothing known.
+    /// The client is back at an access point that it had left: it is compared anew, with nothing
+    /// known.
     pub fn rejoin(&mut self, access_point: Index) {
         let point = &mut self.points[access_point];
         if point.is_gone {
@@ -250,7 +261,8 @@ impl AccessPoints {
         let (Some(time), Some(round_trip)) = (point.packet_time, point.round_trip) else {
             return 0.0;
         };
-        // Three standard deviations of an estimate from so many frames, of which a tenth fail at first.
+        // Three standard deviations of an estimate from so many frames, of which a tenth fail at
+        // first.
         let error = f64::from(point.frames.max(1)).sqrt().recip();
         if !is_fresh(point) || time <= (self.config.threshold + error) * best {
             return 0.0;
@@ -259,7 +271,8 @@ impl AccessPoints {
     }
 
     fn choose_backups(&mut self) {
-        // A regular one defends its place by the threshold; an unknown one comes after all that are known, in the order of joining.
+        // A regular one defends its place by the threshold; an unknown one comes after all that are
+        // known, in the order of joining.
         let rank = |point: &Point| {
             let time = point.packet_time.unwrap_or(f64::INFINITY);
             if point.is_backup {
@@ -312,7 +325,8 @@ impl Point {
             .delivery
             .estimate()
             .and_then(|delivery| config.airtime.packet_time(1.0 / self.bit_time, 1.0 - delivery));
-        // A window in which no first attempt came through says that the access point is bad, not how bad.
+        // A window in which no first attempt came through says that the access point is bad, not
+        // how bad.
         self.packet_time = time.or(self.packet_time);
         self.frames = self.delivery.counts().all();
     }

@@ -7,11 +7,13 @@ use hawser_units::Duration;
 pub struct Config {
     /// How much better channels are preferred: 0 is equal slots, 2 the paper's choice.
     pub preference: f64,
-    /// All slots together. No longer than the shortest retransmission timeout of a sender, or the silence looks like one.
+    /// All slots together. No longer than the shortest retransmission timeout of a sender, or the
+    /// silence looks like one.
     ///
     /// Source: All-APs section 7 (at most 200 ms).
     pub cycle: Duration,
-    /// The shortest slot, so that a channel is probed and its access point can send at least one packet.
+    /// The shortest slot, so that a channel is probed and its access point can send at least one
+    /// packet.
     ///
     /// Source: All-APs section 7 (10 ms).
     pub floor: Duration,
@@ -28,13 +30,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The next slots from the throughput on each channel in the last ones, in any unit. The slots add up to the cycle.
+    /// The next slots from the throughput on each channel in the last ones, in any unit. The slots
+    /// add up to the cycle.
     ///
-    /// A slot below the floor is raised to it, and the others share what is left in their proportion. When all channels are silent all slots are
-    /// equal: nothing is known, and a radio that stopped would never learn of the first that speaks again. With more channels than floors fit
-    /// into the cycle, each gets the floor, and the cycle is exceeded.
+    /// A slot below the floor is raised to it, and the others share what is left in their
+    /// proportion. When all channels are silent all slots are equal: nothing is known, and a radio
+    /// that stopped would never learn of the first that speaks again. With more channels than
+    /// floors fit into the cycle, each gets the floor, and the cycle is exceeded.
     ///
-    /// Source: All-APs eq. 6. Deviates: the paper does not say how the sum is kept with the floor, nor what to do in silence.
+    /// Source: All-APs eq. 6. Deviates: the paper does not say how the sum is kept with the floor,
+    /// nor what to do in silence.
     /// Cost: O(channels^2) at worst, once a cycle.
     #[must_use]
     pub fn slots(&self, throughput: &[f64]) -> Vec<Duration> {

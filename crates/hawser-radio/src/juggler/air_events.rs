@@ -393,8 +393,8 @@ const CLIENT: StationId = StationId(9);
 const CHANNELS: [u16; 3] = [1, 11, 6];
 
 proptest! {
-    /// Whatever the air does, every packet is somewhere or counted, none waits at the radio for a network that is not tuned, and every state is
-    /// left again.
+    /// Whatever the air does, every packet is somewhere or counted, none waits at the radio for a
+    /// network that is not tuned, and every state is left again.
     #[test]
     fn no_packet_is_lost_without_being_counted(ops in prop::collection::vec(op(), 1..250), null in any::<bool>()) {
         let mut world = World::new(if null { Wake::Null } else { Wake::PsPoll });

@@ -1,7 +1,7 @@
 //! Addresses ahead of need: a small DHCP exchange, both sides, without I/O.
 //!
-//! The client begins when a network has just been joined, long before a flow uses it. The server makes sure that nobody has an address before
-//! it offers it.
+//! The client begins when a network has just been joined, long before a flow uses it. The server
+//! makes sure that nobody has an address before it offers it.
 //!
 //! ```text
 //!   client:  selecting -- offer --> requesting -- ack --> bound
@@ -9,7 +9,8 @@
 //!                +--+------------------------<---------------+
 //! ```
 //!
-//! Source: RFC 2131 sections 3.1, 4.1 (retransmission), 4.3.1 (probing an address before it is offered). Does not model: renewal, release, relays.
+//! Source: RFC 2131 sections 3.1, 4.1 (retransmission), 4.3.1 (probing an address before it is
+//! offered). Does not model: renewal, release, relays.
 
 use std::collections::BTreeMap;
 
@@ -189,9 +190,11 @@ pub struct DhcpServerConfig {
     pub first: IpConfig,
     /// How many there are.
     pub count: u32,
-    /// The shortest and longest time for which it listens whether somebody has an address already, before it offers it the first time.
+    /// The shortest and longest time for which it listens whether somebody has an address already,
+    /// before it offers it the first time.
     ///
-    /// Default: one to two seconds. Home routers of the time waited two seconds for an answer to ARP, counted in whole seconds of a coarse clock.
+    /// Default: one to two seconds. Home routers of the time waited two seconds for an answer to
+    /// ARP, counted in whole seconds of a coarse clock.
     pub probe: (Duration, Duration),
 }
 
@@ -297,7 +300,8 @@ impl DhcpServer {
     }
 }
 
-/// A request without an answer is repeated this often before everything begins anew. Source: RFC 2131 section 3.1 step 5.
+/// A request without an answer is repeated this often before everything begins anew. Source: RFC
+/// 2131 section 3.1 step 5.
 const REQUESTS: u32 = 4;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What comes back from the radio: frames that it heard, frames that it is done with, frames that were taken back.
+//! What comes back from the radio: frames that it heard, frames that it is done with, frames that
+//! were taken back.
 
 use hawser_netem::air::phy::DATA_OVERHEAD;
 use hawser_netem::air::{Beacon, Frame, StationId};
@@ -21,7 +22,8 @@ impl<P: Copy> Juggler<P> {
         if self.phase == Phase::Active
             && let Some(network) = self.networks.get_mut(&id)
         {
-            // Where it is heard is where it is: its announcement of another channel may have been missed.
+            // Where it is heard is where it is: its announcement of another channel may have been
+            // missed.
             network.config.channel = self.channel;
         }
         match *frame {
@@ -133,7 +135,8 @@ impl<P: Copy> Juggler<P> {
         }
     }
 
-    /// Takes a frame back from the radio, which will not be sent. Frames of one recall come in the order of sending.
+    /// Takes a frame back from the radio, which will not be sent. Frames of one recall come in the
+    /// order of sending.
     pub fn handle_returned(&mut self, to: StationId, frames: impl IntoIterator<Item = (Frame<P>, u32)>) {
         let mut packets = Vec::new();
         for (frame, len) in frames {

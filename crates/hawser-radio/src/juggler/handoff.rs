@@ -1,7 +1,8 @@
 //! Soft hand-off: knows the next access point before the present one is lost.
 //!
-//! One network is primary and has most of the radio; the rest goes to looking around and to keeping a few others ready. What is found is joined,
-//! gets its addresses and is probed; a poor one is dropped, a good one stays in a small slot. When the primary is lost the best of them takes its
+//! One network is primary and has most of the radio; the rest goes to looking around and to keeping
+//! a few others ready. What is found is joined, gets its addresses and is probed; a poor one is
+//! dropped, a good one stays in a small slot. When the primary is lost the best of them takes its
 //! place at once.
 //!
 //! ```text
@@ -9,7 +10,8 @@
 //!                 +-- too slow, or no room: dropped             lost: forgotten, until it is found again
 //! ```
 //!
-//! Source: Juggler section 6.1. Not stated there: the threshold and what counts as best (here: the fastest as probed).
+//! Source: Juggler section 6.1. Not stated there: the threshold and what counts as best (here: the
+//! fastest as probed).
 
 use std::collections::BTreeMap;
 
@@ -26,7 +28,8 @@ pub struct HandoffConfig {
     pub primary: u32,
     /// What the others and the scanning slot share.
     pub background: u32,
-    /// A candidate's or secondary's part of it. Scanning has the rest, and at least a weight of one.
+    /// A candidate's or secondary's part of it. Scanning has the rest, and at least a weight of
+    /// one.
     pub secondary: u32,
     /// How many of them there may be.
     pub most: usize,
@@ -203,7 +206,8 @@ impl Handoff {
         }
     }
 
-    /// The primary does not carry anything any more: the best secondary takes its place, and its slot begins now. `None`: there is none.
+    /// The primary does not carry anything any more: the best secondary takes its place, and its
+    /// slot begins now. `None`: there is none.
     pub fn primary_failed<P: Copy>(&mut self, juggler: &mut Juggler<P>, now: Instant) -> Option<NetworkId> {
         let quality = |id: &NetworkId| {
             let network = juggler.network(*id);

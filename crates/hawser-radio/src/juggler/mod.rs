@@ -1,9 +1,12 @@
-//! One radio shared among many networks: each is active for its slot, in turn, while the others keep what is for them.
+//! One radio shared among many networks: each is active for its slot, in turn, while the others
+//! keep what is for them.
 //!
-//! It starts without networks. Steady state: a network is active for its weight times the default slot; then the radio tells its access point
-//! that it sleeps, retunes, tells the next one that it is back, and sends what waited. An access point is joined when its first slot comes, and
-//! again only when it has thrown the radio out. It fails softly: a null frame without an answer is repeated a bounded number of times, then the
-//! radio leaves all the same (the access point will send in vain); a step of joining without an answer is repeated in this slot or the next.
+//! It starts without networks. Steady state: a network is active for its weight times the default
+//! slot; then the radio tells its access point that it sleeps, retunes, tells the next one that it
+//! is back, and sends what waited. An access point is joined when its first slot comes, and again
+//! only when it has thrown the radio out. It fails softly: a null frame without an answer is
+//! repeated a bounded number of times, then the radio leaves all the same (the access point will
+//! send in vain); a step of joining without an answer is repeated in this slot or the next.
 //!
 //! ```text
 //!   radio:    active -- slot over --> leaving -- acknowledged, or tried often enough --> tuning -- done --> active (next network)
@@ -16,9 +19,11 @@
 //!              +---- deauthenticated, from each of them ----------------/
 //! ```
 //!
-//! Source: Juggler sections 2 and 3. Deviates: after the last PS-Poll a null frame ends power save, as the standard asks for; slots lie on a grid,
-//! so that a slot includes the switch to it, which is how section 5 counts its overhead.
-//! Scope: one radio, one client identity. Does not model: NAT and ARP exchanges (the embedding's, with [`VirtualNetwork::next_hop`]); encryption.
+//! Source: Juggler sections 2 and 3. Deviates: after the last PS-Poll a null frame ends power save,
+//! as the standard asks for; slots lie on a grid, so that a slot includes the switch to it, which
+//! is how section 5 counts its overhead.
+//! Scope: one radio, one client identity. Does not model: NAT and ARP exchanges (the embedding's,
+//! with [`VirtualNetwork::next_hop`]); encryption.
 
 #[cfg(test)]
 mod air_events;
@@ -51,12 +56,13 @@ pub struct Config {
     ///
     /// Source: Juggler section 3.5: six writes, 500 us each.
     pub retune: Duration,
-    /// How long it needs for another SSID, BSSID or mode. Not stated by the paper; with the null frame's exchange a switch on one channel stays below
-    /// the 400 us that it measures.
+    /// How long it needs for another SSID, BSSID or mode. Not stated by the paper; with the null
+    /// frame's exchange a switch on one channel stays below the 400 us that it measures.
     pub reconfigure: Duration,
     /// How the access point learns that the radio is back.
     pub wake: Wake,
-    /// How often a null frame is handed to the radio, each time with all its attempts, before the radio leaves without an answer.
+    /// How often a null frame is handed to the radio, each time with all its attempts, before the
+    /// radio leaves without an answer.
     pub null_tries: u8,
     /// How long one of them may take.
     pub null_wait: Duration,
@@ -64,7 +70,8 @@ pub struct Config {
     pub answer_wait: Duration,
     /// Packets that wait for one network.
     pub queue: usize,
-    /// Data frames handed to the radio at once. Few: what the radio holds has to be taken back at the end of a slot.
+    /// Data frames handed to the radio at once. Few: what the radio holds has to be taken back at
+    /// the end of a slot.
     pub window: usize,
 }
 
@@ -98,7 +105,8 @@ pub enum Wake {
 pub enum Event<P> {
     /// Take back what waits for this station and hand it to [`Juggler::handle_returned`].
     Recall(StationId),
-    /// Tune to a channel; the radio is away for `takes`. Then take back what still waits for `leaving`.
+    /// Tune to a channel; the radio is away for `takes`. Then take back what still waits for
+    /// `leaving`.
     Tune {
         /// Where.
         channel: u16,
@@ -151,7 +159,8 @@ pub enum Reason {
 
 /// What was done with packets, and what was lost.
 ///
-/// Invariant: of the packets taken in, each is delivered, waits, is with the radio, or is counted in one of the others.
+/// Invariant: of the packets taken in, each is delivered, waits, is with the radio, or is counted
+/// in one of the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Taken in.
@@ -192,10 +201,12 @@ enum Phase {
 
 /// The machine: owns the networks and decides what the radio does.
 ///
-/// Drive it: mutators and `handle_*`; then [`Self::poll_event`] until it is empty, [`Self::poll_transmit`] until it is empty, and sleep until
-/// [`Self::poll_timeout`]. Frames go to the radio at once and in order.
+/// Drive it: mutators and `handle_*`; then [`Self::poll_event`] until it is empty,
+/// [`Self::poll_transmit`] until it is empty, and sleep until [`Self::poll_timeout`]. Frames go to
+/// the radio at once and in order.
 ///
-/// Cost: O(log n) a packet in flows and networks; memory bounded by [`Config::queue`] packets a network.
+/// Cost: O(log n) a packet in flows and networks; memory bounded by [`Config::queue`] packets a
+/// network.
 #[derive(Debug)]
 pub struct Juggler<P> {
     config: Config,
@@ -290,7 +301,8 @@ impl<P: Copy> Juggler<P> {
         id
     }
 
-    /// Forgets a network and what waits for it. When it is active, the radio goes on to the next one first.
+    /// Forgets a network and what waits for it. When it is active, the radio goes on to the next
+    /// one first.
     pub fn remove(&mut self, id: NetworkId, now: Instant) {
         let Some(network) = self.networks.remove(&id) else {
             return;
@@ -362,7 +374,8 @@ impl<P: Copy> Juggler<P> {
         }
     }
 
-    /// Forgets a network that has gone and makes `next` active at once, without a word to the one that would not hear it.
+    /// Forgets a network that has gone and makes `next` active at once, without a word to the one
+    /// that would not hear it.
     pub fn replace(&mut self, gone: NetworkId, next: NetworkId, now: Instant) {
         let is_served = self.current == Some(gone);
         self.urgent_next = Some(next);
@@ -390,7 +403,8 @@ impl<P: Copy> Juggler<P> {
         self.preferences.remove(&flow);
     }
 
-    /// Takes in an IP packet of `len` bytes of a flow. A new flow is given to the network of its choice, or to the one that is active.
+    /// Takes in an IP packet of `len` bytes of a flow. A new flow is given to the network of its
+    /// choice, or to the one that is active.
     ///
     /// # Errors
     /// No network can take the flow, or its queue is full: the packet comes back, counted.
@@ -402,7 +416,8 @@ impl<P: Copy> Juggler<P> {
         self.enqueue(id, packet, len).map(|()| id)
     }
 
-    /// Takes in a packet for a network that flows may not use yet, such as a request for its addresses.
+    /// Takes in a packet for a network that flows may not use yet, such as a request for its
+    /// addresses.
     ///
     /// # Errors
     /// As [`Self::handle_packet`].

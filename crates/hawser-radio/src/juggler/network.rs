@@ -1,4 +1,5 @@
-//! One network among those that share a radio: what is configured, what is known of it, and what waits for it.
+//! One network among those that share a radio: what is configured, what is known of it, and what
+//! waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -123,7 +124,8 @@ pub enum State {
 
 /// A virtual network.
 ///
-/// Source: Juggler section 3: type, SSID, MAC address, frequency, addresses, outbound queue, ARP cache, share of the radio.
+/// Source: Juggler section 3: type, SSID, MAC address, frequency, addresses, outbound queue, ARP
+/// cache, share of the radio.
 #[derive(Debug)]
 pub struct VirtualNetwork<P> {
     pub(super) config: NetworkConfig,
@@ -189,16 +191,18 @@ impl<P> VirtualNetwork<P> {
 
     /// Remembers which hardware address has an IP address there.
     ///
-    /// Kept by network: two networks may use the same private addresses for different machines. Source: Juggler section 3.2.
+    /// Kept by network: two networks may use the same private addresses for different machines.
+    /// Source: Juggler section 3.2.
     pub fn learn_neighbour(&mut self, address: u32, hardware: u64) {
         self.neighbours.insert(address, hardware);
     }
 
-    /// The hardware address to send to for a destination: its own within the subnet, otherwise the gateway's. `None`: ask for the address in `Err`
-    /// first.
+    /// The hardware address to send to for a destination: its own within the subnet, otherwise the
+    /// gateway's. `None`: ask for the address in `Err` first.
     ///
     /// # Errors
-    /// The IP address whose hardware address is not known; the network's own gateway or the destination.
+    /// The IP address whose hardware address is not known; the network's own gateway or the
+    /// destination.
     pub fn next_hop(&self, destination: u32) -> Result<u64, Option<u32>> {
         let ip = self.config.ip.as_ref().ok_or(None)?;
         let mask = u32::MAX.checked_shl(32 - u32::from(ip.prefix)).unwrap_or(0);

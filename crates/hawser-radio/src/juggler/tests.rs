@@ -413,7 +413,8 @@ fn every_transition() {
         fixture.frame(peer, frame);
         assert_eq!(fixture.state(id), after, "{state:?} {frame:?}");
     }
-    // The step of joining is taken up where it was when the slot comes back; a state without a slot changes by deauthentication only.
+    // The step of joining is taken up where it was when the slot comes back; a state without a slot
+    // changes by deauthentication only.
     let mut fixture = Fixture::joined(Config::default());
     let asleep = fixture.b;
     fixture.frame(B, Frame::Authenticated);

@@ -1,7 +1,9 @@
-//! The access point's side: what comes for the client is kept for a moment, numbered, and spread over two links.
+//! The access point's side: what comes for the client is kept for a moment, numbered, and spread
+//! over two links.
 //!
-//! It starts as a traditional repeater's access point, with nothing on the shared link. In its steady state a packet goes to whichever link answered
-//! for one. It fails without a loss of its own: what finds no room is counted, and so is what a link gave up.
+//! It starts as a traditional repeater's access point, with nothing on the shared link. In its
+//! steady state a packet goes to whichever link answered for one. It fails without a loss of its
+//! own: what finds no room is counted, and so is what a link gave up.
 //!
 //! ```text
 //!                        +--> own link    (shut while a migration goes on) --+
@@ -32,9 +34,11 @@ pub enum Discipline {
     Throttled,
     /// By the links' answers alone: nobody else needs the second link's channel.
     Unthrottled,
-    /// In these shares whatever the links answer. Even ones are Multifacet's naive baseline; all on one link is a traditional repeater.
+    /// In these shares whatever the links answer. Even ones are Multifacet's naive baseline; all on
+    /// one link is a traditional repeater.
     Shares([f64; 2]),
-    /// In shares that [`AccessPoint::set_shares`] changes; a packet waits for the link whose turn it is.
+    /// In shares that [`AccessPoint::set_shares`] changes; a packet waits for the link whose turn
+    /// it is.
     Turns,
 }
 
@@ -77,7 +81,8 @@ pub struct Counters {
 
 /// An access point that stripes towards one repeater.
 ///
-/// Drive it as every machine of this level. Every packet of [`Self::poll_transmit`] needs one [`Self::handle_answer`].
+/// Drive it as every machine of this level. Every packet of [`Self::poll_transmit`] needs one
+/// [`Self::handle_answer`].
 ///
 /// Cost: O(1) a packet; memory bounded by [`Config::buffer`].
 #[derive(Debug)]
@@ -220,7 +225,8 @@ impl<P> AccessPoint<P> {
         self.set_thresholds();
     }
 
-    /// The own channel is too poor: tries `candidates`, of which none has carried more than `throughput` lately.
+    /// The own channel is too poor: tries `candidates`, of which none has carried more than
+    /// `throughput` lately.
     pub fn migrate(&mut self, candidates: &[u16], throughput: f64, now: Instant) {
         self.steps
             .extend(self.migration.start(candidates, throughput, now));

@@ -32,7 +32,8 @@ enum Event {
     },
     /// A radio vanishes with all that it has.
     Vanish(usize),
-    /// The repeater missed the beacons that announced another channel, or has found the access point again.
+    /// The repeater missed the beacons that announced another channel, or has found the access
+    /// point again.
     Astray(bool),
     Wait(u16),
 }
@@ -214,7 +215,8 @@ impl World {
 }
 
 proptest! {
-    /// Whatever the air does, every packet is somewhere or counted, none goes out on a channel that is not tuned, and every state is left again.
+    /// Whatever the air does, every packet is somewhere or counted, none goes out on a channel that
+    /// is not tuned, and every state is left again.
     #[test]
     fn no_packet_is_lost_without_being_counted(
         events in prop::collection::vec(event(), 1..150),

@@ -1,7 +1,9 @@
-//! The repeater's side of a migration: it goes where its access point says, and looks for it when that has gone without it.
+//! The repeater's side of a migration: it goes where its access point says, and looks for it when
+//! that has gone without it.
 //!
-//! It starts on the channel on which it joined. In its steady state it hears the access point at least with every beacon. It fails towards searching: when
-//! it has heard nothing for a while it tries every channel that it knows of, in turn and for ever, until it hears it again.
+//! It starts on the channel on which it joined. In its steady state it hears the access point at
+//! least with every beacon. It fails towards searching: when it has heard nothing for a while it
+//! tries every channel that it knows of, in turn and for ever, until it hears it again.
 //!
 //! ```text
 //!   settled --announced--> leaving --(after so many beacons)--> settled, there
@@ -10,8 +12,9 @@
 //!      +--silence--> searching ---+---(nobody for `dwell`)--> the next channel
 //! ```
 //!
-//! Source: Multifacet sections 3.4 and 4 (announcements in beacons). Deviates: the search is not in the paper, which does not say what becomes of a
-//! repeater that missed all announcements; after two lost beacons it would be cut off.
+//! Source: Multifacet sections 3.4 and 4 (announcements in beacons). Deviates: the search is not in
+//! the paper, which does not say what becomes of a repeater that missed all announcements; after
+//! two lost beacons it would be cut off.
 
 use hawser_units::{Duration, Instant};
 
@@ -27,8 +30,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// A beacon each 100 ms, as the paper's two last 200 ms; a search after seven that did not come, as Linux's `IEEE80211_BEACON_LOSS`; and on each
-    /// channel long enough to hear two.
+    /// A beacon each 100 ms, as the paper's two last 200 ms; a search after seven that did not
+    /// come, as Linux's `IEEE80211_BEACON_LOSS`; and on each channel long enough to hear two.
     fn default() -> Self {
         Self {
             beacon: Duration::from_millis(100),
@@ -77,7 +80,8 @@ impl Follower {
         self.silent_at = now + self.config.patience;
     }
 
-    /// A beacon that was due at `due` says that the access point goes to `channel` after `beacons` more. The latest one counts.
+    /// A beacon that was due at `due` says that the access point goes to `channel` after `beacons`
+    /// more. The latest one counts.
     pub fn handle_announcement(&mut self, channel: u16, beacons: u8, due: Instant, now: Instant) {
         self.handle_heard(now);
         if !self.known.contains(&channel) {
@@ -186,7 +190,8 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever the access point ends up among the announced channels, and whichever beacons are lost on the way, it is found again.
+        /// Wherever the access point ends up among the announced channels, and whichever beacons
+        /// are lost on the way, it is found again.
         #[test]
         fn finds_an_access_point_that_stays(
             moves in proptest::collection::vec((37_u16..42, 0_u8..3, 0_u64..900, any::<bool>()), 1..30),
@@ -213,7 +218,8 @@ mod tests {
                 let until = now + Duration::from_millis(wait);
                 pass(&mut follower, &mut now, until);
             }
-            // Beacons of one that stays: at most a patience and a dwell on each channel until one is heard.
+            // Beacons of one that stays: at most a patience and a dwell on each channel until one
+            // is heard.
             let mut waited = 0;
             while follower.channel() != access_point || !follower.is_settled() {
                 let until = now + Duration::from_millis(100);

@@ -91,7 +91,8 @@ impl Migration {
         }
     }
 
-    /// The throughput on the present channel is too small: tries `candidates` in their order. Ignored while a search goes on.
+    /// The throughput on the present channel is too small: tries `candidates` in their order.
+    /// Ignored while a search goes on.
     pub fn start(&mut self, candidates: &[u16], throughput: f64, now: Instant) -> Option<Step> {
         if self.state != State::Idle {
             return None;

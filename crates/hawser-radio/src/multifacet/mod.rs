@@ -1,11 +1,15 @@
-//! Two radios between an access point and its repeater: one on a channel of its own, one on the channel that the repeater shares with its client.
+//! Two radios between an access point and its repeater: one on a channel of its own, one on the
+//! channel that the repeater shares with its client.
 //!
-//! The access point stripes packets over both by what the links answer, the shared link gets only the air that the repeater leaves
-//! ([`throttle`]), and the other link moves to a better channel when it is poor ([`migration`]). Striping starts in turn ([`Phase::Bootstrap`]);
-//! its steady state gives a packet to whichever link answered for one; with little to send it goes in turn again. It fails towards a traditional
-//! repeater: a throttle that hears nothing closes the shared link.
+//! The access point stripes packets over both by what the links answer, the shared link gets only
+//! the air that the repeater leaves ([`throttle`]), and the other link moves to a better channel
+//! when it is poor ([`migration`]). Striping starts in turn ([`Phase::Bootstrap`]); its steady
+//! state gives a packet to whichever link answered for one; with little to send it goes in turn
+//! again. It fails towards a traditional repeater: a throttle that hears nothing closes the shared
+//! link.
 //!
-//! [`access_point`] joins these for the one side; the repeater's are [`reorder`], [`throttle::Monitor`] and [`following`].
+//! [`access_point`] joins these for the one side; the repeater's are [`reorder`],
+//! [`throttle::Monitor`] and [`following`].
 //!
 //! Source: Multifacet sections 3 and 4. Scope: downlink.
 
@@ -24,7 +28,8 @@ pub const BUFFER_PACKETS: usize = 200;
 
 /// Packets that may be unanswered on a link that is not throttled.
 ///
-/// Not stated; few enough that two links of 20 Mb/s differ by less than [`REORDER_HOLD`], and a transmission of 802.11n aggregates them.
+/// Not stated; few enough that two links of 20 Mb/s differ by less than [`REORDER_HOLD`], and a
+/// transmission of 802.11n aggregates them.
 pub const THRESHOLD: usize = 8;
 
 /// What each hop carries when it is alone on its channel, in any one unit.
@@ -41,7 +46,8 @@ pub struct Hops {
 impl Hops {
     /// What the access point should send on the shared channel.
     ///
-    /// Source: Multifacet eqs. 1 and 2. Deviates: never below zero, where the client's hop is the bottleneck (its zone 1).
+    /// Source: Multifacet eqs. 1 and 2. Deviates: never below zero, where the client's hop is the
+    /// bottleneck (its zone 1).
     #[must_use]
     pub fn spare(self) -> f64 {
         if self.own >= self.down || self.shared <= 0.0 {
@@ -76,7 +82,8 @@ pub enum Phase {
 
 /// Gives packets to links by what they answer.
 ///
-/// Source: Multifacet section 3.1. Deviates: demand is low below an eighth of the thresholds; the paper says a very small number.
+/// Source: Multifacet section 3.1. Deviates: demand is low below an eighth of the thresholds; the
+/// paper says a very small number.
 #[derive(Clone, Debug)]
 pub struct Striping {
     links: Vec<Link>,

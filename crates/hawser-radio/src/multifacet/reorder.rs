@@ -6,7 +6,8 @@
 //!   an earlier number (given up before) ----------------> passed on at once, late
 //! ```
 //!
-//! Source: Multifacet sections 3.3 and 4. The daemon's resequencer follows the paths' delays instead of one bound.
+//! Source: Multifacet sections 3.3 and 4. The daemon's resequencer follows the paths' delays
+//! instead of one bound.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -46,7 +47,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How long half of the packets that had to wait did not exceed; within a power of two, they are taken to be spread evenly.
+    /// How long half of the packets that had to wait did not exceed; within a power of two, they
+    /// are taken to be spread evenly.
     #[must_use]
     pub fn median_wait(&self) -> Option<Duration> {
         let half = self.waits.iter().sum::<u64>() as f64 / 2.0;
@@ -96,7 +98,8 @@ impl<P> Reorder<P> {
         }
     }
 
-    /// Takes in a packet; what is in order now goes to `out`. A number that waits already is ignored.
+    /// Takes in a packet; what is in order now goes to `out`. A number that waits already is
+    /// ignored.
     pub fn handle_packet(&mut self, number: u32, packet: P, now: Instant, out: &mut Vec<P>) {
         if number < self.next {
             self.counters.late += 1;

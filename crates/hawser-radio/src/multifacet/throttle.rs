@@ -19,9 +19,11 @@ pub enum Feedback {
 
 /// The repeater's side: looks at its queue and speaks.
 ///
-/// It speaks each period, and at once when the queue crosses the high mark. Lost feedback is repeated by the next period.
+/// It speaks each period, and at once when the queue crosses the high mark. Lost feedback is
+/// repeated by the next period.
 ///
-/// Source: Multifacet section 3.2; the period is that of section 5.4. The paper does not state the marks.
+/// Source: Multifacet section 3.2; the period is that of section 5.4. The paper does not state the
+/// marks.
 #[derive(Clone, Debug)]
 pub struct Monitor {
     config: MonitorConfig,
@@ -102,8 +104,9 @@ impl Monitor {
 
 /// The access point's side: how many packets may be unanswered on the shared channel.
 ///
-/// It begins with nothing, as a traditional repeater, and probes from [`ThrottleConfig::first`] on when there is room. Both ways by a factor.
-/// Feedback that stays away for long says that the repeater cannot speak, and counts as too much.
+/// It begins with nothing, as a traditional repeater, and probes from [`ThrottleConfig::first`] on
+/// when there is room. Both ways by a factor. Feedback that stays away for long says that the
+/// repeater cannot speak, and counts as too much.
 ///
 /// Source: Multifacet section 3.2. Deviates: the factors, the largest threshold (that of the
 /// other link) and the silence (five reports) are not stated.

@@ -83,7 +83,8 @@ impl Application for Cbr {
 
 /// Interarrival jitter.
 ///
-/// Source: RFC 3550 section 6.4.1 (RFC 1889 section 6.3.1): `J += (|D| - J) / 16`, in the order of arrival.
+/// Source: RFC 3550 section 6.4.1 (RFC 1889 section 6.3.1): `J += (|D| - J) / 16`, in the order of
+/// arrival.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jitter {
     transit: Option<f64>,

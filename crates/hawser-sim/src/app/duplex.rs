@@ -9,10 +9,11 @@ use crate::tcp::{Config, Opening, Receiver, Sender};
 
 /// One end of a connection with data both ways.
 ///
-/// Its data carry what it has to acknowledge; an acknowledgement goes alone only when no data may go. The end that asks opens the connection, the
-/// other one answers.
+/// Its data carry what it has to acknowledge; an acknowledgement goes alone only when no data may
+/// go. The end that asks opens the connection, the other one answers.
 ///
-/// Source: RFC 9293 section 3.8.6.3. Does not model: sequence numbers of the opening and of the end.
+/// Source: RFC 9293 section 3.8.6.3. Does not model: sequence numbers of the opening and of the
+/// end.
 #[derive(Clone, Debug)]
 pub struct TcpDuplex {
     config: Config,
@@ -30,7 +31,8 @@ pub struct TcpDuplex {
 }
 
 impl TcpDuplex {
-    /// The end that opens the connection at `start`, and sends `total` bytes; `None` is without end.
+    /// The end that opens the connection at `start`, and sends `total` bytes; `None` is without
+    /// end.
     #[must_use]
     pub fn asking(config: Config, total: Option<u64>, start: Instant) -> Self {
         Self::new(config, Opening::BySender, total, start)

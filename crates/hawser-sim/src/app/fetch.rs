@@ -1,4 +1,5 @@
-//! Blocks of a file, each over a connection of its own: a streaming client that chooses the path of each block, and its server.
+//! Blocks of a file, each over a connection of its own: a streaming client that chooses the path of
+//! each block, and its server.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,8 @@ use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Datagram, Ecn, Packet};
 use crate::tcp::{Config, Opening, Receiver, Sender};
 
-/// A file in blocks, over some paths. The way of connection `n` on path `p` is `p * blocks + n`: both ends are joined over that many ways.
+/// A file in blocks, over some paths. The way of connection `n` on path `p` is `p * blocks + n`:
+/// both ends are joined over that many ways.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Blocks {
     /// What connections are like; the client opens them.
@@ -109,10 +111,12 @@ impl Application for BlockServer {
     }
 }
 
-/// Fetches each block once, one at a time on each path: the earliest that nobody fetches, or one further on where the path is slow.
+/// Fetches each block once, one at a time on each path: the earliest that nobody fetches, or one
+/// further on where the path is slow.
 ///
-/// Source: Juggler section 6.2.2. A path looks at how far the earliest block has moved since its own last one; beyond the number of paths, it is
-/// slower than the others and skips as many. Not stated: what happens when that block is taken or beyond the end; the next free one, then.
+/// Source: Juggler section 6.2.2. A path looks at how far the earliest block has moved since its
+/// own last one; beyond the number of paths, it is slower than the others and skips as many. Not
+/// stated: what happens when that block is taken or beyond the end; the next free one, then.
 #[derive(Debug)]
 pub struct BlockClient {
     blocks: Blocks,

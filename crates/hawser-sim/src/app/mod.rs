@@ -1,4 +1,5 @@
-//! What uses a network: bulk transfers one way or both ways at once, a streaming player's blocks, swarms, datagrams at a constant rate, video, pings.
+//! What uses a network: bulk transfers one way or both ways at once, a streaming player's blocks,
+//! swarms, datagrams at a constant rate, video, pings.
 
 mod datagram;
 mod duplex;

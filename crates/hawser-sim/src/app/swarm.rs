@@ -32,7 +32,8 @@ impl Pieces {
 
 /// Seeds, one on each way, that send as many pieces as they are asked for.
 ///
-/// A request is a datagram with the number of all pieces asked for so far: it stands for a message on the same connection, which is not lost.
+/// A request is a datagram with the number of all pieces asked for so far: it stands for a message
+/// on the same connection, which is not lost.
 #[derive(Debug)]
 pub struct Seeds {
     pieces: Pieces,
@@ -94,13 +95,15 @@ impl Application for Seeds {
 
 /// Fetches a file from one seed on each way, as KTorrent 2.2 does.
 ///
-/// What has come is looked at four times a second only. A seed is given a chunk of the file, and more of them when it is fast or has brought nearly
-/// all of one; the blocks of its chunks are asked for in order, one and two more for each that came in the last five seconds. So the number under
-/// way grows threefold a look at most. Opening takes two more looks: one for the seed's chunks and the client's interest, one to be let in.
-/// Does not model: the last chunks being fetched from both seeds, cancels, hash checks, choking by a seed with a single client.
+/// What has come is looked at four times a second only. A seed is given a chunk of the file, and
+/// more of them when it is fast or has brought nearly all of one; the blocks of its chunks are
+/// asked for in order, one and two more for each that came in the last five seconds. So the number
+/// under way grows threefold a look at most. Opening takes two more looks: one for the seed's
+/// chunks and the client's interest, one to be let in. Does not model: the last chunks being
+/// fetched from both seeds, cancels, hash checks, choking by a seed with a single client.
 ///
-/// Source: KTorrent 2.2.4, `ktorrentcore.cpp` (250 ms), `downloader.cpp` (`normalUpdate`), `peerdownloader.cpp` (`update`,
-/// `getMaxChunkDownloads`), `net/speed.cpp` (five seconds).
+/// Source: KTorrent 2.2.4, `ktorrentcore.cpp` (250 ms), `downloader.cpp` (`normalUpdate`),
+/// `peerdownloader.cpp` (`update`, `getMaxChunkDownloads`), `net/speed.cpp` (five seconds).
 #[derive(Debug)]
 pub struct Leecher {
     pieces: Pieces,

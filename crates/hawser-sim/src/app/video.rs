@@ -1,4 +1,5 @@
-//! A video as datagrams, with marks that say how much each matters, and what of it can be shown at the other end.
+//! A video as datagrams, with marks that say how much each matters, and what of it can be shown at
+//! the other end.
 
 use hawser_netem::scenario::Coding;
 use hawser_units::{Duration, Instant, Rate};
@@ -7,12 +8,15 @@ use super::datagram::UDP_HEADER;
 use crate::host::{Application, Outgoing};
 use crate::packet::{Body, Datagram, Ecn, Packet};
 
-/// Sends 25 pictures a second, each as datagrams of 1,200 bytes at most, all at once. Groups of twelve begin with an intra picture.
+/// Sends 25 pictures a second, each as datagrams of 1,200 bytes at most, all at once. Groups of
+/// twelve begin with an intra picture.
 ///
-/// `frames`: I, P and B pictures, every third an anchor (I or P). `descriptions`: pictures in turn, each description a stream of its own with its
-/// own intra pictures, of use without the others. A datagram's mark is 1 and its layer: the kind of its picture, or its description.
+/// `frames`: I, P and B pictures, every third an anchor (I or P). `descriptions`: pictures in turn,
+/// each description a stream of its own with its own intra pictures, of use without the others. A
+/// datagram's mark is 1 and its layer: the kind of its picture, or its description.
 ///
-/// Source: sizes of I, P and B pictures as MPEG-2's Test Model 5 begins with (160 : 60 : 42); Piconet section III-D for what is striped.
+/// Source: sizes of I, P and B pictures as MPEG-2's Test Model 5 begins with (160 : 60 : 42);
+/// Piconet section III-D for what is striped.
 /// Deviates: pictures are sent in the order in which they are shown.
 #[derive(Clone, Debug)]
 pub struct Video {
@@ -230,7 +234,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Sends for some seconds; what is shown when the datagrams of which `is_lost` says so never come.
+    /// Sends for some seconds; what is shown when the datagrams of which `is_lost` says so never
+    /// come.
     fn play(coding: Coding, is_lost: impl Fn(&Video, u64) -> bool) -> Shown {
         let end = Instant::ZERO + SECOND * 24;
         let mut video = Video::new(coding, Rate::from_mbps(1), (Instant::ZERO, end));
@@ -263,7 +268,8 @@ mod tests {
     fn what_is_lost_costs_what_builds_on_it() {
         let without = |lost: u8| play(Coding::Frames, |video, _| layer(video) == lost).shown;
         assert_eq!(without(2), 200, "a third of all pictures are anchors");
-        // Each group: its I, and the two B before it need an anchor of the last group, which is lost.
+        // Each group: its I, and the two B before it need an anchor of the last group, which is
+        // lost.
         assert_eq!(without(1), 50);
         assert_eq!(without(0), 0);
     }

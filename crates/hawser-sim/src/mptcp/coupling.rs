@@ -9,9 +9,11 @@ pub enum Coupling {
     Uncoupled(Congestion),
     /// Linked increases: as aggressive as one TCP on the best path. Source: RFC 6356 section 3.
     Lia,
-    /// Opportunistic linked increases. Source: Khalili et al. 2012; draft-khalili-mptcp-congestion-control-05.
+    /// Opportunistic linked increases. Source: Khalili et al. 2012;
+    /// draft-khalili-mptcp-congestion-control-05.
     Olia,
-    /// Balanced linked adaptation. Source: Peng et al. 2016; draft-walid-mptcp-congestion-control-04.
+    /// Balanced linked adaptation. Source: Peng et al. 2016;
+    /// draft-walid-mptcp-congestion-control-04.
     Balia,
 }
 

@@ -1,8 +1,10 @@
 //! Multipath TCP: one stream of data over several TCP subflows.
 //!
-//! Scope: coupled and uncoupled windows, backup subflows, subflows that join and leave, a scheduler, data sequence numbers with reassembly
-//! and one receive window for the connection, repetition by idle subflows and reinjection of what a silent one owes. Limitations: no handshake of keys, no
-//! fallback; the receiver takes data out of the order of a subflow too, where Linux waits for the subflow.
+//! Scope: coupled and uncoupled windows, backup subflows, subflows that join and leave, a
+//! scheduler, data sequence numbers with reassembly and one receive window for the connection,
+//! repetition by idle subflows and reinjection of what a silent one owes. Limitations: no handshake
+//! of keys, no fallback; the receiver takes data out of the order of a subflow too, where Linux
+//! waits for the subflow.
 //!
 //! ```text
 //!   source: data -> scheduler -> subflow 0: tcp::Sender ==> tcp::Receiver \
@@ -30,20 +32,23 @@ pub struct Config {
     pub scheduler: Scheduler,
     /// What becomes of the data of a subflow in trouble.
     pub relief: Relief,
-    /// Whether the receiver's buffer grows with what a round trip brings, instead of being the whole receive window from the beginning.
+    /// Whether the receiver's buffer grows with what a round trip brings, instead of being the
+    /// whole receive window from the beginning.
     pub grows_buffer: bool,
 }
 
 /// What becomes of the data that a subflow in trouble owes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Relief {
-    /// Idle subflows repeat it, a fragment at a turn of the connection's timer; all of it when the subflow stays silent.
+    /// Idle subflows repeat it, a fragment at a turn of the connection's timer; all of it when the
+    /// subflow stays silent.
     ///
     /// Source: Linux 6, `__mptcp_retrans`, `mptcp_pm_subflow_chk_stale`.
     #[default]
     ByTurns,
-    /// Each retransmission timeout hands all of it to the others, and the subflow gets nothing new until it has recovered. When the receive
-    /// window is full, a faster subflow repeats what the receiver waits for.
+    /// Each retransmission timeout hands all of it to the others, and the subflow gets nothing new
+    /// until it has recovered. When the receive window is full, a faster subflow repeats what the
+    /// receiver waits for.
     ///
     /// Source: MPTCP v0.8x outside of the kernel, `mptcp_reinject_data`, `mptcp_is_available`.
     AtTimeout,

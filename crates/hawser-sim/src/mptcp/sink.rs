@@ -59,7 +59,8 @@ impl MptcpSink {
         &self.subflows[way].0
     }
 
-    /// Segments that arrived before earlier data of the connection, and before an earlier segment of their subflow.
+    /// Segments that arrived before earlier data of the connection, and before an earlier segment
+    /// of their subflow.
     #[must_use]
     pub fn out_of_order(&self) -> (u64, u64) {
         let within = self.subflows.iter().map(|(subflow, _)| subflow.out_of_order());

@@ -41,14 +41,16 @@ struct Subflow {
     is_backup: bool,
     /// When a segment came last.
     heard: Instant,
-    /// When the other end sent it: what the next segment repeats, so that the other end knows the round trip too (RFC 7323 section 3).
+    /// When the other end sent it: what the next segment repeats, so that the other end knows the
+    /// round trip too (RFC 7323 section 3).
     stamp: Instant,
     /// When its window was halved for keeping the receiver waiting.
     penalised: Instant,
     silence: Silence,
 }
 
-/// How often in a row the connection's timer found data on its way and nothing heard since the time before.
+/// How often in a row the connection's timer found data on its way and nothing heard since the time
+/// before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
     count: u32,
@@ -103,8 +105,8 @@ impl MptcpSource {
         self.subflows[way].is_backup = is_backup;
     }
 
-    /// Takes a subflow out, or in again with a fresh window; what it owes goes to the others. [`Application::handle_link`] does it for links
-    /// that go down.
+    /// Takes a subflow out, or in again with a fresh window; what it owes goes to the others.
+    /// [`Application::handle_link`] does it for links that go down.
     pub fn set_up(&mut self, way: usize, is_up: bool, now: Instant) {
         let subflow = &mut self.subflows[way];
         if subflow.is_up == is_up {
@@ -237,7 +239,8 @@ impl MptcpSource {
         best
     }
 
-    /// What the receiver's buffer has grown to: twice what one round trip brings, and never less than before.
+    /// What the receiver's buffer has grown to: twice what one round trip brings, and never less
+    /// than before.
     ///
     /// Source: Linux `mptcp_rcv_space_adjust`. Deviates: the sender reckons it from its windows.
     fn buffer(&mut self) -> u64 {
@@ -247,7 +250,8 @@ impl MptcpSource {
         self.buffer
     }
 
-    /// Works out the connection's timer when something is sent: the longest of the subflows' own that are not silent.
+    /// Works out the connection's timer when something is sent: the longest of the subflows' own
+    /// that are not silent.
     ///
     /// Source: Linux `__mptcp_set_timeout`, called by the scheduler.
     fn set_interval(&mut self, now: Instant) {
@@ -262,7 +266,8 @@ impl MptcpSource {
         self.repeat_due = is_needed.then_some(now + self.interval);
     }
 
-    /// The connection's timer fired: a subflow that has nothing on its way repeats the first data, and those that are silent are found out.
+    /// The connection's timer fired: a subflow that has nothing on its way repeats the first data,
+    /// and those that are silent are found out.
     ///
     /// Source: Linux `__mptcp_retrans`, `mptcp_pm_subflow_chk_stale`.
     fn repeat(&mut self, now: Instant) {
@@ -359,7 +364,8 @@ impl MptcpSource {
 }
 
 impl MptcpSource {
-    /// The receive window is full: a faster subflow sends the data again that the receiver waits for, and the slow one sends less.
+    /// The receive window is full: a faster subflow sends the data again that the receiver waits
+    /// for, and the slow one sends less.
     ///
     /// Source: Raiciu et al. 2012 section 4.2, as MPTCP v0.8x has it.
     fn rescue(&mut self, now: Instant) -> Option<(usize, Segment)> {
@@ -468,7 +474,8 @@ impl Application for MptcpSource {
 
 /// A subflow with so many timeouts in a row gives way to a backup.
 const STALE: u32 = 2;
-/// Silent turns of the connection's timer after which a subflow is stale. Source: Linux `net.mptcp.stale_loss_cnt`.
+/// Silent turns of the connection's timer after which a subflow is stale. Source: Linux
+/// `net.mptcp.stale_loss_cnt`.
 const STALE_AFTER: u32 = 4;
 /// What one turn of the connection's timer repeats: a fragment of the sender's pages. Units: bytes.
 const FRAGMENT: u64 = 32 << 10;

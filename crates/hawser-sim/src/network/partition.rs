@@ -1,19 +1,22 @@
 //! Running a large network part after part instead of event after event.
 //!
-//! What a processor's cache cannot hold costs several times as much an event: a thousand nodes in order of time touch each of them a
-//! thousand times a second and find it gone each time. So the network is cut at links of long delay. What enters such a link leaves it a
-//! delay later at the earliest, so each part can run for that long, the *lookahead*, without hearing from the others; then the next part
-//! does, while its own state is in the cache. Parts that no link joins run to the end of the run at once.
+//! What a processor's cache cannot hold costs several times as much an event: a thousand nodes in
+//! order of time touch each of them a thousand times a second and find it gone each time. So the
+//! network is cut at links of long delay. What enters such a link leaves it a delay later at the
+//! earliest, so each part can run for that long, the *lookahead*, without hearing from the others;
+//! then the next part does, while its own state is in the cache. Parts that no link joins run to
+//! the end of the run at once.
 //!
 //! ```text
 //!   window k:   part 0 runs [t, t + lookahead) | part 1 the same | part 2 ...      window k + 1: t + lookahead, from part 0 on
 //! ```
 //!
-//! Everything within a part happens in order of time and arming, as without parts. Where a packet from another part and an event of the
-//! part itself are due at the same nanosecond, which of them comes first depends on the parts, and so on the network, but on nothing else.
+//! Everything within a part happens in order of time and arming, as without parts. Where a packet
+//! from another part and an event of the part itself are due at the same nanosecond, which of them
+//! comes first depends on the parts, and so on the network, but on nothing else.
 //!
-//! A network stays whole while it is small, while a tap wants to see everything in order, and while any of its nodes does not
-//! name its links ([`Node::links`]).
+//! A network stays whole while it is small, while a tap wants to see everything in order, and while
+//! any of its nodes does not name its links ([`Node::links`]).
 //!
 //! Source: Chandy and Misra 1979 for the lookahead; here for locality, on one thread.
 
@@ -205,10 +208,11 @@ fn largest(roots: &[u32]) -> usize {
     sizes.into_iter().max().unwrap_or(0)
 }
 
-/// A part at most: what these hold, with some hundred packets each, still fits into a second-level cache of 1 to 2 MB.
+/// A part at most: what these hold, with some hundred packets each, still fits into a second-level
+/// cache of 1 to 2 MB.
 const MOST_NODES: usize = 64;
-/// Below, a part has too little to do in a window to be worth its way into the cache: of the cost of order in time, windows of 1, 5
-/// and 20 ms leave 0.93, 0.54 and 0.4.
+/// Below, a part has too little to do in a window to be worth its way into the cache: of the cost
+/// of order in time, windows of 1, 5 and 20 ms leave 0.93, 0.54 and 0.4.
 const LEAST_LOOKAHEAD: Duration = Duration::from_millis(5);
 const INSTANT: Duration = Duration::from_nanos(1);
 

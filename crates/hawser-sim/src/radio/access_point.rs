@@ -23,7 +23,8 @@ pub struct ApCounters {
     pub delivered: u64,
 }
 
-/// Bridges between the air and the station's wire: a [`AccessPoint`] with a queue, beacons, and a gate.
+/// Bridges between the air and the station's wire: a [`AccessPoint`] with a queue, beacons, and a
+/// gate.
 ///
 /// A machine with several radios may hold one and pass on what concerns its station.
 pub struct ApMachine {

@@ -10,10 +10,11 @@ use super::{AirContext, Finished, Gate, Heard, Look, Machine};
 use crate::network::LinkId;
 use crate::packet::{Address, Packet};
 
-/// Joins its access points once, again when one throws it out, and then sends and receives. It is always awake.
+/// Joins its access points once, again when one throws it out, and then sends and receives. It is
+/// always awake.
 ///
-/// Several access points are several interfaces on one radio: what they send waits in one queue and contends once. The address that a packet is from
-/// says which interface it leaves by.
+/// Several access points are several interfaces on one radio: what they send waits in one queue and
+/// contends once. The address that a packet is from says which interface it leaves by.
 ///
 /// For each access point:
 /// ```text
@@ -78,7 +79,8 @@ impl ClientMachine {
         self.addresses.insert(address, interface);
     }
 
-    /// Shows it every packet that comes from the air to an interface, before IP does, and what a monitoring station hears.
+    /// Shows it every packet that comes from the air to an interface, before IP does, and what a
+    /// monitoring station hears.
     pub fn set_gate(&mut self, interface: usize, gate: impl Gate) {
         self.interfaces[interface].gate = Some(Box::new(gate));
     }

@@ -36,7 +36,8 @@ pub enum Note {
 
 /// Runs a [`Juggler`] on a station, with soft hand-off and DHCP where they are wanted.
 ///
-/// A socket chooses its network by the address that it sends from; others are assigned by the machine.
+/// A socket chooses its network by the address that it sends from; others are assigned by the
+/// machine.
 pub struct JugglerMachine {
     at: StationId,
     juggler: Juggler<Packet>,
@@ -101,12 +102,14 @@ impl JugglerMachine {
         self.asking = Some((own, server));
     }
 
-    /// Gives a network a wire of its own: what comes from it leaves there, and what enters there is for it.
+    /// Gives a network a wire of its own: what comes from it leaves there, and what enters there is
+    /// for it.
     pub fn set_wire(&mut self, id: NetworkId, wire: Wire) {
         self.wires.push((id, wire));
     }
 
-    /// Lets the slots of all networks with a wire follow what they bring, once a cycle. Juggler's slot of weight one has to be a millisecond.
+    /// Lets the slots of all networks with a wire follow what they bring, once a cycle. Juggler's
+    /// slot of weight one has to be a millisecond.
     ///
     /// Source: All-APs section 7.
     pub fn set_adaptive(&mut self, config: slots::Config) {
@@ -236,7 +239,8 @@ impl JugglerMachine {
                     self.clients.insert(id, client);
                 }
                 HandoffEvent::Probe(id) => {
-                    // Access points of one laboratory are as good as each other: nothing is measured.
+                    // Access points of one laboratory are as good as each other: nothing is
+                    // measured.
                     if let Some(handoff) = &mut self.handoff {
                         handoff.probed(id, ALIKE, &mut self.juggler, now);
                     }

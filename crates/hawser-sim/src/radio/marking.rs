@@ -10,7 +10,8 @@ use hawser_units::Instant;
 use super::{Gate, Heard, Look};
 use crate::packet::{Body, Ecn, Packet};
 
-/// Marks packets of an access point while another one makes clearly better use of the air, so that the sender's windows move there.
+/// Marks packets of an access point while another one makes clearly better use of the air, so that
+/// the sender's windows move there.
 ///
 /// The gates of one client share one [`AccessPoints`]; they need stations that monitor.
 ///

@@ -1,10 +1,12 @@
 //! The shared air as a node: stations with machines above the medium, and wires that lead there.
 //!
-//! A [`Radio`] owns one [`Air`] with all its channels. Each station belongs to a [`Machine`]: an access point ([`ApMachine`]), a plain client
-//! ([`ClientMachine`], of one access point or several), or one of your own, which may own several stations. Wired links end in it as in any node: a packet that comes out of one is
-//! handed to the machine it was wired to.
+//! A [`Radio`] owns one [`Air`] with all its channels. Each station belongs to a [`Machine`]: an
+//! access point ([`ApMachine`]), a plain client ([`ClientMachine`], of one access point or
+//! several), or one of your own, which may own several stations. Wired links end in it as in any
+//! node: a packet that comes out of one is handed to the machine it was wired to.
 //!
-//! Scope: everything that [`hawser_netem::air`] models; several access points and clients on any channels; signals that change over time.
+//! Scope: everything that [`hawser_netem::air`] models; several access points and clients on any
+//! channels; signals that change over time.
 //! Limitations: an address belongs to one station; no ARP, no encryption.
 //!
 //! ```text
@@ -108,7 +110,8 @@ pub trait Machine: Any {
     /// A frame for the station `at`, or for everybody, arrived: once, in order.
     fn handle_frame(&mut self, at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>);
 
-    /// A monitoring station read a frame, its own, others' or a repeated one. What is for it comes in [`Self::handle_frame`] as well.
+    /// A monitoring station read a frame, its own, others' or a repeated one. What is for it comes
+    /// in [`Self::handle_frame`] as well.
     fn handle_heard(&mut self, at: StationId, frame: &Heard, air: &mut AirContext<'_, '_>) {
         let _ = (at, frame, air);
     }
@@ -132,7 +135,8 @@ pub trait Machine: Any {
 
 /// Sees packets as they pass a machine, may mark or drop them, and hears what its station hears.
 ///
-/// On an access point, packets pass on their way to the air; on a client, on their way from the air to IP.
+/// On an access point, packets pass on their way to the air; on a client, on their way from the air
+/// to IP.
 pub trait Gate: Any {
     /// A packet is about to pass. Returns whether it may.
     fn handle_packet(&mut self, packet: &mut Packet, look: Look) -> bool {
@@ -203,7 +207,8 @@ pub struct Wire {
     pub from_radio: LinkId,
 }
 
-/// Joins a station of the radio node `radio` to another node, with the same link either way. Their names are `<name>-in` and `<name>-out`.
+/// Joins a station of the radio node `radio` to another node, with the same link either way. Their
+/// names are `<name>-in` and `<name>-out`.
 ///
 /// # Panics
 /// When `radio` is no [`Radio`].
@@ -295,7 +300,8 @@ impl Radio {
         self.tables.stations[place] = Some(station);
     }
 
-    /// Sets how two stations receive each other. Stations that this is not called for do not hear each other.
+    /// Sets how two stations receive each other. Stations that this is not called for do not hear
+    /// each other.
     pub fn set_signals(&mut self, a: StationId, b: StationId, signal: &Signal) {
         self.air.set_signals(a, b, signal);
     }
@@ -338,7 +344,8 @@ impl Radio {
         self.queues.get_or_insert_default();
     }
 
-    /// What was recorded, as a page; `names` are the stations' in the order in which they were added.
+    /// What was recorded, as a page; `names` are the stations' in the order in which they were
+    /// added.
     #[must_use]
     pub fn timeline(&self, title: &str, names: Vec<String>) -> String {
         self.timeline_since(title, names, Instant::ZERO)

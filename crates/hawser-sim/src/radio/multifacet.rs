@@ -1,9 +1,12 @@
-//! An access point and a repeater that are joined by two radios, on the machines of [`hawser_radio::multifacet`].
+//! An access point and a repeater that are joined by two radios, on the machines of
+//! [`hawser_radio::multifacet`].
 //!
-//! Scope: striping, throttling by the repeater's reports, order; a repeater towards clients on the shared channel or on its wire; the baselines that
-//! [`Discipline`](hawser_radio::multifacet::access_point::Discipline) names, and packets pinned to a link by their address; the search for a better
-//! own channel, announced in beacons and followed by the repeater ([`StripingMachine::search`]). Limitations: nobody associates; there are no beacons
-//! without a search; the upward direction uses one link.
+//! Scope: striping, throttling by the repeater's reports, order; a repeater towards clients on the
+//! shared channel or on its wire; the baselines that
+//! [`Discipline`](hawser_radio::multifacet::access_point::Discipline) names, and packets pinned to
+//! a link by their address; the search for a better own channel, announced in beacons and followed
+//! by the repeater ([`StripingMachine::search`]). Limitations: nobody associates; there are no
+//! beacons without a search; the upward direction uses one link.
 //!
 //! ```text
 //!   wire --> striping ))) own channel    ))) repeater --> order --> queue ))) shared channel ))) client
@@ -63,7 +66,8 @@ impl StripingMachine {
         }
     }
 
-    /// Lets it look for a better channel for its own link when that is poor; its repeater has to follow.
+    /// Lets it look for a better channel for its own link when that is poor; its repeater has to
+    /// follow.
     pub fn search(&mut self, plan: SearchPlan) {
         self.searching = Some(Searching::new(plan, self.stations[OWN], self.repeater[OWN]));
     }

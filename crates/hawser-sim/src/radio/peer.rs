@@ -6,7 +6,8 @@ use super::{AirContext, Finished, Heard, Machine};
 use crate::network::LinkId;
 use crate::packet::Packet;
 
-/// Sends what comes from its wire at once, whether or not the other side listens: an ad hoc peer keeps nothing.
+/// Sends what comes from its wire at once, whether or not the other side listens: an ad hoc peer
+/// keeps nothing.
 #[derive(Debug)]
 pub struct PeerMachine {
     at: StationId,

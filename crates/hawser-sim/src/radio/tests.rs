@@ -17,7 +17,8 @@ struct World {
     hosts: Vec<(NodeId, SocketId)>,
 }
 
-/// A download to a client of each access point, all on one channel; each access point sends at one rate.
+/// A download to a client of each access point, all on one channel; each access point sends at one
+/// rate.
 fn downloads(rates: &[u16], seed: u64, tcp: Config) -> World {
     let mut network = Network::new(seed);
     let mut radio = Radio::new(network.streams().seed("air"));

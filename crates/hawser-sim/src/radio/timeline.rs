@@ -1,7 +1,8 @@
 //! A picture of the air: who held which channel, what was lost, how long queues were.
 //!
-//! One page without anything from elsewhere: a lane for each station, a bar for each transmission, a line for each queue, bands for the slots of a
-//! shared radio. The wheel zooms at the pointer, dragging moves. The first thing to look at when a result surprises.
+//! One page without anything from elsewhere: a lane for each station, a bar for each transmission,
+//! a line for each queue, bands for the slots of a shared radio. The wheel zooms at the pointer,
+//! dragging moves. The first thing to look at when a result surprises.
 
 use std::fmt::Write as _;
 

@@ -1,10 +1,12 @@
-//! The air of a scenario: an access point and a station for each network that has one, and strangers beside them.
+//! The air of a scenario: an access point and a station for each network that has one, and
+//! strangers beside them.
 //!
 //! ```text
 //!   server -- down --> access point ~~~ station -- bus --> client        (and back: bus, air, up)
 //! ```
-//! Every station hears every other one of its channel; how well a network's own two read each other is what the scenario says. Networks with slots
-//! have one station of the client together, which visits their channels in turn.
+//! Every station hears every other one of its channel; how well a network's own two read each other
+//! is what the scenario says. Networks with slots have one station of the client together, which
+//! visits their channels in turn.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -211,7 +213,8 @@ fn with_slots(scenario: &Scenario) -> Result<Option<Sharing<'_>>, RunError> {
     }
 }
 
-/// Adds the access points of networks with slots, and the one radio that visits them; gives the stations of each.
+/// Adds the access points of networks with slots, and the one radio that visits them; gives the
+/// stations of each.
 fn share(
     scenario: &Scenario,
     radio: &mut Radio,
@@ -252,7 +255,8 @@ fn share(
     Ok(pairs)
 }
 
-/// Lets the client mark what comes from the worse of its access points on a channel, where the scenario says so.
+/// Lets the client mark what comes from the worse of its access points on a channel, where the
+/// scenario says so.
 fn compare_access_points(scenario: &Scenario, pairs: &[Option<(StationId, StationId)>], radio: &mut Radio) {
     let mut channels: BTreeMap<u16, Rc<RefCell<AccessPoints>>> = BTreeMap::new();
     for (described, pair) in scenario.networks.iter().zip(pairs) {

@@ -1,7 +1,9 @@
-//! Which network a conversation gets without a hub: whose turn the daemon's own machine says it is, taken as the kernel does.
+//! Which network a conversation gets without a hub: whose turn the daemon's own machine says it is,
+//! taken as the kernel does.
 //!
-//! Scope: conversations that begin together on networks that stay. Limitations: nobody's connection begins anew when its network goes, so scenarios where
-//! one does are refused. Addresses are translated at no cost.
+//! Scope: conversations that begin together on networks that stay. Limitations: nobody's connection
+//! begins anew when its network goes, so scenarios where one does are refused. Addresses are
+//! translated at no cost.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +23,8 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// With the default of direct mode and networks of which nothing is known, as when it has just begun.
+    /// With the default of direct mode and networks of which nothing is known, as when it has just
+    /// begun.
     ///
     /// # Errors
     /// A network of the scenario goes or swallows packets.

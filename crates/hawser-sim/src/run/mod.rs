@@ -1,13 +1,15 @@
 //! A scenario in virtual time, with the lab's report.
 //!
-//! Topology: one client and one server, joined by the scenario's networks, each a pair of links; what lies behind the networks takes no
-//! time, as in the lab. `single:<network>`, `direct` and `mptcp` run modelled TCP over them (`direct`: a network for each conversation, see
-//! `run/direct.rs`); `hub` puts both halves of the tunnel in between, the
-//! daemon's own machines of `hawser-proto` (see `run/tunnel.rs`).
+//! Topology: one client and one server, joined by the scenario's networks, each a pair of links;
+//! what lies behind the networks takes no time, as in the lab. `single:<network>`, `direct` and
+//! `mptcp` run modelled TCP over them (`direct`: a network for each conversation, see
+//! `run/direct.rs`); `hub` puts both halves of the tunnel in between, the daemon's own machines of
+//! `hawser-proto` (see `run/tunnel.rs`).
 //!
-//! Scope: every workload and event of a scenario, and networks whose last hop is the air (`run/air.rs`). Limitations: events of such a network change
-//! what lies behind its access point; processors cost nothing, so rates beyond what a machine carries are
-//! reached here and not in the lab; a network without emulation is a 10 Gbit/s cable of 20 us.
+//! Scope: every workload and event of a scenario, and networks whose last hop is the air
+//! (`run/air.rs`). Limitations: events of such a network change what lies behind its access point;
+//! processors cost nothing, so rates beyond what a machine carries are reached here and not in the
+//! lab; a network without emulation is a 10 Gbit/s cable of 20 us.
 
 mod air;
 mod direct;
@@ -102,7 +104,8 @@ pub struct Watch<'a> {
     pub air: bool,
 }
 
-/// Runs `scenario` over `via` and shows it to `watch`; `on_progress` hears ten times a second of virtual time how much has passed.
+/// Runs `scenario` over `via` and shows it to `watch`; `on_progress` hears ten times a second of
+/// virtual time how much has passed.
 ///
 /// # Errors
 /// [`RunError`], before anything runs.
@@ -154,7 +157,8 @@ struct World {
     network: Network,
     client: NodeId,
     server: NodeId,
-    /// When the workloads begin: a tunnel has joined its paths by then, stations their access points.
+    /// When the workloads begin: a tunnel has joined its paths by then, stations their access
+    /// points.
     start: Instant,
     hops: Vec<Hop>,
     air: Option<Air>,
@@ -424,5 +428,6 @@ fn cable() -> hawser_netem::scenario::Links {
 /// Keeps the second client's random numbers apart from the first one's; seeds of runs are small.
 const OTHER_SEED: u64 = 1 << 32;
 
-/// Enough for every path of a tunnel to be proven and probed, and for stations to join their access points.
+/// Enough for every path of a tunnel to be proven and probed, and for stations to join their access
+/// points.
 const LEAD: Duration = Duration::from_secs(3);

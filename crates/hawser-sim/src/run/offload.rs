@@ -1,9 +1,11 @@
 //! Segmentation offload of the tunnel's device: what a kernel hands over and takes as one packet.
 //!
-//! Scope: neighbours of one TCP flow at one instant become one large packet, at the entrance (as a sender's kernel leaves them
-//! uncut) and at the exit (as the far end joins what is in order). So a full queue refuses whole bursts, and a burst is answered once.
+//! Scope: neighbours of one TCP flow at one instant become one large packet, at the entrance (as a
+//! sender's kernel leaves them uncut) and at the exit (as the far end joins what is in order). So a
+//! full queue refuses whole bursts, and a burst is answered once.
 //!
-//! Source: Linux `tcp_gro_receive` for what may be joined; `hawser_wire::offload` does the same with bytes.
+//! Source: Linux `tcp_gro_receive` for what may be joined; `hawser_wire::offload` does the same
+//! with bytes.
 
 use hawser_units::Instant;
 
@@ -60,7 +62,8 @@ impl Large {
     }
 }
 
-/// Piece `index` of a packet, `len` bytes long with its headers, where all but the last are `full` bytes long.
+/// Piece `index` of a packet, `len` bytes long with its headers, where all but the last are `full`
+/// bytes long.
 pub(super) fn cut(packet: &Packet, index: u16, full: u32, len: usize) -> Packet {
     let Some(segment) = segment_of(packet) else {
         return *packet;
@@ -79,7 +82,8 @@ pub(super) fn cut(packet: &Packet, index: u16, full: u32, len: usize) -> Packet 
     }
 }
 
-/// What of a packet may be joined and cut. QUIC's packets are sealed, and handed over one at a time here.
+/// What of a packet may be joined and cut. QUIC's packets are sealed, and handed over one at a time
+/// here.
 fn segment_of(packet: &Packet) -> Option<&Segment> {
     match &packet.body {
         Body::Tcp(segment) => Some(segment).filter(|segment| packet.size - segment.payload != QUIC_HEADER),

@@ -1,7 +1,9 @@
-//! Both halves of a tunnel as one node: the daemon's own egress and ingress of each end, joined as its data plane joins them.
+//! Both halves of a tunnel as one node: the daemon's own egress and ingress of each end, joined as
+//! its data plane joins them.
 //!
-//! Scope: real headers, reports, probes and parity, whose sizes count; clocks of the two ends that disagree; segmentation offload of the device
-//! ([`super::offload`]). Limitations: nothing is encrypted, datagrams leave at once, the control channel is silent.
+//! Scope: real headers, reports, probes and parity, whose sizes count; clocks of the two ends that
+//! disagree; segmentation offload of the device ([`super::offload`]). Limitations: nothing is
+//! encrypted, datagrams leave at once, the control channel is silent.
 //!
 //! ```text
 //!   client --in--> [ egress ] ==(network: up)==> [ ingress ] --out--> server
@@ -300,7 +302,8 @@ impl Tunnel {
         Self { schedulers, ..self }
     }
 
-    /// Tells which links are which: those of each network, with the client's address there, and those from and to client and server.
+    /// Tells which links are which: those of each network, with the client's address there, and
+    /// those from and to client and server.
     pub(super) fn attach(
         &mut self,
         hops: &[Hop],

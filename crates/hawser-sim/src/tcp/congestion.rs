@@ -7,9 +7,10 @@ use hawser_units::{Duration, Instant};
 pub enum Congestion {
     /// By one segment a round trip; half of it is left after a loss. Source: RFC 5681.
     NewReno,
-    /// By a cubic function of the time since the last loss. Source: RFC 9438, as Linux 6 has it in `tcp_cubic.c`: whole segments, at least
-    /// a twentieth a round trip before the first loss, and 0.53 segments a round trip where Reno would be faster, also beyond the window
-    /// before the loss.
+    /// By a cubic function of the time since the last loss. Source: RFC 9438, as Linux 6 has it in
+    /// `tcp_cubic.c`: whole segments, at least a twentieth a round trip before the first loss, and
+    /// 0.53 segments a round trip where Reno would be faster, also beyond the window before the
+    /// loss.
     #[default]
     Cubic,
     /// By what a coupling of several subflows says ([`crate::mptcp::Coupling`]).
@@ -35,7 +36,8 @@ pub(crate) struct Window {
     size: f64,
     threshold: f64,
     cubic: Cubic,
-    /// What a coupling says: growth for each acknowledged segment, and the share that a loss leaves.
+    /// What a coupling says: growth for each acknowledged segment, and the share that a loss
+    /// leaves.
     coupled: (f64, f64),
     /// What a loss leaves at least.
     least: f64,
@@ -61,7 +63,8 @@ struct Epoch {
     /// Seconds until the window is `origin` again.
     k: f64,
     origin: f64,
-    /// The window of a Reno sender with the same average, RFC 9438 section 4.3, and what was acknowledged since it grew.
+    /// The window of a Reno sender with the same average, RFC 9438 section 4.3, and what was
+    /// acknowledged since it grew.
     friendly: f64,
     friendly_acked: f64,
     /// Acknowledged segments that let the window grow by one, and those counted so far.
@@ -145,7 +148,8 @@ impl Window {
         self.size = self.threshold;
     }
 
-    /// Begins anew, at half of what was on its way. `is_first` when the timer has not backed off yet.
+    /// Begins anew, at half of what was on its way. `is_first` when the timer has not backed off
+    /// yet.
     pub(crate) fn on_timeout(&mut self, is_first: bool) {
         if is_first {
             self.on_loss();
@@ -154,7 +158,8 @@ impl Window {
         self.cubic = Cubic::default();
     }
 
-    /// Begins anew after an idle time, with the threshold that was. Source: RFC 2861, as Linux has it.
+    /// Begins anew after an idle time, with the threshold that was. Source: RFC 2861, as Linux has
+    /// it.
     pub(crate) fn on_idle(&mut self, restart: f64) {
         self.threshold = self.threshold.max(self.size * 0.75);
         self.size = self.size.min(restart);
@@ -254,13 +259,14 @@ const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 /// Additive increase with the average of Reno's, RFC 9438 section 4.3.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Before the first loss the window grows by one for at most so many acknowledged segments. Source: Linux `bictcp_update`.
+/// Before the first loss the window grows by one for at most so many acknowledged segments. Source:
+/// Linux `bictcp_update`.
 const FIRST_GROWTH: f64 = 20.0;
 /// How long a growth holds while the window stays. Source: Linux `bictcp_update`, `HZ / 32`.
 const UPDATE_AFTER: Duration = Duration::from_micros(31_250);
 
-/// Ends slow start before the queue is full: when round trips grow, or when acknowledgements follow each other closely for half a round trip,
-/// which says that the path is full half of the time.
+/// Ends slow start before the queue is full: when round trips grow, or when acknowledgements follow
+/// each other closely for half a round trip, which says that the path is full half of the time.
 ///
 /// Source: Ha and Rhee 2008, as in Linux 6's `tcp_cubic.c`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -321,7 +327,8 @@ const HYSTART_SAMPLES: u32 = 8;
 const HYSTART_LOW_WINDOW: f64 = 16.0;
 /// Acknowledgements no further apart belong to one train.
 const HYSTART_ACK_DELTA: Duration = Duration::from_millis(2);
-/// What offloads may add to a train. Source: Linux `hystart_ack_delay`, its bound, which rates below 2 Gbit/s reach.
+/// What offloads may add to a train. Source: Linux `hystart_ack_delay`, its bound, which rates
+/// below 2 Gbit/s reach.
 const HYSTART_ACK_DELAY: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -373,7 +380,8 @@ mod tests {
             time += RTT.as_secs_f64();
         }
         let back = back.expect("it comes back");
-        // Linux rounds towards the origin: back when less than one segment is missing, 1.36 s sooner, and a round trip ahead.
+        // Linux rounds towards the origin: back when less than one segment is missing, 1.36 s
+        // sooner, and a round trip ahead.
         assert!((4.7..5.7).contains(&back), "{back}");
         assert!(window.size() > 410.0, "and goes beyond");
     }

@@ -7,9 +7,11 @@ use super::{Config, Congestion, Recovery, RtoBounds};
 impl Config {
     /// A Linux host of 2007 on a path that carries 1500 bytes.
     ///
-    /// Source: Linux 2.6.22: CUBIC without HyStart, SACK without RACK, windows that grow by acknowledgements (`tcp_abc` 0), three initial segments
-    /// (RFC 3390), three seconds before the first timeout, no tail-loss probe; timeouts that time stamps show to have been needless are undone and
-    /// reordering is learnt (`tcp_try_undo_loss`, `tcp_update_reordering`). Deviates: the window falls at once instead of by rate halving.
+    /// Source: Linux 2.6.22: CUBIC without HyStart, SACK without RACK, windows that grow by
+    /// acknowledgements (`tcp_abc` 0), three initial segments (RFC 3390), three seconds before the
+    /// first timeout, no tail-loss probe; timeouts that time stamps show to have been needless are
+    /// undone and reordering is learnt (`tcp_try_undo_loss`, `tcp_update_reordering`). Deviates:
+    /// the window falls at once instead of by rate halving.
     #[must_use]
     pub const fn linux_2_6() -> Self {
         Self {
@@ -26,8 +28,9 @@ impl Config {
 
     /// A Linux host of 2012 on a path that carries 1500 bytes.
     ///
-    /// Source: Linux 3.5: CUBIC with HyStart, SACK without RACK, windows that grow by acknowledgements, ten initial segments, no tail-loss probe
-    /// (which came with 3.10). Deviates: the window falls at once instead of by proportional rate reduction.
+    /// Source: Linux 3.5: CUBIC with HyStart, SACK without RACK, windows that grow by
+    /// acknowledgements, ten initial segments, no tail-loss probe (which came with 3.10). Deviates:
+    /// the window falls at once instead of by proportional rate reduction.
     #[must_use]
     pub const fn linux_3_5() -> Self {
         Self {
@@ -39,9 +42,11 @@ impl Config {
         }
     }
 
-    /// A source of htsim: whole packets of 1500 bytes, every one acknowledged, NewReno, ten initial packets and slow start up to a hundred.
+    /// A source of htsim: whole packets of 1500 bytes, every one acknowledged, NewReno, ten initial
+    /// packets and slow start up to a hundred.
     ///
-    /// Source: htsim `tcp.cpp` (`_cwnd`, `_ssthresh`, `_rto`, `inflate_window`). Deviates: headers are part of the packet, as its queues count.
+    /// Source: htsim `tcp.cpp` (`_cwnd`, `_ssthresh`, `_rto`, `inflate_window`). Deviates: headers
+    /// are part of the packet, as its queues count.
     #[must_use]
     pub const fn htsim() -> Self {
         Self {

@@ -1,8 +1,10 @@
-//! TCP without packets' bytes: a sender and a receiver, each a machine that is driven by segments and time.
+//! TCP without packets' bytes: a sender and a receiver, each a machine that is driven by segments
+//! and time.
 //!
-//! Scope: opening, slow start, NewReno and CUBIC, five ways to find and repair losses (see [`Recovery`]), delayed and selective
-//! acknowledgements, tail-loss probe, retransmission timeout, a bounded receive window, ECN, undo of needless reductions. Limitations: one direction of
-//! data for each pair, no Nagle, no urgent data, sequence numbers do not wrap.
+//! Scope: opening, slow start, NewReno and CUBIC, five ways to find and repair losses (see
+//! [`Recovery`]), delayed and selective acknowledgements, tail-loss probe, retransmission timeout,
+//! a bounded receive window, ECN, undo of needless reductions. Limitations: one direction of data
+//! for each pair, no Nagle, no urgent data, sequence numbers do not wrap.
 //!
 //! ```text
 //!   sender:    opening -> open <-> fast recovery
@@ -36,12 +38,14 @@ pub enum Recovery {
     NewReno,
     /// Selective acknowledgements; three segments received later mean a loss. Source: RFC 6675.
     Sack,
-    /// The same with as many segments, up to 127, as reordering has been seen to need; needless reductions are undone. A timeout forgets it.
+    /// The same with as many segments, up to 127, as reordering has been seen to need; needless
+    /// reductions are undone. A timeout forgets it.
     ///
     /// Source: Linux before RACK, `tcp_update_reordering`, `tcp_enter_loss`; RFC 3522, RFC 2883.
     SackAdaptive,
-    /// Selective acknowledgements and time: a segment is lost when one sent later has arrived and a part of a round trip has passed, which
-    /// grows where reordering is seen; needless reductions are undone. Source: RFC 8985, RFC 3522, RFC 2883, as in Linux.
+    /// Selective acknowledgements and time: a segment is lost when one sent later has arrived and a
+    /// part of a round trip has passed, which grows where reordering is seen; needless reductions
+    /// are undone. Source: RFC 8985, RFC 3522, RFC 2883, as in Linux.
     Rack,
 }
 
@@ -93,17 +97,20 @@ pub struct Config {
     pub counts_bytes: bool,
     /// Whether the first two duplicate acknowledgements let a new segment go. Source: RFC 3042.
     pub limited_transmit: bool,
-    /// Segments that go together: with room for fewer the sender waits for the next acknowledgement, unless it has sent nothing since the last.
+    /// Segments that go together: with room for fewer the sender waits for the next
+    /// acknowledgement, unless it has sent nothing since the last.
     ///
     /// Source: Linux `tcp_tso_should_defer`, `net.ipv4.tcp_min_tso_segs`.
     pub least_burst: u16,
-    /// Whether silence at the end of what was sent is probed before the retransmission timeout. Source: RFC 8985 section 7.
+    /// Whether silence at the end of what was sent is probed before the retransmission timeout.
+    /// Source: RFC 8985 section 7.
     pub tail_probe: bool,
     /// Whether the window begins anew after an idle timeout.
     pub restarts_after_idle: bool,
     /// Bounds of the retransmission timeout.
     pub rto: RtoBounds,
-    /// How long an acknowledgement may wait for a second segment; `None` when each segment is acknowledged.
+    /// How long an acknowledgement may wait for a second segment; `None` when each segment is
+    /// acknowledged.
     pub delayed_ack: Option<Duration>,
     /// Acknowledgements at the beginning that do not wait.
     pub quick_acks: u32,
@@ -115,14 +122,15 @@ pub struct Config {
     pub opening: Opening,
 }
 
-/// IP, UDP, a short header with eight bytes of connection id, a STREAM frame's header and the AEAD tag.
+/// IP, UDP, a short header with eight bytes of connection id, a STREAM frame's header and the AEAD
+/// tag.
 pub const QUIC_HEADER: u16 = 65;
 
 impl Config {
     /// A current Linux host on a path that carries 1500 bytes.
     ///
-    /// Source: Linux 6 defaults: SACK, RACK, timestamps, CUBIC with HyStart, ten initial segments, 6 MB of `tcp_rmem` of which about
-    /// half is window.
+    /// Source: Linux 6 defaults: SACK, RACK, timestamps, CUBIC with HyStart, ten initial segments,
+    /// 6 MB of `tcp_rmem` of which about half is window.
     #[must_use]
     pub const fn linux() -> Self {
         Self {
@@ -148,11 +156,12 @@ impl Config {
         }
     }
 
-    /// QUIC's transfer of one stream, as far as this machine is like it: the standard's fixed threshold of three packets, slow start until a
-    /// loss, no memory of needless reductions.
+    /// QUIC's transfer of one stream, as far as this machine is like it: the standard's fixed
+    /// threshold of three packets, slow start until a loss, no memory of needless reductions.
     ///
-    /// Source: RFC 9002 sections 6.1.1 and 7.2, RFC 9000 section 13.2 (acknowledgements of every second packet, after 25 ms at most); packet
-    /// sizes and windows of quinn 0.11. Deviates: there is no time threshold, and acknowledgements have TCP's size.
+    /// Source: RFC 9002 sections 6.1.1 and 7.2, RFC 9000 section 13.2 (acknowledgements of every
+    /// second packet, after 25 ms at most); packet sizes and windows of quinn 0.11. Deviates: there
+    /// is no time threshold, and acknowledgements have TCP's size.
     #[must_use]
     pub const fn quic() -> Self {
         Self {
@@ -168,11 +177,12 @@ impl Config {
         }
     }
 
-    /// A one-way agent of ns-2 with `recovery`: packets of 1000 bytes and 40 of header, a window of 20 packets, an initial window of two,
-    /// every packet acknowledged, open from the beginning.
+    /// A one-way agent of ns-2 with `recovery`: packets of 1000 bytes and 40 of header, a window of
+    /// 20 packets, an initial window of two, every packet acknowledged, open from the beginning.
     ///
-    /// Source: ns-2.35 `tcl/lib/ns-default.tcl` (`window_ 20`, `windowInit_ 2`, `packetSize_ 1000`, `tcpip_base_hdr_size_ 40`,
-    /// `minrto_ 0.2`, `maxrto_ 60`). Deviates: no clock ticks; a receiver bounds the window instead of the sender, which is the same.
+    /// Source: ns-2.35 `tcl/lib/ns-default.tcl` (`window_ 20`, `windowInit_ 2`, `packetSize_ 1000`,
+    /// `tcpip_base_hdr_size_ 40`, `minrto_ 0.2`, `maxrto_ 60`). Deviates: no clock ticks; a
+    /// receiver bounds the window instead of the sender, which is the same.
     #[must_use]
     pub const fn ns2(recovery: Recovery) -> Self {
         Self {

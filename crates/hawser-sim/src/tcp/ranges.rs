@@ -1,13 +1,15 @@
 /// Disjoint, sorted, non-adjacent ranges of sequence numbers.
 ///
-/// What a receiver has beyond its cumulative acknowledgement, and what a sender knows of it. There are as many ranges as holes: few.
+/// What a receiver has beyond its cumulative acknowledgement, and what a sender knows of it. There
+/// are as many ranges as holes: few.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     ranges: Vec<(u64, u64)>,
 }
 
 impl Ranges {
-    /// Adds `start..end`; calls `on_new` with each part that was not there before. Says whether any part was.
+    /// Adds `start..end`; calls `on_new` with each part that was not there before. Says whether any
+    /// part was.
     pub(crate) fn insert(&mut self, start: u64, end: u64, mut on_new: impl FnMut(u64, u64)) -> bool {
         if start >= end {
             return false;
@@ -41,7 +43,8 @@ impl Ranges {
         has_new
     }
 
-    /// Forgets everything below `edge`; gives the edge of the range that begins at or below it, or `edge` itself.
+    /// Forgets everything below `edge`; gives the edge of the range that begins at or below it, or
+    /// `edge` itself.
     pub(crate) fn advance(&mut self, edge: u64) -> u64 {
         let count = self.ranges.partition_point(|(start, _)| *start <= edge);
         let reached = match count.checked_sub(1) {

@@ -88,7 +88,8 @@ impl Receiver {
         self.duplicates
     }
 
-    /// A segment arrived that was sent at `sent`; gives the bytes that are in order now and were not before.
+    /// A segment arrived that was sent at `sent`; gives the bytes that are in order now and were
+    /// not before.
     pub fn handle_segment(&mut self, segment: &Segment, sent: Instant, ecn: Ecn, now: Instant) -> u64 {
         if segment.has(flag::SYN) {
             self.on_opening();

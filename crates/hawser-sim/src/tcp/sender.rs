@@ -50,8 +50,9 @@ impl Statistics {
 
 /// Sends a stream of bytes, whose content nobody sees.
 ///
-/// Drive it: [`Self::handle_segment`] for what arrives and [`Self::handle_timeout`] when [`Self::poll_timeout`] is past; then send what
-/// [`Self::poll_transmit`] gives (openings and repairs) and, while [`Self::has_room`], new data by [`Self::send`].
+/// Drive it: [`Self::handle_segment`] for what arrives and [`Self::handle_timeout`] when
+/// [`Self::poll_timeout`] is past; then send what [`Self::poll_transmit`] gives (openings and
+/// repairs) and, while [`Self::has_room`], new data by [`Self::send`].
 ///
 /// Cost: O(1) a segment, amortised; one record of 32 bytes for each segment on its way.
 #[derive(Clone, Debug)]
@@ -267,7 +268,8 @@ impl Sender {
         self.round_trip.backoff()
     }
 
-    /// Sets what a coupling of subflows says: growth for each acknowledged segment, and the share of the window that a loss leaves.
+    /// Sets what a coupling of subflows says: growth for each acknowledged segment, and the share
+    /// of the window that a loss leaves.
     pub fn couple(&mut self, increase: f64, left_after_loss: f64) {
         self.window.couple(increase, left_after_loss);
     }
@@ -279,7 +281,8 @@ impl Sender {
         self.window.on_loss();
     }
 
-    /// Begins anew after an outage that is over: everything on its way is lost, the window is the first one.
+    /// Begins anew after an outage that is over: everything on its way is lost, the window is the
+    /// first one.
     pub fn restart(&mut self, now: Instant) {
         self.window = Self::first_window(&self.config);
         self.hystart = HyStart::default();
@@ -419,7 +422,8 @@ impl Sender {
         (self.window.size() as u64).max(1) * u64::from(self.config.segment)
     }
 
-    /// Limited transmit. Selective acknowledgements need none: what they name is no longer in flight.
+    /// Limited transmit. Selective acknowledgements need none: what they name is no longer in
+    /// flight.
     fn extra_bytes(&self) -> u64 {
         let is_early = self.config.limited_transmit && self.episode.is_none();
         if is_early && !self.config.recovery.is_selective() {
@@ -464,7 +468,8 @@ impl Sender {
             self.measure(sample);
             self.watch_slow_start(sample, now);
         } else if advanced > 0 && segment.echo > Instant::ZERO {
-            // Where nothing else measures, time stamps do (RFC 7323 section 4; Linux `tcp_ack_update_rtt`).
+            // Where nothing else measures, time stamps do (RFC 7323 section 4; Linux
+            // `tcp_ack_update_rtt`).
             self.measure(now.since(segment.echo));
         }
         if advanced > 0 && self.episode.is_some() {
@@ -521,20 +526,23 @@ impl Sender {
             has_repaired |= record.is_repeated;
             self.leave_flight(&record);
             if record.is_repeated && was_sent_before(delivered.echo, record.sent) {
-                // What arrived was sent before the repair. Source: Linux `tcp_skb_spurious_retrans`.
+                // What arrived was sent before the repair. Source: Linux
+                // `tcp_skb_spurious_retrans`.
                 delivered.bytes += u64::from(record.len);
                 continue;
             }
             self.on_delivered(&record, now, delivered);
         }
         if has_repaired && self.config.recovery.is_selective() {
-            // What came after the hole and was not named may have waited for its repair, however long that took.
+            // What came after the hole and was not named may have waited for its repair, however
+            // long that took.
             delivered.round_trip = sampled;
         }
         self.una = ack;
         self.sacked.advance(ack);
         if !self.config.recovery.is_selective() {
-            // Each duplicate acknowledgement stood for a segment that is now among the acknowledged ones.
+            // Each duplicate acknowledgement stood for a segment that is now among the acknowledged
+            // ones.
             self.duplicate_acks = if self.episode.is_some() {
                 self.duplicate_acks.saturating_sub(segments.saturating_sub(1))
             } else {
@@ -547,7 +555,8 @@ impl Sender {
         self.arm_tail(now);
     }
 
-    /// Parts a segment at `at`, if that lies within one: who carries several at once may cut them elsewhere.
+    /// Parts a segment at `at`, if that lies within one: who carries several at once may cut them
+    /// elsewhere.
     ///
     /// Source: Linux `tcp_match_skb_to_sack`, `tcp_trim_head`.
     fn split(&mut self, at: u64) {
@@ -635,7 +644,8 @@ impl Sender {
             index += 1;
         }
         let len = u64::from(self.records[index].len);
-        // The first repair of an episode goes at once (RFC 6582 section 3.2 step 2, RFC 6675 section 5 step 4.3).
+        // The first repair of an episode goes at once (RFC 6582 section 3.2 step 2, RFC 6675
+        // section 5 step 4.3).
         let is_first = index == 0 && !self.records[index].is_repeated;
         if !is_first && self.in_flight + len > self.window_bytes() {
             self.is_limited = true;

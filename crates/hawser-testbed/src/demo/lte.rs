@@ -6,8 +6,9 @@ use hawser_netem::Random;
 
 /// One minute of `seconds,bytes_per_second`, ten steps a second.
 ///
-/// The logarithm of the rate follows a random walk that is drawn back to its middle (an Ornstein-Uhlenbeck process): it
-/// varies by a factor within seconds and stays between the bounds, as published measurements of LTE do.
+/// The logarithm of the rate follows a random walk that is drawn back to its middle (an
+/// Ornstein-Uhlenbeck process): it varies by a factor within seconds and stays between the bounds,
+/// as published measurements of LTE do.
 pub(super) fn walk(seed: u64) -> String {
     let mut random = Random::new(seed, "lte");
     let mut text = String::from("# seconds,bytes_per_second: made by a seeded random walk, not recorded\n");

@@ -1,8 +1,9 @@
-//! The demonstration: one file, downloaded with a common HTTP client through each of three networks alone, then through all
-//! of them together while the best one dies and returns.
+//! The demonstration: one file, downloaded with a common HTTP client through each of three networks
+//! alone, then through all of them together while the best one dies and returns.
 //!
-//! Scope: real kernel TCP, a real client program, real daemons; the networks are emulated. The LTE-like capacity is made
-//! here by a seeded random walk, so that nothing recorded by others is needed and every run meets the same network.
+//! Scope: real kernel TCP, a real client program, real daemons; the networks are emulated. The
+//! LTE-like capacity is made here by a seeded random walk, so that nothing recorded by others is
+//! needed and every run meets the same network.
 
 mod download;
 mod lte;
@@ -199,7 +200,8 @@ fn scenario() -> anyhow::Result<Scenario> {
     })
 }
 
-/// What a download takes by default: about half a minute for the middle network, under three minutes in all.
+/// What a download takes by default: about half a minute for the middle network, under three
+/// minutes in all.
 pub const SIZE: u64 = 75_000_000;
 
 const TITLES: [(&str, &str); 3] = [("wifi", "Wi-Fi"), ("lte", "LTE"), ("dsl", "DSL")];

@@ -1,7 +1,7 @@
 //! What uses the networks during a run.
 //!
-//! Every workload has a server side and a client side, each on threads in its own namespace. All of them stop at the end
-//! of the run by themselves, at most [`PATIENCE`] late.
+//! Every workload has a server side and a client side, each on threads in its own namespace. All of
+//! them stop at the end of the run by themselves, at most [`PATIENCE`] late.
 
 pub(crate) mod http;
 mod ping;
@@ -73,7 +73,8 @@ struct Context {
     is_multipath: bool,
     /// The only device that the client's side uses, where it is not left to the routes.
     device: Option<String>,
-    /// A connection that ends with its network is opened again, as programs do that load in parallel.
+    /// A connection that ends with its network is opened again, as programs do that load in
+    /// parallel.
     is_reopened: bool,
     port: u16,
     period: Arc<Period>,

@@ -1,7 +1,9 @@
-//! Bulk QUIC: as much as the networks carry on one stream of each connection, until the run is over.
+//! Bulk QUIC: as much as the networks carry on one stream of each connection, until the run is
+//! over.
 //!
-//! Scope: quinn with its defaults, CUBIC and the standard's fixed reordering threshold of three packets (RFC 9002 section 6.1.1), behind a
-//! certificate made for the run; only the flow control windows are larger, so that they are not what is measured.
+//! Scope: quinn with its defaults, CUBIC and the standard's fixed reordering threshold of three
+//! packets (RFC 9002 section 6.1.1), behind a certificate made for the run; only the flow control
+//! windows are larger, so that they are not what is measured.
 
 use std::future::{Future, IntoFuture as _};
 use std::sync::Arc;

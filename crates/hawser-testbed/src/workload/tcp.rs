@@ -145,7 +145,8 @@ fn send(context: &Context, stream: &Socket) {
 
 fn receive(context: &Context, stream: &Socket) {
     let mut stream = stream;
-    // Read as an application does: what the kernel need not copy would flatter every arm, and the plain one most.
+    // Read as an application does: what the kernel need not copy would flatter every arm, and the
+    // plain one most.
     let mut block = vec![0; BLOCK];
     while !context.period.is_over() {
         match stream.read(&mut block) {

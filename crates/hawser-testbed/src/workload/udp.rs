@@ -94,7 +94,8 @@ fn send(
         }
         datagram[..8].copy_from_slice(&sent.to_be_bytes());
         datagram[8..16].copy_from_slice(&now.as_nanos().to_be_bytes());
-        // A full buffer or an unreachable network loses the datagram, as it would for an application.
+        // A full buffer or an unreachable network loses the datagram, as it would for an
+        // application.
         let _ = socket.send_to(&datagram, to);
         sent += 1;
         if now < context.period.settled {
@@ -116,7 +117,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts a datagram once; says whether it is new. One that is not asked for was sent shortly before the end.
+    /// Counts a datagram once; says whether it is new. One that is not asked for was sent shortly
+    /// before the end.
     fn count(&mut self, number: u64, delay: Duration, is_asked_for: bool) -> bool {
         match self.highest {
             Some(highest) if number < highest => {
@@ -183,7 +185,8 @@ fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::R
     Ok(tally)
 }
 
-/// Waking up for every datagram would limit their number; those that became due meanwhile go out together.
+/// Waking up for every datagram would limit their number; those that became due meanwhile go out
+/// together.
 const LEAST_SLEEP: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ const PORT: u16 = 2222;
 const DNS: u16 = 53;
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// A hub with two clients, and a server with public, private and metadata addresses in a segment of the hub's.
+/// A hub with two clients, and a server with public, private and metadata addresses in a segment of
+/// the hub's.
 struct Segment {
     world: World,
     places: [Namespace; 4],

@@ -1,7 +1,9 @@
-//! The kill switch under crashes and restarts: what leaves the client outside the tunnel is counted at the far end of its cables.
+//! The kill switch under crashes and restarts: what leaves the client outside the tunnel is counted
+//! at the far end of its cables.
 //!
-//! Programs in the client's namespace, and a machine behind it, send without a pause: IPv4, IPv6 (which this hub does not carry), and questions to resolvers near
-//! and far. Six rounds, or as many as `HAWSER_CRASHES` says.
+//! Programs in the client's namespace, and a machine behind it, send without a pause: IPv4, IPv6
+//! (which this hub does not carry), and questions to resolvers near and far. Six rounds, or as many
+//! as `HAWSER_CRASHES` says.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -190,7 +192,8 @@ fn locked_down_before_the_first_start_and_open_where_nobody_wants_it() {
     assert_eq!(world.system("c"), before);
 }
 
-/// While the switch is closed, only the name of the hub may be asked for outside, and only by Hawser.
+/// While the switch is closed, only the name of the hub may be asked for outside, and only by
+/// Hawser.
 #[test]
 fn a_hub_that_has_moved_is_found_by_its_name_behind_the_switch() {
     let Some((world, behind)) = world("name", CLOSED) else {

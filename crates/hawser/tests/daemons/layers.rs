@@ -1,4 +1,5 @@
-//! Layered streams through real daemons: which network a packet of a layer takes, counted at the far end of the client's cables.
+//! Layered streams through real daemons: which network a packet of a layer takes, counted at the
+//! far end of the client's cables.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -12,12 +13,14 @@ const MARKED: u32 = 34 << 2;
 /// Payloads by which the layers are told apart on the cables, whatever encrypts them. Units: bytes.
 const BASE: usize = 700;
 const UPPER: usize = 500;
-/// What stands between an inner payload and the length in the outer UDP header: inner IP and UDP, framing, outer UDP.
+/// What stands between an inner payload and the length in the outer UDP header: inner IP and UDP,
+/// framing, outer UDP.
 const AROUND: usize = 28 + 40 + 8;
 /// Of what travels over `fiber`, so many in a hundred are lost.
 const LOST: usize = 20;
 
-/// A network that loses a fifth, listed first, beside one that loses nothing; and how many packets of each layer came over which.
+/// A network that loses a fifth, listed first, beside one that loses nothing; and how many packets
+/// of each layer came over which.
 struct Cables<'a>(&'a World);
 
 impl<'a> Cables<'a> {
@@ -68,7 +71,8 @@ impl<'a> Cables<'a> {
     }
 }
 
-/// A stream of two layers: the base is known by port and code point, the upper layer by the element with id 3 of its RTP header extension.
+/// A stream of two layers: the base is known by port and code point, the upper layer by the element
+/// with id 3 of its RTP header extension.
 struct Stream(UdpSocket);
 
 impl Stream {

@@ -1,5 +1,5 @@
-//! Real daemons in network namespaces: packets pass, transfers live through restarts and changes, and nothing stays behind, not
-//! even after a crash.
+//! Real daemons in network namespaces: packets pass, transfers live through restarts and changes,
+//! and nothing stays behind, not even after a crash.
 //!
 //! Needs root; without it the tests say so and pass.
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -225,7 +225,8 @@ fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
         let text = format!("[networks.lte]\nquota = \"{quota}\"\n");
         std::fs::write(world.place("c").join("client.toml"), text).unwrap();
     };
-    // Little: two cables without limits carry no more than one, and the second gets only what the first cannot take at once.
+    // Little: two cables without limits carry no more than one, and the second gets only what the
+    // first cannot take at once.
     configure("500kB");
     let invitation = world.invite();
     let client = world.start("c", &["up", &invitation, "--foreground"]);

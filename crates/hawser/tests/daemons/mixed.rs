@@ -1,6 +1,8 @@
-//! Flows past the hub beside flows through it: rules decide, nothing else gets out, and nothing stays behind.
+//! Flows past the hub beside flows through it: rules decide, nothing else gets out, and nothing
+//! stays behind.
 //!
-//! The server sees which way a connection took: through the hub it comes from the hub's address, past it from that of a cable.
+//! The server sees which way a connection took: through the hub it comes from the hub's address,
+//! past it from that of a cable.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -34,7 +36,8 @@ network = "lte"
 strict = true
 "#;
 
-/// A server that says from where it is seen, and a hub that counts what leaves the client past the tunnel though no rule sends it there.
+/// A server that says from where it is seen, and a hub that counts what leaves the client past the
+/// tunnel though no rule sends it there.
 fn world(name: &str, config: &str) -> Option<World> {
     let world = World::new(name)?;
     let server = world.add_server();

@@ -1,4 +1,5 @@
-//! What leaves a client outside the tunnel, counted at the far end of its cables, and programs that try.
+//! What leaves a client outside the tunnel, counted at the far end of its cables, and programs that
+//! try.
 
 use std::net::{TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -10,7 +11,9 @@ use hawser_linux::netns::Namespace;
 
 use crate::world::{World, good};
 
-/// Outside, in the words of `nft`: what comes from the client over a cable and is neither an outer packet, nor what an interface needs to have an address, nor a question of Hawser whether a gateway lives.
+/// Outside, in the words of `nft`: what comes from the client over a cable and is neither an outer
+/// packet, nor what an interface needs to have an address, nor a question of Hawser whether a
+/// gateway lives.
 pub(crate) const COUNTERS: [&str; 4] = ["dns", "v4", "v6", "behind"];
 const RULES: &str = "
 table inet outside {

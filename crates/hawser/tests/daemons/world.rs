@@ -113,7 +113,8 @@ impl World {
         good(self.hawser("h", &["hub", "init", "--endpoint", endpoint]));
     }
 
-    /// A server in a network of its own behind the hub. It has no route to the clients: NAT must hide them.
+    /// A server in a network of its own behind the hub. It has no route to the clients: NAT must
+    /// hide them.
     pub(crate) fn add_server(&self) -> Namespace {
         let (server, hub) = (self.namespace("s"), self.namespace("h"));
         run("ip", &["netns", "add", &server]);

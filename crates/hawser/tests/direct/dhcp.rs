@@ -1,4 +1,5 @@
-//! Networks that have a carrier and no address: Hawser sees to one, by each client that it knows, and takes back what it has brought.
+//! Networks that have a carrier and no address: Hawser sees to one, by each client that it knows,
+//! and takes back what it has brought.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};

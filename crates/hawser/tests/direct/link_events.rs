@@ -1,4 +1,5 @@
-//! Five hundred random events of two networks during traffic: nothing is left behind, and no flow leaves by a wrong way.
+//! Five hundred random events of two networks during traffic: nothing is left behind, and no flow
+//! leaves by a wrong way.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! `hawser up --direct` as a user runs it, in network namespaces: two networks that overlap, and nothing left behind.
+//! `hawser up --direct` as a user runs it, in network namespaces: two networks that overlap, and
+//! nothing left behind.
 
 mod conditions;
 mod dhcp;

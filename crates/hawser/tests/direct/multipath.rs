@@ -9,7 +9,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::world::{SERVER, World, ip, way_of};
 
-/// Networks with addresses of their own, and a server that speaks MPTCP and says in its first line which protocol it has.
+/// Networks with addresses of their own, and a server that speaks MPTCP and says in its first line
+/// which protocol it has.
 fn world() -> Option<World> {
     let world = World::new()?;
     ip(

@@ -1,4 +1,5 @@
-//! Names per network, as programs see them: each network's resolver knows other things, and rules go by domain.
+//! Names per network, as programs see them: each network's resolver knows other things, and rules
+//! go by domain.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +13,8 @@ use crate::world::{SERVER, World, read_peer};
 
 const HAWSER: &str = "100.64.0.2";
 
-/// A resolver that gives the same address for every name below `example.org`, none for `nothing.example`, and another by TCP.
+/// A resolver that gives the same address for every name below `example.org`, none for
+/// `nothing.example`, and another by TCP.
 pub(crate) fn serve_names(namespace: &Namespace, address: Ipv4Addr) {
     let (datagrams, streams) = namespace
         .run(|| {
@@ -71,7 +73,8 @@ fn question(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// What Hawser says of a name to a program with this mark: the code, and the address at the end of the answer.
+/// What Hawser says of a name to a program with this mark: the code, and the address at the end of
+/// the answer.
 pub(crate) fn look_up(world: &World, name: &str, mark: u32) -> (u8, Option<IpAddr>) {
     let query = question(name);
     let reply = world

@@ -23,7 +23,8 @@ fn serve(namespace: &Namespace, port: u16, answer: &'static str) {
     });
 }
 
-/// Whoever comes from `net2` and is not logged in sees the portal, whatever they ask for by HTTP, and gets nothing else.
+/// Whoever comes from `net2` and is not logged in sees the portal, whatever they ask for by HTTP,
+/// and gets nothing else.
 fn capture(world: &World) {
     nft(
         &world.gateways[1],

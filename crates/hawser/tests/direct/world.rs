@@ -1,11 +1,13 @@
-//! A machine with two networks of the same subnet and the same gateway address, a LAN behind it, and a server beyond both gateways.
+//! A machine with two networks of the same subnet and the same gateway address, a LAN behind it,
+//! and a server beyond both gateways.
 //!
 //! ```text
 //!   lan ---- client ==(net1)== gateway 1 \
 //!                   ==(net2)== gateway 2 --- server  203.0.113.2, 2001:db8::2
 //! ```
 //!
-//! Each gateway translates to an address of its own, so the server sees which way a flow came: `10.9.N.1`, `fd09:N::1`. Each also is the host 192.168.0.5.
+//! Each gateway translates to an address of its own, so the server sees which way a flow came:
+//! `10.9.N.1`, `fd09:N::1`. Each also is the host 192.168.0.5.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -149,7 +151,8 @@ impl World {
         self.dir.path().join("switch")
     }
 
-    /// A running daemon; it is killed with this test. Waits until both networks are watched and answer.
+    /// A running daemon; it is killed with this test. Waits until both networks are watched and
+    /// answer.
     pub(crate) fn up(&self) -> Daemon {
         let daemon = self.start();
         self.wait_until("both networks are active", |world| {

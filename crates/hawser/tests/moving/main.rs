@@ -1,4 +1,5 @@
-//! Live flows are moved from one network to another, with real daemons, real TCP and translators that forgive nothing.
+//! Live flows are moved from one network to another, with real daemons, real TCP and translators
+//! that forgive nothing.
 
 mod world;
 

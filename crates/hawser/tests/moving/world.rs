@@ -1,4 +1,5 @@
-//! The lab's namespaces with Hawser on client and server, known to each other, and translators that let nothing through whose beginning they have not seen.
+//! The lab's namespaces with Hawser on client and server, known to each other, and translators that
+//! let nothing through whose beginning they have not seen.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -285,7 +286,8 @@ fn byte_at(position: u64) -> u8 {
     ((z ^ (z >> 31)) >> ((position & 7) * 8)) as u8
 }
 
-/// A download without end; whatever comes back is checked too. Datagrams are answered with who sent them and what they say.
+/// A download without end; whatever comes back is checked too. Datagrams are answered with who sent
+/// them and what they say.
 fn serve(namespace: &Namespace) {
     let (listener, datagrams) = namespace
         .run(|| Ok((TcpListener::bind(("::", PORT))?, UdpSocket::bind((SERVER, PORT))?)))

@@ -1,4 +1,5 @@
-//! The client's unit, with a kill switch: what leaves outside the tunnel is counted at the far end of its cables.
+//! The client's unit, with a kill switch: what leaves outside the tunnel is counted at the far end
+//! of its cables.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -53,7 +53,8 @@ impl Drop for Server {
     }
 }
 
-/// A program whose packets a strict rule keeps to `lte`, each from a new socket; counted where they come out.
+/// A program whose packets a strict rule keeps to `lte`, each from a new socket; counted where they
+/// come out.
 struct Strict<'a> {
     world: &'a World,
     ends: Arc<AtomicBool>,

@@ -1,4 +1,5 @@
-//! The hub's unit: a transfer lives through its crashes and restarts, and nothing stays behind when it stops.
+//! The hub's unit: a transfer lives through its crashes and restarts, and nothing stays behind when
+//! it stops.
 
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ fn hub(name: &str) -> Option<(World, Machine, Namespace)> {
     Some((world, machine, server))
 }
 
-/// The longest time that a transfer waits for data when something is done to the unit that gives it another process.
+/// The longest time that a transfer waits for data when something is done to the unit that gives it
+/// another process.
 fn pause(world: &World, machine: &Machine, server: &Namespace, interruption: &[&str]) -> Duration {
     let transfer = Transfer::start(server, &world.open("c"));
     world.wait("on the way", |_| transfer.received() > 4 << 20);

@@ -1,6 +1,7 @@
 //! A machine that boots systemd in a network namespace of the world, with the units of `packaging`.
 //!
-//! Its root is an overlay of this machine's, in memory, in a mount namespace of its own: everything goes with it.
+//! Its root is an overlay of this machine's, in memory, in a mount namespace of its own: everything
+//! goes with it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -18,7 +19,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Boots on a side of the world; `enabled`: units that start at boot. `/etc/hawser` holds what the world has for that side.
+    /// Boots on a side of the world; `enabled`: units that start at boot. `/etc/hawser` holds what
+    /// the world has for that side.
     pub(crate) fn boot(world: &World, side: &str, enabled: &[&str]) -> Option<Self> {
         if Command::new("systemd-nspawn").arg("--version").output().is_err() {
             hawser_testing::skip("no systemd-nspawn (scripts/needs test installs it)");

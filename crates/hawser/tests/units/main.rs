@@ -1,6 +1,8 @@
-//! The units of `packaging` under a real systemd: start, stop, restart, reload, crash, upgrade, with traffic.
+//! The units of `packaging` under a real systemd: start, stop, restart, reload, crash, upgrade,
+//! with traffic.
 //!
-//! Each test boots a machine of its own in about a second. Needs root and systemd-nspawn; without them the tests say so and pass.
+//! Each test boots a machine of its own in about a second. Needs root and systemd-nspawn; without
+//! them the tests say so and pass.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../daemons/outside.rs"]

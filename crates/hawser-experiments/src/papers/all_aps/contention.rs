@@ -1,11 +1,16 @@
-//! A shared medium without 802.11: each access point's packets take their own time, and one that waits is chosen by weight.
+//! A shared medium without 802.11: each access point's packets take their own time, and one that
+//! waits is chosen by weight.
 //!
-//! Source: All-APs section 6.2.1, which put such a queue into htsim. The paper states packet times, weights and round trips. It does not state:
+//! Source: All-APs section 6.2.1, which put such a queue into htsim. The paper states packet times,
+//! weights and round trips. It does not state:
 //! - which access point a weight of more than one favours: the worse one, as in its example;
-//! - how its choice is fair: by self-clocked fair queueing (Golestani 1994), which counts packets and not their length;
+//! - how its choice is fair: by self-clocked fair queueing (Golestani 1994), which counts packets
+//!   and not their length;
 //! - the access points' buffers: 100 packets each, which its eq. 5 has;
-//! - the congestion control: LIA in figure 6; the rest of TCP is as htsim has it ([`hawser_sim::tcp::Config::htsim`]);
-//! - how acknowledgements return: by themselves, without using the medium, as htsim's queues are one-way.
+//! - the congestion control: LIA in figure 6; the rest of TCP is as htsim has it
+//!   ([`hawser_sim::tcp::Config::htsim`]);
+//! - how acknowledgements return: by themselves, without using the medium, as htsim's queues are
+//!   one-way.
 
 use std::collections::VecDeque;
 
@@ -57,7 +62,8 @@ struct Medium {
 }
 
 impl Medium {
-    /// Queues a packet with the time at which it would be through if its access point had its share of the medium.
+    /// Queues a packet with the time at which it would be through if its access point had its share
+    /// of the medium.
     fn queue(&mut self, index: usize, packet: Packet) {
         if self.queues[index].len() < BUFFER {
             self.tags[index] = self.tags[index].max(self.virtual_time) + 1.0 / self.points[index].weight;
@@ -149,7 +155,8 @@ impl World {
         self.run(which).0
     }
 
-    /// How long after the first access point has become worse it has brought no more than a tenth of the packets of a second.
+    /// How long after the first access point has become worse it has brought no more than a tenth
+    /// of the packets of a second.
     pub(super) fn shift(&self) -> Option<Duration> {
         let brought = self.run(Use::All).1;
         let from = (self.worsens?.0.as_nanos() / BIN_NANOS) as usize;
@@ -261,7 +268,8 @@ impl World {
         times().map(rate).collect()
     }
 
-    /// An uplink of `rate` with `competitors` TCPs of the same round trip, which end before the air.
+    /// An uplink of `rate` with `competitors` TCPs of the same round trip, which end before the
+    /// air.
     fn congested(
         &self,
         network: &mut Network,

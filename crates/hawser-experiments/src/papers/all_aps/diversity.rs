@@ -1,7 +1,8 @@
 //! In between two access points: figures 3b and 3c.
 //!
-//! What the paper does not state, and what was taken: the middle place of [`super::positions`]; broadcasts of 500 bytes at 18 Mb/s, 100 in a second from
-//! each, over windows of half a second of a minute; downloads of 20 s after 3 s.
+//! What the paper does not state, and what was taken: the middle place of [`super::positions`];
+//! broadcasts of 500 bytes at 18 Mb/s, 100 in a second from each, over windows of half a second of
+//! a minute; downloads of 20 s after 3 s.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{Air, AirEvent, Outgoing, Signal, StationConfig};

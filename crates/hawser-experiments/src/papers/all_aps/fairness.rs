@@ -1,13 +1,19 @@
 //! Fairness between clients near one access point and a client that uses both: Tables 1 to 3.
 //!
 //! What the paper does not state, and what was taken:
-//! - Every frame at 54 Mb/s. A near client loses 8 % of attempts, which gives a single TCP the stated 20 to 22 Mb/s.
-//! - What a far access point loses towards C is fitted to the tables' rows for plain TCP: 36 %; the other way it is near. The rows for both follow from it.
-//! - Twelve attempts at the access points: C's TCP hardly sees the air's losses, as rows of Table 3 need it.
-//! - The access points buffer 60 packets. Chosen after a look at 40 to 200: with many, two TCPs that share a buffer stay unequal for minutes, where every
-//!   row of the tables has them equal; 50 and 70 come out alike, but for one number each at the edge of its interval.
-//! - The server is 10 ms away; NewReno, which that MPTCP falls back to for plain TCP, and OLIA; 180 s after 5 s: a window is halved each few seconds, and
-//!   60 s say too little of a mean. CUBIC was tried, and takes more from C than the tables have. Marks, as the paper has from section 6.2 on.
+//! - Every frame at 54 Mb/s. A near client loses 8 % of attempts, which gives a single TCP the
+//!   stated 20 to 22 Mb/s.
+//! - What a far access point loses towards C is fitted to the tables' rows for plain TCP: 36 %; the
+//!   other way it is near. The rows for both follow from it.
+//! - Twelve attempts at the access points: C's TCP hardly sees the air's losses, as rows of Table 3
+//!   need it.
+//! - The access points buffer 60 packets. Chosen after a look at 40 to 200: with many, two TCPs
+//!   that share a buffer stay unequal for minutes, where every row of the tables has them equal; 50
+//!   and 70 come out alike, but for one number each at the edge of its interval.
+//! - The server is 10 ms away; NewReno, which that MPTCP falls back to for plain TCP, and OLIA; 180
+//!   s after 5 s: a window is halved each few seconds, and 60 s say too little of a mean. CUBIC was
+//!   tried, and takes more from C than the tables have. Marks, as the paper has from section 6.2
+//!   on.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{Signal, StationConfig};

@@ -1,10 +1,13 @@
 //! The estimator on the air: figure 5, and the constants of sections 5 to 7.
 //!
 //! What the paper does not state, and what was taken:
-//! - Losses come from fading of 3 dB with a coherence of 300 ms around a ratio at which some 70 % of 54 Mb/s frames arrive; more power adds 4 dB.
-//! - Beside hidden traffic: 10 Mb/s of datagrams at 54 Mb/s, and an access point that sends 1/4, 1/2 or 1 Mb/s at 6 Mb/s; the mean over the three, because
-//!   how sparse the traffic was is unknown (the first look had 1 Mb/s only: 16 points).
-//! - The power rises after 15 s of 30 s, in place of two minutes of more: the estimator remembers half a second.
+//! - Losses come from fading of 3 dB with a coherence of 300 ms around a ratio at which some 70 %
+//!   of 54 Mb/s frames arrive; more power adds 4 dB.
+//! - Beside hidden traffic: 10 Mb/s of datagrams at 54 Mb/s, and an access point that sends 1/4,
+//!   1/2 or 1 Mb/s at 6 Mb/s; the mean over the three, because how sparse the traffic was is
+//!   unknown (the first look had 1 Mb/s only: 16 points).
+//! - The power rises after 15 s of 30 s, in place of two minutes of more: the estimator remembers
+//!   half a second.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -82,7 +85,8 @@ fn listen(
     listen_at(place, load, std::slice::from_ref(before), after, length)
 }
 
-/// The same beside an access point that is hidden from the first one and sends so much to a client of its own.
+/// The same beside an access point that is hidden from the first one and sends so much to a client
+/// of its own.
 fn listen_beside(seed: u64, hidden: Rate, length: Duration) -> Vec<(Sample, f64)> {
     let fixed = |mbps| StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(mbps));
     let delay = Duration::from_millis(5);

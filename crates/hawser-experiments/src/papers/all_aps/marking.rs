@@ -2,8 +2,10 @@
 //!
 //! Besides what [`super::contention`] fills in:
 //! - 30 s are measured after 10 s, in place of an unstated length.
-//! - Figure 6a's second scenario uses the same 120 conditions, with twenty TCPs on the second access point's uplink of 25 Mb/s: as many as
-//!   figure 6b has here, where it is level (chosen after a look at that curve; with twelve it still falls); the optimum is what the first access point gives when it is alone, which is the paper's aim for this scenario.
+//! - Figure 6a's second scenario uses the same 120 conditions, with twenty TCPs on the second
+//!   access point's uplink of 25 Mb/s: as many as figure 6b has here, where it is level (chosen
+//!   after a look at that curve; with twelve it still falls); the optimum is what the first access
+//!   point gives when it is alone, which is the paper's aim for this scenario.
 //! - Throughput counts whole packets, as queues of the paper's simulator do: 3 ms are 4 Mb/s.
 //! - Figure 6c's round trip is 25 ms.
 

@@ -1,25 +1,33 @@
 //! A walk past five access points: figure 8.
 //!
 //! What the paper does not state, and what was taken:
-//! - The walk is straight, 58 m at 1 km/h: about the way that takes a minute on foot, as the paper's other walks through the building do. Two Linux access
-//!   points stand at 0 and 5 m, three of the department at 15, 35 and 55 m, each 3 m beside it, so that each covers a part of the way; the stairs are at
-//!   20 m, and a floor takes 15 dB (ITU-R P.1238, an office). A metre away -35 dBm arrive, and 35 dB less a decade of distance; the floor of noise is at -85
-//!   dBm; fading of 4 dB with a coherence of 200 ms.
-//! - The Linux ones have 802.11g and Minstrel, the department's 802.11n and a rate control that wants frames delivered; the buffers
-//!   of [`super::fairness`] (100 packets at first).
-//! - The server is 5 ms away; OLIA. "All" are the best three, the others are backups; one that is out of reach is no subflow.
-//! - Hand-over changes to the access point that was heard ten beacons more often within two seconds. It leaves the old one first; associating and getting
-//!   an address take 1.5 s, as home routers' DHCP does ([`hawser_radio::juggler::DhcpServerConfig`]).
+//! - The walk is straight, 58 m at 1 km/h: about the way that takes a minute on foot, as the
+//!   paper's other walks through the building do. Two Linux access points stand at 0 and 5 m, three
+//!   of the department at 15, 35 and 55 m, each 3 m beside it, so that each covers a part of the
+//!   way; the stairs are at 20 m, and a floor takes 15 dB (ITU-R P.1238, an office). A metre away
+//!   -35 dBm arrive, and 35 dB less a decade of distance; the floor of noise is at -85 dBm; fading
+//!   of 4 dB with a coherence of 200 ms.
+//! - The Linux ones have 802.11g and Minstrel, the department's 802.11n and a rate control that
+//!   wants frames delivered; the buffers of [`super::fairness`] (100 packets at first).
+//! - The server is 5 ms away; OLIA. "All" are the best three, the others are backups; one that is
+//!   out of reach is no subflow.
+//! - Hand-over changes to the access point that was heard ten beacons more often within two
+//!   seconds. It leaves the old one first; associating and getting an address take 1.5 s, as home
+//!   routers' DHCP does ([`hawser_radio::juggler::DhcpServerConfig`]).
 //! - TCP on one access point begins anew, with a fresh window, whenever that comes into reach.
 //!
-//! Chosen after a look: which access point is the best is judged over five seconds, as the shares of it are (each second at first). "Nearly zero" is less than 1 Mb/s. With a tenth of the best access point, as it was at first, the gap of hand-over comes out longer than
-//! the paper's.
+//! Chosen after a look: which access point is the best is judged over five seconds, as the shares
+//! of it are (each second at first). "Nearly zero" is less than 1 Mb/s. With a tenth of the best
+//! access point, as it was at first, the gap of hand-over comes out longer than the paper's.
 //!
-//! Where the access points are was chosen after a look at a dozen layouts. At first the walk had 34 m, the department's stood 8 m apart (at 19, 27 and 35
-//! m) and a floor took 6 dB, which is less than a floor takes: MPTCP had three quarters of the best then, because a third subflow's access point was
-//! everywhere in reach, slow, and took as many turns with its aggregates as the near ones; eq. 5 leaves it a window of some 17 packets, nearly a whole
-//! aggregate, and neither a nearer nor a farther server changes that. 16 to 18 m apart it has 0.80 to 0.84, 20 to 24 m 0.83 to 0.87; but where the stairs lie
-//! between access points that are far apart, there is a hole of coverage, and hand-over stops for longer than the paper's five to ten seconds.
+//! Where the access points are was chosen after a look at a dozen layouts. At first the walk had 34
+//! m, the department's stood 8 m apart (at 19, 27 and 35 m) and a floor took 6 dB, which is less
+//! than a floor takes: MPTCP had three quarters of the best then, because a third subflow's access
+//! point was everywhere in reach, slow, and took as many turns with its aggregates as the near
+//! ones; eq. 5 leaves it a window of some 17 packets, nearly a whole aggregate, and neither a
+//! nearer nor a farther server changes that. 16 to 18 m apart it has 0.80 to 0.84, 20 to 24 m 0.83
+//! to 0.87; but where the stairs lie between access points that are far apart, there is a hole of
+//! coverage, and hand-over stops for longer than the paper's five to ten seconds.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{FrameLoss, RateControl, Signal, StationConfig};
@@ -194,14 +202,16 @@ const LOOKS: usize = 8;
 const DELTA: u64 = 10;
 const JOIN: Duration = Duration::from_millis(1_500);
 
-/// The rate, in the five seconds that a second belongs to, of the access point that is the best in them when it is alone.
+/// The rate, in the five seconds that a second belongs to, of the access point that is the best in
+/// them when it is alone.
 fn best_around(alone: &[Vec<f64>], second: usize) -> f64 {
     let from = second / SMOOTH * SMOOTH;
     let mean = |rates: &Vec<f64>| rates[from..from + SMOOTH].iter().sum::<f64>() / SMOOTH as f64;
     alone.iter().map(mean).fold(0.0, f64::max)
 }
 
-/// Seconds over which throughputs are compared, as a curve of a minute shows them: the best of several in each second would be luck.
+/// Seconds over which throughputs are compared, as a curve of a minute shows them: the best of
+/// several in each second would be luck.
 const SMOOTH: usize = 5;
 
 /// The longest time with less than 1 Mb/s, in seconds, once the download is under way.

@@ -1,11 +1,16 @@
-//! A client with 802.11n at places between two access points: section 4.2's last experiment, and figure 7.
+//! A client with 802.11n at places between two access points: section 4.2's last experiment, and
+//! figure 7.
 //!
 //! What the paper does not state, and what was taken:
-//! - The places of [`super::positions`], with slow fading only (1 dB): rates that deliver need no retries then, as the paper describes minstrel_ht.
-//! - One stream of 20 MHz, a rate that delivers nine attempts in ten, twenty frames at once (the paper's number).
-//! - The access points buffer as those of [`super::fairness`] do, and the server is 5 ms away, as in [`super::mobility`]. Chosen after a look: at first the
-//!   buffer was 200 packets, the paper's estimate for its eq. 5, and the server 2 ms away. With so large a buffer a subflow that overran it once has too small a
-//!   window to fill it again, so that the farther access point does not take its turns, which is what the paper sees it do.
+//! - The places of [`super::positions`], with slow fading only (1 dB): rates that deliver need no
+//!   retries then, as the paper describes minstrel_ht.
+//! - One stream of 20 MHz, a rate that delivers nine attempts in ten, twenty frames at once (the
+//!   paper's number).
+//! - The access points buffer as those of [`super::fairness`] do, and the server is 5 ms away, as
+//!   in [`super::mobility`]. Chosen after a look: at first the buffer was 200 packets, the paper's
+//!   estimate for its eq. 5, and the server 2 ms away. With so large a buffer a subflow that
+//!   overran it once has too small a window to fill it again, so that the farther access point does
+//!   not take its turns, which is what the paper sees it do.
 //! - OLIA; 30 s after 5 s.
 //! - The optimum is the better access point when it is alone.
 

@@ -1,15 +1,20 @@
 //! A client that stays, in an office where others come and go: figure 9.
 //!
 //! What the paper does not state, and what was taken:
-//! - Channel 11; the server is 10 ms away; OLIA with marks. The access points, which the paper's authors do not control, are the department's of figure 8:
-//!   802.11n with a rate control that wants frames delivered, and the buffers of [`super::fairness`]. At first they were 802.11g with Minstrel and 100
-//!   packets; after a look they became what section 6.3 says of the laboratory. TCP over both was faster than over either before, where the paper has it
-//!   a fifth slower than over the first.
-//! - Signals stand 16 and 15 dB over a floor of -85 dBm in the mean: with them TCP on either access point takes about the paper's 5 and 5.6 s. What MPTCP
-//!   does, and the tails, follow. People in the way take a normal
-//!   5 dB that change within 30 s, for each access point for itself; fading of 3 dB with a coherence of 50 ms.
-//! - Other users: one near each access point, who downloads at 4 Mb/s for a tenth of the time, 20 s at a time on average.
-//! - 150 rounds of three downloads, two seconds apart, in place of five hours (40 at first, whose 99th percentiles are their longest downloads).
+//! - Channel 11; the server is 10 ms away; OLIA with marks. The access points, which the paper's
+//!   authors do not control, are the department's of figure 8: 802.11n with a rate control that
+//!   wants frames delivered, and the buffers of [`super::fairness`]. At first they were 802.11g
+//!   with Minstrel and 100 packets; after a look they became what section 6.3 says of the
+//!   laboratory. TCP over both was faster than over either before, where the paper has it a fifth
+//!   slower than over the first.
+//! - Signals stand 16 and 15 dB over a floor of -85 dBm in the mean: with them TCP on either access
+//!   point takes about the paper's 5 and 5.6 s. What MPTCP does, and the tails, follow. People in
+//!   the way take a normal 5 dB that change within 30 s, for each access point for itself; fading
+//!   of 3 dB with a coherence of 50 ms.
+//! - Other users: one near each access point, who downloads at 4 Mb/s for a tenth of the time, 20 s
+//!   at a time on average.
+//! - 150 rounds of three downloads, two seconds apart, in place of five hours (40 at first, whose
+//!   99th percentiles are their longest downloads).
 
 use std::cell::RefCell;
 use std::rc::Rc;

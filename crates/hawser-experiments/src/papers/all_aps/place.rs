@@ -1,4 +1,5 @@
-//! A place with access points on one channel, clients that use some of them, and a server behind all.
+//! A place with access points on one channel, clients that use some of them, and a server behind
+//! all.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -81,7 +82,8 @@ pub(super) struct Flow {
 }
 
 impl Place {
-    /// Access points that send as these configurations say and hear each other by `between`; the server is `delay` away.
+    /// Access points that send as these configurations say and hear each other by `between`; the
+    /// server is `delay` away.
     pub(super) fn new(seed: u64, access_points: &[StationConfig], between: &Signal, delay: Duration) -> Self {
         let mut network = Network::new(seed);
         let mut radio = Radio::new(network.streams().seed("air"));
@@ -114,7 +116,8 @@ impl Place {
         }
     }
 
-    /// The medium's record of what was sent to a client, in seconds after the downloads' start: how many frames of each access point were read.
+    /// The medium's record of what was sent to a client, in seconds after the downloads' start: how
+    /// many frames of each access point were read.
     fn seconds(&self, client: &Client, from: Duration, to: Duration) -> Vec<[u32; 2]> {
         let radio: &Radio = self.network.node(self.air).expect("it is a radio");
         let mut counts = vec![[0; 2]; (to - from).as_secs() as usize];
@@ -153,7 +156,8 @@ impl Place {
         self.network.node_mut(self.air).expect("it is a radio")
     }
 
-    /// Adds a client that receives the access points by `signals` and uses those of `used`. It marks what is worse when `marks`.
+    /// Adds a client that receives the access points by `signals` and uses those of `used`. It
+    /// marks what is worse when `marks`.
     pub(super) fn client(&mut self, signals: &[Signal], used: &[usize], marks: bool) -> Client {
         let host = self.network.add(Host::default());
         let comparison = Rc::new(RefCell::new(AccessPoints::new(

@@ -1,16 +1,20 @@
 //! A client on its way from one access point to another: figures 2 and 3.
 //!
 //! What the paper does not state, and what was taken:
-//! - Figure 2: seven places, from -50 dBm of one access point and -74 of the other to the reverse, in equal steps; a frame 10 dB stronger is read
-//!   over another.
-//! - Figure 3: seven places at equal distances on the line between the access points; 30 dB a decade of distance, as within buildings; a floor of
-//!   -85 dBm. In the middle -70 dBm arrive, so that a rate of 18 to 24 Mb/s is the best, which the paper says of both access points there. Fading of
-//!   5 dB with a coherence of 50 ms, of each access point for itself (a second was tried, and gives no gain in the middle).
-//! - No marks: these experiments come before them. Minstrel-like rate control; 100 packets of buffer; a server 10 ms away; OLIA; 8 s after 3 s at each place.
+//! - Figure 2: seven places, from -50 dBm of one access point and -74 of the other to the reverse,
+//!   in equal steps; a frame 10 dB stronger is read over another.
+//! - Figure 3: seven places at equal distances on the line between the access points; 30 dB a
+//!   decade of distance, as within buildings; a floor of -85 dBm. In the middle -70 dBm arrive, so
+//!   that a rate of 18 to 24 Mb/s is the best, which the paper says of both access points there.
+//!   Fading of 5 dB with a coherence of 50 ms, of each access point for itself (a second was tried,
+//!   and gives no gain in the middle).
+//! - No marks: these experiments come before them. Minstrel-like rate control; 100 packets of
+//!   buffer; a server 10 ms away; OLIA; 8 s after 3 s at each place.
 //!
-//! Figure 3's "at all positions" is missed near either access point, where the far one's few packets take nearly a tenth of the air, and by the luck of
-//! eight seconds in the middle; in forty seconds the least share is 0.86 to 0.88. Minstrel's whole chain of some twenty attempts at four rates was tried: the
-//! far access point then delivers more, and the least share is 0.73 to 0.78.
+//! Figure 3's "at all positions" is missed near either access point, where the far one's few
+//! packets take nearly a tenth of the air, and by the luck of eight seconds in the middle; in forty
+//! seconds the least share is 0.86 to 0.88. Minstrel's whole chain of some twenty attempts at four
+//! rates was tried: the far access point then delivers more, and the least share is 0.73 to 0.78.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{FrameLoss, RateControl, Signal, StationConfig};

@@ -1,7 +1,8 @@
 //! Hidden senders and the retry limit: figure 2c.
 //!
-//! What the paper does not state, and what was taken: 1500-byte packets at 54 Mb/s, 200 episodes 60 ms apart at each limit. A loss of the first
-//! sender counts for the episode in which, or after which, it happens: nothing else loses its frames.
+//! What the paper does not state, and what was taken: 1500-byte packets at 54 Mb/s, 200 episodes 60
+//! ms apart at each limit. A loss of the first sender counts for the episode in which, or after
+//! which, it happens: nothing else loses its frames.
 
 use hawser_netem::Random;
 use hawser_netem::air::phy::{DATA_OVERHEAD, PhyRate, Standard};

@@ -1,8 +1,10 @@
 //! How fast a sender leaves a path that has become worse: section 6.1.
 //!
-//! What the paper does not state, and what was taken: the medium of [`super::contention`], with two perfect access points (0.5 ms a packet) and a round trip
-//! of 50 ms; one of them begins to lose a fifth of its packets after 20 s. The traffic has shifted when it has brought a tenth of the packets of a second or
-//! less, as iperf counts (chosen after a look: the queue of 0.1 s and a round trip or two are all that it takes besides).
+//! What the paper does not state, and what was taken: the medium of [`super::contention`], with two
+//! perfect access points (0.5 ms a packet) and a round trip of 50 ms; one of them begins to lose a
+//! fifth of its packets after 20 s. The traffic has shifted when it has brought a tenth of the
+//! packets of a second or less, as iperf counts (chosen after a look: the queue of 0.1 s and a
+//! round trip or two are all that it takes besides).
 
 use hawser_units::{Duration, Instant};
 

@@ -1,9 +1,11 @@
 //! Switching channels: the tables of sections 7 and 7.1.
 //!
 //! What the paper does not state, and what was taken:
-//! - A switch costs 5 ms of every slot, as the text measures; in what remains a channel gives what TCP gets on it alone.
-//! - With many users, each visits its channels in a new random order every cycle and begins at a random time. A slot grows by 1 to 10 ms; what it gave
-//!   is divided by its full length, and the next cycle's slots follow from it.
+//! - A switch costs 5 ms of every slot, as the text measures; in what remains a channel gives what
+//!   TCP gets on it alone.
+//! - With many users, each visits its channels in a new random order every cycle and begins at a
+//!   random time. A slot grows by 1 to 10 ms; what it gave is divided by its full length, and the
+//!   next cycle's slots follow from it.
 
 use hawser_netem::Random;
 use hawser_radio::all_aps::slots::Config;

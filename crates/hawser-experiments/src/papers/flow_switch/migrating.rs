@@ -1,7 +1,8 @@
 //! Migration of one flow (figure 6) and the choice of its network by policy (figure 10).
 //!
-//! What the paper does not state, and what was taken: WiMAX of 4 Mb/s and 40 ms one way, WiFi of 12 Mb/s and 10 ms; a waypoint 15 ms away from both
-//! ends; one flow of a current Linux host, without end.
+//! What the paper does not state, and what was taken: WiMAX of 4 Mb/s and 40 ms one way, WiFi of 12
+//! Mb/s and 10 ms; a waypoint 15 ms away from both ends; one flow of a current Linux host, without
+//! end.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,13 +1,14 @@
 //! Flow switch: a programmable switch inside the host, on a phone and a laptop.
 //!
 //! # Scope
-//! Flow migration (figure 6), stitching of two and of ten networks (figures 7 to 9), choice by policy (figure 10) and the packet size. The flow
-//! table, the migration, the policy and the stitching are the daemon's machines ([`hawser_proto::flow_table`], [`hawser_proto::migration`],
+//! Flow migration (figure 6), stitching of two and of ten networks (figures 7 to 9), choice by
+//! policy (figure 10) and the packet size. The flow table, the migration, the policy and the
+//! stitching are the daemon's machines ([`hawser_proto::flow_table`], [`hawser_proto::migration`],
 //! [`hawser_proto::policy`], [`hawser_proto::stitch`]).
 //!
 //! # Limitations
-//! Networks are wired links of constant rate. The paper's rates are lost, so absolute rates here say nothing; figure 3's overheads are the real data
-//! path's to show.
+//! Networks are wired links of constant rate. The paper's rates are lost, so absolute rates here
+//! say nothing; figure 3's overheads are the real data path's to show.
 
 mod migrating;
 mod stitching;

@@ -1,12 +1,17 @@
-//! Stitching: two networks (figure 7), outages (figure 8), ten networks (figure 9), the packet size.
+//! Stitching: two networks (figure 7), outages (figure 8), ten networks (figure 9), the packet
+//! size.
 //!
 //! What the paper does not state, and what was taken:
-//! - WiFi of 8 Mb/s and 10 ms one way, WiMAX of 4 Mb/s and 40 ms: with both, 100 MB last long enough for figure 8's outages.
-//! - How the downloader divides the file: it gives each of five connections a part, and one that has its part takes half of another's, down to
-//!   pieces of 1 MB, as aria2 does. The end of the file waits for the last piece, which may be on the slower network.
-//! - The phone's two radios disturb each other: each loses 23 % of its rate while both are on. That is the paper's own explanation and the only number
-//!   for it, so the phone's figure is put in more than it is found.
-//! - Ten networks as in the paper's list of kinds, with rates of the time; their sum decides the peak. Two connections for each, a network every 10 s.
+//! - WiFi of 8 Mb/s and 10 ms one way, WiMAX of 4 Mb/s and 40 ms: with both, 100 MB last long
+//!   enough for figure 8's outages.
+//! - How the downloader divides the file: it gives each of five connections a part, and one that
+//!   has its part takes half of another's, down to pieces of 1 MB, as aria2 does. The end of the
+//!   file waits for the last piece, which may be on the slower network.
+//! - The phone's two radios disturb each other: each loses 23 % of its rate while both are on. That
+//!   is the paper's own explanation and the only number for it, so the phone's figure is put in
+//!   more than it is found.
+//! - Ten networks as in the paper's list of kinds, with rates of the time; their sum decides the
+//!   peak. Two connections for each, a network every 10 s.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -166,8 +171,9 @@ impl World {
         rates.sum::<f64>() / 1e6
     }
 
-    /// When [`FILE`] is complete, in seconds, if each connection begins with an equal part and, when it has that, takes half of what another
-    /// still has to get, as long as that is two pieces or more.
+    /// When [`FILE`] is complete, in seconds, if each connection begins with an equal part and,
+    /// when it has that, takes half of what another still has to get, as long as that is two pieces
+    /// or more.
     fn complete(&self) -> Option<f64> {
         let bins: Vec<&[u64]> = self
             .sinks

@@ -1,4 +1,5 @@
-//! Hosts' switches as nodes: one that follows its flow table, with one end of a migration, and one that stitches.
+//! Hosts' switches as nodes: one that follows its flow table, with one end of a migration, and one
+//! that stitches.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -284,7 +285,8 @@ fn ends(summary: &Summary) -> (SocketAddr, SocketAddr) {
     )
 }
 
-/// One side of a pair of switches that stitch: each flow on one network, the same in both directions.
+/// One side of a pair of switches that stitch: each flow on one network, the same in both
+/// directions.
 pub(super) struct Stitcher {
     pub(super) stitch: Rc<RefCell<Stitch>>,
     pub(super) networks: Vec<(LinkId, Stitched)>,

@@ -1,4 +1,5 @@
-//! Figure 2 of the paper: a laptop, two access points on channels 1 and 11, a neighbour, gateways that throttle, a server.
+//! Figure 2 of the paper: a laptop, two access points on channels 1 and 11, a neighbour, gateways
+//! that throttle, a server.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, RateControl, Signal, StationConfig, StationId};
@@ -19,7 +20,8 @@ use hawser_sim::{LinkId, Network};
 pub(crate) enum Laptop {
     /// One card for each network, always there.
     Cards,
-    /// One radio, shared. A weight for each network; a slot that scans, when there is one; the slot of weight one.
+    /// One radio, shared. A weight for each network; a slot that scans, when there is one; the slot
+    /// of weight one.
     Juggler {
         weights: Vec<u32>,
         scan: Option<(u32, Vec<u16>)>,
@@ -240,7 +242,8 @@ impl Lab {
         }
     }
 
-    /// One connection over one network with data both ways, which the laptop opens: its source is the laptop's end.
+    /// One connection over one network with data both ways, which the laptop opens: its source is
+    /// the laptop's end.
     pub(crate) fn both_ways(&mut self, network: usize, start: Instant) -> Transfer {
         let config = tcp::Config::linux_2_6();
         let near = Box::new(TcpDuplex::asking(config, None, start));
@@ -294,7 +297,8 @@ impl Lab {
         radio.machine_mut(self.radio).expect("the laptop juggles")
     }
 
-    /// When the first byte came to the far end of a connection with data both ways, to a tenth of a millisecond.
+    /// When the first byte came to the far end of a connection with data both ways, to a tenth of a
+    /// millisecond.
     pub(crate) fn first_arrival(&mut self, transfer: Transfer, limit: Duration) -> Option<Duration> {
         while self.network.now().since(Instant::ZERO) < limit {
             let next = self.network.now() + Duration::from_micros(100);

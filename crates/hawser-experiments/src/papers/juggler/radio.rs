@@ -1,4 +1,5 @@
-//! Switching cost, slots, scanning beside traffic, and hand-off: figures 3 and 4, table 1, section 3.4.
+//! Switching cost, slots, scanning beside traffic, and hand-off: figures 3 and 4, table 1, section
+//! 3.4.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +19,9 @@ use hawser_sim::radio::{ApMachine, JugglerMachine, Note, Radio, dhcp_message, dh
 
 /// How long switches and slots take.
 ///
-/// The radio's own times are the paper's (six register writes of 500 us for a channel, see [`Config`]); what is measured is the whole switch, with
-/// the null frame's exchange on the air, over more than ten thousand of them.
+/// The radio's own times are the paper's (six register writes of 500 us for a channel, see
+/// [`Config`]); what is measured is the whole switch, with the null frame's exchange on the air,
+/// over more than ten thousand of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Switching;
 
@@ -91,7 +93,8 @@ impl Switches {
         all.sum::<f64>() / self.0.len() as f64
     }
 
-    /// The mean slot of each of two networks, from the end of the slot before: with the switch to it.
+    /// The mean slot of each of two networks, from the end of the slot before: with the switch to
+    /// it.
     fn slots(&self) -> [f64; 2] {
         let (mut sums, mut counts) = ([0.0; 2], [0.0; 2]);
         for pair in self.0.windows(2) {
@@ -144,18 +147,23 @@ fn slots(ms: u64) -> Laptop {
 
 /// A download beside scanning, and hand-off.
 ///
-/// Not stated and chosen here. Figure 4: slots of 450 and 50 ms, as section 6.3 has them for the same shares; rates up to 500 KB/s.
-/// Table 1, discovery: slots of 900 and 100 ms, the defaults; the scanning slot skips the primary's own channel, which is heard anyway; the new
-/// access point comes up at any time. A network that was found shares the scanning slot's tenth, half each. Its DHCP server waits one to
-/// two seconds for somebody who has the address already (see [`DhcpServerConfig`]). Fail-over: slots of 900, 50 and 50 ms; gateways that do not
-/// throttle; the link is cut at any
-/// time; data go both ways at once on one connection; the process reads without a pause, so that its timeout runs from the last byte that came.
-/// Fail-over is tried a hundred times and discovery four hundred times, evenly over the scanning slots' period, for steadier means than the paper's twenty
-/// give; a trial in which nothing had come for half a second before the cut is none.
+/// Not stated and chosen here. Figure 4: slots of 450 and 50 ms, as section 6.3 has them for the
+/// same shares; rates up to 500 KB/s. Table 1, discovery: slots of 900 and 100 ms, the defaults;
+/// the scanning slot skips the primary's own channel, which is heard anyway; the new access point
+/// comes up at any time. A network that was found shares the scanning slot's tenth, half each. Its
+/// DHCP server waits one to two seconds for somebody who has the address already (see
+/// [`DhcpServerConfig`]). Fail-over: slots of 900, 50 and 50 ms; gateways that do not throttle; the
+/// link is cut at any time; data go both ways at once on one connection; the process reads without
+/// a pause, so that its timeout runs from the last byte that came. Fail-over is tried a hundred
+/// times and discovery four hundred times, evenly over the scanning slots' period, for steadier
+/// means than the paper's twenty give; a trial in which nothing had come for half a second before
+/// the cut is none.
 ///
-/// Discovery takes 1.07 s in the mean, not "within one second": half a period of two seconds is nearly one, a beacon is waited for in the slot, and a slot
-/// of 100 ms less the switch, at beacons every 102.4 ms, misses one in fourteen and waits for the next period. A mean of twenty trials lies below one second
-/// three times in ten. Three channels in turn, the primary's included, would take half a second longer.
+/// Discovery takes 1.07 s in the mean, not "within one second": half a period of two seconds is
+/// nearly one, a beacon is waited for in the slot, and a slot of 100 ms less the switch, at beacons
+/// every 102.4 ms, misses one in fourteen and waits for the next period. A mean of twenty trials
+/// lies below one second three times in ten. Three channels in turn, the primary's included, would
+/// take half a second longer.
 #[derive(Clone, Copy, Debug)]
 pub struct Background;
 
@@ -229,7 +237,8 @@ fn penalty(seed: u64, findings: &mut Findings) {
 
 /// Seconds from the first beacon to the association, and from there to the addresses.
 ///
-/// The time of the first beacon is drawn within the part of the scanning slots' period that belongs to the trial: all of the period is tried as often.
+/// The time of the first beacon is drawn within the part of the scanning slots' period that belongs
+/// to the trial: all of the period is tried as often.
 fn discover(seed: u64, trial: u64) -> Result<(f64, f64), ExperimentError> {
     let mut lab = Plan {
         seed,
@@ -288,7 +297,8 @@ fn discover(seed: u64, trial: u64) -> Result<(f64, f64), ExperimentError> {
     ))
 }
 
-/// Seconds from the cut to the next packet at the server, and from the detection to it. `None`: the connection had timed out before.
+/// Seconds from the cut to the next packet at the server, and from the detection to it. `None`: the
+/// connection had timed out before.
 fn fail_over(seed: u64) -> Result<Option<(f64, f64)>, ExperimentError> {
     let laptop = Laptop::Juggler {
         weights: vec![18, 1],
@@ -400,7 +410,8 @@ impl Node for HomeRouter {
     }
 }
 
-/// Section 3.5: a channel takes six writes, between which the driver waited 5 ms before it was changed.
+/// Section 3.5: a channel takes six writes, between which the driver waited 5 ms before it was
+/// changed.
 const WRITES: u32 = 6;
 const UNPATCHED_WRITE: Duration = Duration::from_millis(5);
 /// Section 6.1.

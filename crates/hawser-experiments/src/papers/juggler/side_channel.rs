@@ -5,16 +5,20 @@ use hawser_units::{Duration, Instant};
 use super::lab::{Behind, Laptop, Plan};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 
-/// 450 ms for the access point, 50 ms for a neighbour in ad hoc mode that keeps nothing; a download over each.
+/// 450 ms for the access point, 50 ms for a neighbour in ad hoc mode that keeps nothing; a download
+/// over each.
 ///
-/// Not stated: the rates (here 50 to 500 KB/s, the highest that the text names), how long was measured (here 60 s),
-/// and how the neighbour's card chooses rates (here it steps down when nobody answers). The side channel's throughput hangs on what lets TCP out
-/// of its timeouts: what is under way when the slot ends is lost, the timer then doubles, and only one repetition in ten falls into a slot. With the
-/// laboratory's round trip the third repetition comes 1.46 s after the slot, just into another one, or just not: the paper's 40 KB/s are four fifths of what
-/// slots carry at all, so that its neighbour probably kept packets, in a driver that tries for longer or behind a slower rate; here some eighteen
-/// frames are tried in vain while the laptop is away, more than are under way. With 128 attempts a frame or more it is 41 KB/s, but then TCP
-/// learns how long the laptop is away and its timer expires twice in 60 s, whereas the paper names timeouts as the cause; 802.11b's rates, longer slots
-/// and other rate controls give 0.1 to 6 KB/s.
+/// Not stated: the rates (here 50 to 500 KB/s, the highest that the text names), how long was
+/// measured (here 60 s), and how the neighbour's card chooses rates (here it steps down when nobody
+/// answers). The side channel's throughput hangs on what lets TCP out of its timeouts: what is
+/// under way when the slot ends is lost, the timer then doubles, and only one repetition in ten
+/// falls into a slot. With the laboratory's round trip the third repetition comes 1.46 s after the
+/// slot, just into another one, or just not: the paper's 40 KB/s are four fifths of what slots
+/// carry at all, so that its neighbour probably kept packets, in a driver that tries for longer or
+/// behind a slower rate; here some eighteen frames are tried in vain while the laptop is away, more
+/// than are under way. With 128 attempts a frame or more it is 41 KB/s, but then TCP learns how
+/// long the laptop is away and its timer expires twice in 60 s, whereas the paper names timeouts as
+/// the cause; 802.11b's rates, longer slots and other rate controls give 0.1 to 6 KB/s.
 #[derive(Clone, Copy, Debug)]
 pub struct SideChannel;
 

@@ -5,7 +5,8 @@ use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quant
 use hawser_sim::radio::Radio;
 use hawser_units::Duration;
 
-/// A 10 MB file over one access point, two cards, and one shared radio, while the gateways' rate grows.
+/// A 10 MB file over one access point, two cards, and one shared radio, while the gateways' rate
+/// grows.
 ///
 /// Not stated: see [`super`]. A file counts as downloaded when its second half is.
 #[derive(Clone, Copy, Debug)]

@@ -10,12 +10,14 @@ use hawser_sim::tcp;
 
 /// A 10 MB torrent over one access point and over two, which share the seeds evenly.
 ///
-/// Not stated: how the client asks for pieces; here as the program that the paper modified does, by its published source (see [`Leecher`]; there is
-/// no version 2.4, the newest of that time is 2.2.4); the rates beyond 500 KB/s, here those of figure 5.
-/// "Poor bandwidth" is the median of the rates up to 100 KB/s. A rate counts as gaining when the download over two is at least 5 % faster.
-/// The gain lasts to rates five times as high as the paper's: what its client or seeds lacked there is not stated.
-/// Where a gain falls below 1.2 is interpolated between rates. The rates beyond 1000 KB/s and the interpolation were chosen after a look: up to there
-/// neither the torrent's gain nor the file's has fallen so far.
+/// Not stated: how the client asks for pieces; here as the program that the paper modified does, by
+/// its published source (see [`Leecher`]; there is no version 2.4, the newest of that time is
+/// 2.2.4); the rates beyond 500 KB/s, here those of figure 5. "Poor bandwidth" is the median of the
+/// rates up to 100 KB/s. A rate counts as gaining when the download over two is at least 5 %
+/// faster. The gain lasts to rates five times as high as the paper's: what its client or seeds
+/// lacked there is not stated. Where a gain falls below 1.2 is interpolated between rates. The
+/// rates beyond 1000 KB/s and the interpolation were chosen after a look: up to there neither the
+/// torrent's gain nor the file's has fallen so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Swarm;
 

@@ -9,11 +9,12 @@ use hawser_sim::tcp;
 
 /// A 10 MB film of 400 Kb/s over one access point or two, and how long the player stands still.
 ///
-/// Not stated: the player's buffer (here 144 KB, nine blocks: what the means that it
-/// prints imply, 136 KB, in whole blocks); how a block is asked for (here on a connection for each, as in HTTP/1.0). A run
-/// "without wait" is one that never stops once it has begun. The run over two of 50 KB/s is made twenty times; it
-/// never stops, where one of the paper's twenty does: this laboratory has no interference. Frames that an access point's card tries in vain
-/// when the radio has gone do not stop it either, in six hundred runs.
+/// Not stated: the player's buffer (here 144 KB, nine blocks: what the means that it prints imply,
+/// 136 KB, in whole blocks); how a block is asked for (here on a connection for each, as in
+/// HTTP/1.0). A run "without wait" is one that never stops once it has begun. The run over two of
+/// 50 KB/s is made twenty times; it never stops, where one of the paper's twenty does: this
+/// laboratory has no interference. Frames that an access point's card tries in vain when the radio
+/// has gone do not stop it either, in six hundred runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Video;
 
@@ -75,7 +76,8 @@ impl Experiment for Video {
 impl Playback {
     /// What the finish times of blocks, in their order, mean for who watches.
     ///
-    /// Each block has a deadline from when its predecessor began to play. One that misses it stops playback until the buffer is full again.
+    /// Each block has a deadline from when its predecessor began to play. One that misses it stops
+    /// playback until the buffer is full again.
     fn of(done: &[f64]) -> Self {
         let mut playback = Self::default();
         let mut ready = 0.0_f64;

@@ -1,24 +1,31 @@
 //! Two radios as one link, with the client on the repeater's wire: figures 10, 11 and 13, Table 5.
 //!
 //! What the paper does not state, and what was taken:
-//! - Figure 10: cables, so no neighbours and no loss; the highest rate of each mode (54, 195 and 450 Mb/s). UDP is offered
-//!   at more than both links carry.
-//! - Figure 11: 450 Mb/s near; the signal falls by ITU-R P.1238's office at 5.2 GHz (3.1 decades of dB a decade of distance) from 17 dBm. The building's
-//!   walls are not stated, and none are taken.
-//! - Figure 13 and Table 5: 802.11a/g samples its rates. Figure 13's 802.11n has figure 10's rate over the air instead of cables, and loses so many frames
-//!   (22 %) that both links carry the 240 Mb/s of which the caption's 60 Mb/s are 25 %. None were lost before a look at the results: the
-//!   two links then carried 330 Mb/s, and packets overtook each other by less. Table 5's is one stream in 20 MHz, because its sum
-//!   is less than any other mode carries; it has no neighbours, as it is "without any external interference" (they were there before a look at
-//!   the results). "Variable" channels have them, and a competitor on each, half a second on and half a second off.
-//!   In 802.11a/g nothing is lost without order: eight unanswered packets on each link overtake each other by less than Linux's adaptive threshold learns
-//!   at once. Acknowledgements go upward by the first link, which they fill with or without order; in turn by both, as a Linux bond may send them, order is
-//!   worth 12 % there, but 6 % in 802.11n, and figure 10's links then carry 0.94 of their sum.
-//!   Table 5's deviation over runs is a matter of tenths either way, also over twenty runs of ten seconds, as the paper's are (0.42 without and 0.23 with
-//!   the buffer in 802.11n, 0.18 and 0.22 in a/g); what varied in the paper's building is not stated. Ten seconds from the beginning show the paper's
-//!   difference in 802.11n (1.3 and 0.2), by timeouts of the first second, and none in a/g.
-//! - The typical wait in the buffer is the median of those that wait, in the mean of both modes (the mean of all before a look at the results,
-//!   which is about those few that wait for a frame that was lost).
-//! - The server is 20 us away, on the same cable, as the paper names no delay for these; 5 ms and 200 us before a look at Table 5's results.
+//! - Figure 10: cables, so no neighbours and no loss; the highest rate of each mode (54, 195 and
+//!   450 Mb/s). UDP is offered at more than both links carry.
+//! - Figure 11: 450 Mb/s near; the signal falls by ITU-R P.1238's office at 5.2 GHz (3.1 decades of
+//!   dB a decade of distance) from 17 dBm. The building's walls are not stated, and none are taken.
+//! - Figure 13 and Table 5: 802.11a/g samples its rates. Figure 13's 802.11n has figure 10's rate
+//!   over the air instead of cables, and loses so many frames (22 %) that both links carry the 240
+//!   Mb/s of which the caption's 60 Mb/s are 25 %. None were lost before a look at the results: the
+//!   two links then carried 330 Mb/s, and packets overtook each other by less. Table 5's is one
+//!   stream in 20 MHz, because its sum is less than any other mode carries; it has no neighbours,
+//!   as it is "without any external interference" (they were there before a look at the results).
+//!   "Variable" channels have them, and a competitor on each, half a second on and half a second
+//!   off. In 802.11a/g nothing is lost without order: eight unanswered packets on each link
+//!   overtake each other by less than Linux's adaptive threshold learns at once. Acknowledgements
+//!   go upward by the first link, which they fill with or without order; in turn by both, as a
+//!   Linux bond may send them, order is worth 12 % there, but 6 % in 802.11n, and figure 10's links
+//!   then carry 0.94 of their sum. Table 5's deviation over runs is a matter of tenths either way,
+//!   also over twenty runs of ten seconds, as the paper's are (0.42 without and 0.23 with the
+//!   buffer in 802.11n, 0.18 and 0.22 in a/g); what varied in the paper's building is not stated.
+//!   Ten seconds from the beginning show the paper's difference in 802.11n (1.3 and 0.2), by
+//!   timeouts of the first second, and none in a/g.
+//! - The typical wait in the buffer is the median of those that wait, in the mean of both modes
+//!   (the mean of all before a look at the results, which is about those few that wait for a frame
+//!   that was lost).
+//! - The server is 20 us away, on the same cable, as the paper names no delay for these; 5 ms and
+//!   200 us before a look at Table 5's results.
 
 use hawser_netem::air::phy::PhyRate;
 use hawser_netem::air::{RateControl, Signal, loss_at};
@@ -113,13 +120,15 @@ impl Experiment for Fastest {
     }
 }
 
-/// How a station far away is received: ITU-R P.1238-8, office at 5.2 GHz, 17 dBm, without walls; 40 MHz have twice the noise.
+/// How a station far away is received: ITU-R P.1238-8, office at 5.2 GHz, 17 dBm, without walls; 40
+/// MHz have twice the noise.
 fn at(feet: f64) -> Signal {
     let loss = 20.0 * 5200f64.log10() + 31.0 * (feet * 0.3048).max(1.0).log10() - 28.0;
     Signal::of_power((17.0 - loss) as f32)
 }
 
-/// A link at the fastest rate of up to three streams in 40 MHz that delivers nine full frames in ten, or the slowest.
+/// A link at the fastest rate of up to three streams in 40 MHz that delivers nine full frames in
+/// ten, or the slowest.
 fn adapted(feet: f64) -> Hop {
     let signal = at(feet);
     let snr = f64::from(signal.power + 95.0);
@@ -182,7 +191,8 @@ impl Experiment for Order {
                 *rate = floor.rate(flow, SHORT.0, SHORT.0 + SHORT.1);
                 let order = floor.repeater().reorder().counters();
                 if reorders {
-                    // "Typically most packets": half of those that wait, and not the few that wait for a lost one.
+                    // "Typically most packets": half of those that wait, and not the few that wait
+                    // for a lost one.
                     waits.push(order.median_wait().unwrap_or_default().as_secs_f64() * 1e3);
                 }
             }

@@ -1,14 +1,19 @@
 //! Figure 7: a competing link takes a part of one of the three hops.
 //!
-//! C1: the repeater's hop to the client, of three alike (45 Mb/s). C2 and C3: the shared and the own link of the access point, with the hops that the
-//! paper's table 2 points to, those at 64 feet of figure 2 (20, 20 and 45 Mb/s). The competitor sends as fast as the hop does; it is near the
-//! client in C1, the access point in C2 and the repeater in C3; the other end of the hop just senses it in C1 and C3, and in C1 and C2 the third station on
-//! the channel is not disturbed, as the paper states.
+//! C1: the repeater's hop to the client, of three alike (45 Mb/s). C2 and C3: the shared and the
+//! own link of the access point, with the hops that the paper's table 2 points to, those at 64 feet
+//! of figure 2 (20, 20 and 45 Mb/s). The competitor sends as fast as the hop does; it is near the
+//! client in C1, the access point in C2 and the repeater in C3; the other end of the hop just
+//! senses it in C1 and C3, and in C1 and C2 the third station on the channel is not disturbed, as
+//! the paper states.
 //!
-//! What the paper does not state, and what was taken: the competing link offers 10 to 50 % of what the hop carries. The text may also be read as a hop
-//! that is left with 10 to 50 %; equation 2 then gives gains of 1.5 to 5.5 for C3, of which the paper's 1.7 cannot be the mean. This was settled by
-//! the equation, before a run. The naive baseline is below one where the shared channel is short (C1, C2), but not in C3: in turn over both links it can carry
-//! 21 Mb/s there, and the traditional repeater has no more than the competitor leaves of the own link's 20. UDP is offered at 60 Mb/s. Video: see [`super::video`].
+//! What the paper does not state, and what was taken: the competing link offers 10 to 50 % of what
+//! the hop carries. The text may also be read as a hop that is left with 10 to 50 %; equation 2
+//! then gives gains of 1.5 to 5.5 for C3, of which the paper's 1.7 cannot be the mean. This was
+//! settled by the equation, before a run. The naive baseline is below one where the shared channel
+//! is short (C1, C2), but not in C3: in turn over both links it can carry 21 Mb/s there, and the
+//! traditional repeater has no more than the competitor leaves of the own link's 20. UDP is offered
+//! at 60 Mb/s. Video: see [`super::video`].
 
 use hawser_units::Rate;
 

@@ -1,19 +1,27 @@
-//! A floor with an access point, a repeater, clients and those who compete with them, and a server behind a wire.
+//! A floor with an access point, a repeater, clients and those who compete with them, and a server
+//! behind a wire.
 //!
 //! What the paper does not state, and what was taken for all experiments:
-//! - A wire of 1 Gb/s and 5 ms each way where no delay is stated, hosts of the time: CUBIC without HyStart, a loss detection that adapts to reordering, as
-//!   Linux 3.2 does. This deviates: section 5 names HighSpeed TCP (RFC 3649, without HyStart) for all results but MPTCP's, and similar ones with BIC, CUBIC
-//!   and New Reno. RFC 3649's functions in place of CUBIC were tried in all experiments, nothing else changed: no claim is won, and Table 5's gain goes from
-//!   16.6 % to 17.6 %, beyond its interval, because 802.11n without the buffer falls from 77.3 to 75.6 Mb/s. Figure 8a goes from 1.00 and 0.81 (0 and 100 ms)
-//!   to 1.00 and 0.77, which is less than its seeds differ by.
-//! - Eight packets may be unanswered on a link that is not throttled, so a transmission of 802.11n aggregates eight frames, on all hops. Chosen after
-//!   seeing that with 16 or more two links differ by more than the 10 ms that the repeater waits, and that a 3x3 link of 40 MHz then carries the
-//!   210 Mb/s that section 5.5 states as the most of one link.
-//! - The throttle's marks, factors and largest threshold are [`hawser_radio::multifacet::throttle`]'s, settled after a look at the throughput of one set of
-//!   hops (20, 30 and 60 Mb/s) and the same everywhere since. The naive baseline does not put packets in order.
+//! - A wire of 1 Gb/s and 5 ms each way where no delay is stated, hosts of the time: CUBIC without
+//!   HyStart, a loss detection that adapts to reordering, as Linux 3.2 does. This deviates: section
+//!   5 names HighSpeed TCP (RFC 3649, without HyStart) for all results but MPTCP's, and similar
+//!   ones with BIC, CUBIC and New Reno. RFC 3649's functions in place of CUBIC were tried in all
+//!   experiments, nothing else changed: no claim is won, and Table 5's gain goes from 16.6 % to
+//!   17.6 %, beyond its interval, because 802.11n without the buffer falls from 77.3 to 75.6 Mb/s.
+//!   Figure 8a goes from 1.00 and 0.81 (0 and 100 ms) to 1.00 and 0.77, which is less than its
+//!   seeds differ by.
+//! - Eight packets may be unanswered on a link that is not throttled, so a transmission of 802.11n
+//!   aggregates eight frames, on all hops. Chosen after seeing that with 16 or more two links
+//!   differ by more than the 10 ms that the repeater waits, and that a 3x3 link of 40 MHz then
+//!   carries the 210 Mb/s that section 5.5 states as the most of one link.
+//! - The throttle's marks, factors and largest threshold are
+//!   [`hawser_radio::multifacet::throttle`]'s, settled after a look at the throughput of one set of
+//!   hops (20, 30 and 60 Mb/s) and the same everywhere since. The naive baseline does not put
+//!   packets in order.
 //! - Drivers keep 128 frames a link, as ath9k does; the repeater 200 packets for its clients.
 //! - Five access points of the neighbourhood on each channel send beacons (section 5, "Testbed").
-//! - All who share a channel sense each other unless an experiment says otherwise. Rates of 802.11n are fixed for each hop; 802.11a and g sample.
+//! - All who share a channel sense each other unless an experiment says otherwise. Rates of 802.11n
+//!   are fixed for each hop; 802.11a and g sample.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{RateControl, Signal, StationConfig, StationId};
@@ -431,7 +439,8 @@ pub(crate) fn throughput(
     floor.rate(flow, warm_up, warm_up + length)
 }
 
-/// A second of a floor on which every client downloads, drawn after the throttle has found its place.
+/// A second of a floor on which every client downloads, drawn after the throttle has found its
+/// place.
 pub(crate) fn picture(setup: &Setup, load: Load, title: &str, seed: u64) -> Option<String> {
     let mut floor = Floor::new(setup, seed);
     for client in 0..setup.clients {
@@ -546,5 +555,6 @@ pub(crate) const START: Instant = Instant::from_nanos(100_000_000);
 pub(super) const DRIVER: usize = 128;
 /// Packets that the repeater keeps for its clients.
 const REPEATER: usize = 200;
-/// How a client and the access point receive each other: just so that they sense each other. Units: dBm.
+/// How a client and the access point receive each other: just so that they sense each other. Units:
+/// dBm.
 const FAR: f32 = -75.0;

@@ -1,8 +1,11 @@
-//! How good the hops are, where the paper says so: the slowest rate of one or two streams in 20 MHz whose TCP throughput is about the stated one.
+//! How good the hops are, where the paper says so: the slowest rate of one or two streams in 20 MHz
+//! whose TCP throughput is about the stated one.
 //!
-//! Hops without such words: Table 3's, with a few frames lost on the own link, are in [`super::uncontrolled`].
+//! Hops without such words: Table 3's, with a few frames lost on the own link, are in
+//! [`super::uncontrolled`].
 //!
-//! Source: Multifacet section 2 and figure 2. Units: Mb/s of TCP, which the experiments measure and do not take from here.
+//! Source: Multifacet section 2 and figure 2. Units: Mb/s of TCP, which the experiments measure and
+//! do not take from here.
 
 use hawser_units::Duration;
 

@@ -1,8 +1,10 @@
-//! Multifacet: an access point and its repeater joined by two radios, one of them on the client's channel.
+//! Multifacet: an access point and its repeater joined by two radios, one of them on the client's
+//! channel.
 //!
 //! # Scope
-//! Constants and channel migration, with the machines of [`hawser_radio::multifacet`]; everything else on the air of [`hawser_sim::radio`] with TCP, but for
-//! figure 14's striping under interference, which follows packets through two queues.
+//! Constants and channel migration, with the machines of [`hawser_radio::multifacet`]; everything
+//! else on the air of [`hawser_sim::radio`] with TCP, but for figure 14's striping under
+//! interference, which follows packets through two queues.
 
 mod aggregation;
 mod bottlenecks;

@@ -1,4 +1,5 @@
-//! Others on the floor: pairs of stations with frames of their own, and the beacons of the neighbourhood.
+//! Others on the floor: pairs of stations with frames of their own, and the beacons of the
+//! neighbourhood.
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, BEACON_LEN, Frame, Outgoing, Signal, StationConfig, StationId};

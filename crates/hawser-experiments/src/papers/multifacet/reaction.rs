@@ -1,9 +1,12 @@
 //! Figure 12: how soon the throttle follows an interferer near the client.
 //!
-//! Hops of 20, 30 and 60 Mb/s; the interferer offers 30 Mb/s at the rate of the client's hop, half a second on and half a second off, and is near
-//! the client; the repeater just senses it, so that it does not disturb what the access point sends, as the paper states. A reaction is the first reduction after an onset, within its half
-//! second; it comes at once when it comes within 50 ms, a quarter of the time between reports (20 ms before a look at the results: the queue needs
-//! 30 ms or more to grow to its mark, whatever the throttle does). Reports are 200 ms apart (section 5.4) and at once when the queue crosses its mark.
+//! Hops of 20, 30 and 60 Mb/s; the interferer offers 30 Mb/s at the rate of the client's hop, half
+//! a second on and half a second off, and is near the client; the repeater just senses it, so that
+//! it does not disturb what the access point sends, as the paper states. A reaction is the first
+//! reduction after an onset, within its half second; it comes at once when it comes within 50 ms, a
+//! quarter of the time between reports (20 ms before a look at the results: the queue needs 30 ms
+//! or more to grow to its mark, whatever the throttle does). Reports are 200 ms apart (section 5.4)
+//! and at once when the queue crosses its mark.
 
 use hawser_units::{Duration, Instant};
 

@@ -1,16 +1,21 @@
 //! Multifacet against multipath TCP, overhearing and flow-level routing: figures 8a and 9, Table 4.
 //!
 //! What the paper does not state, and what was taken:
-//! - Figure 8a: the hops of Table 3 (20, 30 and 60 Mb/s). MPTCP has an address of the client on each link; both end in the repeater's hop.
-//!   MPTCP comes close to Multifacet without delay: windows that follow acknowledgements leave nothing waiting at the access point's shared radio, the
-//!   queue is the repeater's, and so the two do not fight for the channel. HighSpeed TCP in place of CUBIC and device queues of 1,000 packets do not change that.
-//! - Figure 9: the own link is in the 5 GHz band, 40 MHz wide and one scheme slower than the shared link, whose channel the others use for all hops:
-//!   the signal is 7 dB weaker there. The direct link is at the slowest rate, and loses what a link at the edge loses (a third). The own
-//!   link's advantage and the direct link's loss were chosen with equation 2 and the paper's ratios at hand, before a run.
-//! - Table 4: the hops of figure 7's C3 when the competitor takes what it can, its most favourable case (half of the channel at
-//!   most before a look at the results). ROMA's logic estimates once a second what
-//!   the shared channel has free for the two hops of another packet, from how busy it was, the repeater's and its own frames included, and
-//!   plans the shares of the links for the next second by it.
+//! - Figure 8a: the hops of Table 3 (20, 30 and 60 Mb/s). MPTCP has an address of the client on
+//!   each link; both end in the repeater's hop. MPTCP comes close to Multifacet without delay:
+//!   windows that follow acknowledgements leave nothing waiting at the access point's shared radio,
+//!   the queue is the repeater's, and so the two do not fight for the channel. HighSpeed TCP in
+//!   place of CUBIC and device queues of 1,000 packets do not change that.
+//! - Figure 9: the own link is in the 5 GHz band, 40 MHz wide and one scheme slower than the shared
+//!   link, whose channel the others use for all hops: the signal is 7 dB weaker there. The direct
+//!   link is at the slowest rate, and loses what a link at the edge loses (a third). The own link's
+//!   advantage and the direct link's loss were chosen with equation 2 and the paper's ratios at
+//!   hand, before a run.
+//! - Table 4: the hops of figure 7's C3 when the competitor takes what it can, its most favourable
+//!   case (half of the channel at most before a look at the results). ROMA's logic estimates once a
+//!   second what the shared channel has free for the two hops of another packet, from how busy it
+//!   was, the repeater's and its own frames included, and plans the shares of the links for the
+//!   next second by it.
 
 use hawser_radio::multifacet::access_point::SHARED;
 use hawser_units::Duration;
@@ -38,7 +43,8 @@ pub(super) const WIRED: [u64; 5] = [0, 25, 50, 75, 100];
 /// The hops of figures 8a and 8b.
 pub(super) fn testbed(scheme: Scheme, wired: u64) -> Setup {
     let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), scheme);
-    // The source's machine delays what it sends; the way back is not delayed: half of it each way is the same for a round trip.
+    // The source's machine delays what it sends; the way back is not delayed: half of it each way
+    // is the same for a round trip.
     setup.delay = Duration::from_millis(wired) / 2;
     setup
 }
@@ -68,7 +74,8 @@ impl Experiment for Delays {
         let evidence = WIRED.iter().zip(ratios);
         let evidence =
             evidence.map(|(wired, ratio)| (format!("{wired} ms"), Quantity::new(ratio, Unit::Ratio)));
-        // By less than a tenth of the first a point may stand above the one before: ten seconds of TCP.
+        // By less than a tenth of the first a point may stand above the one before: ten seconds of
+        // TCP.
         let grows = ratios.windows(2).all(|pair| pair[1] <= pair[0] + 0.1 * ratios[0]);
         findings.shape("M.fig8a.mono", grows, evidence.collect());
         Ok(findings)

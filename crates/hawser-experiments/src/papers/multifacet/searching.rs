@@ -1,7 +1,8 @@
 //! The constants of sections 3 and 4, and figure 15: how long a search for a better channel takes.
 //!
-//! What the paper does not state, and what was taken: channels' throughputs are drawn evenly, each for itself, and a search begins when the present
-//! one is below three quarters of the largest possible. Channels' throughputs stand for the air here; the tests search on the air itself.
+//! What the paper does not state, and what was taken: channels' throughputs are drawn evenly, each
+//! for itself, and a search begins when the present one is below three quarters of the largest
+//! possible. Channels' throughputs stand for the air here; the tests search on the air itself.
 
 use hawser_netem::Random;
 use hawser_netem::air::phy::{ACK_LEN, DATA_OVERHEAD, PhyRate, Standard};
@@ -98,7 +99,8 @@ impl Experiment for Constants {
         findings.value("M.buf", BUFFER_PACKETS as f64, Unit::Packets);
         findings.value("M.csa", ms(config.announcement), Unit::Millis);
         findings.value("M.probe", ms(config.probe), Unit::Millis);
-        // From a packet's turn to its acknowledgement, which is what striping follows: 1500 bytes at 54 Mb/s.
+        // From a packet's turn to its acknowledgement, which is what striping follows: 1500 bytes
+        // at 54 Mb/s.
         let (standard, rate) = (Standard::A, PhyRate::Ofdm(54));
         let answer = rate.response().airtime(standard, ACK_LEN);
         let backoff = standard.slot() * standard.cw_min() / 2;
@@ -124,7 +126,8 @@ mod tests {
     use super::*;
     use hawser_sim::radio::{Radio, SearchPlan};
 
-    /// A floor whose own link begins on a channel of which others take `home`, in Mb/s; they take all that they get of those of `busy`.
+    /// A floor whose own link begins on a channel of which others take `home`, in Mb/s; they take
+    /// all that they get of those of `busy`.
     fn floor(kind: Search, home: f64, busy: &[u16], poor: f64) -> (Floor, Flow) {
         let mut setup = Setup::new(forty_five(), twenty(), Some(sixty()), Scheme::Multifacet);
         let crowd = |(channel, mcs, load): (u16, u8, f64)| Competitor {
@@ -202,7 +205,8 @@ mod tests {
     #[test]
     fn a_repeater_that_missed_the_announcement_finds_its_access_point_again() {
         let (mut floor, flow) = floor(Search::Adequate, 4.0, &[40, 48], 30.0);
-        // From the first move on it hears nothing for a while, and the access point goes on to the next channel.
+        // From the first move on it hears nothing for a while, and the access point goes on to the
+        // next channel.
         while floor.access_point().moves().is_empty() {
             let next = floor.network.now() + Duration::from_millis(1);
             floor.network.run(next);

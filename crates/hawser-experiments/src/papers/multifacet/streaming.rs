@@ -1,14 +1,18 @@
 //! Figure 8b: a clip in segments of four rates, over Multifacet and over multipath TCP.
 //!
-//! The client fetches one segment after another and keeps at most two ahead of what it shows. It asks for the fastest that three quarters of the last
-//! segment's throughput carry, and begins with the slowest.
+//! The client fetches one segment after another and keeps at most two ahead of what it shows. It
+//! asks for the fastest that three quarters of the last segment's throughput carry, and begins with
+//! the slowest.
 //!
-//! What the paper does not state, and what was taken: that rule; the hops of figure 8a; the wired delays of figure 8a, one clip at each. The clip is
-//! ten segments as in the paper, but of 6 s instead of 30.
+//! What the paper does not state, and what was taken: that rule; the hops of figure 8a; the wired
+//! delays of figure 8a, one clip at each. The clip is ten segments as in the paper, but of 6 s
+//! instead of 30.
 //!
-//! The claim's sentence has two readings: the share of Multifacet's segments at the highest rate, or of those that are of a higher rate than the
-//! same segment over MPTCP. Measured is the first: the figure counts the segments of each rate, and its caption speaks of the
-//! highest; pairs of segments are not in it. (Before a look at the results the second was taken, which stands with the evidence of the order.)
+//! The claim's sentence has two readings: the share of Multifacet's segments at the highest rate,
+//! or of those that are of a higher rate than the same segment over MPTCP. Measured is the first:
+//! the figure counts the segments of each rate, and its caption speaks of the highest; pairs of
+//! segments are not in it. (Before a look at the results the second was taken, which stands with
+//! the evidence of the order.)
 
 use hawser_units::Duration;
 

@@ -1,8 +1,9 @@
 //! Striping by feedback against striping in turn: figure 14.
 //!
-//! Two links of 30 Mb/s, packets of 1500 bytes; an interferer takes 20 Mb/s of one for 20 s, then of the other. What the paper does not state, and
-//! what was taken: 35 Mb/s of load, which both links carry together also under interference; 32 packets unanswered on a link; a link in turn keeps
-//! what it cannot send.
+//! Two links of 30 Mb/s, packets of 1500 bytes; an interferer takes 20 Mb/s of one for 20 s, then
+//! of the other. What the paper does not state, and what was taken: 35 Mb/s of load, which both
+//! links carry together also under interference; 32 packets unanswered on a link; a link in turn
+//! keeps what it cannot send.
 
 use std::collections::VecDeque;
 
@@ -23,7 +24,8 @@ const INTERFERENCE: f64 = 20.0;
 const SECONDS: usize = 60;
 const THRESHOLD: usize = 32;
 
-/// Packets delivered by each link in each second: without interference up to 20 s, on the first to 40 s, on the second to 60 s.
+/// Packets delivered by each link in each second: without interference up to 20 s, on the first to
+/// 40 s, on the second to 60 s.
 fn run(is_in_turn: bool, seed: u64) -> Vec<[f64; 2]> {
     let mut random = Random::new(seed, "load");
     let mut striping = Striping::new(&[THRESHOLD; 2]);

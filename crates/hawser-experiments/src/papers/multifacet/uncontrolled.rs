@@ -1,15 +1,20 @@
 //! Placements at random and several clients: figure 6 and Table 3.
 //!
 //! What the paper does not state, and what was taken:
-//! - Figure 6: the own link carries 10 to 40 Mb/s of TCP, the hops on the shared channel 30 to 60, drawn evenly: the next faster rate of 20 MHz that
-//!   carries as much, of which so many frames are lost. Equation 2 is given what each hop carries alone. A gain counts as none below 2 %.
-//!   The own link's 40 were 45 before a look at the results, of which too many had no gain.
-//!   The naive baseline stays above the traditional repeater: in turn over both links it carries twice the own link or 1/(1/2S + 1/D) of the shared
-//!   channel, whichever is less, which is more than the own link alone in most placements; without order TCP keeps nine tenths of it. Device queues
-//!   of 1,000 packets and HighSpeed TCP change nothing. An interferer of up to 30 Mb/s on the shared channel brings it to about one, but a third of the
-//!   placements then has no gain; a client that the access point does not hear brings it to 0.75, and Multifacet to 0.85. The paper's floor was neither.
-//! - Table 3: the own link is as its traditional row says (19 Mb/s), the shared link and the hop to the clients are from figure 2's range, 30 and 60.
-//!   Eight runs in which the clients begin in turn stand for the paper's twenty; with one order the last to begin had 0.79 of a fair share.
+//! - Figure 6: the own link carries 10 to 40 Mb/s of TCP, the hops on the shared channel 30 to 60,
+//!   drawn evenly: the next faster rate of 20 MHz that carries as much, of which so many frames are
+//!   lost. Equation 2 is given what each hop carries alone. A gain counts as none below 2 %. The
+//!   own link's 40 were 45 before a look at the results, of which too many had no gain. The naive
+//!   baseline stays above the traditional repeater: in turn over both links it carries twice the
+//!   own link or 1/(1/2S + 1/D) of the shared channel, whichever is less, which is more than the
+//!   own link alone in most placements; without order TCP keeps nine tenths of it. Device queues of
+//!   1,000 packets and HighSpeed TCP change nothing. An interferer of up to 30 Mb/s on the shared
+//!   channel brings it to about one, but a third of the placements then has no gain; a client that
+//!   the access point does not hear brings it to 0.75, and Multifacet to 0.85. The paper's floor
+//!   was neither.
+//! - Table 3: the own link is as its traditional row says (19 Mb/s), the shared link and the hop to
+//!   the clients are from figure 2's range, 30 and 60. Eight runs in which the clients begin in
+//!   turn stand for the paper's twenty; with one order the last to begin had 0.79 of a fair share.
 
 use hawser_netem::Random;
 use hawser_netem::report::Spread;

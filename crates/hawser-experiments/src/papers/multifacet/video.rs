@@ -1,9 +1,13 @@
-//! A video over RTP: frames of a variable rate, and the quality that is left when packets are missing.
+//! A video over RTP: frames of a variable rate, and the quality that is left when packets are
+//! missing.
 //!
-//! The clip of the paper (10 s, 20 Mb/s in the mean, 40 at most) is not at hand. Taken for it: 25 frames a second in groups of twelve, of which the first
-//! stands for itself and is as large as the largest rate allows, the others equal; packets of 1024 bytes, as EvalVid's sender cuts them, spread over
-//! half of a frame's time. What arrives within a second is shown. The encoding is worth 38 dB, "excellent" by the paper's scale. A missing part of a frame
-//! is replaced by what was shown before, which is worth 19 dB where water moves, and everything up to the end of the group builds on it.
+//! The clip of the paper (10 s, 20 Mb/s in the mean, 40 at most) is not at hand. Taken for it: 25
+//! frames a second in groups of twelve, of which the first stands for itself and is as large as the
+//! largest rate allows, the others equal; packets of 1024 bytes, as EvalVid's sender cuts them,
+//! spread over half of a frame's time. What arrives within a second is shown. The encoding is worth
+//! 38 dB, "excellent" by the paper's scale. A missing part of a frame is replaced by what was shown
+//! before, which is worth 19 dB where water moves, and everything up to the end of the group builds
+//! on it.
 //!
 //! Source: Multifacet section 5 and figure 7c; error propagation as in Klaue et al. 2003 (EvalVid).
 

@@ -1,12 +1,15 @@
-//! Figure 16: two channels of 20 MHz against one of 40 MHz in the 2.4 GHz band, with interferers on channels 6 and 11.
+//! Figure 16: two channels of 20 MHz against one of 40 MHz in the 2.4 GHz band, with interferers on
+//! channels 6 and 11.
 //!
-//! The two links are on channels 1 and 6; the wide link is around channel 3 and so covers part of channel 6. Three streams on all links, whose
-//! rate control is OpenWrt's, Minstrel (the third that was tried: the paper names none).
+//! The two links are on channels 1 and 6; the wide link is around channel 3 and so covers part of
+//! channel 6. Three streams on all links, whose rate control is OpenWrt's, Minstrel (the third that
+//! was tried: the paper names none).
 //!
-//! What the paper does not state, and what was taken: the interferers offer 20 Mb/s as in figure 14, and half of it (5 Mb/s before a look at the
-//! results), at 54 Mb/s;
-//! the access point, the repeater and the interferers receive each other at -65 dBm: strong enough for everybody on a channel to defer, too weak to be
-//! noticed by its energy alone from a channel that only overlaps, and no weaker than the link itself.
+//! What the paper does not state, and what was taken: the interferers offer 20 Mb/s as in figure
+//! 14, and half of it (5 Mb/s before a look at the results), at 54 Mb/s; the access point, the
+//! repeater and the interferers receive each other at -65 dBm: strong enough for everybody on a
+//! channel to defer, too weak to be noticed by its energy alone from a channel that only overlaps,
+//! and no weaker than the link itself.
 
 use hawser_netem::air::phy::PhyRate;
 use hawser_netem::air::{RateControl, Signal};

@@ -1,13 +1,15 @@
 //! Bulk transfers over TCP (section V-A): figures 3 to 6 and the transfer over unequal channels.
 //!
 //! What the paper does not state, and what was taken:
-//! - Segments of 512 bytes, 40 of TCP and IP headers and 18 of framing, as Table III has it: 103 of 115.2 kb/s are payload then, which is what one
-//!   channel carries in figure 3.
-//! - ns-2's NewReno: a window of 20 packets, an acknowledgement for each packet, queues of 50 packets.
+//! - Segments of 512 bytes, 40 of TCP and IP headers and 18 of framing, as Table III has it: 103 of
+//!   115.2 kb/s are payload then, which is what one channel carries in figure 3.
+//! - ns-2's NewReno: a window of 20 packets, an acknowledgement for each packet, queues of 50
+//!   packets.
 //! - 45 ms one way on every channel: with that window, such round trips are full with six channels.
 //! - A turn of the weighted round robin: one packet of the slowest channel.
 //! - Where in the cycle of figure 6 a transfer begins: the mean of eight places.
-//! - A member that leaves takes what waits for it along; the proxy knows at once, as section V-C assumes.
+//! - A member that leaves takes what waits for it along; the proxy knows at once, as section V-C
+//!   assumes.
 
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant};

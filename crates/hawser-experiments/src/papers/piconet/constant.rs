@@ -1,14 +1,17 @@
 //! Constant-rate traffic over UDP (section V-B): tables II to IV, figure 7.
 //!
 //! What the paper does not state, and what was taken:
-//! - Packets of 512 bytes and 4 of framing with equal channels; 160 bytes and the 12 of an RTP header, a common voice packet, with unequal ones. The
-//!   two tables fit different shares of payload (0.992 and 0.92), so sizes must have differed.
-//! - What the jitter of Table IV is the jitter of. Over all channels at once it cannot be 2 ms: a packet alone needs 11 ms on the
-//!   fastest channel and 86 ms on the slowest. It is taken between neighbours on each channel; that of figure 7, which reaches 425 ms, over all arrivals.
-//!   Means are given instead of the smoothed value at the end, which is that of some last 16 packets.
-//! - A turn of the weighted round robin: one packet of the slowest channel where channels are unequal.
-//! - Queues of 50 packets (ns-2's default), runs of 200 s: Table III's losses fall a little towards the slow links, by what such a queue
-//!   holds at the end of such a run.
+//! - Packets of 512 bytes and 4 of framing with equal channels; 160 bytes and the 12 of an RTP
+//!   header, a common voice packet, with unequal ones. The two tables fit different shares of
+//!   payload (0.992 and 0.92), so sizes must have differed.
+//! - What the jitter of Table IV is the jitter of. Over all channels at once it cannot be 2 ms: a
+//!   packet alone needs 11 ms on the fastest channel and 86 ms on the slowest. It is taken between
+//!   neighbours on each channel; that of figure 7, which reaches 425 ms, over all arrivals. Means
+//!   are given instead of the smoothed value at the end, which is that of some last 16 packets.
+//! - A turn of the weighted round robin: one packet of the slowest channel where channels are
+//!   unequal.
+//! - Queues of 50 packets (ns-2's default), runs of 200 s: Table III's losses fall a little towards
+//!   the slow links, by what such a queue holds at the end of such a run.
 
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, Rate};
@@ -102,7 +105,8 @@ fn stream(stated: &Stated, seed: u64, prepare: impl FnOnce(&mut Piconet)) -> Str
     }
 }
 
-/// The mean of what RFC 1889's jitter smooths: how much the transit time changes from one arrival to the next.
+/// The mean of what RFC 1889's jitter smooths: how much the transit time changes from one arrival
+/// to the next.
 fn mean_change(transits: &[f64]) -> f64 {
     let changes = transits.windows(2).map(|pair| (pair[1] - pair[0]).abs());
     changes.sum::<f64>() / transits.len().saturating_sub(1).max(1) as f64

@@ -1,17 +1,22 @@
 //! Layered streams with errors on the channels (section V-C): tables V to IX.
 //!
 //! What the paper does not state, and what was taken:
-//! - Packets of 210 bytes with 18 of framing, as in Table III: Table VII's losses need the same share of payload.
-//! - When the layers begin, which decides what round robin does: it ties each layer to a channel (Table VI), and a layer that comes long after
-//!   another finds room where queues are full (Table VII). The order (second, third, base) is the one that Table VI's losses tell. The two distances
-//!   are fitted to round robin's column of Table VII; evenly spaced layers would lose 20 % each there. Everything else follows.
+//! - Packets of 210 bytes with 18 of framing, as in Table III: Table VII's losses need the same
+//!   share of payload.
+//! - When the layers begin, which decides what round robin does: it ties each layer to a channel
+//!   (Table VI), and a layer that comes long after another finds room where queues are full (Table
+//!   VII). The order (second, third, base) is the one that Table VI's losses tell. The two
+//!   distances are fitted to round robin's column of Table VII; evenly spaced layers would lose 20
+//!   % each there. Everything else follows.
 //! - Runs of 1500 s: ten cycles of the changing errors.
-//! - Layers get channels of their own first ([`Remainder::LastResort`]): with remainders shared as section III-C.1 says, the second layer
-//!   would lose about 3.7 %, a mix of two channels, in all of Tables VI, VII and IX.
-//! - Table IX is run with errors of 1 and 5 %, as in Table VII, not with the 1 and 10 % of the text, which its numbers do not fit: a test shows
-//!   that the second layer loses 10 % then.
+//! - Layers get channels of their own first ([`Remainder::LastResort`]): with remainders shared as
+//!   section III-C.1 says, the second layer would lose about 3.7 %, a mix of two channels, in all
+//!   of Tables VI, VII and IX.
+//! - Table IX is run with errors of 1 and 5 %, as in Table VII, not with the 1 and 10 % of the
+//!   text, which its numbers do not fit: a test shows that the second layer loses 10 % then.
 //!
-//! Independent-path striping (section III-D) has no numbers in the paper: a test holds it to what it is said to do when a channel fails.
+//! Independent-path striping (section III-D) has no numbers in the paper: a test holds it to what
+//! it is said to do when a channel fails.
 
 use hawser_proto::pool::allocation::{Need, Remainder};
 use hawser_proto::pool::requirement::Requirement;

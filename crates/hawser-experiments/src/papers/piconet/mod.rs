@@ -1,8 +1,9 @@
 //! Piconet: neighbours share their uplinks, and an aggregation proxy stripes what comes for them.
 //!
 //! # Scope
-//! The evaluation of sections V (simulation) and VI (testbed). The schedulers and the allocation are those of the daemon
-//! ([`hawser_proto::scheduler`], [`hawser_proto::pool`]); source, members and receiver are modelled.
+//! The evaluation of sections V (simulation) and VI (testbed). The schedulers and the allocation
+//! are those of the daemon ([`hawser_proto::scheduler`], [`hawser_proto::pool`]); source, members
+//! and receiver are modelled.
 //!
 //! # Limitations
 //! The LAN is a shared link of its rate, without contention; members forward without delay.

@@ -1,15 +1,20 @@
 //! The testbed (section VI): figures 10 to 16 and Table X.
 //!
 //! What the paper does not state, and what was taken:
-//! - A serial line of 115.2 kb/s sends ten bits for a byte: 92.16 kb/s. PPP adds 8 bytes to a packet, GRE 24.
-//! - Linux 2.2 kept three packets in a PPP device, the one being sent included. With so few, a TCP alone on one line cannot repair losses
-//!   without waiting for its timer, which is why one line carries so little and two more than twice as much.
-//! - Reno's recovery and acknowledgements delayed by up to 200 ms, as hosts of the time had them; segments of 1460 bytes.
-//! - 35 ms one way, besides what is added, and 6 kb/s of background traffic on every line, which the paper names without its amount: packets of
-//!   300 bytes at random times. They are fitted to figure 10's single line and figure 14's largest jitter; Table X follows.
+//! - A serial line of 115.2 kb/s sends ten bits for a byte: 92.16 kb/s. PPP adds 8 bytes to a
+//!   packet, GRE 24.
+//! - Linux 2.2 kept three packets in a PPP device, the one being sent included. With so few, a TCP
+//!   alone on one line cannot repair losses without waiting for its timer, which is why one line
+//!   carries so little and two more than twice as much.
+//! - Reno's recovery and acknowledgements delayed by up to 200 ms, as hosts of the time had them;
+//!   segments of 1460 bytes.
+//! - 35 ms one way, besides what is added, and 6 kb/s of background traffic on every line, which
+//!   the paper names without its amount: packets of 300 bytes at random times. They are fitted to
+//!   figure 10's single line and figure 14's largest jitter; Table X follows.
 //! - Means of 20 runs for each number; the paper has 50.
-//! - The media: 1000 bytes at a time, 40 of headers, for 60 s. A packet that comes 70 ms later than the earliest could is late, and late is lost
-//!   (figure 15 needs a time between 60 and 80 ms). Its loss above 70 % on overloaded lines is lateness too.
+//! - The media: 1000 bytes at a time, 40 of headers, for 60 s. A packet that comes 70 ms later than
+//!   the earliest could is late, and late is lost (figure 15 needs a time between 60 and 80 ms).
+//!   Its loss above 70 % on overloaded lines is lateness too.
 
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, Rate};
@@ -352,7 +357,8 @@ impl Experiment for Streaming {
         );
         findings.value("H.fig13.two128", media(2, 128).loss, Unit::Percent);
         let failed = media(2, 175).loss;
-        // A test was ended when its loss was high: higher than the 25 % with which the tests of figure 15 ran to their end.
+        // A test was ended when its loss was high: higher than the 25 % with which the tests of
+        // figure 15 ran to their end.
         findings.shape(
             "H.fig13.two175",
             failed > 25.0,

@@ -36,7 +36,8 @@ pub(super) struct Plan {
     pub(super) scheduler: Box<dyn Scheduler>,
     /// Whether datagrams are striped: their headers of 28 bytes are then part of the framing.
     pub(super) is_datagram: bool,
-    /// The largest packet that the proxy reckons with: what a turn of the surplus round robin is made of.
+    /// The largest packet that the proxy reckons with: what a turn of the surplus round robin is
+    /// made of.
     pub(super) mtu: u16,
 }
 
@@ -199,7 +200,8 @@ impl Piconet {
         join(&mut self.network, FlowId(flow), near, far)
     }
 
-    /// Lets other traffic use every channel: packets of `size` bytes on the channel, at `rate` in the mean.
+    /// Lets other traffic use every channel: packets of `size` bytes on the channel, at `rate` in
+    /// the mean.
     pub(super) fn background(&mut self, rate: Rate, size: u16) {
         let random = self.network.streams().get("background");
         let proxy: &mut Proxy = self
@@ -228,7 +230,8 @@ impl Piconet {
         host.application(socket).expect("the caller opened it as this")
     }
 
-    /// A channel leaves (with all that waits for it) or joins; the proxy hears of it when it happens.
+    /// A channel leaves (with all that waits for it) or joins; the proxy hears of it when it
+    /// happens.
     pub(super) fn set_member(&mut self, channel: usize, is_there: bool, at: Instant) {
         let change = Change {
             state: Some(if is_there { State::Up } else { State::Down }),
@@ -237,7 +240,8 @@ impl Piconet {
         self.network.change_at(at, self.channels[channel], change);
     }
 
-    /// Lets channels join and leave in turn from time zero until `end`: there for `up`, then gone for `down`.
+    /// Lets channels join and leave in turn from time zero until `end`: there for `up`, then gone
+    /// for `down`.
     pub(super) fn alternate(&mut self, channels: &[usize], times: (Duration, Duration), end: Instant) {
         self.alternate_from(channels, times, Duration::ZERO, end);
     }
@@ -295,7 +299,8 @@ impl Piconet {
 }
 
 impl Piconet {
-    /// The mean change of the transit time from one packet to the next on the same channel, over all channels. Units: milliseconds.
+    /// The mean change of the transit time from one packet to the next on the same channel, over
+    /// all channels. Units: milliseconds.
     pub(super) fn change_on_channels(&self) -> f64 {
         let members = self
             .members
@@ -327,7 +332,8 @@ fn shifted(size: u16, by: i32) -> u16 {
     u16::try_from(i32::from(size) + by).unwrap_or(0)
 }
 
-/// Gives every packet to the channel that the scheduler chooses. A channel takes what comes and queues or drops it: the proxy does not wait.
+/// Gives every packet to the channel that the scheduler chooses. A channel takes what comes and
+/// queues or drops it: the proxy does not wait.
 struct Proxy {
     scheduler: Box<dyn Scheduler>,
     lanes: Vec<Lane>,

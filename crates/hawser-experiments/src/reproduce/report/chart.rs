@@ -1,4 +1,5 @@
-//! Plots as SVG inside of a page: colours come from the page's style sheet, so that they fit a light and a dark screen.
+//! Plots as SVG inside of a page: colours come from the page's style sheet, so that they fit a
+//! light and a dark screen.
 //!
 //! Curves differ by dash and marker as well as by colour.
 
@@ -68,7 +69,8 @@ pub(super) fn lines(plot: &JoinedPlot, id: &str) -> String {
     svg + "</svg>\n"
 }
 
-/// The numbers of a set-up that share a unit: accepted interval, the paper's number, what was measured.
+/// The numbers of a set-up that share a unit: accepted interval, the paper's number, what was
+/// measured.
 pub(super) fn intervals(rows: &[&Reproduced], unit: Unit, id: &str) -> String {
     let area = Area {
         left: 250.0,
@@ -113,7 +115,8 @@ pub(super) fn intervals(rows: &[&Reproduced], unit: Unit, id: &str) -> String {
     svg + "</svg>\n"
 }
 
-/// Bars from zero to medians, with whiskers from the smallest to the largest, and a line across all of them at `sum`.
+/// Bars from zero to medians, with whiskers from the smallest to the largest, and a line across all
+/// of them at `sum`.
 pub(super) fn bars(bars: &Bars, id: &str) -> String {
     let area = Area {
         left: 130.0,
@@ -230,7 +233,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// Holds all `values` between round numbers; zero too when it is `anchored` there and they allow it.
+    /// Holds all `values` between round numbers; zero too when it is `anchored` there and they
+    /// allow it.
     fn of(values: impl Iterator<Item = f64>, to: (f64, f64), is_anchored: bool) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| value.is_finite()) {
@@ -338,7 +342,8 @@ fn marker(n: usize, (x, y): (f64, f64)) -> String {
     }
 }
 
-/// At most as many points as there is room for: neighbours in one, by the means of their medians and their extremes.
+/// At most as many points as there is room for: neighbours in one, by the means of their medians
+/// and their extremes.
 fn thinned(curve: &JoinedCurve) -> Vec<(f64, Spread)> {
     let together = curve.points.len().div_ceil(MOST_POINTS).max(1);
     let join = |chunk: &[(f64, Spread)]| {

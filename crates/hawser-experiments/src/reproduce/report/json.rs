@@ -21,7 +21,8 @@ pub struct ReproductionReport {
     pub claims: Vec<ClaimReport>,
 }
 
-/// One claim. Units: all its numbers are in `unit`; for a shape, `measured` and `spread` are shares of the seeds at which it holds.
+/// One claim. Units: all its numbers are in `unit`; for a shape, `measured` and `spread` are shares
+/// of the seeds at which it holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClaimReport {
     /// Like `H.tab2.n2.random`.

@@ -26,7 +26,8 @@ impl Reproduction {
         json::report(self)
     }
 
-    /// One HTML page that loads nothing: every set-up with its claims, and a plot of what was measured.
+    /// One HTML page that loads nothing: every set-up with its claims, and a plot of what was
+    /// measured.
     #[must_use]
     pub fn to_html(&self) -> String {
         page::write(self)

@@ -201,7 +201,8 @@ pub(super) fn data(plot: &JoinedPlot) -> String {
     html + "</tbody></table></div></details>\n"
 }
 
-/// Colours that stay apart for those who see few of them, a light and a dark version of each, and dashes.
+/// Colours that stay apart for those who see few of them, a light and a dark version of each, and
+/// dashes.
 pub(super) fn series(has_dark: bool) -> String {
     let series: [(&str, &str, &str); chart::SERIES] = [
         ("#0b6cb4", "#6db8f2", "none"),

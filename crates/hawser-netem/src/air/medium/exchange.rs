@@ -1,4 +1,5 @@
-//! A sender's exchange: a frame or several, perhaps announced, and what their answer or its absence means.
+//! A sender's exchange: a frame or several, perhaps announced, and what their answer or its absence
+//! means.
 
 use hawser_units::{Duration, Instant};
 

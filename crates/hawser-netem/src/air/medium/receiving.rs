@@ -1,4 +1,5 @@
-//! What a transmission is to those who hear it: followed or missed, read or spoiled, answered or passed on.
+//! What a transmission is to those who hear it: followed or missed, read or spoiled, answered or
+//! passed on.
 
 use hawser_units::{Duration, Instant};
 
@@ -7,7 +8,8 @@ use crate::air::phy::{ACK_LEN, BLOCK_ACK_LEN, PhyRate};
 use crate::air::station::Exchange;
 
 impl<B: Clone> Air<B> {
-    /// A transmission reaches a station that listens: the station follows it, or goes on with what it was following.
+    /// A transmission reaches a station that listens: the station follows it, or goes on with what
+    /// it was following.
     pub(super) fn meet(&mut self, sent: &mut Transmission, at: usize, now: Instant) {
         let power = self.signals[sent.from][at].power();
         sent.clarity[at] = Clarity::Clear;
@@ -41,7 +43,8 @@ impl<B: Clone> Air<B> {
         }
     }
 
-    /// A transmission on an overlapping channel begins: it spoils what a station follows, unless that is much stronger.
+    /// A transmission on an overlapping channel begins: it spoils what a station follows, unless
+    /// that is much stronger.
     pub(super) fn disturb(&mut self, noise: &Transmission, at: usize) {
         for index in 0..self.active.len() {
             if self.active[index].clarity[at] == Clarity::Clear && self.drowns(noise, &self.active[index], at)
@@ -147,7 +150,8 @@ impl<B: Clone> Air<B> {
         sent.kind == Kind::Data && self.stations[sent.from].head.len() > 1
     }
 
-    /// Whether something overlapped with the frame between these bytes of a transmission's frames, or with the preamble, without which nothing can be read.
+    /// Whether something overlapped with the frame between these bytes of a transmission's frames,
+    /// or with the preamble, without which nothing can be read.
     fn is_harmed(&self, sent: &Transmission, from: u32, to: u32) -> bool {
         let Some((first, last)) = sent.harmed else {
             return false;
@@ -259,7 +263,8 @@ impl<B: Clone> Air<B> {
 ///
 /// Source: Lee et al. 2007 (message-in-message capture needs about 10 dB on OFDM receivers).
 const CAPTURE: f32 = 10.0;
-/// Before the frames of an aggregate: the legacy part, and training for three streams. Source: IEEE 802.11-2016 section 19.3.2.
+/// Before the frames of an aggregate: the legacy part, and training for three streams. Source: IEEE
+/// 802.11-2016 section 19.3.2.
 const HT_PREAMBLE: Duration = Duration::from_micros(48);
 /// How long a receiver needs to recognise a preamble, during which an overlap may end without harm.
 ///

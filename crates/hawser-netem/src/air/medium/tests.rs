@@ -272,7 +272,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    /// Whatever radios do, every frame is finished once, a receiver gets it once at most, and what is acknowledged has arrived.
+    /// Whatever radios do, every frame is finished once, a receiver gets it once at most, and what
+    /// is acknowledged has arrived.
     #[test]
     fn no_frame_is_lost_without_being_told(operations in proptest::collection::vec(operation(), 1..120), aggregate in 1..8_u16) {
         let mut air = Air::new(3, BEGIN);

@@ -9,8 +9,9 @@
 //!                      +---------------------------------------+--> (gone): a goodbye, a revocation, another machine
 //! ```
 //!
-//! Bounds: one session for each enrolled client, so all are no more than the pool has addresses; [`MAX_PATHS`](hawser_proto::session::MAX_PATHS) paths each; a budget
-//! of messages for each client, however many connections it makes.
+//! Bounds: one session for each enrolled client, so all are no more than the pool has addresses;
+//! [`MAX_PATHS`](hawser_proto::session::MAX_PATHS) paths each; a budget of messages for each
+//! client, however many connections it makes.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -224,7 +225,8 @@ impl Core {
         }
     }
 
-    /// An identity that moves back and forth serves nobody: the newest wins, but not many times a minute.
+    /// An identity that moves back and forth serves nobody: the newest wins, but not many times a
+    /// minute.
     fn check_flapping(&mut self, name: &str) -> Result<(), Refusal> {
         if !self
             .sessions
@@ -301,7 +303,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the sessions of those who are not enrolled as they were when they began: revoked by whomever, or enrolled under another name.
+    /// Ends the sessions of those who are not enrolled as they were when they began: revoked by
+    /// whomever, or enrolled under another name.
     ///
     /// Cost: two system calls while the store is as it was.
     pub(super) fn hold_against_store(&mut self) {
@@ -428,7 +431,8 @@ impl Core {
             .as_ref()
             .map(|link| link.outbox.try_send(Message::RekeyWanted));
         if asked.is_some_and(|sent| sent.is_err()) {
-            // A client that reads nothing makes another connection when this one ends, and that brings fresh keys.
+            // A client that reads nothing makes another connection when this one ends, and that
+            // brings fresh keys.
             session.link = None;
             session.quiet_since = Instant::now();
             self.count("closed_unread");
@@ -619,15 +623,18 @@ fn counter(refusal: Refusal) -> &'static str {
     }
 }
 
-/// What a path may carry until the data plane has probed it: every network in use carries Ethernet's 1500.
+/// What a path may carry until the data plane has probed it: every network in use carries
+/// Ethernet's 1500.
 const PATH_MTU: u16 = 1500;
-/// How long a session waits for a client that went without a word: a tunnel, a lift, a modem that starts again. A new session costs the
-/// client a round trip and what was under way; its addresses, and so its connections, are the same.
+/// How long a session waits for a client that went without a word: a tunnel, a lift, a modem that
+/// starts again. A new session costs the client a round trip and what was under way; its addresses,
+/// and so its connections, are the same.
 const ABSENCE: Duration = Duration::from_secs(300);
 /// A client takes its own session over when it restarts; nobody restarts this often.
 const FLAPS: usize = 5;
 const FLAP_WINDOW: Duration = Duration::from_secs(60);
-/// Messages of a client: it announces 64 paths, each with its cap, closes as many and names four schedulers whenever it connects, and asks every five seconds.
+/// Messages of a client: it announces 64 paths, each with its cap, closes as many and names four
+/// schedulers whenever it connects, and asks every five seconds.
 const PACE: Pace = Pace {
     burst: 1_024,
     per_second: 64,

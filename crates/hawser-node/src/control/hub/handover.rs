@@ -28,8 +28,9 @@ impl Core {
             .collect()
     }
 
-    /// Goes on with a session, without a control connection: the client makes a new one. False: its client is not enrolled
-    /// any more, or under another name, key or address, or the checkpoint is damaged; nothing of it stays.
+    /// Goes on with a session, without a control connection: the client makes a new one. False: its
+    /// client is not enrolled any more, or under another name, key or address, or the checkpoint is
+    /// damaged; nothing of it stays.
     pub(super) fn restore(&mut self, saved: HubSessionCheckpoint) -> bool {
         let HubSessionCheckpoint { control, plane } = saved;
         let enrolled = self.store.refreshed();

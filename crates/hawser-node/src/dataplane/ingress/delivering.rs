@@ -1,4 +1,5 @@
-//! From packets in order to the TUN: headers put back, congestion marks carried over, neighbours of a flow joined.
+//! From packets in order to the TUN: headers put back, congestion marks carried over, neighbours of
+//! a flow joined.
 
 use std::io::IoSlice;
 
@@ -62,8 +63,8 @@ impl Receiving {
         self.out = out;
     }
 
-    /// Finds the headers of a packet, and puts rebuilt ones behind the others in `rebuilt`; false if
-    /// they are lost.
+    /// Finds the headers of a packet, and puts rebuilt ones behind the others in `rebuilt`; false
+    /// if they are lost.
     fn restore(&mut self, id: u32) -> bool {
         let packet = self.store.packet(id);
         let Some(session) = self.sessions.get_mut(&packet.owner.session) else {
@@ -82,7 +83,8 @@ impl Receiving {
         }
     }
 
-    /// Carries a congestion mark from the outer to the inner packet; false if the packet must be dropped (RFC 6040).
+    /// Carries a congestion mark from the outer to the inner packet; false if the packet must be
+    /// dropped (RFC 6040).
     fn may_leave(&mut self, id: u32) -> bool {
         let Packet { outer_ecn, inner, .. } = *self.store.packet(id);
         if outer_ecn != Ecn::Ce {

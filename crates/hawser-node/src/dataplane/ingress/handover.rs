@@ -13,8 +13,8 @@ use crate::dataplane::checkpoint::{ReceivingHalf, SessionCheckpoint, SourceCheck
 use crate::dataplane::{Reply, egress};
 
 impl Receiving {
-    /// Delivers what is held, and passes the receiving half of all sessions on. The thread ends; what arrives stays in the
-    /// sockets.
+    /// Delivers what is held, and passes the receiving half of all sessions on. The thread ends;
+    /// what arrives stays in the sockets.
     pub(super) fn hand_over(&mut self, reply: Reply<Vec<SessionCheckpoint>>) {
         let at = now();
         for session in self.sessions.values_mut() {

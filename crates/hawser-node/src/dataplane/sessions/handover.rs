@@ -19,8 +19,8 @@ use crate::dataplane::crypto::DataKey;
 use crate::dataplane::egress::Lane;
 
 impl Sessions {
-    /// Takes all sessions out and joins them with the receiving thread's part: after this nothing is sent any more, or packet
-    /// numbers would be used twice.
+    /// Takes all sessions out and joins them with the receiving thread's part: after this nothing
+    /// is sent any more, or packet numbers would be used twice.
     pub(in crate::dataplane) fn hand_over(
         &mut self,
         mut received: BTreeMap<SessionId, ReceivingHalf>,
@@ -72,7 +72,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Gives the restored paths of a hub its one socket. A client's paths have each the socket of their network.
+    /// Gives the restored paths of a hub its one socket. A client's paths have each the socket of
+    /// their network.
     pub(in crate::dataplane) fn equip(&mut self, socket: &Arc<DataSocket>) {
         let names: Vec<_> = self.all.keys().copied().collect();
         for name in names {

@@ -139,7 +139,8 @@ impl Hub {
     }
 }
 
-/// Bytes that eight clients get in `seconds`, each of them 20 packets of 1,200 bytes a second, while `absent` sends others something every 100 ms.
+/// Bytes that eight clients get in `seconds`, each of them 20 packets of 1,200 bytes a second,
+/// while `absent` sends others something every 100 ms.
 fn eight_beside(hub: &mut Hub, seconds: u64, mut absent: impl FnMut(&mut Hub, u64)) -> u64 {
     for client in 1..=8 {
         hub.connect(client);

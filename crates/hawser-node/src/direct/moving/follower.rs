@@ -1,10 +1,13 @@
 //! The flows that end here and that other hosts move.
 //!
-//! A guest says which flow it will move and which opening is on its way. The flow must be one that the kernel tracks, with an address from which the guest itself
-//! speaks to us, and the guest must show that it is its own: of TCP it knows how far it is, of UDP it has repeated what came over the flow's route
-//! ([`hawser_proto::migration::proof`]). A guest can only order routes whose opening has come in, so it can send a flow nowhere but to where it is itself.
+//! A guest says which flow it will move and which opening is on its way. The flow must be one that
+//! the kernel tracks, with an address from which the guest itself speaks to us, and the guest must
+//! show that it is its own: of TCP it knows how far it is, of UDP it has repeated what came over
+//! the flow's route ([`hawser_proto::migration::proof`]). A guest can only order routes whose
+//! opening has come in, so it can send a flow nowhere but to where it is itself.
 //!
-//! Bounds: connections are listed at most every 100 ms; a guest that is wrong too often is not listened to for a while.
+//! Bounds: connections are listed at most every 100 ms; a guest that is wrong too often is not
+//! listened to for a while.
 
 mod claims;
 
@@ -45,7 +48,8 @@ struct Guest {
 
 struct Flow {
     tracked: Tracked,
-    /// The first route as the guest believes that it is seen here: it does not know its translators.
+    /// The first route as the guest believes that it is seen here: it does not know its
+    /// translators.
     believed: Route,
     machine: Follower,
     guest: String,
@@ -71,7 +75,8 @@ struct Early {
     until: Instant,
 }
 
-/// From where a guest spoke until a moment ago: the network that it lost is often the one whose flows it wants to move.
+/// From where a guest spoke until a moment ago: the network that it lost is often the one whose
+/// flows it wants to move.
 struct Left {
     key: KeyHash,
     seen: IpAddr,
@@ -475,7 +480,8 @@ fn candidates(
     .collect()
 }
 
-/// The one TCP connection that is as far as the guest says, as only who takes part in it knows. Where nobody here has looked lately, nobody is believed.
+/// The one TCP connection that is as far as the guest says, as only who takes part in it knows.
+/// Where nobody here has looked lately, nobody is believed.
 fn choose(
     possible: Vec<Tracked>,
     expect: &Expect,
@@ -503,7 +509,8 @@ const MOST_EARLY: usize = 64;
 const MOST_OPENED: usize = 4;
 /// How long an opening is waited for: longer than a mover tries.
 const WAIT: Duration = Duration::from_secs(10);
-/// How long a flow may still be moved away from where its guest no longer speaks: a mover notices that a network is gone later than its connection does.
+/// How long a flow may still be moved away from where its guest no longer speaks: a mover notices
+/// that a network is gone later than its connection does.
 const ABSENCE: Duration = Duration::from_secs(10);
 /// How long an opening waits for its announcement, which goes by another way.
 const EARLY: Duration = Duration::from_secs(2);

@@ -1,4 +1,5 @@
-//! Connections to the peers that this host knows: one over each network, so that a flow's network can die and its peer still hears where the flow goes.
+//! Connections to the peers that this host knows: one over each network, so that a flow's network
+//! can die and its peer still hears where the flow goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -1,11 +1,14 @@
 //! Moving live flows from one network to another, with a peer at the far end that follows.
 //!
-//! This host may be both: it moves flows to peers that it knows ([`mover`]), and follows guests that move flows which end here ([`follower`]). The machines are
-//! those of [`hawser_proto::migration`]; here are their surroundings: connections to peers ([`links`]), the kernel's connections and how far they are
-//! ([`tracked`]), the rules. The order of things in one turn of the loop is: take in what was heard, set the rules, then say and send what follows from it, so that
-//! nobody is told of a route before it is accepted.
+//! This host may be both: it moves flows to peers that it knows ([`mover`]), and follows guests
+//! that move flows which end here ([`follower`]). The machines are those of
+//! [`hawser_proto::migration`]; here are their surroundings: connections to peers ([`links`]), the
+//! kernel's connections and how far they are ([`tracked`]), the rules. The order of things in one
+//! turn of the loop is: take in what was heard, set the rules, then say and send what follows from
+//! it, so that nobody is told of a route before it is accepted.
 //!
-//! It starts idle: without peers and guests it costs nothing. It fails by leaving a flow where it was.
+//! It starts idle: without peers and guests it costs nothing. It fails by leaving a flow where it
+//! was.
 
 mod follower;
 mod links;
@@ -185,7 +188,8 @@ impl Moving {
         tokio::spawn(guests.serve(endpoint.clone()));
         tracing::info!(port, "peers may move flows that end here");
         self.listening = Some((port, endpoint));
-        // Of a connection whose beginning was missed, nobody knows how far it is until the sample has it.
+        // Of a connection whose beginning was missed, nobody knows how far it is until the sample
+        // has it.
         self.keep_tap();
         Ok(())
     }

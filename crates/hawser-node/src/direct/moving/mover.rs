@@ -8,7 +8,8 @@
 //!         +-------------------------+---------------------+------- failed ------+------------+
 //! ```
 //!
-//! A UDP flow to a peer is claimed, and proven to be this host's, as soon as it is seen: over a dead network nothing is proven.
+//! A UDP flow to a peer is claimed, and proven to be this host's, as soon as it is seen: over a
+//! dead network nothing is proven.
 
 mod flow;
 
@@ -420,7 +421,8 @@ impl Movers {
             let (mut accepted, mut nonces) = (flow.machine.accepted(), flow.nonces());
             if let Some((opener, nonce)) = flow.opener() {
                 if flow.tracked.protocol == TCP {
-                    // Taken in at once, which saves a change of the rules later: the packets of the opening itself are told from the flow's.
+                    // Taken in at once, which saves a change of the rules later: the packets of the
+                    // opening itself are told from the flow's.
                     accepted.push(opener.route());
                     nonces.push(nonce);
                 } else {

@@ -136,7 +136,8 @@ impl Numbers {
     }
 }
 
-/// Whether two hosts speak of the same connection: each one's numbers are near the other's, turned. Between two looks, less than [`NEAR`] bytes pass.
+/// Whether two hosts speak of the same connection: each one's numbers are near the other's, turned.
+/// Between two looks, less than [`NEAR`] bytes pass.
 pub(super) fn is_same((sent, received): (u32, u32), theirs: (u32, u32)) -> bool {
     let near = |a: u32, b: u32| a.wrapping_sub(b).min(b.wrapping_sub(a)) < NEAR;
     near(sent, theirs.1) && near(received, theirs.0)
@@ -144,7 +145,8 @@ pub(super) fn is_same((sent, received): (u32, u32), theirs: (u32, u32)) -> bool 
 
 /// More connections than a host has with its peers.
 const MOST: usize = 16_384;
-/// A tenth of a second at 5 Gbit/s; two connections that have nothing to do with each other are so near in one case of a thousand.
+/// A tenth of a second at 5 Gbit/s; two connections that have nothing to do with each other are so
+/// near in one case of a thousand.
 const NEAR: u32 = 1 << 26;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What is moved without being asked for: flows of a network that is gone, and those that lie badly since another came back or a rule prefers it.
+//! What is moved without being asked for: flows of a network that is gone, and those that lie badly
+//! since another came back or a rule prefers it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,8 +32,9 @@ pub(super) struct Watched {
 }
 
 impl Moving {
-    /// Moves what it can from a network that is gone, or has another address: long-lived flows whose far host is a peer. What cannot be moved yet is tried again
-    /// for `keep`, or for as long as a peer may take to be reached.
+    /// Moves what it can from a network that is gone, or has another address: long-lived flows
+    /// whose far host is a peer. What cannot be moved yet is tried again for `keep`, or for as long
+    /// as a peer may take to be reached.
     pub(in crate::direct) fn rescue(
         &mut self,
         number: u8,
@@ -121,8 +123,9 @@ impl Moving {
         }
     }
 
-    /// Moves flows to peers so that they lie as the rules would share them out now: a network that is back gets its part, and a flow whose rule says so
-    /// leaves its makeshift. What was moved by hand stays.
+    /// Moves flows to peers so that they lie as the rules would share them out now: a network that
+    /// is back gets its part, and a flow whose rule says so leaves its makeshift. What was moved by
+    /// hand stays.
     pub(in crate::direct) fn balance(&mut self, networks: &Networks, now: Instant) {
         self.next_balance = now + BALANCE_EVERY;
         let Ok(connections) = conntrack::list(MARK, MARK_MASK) else {
@@ -204,7 +207,8 @@ impl Moving {
         self.movers.start(tracked, way, (None, why.to_owned()), &around)
     }
 
-    /// Whether a connection is not to be let go with the network: it is elsewhere, on its way, or waits to be moved.
+    /// Whether a connection is not to be let go with the network: it is elsewhere, on its way, or
+    /// waits to be moved.
     pub(in crate::direct) fn holds(&self, connection: &Connection, network: u8, networks: &Networks) -> bool {
         let Some(tracked) = self.track(connection) else {
             return false;
@@ -221,7 +225,8 @@ impl Moving {
     }
 }
 
-/// Whose turn it would be by the rule of a flow, were it to begin now; nobody's if its program has chosen.
+/// Whose turn it would be by the rule of a flow, were it to begin now; nobody's if its program has
+/// chosen.
 fn turns<'a>(choices: &'a [Choice], tracked: &Tracked) -> &'a [u8] {
     if tracked.reason == reason::PROGRAM {
         return &[];
@@ -255,10 +260,12 @@ fn is_long_lived(connection: &Connection) -> bool {
     connection.is_assured && matches!(connection.protocol, protocol::TCP | protocol::UDP)
 }
 
-/// How long the flows of a network that is gone wait for a peer to be reached over another: a few attempts.
+/// How long the flows of a network that is gone wait for a peer to be reached over another: a few
+/// attempts.
 const RESCUE_FOR: Duration = Duration::from_secs(10);
 const BALANCE_EVERY: Duration = Duration::from_secs(2);
-/// Half a Mbit/s between two looks at the balance: more than programs that wait for people send. Units: bytes.
+/// Half a Mbit/s between two looks at the balance: more than programs that wait for people send.
+/// Units: bytes.
 const HEAVY: u32 = 1 << 17;
 /// Longer than a TCP connection takes to fill the network where it came to.
 const REST: Duration = Duration::from_secs(10);

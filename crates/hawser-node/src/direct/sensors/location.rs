@@ -1,10 +1,11 @@
 //! Whether the machine is carried about, by the positions of GeoClue.
 //!
-//! GeoClue is asked, and started, while a rule wants to know and no file says it: at other times nobody has to know where the machine is. Positions go into
-//! [`Motion`] and nowhere else.
+//! GeoClue is asked, and started, while a rule wants to know and no file says it: at other times
+//! nobody has to know where the machine is. Positions go into [`Motion`] and nowhere else.
 //!
-//! GeoClue tells positions to programs for which an agent of their user speaks. A daemon's user has none, so Hawser is its own; whether that counts is said in
-//! GeoClue's configuration alone (`whitelist`).
+//! GeoClue tells positions to programs for which an agent of their user speaks. A daemon's user has
+//! none, so Hawser is its own; whether that counts is said in GeoClue's configuration alone
+//! (`whitelist`).
 
 use std::time::Duration;
 use std::time::Instant as Clock;
@@ -19,7 +20,8 @@ use zbus::{Connection, Message, MessageStream, Proxy};
 
 use crate::system_bus::{SystemBus, object, owners, patiently, within};
 
-/// Tells whether it moves, or that nobody knows, while that is `wanted`; until nobody can want it any more.
+/// Tells whether it moves, or that nobody knows, while that is `wanted`; until nobody can want it
+/// any more.
 pub(super) async fn follow(
     bus: SystemBus,
     mut wanted: watch::Receiver<bool>,
@@ -42,7 +44,8 @@ pub(super) async fn follow(
     }
 }
 
-/// Listens for as long as it goes well, and waits until it may do so again. What it has on the bus ends with it.
+/// Listens for as long as it goes well, and waits until it may do so again. What it has on the bus
+/// ends with it.
 ///
 /// # Errors
 /// The bus does not answer.
@@ -166,7 +169,8 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Between two questions, even where GeoClue comes and goes all the time.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Each question starts GeoClue where it can be started, which the system logs; whoever permits it restarts it, which is heard.
+/// Each question starts GeoClue where it can be started, which the system logs; whoever permits it
+/// restarts it, which is heard.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What services on the system's message bus know: UPower of the battery, ModemManager of signals.
 //!
-//! They are asked again when one of them comes, goes, or says that something is different, and every few seconds. Neither is started for this, and nothing
-//! of them is changed: ModemManager measures in dBm only while somebody has set a rate for all who use the modem (`mmcli --signal-setup`), which is left to them.
+//! They are asked again when one of them comes, goes, or says that something is different, and
+//! every few seconds. Neither is started for this, and nothing of them is changed: ModemManager
+//! measures in dBm only while somebody has set a rate for all who use the modem
+//! (`mmcli --signal-setup`), which is left to them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -151,7 +153,8 @@ fn strength(interfaces: &mut HashMap<OwnedInterfaceName, HashMap<String, OwnedVa
             .max()
     };
     let share = |modem| {
-        // The second says whether it is of the last minute; a signal that stays the same is told once.
+        // The second says whether it is of the last minute; a signal that stays the same is told
+        // once.
         let (share, _): (u32, bool) = take(modem, "SignalQuality")?;
         signal::from_percent(share)
     };
@@ -344,7 +347,8 @@ mod tests {
             .insert("Bearers".to_owned(), value(bearers));
         let modems = vec![
             bearing,
-            // Measured comes before its share of a scale, the strongest before others, and like is compared with like.
+            // Measured comes before its share of a scale, the strongest before others, and like is
+            // compared with like.
             measured(
                 modem("wwan1", value((50_u32, true))),
                 [

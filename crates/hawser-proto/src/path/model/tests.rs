@@ -113,7 +113,8 @@ fn a_start_keeps_ahead_of_an_inner_slow_start() {
     let mut model = Model::new(None, Instant::ZERO);
     let round_trip = Duration::from_millis(300);
     run(&mut model, |_| Rate::from_mbps(1_000), round_trip, 1);
-    // Reports of three round trips, the last one's not all: ten segments have become more than sixty.
+    // Reports of three round trips, the last one's not all: ten segments have become more than
+    // sixty.
     let window = model.window();
     assert!(window >= 6 * INITIAL_WINDOW, "{window}");
     let time = model.pacing().expect("a rate").time_for(Bytes(window));

@@ -9,7 +9,8 @@ use crate::packet::{FlowId, Packet};
 
 /// Queues of flows, served in turn, of which each drops what has waited too long.
 ///
-/// Source: RFC 8290 (FQ-CoDel) with its constants. Deviates: a flow has a queue of its own instead of one by hash.
+/// Source: RFC 8290 (FQ-CoDel) with its constants. Deviates: a flow has a queue of its own instead
+/// of one by hash.
 ///
 /// Cost: O(log n) a packet for n flows; O(n) when it is full.
 #[derive(Debug)]
@@ -78,7 +79,8 @@ impl FairQueue {
                 continue;
             }
             let Some((packet, since)) = flow.queue.pop_front() else {
-                // A new flow that is empty passes through the old ones once, so that it cannot come back at once as new.
+                // A new flow that is empty passes through the old ones once, so that it cannot come
+                // back at once as new.
                 if is_new {
                     self.old.push_back(id);
                 }
@@ -97,7 +99,8 @@ impl FairQueue {
     }
 }
 
-/// Bytes of a turn, packets in all, and how long a packet may wait. Source: RFC 8290 section 5.2; packets as Linux's wireless stack bounds them.
+/// Bytes of a turn, packets in all, and how long a packet may wait. Source: RFC 8290 section 5.2;
+/// packets as Linux's wireless stack bounds them.
 const QUANTUM: i64 = 1514;
 const LIMIT: usize = 1024;
 const TARGET: Duration = Duration::from_millis(5);

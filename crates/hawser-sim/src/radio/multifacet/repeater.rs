@@ -28,7 +28,8 @@ pub struct RepeaterConfig {
     pub queue: Waiting,
     /// The link on which it sends upward what is not pinned.
     pub upward: usize,
-    /// Whether its own link follows the access point to other channels; upward it uses the shared one meanwhile.
+    /// Whether its own link follows the access point to other channels; upward it uses the shared
+    /// one meanwhile.
     pub follows: bool,
 }
 
@@ -41,7 +42,8 @@ pub enum Waiting {
     Fair,
 }
 
-/// Passes on what an access point stripes: to clients on the shared channel, or to its wire, which is that of its first station.
+/// Passes on what an access point stripes: to clients on the shared channel, or to its wire, which
+/// is that of its first station.
 #[derive(Debug)]
 pub struct RepeaterMachine {
     stations: [StationId; 2],
@@ -104,7 +106,8 @@ impl RepeaterMachine {
         self.unsent + self.fair.len()
     }
 
-    /// Packets for clients that found the queue full or waited too long, and that were given up on the air.
+    /// Packets for clients that found the queue full or waited too long, and that were given up on
+    /// the air.
     #[must_use]
     pub fn lost(&self) -> (u64, u64) {
         (self.overflowed + self.fair.dropped(), self.lost)
@@ -195,7 +198,8 @@ impl RepeaterMachine {
 
 impl Machine for RepeaterMachine {
     fn handle_start(&mut self, air: &mut AirContext<'_, '_>) {
-        // Reports of several repeaters, and of one against what happens each second, are not in step.
+        // Reports of several repeaters, and of one against what happens each second, are not in
+        // step.
         self.monitor = self.config.monitor.map(|config| {
             let phase = config.period.mul_f64(air.random("reports").uniform());
             Monitor::new(config, air.now() + phase)

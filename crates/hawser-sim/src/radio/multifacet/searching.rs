@@ -1,4 +1,5 @@
-//! How an access point moves its own link to a better channel: when it begins, what it announces, how it measures.
+//! How an access point moves its own link to a better channel: when it begins, what it announces,
+//! how it measures.
 
 use hawser_netem::air::{BEACON_LEN, Beacon, Frame, Outgoing, StationId};
 use hawser_radio::multifacet::access_point::AccessPoint;
@@ -13,7 +14,8 @@ use crate::radio::AirContext;
 pub struct SearchPlan {
     /// In the order in which they are tried.
     pub candidates: Vec<u16>,
-    /// A search begins when the own link has carried less than this for a second, although it had more to carry. Units: Mb/s.
+    /// A search begins when the own link has carried less than this for a second, although it had
+    /// more to carry. Units: Mb/s.
     pub poor: f64,
 }
 
@@ -82,7 +84,8 @@ impl Searching {
         if span >= LOOK {
             let rate = self.delivered as f64 / span.as_secs_f64() / 1e6;
             (self.delivered, self.since) = (0, now);
-            // Between searches a whole look passes: what a search took out of it says nothing of the channel.
+            // Between searches a whole look passes: what a search took out of it says nothing of
+            // the channel.
             if inner.waiting() > 0 && rate < self.plan.poor && inner.migration().is_idle() {
                 inner.migrate(&self.plan.candidates, rate, now);
             }
@@ -152,9 +155,11 @@ impl Searching {
     }
 }
 
-/// Between beacons: two of them are the announcement of [`hawser_radio::multifacet::migration::Config`].
+/// Between beacons: two of them are the announcement of
+/// [`hawser_radio::multifacet::migration::Config`].
 pub(super) const BEACON: Duration = Duration::from_millis(100);
-/// How long a radio is deaf when it changes its channel. Source: Juggler section 3.5, six writes of half a millisecond.
+/// How long a radio is deaf when it changes its channel. Source: Juggler section 3.5, six writes of
+/// half a millisecond.
 pub(super) const RETUNE: Duration = Duration::from_millis(3);
 pub(super) const BEACON_TAG: u16 = 1;
 pub(super) const ANNOUNCE_TAG: u16 = 2;

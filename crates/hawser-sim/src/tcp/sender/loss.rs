@@ -13,7 +13,8 @@ use crate::tcp::Recovery;
 /// Source: RFC 8985 section 6.
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
-    /// When the segment that was sent last among those delivered was sent, its end, and its round trip.
+    /// When the segment that was sent last among those delivered was sent, its end, and its round
+    /// trip.
     latest: Option<(Instant, u64, Duration)>,
     has_seen_reordering: bool,
     /// Quarters of the least round trip that a segment may be late.
@@ -25,7 +26,8 @@ pub(super) struct Rack {
     repairs: VecDeque<(u64, Instant)>,
     due: Option<Instant>,
     highest: u64,
-    /// How far segments have been seen to be overtaken, and not less than [`DUPLICATES`]. Units: segments.
+    /// How far segments have been seen to be overtaken, and not less than [`DUPLICATES`]. Units:
+    /// segments.
     distance: u64,
 }
 
@@ -146,7 +148,8 @@ impl Sender {
         self.recount_reno();
     }
 
-    /// Without selective acknowledgements each duplicate one stands for a segment that has left the network.
+    /// Without selective acknowledgements each duplicate one stands for a segment that has left the
+    /// network.
     pub(super) fn recount_reno(&mut self) {
         if self.episode == Some(Episode::AfterTimeout) {
             return;
@@ -178,7 +181,8 @@ impl Sender {
         }
     }
 
-    /// Source: RFC 6582 section 3.2 step 1: what was sent before the last episode tells nothing new.
+    /// Source: RFC 6582 section 3.2 step 1: what was sent before the last episode tells nothing
+    /// new.
     fn detect_by_duplicates(&mut self, now: Instant) {
         let is_new = self.una > self.recover || self.recover == 0;
         if self.episode.is_some() || self.duplicate_acks < DUPLICATES || !is_new {
@@ -199,7 +203,8 @@ impl Sender {
         self.recount_reno();
     }
 
-    /// Source: RFC 6675 section 4, `IsLost`: so many segments' worth of bytes are known to have arrived beyond it.
+    /// Source: RFC 6675 section 4, `IsLost`: so many segments' worth of bytes are known to have
+    /// arrived beyond it.
     fn detect_by_sack(&mut self) {
         let needed = if self.config.recovery == Recovery::SackAdaptive {
             self.rack.distance
@@ -356,7 +361,8 @@ impl Sender {
     }
 
     pub(super) fn on_mark(&mut self) {
-        // The acknowledgement of the last segment before the one that says so still repeats the mark.
+        // The acknowledgement of the last segment before the one that says so still repeats the
+        // mark.
         if self.una <= self.cwr_until || self.episode.is_some() || !self.config.ecn {
             return;
         }
@@ -377,7 +383,8 @@ impl Sender {
         }
     }
 
-    /// Whether an acknowledgement answers an original although it had been sent again. Source: RFC 3522 (Eifel).
+    /// Whether an acknowledgement answers an original although it had been sent again. Source: RFC
+    /// 3522 (Eifel).
     fn was_needless(&self, segment: &Segment) -> bool {
         let Some(first) = self.undo.and_then(|undo| undo.first_repair) else {
             return false;
@@ -385,7 +392,8 @@ impl Sender {
         was_sent_before(segment.echo, first)
     }
 
-    /// A repair arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for the steps.
+    /// A repair arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for the
+    /// steps.
     pub(super) fn on_needless_repair(&mut self) {
         self.rack.has_seen_reordering = true;
         if self.una >= self.rack.steps_grew_at {

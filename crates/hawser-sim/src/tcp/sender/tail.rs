@@ -1,4 +1,5 @@
-//! What is done about silence: a probe at the end of what was sent, so that its loss need not wait for the retransmission timeout.
+//! What is done about silence: a probe at the end of what was sent, so that its loss need not wait
+//! for the retransmission timeout.
 //!
 //! Source: RFC 8985 section 7, with the times of Linux's `tcp_schedule_loss_probe`.
 
@@ -18,7 +19,8 @@ pub(super) struct Tail {
 }
 
 impl Sender {
-    /// Sets the probe's timer after progress or new data: only while nothing is known to be missing.
+    /// Sets the probe's timer after progress or new data: only while nothing is known to be
+    /// missing.
     pub(super) fn arm_tail(&mut self, now: Instant) {
         let is_open = self.episode.is_none() && self.sacked_bytes == 0 && self.tail.probed.is_none();
         let round_trip = self.round_trip.smoothed();

@@ -148,12 +148,14 @@ impl Followers {
 
 /// Of one guest, open at once: it claims flows as they begin.
 const MOST_CLAIMS: usize = 256;
-/// Claims that are wrong: 32, and one more every ten seconds. Where a guest guesses how far a connection is, it is right once in a thousand times; an honest one is wrong
-/// when a flow has just ended.
+/// Claims that are wrong: 32, and one more every ten seconds. Where a guest guesses how far a
+/// connection is, it is right once in a thousand times; an honest one is wrong when a flow has just
+/// ended.
 const PATIENCE: Pace = Pace {
     burst: 320,
     per_second: 1,
 };
 const WRONG: u32 = 10;
-/// Listing ten thousand connections takes some ten milliseconds; a mover says again what was too early.
+/// Listing ten thousand connections takes some ten milliseconds; a mover says again what was too
+/// early.
 const LISTED_FOR: Duration = Duration::from_millis(100);

@@ -67,7 +67,8 @@ fn around<'a>(numbers: &'a Numbers, now: u64) -> Around<'a> {
 
 const GUEST: KeyHash = KeyHash([1; 32]);
 
-/// A guest at 192.0.2.1, where its own flow comes from port 4000 and somebody else's from port 5001.
+/// A guest at 192.0.2.1, where its own flow comes from port 4000 and somebody else's from port
+/// 5001.
 fn followers(numbers: &Numbers) -> Followers {
     let mut followers = Followers::default();
     let up = GuestEvent::Up {

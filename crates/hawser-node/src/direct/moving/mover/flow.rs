@@ -19,7 +19,8 @@ impl Flow {
         (self.tracked.protocol, self.tracked.inside) == (tracked.protocol, tracked.inside)
     }
 
-    /// Whether the peer knows that the flow is this host's; `None` while it is not decided. TCP needs no proof beforehand.
+    /// Whether the peer knows that the flow is this host's; `None` while it is not decided. TCP
+    /// needs no proof beforehand.
     pub(super) fn is_proven(&self) -> Option<bool> {
         if self.tracked.protocol == TCP {
             return Some(true);
