@@ -304,29 +304,3 @@ fn ipv6_outside_carries_both_families_inside() {
     transfer.finish();
     good(world.hawser("c", &["down"]));
 }
-
-#[test]
-fn idle_clients_are_counted_and_nothing_of_them_stays() {
-    if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
-        return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hawser"));
-    command
-        .args([
-            "bench",
-            "idle-clients",
-            "--count",
-            "30",
-            "--seconds",
-            "1",
-            "--json",
-        ])
-        .env("TMPDIR", place.path());
-    let output = good(command);
-    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(figures["clients"], 30);
-    assert!(figures["memory_per_client_bytes"].as_u64().unwrap() > 1000);
-    assert!(figures["enrolling_cpu_s"].as_f64().unwrap() > 0.0);
-    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
-}
