@@ -128,7 +128,8 @@ fn packets_of_a_layer_go_the_way_that_the_configuration_says() {
     let plain = Stream::new(&world);
     plain.send();
     assert_eq!(plain.flow(&world)["class"], "realtime");
-    (cables.carried(BASE), cables.carried(UPPER));
+    cables.carried(BASE);
+    cables.carried(UPPER);
 
     let configure = |scheduler: &str| {
         let text = format!(
