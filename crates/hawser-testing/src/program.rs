@@ -23,16 +23,16 @@ pub fn require_beside(own: &str, name: &str) -> PathBuf {
 
 fn check(program: &Path) -> Result<(), String> {
     let built = modified(program).map_err(|error| error.to_string())?;
-    let list = std::fs::read_to_string(program.with_extension("d"));
-    let list = list.map_err(|error| format!("cargo has not listed its sources: {error}"))?;
+    // `cargo build` lists the sources. `cargo test` does not; it has just built the program then.
+    let Ok(list) = std::fs::read_to_string(program.with_extension("d")) else {
+        return Ok(());
+    };
     let (_, sources) = list.split_once(": ").unwrap_or_default();
     // A space within a name is escaped.
     for source in sources.replace("\\ ", "\0").split_whitespace() {
         let source = source.replace('\0', " ");
-        match modified(source.as_ref()) {
-            Ok(changed) if changed <= built => {}
-            Ok(_) => return Err(format!("older than {source}")),
-            Err(error) => return Err(format!("built from {source}: {error}")),
+        if modified(source.as_ref()).is_ok_and(|changed| changed > built) {
+            return Err(format!("older than {source}"));
         }
     }
     Ok(())
@@ -58,7 +58,7 @@ mod tests {
         for file in [&program, &source] {
             File::create(file).expect("created");
         }
-        assert!(check(&program).is_err(), "its sources are unknown");
+        assert_eq!(check(&program), Ok(()), "its sources are unknown");
         let listed = source.display().to_string().replace(' ', "\\ ");
         std::fs::write(path("program.d"), format!("{}: {listed}\n", program.display())).expect("written");
         let touch = |at: u64| {
@@ -71,6 +71,6 @@ mod tests {
         touch(1 << 36);
         assert!(check(&program).expect_err("it is old").contains("older than"));
         std::fs::remove_file(&source).expect("removed");
-        assert!(check(&program).expect_err("it is old").contains("a source.rs"));
+        assert_eq!(check(&program), Ok(()), "it was renamed");
     }
 }
