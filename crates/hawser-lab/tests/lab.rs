@@ -1,6 +1,7 @@
 //! The lab as a user runs it: real namespaces, real TCP, and nothing left behind.
 
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -28,6 +29,9 @@ kind = "ping"
 interval = "20ms"
 "#;
 
+/// One run at a time: what they measure is the machine's, and two cores carry one.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// The output of the lab, and its process id; `None` where namespaces are not permitted.
 fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
     let file = std::env::temp_dir().join(format!("hawser-test-{}-{name}.toml", std::process::id()));
@@ -35,6 +39,8 @@ fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
     let program = env!("CARGO_BIN_EXE_hawser-lab");
     // Whose daemons it runs.
     let _ = hawser_testing::require_beside(program, "hawser");
+    // A run that failed leaves nothing behind that the next one meets.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let child = Command::new(program)
         .arg("lab")
         .arg(&file)
