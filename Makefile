@@ -1,6 +1,6 @@
 # These targets install what they need on a Debian machine (see scripts/needs).
 
-.PHONY: demo test package fuzz fuzz-all corpus mutants mutants-diff
+.PHONY: demo test package fuzz fuzz-all corpus
 
 demo:
 	scripts/needs run
@@ -29,14 +29,3 @@ fuzz-all:
 # Writes the hand-made seeds of the fuzz corpus again.
 corpus:
 	scripts/with-cargo run --locked -p hawser-fuzz --example seeds
-
-# Mutation tests of a module, or of what differs from a commit in the modules that have them (scripts/mutants):
-# make mutants MODULE=replay COUNT=150, make mutants-diff BASE=origin/main
-MODULE ?= replay
-COUNT ?= 50
-BASE ?= HEAD
-mutants:
-	scripts/mutants $(MODULE) $(COUNT)
-
-mutants-diff:
-	scripts/mutants diff $(BASE)
