@@ -16,8 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hawser_proto::checkpoint::{Receiving, Sending};
 use hawser_proto::egress::Egress;
 use hawser_proto::ingress::Ingress;
-use hawser_proto::path::{self, Probing};
+use hawser_proto::path;
 use hawser_proto::scheduler;
+use hawser_proto::tunnel::{self, Role};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Class, INNER_LEN, Inner, MAX_COUNTER};
 use hawser_wire::inner::protocol;
@@ -25,6 +26,7 @@ use hawser_wire::inner::protocol;
 use node::{Node, OVERHEAD, Packet};
 
 const START: Instant = Instant::from_nanos(3_000_000_000);
+/// Of the ends' own lots: what differs between runs is the input alone.
 const SEED: u64 = 1;
 /// Steps of one input at most: they bound its time.
 const STEPS: usize = 500;
@@ -51,7 +53,7 @@ pub(crate) fn ends(input: &[u8]) {
 /// Either end, and what must hold of it however often it is replaced.
 struct End {
     node: Node,
-    probing: Probing,
+    role: Role,
     /// The model of a successor does not know what is proven: it is that of an end that needs no
     /// proof.
     is_successor: bool,
@@ -70,10 +72,10 @@ struct Session {
 }
 
 impl End {
-    fn new(probing: Probing) -> Self {
+    fn new(role: Role) -> Self {
         Self {
-            node: Node::new(probing, SEED, START),
-            probing,
+            node: Node::new(role, SEED, START),
+            role,
             is_successor: false,
             arriving: VecDeque::new(),
             accepted: BTreeSet::new(),
@@ -103,8 +105,8 @@ impl End {
         let is_new = self.accepted.insert((packet.path, packet.counter));
         assert!(is_new, "{:?} takes {} again", packet.path, packet.counter);
         self.node.receive(packet, now);
-        if self.is_successor && self.probing == Probing::OnHearing {
-            self.node.egress.handle_heard(packet.path, packet.udp_len(), now);
+        if self.is_successor && self.role == Role::Hub {
+            self.node.heard(packet.path, packet.udp_len(), now);
         }
     }
 
@@ -135,8 +137,8 @@ impl End {
     /// Replaces it by a successor that continues from its checkpoint, where `what` and `value` say
     /// how that was damaged.
     fn restart(&mut self, what: u8, value: u16, now: Instant) {
-        let sound = (self.node.egress.checkpoint(), self.node.ingress.checkpoint());
-        let old = std::mem::replace(&mut self.node, Node::new(Probing::Eager, SEED, now));
+        let sound = (self.node.egress().checkpoint(), self.node.ingress.checkpoint());
+        let old = std::mem::replace(&mut self.node, Node::new(Role::Client, SEED, now));
         old.end(now);
         for path in &sound.0.paths {
             self.node.open(PathId(path.id), now);
@@ -147,7 +149,9 @@ impl End {
         let (egress, ingress) = successor
             .or_else(|| self.successor(&sound, now))
             .expect("what was written can be read");
-        (self.node.egress, self.node.ingress) = (egress, ingress);
+        // A model that needs no proof: see `is_successor`.
+        self.node.sending = tunnel::Sending::with(Role::Client, egress);
+        self.node.ingress = ingress;
         self.is_successor = true;
     }
 
@@ -160,7 +164,7 @@ impl End {
         for path in &sending.paths {
             let config = path::Config {
                 id: PathId(path.id),
-                probing: self.probing,
+                probing: self.role.probing(),
                 cap: None,
                 mtu: 1500,
                 overhead: OVERHEAD,
@@ -200,7 +204,7 @@ fn damage((sending, receiving): &mut (Sending, Receiving), what: u8, value: u16)
 impl Session {
     fn new() -> Self {
         let mut session = Self {
-            ends: [End::new(Probing::Eager), End::new(Probing::OnHearing)],
+            ends: [End::new(Role::Client), End::new(Role::Hub)],
             now: START,
             paths: Vec::new(),
             next_path: 0,
@@ -289,7 +293,7 @@ impl Session {
                 let names = scheduler::NAMES;
                 let name = names[usize::from(a) % names.len()];
                 let class = Class::ALL[usize::from(b) % Class::ALL.len()];
-                let known = end.node.egress.set_scheduler(class, name);
+                let known = end.node.sending.egress_mut().set_scheduler(class, name);
                 known.expect("it is one of the names");
             }
             _ => {

@@ -191,7 +191,7 @@ const FORBIDDEN: [i64; 34] = [
     libc::SYS_userfaultfd,
 ];
 
-// linux/prctl.h
+// Memory that is written to is never executed. Source: linux/prctl.h.
 const PR_SET_MDWE: libc::c_int = 65;
 const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
 

@@ -12,6 +12,7 @@ use libc::{c_int, c_short, c_uint};
 
 use crate::check;
 
+// Source: linux/if_tun.h; the number of a call holds direction and size of its argument.
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;

@@ -241,6 +241,8 @@ fn take_lock(path: &Path, socket: &Path) -> anyhow::Result<Option<File>> {
 const CLAIM: &str = "hub.lock";
 /// Undoing everything takes a few calls of nft.
 const ENDING: Duration = Duration::from_secs(3);
+/// Mode bits: only who owns an entry of the directory may remove it; and group or others may write.
+/// Source: inode(7).
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
 /// `O_NOFOLLOW`: a lock is never somebody else's file.

@@ -11,12 +11,13 @@ mod choosing;
 mod covering;
 mod intake;
 mod kept;
+mod repairing;
 mod shedding;
 mod transmit;
 
 use std::collections::VecDeque;
 
-use hawser_units::{Bytes, Duration, InnerBytes, Instant, PathId, Rate};
+use hawser_units::{Duration, InnerBytes, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
 use hawser_wire::layer;
 
@@ -26,7 +27,7 @@ use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use carried::Carried;
 use choosing::{Decision, nearest};
-use kept::{Kept, LONGEST_HELD, LONGEST_KEPT, Parcel, keeping_time};
+use kept::{Kept, LONGEST_KEPT, Parcel, keeping_time};
 
 pub use intake::Refused;
 pub use transmit::{Body, Transmit};
@@ -331,23 +332,6 @@ impl<B: Copy> Egress<B> {
         self.note(id, changed);
     }
 
-    /// Wants what a report names as missing, up to [`MOST_MISSING`] packets.
-    fn on_missing(&mut self, report: &Feedback, now: Instant) {
-        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.path.id == report.path) else {
-            return;
-        };
-        let mut left = MOST_MISSING;
-        for (first, count) in report.missing.ranges(report.highest) {
-            let count = u64::from(count).min(left);
-            left -= count;
-            let path = &mut lane.path;
-            self.kept
-                .on_missing(report.path, first..first + count, now, |counter| {
-                    path.on_missing(counter, now);
-                });
-        }
-    }
-
     /// Takes in the reply to a probe of ours.
     pub fn handle_probe_reply(&mut self, id: PathId, token: u64, now: Instant) {
         let changed = self
@@ -442,58 +426,6 @@ impl<B: Copy> Egress<B> {
         let urgent = self.poll_probe(now).or_else(|| self.poll_repair(now));
         let urgent = urgent.or_else(|| self.poll_parity(now));
         urgent.or_else(|| self.poll_packets(now))
-    }
-
-    /// A packet that is to be sent again, on the path where it arrives first. A few go whatever the
-    /// windows say, as they have left their own path's; the contents of a path that died keep to
-    /// them.
-    fn poll_repair(&mut self, now: Instant) -> Option<Transmit<B>> {
-        self.repair_wait = Instant::FAR_FUTURE;
-        if now.since(self.hasty_since) >= FEW_REPAIRS_IN {
-            (self.hasty, self.hasty_since) = (0, now);
-        }
-        let is_few = self.kept.wanted() <= FEW_REPAIRS && self.hasty < FEW_REPAIRS;
-        let wanted = self.kept.next(now)?;
-        let Parcel {
-            run,
-            flow,
-            class,
-            sequence,
-        } = wanted.parcel;
-        let len = run.len_of(run.next);
-        self.build_views(len as u32, is_few, now);
-        let id = |at: &usize| self.lanes[self.view_lanes[*at]].path.id;
-        let best = (0..self.views.len()).min_by_key(|at| {
-            let is_silent = wanted.silent == Some(id(at));
-            (is_silent, self.views[*at].arrival(now))
-        });
-        let Some(best) = best.filter(|best| is_few || self.views[*best].is_ready(now)) else {
-            self.repair_wait = best.map_or(now + REPAIR_RETRY, |best| {
-                self.views[best].ready_at.max(now + REPAIR_RETRY)
-            });
-            self.kept.put_back(wanted);
-            return None;
-        };
-        let path = &mut self.lanes[self.view_lanes[best]].path;
-        let bytes = (len + FRAMING) as u64;
-        self.hasty += usize::from(path.credit(bytes, now) < bytes);
-        let counter = path.on_sent(bytes, true, now);
-        let path = path.id;
-        self.kept.keep_again(path, counter, &wanted);
-        self.counters.repaired += 1;
-        let body = Body::Packets {
-            run,
-            count: 1,
-            flow,
-            class,
-            unordered: run.order_free,
-            backed: true,
-            repair: true,
-            sequence,
-            covered: false,
-            last: false,
-        };
-        Some(Transmit { path, counter, body })
     }
 
     /// Gives an answer or report its counter; `None` when its path cannot take it.
@@ -746,13 +678,6 @@ impl<B: Copy> Egress<B> {
         }
         let is_stuck = !self.has_way();
         self.flows.sweep(is_stuck, now);
-    }
-
-    /// How long the active paths take to carry so many bytes, with new packets between them; at
-    /// most [`LONGEST_HELD`].
-    fn time_for(&self, bytes: u64) -> Duration {
-        let rate = self.active().map(|path| path.model().rate().as_bps()).sum();
-        Rate::from_bps(rate).time_for(Bytes(2 * bytes)).min(LONGEST_HELD)
     }
 
     /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`] again, if nothing else

@@ -11,7 +11,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::panic::Location;
 
-pub use program::require_beside;
+pub use program::{dhcp_server, require_beside};
 
 /// Environment variable: set to `1` on a machine where everything must be there. A skip then
 /// fails its test.

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::SystemTime;
 
 /// The program `name` beside the program `own`, which cargo has built for the test that calls.
@@ -19,6 +20,23 @@ pub fn require_beside(own: &str, name: &str) -> PathBuf {
         );
     }
     program
+}
+
+/// Lets a `dnsmasq` be a DHCP server in the foreground, with nothing of the machine's own
+/// configuration; interfaces and addresses are the caller's. `leases`: its file.
+pub fn dhcp_server(command: &mut Command, leases: &Path) {
+    command.args([
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--user=root",
+        "--port=0",
+        "--bind-dynamic",
+        "--no-ping",
+        "--dhcp-authoritative",
+        "--pid-file=",
+        "--log-facility=/dev/null",
+    ]);
+    command.arg(format!("--dhcp-leasefile={}", leases.display()));
 }
 
 fn check(program: &Path) -> Result<(), String> {

@@ -15,6 +15,7 @@ use hawser_proto::policy::conditions::Conditions;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
+use super::values::address_and_prefix;
 use super::when::When;
 use super::{Pattern, Span};
 
@@ -493,11 +494,7 @@ impl FromStr for Subnet {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| ())?)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| ())?;
+        let (address, prefix) = address_and_prefix(text).ok_or(())?;
         let whole = if address.is_ipv6() { 128 } else { 32 };
         let prefix = prefix.unwrap_or(whole);
         if (1..=whole).contains(&prefix) {

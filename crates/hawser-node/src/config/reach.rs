@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use super::HubConfig;
+use super::values::address_and_prefix;
 use crate::invitation::check_name;
 
 /// `[reach]`. Nothing is allowed unless it is named.
@@ -60,11 +61,7 @@ impl FromStr for AnyNet {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| ())?)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| ())?;
+        let (address, prefix) = address_and_prefix(text).ok_or(())?;
         let whole = if address.is_ipv4() { 32 } else { 128 };
         let prefix = prefix.unwrap_or(whole);
         let has_host_bits = match address {

@@ -2,7 +2,7 @@
 //! right in its error.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -278,20 +278,26 @@ from_text!(Endpoint, "HOST:PORT, such as \"hub.example.org:443\"");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Net4(pub Ipv4Addr, pub u8);
 
+/// An address, and the prefix length behind it where there is one.
+pub(super) fn address_and_prefix(text: &str) -> Option<(IpAddr, Option<u8>)> {
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
+        None => (text, None),
+    };
+    Some((address.parse().ok()?, prefix))
+}
+
 impl FromStr for Net4 {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, len) = text.split_once('/').ok_or(())?;
-        let (address, len) = (
-            address.parse::<Ipv4Addr>().map_err(|_| ())?,
-            len.parse::<u8>().map_err(|_| ())?,
-        );
-        let is_network = (8..=29).contains(&len) && address.to_bits() << len == 0;
-        if is_network {
-            Ok(Self(address, len))
-        } else {
-            Err(())
+        match address_and_prefix(text) {
+            Some((IpAddr::V4(address), Some(len)))
+                if (8..=29).contains(&len) && address.to_bits() << len == 0 =>
+            {
+                Ok(Self(address, len))
+            }
+            _ => Err(()),
         }
     }
 }
@@ -309,16 +315,13 @@ impl FromStr for Net6 {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, len) = text.split_once('/').ok_or(())?;
-        let (address, len) = (
-            address.parse::<Ipv6Addr>().map_err(|_| ())?,
-            len.parse::<u8>().map_err(|_| ())?,
-        );
-        let is_network = (16..=96).contains(&len) && address.to_bits() << len == 0;
-        if is_network {
-            Ok(Self(address, len))
-        } else {
-            Err(())
+        match address_and_prefix(text) {
+            Some((IpAddr::V6(address), Some(len)))
+                if (16..=96).contains(&len) && address.to_bits() << len == 0 =>
+            {
+                Ok(Self(address, len))
+            }
+            _ => Err(()),
         }
     }
 }

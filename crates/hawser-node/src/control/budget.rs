@@ -63,6 +63,7 @@ impl Budget {
     }
 }
 
+/// Nanoseconds in a second: what is refilled is counted in parts of a message.
 const NANOS: u128 = 1_000_000_000;
 
 #[cfg(test)]

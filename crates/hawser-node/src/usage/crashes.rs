@@ -12,6 +12,7 @@ use super::store::{Pending, Store};
 const CALLS: &str = "write,pwrite64,fsync,fdatasync,unlink,ftruncate,openat";
 /// For the process that counts until it is killed: where.
 const PLACE: &str = "HAWSER_TEST_COUNT_IN";
+/// Bytes that each addition counts.
 const EACH: u64 = 1000;
 
 fn day() -> Date {

@@ -5,6 +5,7 @@ use hawser_units::Instant;
 /// So many in a millisecond, and at once. A receiver reports on a path once in a millisecond at
 /// most, and by another path as well: this is what sixteen busy paths send, or eight that lose.
 const PER_MILLISECOND: u64 = 16;
+/// What 16 ms allow, as a receiving thread may be that late.
 const AT_ONCE: u64 = 256;
 
 /// Counts what a peer sends that is work for the sending half: each report is looked up in what was

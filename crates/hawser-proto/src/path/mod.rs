@@ -24,6 +24,7 @@ pub mod delay;
 mod losses;
 pub mod model;
 pub mod pmtu;
+mod probing;
 
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
@@ -628,40 +629,6 @@ impl Path {
         }
     }
 
-    /// Takes in the reply to a probe. Returns whether the state changed.
-    pub fn handle_probe_reply(&mut self, token: u64, now: Instant) -> bool {
-        let Some(&(_, sent_at)) = self
-            .tokens
-            .iter()
-            .find(|(t, at)| *t == token && *at <= now && token != 0)
-        else {
-            return self.pmtu.handle_reply(token, now);
-        };
-        self.pmtu.handle_reply(token, now);
-        for slot in &mut self.tokens {
-            if slot.0 == token {
-                slot.0 = 0;
-            }
-        }
-        self.last_heard = Some(now);
-        self.model.on_round_trip(now.since(sent_at));
-        match self.state {
-            State::Active => false,
-            State::Suspect => sent_at >= self.since && self.enter(State::Active, now),
-            State::Dead => self.enter(State::Validating, now),
-            State::Validating => {
-                self.replies += 1;
-                self.next_probe = now;
-                let needed = if self.was_dead {
-                    REPLIES_TO_READMIT
-                } else {
-                    REPLIES_TO_ACTIVATE
-                };
-                self.replies >= needed && self.enter(State::Active, now)
-            }
-        }
-    }
-
     /// Takes note that an authenticated packet came in on the path. Returns whether the state
     /// changed.
     pub fn handle_heard(&mut self, now: Instant) -> bool {
@@ -725,17 +692,6 @@ impl Path {
         self.newest = self.next_counter - 1;
     }
 
-    /// Whether the session carries traffic at present: decides how often quiet paths are looked at.
-    fn keepalive(&self, session_used: Instant, now: Instant) -> Duration {
-        if now.since(self.since) < ACQUAINT_FOR {
-            PROBE_INTERVAL
-        } else if now.since(session_used) < BUSY_FOR {
-            KEEPALIVE_BUSY
-        } else {
-            KEEPALIVE_IDLE
-        }
-    }
-
     /// Lets time pass. `session_used`: when the session last carried a packet. Returns whether the
     /// state changed.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
@@ -751,101 +707,6 @@ impl Path {
             State::Validating => silent >= VALIDATE_FOR && self.enter(State::Dead, now),
             State::Dead => false,
         }
-    }
-
-    /// When [`Self::handle_timeout`] or [`Self::poll_probe`] has something to do next.
-    #[must_use]
-    pub fn poll_timeout(&self, session_used: Instant, now: Instant) -> Instant {
-        let state = match self.state {
-            State::Active => self.overdue().unwrap_or(Instant::FAR_FUTURE).min(self.late_due()),
-            State::Suspect => self.since + SUSPECT_FOR.max(self.model.patience() * 2),
-            State::Validating => self.since + VALIDATE_FOR,
-            State::Dead => Instant::FAR_FUTURE,
-        };
-        state.min(self.probe_due(session_used, now)).min(self.pmtu_due())
-    }
-
-    fn pmtu_due(&self) -> Instant {
-        if self.state == State::Active {
-            self.pmtu.due()
-        } else {
-            Instant::FAR_FUTURE
-        }
-    }
-
-    /// When the end of a burst is to be followed by a probe: its loss would show at no later
-    /// packet.
-    ///
-    /// Source: RFC 8985 section 7 (tail loss probe). Deviates: after a fixed time, because the
-    /// probe is small and carries nothing.
-    fn tail_due(&self) -> Instant {
-        let is_burst = self.packets_in_flight() >= BURST && self.eliciting_sent > self.tail_probed;
-        if self.state == State::Active && is_burst {
-            self.eliciting_at + TAIL_QUIET
-        } else {
-            Instant::FAR_FUTURE
-        }
-    }
-
-    fn probe_due(&self, session_used: Instant, now: Instant) -> Instant {
-        match self.state {
-            State::Active => {
-                let heard = self
-                    .last_heard
-                    .unwrap_or(self.since)
-                    .max(self.last_probe.unwrap_or(self.since));
-                (heard + self.keepalive(session_used, now)).min(self.tail_due())
-            }
-            State::Dead if self.probing == Probing::OnHearing => Instant::FAR_FUTURE,
-            State::Suspect | State::Validating | State::Dead => self.next_probe,
-        }
-    }
-
-    /// A probe that is due now.
-    pub fn poll_probe(&mut self, session_used: Instant, now: Instant) -> Option<Probe> {
-        if self.pmtu_due() <= now {
-            let token = self.issue_token(now, false);
-            return Some(Probe {
-                token,
-                outer_len: self.pmtu.poll(token, self.model.patience(), now),
-            });
-        }
-        if self.probe_due(session_used, now) > now {
-            return None;
-        }
-        let interval = match self.state {
-            State::Active => Duration::ZERO,
-            State::Suspect => SUSPECT_INTERVAL.max(self.model.round_trip() / 4),
-            State::Validating => PROBE_INTERVAL,
-            State::Dead => {
-                let silent = now.since(self.since);
-                if silent < DEAD_EAGER_FOR {
-                    PROBE_INTERVAL
-                } else {
-                    (silent / 60).min(DEAD_INTERVAL_MAX)
-                }
-            }
-        };
-        self.next_probe = now + interval;
-        self.last_probe = Some(now);
-        self.tail_probed = self.next_counter;
-        Some(Probe {
-            token: self.issue_token(now, true),
-            outer_len: 0,
-        })
-    }
-
-    fn issue_token(&mut self, now: Instant, remember: bool) -> u64 {
-        // splitmix64: tokens need not be secret (they travel encrypted), only distinct.
-        self.next_token = self.next_token.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.next_token;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let token = (z ^ (z >> 27)) | 1;
-        if remember {
-            self.tokens.rotate_right(1);
-            self.tokens[0] = (token, now);
-        }
-        token
     }
 }
 

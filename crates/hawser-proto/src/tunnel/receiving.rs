@@ -130,12 +130,6 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         }
     }
 
-    /// Which side of the session this is.
-    #[must_use]
-    pub fn role(&self) -> Role {
-        self.role
-    }
-
     /// The machine of this direction.
     #[must_use]
     pub fn ingress(&self) -> &Ingress<T> {

@@ -5,6 +5,8 @@
 //! datagrams leave at once (no batches, no sockets), other inner payloads are labels.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
+mod application;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_netem::{Capacity, Change, Jitter, Link, LinkConfig, Loss, QueueBound};
@@ -19,6 +21,9 @@ use hawser_units::{Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, Kind, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
+
+use application::Application;
+pub use application::Work;
 
 pub const CLIENT: usize = 0;
 pub const HUB: usize = 1;
@@ -375,32 +380,6 @@ fn packet(kind: u8, flow: u16, len: usize) -> Vec<u8> {
         packet[33] = hawser_wire::inner::tcp_flag::PSH;
     }
     packet
-}
-
-/// What an application does.
-#[derive(Clone, Copy, Debug)]
-pub enum Work {
-    /// A transfer whose window halves at a loss, as TCP's.
-    Bulk,
-    /// Packets at a fixed rate, whatever happens.
-    Open { mbps: f64, len: u64, kind: u8 },
-}
-
-#[derive(Debug)]
-struct Application {
-    from: usize,
-    flow: u16,
-    work: Work,
-    start: Instant,
-    stop: Instant,
-    next: u64,
-    at: Instant,
-    window: f64,
-    threshold: f64,
-    newest: u64,
-    holes: u64,
-    recover: u64,
-    heard: Instant,
 }
 
 /// The time at which a test begins; the clocks are not at their epoch.
@@ -806,68 +785,5 @@ impl World {
     /// Packets and bytes that a path's link carried from one end.
     pub fn carried(&self, path: usize, from: usize) -> hawser_netem::Counters {
         self.links[path][from].counters()
-    }
-}
-
-impl Application {
-    fn due(&self) -> Instant {
-        let at = match self.work {
-            Work::Bulk => self.at,
-            Work::Open { .. } => self.at,
-        };
-        if at >= self.stop {
-            Instant::FAR_FUTURE
-        } else {
-            at.max(self.start)
-        }
-    }
-
-    fn in_flight(&self) -> f64 {
-        (self.next - self.newest) as f64
-    }
-
-    /// Protocol, packet length and number of segments to offer now.
-    fn poll(&mut self, now: Instant) -> Option<(u8, u64, u16)> {
-        if now < self.start || now >= self.stop {
-            return None;
-        }
-        match self.work {
-            Work::Bulk => {
-                if now.since(self.heard) > ms(400) {
-                    // Everything is taken for lost, as after a retransmission timeout.
-                    (self.newest, self.heard) = (self.next, now);
-                    (self.threshold, self.window) = ((self.window / 2.0).max(2.0), 10.0);
-                }
-                self.at = self.heard + ms(400) + Duration::from_nanos(1);
-                let room = (self.window - self.in_flight()).floor();
-                let run = (self.window / 8.0).clamp(2.0, 44.0);
-                (room >= run).then_some((protocol::TCP, 1200, run as u16))
-            }
-            Work::Open { mbps, len, kind } => {
-                if now < self.at {
-                    return None;
-                }
-                self.at += Duration::from_secs_f64(len as f64 * 8.0 / (mbps * 1e6));
-                Some((kind, len, 1))
-            }
-        }
-    }
-
-    fn on_ack(&mut self, count: u64, newest: u64, now: Instant) {
-        self.heard = now;
-        let acknowledged = newest.saturating_sub(self.newest);
-        self.newest = self.newest.max(newest);
-        let holes = newest.saturating_sub(count);
-        if holes > self.holes && newest > self.recover {
-            self.window = (self.window * 0.7).max(4.0);
-            self.threshold = self.window;
-            self.recover = self.next;
-        } else if self.window < self.threshold {
-            self.window += acknowledged as f64;
-        } else {
-            self.window += 3.0 * acknowledged as f64 / self.window;
-        }
-        self.window = self.window.min(4_000.0);
-        self.holes = self.holes.max(holes);
     }
 }

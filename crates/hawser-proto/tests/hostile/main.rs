@@ -12,7 +12,8 @@
 mod node;
 mod peer;
 
-use hawser_proto::path::{Probing, State};
+use hawser_proto::path::State;
+use hawser_proto::tunnel::Role;
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::inner::protocol;
 
@@ -52,13 +53,9 @@ impl Attack {
     fn new(seed: u64) -> Self {
         let mut peer = Peer::new(seed);
         let is_hub = !peer.lots.one_in(3);
-        let probing = if is_hub {
-            Probing::OnHearing
-        } else {
-            Probing::Eager
-        };
+        let role = if is_hub { Role::Hub } else { Role::Client };
         let mut attack = Self {
-            node: Node::new(probing, seed, START),
+            node: Node::new(role, seed, START),
             peer,
             now: START,
             is_hub,
@@ -238,7 +235,7 @@ impl Processor {
         if self.free.since(now) > Duration::from_millis(20) {
             return None;
         }
-        let steps = |node: &Node| node.ingress.steps() + node.egress.counters().steps;
+        let steps = |node: &Node| node.ingress.steps() + node.egress().counters().steps;
         let before = steps(node);
         node.receive(packet, now);
         node.flush(now);
@@ -254,9 +251,9 @@ impl Processor {
 fn goodput(mut attack: impl FnMut(&mut Peer, u64, Instant) -> Option<Packet>) -> u64 {
     const PATH: PathId = PathId(0);
     let mut now = START;
-    let mut hub = Node::new(Probing::OnHearing, 1, now);
-    let mut client = Node::new(Probing::Eager, 2, now);
-    let mut target = Node::new(Probing::OnHearing, 3, now);
+    let mut hub = Node::new(Role::Hub, 1, now);
+    let mut client = Node::new(Role::Client, 2, now);
+    let mut target = Node::new(Role::Hub, 3, now);
     let mut peer = Peer::new(4);
     (peer.ends, peer.is_terse, peer.flows) = (false, true, 1 << 16);
     let mut processor = Processor { free: now };

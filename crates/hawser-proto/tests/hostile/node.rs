@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hawser_proto::egress::{Body, Egress, PROBE_LEN, Transmit};
+use hawser_proto::egress::Egress;
 use hawser_proto::fec::Rebuilt;
-use hawser_proto::ingress::{Authentic, Event, Freshness, Ingress};
-use hawser_proto::path::{self, Probing, State};
+use hawser_proto::flow::Run;
+use hawser_proto::ingress::{Authentic, Freshness, Ingress};
+use hawser_proto::path::{self, State};
+use hawser_proto::tunnel::{Buffers, Event, Relay, Role, Sending, Source};
 use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::{COMPRESSED_LEN, Compressed, Contexts, Form};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, Inner, Kind, MAX_COUNTER, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
-use hawser_wire::parity::PARITY_LEN;
 
 /// Bytes between an inner packet and its outer IP packet.
 pub(crate) const OVERHEAD: u16 = 28 + FRAMING as u16;
@@ -65,6 +66,30 @@ struct Budget {
     is_proven: bool,
 }
 
+/// The inner packets that wait to be sent, by buffer: each is given back once.
+#[derive(Debug, Default)]
+struct Lent(BTreeMap<usize, Vec<u8>>);
+
+impl Buffers<usize> for Lent {
+    fn packet(&mut self, run: &Run<usize>) -> &[u8] {
+        &self.0[&run.buffer]
+    }
+
+    fn release(&mut self, buffer: usize) {
+        assert!(self.0.remove(&buffer).is_some(), "given back twice");
+    }
+}
+
+/// Where packets come from: [`Node::moved`] says when that changes.
+#[derive(Clone, Copy, PartialEq)]
+struct Anywhere;
+
+impl Source for Anywhere {
+    fn overhead(&self) -> u16 {
+        OVERHEAD
+    }
+}
+
 /// What was handed in and asked for, against which work is measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
@@ -78,13 +103,12 @@ pub(crate) struct Done {
 }
 
 pub(crate) struct Node {
-    pub(crate) egress: Egress<usize>,
+    pub(crate) sending: Sending<usize, ()>,
     pub(crate) ingress: Ingress<u64>,
-    probing: Probing,
     contexts: Contexts,
     items: BTreeMap<u64, Item>,
     next_item: u64,
-    lent: BTreeMap<usize, Vec<u8>>,
+    lent: Lent,
     next_buffer: usize,
     out: Vec<u64>,
     flows: BTreeMap<u16, Delivered>,
@@ -99,15 +123,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(probing: Probing, seed: u64, now: Instant) -> Self {
+    pub(crate) fn new(role: Role, seed: u64, now: Instant) -> Self {
         Self {
-            egress: Egress::new(seed, now),
+            sending: Sending::new(role, seed, now),
             ingress: Ingress::default(),
-            probing,
             contexts: Contexts::default(),
             items: BTreeMap::new(),
             next_item: 0,
-            lent: BTreeMap::new(),
+            lent: Lent::default(),
             next_buffer: 0,
             out: Vec::new(),
             flows: BTreeMap::new(),
@@ -120,34 +143,42 @@ impl Node {
         }
     }
 
+    pub(crate) fn egress(&self) -> &Egress<usize> {
+        self.sending.egress()
+    }
+
+    fn is_hub(&self) -> bool {
+        self.sending.role() == Role::Hub
+    }
+
     pub(crate) fn open(&mut self, id: PathId, now: Instant) {
         let config = path::Config {
             id,
-            probing: self.probing,
+            probing: self.sending.role().probing(),
             cap: None,
             mtu: 1500,
             overhead: OVERHEAD,
         };
-        self.egress.open_path(config, self.probing == Probing::Eager, now);
+        self.sending.open_path(config, !self.is_hub(), now);
         self.ingress.open_path(id, now);
         self.budgets.insert(id, Budget::default());
     }
 
     pub(crate) fn close(&mut self, id: PathId, now: Instant) {
-        self.egress.close_path(id, now);
+        self.sending.close_path(id, now);
         self.ingress.close_path(id);
         self.budgets.remove(&id);
     }
 
     /// The state of an open path.
     pub(crate) fn state(&self, id: PathId) -> Option<State> {
-        let mut paths = self.egress.paths();
+        let mut paths = self.sending.paths();
         paths.find(|path| path.id == id).map(path::Path::state)
     }
 
     /// The peer's address is another.
     pub(crate) fn moved(&mut self, id: PathId, now: Instant) {
-        self.egress.handle_moved(id, OVERHEAD, now);
+        self.sending.handle_rebound(id, OVERHEAD, now);
         self.budgets.insert(id, Budget::default());
     }
 
@@ -160,9 +191,9 @@ impl Node {
         };
         self.next_buffer += 1;
         let id = self.next_buffer;
-        let is_queued = self.egress.enqueue(&mut packet, offload, id, now).is_ok();
+        let is_queued = self.sending.handle_inner(&mut packet, offload, id, now).is_ok();
         if is_queued {
-            self.lent.insert(id, packet);
+            self.lent.0.insert(id, packet);
         }
         is_queued
     }
@@ -218,11 +249,11 @@ impl Node {
             self.refuse(refused);
             self.after(&inner, restarts);
         }
-        if self.probing == Probing::OnHearing {
+        if self.is_hub() {
             if let Some(budget) = self.budgets.get_mut(path) {
                 budget.heard += packet.udp_len();
             }
-            self.egress.handle_heard(*path, packet.udp_len(), now);
+            self.heard(*path, packet.udp_len(), now);
         }
         assert!(self.ingress.held() <= CAPACITY);
         assert_eq!(self.ingress.held(), self.items.len(), "each packet is somewhere");
@@ -332,107 +363,61 @@ impl Node {
         self.done.flushes += 1;
         self.ingress.flush(now, now, &mut self.out);
         while let Some(event) = self.ingress.poll_event() {
-            match event {
-                Event::Report(report) => self.egress.send_report(report),
-                Event::Silence(report) => self.egress.send_silence(report),
-                Event::Feedback(id, report) => self.egress.handle_feedback(id, &report, now),
-                Event::Probe(id, token) => self.egress.handle_probe(id, token),
-                Event::ProbeReply(id, token) => self.egress.handle_probe_reply(id, token, now),
-            }
+            self.relay(Relay::Machine(event), now);
         }
         self.deliver();
+    }
+
+    fn relay(&mut self, relay: Relay<Anywhere>, now: Instant) {
+        let moved = self.sending.handle_relay(relay, now);
+        assert!(moved.is_none(), "nothing of this kind is relayed here");
+    }
+
+    /// Lets the sending half know that bytes came in on a path.
+    pub(crate) fn heard(&mut self, path: PathId, bytes: u64, now: Instant) {
+        self.relay(Relay::Heard { path, bytes }, now);
     }
 
     /// Lets the sending half send.
     pub(crate) fn transmit(&mut self, now: Instant) -> Vec<Packet> {
         let mut packets = Vec::new();
-        self.egress.handle_timeout(now);
+        self.sending.handle_timeout(now);
         self.note_changes();
-        while let Some(transmit) = self.egress.poll_transmit(now) {
+        loop {
             self.done.polls += 1;
+            let Some(burst) = self.sending.poll_burst(now, &mut self.lent) else {
+                break;
+            };
             assert!(packets.len() < 50_000, "sends without end");
-            self.send(&transmit, now, &mut packets);
-        }
-        self.done.polls += 1;
-        while let Some(buffer) = self.egress.poll_freed() {
-            self.give_back(buffer);
+            let packet = burst
+                .run()
+                .map_or(&[][..], |run| self.lent.0[&run.buffer].as_slice());
+            let before = packets.len();
+            packets.extend(burst.datagrams().map(|datagram| {
+                let mut body = vec![0; datagram.body_len()];
+                datagram.write_body(packet, &mut body);
+                Packet {
+                    path: burst.path(),
+                    counter: datagram.number,
+                    inner: datagram.inner,
+                    body,
+                }
+            }));
+            for packet in &packets[before..] {
+                self.check_sent(packet);
+            }
         }
         self.note_changes();
         packets
     }
 
     fn note_changes(&mut self) {
-        while let Some((id, state)) = self.egress.poll_change() {
-            if state == State::Active
+        while let Some(event) = self.sending.poll_event() {
+            if let Event::Path(id, State::Active) = event
                 && let Some(budget) = self.budgets.get_mut(&id)
             {
                 budget.is_proven = true;
             }
-        }
-    }
-
-    fn give_back(&mut self, buffer: usize) {
-        assert!(self.lent.remove(&buffer).is_some(), "given back twice");
-    }
-
-    fn send(&mut self, transmit: &Transmit<usize>, now: Instant, packets: &mut Vec<Packet>) {
-        let before = packets.len();
-        let token = |token: u64, len: usize| {
-            let mut body = token.to_be_bytes().to_vec();
-            body.resize(len, 0);
-            body
-        };
-        let body = match transmit.body {
-            Body::Packets {
-                run,
-                count,
-                covered,
-                last,
-                ..
-            } => {
-                let packet = &self.lent[&run.buffer];
-                for step in 0..count {
-                    let mut body = vec![0; run.len_of(run.next + step)];
-                    run.emit(packet, run.next + step, &mut body);
-                    packets.push(Packet {
-                        path: transmit.path,
-                        counter: transmit.counter + u64::from(step),
-                        inner: transmit.body.header(step, now),
-                        body,
-                    });
-                }
-                if covered {
-                    self.egress.cover(transmit, packet, now);
-                }
-                if last {
-                    self.give_back(run.buffer);
-                }
-                None
-            }
-            Body::Report(report) => {
-                let mut body = [0; FEEDBACK_LEN];
-                report.emit(&mut body);
-                Some(body[..report.emitted_len()].to_vec())
-            }
-            Body::Probe(probe) => {
-                let len = usize::from(probe.outer_len.saturating_sub(OVERHEAD));
-                Some(token(probe.token, len.max(PROBE_LEN)))
-            }
-            Body::Reply(reply) => Some(token(reply, PROBE_LEN)),
-            Body::Parity { parity, .. } => {
-                let mut head = [0; PARITY_LEN];
-                parity.emit(&mut head);
-                Some([&head[..], self.egress.symbol()].concat())
-            }
-        };
-        packets.extend(body.map(|body| Packet {
-            path: transmit.path,
-            counter: transmit.counter,
-            inner: transmit.body.header(0, now),
-            body,
-        }));
-        for packet in &packets[before..] {
-            self.check_sent(packet);
         }
     }
 
@@ -445,7 +430,7 @@ impl Node {
         *newest = packet.counter;
         let budget = self.budgets.get_mut(&packet.path).expect("the path is open");
         budget.sent += packet.udp_len();
-        if self.probing == Probing::OnHearing && !budget.is_proven {
+        if self.sending.role() == Role::Hub && !budget.is_proven {
             assert!(
                 budget.sent <= 3 * budget.heard,
                 "{} bytes to an unproven address that sent {}",
@@ -458,7 +443,7 @@ impl Node {
     /// When something is to be done.
     pub(crate) fn due(&self, now: Instant) -> Instant {
         let ingress = self.ingress.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
-        self.egress.poll_timeout(now).min(ingress)
+        self.sending.poll_timeout(now).min(ingress)
     }
 
     /// Holds that work is in proportion to what came: to counters jumped over (at most 511 a
@@ -480,7 +465,7 @@ impl Node {
             "{receiving} steps of the receiving half for {:?}",
             self.done
         );
-        let sending = self.egress.counters().steps;
+        let sending = self.egress().counters().steps;
         assert!(
             sending <= 1_100 * reports + 130 * polls + 8 * sent,
             "{sending} steps of the sending half for {:?}",
@@ -493,10 +478,11 @@ impl Node {
         self.ingress.drain(now, &mut self.out);
         self.deliver();
         assert!(self.items.is_empty(), "{} packets are nowhere", self.items.len());
-        for buffer in self.egress.close() {
-            self.give_back(buffer);
+        for buffer in self.sending.close() {
+            self.lent.release(buffer);
         }
-        assert!(self.lent.is_empty(), "{} buffers are nowhere", self.lent.len());
+        let lent = self.lent.0.len();
+        assert_eq!(lent, 0, "{lent} buffers are nowhere");
     }
 }
 

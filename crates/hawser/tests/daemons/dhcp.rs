@@ -11,26 +11,13 @@ fn serve(world: &World) -> Option<Server> {
         return None;
     }
     let mut command = world.inside("h", "dnsmasq");
-    command.args([
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--user=root",
-        "--port=0",
-        "--no-ping",
-    ]);
-    command.args([
-        "--bind-dynamic",
-        "--dhcp-authoritative",
-        "--pid-file=",
-        "--log-facility=/dev/null",
-    ]);
+    hawser_testing::dhcp_server(&mut command, &world.place("leases"));
     for (cable, net) in [("fiber", 10), ("lte", 11)] {
         command.arg(format!("--interface={cable}"));
         command.arg(format!(
             "--dhcp-range=10.0.{net}.100,10.0.{net}.109,255.255.255.0,2m"
         ));
     }
-    command.arg(format!("--dhcp-leasefile={}", world.place("leases").display()));
     Some(Server(command.spawn().unwrap()))
 }
 

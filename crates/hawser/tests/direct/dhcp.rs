@@ -30,28 +30,13 @@ fn serve(world: &World, n: usize, first: u8) -> Daemon {
     let leases = world.dir.path().join(format!("leases{n}"));
     let _ = std::fs::remove_file(&leases);
     let mut command = world.gateways[n - 1].command("dnsmasq");
-    command.args([
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--user=root",
-        "--port=0",
-    ]);
-    command.args([
-        "--interface=in",
-        "--bind-dynamic",
-        "--no-ping",
-        "--dhcp-authoritative",
-        "--pid-file=",
-    ]);
-    command.arg(format!("--dhcp-leasefile={}", leases.display()));
+    hawser_testing::dhcp_server(&mut command, &leases);
+    command.arg("--interface=in");
     command.arg(format!(
         "--dhcp-range=192.168.0.{first},192.168.0.{},2m",
         first + 9
     ));
-    command.args([
-        "--dhcp-option=option:dns-server,192.168.0.1",
-        "--log-facility=/dev/null",
-    ]);
+    command.arg("--dhcp-option=option:dns-server,192.168.0.1");
     Daemon(command.spawn().expect("a DHCP server"))
 }
 

@@ -188,19 +188,20 @@ fn silence(world: &World, network: &str, is_on: bool) {
     world.nft(&world.lab.net, &rules);
 }
 
+/// The client's end of a flow of datagrams, which waits so long for an answer.
+fn datagrams(world: &World, patience: Duration) -> UdpSocket {
+    let bind = || UdpSocket::bind(("0.0.0.0", 0));
+    let socket = world.lab.client.run(bind).expect("a socket");
+    socket.connect((SERVER, PORT)).expect("connected");
+    socket.set_read_timeout(Some(patience)).expect("set");
+    socket
+}
+
 #[test]
 fn datagrams_move_and_their_server_sees_the_same_sender() {
     let Some(world) = World::new() else { return };
     let _daemons = world.up();
-    let socket = world
-        .lab
-        .client
-        .run(|| UdpSocket::bind(("0.0.0.0", 0)))
-        .expect("a socket");
-    socket.connect((SERVER, PORT)).expect("connected");
-    socket
-        .set_read_timeout(Some(Duration::from_secs(2)))
-        .expect("set");
+    let socket = datagrams(&world, Duration::from_secs(2));
     let ask = |text: &str| {
         socket.send(text.as_bytes()).expect("sent");
         let mut buffer = [0; 100];
@@ -222,15 +223,7 @@ fn datagrams_move_and_their_server_sees_the_same_sender() {
 fn datagrams_go_on_when_their_network_dies() {
     let Some(world) = World::new() else { return };
     let _daemons = world.up();
-    let socket = world
-        .lab
-        .client
-        .run(|| UdpSocket::bind(("0.0.0.0", 0)))
-        .expect("a socket");
-    socket.connect((SERVER, PORT)).expect("connected");
-    socket
-        .set_read_timeout(Some(Duration::from_millis(200)))
-        .expect("set");
+    let socket = datagrams(&world, Duration::from_millis(200));
     let ask = |text: &str| {
         let mut buffer = [0; 100];
         socket.send(text.as_bytes()).ok()?;

@@ -21,23 +21,11 @@ impl Server {
             return None;
         }
         let mut command = world.inside("h", "dnsmasq");
-        command.args([
-            "--keep-in-foreground",
-            "--conf-file=/dev/null",
-            "--user=root",
-            "--port=0",
-        ]);
-        command.args([
-            "--no-ping",
-            "--bind-dynamic",
-            "--dhcp-authoritative",
-            "--pid-file=",
-        ]);
+        hawser_testing::dhcp_server(&mut command, &world.place("leases"));
         command.args([
             "--interface=lte",
             "--dhcp-range=10.0.11.100,10.0.11.109,255.255.255.0,2m",
         ]);
-        command.arg(format!("--dhcp-leasefile={}", world.place("leases").display()));
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -76,3 +76,101 @@ impl Core {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::{Arc, Mutex};
+    use std::time::{Duration, SystemTime};
+
+    use hawser_proto::checkpoint::HubPaths;
+    use hawser_proto::egress::Egress;
+    use hawser_proto::ingress::Ingress;
+
+    use super::*;
+    use crate::control::hub::HubSettings;
+    use crate::dataplane::Command;
+    use crate::dataplane::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};
+    use crate::enrolment::{ClientStore, Pool, SharedStore};
+    use crate::identity::KeyHash;
+
+    /// A session without paths of a client with that name, key and address.
+    fn saved(client: &str, key: KeyHash, inner: Ipv4Addr) -> HubSessionCheckpoint {
+        HubSessionCheckpoint {
+            control: ControlCheckpoint {
+                client: client.to_owned(),
+                key: key.to_string(),
+                inner: vec![inner.into()],
+                epoch: 0,
+                paths: HubPaths {
+                    open: Vec::new(),
+                    next_id: 0,
+                },
+            },
+            plane: SessionCheckpoint {
+                session: 7,
+                sending: SendingHalf {
+                    key: None,
+                    next_key: None,
+                    heard_epoch: None,
+                    lanes: Vec::new(),
+                    machine: Egress::<u32>::new(1, hawser_units::Instant::ZERO).checkpoint(),
+                },
+                receiving: ReceivingHalf {
+                    keys: Vec::new(),
+                    newest_used: None,
+                    paths: Vec::new(),
+                    machine: Ingress::<u32>::default().checkpoint(),
+                },
+            },
+        }
+    }
+
+    #[test]
+    fn a_session_goes_on_for_the_same_name_key_and_address_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pool = Pool {
+            v4: (Ipv4Addr::new(100, 96, 0, 0), 16),
+            v6: None,
+        };
+        let mut store = ClientStore::open(directory.path(), pool).expect("a store");
+        let (now, day) = (SystemTime::now(), Duration::from_secs(86_400));
+        let mut enrol = |name: &str, key| {
+            let token = store.invite(name, day, now).expect("an invitation");
+            store.enrol(&token.0, key, now).expect("a client")
+        };
+        let (alices, bobs) = (KeyHash::of(b"alice"), KeyHash::of(b"bob"));
+        let (alice, bob) = (enrol("alice", alices), enrol("bob", bobs));
+        let told = Arc::new(Mutex::new(0));
+        let orders = {
+            let told = told.clone();
+            Arc::new(move |command| {
+                let is_restored = matches!(command, Command::Change(Change::RestoreSession { .. }));
+                *told.lock().expect("nobody panics") += u32::from(is_restored);
+            })
+        };
+        let settings = HubSettings {
+            pool,
+            dns: Vec::new(),
+            mtu: 1432,
+            schedulers: Vec::new(),
+            layer_rules: Vec::new(),
+        };
+        let mut core = Core::new(SharedStore::new(store), settings, orders);
+        for (name, key, inner) in [
+            ("carol", alices, alice.inner_v4),
+            ("bob", alices, alice.inner_v4),
+            ("alice", bobs, alice.inner_v4),
+            ("alice", alices, bob.inner_v4),
+        ] {
+            assert!(!core.restore(saved(name, key, inner)), "{name} {inner}");
+        }
+        assert_eq!(*told.lock().expect("nobody panics"), 0);
+        assert!(core.restore(saved("alice", alices, alice.inner_v4)));
+        assert!(
+            !core.restore(saved("alice", alices, alice.inner_v4)),
+            "its number is in use"
+        );
+        assert_eq!(*told.lock().expect("nobody panics"), 1);
+    }
+}

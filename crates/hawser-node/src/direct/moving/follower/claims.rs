@@ -155,6 +155,7 @@ const PATIENCE: Pace = Pace {
     burst: 320,
     per_second: 1,
 };
+/// What a wrong claim costs of [`PATIENCE`].
 const WRONG: u32 = 10;
 /// Listing ten thousand connections takes some ten milliseconds; a mover says again what was too
 /// early.

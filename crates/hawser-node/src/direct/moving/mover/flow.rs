@@ -315,4 +315,5 @@ impl Flow {
 
 /// A waypoint that is there answers within a round trip.
 const RELAY_RETRY: Duration = Duration::from_millis(500);
+/// Three seconds in all.
 const RELAY_TRIES: u32 = 6;

@@ -1,5 +1,7 @@
 //! Writes the hand-made seeds of the fuzz corpus: `make corpus`.
 
+mod packets;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -15,6 +17,7 @@ use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
 use hawser_wire::opening::{Challenge, Opening, Step};
 use hawser_wire::parity::PARITY_LEN;
 use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
+use packets::{ipv4, tcp_v4, tcp_v6, udp_v4};
 
 /// Every message, one that is cut, and values out of range.
 fn peer() -> Seeds {
@@ -769,48 +772,3 @@ const CLIENT: &str = "include = [\"wl*\", \"eth?\"]\nexclude = [\"docker*\"]\n\n
 
 const HUB: &str = "listen = \"[::]:443\"\nendpoints = [\"hub.example.org:443\"]\npool = \"100.96.0.0/16\"\n\
                    pool6 = \"fd00:1::/64\"\nnat = true\n";
-
-fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
-    let len = (20 + payload) as u16;
-    let mut packet = vec![
-        0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, protocol, 0, 0, 100, 96, 0, 2, 203, 0, 113, 2,
-    ];
-    packet[2..4].copy_from_slice(&len.to_be_bytes());
-    fill_ipv4_checksum(&mut packet, 20);
-    packet
-}
-
-fn tcp(flags: u8, options: &[u8], payload: usize) -> Vec<u8> {
-    let mut segment = vec![
-        0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0, flags, 0xff, 0xff, 0, 0, 0, 0,
-    ];
-    segment[12] = (((20 + options.len()) / 4) << 4) as u8;
-    segment.extend_from_slice(options);
-    segment.extend((0..payload).map(|n| n as u8));
-    segment
-}
-
-fn tcp_v4(flags: u8, options: &[u8], payload: usize) -> Vec<u8> {
-    let segment = tcp(flags, options, payload);
-    [ipv4(protocol::TCP, segment.len()), segment].concat()
-}
-
-fn tcp_v6(flags: u8, options: &[u8], payload: usize) -> Vec<u8> {
-    let segment = tcp(flags, options, payload);
-    let mut packet = vec![0x60, 0, 0, 0];
-    packet.extend((segment.len() as u16).to_be_bytes());
-    packet.extend([protocol::TCP, 64]);
-    packet.extend(Ipv6Addr::LOCALHOST.octets());
-    packet.extend(Ipv6Addr::LOCALHOST.octets());
-    [packet, segment].concat()
-}
-
-fn udp_v4(payload: usize) -> Vec<u8> {
-    let len = (8 + payload) as u16;
-    let mut packet = ipv4(protocol::UDP, usize::from(len));
-    packet.extend([0x9c, 0x40, 0, 53]);
-    packet.extend(len.to_be_bytes());
-    packet.extend([0, 0]);
-    packet.extend((0..payload).map(|n| n as u8));
-    packet
-}

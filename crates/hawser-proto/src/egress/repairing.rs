@@ -1,0 +1,85 @@
+//! Packets that are sent again: which, when and where.
+
+use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_wire::data::{FRAMING, Feedback};
+
+use super::kept::{LONGEST_HELD, Parcel};
+use super::{Body, Egress, FEW_REPAIRS, FEW_REPAIRS_IN, MOST_MISSING, REPAIR_RETRY, Transmit};
+
+impl<B: Copy> Egress<B> {
+    /// Wants what a report names as missing, up to [`MOST_MISSING`] packets.
+    pub(super) fn on_missing(&mut self, report: &Feedback, now: Instant) {
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.path.id == report.path) else {
+            return;
+        };
+        let mut left = MOST_MISSING;
+        for (first, count) in report.missing.ranges(report.highest) {
+            let count = u64::from(count).min(left);
+            left -= count;
+            let path = &mut lane.path;
+            self.kept
+                .on_missing(report.path, first..first + count, now, |counter| {
+                    path.on_missing(counter, now);
+                });
+        }
+    }
+
+    /// A packet that is to be sent again, on the path where it arrives first. A few go whatever the
+    /// windows say, as they have left their own path's; the contents of a path that died keep to
+    /// them.
+    pub(super) fn poll_repair(&mut self, now: Instant) -> Option<Transmit<B>> {
+        self.repair_wait = Instant::FAR_FUTURE;
+        if now.since(self.hasty_since) >= FEW_REPAIRS_IN {
+            (self.hasty, self.hasty_since) = (0, now);
+        }
+        let is_few = self.kept.wanted() <= FEW_REPAIRS && self.hasty < FEW_REPAIRS;
+        let wanted = self.kept.next(now)?;
+        let Parcel {
+            run,
+            flow,
+            class,
+            sequence,
+        } = wanted.parcel;
+        let len = run.len_of(run.next);
+        self.build_views(len as u32, is_few, now);
+        let id = |at: &usize| self.lanes[self.view_lanes[*at]].path.id;
+        let best = (0..self.views.len()).min_by_key(|at| {
+            let is_silent = wanted.silent == Some(id(at));
+            (is_silent, self.views[*at].arrival(now))
+        });
+        let Some(best) = best.filter(|best| is_few || self.views[*best].is_ready(now)) else {
+            self.repair_wait = best.map_or(now + REPAIR_RETRY, |best| {
+                self.views[best].ready_at.max(now + REPAIR_RETRY)
+            });
+            self.kept.put_back(wanted);
+            return None;
+        };
+        let path = &mut self.lanes[self.view_lanes[best]].path;
+        let bytes = (len + FRAMING) as u64;
+        self.hasty += usize::from(path.credit(bytes, now) < bytes);
+        let counter = path.on_sent(bytes, true, now);
+        let path = path.id;
+        self.kept.keep_again(path, counter, &wanted);
+        self.counters.repaired += 1;
+        let body = Body::Packets {
+            run,
+            count: 1,
+            flow,
+            class,
+            unordered: run.order_free,
+            backed: true,
+            repair: true,
+            sequence,
+            covered: false,
+            last: false,
+        };
+        Some(Transmit { path, counter, body })
+    }
+
+    /// How long the active paths take to carry so many bytes, with new packets between them; at
+    /// most [`LONGEST_HELD`].
+    pub(super) fn time_for(&self, bytes: u64) -> Duration {
+        let rate = self.active().map(|path| path.model().rate().as_bps()).sum();
+        Rate::from_bps(rate).time_for(Bytes(2 * bytes)).min(LONGEST_HELD)
+    }
+}
