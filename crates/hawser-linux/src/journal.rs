@@ -114,6 +114,11 @@ pub enum Entry {
         /// The length of its subnet's prefix, bits.
         prefix: u8,
     },
+    /// A station interface on a Wi-Fi card.
+    Station {
+        /// The interface.
+        interface: String,
+    },
     /// A program that is to end with the daemon.
     Process {
         /// Which one.

@@ -6,6 +6,7 @@ mod kill_switch;
 mod lease;
 mod multipath;
 mod network_tables;
+mod stations;
 
 use std::ffi::CString;
 use std::io::{self, Write};
@@ -25,6 +26,7 @@ use thiserror::Error;
 use crate::direct::{Elements, half};
 use crate::journal::{Entry, Journal, Rule};
 use crate::udp::OUTER_MARK;
+use crate::wireless::cards::WirelessError;
 use crate::{offload, switch};
 pub use lease::LeasedAddress;
 
@@ -70,6 +72,9 @@ pub enum SystemError {
         "{0} is not Hawser's: it stays as it is (take another name for the interface, or remove it by hand)"
     )]
     NotOurs(String),
+    /// A Wi-Fi card refuses.
+    #[error(transparent)]
+    Wireless(WirelessError),
     /// A program is missing or fails.
     #[error("{program} failed: {message}")]
     Program {
@@ -482,6 +487,7 @@ impl System {
                 address,
                 prefix,
             } => self.remove_lease(interface, *address, *prefix).await,
+            Entry::Station { interface } => stations::remove(interface).await,
             Entry::Process { process } => {
                 process.end().await;
                 Ok(())

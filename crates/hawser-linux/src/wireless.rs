@@ -1,4 +1,6 @@
-//! What the kernel says of a wireless interface.
+//! Wi-Fi: what the kernel says of its cards and interfaces.
+
+pub mod cards;
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -10,18 +12,9 @@ use std::os::fd::AsRawFd;
 /// (`CONFIG_CFG80211_WEXT`): one call, where nl80211 takes a conversation.
 #[must_use]
 pub fn access_point(interface: &str) -> Option<[u8; 6]> {
-    let mut request = [0_u8; REQUEST];
-    request
-        .get_mut(..interface.len())
-        .filter(|name| name.len() < libc::IFNAMSIZ)?
-        .copy_from_slice(interface.as_bytes());
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).ok()?;
-    // SAFETY: the buffer is as long as `struct iwreq`, and outlives the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), GET_ACCESS_POINT, request.as_mut_ptr()) };
-    if result < 0 {
-        tracing::trace!(interface, error = %io::Error::last_os_error(), "no access point");
-        return None;
-    }
+    let request = ask(interface, GET_ACCESS_POINT)
+        .inspect_err(|error| tracing::trace!(interface, %error, "no access point"))
+        .ok()?;
     // A `struct sockaddr` behind the name: two bytes of family, then the address.
     let address: [u8; 6] = request[libc::IFNAMSIZ + 2..][..6].try_into().ok()?;
     // Zeroes, ones and 44:44:44:44:44:44 say that there is none (linux/wireless.h).
@@ -29,8 +22,31 @@ pub fn access_point(interface: &str) -> Option<[u8; 6]> {
     (!is_none).then_some(address)
 }
 
-/// Of `struct iwreq`: a name, and a union of 16 bytes.
-const REQUEST: usize = libc::IFNAMSIZ + 16;
+/// Whether an interface is up.
+fn is_up(interface: &str) -> bool {
+    ask(interface, libc::SIOCGIFFLAGS).is_ok_and(|answer| {
+        let flags = [answer[libc::IFNAMSIZ], answer[libc::IFNAMSIZ + 1]];
+        i32::from(u16::from_ne_bytes(flags)) & libc::IFF_UP != 0
+    })
+}
+
+/// Asks the kernel something of an interface; the answer has its name in front.
+fn ask(interface: &str, question: libc::c_ulong) -> io::Result<[u8; REQUEST]> {
+    let mut request = [0_u8; REQUEST];
+    let name = request
+        .get_mut(..interface.len())
+        .filter(|name| name.len() < libc::IFNAMSIZ)
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    name.copy_from_slice(interface.as_bytes());
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    // SAFETY: the buffer is at least as long as what the question is answered with (`struct iwreq`,
+    // `struct ifreq`), and outlives the call.
+    crate::check(unsafe { libc::ioctl(socket.as_raw_fd(), question, request.as_mut_ptr()) })?;
+    Ok(request)
+}
+
+/// Of `struct ifreq`: a name, and a union of 24 bytes; that of `struct iwreq` has 16.
+const REQUEST: usize = libc::IFNAMSIZ + 24;
 /// `SIOCGIWAP`
 const GET_ACCESS_POINT: libc::c_ulong = 0x8b15;
 

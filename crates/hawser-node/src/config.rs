@@ -7,6 +7,7 @@
 mod values;
 mod direct;
 mod layers;
+mod radio;
 mod reach;
 mod reload;
 mod when;
@@ -14,6 +15,7 @@ mod when;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +33,7 @@ pub use direct::{
     Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
 };
 pub use layers::LayerConfig;
+pub use radio::{Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
 pub(crate) use reload::{differing, log_reload};
 pub use values::{
@@ -88,6 +91,8 @@ pub struct ClientConfig {
     pub layers: Vec<LayerConfig>,
     /// Settings of single networks, by interface name.
     pub networks: BTreeMap<String, NetworkConfig>,
+    /// Which Wi-Fi networks are joined.
+    pub radio: RadioConfig,
     /// Direct mode, without a hub.
     pub direct: DirectConfig,
     /// Which flows go where in direct mode, and which go past the hub where there is one; the first
@@ -115,6 +120,7 @@ impl Default for ClientConfig {
             schedulers: Schedulers::default(),
             layers: Vec::new(),
             networks: BTreeMap::new(),
+            radio: RadioConfig::default(),
             direct: DirectConfig::default(),
             rules: Vec::new(),
             rekey_after: Span(Duration::from_secs(3600)),
@@ -378,6 +384,21 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigEr
             message,
         }
     })
+}
+
+/// Refuses a file with passwords that others than its owner may read.
+///
+/// # Errors
+/// In words, with the remedy.
+pub fn check_secrecy(path: &Path, config: &ClientConfig) -> anyhow::Result<()> {
+    let is_open = || std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0);
+    if config.radio.is_secret() && is_open() {
+        anyhow::bail!(
+            "{} holds a Wi-Fi password, and others may read it: `chmod 600 {0}`",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 fn hub_interface() -> InterfaceName {

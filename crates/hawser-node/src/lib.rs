@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod peers;
 #[cfg(test)]
 mod private_bus;
+pub mod radio;
 pub mod run_dir;
 mod system_bus;
 pub mod usage;

@@ -81,6 +81,12 @@ impl RunDir {
         self.path.join("dhcp")
     }
 
+    /// Where wpa_supplicant's sockets are.
+    #[must_use]
+    pub fn radio(&self) -> PathBuf {
+        self.path.join("radio")
+    }
+
     /// The journal of system changes.
     #[must_use]
     pub fn journal(&self) -> PathBuf {

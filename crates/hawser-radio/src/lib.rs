@@ -8,3 +8,4 @@
 pub mod all_aps;
 pub mod juggler;
 pub mod multifacet;
+pub mod stations;

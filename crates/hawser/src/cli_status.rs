@@ -156,6 +156,7 @@ fn render_client(status: &Value) -> String {
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
+    out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
     let paths: Vec<_> = list(&status["sessions"])
         .iter()
@@ -227,6 +228,7 @@ fn render_direct(status: &Value) -> String {
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
+    out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
     let networks = list(&status["networks"]).iter();
     let rows: Vec<_> = networks.map(direct_row).collect();
@@ -236,6 +238,30 @@ fn render_direct(status: &Value) -> String {
     out.push_str(&columns(&heads, &rows, ""));
     out.push_str(&moving(&status["moving"]));
     out
+}
+
+/// Access points by their card, a line each: where it is, and what share of the card's traffic each
+/// station carries.
+fn wifi(radio: &Value) -> String {
+    let mut cards: std::collections::BTreeMap<&str, Vec<String>> = std::collections::BTreeMap::new();
+    for station in list(radio) {
+        let place = match (station["ssid"].as_str(), station["channel"].as_u64()) {
+            (Some(ssid), Some(channel)) => format!("{ssid} (ch {channel})"),
+            (Some(ssid), None) => ssid.to_owned(),
+            (None, _) => "no network".to_owned(),
+        };
+        let how = match station["state"].as_str() {
+            Some("joined") => format!("{:.0} %", station["share"].as_f64().unwrap_or(0.0) * 100.0),
+            other => other.unwrap_or_default().to_owned(),
+        };
+        let name = text(&station["interface"]);
+        cards
+            .entry(text(&station["card"]))
+            .or_default()
+            .push(format!("{name} {place} {how}"));
+    }
+    let line = |(card, stations): (&str, Vec<String>)| format!("{card}: {}\n", stations.join(", "));
+    cards.into_iter().map(line).collect()
 }
 
 /// Networks whose address Hawser sees to, a line each.
@@ -380,7 +406,7 @@ fn flows(status: &Value) -> String {
     )
 }
 
-fn rate(bps: u64) -> String {
+pub(crate) fn rate(bps: u64) -> String {
     let value = bps as f64;
     match bps {
         0..1_000 => format!("{bps} bit/s"),

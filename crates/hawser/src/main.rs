@@ -10,6 +10,7 @@ mod cli_hub;
 mod cli_lockdown;
 mod cli_move;
 mod cli_peer;
+mod cli_radio;
 mod cli_record;
 mod cli_run;
 mod cli_status;
@@ -57,6 +58,7 @@ enum Command {
     Explain(cli_status::ExplainArgs),
     /// Shows what each network has carried, month by month, and what is left of its quota.
     Usage(cli_usage::UsageArgs),
+    Radio(cli_radio::RadioArgs),
     /// Tests a configuration file, and touches nothing.
     Check(cli_check::CheckArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
@@ -162,6 +164,7 @@ fn main() -> ExitCode {
         Command::Status(args) => cli_status::status(&args),
         Command::Explain(args) => cli_status::explain(&args),
         Command::Usage(args) => cli_usage::run(&args),
+        Command::Radio(args) => cli_radio::run(&args),
         Command::Check(args) => cli_check::check(&args),
         Command::Reload(args) => cli_client::reload(&args),
         Command::Run(args) => cli_run::run(&args),

@@ -43,6 +43,7 @@ use crate::identity::{Identity, random};
 use crate::invitation::{Invitation, Token};
 use crate::logging::LogLevel;
 use crate::metrics;
+use crate::radio::Radio;
 use crate::run_dir::RunDir;
 use joined::Joined;
 use kill_switch::{Asker, closed, prepare, undo};
@@ -73,11 +74,13 @@ pub struct ClientOptions {
 
 impl ClientOptions {
     pub(crate) fn load_config(&self) -> anyhow::Result<ClientConfig> {
-        let mut config: ClientConfig = config::load_or_default(&self.dir.join("client.toml"))?;
+        let path = self.dir.join("client.toml");
+        let mut config: ClientConfig = config::load_or_default(&path)?;
         if !self.include.is_empty() {
             config.include.clone_from(&self.include);
         }
         config.exclude.extend(self.exclude.iter().cloned());
+        config::check_secrecy(&path, &config)?;
         Ok(config)
     }
 }
@@ -122,6 +125,12 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let mut tunnel = Tunnel::new(system.clone(), share()?);
     let quotas = Quotas::open(&options.dir);
     let dhcp = Dhcp::start(system.clone(), run_dir.dhcp(), &config);
+    let radio = Radio::start(
+        system.clone(),
+        (&options.dir, run_dir.radio()),
+        &config,
+        dhcp.stations(),
+    );
     let mut direct = None;
     if config.is_mixed() {
         let usage = Rc::clone(&quotas.usage);
@@ -145,6 +154,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     }
     let mut client = Client::new(options, config, identity, joined, (tunnel, quotas), &plane)?;
     client.dhcp = Some(dhcp);
+    client.radio = Some(radio);
     let direct = async {
         match direct {
             Some(run) => run.await,
@@ -174,6 +184,8 @@ struct Client {
     quotas: Quotas,
     /// Addresses by DHCP.
     dhcp: Option<Dhcp>,
+    /// Access points.
+    radio: Option<Radio>,
     reach: Reach,
     line: Option<Line>,
     news: mpsc::UnboundedSender<(u64, News)>,
@@ -218,6 +230,7 @@ impl Client {
             networks: Networks::new(orders.clone()),
             quotas,
             dhcp: None,
+            radio: None,
             options,
             config,
             joined,
@@ -268,6 +281,9 @@ impl Client {
     async fn end(&mut self, asker: Option<Asker>) {
         if let Some(line) = self.line.take() {
             let _ = tokio::time::timeout(GOODBYE, line.close(CloseReason::Shutdown)).await;
+        }
+        if let Some(radio) = self.radio.take() {
+            radio.end().await;
         }
         if let Some(dhcp) = self.dhcp.take() {
             dhcp.end().await;
@@ -365,6 +381,7 @@ impl Client {
         self.machine.handle_network_removed(id);
         self.carry_out();
         self.networks.detach(id);
+        self.tell_radio();
         if self.line.as_ref().is_some_and(|line| line.network == id) {
             self.lose_line("its network is gone");
         }
@@ -570,10 +587,19 @@ impl Client {
             attached.state = Some(state);
             tracing::debug!(network = attached.network.name, ?state, "path");
         }
+        self.tell_radio();
         let doubtful = matches!(state, PathState::Suspect | PathState::Dead);
         if doubtful && self.line.as_ref().is_some_and(|line| line.network == id) {
             self.machine.handle_doubt(now);
         }
+    }
+
+    /// Over which networks the hub answers.
+    fn tell_radio(&self) {
+        let Some(radio) = &self.radio else { return };
+        let attached = self.networks.attached.values();
+        let live = attached.filter(|one| one.state == Some(PathState::Active));
+        radio.handle_live(live.map(|one| one.network.name.clone()).collect());
     }
 
     fn rekey(&mut self) {

@@ -13,6 +13,7 @@ use hawser_units::Instant;
 use serde_json::Value;
 
 use super::Client;
+use crate::radio::Radio;
 use crate::usage::Usage;
 
 /// What networks have carried, and which of them are shut for it.
@@ -113,7 +114,9 @@ impl Client {
             .iter()
             .map(|name| format!("{name}: its quota is used up, and the tunnel does not use it"));
         let unserved = self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices());
-        let all: Vec<_> = self.notice.iter().cloned().chain(spent).chain(unserved).collect();
+        let radio = self.radio.iter().flat_map(Radio::notices);
+        let others = spent.chain(unserved).chain(radio);
+        let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

@@ -82,6 +82,9 @@ impl Client {
         if let Some(dhcp) = &self.dhcp {
             dhcp.handle_config(&self.config);
         }
+        if let Some(radio) = &self.radio {
+            radio.handle_config(&self.config);
+        }
         self.apply_caps();
         self.apply_schedulers();
         Ok(restart)

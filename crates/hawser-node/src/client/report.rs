@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::Client;
 use crate::control_socket::Request;
 use crate::dataplane::{Command, Orders, PathState, Snapshot};
+use crate::radio::Radio;
 
 /// Where the answer to a question goes.
 type Answer = oneshot::Sender<anyhow::Result<Value>>;
@@ -55,6 +56,7 @@ impl Client {
                     "state": attached.and_then(|a| a.state),
                     "over_quota": self.quotas.is_shut(&network.name),
                     "usage": self.usage(&network.name),
+                    "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),
                     "control": self.line.as_ref().is_some_and(|line| Some(line.network) == id),
                 })
             })
@@ -71,6 +73,7 @@ impl Client {
             "control": self.line.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notices(),
+            "radio": self.radio.as_ref().map(Radio::status),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "networks": networks,
         });

@@ -40,6 +40,7 @@ use device::{Device, Found, State, Wish};
 /// What runs beside a daemon's event loop.
 pub(crate) struct Dhcp {
     wanted: watch::Sender<BTreeSet<String>>,
+    stations: watch::Sender<BTreeSet<String>>,
     view: View,
     end: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -50,6 +51,7 @@ impl Dhcp {
     /// it is needed.
     pub(crate) fn start(system: System, directory: PathBuf, config: &ClientConfig) -> Self {
         let (wanted, wants) = watch::channel(wanted(config));
+        let (stations, joined) = watch::channel(BTreeSet::new());
         let (tell, view) = watch::channel(BTreeMap::new());
         let (end, ended) = oneshot::channel();
         let keeper = Keeper {
@@ -64,14 +66,20 @@ impl Dhcp {
         };
         Self {
             wanted,
+            stations,
             view: View(view),
             end,
-            task: tokio::spawn(keeper.run(wants, ended)),
+            task: tokio::spawn(keeper.run((wants, joined), ended)),
         }
     }
 
     pub(crate) fn handle_config(&self, config: &ClientConfig) {
         self.wanted.send_replace(wanted(config));
+    }
+
+    /// Where interfaces are named that want an address, whatever the configuration says.
+    pub(crate) fn stations(&self) -> watch::Sender<BTreeSet<String>> {
+        self.stations.clone()
     }
 
     pub(crate) fn view(&self) -> &View {
@@ -185,7 +193,14 @@ struct Running {
 }
 
 impl Keeper {
-    async fn run(mut self, mut wanted: watch::Receiver<BTreeSet<String>>, mut end: oneshot::Receiver<()>) {
+    async fn run(
+        mut self,
+        (mut wanted, mut stations): (
+            watch::Receiver<BTreeSet<String>>,
+            watch::Receiver<BTreeSet<String>>,
+        ),
+        mut end: oneshot::Receiver<()>,
+    ) {
         self.system.undo_left_leases().await;
         let mut watch = match Watch::devices() {
             Ok(watch) => watch,
@@ -206,11 +221,13 @@ impl Keeper {
                     }
                 },
                 Ok(()) = wanted.changed() => {}
+                Ok(()) = stations.changed() => {}
                 line = hear(&mut self.pipe) => self.on_line(&line).await,
                 _ = tick.tick() => {}
                 _ = &mut end => break,
             }
-            let names = wanted.borrow_and_update().clone();
+            let mut names = wanted.borrow_and_update().clone();
+            names.extend(stations.borrow_and_update().iter().cloned());
             self.follow(&devices, &names).await;
             self.work().await;
             self.show(&names);

@@ -56,6 +56,7 @@ use crate::client::{ClientOptions, Signals};
 use crate::config::{ClientConfig, Dataplane, Moves};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::dhcp::{self, Dhcp};
+use crate::radio::Radio;
 use crate::run_dir::RunDir;
 use crate::system_bus::SystemBus;
 use crate::usage::Usage;
@@ -100,10 +101,20 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     let usage = Rc::new(RefCell::new(Usage::open(&options.dir)));
     let signals = Signals::new()?;
     let dhcp = Dhcp::start(system.clone(), run_dir.dhcp(), &config);
+    let radio = Radio::start(
+        system.clone(),
+        (&options.dir, run_dir.radio()),
+        &config,
+        dhcp.stations(),
+    );
     let leases = dhcp.view().clone();
     let mut direct = Direct::new(options, config, (system, tun), usage, (None, leases));
     direct.dhcp = Some(dhcp);
+    direct.radio = Some(radio);
     let result = direct.run(&mut socket.requests, Some(signals)).await;
+    if let Some(radio) = direct.radio.take() {
+        radio.end().await;
+    }
     if let Some(dhcp) = direct.dhcp.take() {
         dhcp.end().await;
     }
@@ -139,6 +150,7 @@ struct Direct {
     naming: Naming,
     /// Addresses by DHCP, where that is seen to; absent beside a client, which does that itself.
     dhcp: Option<Dhcp>,
+    radio: Option<Radio>,
     portals: Portals,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
@@ -173,6 +185,7 @@ impl Direct {
             rules: Rules::new(&config, hub.is_some()),
             naming: Naming::new(&config, leases),
             dhcp: None,
+            radio: None,
             portals: Portals::default(),
             options: (hub.is_none() && tun.is_some()).then(socket_options).flatten(),
             switch: tun.is_none().then(Switch::default),

@@ -50,6 +50,9 @@ impl Direct {
         if let Some(dhcp) = &self.dhcp {
             dhcp.handle_config(&fresh);
         }
+        if let Some(radio) = &self.radio {
+            radio.handle_config(&fresh);
+        }
         self.config = fresh;
         self.on_networks(self.seen.clone()).await?;
         Ok(restart)

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::Direct;
 use super::networks::Known;
 use super::probe::Probe;
+use crate::radio::Radio;
 
 impl Direct {
     /// `up`: at least one network takes flows.
@@ -51,6 +52,7 @@ impl Direct {
             "mptcp": self.multipath.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice(),
+            "radio": self.radio.as_ref().map(Radio::status),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "moving": self.moving.status(),
             "facts": self.facts(),
@@ -83,6 +85,7 @@ impl Direct {
             .chain(self.quota_notices())
             .chain(self.portal_notices())
             .chain(self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices()))
+            .chain(self.radio.iter().flat_map(Radio::notices))
             .collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

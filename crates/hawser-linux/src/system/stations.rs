@@ -1,0 +1,74 @@
+//! Station interfaces that Hawser makes on Wi-Fi cards.
+
+use std::ffi::CString;
+
+use super::{System, SystemError};
+use crate::journal::Entry;
+use crate::wireless::cards::{Wireless, WirelessError};
+
+impl System {
+    /// Makes a station interface of that address on a card; it is down, and goes with all that is
+    /// undone.
+    ///
+    /// # Errors
+    /// The name is taken, the card has no room, or the journal cannot be written.
+    pub async fn add_station(
+        &mut self,
+        wireless: &Wireless,
+        card: u32,
+        interface: &str,
+        address: [u8; 6],
+    ) -> Result<(), SystemError> {
+        if self.index(interface).is_ok() {
+            return Err(SystemError::NotOurs(interface.to_owned()));
+        }
+        let entry = Entry::Station {
+            interface: interface.to_owned(),
+        };
+        self.enter(entry.clone())?;
+        let added = wireless.add_station(card, interface, address).await;
+        if added.is_err() {
+            self.strike(&entry)?;
+        }
+        Ok(added?)
+    }
+
+    /// Removes a station interface that this has made.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the journal cannot be written.
+    pub async fn remove_station(&mut self, interface: &str) -> Result<(), SystemError> {
+        remove(interface).await?;
+        self.strike(&Entry::Station {
+            interface: interface.to_owned(),
+        })
+    }
+
+    /// Removes the station interfaces that a crash left.
+    pub async fn undo_left_stations(&mut self) {
+        self.undo_of_left(|entry| matches!(entry, Entry::Station { .. }))
+            .await;
+    }
+}
+
+/// Removes a station interface, which may be gone with its card.
+pub(super) async fn remove(interface: &str) -> Result<(), SystemError> {
+    let Ok(name) = CString::new(interface) else {
+        return Ok(());
+    };
+    // SAFETY: the name is a terminated string that outlives the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Ok(());
+    }
+    match Wireless::open()?.remove(index).await {
+        Err(error) if error.code() == Some(libc::ENODEV) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+impl From<WirelessError> for SystemError {
+    fn from(error: WirelessError) -> Self {
+        Self::Wireless(error)
+    }
+}

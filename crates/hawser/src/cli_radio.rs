@@ -1,0 +1,199 @@
+//! `hawser radio`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hawser_node::config::{self, ClientConfig};
+use hawser_node::control_socket::{Request, ask, is_alive};
+use hawser_node::radio;
+use hawser_terminal::{columns, say};
+use serde_json::{Value, json};
+
+use crate::Places;
+use crate::cli_status::{list, number, rate, text};
+
+/// Shows the Wi-Fi cards: what Hawser can do with each, why not more, and what is joined.
+///
+/// While `hawser up` runs, known networks are joined by themselves, as many at a time as a card
+/// carries beside what others have on it: those that NetworkManager, iwd or wpa_supplicant has
+/// saved, and those under [[radio.network]] in client.toml. [radio] says which of them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RadioArgs {
+    #[command(subcommand)]
+    command: Option<RadioCommand>,
+    /// Prints the result as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum RadioCommand {
+    /// Listens for access points on all channels, for some seconds, and shows them: name, channel,
+    /// signal, how one joins, and who knows it. Needs root.
+    Scan,
+}
+
+pub(crate) fn run(args: &RadioArgs) -> anyhow::Result<ExitCode> {
+    let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let said = match args.command {
+        None => {
+            let mut said = runtime.block_on(radio::cards::describe())?;
+            said["known"] = radio::cards::known(&config.radio);
+            let socket = args.places.client_socket();
+            said["joined"] = if is_alive(&socket) {
+                ask(&socket, &Request::Status)?["radio"].take()
+            } else {
+                json!([])
+            };
+            said
+        }
+        Some(RadioCommand::Scan) => runtime.block_on(radio::cards::scan(&config))?,
+    };
+    if args.json {
+        say!("{said}")?;
+    } else {
+        let shown = match args.command {
+            None => render(&said),
+            Some(RadioCommand::Scan) => render_scan(&said),
+        };
+        say!("{}", shown.trim_end())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn render(said: &Value) -> String {
+    let mut out = String::new();
+    for card in list(&said["cards"]) {
+        let driver = card["driver"].as_str().unwrap_or("unknown");
+        out += &format!(
+            "{} (driver {driver}): {}\n",
+            text(&card["card"]),
+            text(&card["can"])
+        );
+        if let Some(cannot) = card["cannot"].as_str() {
+            out += &format!("  not {cannot}\n");
+        }
+        for interface in list(&card["interfaces"]) {
+            let where_to = match (interface["ssid"].as_str(), interface["channel"].as_u64()) {
+                (Some(ssid), Some(channel)) => format!(", {ssid} (ch {channel})"),
+                (_, Some(channel)) => format!(", ch {channel}"),
+                _ => String::new(),
+            };
+            let up = if interface["up"] == true { "" } else { ", down" };
+            out += &format!(
+                "  {}: {}{up}{where_to}\n",
+                text(&interface["name"]),
+                text(&interface["kind"])
+            );
+        }
+    }
+    let joined: Vec<_> = list(&said["joined"]).iter().map(station).collect();
+    if !joined.is_empty() {
+        let heads = [
+            "station", "network", "channel", "state", "signal", "sends at", "retried", "share",
+        ];
+        out += &columns(&heads, &joined, "\n");
+        out.push('\n');
+    }
+    let known: Vec<_> = list(&said["known"])
+        .iter()
+        .map(|known| format!("{} ({})", text(&known["ssid"]), text(&known["known_by"])))
+        .collect();
+    if known.is_empty() {
+        out += "no network is known: save one in NetworkManager, or write [[radio.network]] in client.toml";
+    } else {
+        out += &format!("known networks: {}", known.join(", "));
+    }
+    out
+}
+
+fn station(station: &Value) -> Vec<String> {
+    let percent = |part: &Value| {
+        part.as_f64()
+            .map_or("-".to_owned(), |part| format!("{:.0} %", part * 100.0))
+    };
+    vec![
+        text(&station["interface"]).to_owned(),
+        text(&station["ssid"]).to_owned(),
+        station["channel"]
+            .as_u64()
+            .map_or("-".to_owned(), |channel| channel.to_string()),
+        text(&station["state"]).to_owned(),
+        station["signal_dbm"]
+            .as_i64()
+            .map_or("-".to_owned(), |signal| format!("{signal} dBm")),
+        station["send_rate_bps"].as_u64().map_or("-".to_owned(), rate),
+        percent(&station["retried"]),
+        percent(&station["share"]),
+    ]
+}
+
+fn render_scan(said: &Value) -> String {
+    let rows: Vec<_> = list(&said["networks"])
+        .iter()
+        .map(|network| {
+            let name = match text(&network["ssid"]) {
+                "" => "(hidden)",
+                name => name,
+            };
+            vec![
+                name.to_owned(),
+                text(&network["bssid"]).to_owned(),
+                number(&network["channel"]).to_string(),
+                format!("{} dBm", network["signal_dbm"]),
+                text(&network["security"]).to_owned(),
+                network["known_by"].as_str().unwrap_or("-").to_owned(),
+                network["joined_by"].as_str().unwrap_or("-").to_owned(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return "no access point is heard".to_owned();
+    }
+    columns(
+        &[
+            "network",
+            "bssid",
+            "channel",
+            "signal",
+            "security",
+            "known by",
+            "joined by",
+        ],
+        &rows,
+        "",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_and_stations_read_as_text() {
+        let said = json!({
+            "cards": [{ "card": "phy0", "driver": "iwlwifi", "can": "joins up to 2 access points at a time, all on one channel",
+                "cannot": "several channels: its driver serves one at a time",
+                "interfaces": [{ "name": "wlan0", "kind": "station", "up": true, "ssid": "home", "channel": 36 }] }],
+            "joined": [{ "interface": "wlan0", "ssid": "home", "channel": 36, "state": "joined", "signal_dbm": -52,
+                "send_rate_bps": 65_000_000, "retried": 0.07, "share": 0.62 }],
+            "known": [{ "ssid": "home", "known_by": "NetworkManager" }],
+        });
+        let shown = render(&said);
+        for part in [
+            "phy0 (driver iwlwifi): joins up to 2",
+            "wlan0: station, home (ch 36)",
+            "-52 dBm",
+            "62 %",
+            "known networks: home (NetworkManager)",
+        ] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+    }
+}
