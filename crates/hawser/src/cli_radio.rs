@@ -18,11 +18,19 @@ use crate::cli_status::{list, number, rate, text};
 /// carries beside what others have on it: those that NetworkManager, iwd or wpa_supplicant has
 /// saved, and those under [[radio.network]] in client.toml. [radio] says which of them.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RadioArgs {
     #[command(subcommand)]
     command: Option<RadioCommand>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How it is shown, and where the configuration is.
+#[derive(Debug, clap::Args)]
+struct How {
     /// Prints the result as JSON.
-    #[arg(long, global = true)]
+    #[arg(long)]
     json: bool,
     #[command(flatten)]
     places: Places,
@@ -32,35 +40,39 @@ pub(crate) struct RadioArgs {
 enum RadioCommand {
     /// Listens for access points on all channels, for some seconds, and shows them: name, channel,
     /// signal, how one joins, and who knows it. Needs root.
-    Scan,
+    Scan(How),
 }
 
 pub(crate) fn run(args: &RadioArgs) -> anyhow::Result<ExitCode> {
-    let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
+    let (is_scan, how) = match &args.command {
+        None => (false, &args.how),
+        Some(RadioCommand::Scan(how)) => (true, how),
+    };
+    let config: ClientConfig = config::load_or_default(&how.places.dir.join("client.toml"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
-    let said = match args.command {
-        None => {
-            let mut said = runtime.block_on(radio::cards::describe())?;
-            said["known"] = radio::cards::known(&config.radio);
-            let socket = args.places.client_socket();
-            said["joined"] = if is_alive(&socket) {
-                ask(&socket, &Request::Status)?["radio"].take()
-            } else {
-                json!([])
-            };
-            said
-        }
-        Some(RadioCommand::Scan) => runtime.block_on(radio::cards::scan(&config))?,
+    let said = if is_scan {
+        runtime.block_on(radio::cards::scan(&config))?
+    } else {
+        let mut said = runtime.block_on(radio::cards::describe())?;
+        said["known"] = radio::cards::known(&config.radio);
+        let socket = how.places.client_socket();
+        said["joined"] = if is_alive(&socket) {
+            ask(&socket, &Request::Status)?["radio"].take()
+        } else {
+            json!([])
+        };
+        said
     };
-    if args.json {
+    if how.json {
         say!("{said}")?;
     } else {
-        let shown = match args.command {
-            None => render(&said),
-            Some(RadioCommand::Scan) => render_scan(&said),
+        let shown = if is_scan {
+            render_scan(&said)
+        } else {
+            render(&said)
         };
         say!("{}", shown.trim_end())?;
     }

@@ -250,7 +250,20 @@ impl Wireless {
     pub async fn interfaces(&self) -> Result<Vec<Interface>, WirelessError> {
         let request = self.handle.interface().get(Vec::new()).execute().await;
         let messages = collect("list Wi-Fi interfaces", request).await?;
-        Ok(messages.into_iter().filter_map(interface).collect())
+        let mut found: Vec<_> = messages.into_iter().filter_map(interface).collect();
+        let is_unnamed =
+            |one: &Interface| one.kind == Kind::Station && one.frequency.is_some() && one.ssid.is_none();
+        for one in found.iter_mut().filter(|one| is_unnamed(one)) {
+            // Where wpa_supplicant has authenticated by itself, the kernel does not say the name
+            // here (before 6.6).
+            let Some(link) = self.link(one.index).await? else {
+                continue;
+            };
+            let heard = self.heard(one.index).await?;
+            let access_point = heard.into_iter().find(|heard| heard.bssid == link.bssid);
+            one.ssid = access_point.map(|heard| heard.ssid);
+        }
+        Ok(found)
     }
 
     /// The access points that the interface's card has heard of late: its last scans by whomever,

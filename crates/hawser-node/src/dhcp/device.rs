@@ -26,6 +26,8 @@ pub(super) struct Device {
     lease: Option<Lease>,
     /// When it goes unless it is confirmed.
     withdraw_at: Option<Instant>,
+    /// How long somebody else has to give it an address.
+    patience: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,11 +68,13 @@ pub(super) enum Found {
 }
 
 impl Device {
-    pub(super) fn new() -> Self {
+    /// `is_ours`: Hawser has made the device, so nobody else sees to it.
+    pub(super) fn new(is_ours: bool) -> Self {
         Self {
             state: State::NoCarrier,
             lease: None,
             withdraw_at: None,
+            patience: if is_ours { Duration::ZERO } else { PATIENCE },
         }
     }
 
@@ -96,14 +100,14 @@ impl Device {
             State::NoCarrier => {
                 self.doubt(now);
                 // Whoever has served it before does so at once.
-                let patience = self.lease.as_ref().map_or(PATIENCE, |_| Duration::ZERO);
+                let patience = self.lease.as_ref().map_or(self.patience, |_| Duration::ZERO);
                 self.state = State::Waiting {
                     look_at: now + patience,
                 };
             }
             State::Served if !has_other => {
                 self.state = State::Waiting {
-                    look_at: now + PATIENCE,
+                    look_at: now + self.patience,
                 };
             }
             State::Served
@@ -203,7 +207,7 @@ mod tests {
 
     /// A device whose client has brought an address by second 6.
     fn leased() -> Device {
-        let mut device = Device::new();
+        let mut device = Device::new(false);
         assert_eq!(device.handle_link(true, false, at(0)), None);
         assert_eq!(device.handle_timeout(at(4)), None);
         assert_eq!(device.handle_timeout(at(5)), Some(Wish::Look));
@@ -218,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_others_serve_is_left_alone() {
-        let mut device = Device::new();
+        let mut device = Device::new(false);
         device.handle_link(true, false, at(0));
         device.handle_link(true, true, at(4));
         assert_eq!(device.handle_timeout(at(100)), None);
@@ -313,7 +317,7 @@ mod tests {
         /// device is what the machine says.
         #[test]
         fn one_client_and_one_address(ops in proptest::collection::vec(op(), 1..60)) {
-            let (mut device, mut now, mut finds) = (Device::new(), 0, 0);
+            let (mut device, mut now, mut finds) = (Device::new(false), 0, 0);
             let (mut client, mut carrier, mut address) = (false, false, None);
             for op in ops {
                 let wish = match op {
@@ -363,5 +367,16 @@ mod tests {
                 prop_assert!(carrier || *device.state() == State::NoCarrier);
             }
         }
+    }
+
+    #[test]
+    fn a_device_of_our_own_is_not_waited_for() {
+        let now = Instant::ZERO;
+        let mut device = Device::new(true);
+        device.handle_link(true, false, now);
+        assert_eq!(device.handle_timeout(now), Some(Wish::Look));
+        let mut device = Device::new(false);
+        device.handle_link(true, false, now);
+        assert_eq!(device.handle_timeout(now), None);
     }
 }

@@ -62,6 +62,7 @@ impl Dhcp {
             bus: SystemBus::default(),
             pipe: None,
             served: BTreeMap::new(),
+            stations: BTreeSet::new(),
             runs: 0,
         };
         Self {
@@ -172,6 +173,8 @@ struct Keeper {
     bus: SystemBus,
     pipe: Option<Lines<BufReader<Receiver>>>,
     served: BTreeMap<String, Served>,
+    /// Interfaces that Hawser has made.
+    stations: BTreeSet<String>,
     /// How many clients have been started.
     runs: u64,
 }
@@ -227,7 +230,8 @@ impl Keeper {
                 _ = &mut end => break,
             }
             let mut names = wanted.borrow_and_update().clone();
-            names.extend(stations.borrow_and_update().iter().cloned());
+            self.stations.clone_from(&stations.borrow_and_update());
+            names.extend(self.stations.iter().cloned());
             self.follow(&devices, &names).await;
             self.work().await;
             self.show(&names);
@@ -259,7 +263,7 @@ impl Keeper {
         for device in wanted.iter().filter_map(|name| find(name)) {
             let served = self.served.entry(device.name.clone()).or_insert_with(|| Served {
                 index: device.index,
-                machine: Device::new(),
+                machine: Device::new(self.stations.contains(&device.name)),
                 client: None,
                 until: None,
             });

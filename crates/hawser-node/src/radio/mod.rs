@@ -574,7 +574,8 @@ impl Keeper {
 
     /// Makes a station, which joins an access point or only listens.
     async fn add(&mut self, wireless: &Wireless, card: u32, joins: Option<Heard>) -> anyhow::Result<()> {
-        let used: BTreeSet<_> = self.stations.keys().cloned().collect();
+        let interfaces = wireless.interfaces().await?;
+        let used: BTreeSet<_> = interfaces.into_iter().map(|one| one.name).collect();
         let free = (0..MOST_NAMES)
             .map(|number| format!("{STATION}{number}"))
             .find(|name| !used.contains(name) && self.config.uses(name));
