@@ -13,7 +13,7 @@ use libc::{c_int, c_short, c_uint};
 use crate::check;
 
 // Source: linux/if_tun.h; the number of a call holds direction and size of its argument.
-const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+pub(crate) const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
@@ -194,7 +194,7 @@ impl AsFd for Tun {
     }
 }
 
-fn interface_request(name: &str) -> libc::ifreq {
+pub(crate) fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: `ifreq` is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
@@ -203,7 +203,7 @@ fn interface_request(name: &str) -> libc::ifreq {
     request
 }
 
-fn would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {
+pub(crate) fn would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(len) => Ok(Some(len)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

@@ -1,5 +1,6 @@
 //! Wi-Fi: what the kernel says of its cards and interfaces.
 
+pub mod air;
 pub mod cards;
 
 use std::io;

@@ -251,6 +251,11 @@ fn wifi(radio: &Value) -> String {
             (None, _) => "no network".to_owned(),
         };
         let how = match station["state"].as_str() {
+            Some("joined") if !station["slot_ms"].is_null() => format!(
+                "{:.0} of {:.0} ms",
+                station["slot_ms"].as_f64().unwrap_or(0.0),
+                station["cycle_ms"].as_f64().unwrap_or(0.0)
+            ),
             Some("joined") => format!("{:.0} %", station["share"].as_f64().unwrap_or(0.0) * 100.0),
             other => other.unwrap_or_default().to_owned(),
         };

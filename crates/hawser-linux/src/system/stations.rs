@@ -19,6 +19,37 @@ impl System {
         interface: &str,
         address: [u8; 6],
     ) -> Result<(), SystemError> {
+        let entry = self.enter_station(interface)?;
+        let added = wireless.add_station(card, interface, address).await;
+        if added.is_err() {
+            self.strike(&entry)?;
+        }
+        Ok(added?)
+    }
+
+    /// Makes a monitor interface that acknowledges what comes to its address, and brings it up; it
+    /// goes with all that is undone.
+    ///
+    /// # Errors
+    /// As [`add_station`](Self::add_station).
+    pub async fn add_monitor(
+        &mut self,
+        wireless: &Wireless,
+        card: u32,
+        interface: &str,
+        address: [u8; 6],
+    ) -> Result<u32, SystemError> {
+        let entry = self.enter_station(interface)?;
+        let added = wireless.add_monitor(card, interface, address).await;
+        if added.is_err() {
+            self.strike(&entry)?;
+        }
+        added?;
+        self.link_up(interface).await?;
+        self.index(interface)
+    }
+
+    fn enter_station(&mut self, interface: &str) -> Result<Entry, SystemError> {
         if self.index(interface).is_ok() {
             return Err(SystemError::NotOurs(interface.to_owned()));
         }
@@ -26,11 +57,7 @@ impl System {
             interface: interface.to_owned(),
         };
         self.enter(entry.clone())?;
-        let added = wireless.add_station(card, interface, address).await;
-        if added.is_err() {
-            self.strike(&entry)?;
-        }
-        Ok(added?)
+        Ok(entry)
     }
 
     /// Removes a station interface that this has made.

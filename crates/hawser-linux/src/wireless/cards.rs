@@ -6,14 +6,15 @@ use std::path::Path;
 use futures_util::{StreamExt, TryStreamExt};
 use hawser_radio::stations::Heard;
 use hawser_radio::stations::beacon::Beacon;
+use netlink_packet_core::DefaultNla;
 use thiserror::Error;
 use tokio::task::JoinHandle;
 use wl_nl80211::{
-    Ieee80211CapabilityInfo, Nl80211Attr, Nl80211BssInfo, Nl80211Command, Nl80211Error, Nl80211Event,
-    Nl80211Features, Nl80211Handle, Nl80211IfMode, Nl80211IfaceComb, Nl80211IfaceCombAttribute,
-    Nl80211IfaceCombLimitAttribute, Nl80211Interface, Nl80211InterfaceType, Nl80211Message,
-    Nl80211MulticastGroup, Nl80211NewInterface, Nl80211RateInfo, Nl80211Scan, Nl80211StationInfo,
-    new_multicast_connection,
+    Ieee80211CapabilityInfo, Nl80211Attr, Nl80211BssInfo, Nl80211Channel, Nl80211ChannelWidth,
+    Nl80211Command, Nl80211Error, Nl80211Event, Nl80211Features, Nl80211Handle, Nl80211IfMode,
+    Nl80211IfaceComb, Nl80211IfaceCombAttribute, Nl80211IfaceCombLimitAttribute, Nl80211Interface,
+    Nl80211InterfaceType, Nl80211Message, Nl80211MulticastGroup, Nl80211NewInterface, Nl80211RateInfo,
+    Nl80211Scan, Nl80211StationInfo, new_multicast_connection,
 };
 
 /// Why nl80211 is of no use.
@@ -352,6 +353,44 @@ impl Wireless {
             .map(drop)
     }
 
+    /// Makes a monitor interface that acknowledges frames to its address; it is down.
+    ///
+    /// # Errors
+    /// The card has none such, or the name is taken.
+    pub(crate) async fn add_monitor(
+        &self,
+        card: u32,
+        name: &str,
+        address: [u8; 6],
+    ) -> Result<(), WirelessError> {
+        // A nested flag without content: its length and number.
+        let active = [&4_u16.to_ne_bytes()[..], &MONITOR_ACTIVE.to_ne_bytes()].concat();
+        let attributes = Nl80211NewInterface::new(card, Nl80211InterfaceType::Monitor, name.to_owned())
+            .replace(Nl80211Attr::Mac(address))
+            .replace(Nl80211Attr::Other(DefaultNla::new(
+                MONITOR_FLAGS | NESTED,
+                active,
+            )))
+            .build();
+        let request = self.handle.interface().add(attributes).execute().await;
+        collect(&format!("make the monitor {name}"), request)
+            .await
+            .map(drop)
+    }
+
+    /// Tunes a monitor interface's card to a channel of 20 MHz, by its centre, MHz.
+    ///
+    /// # Errors
+    /// The channel is not allowed, or another interface holds the card's.
+    pub async fn tune(&self, index: u32, frequency: u32) -> Result<(), WirelessError> {
+        let attributes = Nl80211Channel::new(index)
+            .frequency(frequency)
+            .channel_width(Nl80211ChannelWidth::NoHt20)
+            .build();
+        let request = self.handle.wireless_physic().set(attributes).execute().await;
+        collect("tune a Wi-Fi card", request).await.map(drop)
+    }
+
     /// Removes an interface.
     ///
     /// # Errors
@@ -543,6 +582,10 @@ fn driver(card: &str) -> Option<String> {
     Some(link.file_name()?.to_string_lossy().into_owned())
 }
 
+// Source: linux/nl80211.h, linux/netlink.h.
+const MONITOR_FLAGS: u16 = 23;
+const MONITOR_ACTIVE: u16 = 6;
+const NESTED: u16 = 1 << 15;
 /// Of all channels of three bands, half of them only listened to for 110 ms, beside traffic.
 const LONGEST_SCAN: std::time::Duration = std::time::Duration::from_secs(20);
 /// What was heard longer ago may be out of reach; the kernel itself forgets after 30 s, but for

@@ -85,7 +85,7 @@ fn in_words(card: &Card, left: usize) -> (String, Option<String>) {
     };
     let cannot = (channels == 1 && most > 0).then(|| {
         if card.has_active_monitor {
-            "several channels: its driver serves one at a time (it could take turns, which this version does not do)"
+            "several channels: its driver serves one at a time (with slots = true under [radio] it takes turns, among open networks)"
         } else {
             "several channels: its driver serves one at a time"
         }

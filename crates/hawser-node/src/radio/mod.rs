@@ -12,6 +12,7 @@
 
 pub mod cards;
 mod saved;
+mod slots;
 mod supplicant;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,7 @@ use crate::config::ClientConfig;
 use crate::identity::random;
 use crate::system_bus::SystemBus;
 pub(crate) use saved::KnownNetwork;
+use slots::Slots;
 use supplicant::{Control, Supplicant};
 
 /// What runs beside a daemon's event loop.
@@ -163,6 +165,10 @@ struct CardState {
     planner: Stations,
     /// When to scan next.
     scan_at: Clock,
+    /// The card serves several channels in turn.
+    slots: Option<Slots>,
+    /// When slots may be tried again.
+    slots_at: Clock,
 }
 
 /// A station interface of ours.
@@ -312,6 +318,8 @@ impl Keeper {
                 card,
                 planner: Stations::new(),
                 scan_at: Clock::now(),
+                slots: None,
+                slots_at: Clock::now(),
             });
         }
         Ok(())
@@ -444,6 +452,9 @@ impl Keeper {
             }
             return Ok(());
         }
+        if self.follow_slots(number).await {
+            return Ok(());
+        }
         let now = self.now();
         if let Some(listener) = self.listener(number, &others) {
             for heard in wireless.heard(listener).await? {
@@ -463,7 +474,140 @@ impl Keeper {
             return Ok(());
         };
         let chosen = state.planner.choose(&room, &taken, now);
+        if self
+            .start_slots(wireless, number, &others, (&chosen, &taken))
+            .await?
+        {
+            return Ok(());
+        }
         self.carry_out(wireless, number, chosen).await
+    }
+
+    /// Whether the card serves several channels in turn, as it goes on to do. Ends that when a
+    /// network is lost, so that all are looked for again.
+    async fn follow_slots(&mut self, card: u32) -> bool {
+        let (now, enabled) = (self.now(), self.config.radio.slots);
+        let Some(state) = self.cards.get_mut(&card) else {
+            return false;
+        };
+        let Some(slots) = &state.slots else { return false };
+        let all = slots.shown();
+        let lost: Vec<_> = all
+            .iter()
+            .filter(|shown| !shown.is_joined && shown.since.elapsed() > JOINED_WITHIN)
+            .collect();
+        for shown in &all {
+            if shown.is_joined {
+                state.planner.handle_joined(shown.joins.bssid);
+            }
+        }
+        if lost.is_empty() && slots.is_alive() && enabled {
+            return true;
+        }
+        for shown in lost {
+            let ssid = String::from_utf8_lossy(&shown.joins.ssid).into_owned();
+            tracing::info!(network = shown.name, ssid, "lost");
+            state.planner.handle_failed(shown.joins.bssid, now);
+        }
+        state.scan_at = Clock::now();
+        self.end_slots(card).await;
+        false
+    }
+
+    async fn end_slots(&mut self, card: u32) {
+        let slots = self.cards.get_mut(&card).and_then(|state| state.slots.take());
+        if let Some(slots) = slots {
+            slots.end(&mut self.system).await;
+            self.tell_dhcp();
+        }
+    }
+
+    /// Serves several channels in turn where that reaches more networks than one channel does, and
+    /// the card is Hawser's alone.
+    async fn start_slots(
+        &mut self,
+        wireless: &Wireless,
+        card: u32,
+        others: &[&Interface],
+        (chosen, taken): (&[Heard], &[Vec<u8>]),
+    ) -> anyhow::Result<bool> {
+        let now = self.now();
+        let Some(state) = self.cards.get_mut(&card) else {
+            return Ok(false);
+        };
+        let is_fit = state.card.has_active_monitor && others.is_empty() && Clock::now() >= state.slots_at;
+        if !self.config.radio.slots || !is_fit {
+            return Ok(false);
+        }
+        let room = Room {
+            stations: MOST_SLOTS,
+            channels: MOST_SLOTS,
+            held: Vec::new(),
+        };
+        let all = state
+            .planner
+            .propose(&room, taken, now, |heard| heard.security.open);
+        if all.len() <= chosen.len().max(1) {
+            return Ok(false);
+        }
+        state.slots_at = Clock::now() + SLOTS_AGAIN;
+        for name in self.names_on(card) {
+            self.leave(&name).await;
+        }
+        let names = self.free_names(wireless, all.len() + 1).await?;
+        let [monitor, names @ ..] = &names[..] else {
+            return Ok(false);
+        };
+        let address = self.address(None)?;
+        for heard in &all {
+            let ssid = String::from_utf8_lossy(&heard.ssid).into_owned();
+            tracing::info!(
+                ssid,
+                bssid = text(heard.bssid),
+                channel = channel(heard.frequency),
+                "served in slots"
+            );
+        }
+        let networks = names.iter().cloned().zip(all).collect();
+        let slot = self.config.radio.slot.0;
+        let slots = Slots::start(
+            &mut self.system,
+            wireless,
+            (card, monitor),
+            address,
+            slot,
+            networks,
+        )
+        .await?;
+        if let Some(state) = self.cards.get_mut(&card) {
+            state.slots = Some(slots);
+        }
+        self.tell_dhcp();
+        Ok(true)
+    }
+
+    /// Names for interfaces of ours that nobody has.
+    async fn free_names(&self, wireless: &Wireless, count: usize) -> anyhow::Result<Vec<String>> {
+        let interfaces = wireless.interfaces().await?;
+        let mut used: BTreeSet<_> = interfaces.into_iter().map(|one| one.name).collect();
+        used.extend(self.slot_stations().map(|shown| shown.name));
+        let free: Vec<_> = (0..MOST_NAMES)
+            .map(|number| format!("{STATION}{number}"))
+            .filter(|name| !used.contains(name) && self.config.uses(name))
+            .take(count)
+            .collect();
+        if free.len() < count {
+            return Err(anyhow!(
+                "client.toml leaves the interfaces {STATION}* alone (include, exclude): no access point is joined"
+            ));
+        }
+        Ok(free)
+    }
+
+    /// The networks that are served in slots.
+    fn slot_stations(&self) -> impl Iterator<Item = slots::Shown> {
+        let all = self.cards.values().filter_map(|state| state.slots.as_ref());
+        all.flat_map(Slots::shown)
     }
 
     /// What the card has left beside what others have on it.
@@ -574,16 +718,8 @@ impl Keeper {
 
     /// Makes a station, which joins an access point or only listens.
     async fn add(&mut self, wireless: &Wireless, card: u32, joins: Option<Heard>) -> anyhow::Result<()> {
-        let interfaces = wireless.interfaces().await?;
-        let used: BTreeSet<_> = interfaces.into_iter().map(|one| one.name).collect();
-        let free = (0..MOST_NAMES)
-            .map(|number| format!("{STATION}{number}"))
-            .find(|name| !used.contains(name) && self.config.uses(name));
-        let Some(name) = free else {
-            return Err(anyhow!(
-                "client.toml leaves the interfaces {STATION}* alone (include, exclude): no access point is joined"
-            ));
-        };
+        let names = self.free_names(wireless, 1).await?;
+        let name = names.into_iter().next().context("there is no name left")?;
         let address = self.address(joins.as_ref().map(|heard| &heard.ssid[..]))?;
         self.start_supplicant().await?;
         self.system.add_station(wireless, card, &name, address).await?;
@@ -701,6 +837,7 @@ impl Keeper {
             .iter()
             .filter(|(_, station)| station.joins.is_some())
             .map(|(name, _)| name.clone())
+            .chain(self.slot_stations().map(|shown| shown.name))
             .collect();
         self.dhcp.send_if_modified(|before| {
             let is_new = *before != names;
@@ -710,6 +847,9 @@ impl Keeper {
     }
 
     async fn stop(&mut self) {
+        for card in self.cards.keys().copied().collect::<Vec<_>>() {
+            self.end_slots(card).await;
+        }
         for name in self.stations.keys().cloned().collect::<Vec<_>>() {
             self.leave(&name).await;
         }
@@ -733,6 +873,18 @@ impl Keeper {
                 }
             }
         }
+        for (state, slots) in self
+            .cards
+            .values()
+            .filter_map(|state| Some((state, state.slots.as_ref()?)))
+        {
+            for shown in slots.shown() {
+                stations.insert(
+                    shown.name.clone(),
+                    self.shown_in_slots(&state.card, &shown, slots),
+                );
+            }
+        }
         let view = View {
             stations,
             notices: self.notices.clone(),
@@ -742,6 +894,27 @@ impl Keeper {
             *before = view;
             is_new
         });
+    }
+
+    fn shown_in_slots(&self, card: &Card, shown: &slots::Shown, slots: &Slots) -> Value {
+        let bytes = |name: &str| self.carried.fresh.get(name).copied().unwrap_or(0);
+        let all: u64 = slots.shown().iter().map(|other| bytes(&other.name)).sum();
+        let own = bytes(&shown.name);
+        json!({
+            "interface": shown.name,
+            "card": card.name,
+            "own": true,
+            "state": if shown.is_joined { "joined" } else { "joining" },
+            "ssid": String::from_utf8_lossy(&shown.joins.ssid),
+            "bssid": text(shown.joins.bssid),
+            "frequency_mhz": shown.joins.frequency,
+            "channel": channel(shown.joins.frequency),
+            "signal_dbm": shown.signal,
+            "slot_ms": shown.slot.as_secs_f64() * 1e3,
+            "cycle_ms": shown.cycle.as_secs_f64() * 1e3,
+            "switch_ms": shown.switch.as_secs_f64() * 1e3,
+            "share": if all == 0 { 0.0 } else { own as f64 / all as f64 },
+        })
     }
 
     fn shown(&self, one: &Interface, link: Option<Link>, all: &[Interface]) -> Value {
@@ -846,6 +1019,10 @@ const SCAN_EVERY: Duration = Duration::from_secs(60);
 const SCAN_AGAIN: Duration = Duration::from_secs(2);
 /// Of what cards take in one scan (4 to 20), with the empty name.
 const MOST_HIDDEN: usize = 3;
+/// More networks in turn than these wait too long for theirs.
+const MOST_SLOTS: usize = 4;
+/// After slots that ended: everything is looked for first.
+const SLOTS_AGAIN: Duration = Duration::from_secs(20);
 /// Joining takes 0.1 to 3 s where the signal is good.
 const JOINED_WITHIN: Duration = Duration::from_secs(10);
 /// How long wpa_supplicant may try to come back by itself.

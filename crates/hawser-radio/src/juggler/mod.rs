@@ -27,6 +27,7 @@
 
 #[cfg(test)]
 mod air_events;
+pub mod bytes;
 mod dhcp;
 mod frames;
 mod handoff;
@@ -40,6 +41,8 @@ use std::collections::{BTreeMap, VecDeque};
 use hawser_netem::air::phy::DATA_OVERHEAD;
 use hawser_netem::air::{Frame, Outgoing, StationId};
 use hawser_units::{Duration, Instant};
+
+use crate::stations::Bssid;
 
 pub use dhcp::{DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, DhcpServer, DhcpServerConfig};
 pub use handoff::{Handoff, HandoffConfig, HandoffEvent, Role};

@@ -52,6 +52,16 @@ pub const fn channel(frequency: u32) -> u32 {
     }
 }
 
+/// The frequency of a channel of the 2.4 or 5 GHz bands, MHz.
+#[must_use]
+pub const fn frequency(channel: u32) -> u32 {
+    match channel {
+        14 => 2484,
+        1..14 => 2407 + 5 * channel,
+        _ => 5000 + 5 * channel,
+    }
+}
+
 /// What a card has left for stations of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Room {
@@ -138,6 +148,24 @@ impl Stations {
         if let Some(known) = self.heard.get_mut(&bssid) {
             known.nothing_until = if answers { Instant::ZERO } else { now + BELIEVED };
         }
+    }
+
+    /// The best set for a card that could do otherwise, of those that fit; nothing is changed.
+    #[must_use]
+    pub fn propose(
+        &self,
+        room: &Room,
+        taken: &[Vec<u8>],
+        now: Instant,
+        fits: impl Fn(&Heard) -> bool,
+    ) -> Vec<Heard> {
+        let candidates: Vec<_> = self
+            .candidates(room, taken, now)
+            .into_iter()
+            .filter(|one| fits(one.heard))
+            .collect();
+        let best = within(candidates.iter().collect(), room);
+        best.into_iter().map(|one| one.heard.clone()).collect()
     }
 
     /// The access points to be joined at the same time; what is in it already should stay as it is.
