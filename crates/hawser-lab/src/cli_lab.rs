@@ -1,5 +1,6 @@
 //! `hawser-lab lab`: a scenario on real packets.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,25 +15,42 @@ use hawser_terminal::{refuse, say, show};
 #[derive(Debug, clap::Args)]
 pub(crate) struct LabArgs {
     /// The scenario, a TOML file.
-    scenario: PathBuf,
+    pub(crate) scenario: PathBuf,
     /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set via=mptcp`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
-    settings: Vec<String>,
+    pub(crate) settings: Vec<String>,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
     /// Also runs every network alone, interleaved.
     #[arg(long)]
-    compare: bool,
+    pub(crate) compare: bool,
     /// Also runs this way (hub, direct, direct-mptcp, mptcp, single:NETWORK), interleaved.
     #[arg(long = "vs", value_name = "VIA")]
-    versus: Vec<String>,
+    pub(crate) versus: Vec<String>,
     /// Runs every way N times, each round with the next seed, and prints medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
     /// Keeps configurations and logs of the daemons there.
     #[arg(long, value_name = "DIR")]
-    keep: Option<PathBuf>,
+    pub(crate) keep: Option<PathBuf>,
+}
+
+impl LabArgs {
+    /// The command line that says the same.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let mut words = vec![self.scenario.clone().into_os_string()];
+        for (name, values) in [("--set", &self.settings), ("--vs", &self.versus)] {
+            words.extend(values.iter().flat_map(|value| [name.into(), value.into()]));
+        }
+        words.extend(["--runs".into(), self.runs.to_string().into()]);
+        let flags = [("--json", self.json), ("--compare", self.compare)];
+        words.extend(flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.into()));
+        if let Some(keep) = &self.keep {
+            words.extend(["--keep".into(), keep.into()]);
+        }
+        words
+    }
 }
 
 /// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.

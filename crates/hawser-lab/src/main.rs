@@ -15,10 +15,12 @@ mod cli_compare;
 mod cli_conform;
 mod cli_demo;
 mod cli_lab;
+mod cli_medium;
 mod cli_replay;
 mod cli_reproduce;
 mod cli_sim;
 mod cli_sweep;
+mod cli_uml;
 mod committed;
 mod daemon;
 mod large_pages;
@@ -49,6 +51,8 @@ enum Command {
     Demo(cli_demo::DemoArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
+    /// Runs a scenario as `lab` does, in a kernel of its own and in virtual time.
+    Uml(cli_uml::UmlArgs),
     /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
     Sim(Box<cli_sim::SimArgs>),
     /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
@@ -63,6 +67,8 @@ enum Command {
     Reproduce(cli_reproduce::ReproduceArgs),
     /// Lets published ideas compete under the same conditions, in virtual time.
     Compare(cli_compare::CompareArgs),
+    /// Is the air between the simulated Wi-Fi cards of a kernel.
+    Medium(cli_medium::MediumArgs),
     /// Measures parts of Hawser on this machine.
     Bench(cli_bench::BenchArgs),
 }
@@ -78,6 +84,7 @@ fn main() -> ExitCode {
     end(match command {
         Command::Demo(args) => cli_demo::run(args),
         Command::Lab(args) => cli_lab::run(args),
+        Command::Uml(args) => cli_uml::run(&args),
         Command::Sim(args) => cli_sim::run(*args),
         Command::Sweep(args) => cli_sweep::run(&args),
         Command::Replay(args) => cli_replay::run(&args),
@@ -85,6 +92,7 @@ fn main() -> ExitCode {
         Command::Conform(args) => cli_conform::run(&args),
         Command::Reproduce(args) => cli_reproduce::run(&args),
         Command::Compare(args) => cli_compare::run(&args),
+        Command::Medium(args) => cli_medium::run(&args),
         Command::Bench(args) => cli_bench::run(args),
     })
 }

@@ -69,12 +69,6 @@ pub fn run(
     if scenario.workloads.is_empty() {
         bail!("the scenario has no workload; write at least one [[workload]]");
     }
-    if let Some(network) = scenario.networks.iter().find(|network| network.wifi.is_some()) {
-        let name = &network.name;
-        bail!(
-            "network {name:?} has its last hop on the air, which the lab does not have yet; use hawser-lab sim"
-        );
-    }
     let world = World::build(scenario, via)?;
     let daemons = match via {
         Via::Hub => {

@@ -21,18 +21,24 @@ mod arm;
 mod compare;
 mod daemons;
 pub mod demo;
+mod kernel;
+mod medium;
 mod pump;
 mod recorder;
 pub mod report;
 mod run_dir;
 mod sample;
 mod tool;
+mod wifi;
 mod workload;
 pub mod world;
 
 pub use arm::{Options, Progress, run};
 pub use compare::{Arm, Comparison, OVER_TIME, compare};
+pub use kernel::Kernel;
+pub use medium::{Medium, MediumCounters};
 pub use run_dir::RunDir;
+pub use wifi::cards_wanted;
 pub use tool::{Tool, ToolError};
 pub use workload::http::serve as serve_http;
 

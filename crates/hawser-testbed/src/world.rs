@@ -8,11 +8,12 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::tun::Tun;
-use hawser_netem::scenario::{Direction, Event, Links, Scenario, Via};
+use hawser_netem::scenario::{Direction, Event, Links, Scenario, Via, Wifi};
 use hawser_netem::{Change, State};
 
 use crate::pump::Pump;
 use crate::sample::{self, Carried};
+use crate::wifi::{self, Air};
 
 /// Where the hub is.
 pub const HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
@@ -32,6 +33,7 @@ pub struct World {
     pub server: Namespace,
     networks: Vec<BuiltNetwork>,
     via: Via,
+    air: Option<Air>,
 }
 
 #[derive(Debug)]
@@ -40,6 +42,8 @@ struct BuiltNetwork {
     number: usize,
     /// `None` for a plain veth pair.
     pumps: Option<Pumps>,
+    /// Its last hop, where that is on the air.
+    wifi: Option<Wifi>,
 }
 
 #[derive(Debug)]
@@ -62,6 +66,7 @@ impl World {
             server: namespace()?,
             networks: Vec::new(),
             via: via.clone(),
+            air: Air::begin(scenario)?,
         };
         for namespace in [&world.client, &world.net, &world.hub, &world.server] {
             namespace
@@ -79,7 +84,8 @@ impl World {
             let pumps = match &network.links {
                 Some(links) => {
                     let seed = scenario.seed.wrapping_mul(1000).wrapping_add(number as u64 * 2);
-                    Some(world.emulate(&network.name, number, links, seed)?)
+                    let near = world.near_end((&network.name, number), network.wifi.as_ref())?;
+                    Some(world.emulate((near, number), links, seed)?)
                 }
                 None => {
                     world.plug(&network.name, number)?;
@@ -90,6 +96,7 @@ impl World {
                 name: network.name.clone(),
                 number,
                 pumps,
+                wifi: network.wifi.clone(),
             });
         }
         world.configure_networks()?;
@@ -179,15 +186,37 @@ impl World {
         Ok(())
     }
 
-    fn emulate(&self, name: &str, number: usize, links: &Links, seed: u64) -> anyhow::Result<Pumps> {
-        let open = |namespace: &Namespace, device: &str| {
-            namespace
-                .run(|| Tun::create(device, 1500).map_err(std::io::Error::other))
-                .map(Arc::new)
-                .with_context(|| format!("cannot make the device {device}"))
+    /// The device at the client's end of an emulated network: the client's own, or the cable of
+    /// the access point before it.
+    fn near_end(
+        &mut self,
+        (name, number): (&str, usize),
+        wifi: Option<&Wifi>,
+    ) -> anyhow::Result<Arc<Tun>> {
+        let (Some(wifi), Some(air)) = (wifi, &mut self.air) else {
+            return tun(&self.client, name);
         };
-        let near = open(&self.client, name)?;
-        let far = open(&self.net, &gateway_device(number))?;
+        let place = air.add(&self.client, (name, number), wifi)?;
+        place
+            .run(|| prepare_kernel(SETTINGS).and_then(|()| prepare_kernel(ROUTER_SETTINGS)))
+            .context("cannot prepare the access point")?;
+        let cable = tun(&place, CABLE)?;
+        let commands = format!(
+            "link set dev {CABLE} mtu 1500 txqueuelen 10000 up\n\
+             route add default dev {CABLE}\n\
+             route add ::/0 dev {CABLE}\n"
+        );
+        ip(&place, &[], &commands)?;
+        Ok(cable)
+    }
+
+    fn emulate(
+        &self,
+        (near, number): (Arc<Tun>, usize),
+        links: &Links,
+        seed: u64,
+    ) -> anyhow::Result<Pumps> {
+        let far = tun(&self.net, &gateway_device(number))?;
         let down = Pump::start(
             &format!("{number}-down"),
             (Arc::clone(&far), Arc::clone(&near)),
@@ -209,16 +238,28 @@ impl World {
 
     fn configure_networks(&self) -> anyhow::Result<()> {
         let (mut client, mut router) = (String::from("link set lo up\n"), String::new());
-        for BuiltNetwork { name, number, .. } in &self.networks {
+        for network in &self.networks {
+            let BuiltNetwork {
+                name, number, wifi, ..
+            } = network;
             let device = gateway_device(*number);
+            self.join_air(network)?;
             client += &format!("link set dev {name} mtu 1500 txqueuelen 10000\n");
             client += &format!("addr add 10.77.{number}.2/24 dev {name}\n");
             client += &self.bring_up(name, *number);
-            router += &format!(
-                "link set dev {device} mtu 1500 txqueuelen 10000 up\n\
-                 addr add 10.77.{number}.1/24 dev {device}\n\
-                 addr add fd77:{number:x}::1/64 dev {device} nodad\n"
-            );
+            router += &format!("link set dev {device} mtu 1500 txqueuelen 10000 up\n");
+            // Behind an access point, that is the gateway.
+            router += &if wifi.is_some() {
+                format!(
+                    "route add 10.77.{number}.0/24 dev {device}\n\
+                     route add fd77:{number:x}::/64 dev {device}\n"
+                )
+            } else {
+                format!(
+                    "addr add 10.77.{number}.1/24 dev {device}\n\
+                     addr add fd77:{number:x}::1/64 dev {device} nodad\n"
+                )
+            };
         }
         ip(&self.client, &[], &client)?;
         ip(&self.net, &[], &router)?;
@@ -319,14 +360,24 @@ impl World {
         self.networks.iter().map(place).collect()
     }
 
+    /// Lets the client's device join the access point, where there is one.
+    fn join_air(&self, BuiltNetwork { name, wifi, .. }: &BuiltNetwork) -> anyhow::Result<()> {
+        let Some(wifi) = wifi else { return Ok(()) };
+        ip(&self.client, &[], &format!("link set dev {name} up\n"))?;
+        wifi::join(&self.client, name, wifi)
+    }
+
     fn show_state(&self, network: &BuiltNetwork, state: State) -> anyhow::Result<()> {
-        let BuiltNetwork { name, number, pumps } = network;
+        let BuiltNetwork {
+            name, number, pumps, ..
+        } = network;
         match state {
             State::Down => ip(&self.client, &[], &format!("link set dev {name} down\n")),
             State::Up => {
                 if pumps.is_none() {
                     swallow(&self.net, &gateway_device(*number), false)?;
                 }
+                self.join_air(network)?;
                 ip(&self.client, &[], &self.bring_up(name, *number))
             }
             State::Blackhole if pumps.is_none() => swallow(&self.net, &gateway_device(*number), true),
@@ -335,12 +386,19 @@ impl World {
     }
 }
 
+fn tun(namespace: &Namespace, device: &str) -> anyhow::Result<Arc<Tun>> {
+    namespace
+        .run(|| Tun::create(device, 1500).map_err(std::io::Error::other))
+        .map(Arc::new)
+        .with_context(|| format!("cannot make the device {device}"))
+}
+
 fn gateway_device(number: usize) -> String {
     format!("gw{number}")
 }
 
 /// Runs `ip`: `commands` in a batch, or, with `object`, as one command line.
-fn ip(namespace: &Namespace, object: &[&str], commands: &str) -> anyhow::Result<()> {
+pub(crate) fn ip(namespace: &Namespace, object: &[&str], commands: &str) -> anyhow::Result<()> {
     let mut command = namespace.command("ip");
     if object.is_empty() {
         command.args(["-batch", "-"]).stdin(Stdio::piped());
@@ -400,6 +458,9 @@ fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// What leads from an access point to the internet.
+const CABLE: &str = "cable";
 
 /// The addresses that a hub gives to its clients.
 const HUB_POOL: &str = "100.96.0.0/16";

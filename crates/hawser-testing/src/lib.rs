@@ -5,12 +5,14 @@
 //! test that runs the program of another crate asks for it with [`require_beside`].
 #![forbid(unsafe_code)]
 
+mod kernel;
 mod program;
 
 use std::fmt::Display;
 use std::io::Write;
 use std::panic::Location;
 
+pub use kernel::{Kernel, require_kernel};
 pub use program::{dhcp_server, require_beside};
 
 /// Environment variable: set to `1` on a machine where everything must be there. A skip then

@@ -149,6 +149,8 @@ pub enum AirEvent<B> {
         to: Option<StationId>,
         /// What.
         body: B,
+        /// How the last attempt was modulated.
+        rate: PhyRate,
         /// How often it was sent.
         attempts: u8,
         /// Whether an acknowledgement came. A broadcast counts as acknowledged.

@@ -3,11 +3,13 @@
 //! Scope: DCF with slots, backoff, retry limit and acknowledgements; carrier sense by received
 //! power, hidden terminals, capture; loss by rate and signal-to-noise ratio, fading; RTS/CTS;
 //! aggregation with block acknowledgement; retuning and sleep. Limitations: one access category, no
-//! propagation delay, no adjacent-channel interference, no fragmentation. Usage: [`Air`].
+//! propagation delay, no adjacent-channel interference, no fragmentation. Usage: [`Air`];
+//! with frames of real stacks [`FrameMedium`].
 //! Validation: `tests/saturation.rs` against rows of an independent simulator (ns-3.37),
 //! `medium/tests.rs` for behaviours.
 
 mod access_point;
+mod frame_medium;
 mod medium;
 pub mod phy;
 mod rate_control;
@@ -18,6 +20,7 @@ pub use access_point::{
     AccessPoint, AccessPointConfig, AccessPointCounters, BEACON_LEN, Beacon, Frame, MANAGEMENT_LEN, NULL_LEN,
     PS_POLL_LEN,
 };
+pub use frame_medium::{Address, FrameMedium, MediumConfig, MediumEvent, StackFrame};
 pub use medium::{Air, AirEvent, Kind, Outgoing, Reception, StationConfig, StationId, Transmitted};
 pub use rate_control::RateControl;
 pub use signal::{Fading, FrameLoss, Signal, loss_at};

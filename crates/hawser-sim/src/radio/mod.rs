@@ -449,6 +449,7 @@ impl Radio {
                     body,
                     attempts,
                     acknowledged,
+                    rate: _,
                 } => {
                     let sent = Finished {
                         to,

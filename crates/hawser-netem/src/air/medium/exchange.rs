@@ -79,11 +79,13 @@ impl<B: Clone> Air<B> {
                 station.exchange = Exchange::Awaiting(now + station.config.standard.answer_timeout());
             }
             Kind::Broadcast => {
+                let rate = station.rate_of_head();
                 for frame in std::mem::take(&mut station.head) {
                     self.events.push_back(AirEvent::Finished {
                         by: StationId(from as u16),
                         to: None,
                         body: frame.body,
+                        rate,
                         attempts: 1,
                         acknowledged: true,
                     });
@@ -125,6 +127,7 @@ impl<B: Clone> Air<B> {
                 self.events.push_back(AirEvent::Finished {
                     by: StationId(at as u16),
                     to: frame.to,
+                    rate,
                     attempts: frame.attempts,
                     acknowledged,
                     body: frame.body,

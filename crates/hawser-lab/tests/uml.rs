@@ -1,0 +1,72 @@
+//! The lab in a kernel of its own: real daemons, virtual time, and the same result every time.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SCENARIO: &str = r#"
+name = "two networks"
+duration = "2s"
+warmup = "500ms"
+via = "hub"
+
+[[network]]
+name = "left"
+down = { rate = "8mbit", delay = "5ms" }
+up = { rate = "8mbit", delay = "5ms" }
+
+[[network]]
+name = "right"
+down = { rate = "4mbit", delay = "20ms", loss = 0.001 }
+up = { rate = "4mbit", delay = "20ms" }
+
+[[workload]]
+kind = "tcp"
+
+[[workload]]
+kind = "ping"
+interval = "20ms"
+"#;
+
+/// What `hawser-lab uml` says of the scenario; `None` where there is no such kernel.
+fn uml(arguments: &[&str]) -> Option<Output> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("scenario.toml");
+    std::fs::write(&file, SCENARIO).expect("written");
+    let program = env!("CARGO_BIN_EXE_hawser-lab");
+    let _ = hawser_testing::require_beside(program, "hawser");
+    if !hawser_testing::require_kernel() {
+        return None;
+    }
+    let mut command = Command::new(program);
+    command.arg("uml").arg(&file).args(["--time-limit", "300"]).args(arguments);
+    // The current directory is this crate's: the kernel's script is found above it.
+    Some(command.output().expect("the program starts"))
+}
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{said}", output.status);
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn a_run_gives_the_same_json_to_the_byte_and_another_seed_another() {
+    let Some(first) = uml(&["--json"]) else {
+        return;
+    };
+    let second = uml(&["--json"]).expect("as before");
+    let other = uml(&["--json", "--kernel-seed", "2"]).expect("as before");
+    let found = json(&first);
+    let goodput = found["goodput_bps"]["total"].as_f64().expect("a rate");
+    assert!((9e6..12e6).contains(&goodput), "two networks of 12 Mbit/s gave {goodput}");
+    assert!(first.stdout == second.stdout, "{found}\n{}", json(&second));
+    assert_ne!(found, json(&other), "the seed changes nothing");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_a_kernel_starts() {
+    if let Some(output) = uml(&["--set", "duration=soon"]) {
+        assert_eq!(output.status.code(), Some(64));
+    }
+}

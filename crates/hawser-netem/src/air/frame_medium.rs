@@ -1,0 +1,489 @@
+//! Frames of real 802.11 stacks on the medium: who is meant by an address, who is on which channel,
+//! and what a stack is told of a frame when it is done.
+//!
+//! A stack hands each frame over once; the medium makes the attempts, sets the retry bit of all but
+//! the first, and says at the end how many it took and whether an acknowledgement came. Radios are
+//! added when they first speak, and so are their addresses. It fails as radio does: a frame to an
+//! address that nobody has is tried as often as any other, and given up.
+//!
+//! Scope: radios at the medium's own choice of rates, as where a card's firmware
+//! chooses. Limitations: a radio is on one channel, the one it sent on last (or that
+//! [`FrameMedium::handle_tuned`] says); a frame that waits while its radio moves is sent on the new
+//! channel. Frames carry no rate of their own, so what a stack's own rate control wishes is not
+//! asked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use hawser_units::Instant;
+
+use super::medium::{Air, AirEvent, Outgoing, Reception, StationConfig, StationId};
+use super::phy::PhyRate;
+use super::signal::{FrameLoss, Signal};
+
+/// An address of the link layer.
+pub type Address = [u8; 6];
+
+/// A frame that a stack hands over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackFrame {
+    /// The radio that sends it, by the name that its stack has for it.
+    pub radio: Address,
+    /// Where it is sent. Units: MHz.
+    pub frequency: u32,
+    /// The frame from its header on, without check sequence.
+    pub bytes: Vec<u8>,
+    /// What the stack calls it.
+    pub cookie: u64,
+    /// Whether an acknowledgement is waited for.
+    pub wants_ack: bool,
+}
+
+/// What stacks are told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MediumEvent {
+    /// A radio reads a frame.
+    Read {
+        /// Which.
+        radio: Address,
+        /// Where. Units: MHz.
+        frequency: u32,
+        /// The frame, with the retry bit of this attempt.
+        bytes: Vec<u8>,
+        /// Its modulation.
+        rate: PhyRate,
+        /// Units: dBm.
+        power: i32,
+        /// The medium takes the radio to be on another channel. A stack that takes the frame
+        /// nevertheless is there: [`FrameMedium::handle_tuned`].
+        is_elsewhere: bool,
+    },
+    /// A radio is done with a frame.
+    Done {
+        /// Which.
+        radio: Address,
+        /// What its stack called it.
+        cookie: u64,
+        /// How the last attempt was modulated, or would have been.
+        rate: PhyRate,
+        /// How often it was sent; 0: the queue was full.
+        attempts: u8,
+        /// Whether an acknowledgement came.
+        acknowledged: bool,
+    },
+}
+
+/// What there is between radios, and what they are like.
+#[derive(Clone, Debug)]
+pub struct MediumConfig {
+    /// Radios of which nothing else is said.
+    pub station: StationConfig,
+    /// These.
+    pub stations: BTreeMap<Address, StationConfig>,
+    /// Between radios of which nothing else is said.
+    pub signal: Signal,
+    /// Between these, in both directions.
+    pub signals: Vec<(Address, Address, Signal)>,
+    /// Whether every radio reads the data of others too, as for monitor interfaces.
+    pub overhear: bool,
+}
+
+/// A medium for the frames of real stacks.
+#[derive(Debug)]
+pub struct FrameMedium {
+    air: Air<Arc<Carried>>,
+    config: MediumConfig,
+    /// By number of the station, the stranger's included.
+    radios: Vec<Radio>,
+    owners: BTreeMap<Address, StationId>,
+    events: VecDeque<MediumEvent>,
+}
+
+#[derive(Debug)]
+struct Radio {
+    name: Address,
+    frequency: u32,
+}
+
+#[derive(Debug)]
+struct Carried {
+    cookie: u64,
+    frequency: u32,
+    bytes: Vec<u8>,
+}
+
+impl FrameMedium {
+    /// A silent medium.
+    #[must_use]
+    pub fn new(config: MediumConfig, seed: u64, now: Instant) -> Self {
+        let mut air = Air::new(seed, now);
+        // Whoever nobody is hears nothing and is heard by nobody.
+        air.add_station(config.station.clone());
+        Self {
+            air,
+            config,
+            radios: vec![Radio {
+                name: [0; 6],
+                frequency: 0,
+            }],
+            owners: BTreeMap::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Says that a radio answers to an address too.
+    pub fn handle_address(&mut self, radio: Address, address: Address) {
+        let station = self.station(radio);
+        self.owners.insert(address, station);
+    }
+
+    /// Says which channel a radio is on.
+    pub fn handle_tuned(&mut self, radio: Address, frequency: u32, now: Instant) {
+        let station = self.station(radio);
+        self.tune(station, frequency, now);
+    }
+
+    /// Takes a frame of a stack; what is too short to be one is done at once.
+    pub fn handle_frame(&mut self, frame: StackFrame, now: Instant) {
+        let station = self.station(frame.radio);
+        let [receiver, transmitter] = [4, 10].map(|at| address_at(&frame.bytes, at));
+        let Some(receiver) = receiver else {
+            self.refuse(frame.radio, frame.cookie);
+            return;
+        };
+        if let Some(transmitter) = transmitter {
+            self.owners.insert(transmitter, station);
+        }
+        self.tune(station, frame.frequency, now);
+        let is_for_all = receiver[0] & 1 == 1 || !frame.wants_ack;
+        let to = self.owners.get(&receiver).copied().unwrap_or(STRANGER);
+        let outgoing = Outgoing {
+            to: (!is_for_all).then_some(to),
+            len: u32::try_from(frame.bytes.len()).unwrap_or(u32::MAX) + CHECK_SEQUENCE,
+            // Beacons have a queue of their own.
+            urgent: frame.bytes[0] == BEACON,
+            body: Arc::new(Carried {
+                cookie: frame.cookie,
+                frequency: frame.frequency,
+                bytes: frame.bytes,
+            }),
+        };
+        if self.air.handle_packet(station, outgoing, now).is_err() {
+            self.refuse(frame.radio, frame.cookie);
+        }
+        self.take_events();
+    }
+
+    /// When something happens next; `None`: not by itself.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.air.poll_timeout()
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.air.handle_timeout(now);
+        self.take_events();
+    }
+
+    /// The next thing that stacks are told.
+    pub fn poll_event(&mut self) -> Option<MediumEvent> {
+        self.events.pop_front()
+    }
+
+    /// The station of a radio, which is added when it is new.
+    fn station(&mut self, name: Address) -> StationId {
+        if let Some(index) = self.radios.iter().skip(1).position(|radio| radio.name == name) {
+            return StationId(u16::try_from(index + 1).expect("radios are few"));
+        }
+        let own = self.config.stations.get(&name);
+        let mut station = own.unwrap_or(&self.config.station).clone();
+        station.monitor |= self.config.overhear;
+        let new = self.air.add_station(station);
+        for (index, other) in self.radios.iter().enumerate().skip(1) {
+            let other_id = StationId(u16::try_from(index).expect("radios are few"));
+            let signal = self.config.between(name, other.name).clone();
+            self.air.set_signals(new, other_id, &signal);
+        }
+        self.radios.push(Radio { name, frequency: 0 });
+        new
+    }
+
+    fn tune(&mut self, station: StationId, frequency: u32, now: Instant) {
+        let radio = &mut self.radios[usize::from(station.0)];
+        if radio.frequency != frequency {
+            radio.frequency = frequency;
+            let channel = u16::try_from(frequency).unwrap_or(u16::MAX);
+            self.air
+                .tune(station, channel, hawser_units::Duration::ZERO, now);
+            self.take_events();
+        }
+    }
+
+    fn refuse(&mut self, radio: Address, cookie: u64) {
+        self.events.push_back(MediumEvent::Done {
+            radio,
+            cookie,
+            rate: self.config.station.standard.lowest(),
+            attempts: 0,
+            acknowledged: false,
+        });
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.air.poll_event() {
+            match event {
+                AirEvent::Delivered { at, frame } => self.on_read(at, &frame),
+                // To whom it is meant it is delivered too, once.
+                AirEvent::Heard { at, frame } if frame.to != Some(at) => self.on_read(at, &frame),
+                AirEvent::Heard { .. } => {}
+                AirEvent::Finished {
+                    by,
+                    to,
+                    body,
+                    rate,
+                    attempts,
+                    acknowledged,
+                } => {
+                    if to.is_none() {
+                        self.tell_those_elsewhere(by, &body);
+                    }
+                    self.events.push_back(MediumEvent::Done {
+                        radio: self.radios[usize::from(by.0)].name,
+                        cookie: body.cookie,
+                        rate,
+                        attempts,
+                        acknowledged,
+                    });
+                }
+            }
+        }
+    }
+
+    fn on_read(&mut self, at: StationId, frame: &Reception<Arc<Carried>>) {
+        let [from, to] = [frame.from, at].map(|id| self.radios[usize::from(id.0)].name);
+        let mut bytes = frame.body.bytes.clone();
+        if frame.retry {
+            bytes[1] |= RETRY;
+        }
+        self.events.push_back(MediumEvent::Read {
+            radio: to,
+            frequency: frame.body.frequency,
+            bytes,
+            rate: frame.rate,
+            power: power_of(self.config.between(from, to)),
+            is_elsewhere: false,
+        });
+    }
+
+    /// A radio that scans or follows its access point to another channel may say nothing there: a
+    /// broadcast that its stack takes shows where it is.
+    fn tell_those_elsewhere(&mut self, by: StationId, body: &Carried) {
+        let sender = &self.radios[usize::from(by.0)];
+        for radio in self.radios.iter().skip(1) {
+            let signal = self.config.between(sender.name, radio.name);
+            let is_heard = !matches!(signal.loss, FrameLoss::Noise(floor) if signal.power < floor);
+            if radio.frequency != body.frequency && is_heard {
+                self.events.push_back(MediumEvent::Read {
+                    radio: radio.name,
+                    frequency: body.frequency,
+                    bytes: body.bytes.clone(),
+                    rate: self.config.station.standard.beacon_rate(),
+                    power: power_of(signal),
+                    is_elsewhere: true,
+                });
+            }
+        }
+    }
+}
+
+impl MediumConfig {
+    fn between(&self, a: Address, b: Address) -> &Signal {
+        let named = self
+            .signals
+            .iter()
+            .find(|(from, to, _)| (*from, *to) == (a, b) || (*from, *to) == (b, a));
+        named.map_or(&self.signal, |(_, _, signal)| signal)
+    }
+}
+
+fn address_at(frame: &[u8], at: usize) -> Option<Address> {
+    frame.get(at..)?.first_chunk().copied()
+}
+
+fn power_of(signal: &Signal) -> i32 {
+    signal.power.round() as i32
+}
+
+/// The station that unknown addresses stand for.
+const STRANGER: StationId = StationId(0);
+/// At the end of each frame. Units: bytes.
+const CHECK_SEQUENCE: u32 = 4;
+/// The first byte of frame control (IEEE 802.11-2016 section 9.2.4.1): management, subtype 8.
+const BEACON: u8 = 0x80;
+/// In the second byte of frame control.
+const RETRY: u8 = 0x08;
+
+#[cfg(test)]
+mod tests {
+    use hawser_units::Duration;
+
+    use super::*;
+    use crate::air::phy::Standard;
+
+    const ACCESS_POINT: Address = [0x42, 0, 0, 0, 0, 0];
+    const CARD: Address = [0x42, 0, 0, 0, 1, 0];
+    const BYSTANDER: Address = [0x42, 0, 0, 0, 2, 0];
+
+    /// A radio's first interface has its name without this bit.
+    fn interface(radio: Address) -> Address {
+        [radio[0] & !0x40, radio[1], radio[2], radio[3], radio[4], radio[5]]
+    }
+
+    fn medium(signal: Signal, overhear: bool) -> FrameMedium {
+        let station = StationConfig::fixed(Standard::G, 0, PhyRate::Ofdm(54));
+        let config = MediumConfig {
+            station,
+            stations: BTreeMap::new(),
+            signal,
+            signals: Vec::new(),
+            overhear,
+        };
+        FrameMedium::new(config, 1, Instant::ZERO)
+    }
+
+    fn frame(control: u8, from: Address, to: Address, cookie: u64, len: usize) -> StackFrame {
+        let mut bytes = vec![0; len];
+        bytes[0] = control;
+        bytes[4..10].copy_from_slice(&to);
+        bytes[10..16].copy_from_slice(&interface(from));
+        StackFrame {
+            radio: from,
+            frequency: 2412,
+            bytes,
+            cookie,
+            wants_ack: true,
+        }
+    }
+
+    /// All that happens until nothing happens by itself, with the time at the end.
+    fn run(medium: &mut FrameMedium) -> (Vec<MediumEvent>, Instant) {
+        let mut now = Instant::ZERO;
+        let mut events = Vec::new();
+        loop {
+            events.extend(std::iter::from_fn(|| medium.poll_event()));
+            let Some(next) = medium.poll_timeout() else {
+                return (events, now);
+            };
+            now = now.max(next);
+            medium.handle_timeout(now);
+        }
+    }
+
+    fn done(events: &[MediumEvent]) -> Vec<(u64, u8, bool)> {
+        let of = |event: &MediumEvent| match event {
+            MediumEvent::Done {
+                cookie,
+                attempts,
+                acknowledged,
+                ..
+            } => Some((*cookie, *attempts, *acknowledged)),
+            MediumEvent::Read { .. } => None,
+        };
+        events.iter().filter_map(of).collect()
+    }
+
+    /// Whoever reads, the frame's second byte, and whether it is thought to be elsewhere.
+    fn reads(events: &[MediumEvent]) -> Vec<(Address, u8, bool)> {
+        let of = |event: &MediumEvent| match event {
+            MediumEvent::Read {
+                radio,
+                bytes,
+                is_elsewhere,
+                ..
+            } => Some((*radio, bytes[1], *is_elsewhere)),
+            MediumEvent::Done { .. } => None,
+        };
+        events.iter().filter_map(of).collect()
+    }
+
+    /// Three radios that have been heard of, on one channel.
+    fn introduced(signal: Signal, overhear: bool) -> FrameMedium {
+        let mut medium = medium(signal, overhear);
+        for radio in [ACCESS_POINT, CARD, BYSTANDER] {
+            medium.handle_address(radio, interface(radio));
+            medium.handle_tuned(radio, 2412, Instant::ZERO);
+        }
+        medium
+    }
+
+    #[test]
+    fn a_frame_reaches_its_receiver_alone_and_is_acknowledged() {
+        let mut medium = introduced(Signal::clear(), false);
+        medium.handle_frame(frame(0x08, ACCESS_POINT, interface(CARD), 7, 1000), Instant::ZERO);
+        let (events, end) = run(&mut medium);
+        assert_eq!(reads(&events), [(CARD, 0, false)]);
+        assert_eq!(done(&events), [(7, 1, true)]);
+        let airtime = PhyRate::Ofdm(54).airtime(Standard::G, 1004);
+        let least = airtime + Standard::G.difs() + Standard::G.sifs();
+        assert!((least..least + Duration::from_micros(300)).contains(&end.since(Instant::ZERO)), "{end:?}");
+    }
+
+    #[test]
+    fn a_lost_attempt_is_repeated_with_the_retry_bit_and_delivered_once() {
+        let mut medium = introduced(Signal::lossy(0.5), true);
+        for cookie in 0..200 {
+            medium.handle_frame(frame(0x08, ACCESS_POINT, interface(CARD), cookie, 500), Instant::ZERO);
+        }
+        let (events, _) = run(&mut medium);
+        let done = done(&events);
+        assert_eq!(done.len(), 200);
+        let attempts: u32 = done.iter().map(|(_, attempts, _)| u32::from(*attempts)).sum();
+        assert!((330..470).contains(&attempts), "two for each frame: {attempts}");
+        let at_card = reads(&events).into_iter().filter(|(radio, ..)| *radio == CARD);
+        let at_card: Vec<_> = at_card.collect();
+        let given_up = done.iter().filter(|(_, _, acknowledged)| !acknowledged).count();
+        assert_eq!(at_card.len() + given_up, 200, "a frame is read once");
+        assert!(at_card.iter().filter(|(_, control, _)| control & RETRY != 0).count() > 50);
+        assert!(reads(&events).iter().any(|(radio, ..)| *radio == BYSTANDER), "overheard");
+    }
+
+    #[test]
+    fn a_frame_to_nobody_is_given_up_after_all_attempts() {
+        let mut medium = introduced(Signal::clear(), false);
+        medium.handle_frame(frame(0x08, CARD, [2, 9, 9, 9, 9, 9], 1, 100), Instant::ZERO);
+        let (events, _) = run(&mut medium);
+        assert_eq!((reads(&events), done(&events)), (vec![], vec![(1, 7, false)]));
+    }
+
+    #[test]
+    fn a_beacon_finds_radios_whose_channel_is_not_known() {
+        let mut medium = introduced(Signal::clear(), false);
+        medium.handle_tuned(BYSTANDER, 2437, Instant::ZERO);
+        medium.handle_frame(frame(BEACON, ACCESS_POINT, [0xff; 6], 1, 100), Instant::ZERO);
+        let (events, _) = run(&mut medium);
+        let mut reads = reads(&events);
+        reads.sort();
+        assert_eq!(reads, [(CARD, 0, false), (BYSTANDER, 0, true)]);
+        assert_eq!(done(&events), [(1, 1, true)]);
+        // On its own channel nobody hears it.
+        medium.handle_frame(frame(0x08, ACCESS_POINT, interface(BYSTANDER), 2, 100), Instant::ZERO);
+        assert_eq!(done(&run(&mut medium).0), [(2, 7, false)]);
+    }
+
+    #[test]
+    fn what_is_no_frame_and_what_the_queue_does_not_hold_is_done_at_once() {
+        let mut medium = introduced(Signal::clear(), false);
+        let mut short = frame(0x08, CARD, interface(ACCESS_POINT), 9, 100);
+        short.bytes.truncate(6);
+        medium.handle_frame(short, Instant::ZERO);
+        assert_eq!(done(&run(&mut medium).0), [(9, 0, false)]);
+        for cookie in 0..500 {
+            medium.handle_frame(frame(0x08, CARD, interface(ACCESS_POINT), cookie, 100), Instant::ZERO);
+        }
+        let done = done(&run(&mut medium).0);
+        assert_eq!(done.len(), 500);
+        let refused = done.iter().filter(|(_, attempts, _)| *attempts == 0).count();
+        assert!((90..110).contains(&refused), "{refused}");
+    }
+}

@@ -1,0 +1,291 @@
+//! Networks whose last hop is on the air, with real 802.11 stacks: the kernel's `mac80211` on
+//! simulated cards, hostapd, and `hawser-netem`'s air between them.
+//!
+//! ```text
+//!   client ))) card ~~~ our air ~~~ card ((( access point == TUN, emulated == net
+//! ```
+//!
+//! Each network has two cards: one in the client's namespace, under the network's name, and one in
+//! a namespace of its own, where hostapd is. Networks are open. It starts with the medium, then
+//! access points, then stations; it ends with the value. Limitations: needs a kernel with simulated
+//! cards (`scripts/uml`) and virtual time; no neighbours, slots and marks.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, bail, ensure};
+use hawser_linux::clock;
+use hawser_linux::netns::Namespace;
+use hawser_netem::air::phy::Standard;
+use hawser_netem::air::{Address, MediumConfig, RateControl, Signal, StationConfig};
+use hawser_netem::scenario::{Scenario, Wifi};
+use hawser_units::Duration;
+
+use crate::Medium;
+use crate::world::ip;
+
+/// How many simulated cards a scenario needs.
+#[must_use]
+pub fn cards_wanted(scenario: &Scenario) -> usize {
+    2 * scenario.networks.iter().filter(|network| network.wifi.is_some()).count()
+}
+
+/// The air of a world, with what is on it.
+#[derive(Debug)]
+pub(crate) struct Air {
+    is_over: Arc<AtomicBool>,
+    medium: Option<JoinHandle<()>>,
+    access_points: Vec<AccessPoint>,
+}
+
+/// The daemon of one network.
+#[derive(Debug)]
+struct AccessPoint(Child);
+
+impl Air {
+    /// Takes the medium over; `None` when the scenario has no network on the air.
+    pub(crate) fn begin(scenario: &Scenario) -> anyhow::Result<Option<Self>> {
+        let wanted = cards_wanted(scenario);
+        if wanted == 0 {
+            return Ok(None);
+        }
+        let present = std::fs::read_dir("/sys/class/ieee80211").map_or(0, Iterator::count);
+        ensure!(
+            present >= wanted,
+            "networks on the air want {wanted} simulated cards, and {present} are here; \
+             use hawser-lab sim, or hawser-lab uml, which has a kernel with them"
+        );
+        for network in &scenario.networks {
+            let Some(wifi) = &network.wifi else { continue };
+            let lacks = [
+                (!wifi.neighbours.is_empty(), "neighbours"),
+                (wifi.slots.is_some(), "slots"),
+                (wifi.marks, "marks"),
+            ];
+            if let Some((_, what)) = lacks.iter().find(|(is_asked, _)| *is_asked) {
+                bail!("network {:?}: {what} are in hawser-lab sim only", network.name);
+            }
+        }
+        let mut medium = Medium::take_over(medium_config(scenario), scenario.seed)?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_over);
+        let thread = std::thread::Builder::new().name("air".into()).spawn(move || {
+            if let Err(error) = medium.carry(&stop) {
+                tracing::error!("the air ends: {error:#}");
+            }
+        })?;
+        Ok(Some(Self {
+            is_over,
+            medium: Some(thread),
+            access_points: Vec::new(),
+        }))
+    }
+
+    /// Makes the next network: its access point with the address of a gateway, and the client's
+    /// device, not up. Returns where the access point is.
+    pub(crate) fn add(
+        &mut self,
+        client: &Namespace,
+        (name, number): (&str, usize),
+        wifi: &Wifi,
+    ) -> anyhow::Result<Namespace> {
+        let card = self.access_points.len() * 2;
+        let namespace = Namespace::new().context("cannot make a network namespace")?;
+        move_card(card, &namespace)?;
+        move_card(card + 1, client)?;
+        ip(
+            client,
+            &[],
+            &format!("link set dev wlan{} name {name}\n", card + 1),
+        )?;
+        let mut daemon = namespace
+            .command("hostapd")
+            .arg("/dev/stdin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot run hostapd; is it installed?")?;
+        if let Some(mut stdin) = daemon.stdin.take() {
+            stdin.write_all(hostapd(card, name, wifi).as_bytes())?;
+        }
+        self.access_points.push(AccessPoint(daemon));
+        let access_point = self.access_points.last_mut().expect("it was pushed");
+        access_point.wait(&namespace, &format!("wlan{card}"))?;
+        ip(
+            &namespace,
+            &[],
+            &format!(
+                "link set lo up\n\
+                 addr add 10.77.{number}.1/24 dev wlan{card}\n\
+                 addr add fd77:{number:x}::1/64 dev wlan{card} nodad\n"
+            ),
+        )?;
+        Ok(namespace)
+    }
+}
+
+/// Lets a device that is up join its network; returns when it has.
+pub(crate) fn join(client: &Namespace, name: &str, wifi: &Wifi) -> anyhow::Result<()> {
+    // The kernel's own power save would sleep between frames, which the model does not.
+    iw(client, &["dev", name, "set", "power_save", "off"])?;
+    let frequency = frequency(wifi).to_string();
+    iw(client, &["dev", name, "connect", name, &frequency])?;
+    let deadline = clock::now() + JOINING;
+    while clock::now() < deadline {
+        let link = output(client.command("iw").args(["dev", name, "link"]))?;
+        if link.contains("Connected") {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    bail!("{name} does not join its access point")
+}
+
+impl Drop for Air {
+    fn drop(&mut self) {
+        // Before the medium, which they wait for.
+        self.access_points.clear();
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.medium.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// As the simulator has it: every card hears every other one of its channel, and how well a
+/// network's own two read each other is what the scenario says.
+fn medium_config(scenario: &Scenario) -> MediumConfig {
+    let mut stations = BTreeMap::new();
+    let mut signals = Vec::new();
+    let on_air = scenario.networks.iter().filter_map(|network| network.wifi.as_ref());
+    for (index, wifi) in on_air.enumerate() {
+        let pair = [index * 2, index * 2 + 1].map(card_address);
+        for card in pair {
+            stations.insert(card, station(wifi));
+        }
+        signals.push((pair[0], pair[1], wifi.signal.clone()));
+    }
+    let lowest = Standard::G.lowest();
+    MediumConfig {
+        station: StationConfig::fixed(Standard::G, 0, lowest),
+        stations,
+        signal: Signal::clear(),
+        signals,
+        overhear: false,
+    }
+}
+
+fn station(wifi: &Wifi) -> StationConfig {
+    let rate = wifi.rate.map_or_else(
+        || RateControl::throughput(wifi.standard.rates()),
+        RateControl::fixed,
+    );
+    StationConfig {
+        rate,
+        aggregate: if wifi.standard == Standard::N { AGGREGATE } else { 1 },
+        ..StationConfig::fixed(wifi.standard, 0, wifi.standard.lowest())
+    }
+}
+
+/// What the kernel calls the simulated card of that number.
+fn card_address(number: usize) -> Address {
+    let [high, low] = u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes();
+    [0x42, 0, 0, high, low, 0]
+}
+
+/// Frames without priorities: 24 bytes of header, as the simulator counts them.
+fn hostapd(card: usize, name: &str, wifi: &Wifi) -> String {
+    let band = if wifi.channel > LAST_OF_2_GHZ { "a" } else { "g" };
+    format!(
+        "interface=wlan{card}\ndriver=nl80211\nssid={name}\nhw_mode={band}\nchannel={}\n\
+         wmm_enabled=0\n",
+        wifi.channel
+    )
+}
+
+/// Units: MHz.
+fn frequency(wifi: &Wifi) -> u16 {
+    match wifi.channel {
+        14 => 2484,
+        channel @ ..=LAST_OF_2_GHZ => 2407 + 5 * channel,
+        channel => 5000 + 5 * channel,
+    }
+}
+
+/// Gives a card to a namespace.
+fn move_card(number: usize, to: &Namespace) -> anyhow::Result<()> {
+    // `iw` knows a namespace by a process in it.
+    let mut inside = to
+        .command("sleep")
+        .arg("3600")
+        .spawn()
+        .context("cannot run sleep")?;
+    let mut command = Command::new("iw");
+    command.args(["phy", &format!("phy{number}"), "set", "netns", &inside.id().to_string()]);
+    let moved = output(&mut command);
+    let _ = inside.kill();
+    let _ = inside.wait();
+    moved.map(drop)
+}
+
+fn iw(namespace: &Namespace, words: &[&str]) -> anyhow::Result<()> {
+    output(namespace.command("iw").args(words)).map(drop)
+}
+
+impl AccessPoint {
+    /// Returns when it is there.
+    fn wait(&mut self, namespace: &Namespace, device: &str) -> anyhow::Result<()> {
+        let deadline = clock::now() + JOINING;
+        while clock::now() < deadline && self.0.try_wait()?.is_none() {
+            let info = output(namespace.command("iw").args(["dev", device, "info"]))?;
+            // Its name is there when it sends beacons.
+            if info.contains("type AP") && info.contains("ssid") {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let _ = self.0.kill();
+        let mut said = String::new();
+        if let Some(mut stdout) = self.0.stdout.take() {
+            stdout.read_to_string(&mut said)?;
+        }
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        bail!("the access point on {device} does not start: {said}")
+    }
+}
+
+impl Drop for AccessPoint {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {program}; is it installed?"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{program}: {}",
+            said.split_whitespace().collect::<Vec<_>>().join(" ")
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Scanning, authentication and association, on the slowest channel of interest.
+const JOINING: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Channels above it are those of 5 GHz.
+const LAST_OF_2_GHZ: u16 = 14;
+/// Frames in one transmission of 802.11n, as in the simulator.
+const AGGREGATE: u16 = 16;

@@ -1,0 +1,213 @@
+//! A kernel for one test: user-mode Linux, with radios and access points where the test asks for
+//! them.
+//!
+//! A test begins with [`Kernel::enter`]. On the machine itself that starts `scripts/uml` or
+//! `scripts/radio-world` with the very program of the test, which runs the same test again in
+//! there, as root, and the first one is done when the second is. So a test reads from its top to
+//! its end as if it had always been inside.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{REQUIRE_ALL, skip};
+
+/// Set to the test's name inside of the kernel.
+const INSIDE: &str = "HAWSER_TEST_KERNEL";
+
+/// What a test asks of its kernel.
+#[derive(Clone, Debug, Default)]
+pub struct Kernel {
+    access_points: Vec<String>,
+    options: Vec<String>,
+}
+
+impl Kernel {
+    /// A kernel without radios, in real time.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With an access point, described as for `scripts/radio-world --ap`, and a free card `wlan0`
+    /// beside it.
+    #[must_use]
+    pub fn access_point(mut self, description: &str) -> Self {
+        self.access_points.push(description.to_owned());
+        self
+    }
+
+    /// With cards that can be on so many channels at once.
+    #[must_use]
+    pub fn channels(self, number: usize) -> Self {
+        self.option(&["--channels", &number.to_string()])
+    }
+
+    /// With time that passes only when every program waits.
+    #[must_use]
+    pub fn virtual_time(self) -> Self {
+        self.option(&["--virtual-time"])
+    }
+
+    /// With a further option of `scripts/uml` or `scripts/radio-world`.
+    #[must_use]
+    pub fn option(mut self, words: &[&str]) -> Self {
+        self.options.extend(words.iter().map(|&word| word.to_owned()));
+        self
+    }
+
+    /// Whether this is the inside, where the test goes on. Outside it runs the test `name` inside,
+    /// or skips it where there is no such kernel, and says `false`: the test returns.
+    ///
+    /// `name` is the test's full name, as the test runner prints it.
+    ///
+    /// # Panics
+    /// When the test fails inside, or is not found there.
+    #[track_caller]
+    #[must_use = "the test must return where this is false"]
+    pub fn enter(&self, name: &str) -> bool {
+        if std::env::var(INSIDE).is_ok_and(|inside| inside == name) {
+            return true;
+        }
+        if !require_kernel() {
+            return false;
+        }
+        let test = std::env::current_exe().expect("this program has a path");
+        let output = self
+            .command(&test)
+            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .env(INSIDE, name)
+            // A skip in there would be seen by nobody.
+            .env(REQUIRE_ALL, "1")
+            .stdin(Stdio::null())
+            .output()
+            .expect("the script starts");
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(
+            output.status.success() && said[0].contains("test result: ok. 1 passed"),
+            "{name}, in a kernel of its own: {}\n{}{}",
+            output.status,
+            said[0],
+            said[1]
+        );
+        false
+    }
+
+    /// `program` in this kernel; the caller adds its arguments.
+    #[must_use]
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = if self.access_points.is_empty() {
+            Command::new(script("uml"))
+        } else {
+            let mut command = Command::new(script("radio-world"));
+            for description in &self.access_points {
+                command.args(["--ap", description]);
+            }
+            command
+        };
+        command.args(["--time-limit", "300"]);
+        command.args(&self.options).arg("--").arg(program);
+        command
+    }
+}
+
+/// Skips the calling test with [`skip`] unless the kernel of `scripts/uml` is built; says whether
+/// it is.
+#[track_caller]
+#[must_use = "the test must return where this is false"]
+pub fn require_kernel() -> bool {
+    match is_built() {
+        Ok(()) => true,
+        Err(reason) => {
+            skip(reason);
+            false
+        }
+    }
+}
+
+/// # Errors
+/// Why there is no kernel.
+fn is_built() -> Result<(), String> {
+    let output = Command::new(script("uml-kernel"))
+        .arg("--cached")
+        .output()
+        .map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_goes_on_inside_of_a_kernel_of_its_own() {
+        if !Kernel::new()
+            .virtual_time()
+            .enter("kernel::tests::a_test_goes_on_inside_of_a_kernel_of_its_own")
+        {
+            return;
+        }
+        let processors = std::fs::read_to_string("/proc/cpuinfo").expect("readable");
+        assert!(processors.contains("User Mode Linux"), "{processors}");
+        // An hour there is no time here, or the time limit ends this test.
+        std::thread::sleep(std::time::Duration::from_secs(3600));
+    }
+
+    /// What a program of the machine says; it must succeed.
+    fn said(command: &str) -> String {
+        let output = Command::new("sh").args(["-c", command]).output().expect("it starts");
+        let [said, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(output.status.success(), "{command}: {}\n{said}{errors}", output.status);
+        said
+    }
+
+    #[test]
+    fn a_station_joins_its_access_point_and_reaches_the_server_behind_it() {
+        for program in ["hostapd", "wpa_supplicant", "iw", "dnsmasq", "udhcpc"] {
+            if !crate::require_program(&[program]) {
+                return;
+            }
+        }
+        let is_inside = Kernel::new()
+            .access_point("name=home,channel=36,security=sae,delay=10ms")
+            .access_point("name=cafe,channel=6")
+            .virtual_time()
+            .enter("kernel::tests::a_station_joins_its_access_point_and_reaches_the_server_behind_it");
+        if !is_inside {
+            return;
+        }
+        let network = "ssid=\"home\"\nkey_mgmt=SAE\nieee80211w=2\nsae_password=\"password of home\"";
+        let configuration = format!("ctrl_interface=/run/wpa\nnetwork={{\n{network}\n}}\n");
+        std::fs::write("/run/wpa.conf", configuration).expect("written");
+        said("wpa_supplicant -B -i wlan0 -c /run/wpa.conf -f /run/wpa.log");
+        let joined = "wpa_cli -p /run/wpa -i wlan0 status | grep -q wpa_state=COMPLETED";
+        said(&format!("for n in $(seq 60); do {joined} && exit; sleep 1; done; cat /run/wpa.log; exit 1"));
+        let lease = said("udhcpc -q -n -f -i wlan0 -s /bin/true 2>&1");
+        let (_, address) = lease.split_once("lease of ").expect("a lease");
+        let (address, _) = address.split_once(' ').expect("an address");
+        assert!(address.starts_with("10.60.0."), "{lease}");
+        said(&format!("ip addr add {address}/24 dev wlan0 && ip route add default via 10.60.0.1"));
+        let pings = said("ping -q -c 5 -i 0.2 203.0.113.2");
+        assert!(pings.contains(" 0% packet loss"), "{pings}");
+        let (_, times) = pings.split_once("mdev = ").expect("round trips");
+        let (least, _) = times.split_once('/').expect("four numbers");
+        let least: f64 = least.parse().expect("a number");
+        assert!((20.0..22.0).contains(&least), "a cable of 10 ms each way: {pings}");
+    }
+
+    #[test]
+    #[should_panic(expected = "in a kernel of its own")]
+    fn what_fails_inside_fails_the_test() {
+        if !require_kernel() {
+            panic!("in a kernel of its own");
+        }
+        assert!(!Kernel::new().enter("kernel::tests::no_such_test"));
+    }
+}
