@@ -5,6 +5,7 @@
 //! panic, and what was understood means the same when it is written and read again.
 #![forbid(unsafe_code)]
 
+mod air;
 mod answers;
 mod ends;
 mod machines;
@@ -18,7 +19,7 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -37,6 +38,7 @@ pub const TARGETS: [Target; 18] = [
     ("ends", ends::ends),
     ("dns", answers::dns),
     ("portal", answers::portal),
+    ("air", air::air),
 ];
 
 /// Runs the target called `name` on `input`.

@@ -9,6 +9,7 @@ use std::path::Path;
 use hawser_node::identity::KeyHash;
 use hawser_node::invitation::{HubAddress, Invitation, Token};
 use hawser_proto::fec::{Cover, Encoder};
+use hawser_radio::juggler::bytes::Writer;
 use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
@@ -237,6 +238,7 @@ fn main() -> io::Result<()> {
         ("ends", ends()),
         ("dns", dns()),
         ("portal", portal()),
+        ("air", air()),
     ];
     for (target, inputs) in seeds {
         let directory = root.join(target);
@@ -289,6 +291,44 @@ fn session() -> Seeds {
         Message::Close(CloseReason::Replaced),
     ];
     vec![("client", stream(&client)), ("hub", stream(&hub))]
+}
+
+/// Frames of a station and of an access point, behind the header of a monitor interface.
+fn air() -> Seeds {
+    let station = Writer {
+        own: [2, 0, 0, 0, 0, 9],
+        bssid: [2, 0, 0, 0, 0, 1],
+    };
+    let access_point = Writer {
+        own: station.bssid,
+        bssid: station.own,
+    };
+    // Flags, rate, channel and signal; of a frame that was sent: TX flags and retries.
+    let heard = [0, 0, 15, 0, 0b0010_1110, 0, 0, 0, 0, 12, 0x6c, 9, 0, 0, 0xd0];
+    let sent = [0, 0, 11, 0, 0, 0x80, 2, 0, 1, 0, 3];
+    let behind = |header: &[u8], frame: &[u8]| [header, frame].concat();
+    // As `kind`, from the access point: first byte, flags, body.
+    let answer = |kind: u8, flags: u8, body: &[u8]| {
+        let mut frame = access_point.null(false);
+        (frame[0], frame[1]) = (kind, flags);
+        behind(&heard, &[&frame, body].concat())
+    };
+    let elements = b"\0\x04home\x05\x04\0\x01\0\x02\x25\x03\x01\x06\x02\x30\x14\x01\0\0\x0f\xac\x04\x01\0\0\x0f\xac\x04\x01\0\0\x0f\xac\x02\0\0";
+    let ethernet = [&[7; 6][..], &station.own, &[8, 0], b"a packet"].concat();
+    let packet = station.data(&ethernet).expect("it has a header");
+    vec![
+        ("elements", elements.to_vec()),
+        (
+            "beacon",
+            answer(0x80, 0, &[&[0; 10], &[0x11, 0], &elements[..]].concat()),
+        ),
+        ("authenticated", answer(0xb0, 0, &[0, 0, 2, 0, 0, 0])),
+        ("associated", answer(0x10, 0, &[1, 0, 0, 0, 1, 0xc0])),
+        ("deauthenticated", answer(0xc0, 0, &[3, 0])),
+        ("data", answer(0x08, 0x22, &packet[24..])),
+        ("qos-data", answer(0x88, 0x02, &[&[0, 0], &packet[24..]].concat())),
+        ("sent", behind(&sent, &packet)),
+    ]
 }
 
 /// A checkpoint of each half.

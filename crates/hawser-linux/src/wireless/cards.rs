@@ -278,14 +278,14 @@ impl Wireless {
         Ok(messages.into_iter().filter_map(heard).collect())
     }
 
-    /// Starts a scan; its results come after some seconds. Where there is radar to be minded the
+    /// Starts a scan; its results come after some seconds, one by one. Where there is radar to be minded the
     /// kernel only listens.
     ///
     /// `frequencies`: MHz, or all that are allowed. `names`: networks that hide themselves.
     ///
     /// # Errors
     /// The interface is down, another scan is under way (`EBUSY`), or there is no such interface.
-    pub async fn scan(&self, index: u32, frequencies: &[u32], names: &[String]) -> Result<(), WirelessError> {
+    async fn scan(&self, index: u32, frequencies: &[u32], names: &[String]) -> Result<(), WirelessError> {
         // The empty name asks everybody.
         let names = [&[String::new()], names].concat();
         let mut request = Nl80211Scan::new(index).ssids(names);
@@ -296,11 +296,16 @@ impl Wireless {
         collect("scan", request).await.map(drop)
     }
 
-    /// Scans all channels, and waits until it is over.
+    /// Scans these frequencies, or all, as [`scan`](Self::scan) does, and waits until it is over.
     ///
     /// # Errors
     /// As [`scan`](Self::scan); one of somebody else's that is under way is waited for.
-    pub async fn scan_whole(&self, index: u32) -> Result<(), WirelessError> {
+    pub async fn scan_whole(
+        &self,
+        index: u32,
+        frequencies: &[u32],
+        names: &[String],
+    ) -> Result<(), WirelessError> {
         let (connection, _, mut events) = new_multicast_connection(&[Nl80211MulticastGroup::Scan])?;
         let connection = tokio::spawn(connection);
         let over = async {
@@ -313,7 +318,7 @@ impl Wireless {
                 }
             }
         };
-        let begun = match self.scan(index, &[], &[]).await {
+        let begun = match self.scan(index, frequencies, names).await {
             Err(error) if error.code() != Some(libc::EBUSY) => Err(error),
             _ => Ok(()),
         };

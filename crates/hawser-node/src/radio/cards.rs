@@ -120,7 +120,10 @@ pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
         };
         has_listened = true;
         let cannot = || format!("{} cannot scan (are you root?)", listener.name);
-        wireless.scan_whole(listener.index).await.with_context(cannot)?;
+        wireless
+            .scan_whole(listener.index, &[], &[])
+            .await
+            .with_context(cannot)?;
         for heard in wireless.heard(listener.index).await? {
             let network = known.get(&heard.ssid);
             let fits = network.is_some_and(|network| heard.security.fits(network.protection));

@@ -165,6 +165,8 @@ struct CardState {
     planner: Stations,
     /// When to scan next.
     scan_at: Clock,
+    /// Says whether it has gone well.
+    scanning: Option<JoinHandle<bool>>,
     /// The card serves several channels in turn.
     slots: Option<Slots>,
     /// When slots may be tried again.
@@ -318,6 +320,7 @@ impl Keeper {
                 card,
                 planner: Stations::new(),
                 scan_at: Clock::now(),
+                scanning: None,
                 slots: None,
                 slots_at: Clock::now(),
             });
@@ -417,7 +420,7 @@ impl Keeper {
 
     async fn work_card(
         &mut self,
-        wireless: &Wireless,
+        wireless: &Arc<Wireless>,
         number: u32,
         interfaces: &[Interface],
     ) -> anyhow::Result<()> {
@@ -456,6 +459,9 @@ impl Keeper {
             return Ok(());
         }
         let now = self.now();
+        if self.is_scanning(number).await {
+            return Ok(());
+        }
         if let Some(listener) = self.listener(number, &others) {
             for heard in wireless.heard(listener).await? {
                 let known = self.known.get(&heard.ssid);
@@ -465,12 +471,16 @@ impl Keeper {
                     state.planner.handle_heard(heard, now);
                 }
             }
-            self.scan(wireless, number, listener, &room).await;
+            self.scan(wireless, number, listener, &room);
         } else {
             // Somebody has to listen.
             self.add(wireless, number, None).await?;
         }
-        let Some(state) = self.cards.get_mut(&number) else {
+        let Some(state) = self
+            .cards
+            .get_mut(&number)
+            .filter(|state| state.scanning.is_none())
+        else {
             return Ok(());
         };
         let chosen = state.planner.choose(&room, &taken, now);
@@ -649,7 +659,7 @@ impl Keeper {
 
     /// Scans when it is time. Where no other channel could be used, only those that are held: that
     /// costs no time on the air.
-    async fn scan(&mut self, wireless: &Wireless, card: u32, listener: u32, room: &Room) {
+    fn scan(&mut self, wireless: &Arc<Wireless>, card: u32, listener: u32, room: &Room) {
         let hidden: Vec<_> = self
             .known
             .values()
@@ -667,18 +677,32 @@ impl Keeper {
             return;
         }
         let frequencies = if room.held.len() >= room.channels {
-            &room.held[..]
+            room.held.clone()
         } else {
-            &[]
+            Vec::new()
         };
-        match wireless.scan(listener, frequencies, &hidden).await {
-            Ok(()) => state.scan_at = Clock::now() + SCAN_EVERY,
-            // Somebody else is scanning: that serves us as well.
-            Err(error) => {
-                tracing::debug!(error = format!("{:#}", anyhow!(error)), "no scan");
-                state.scan_at = Clock::now() + SCAN_AGAIN;
-            }
+        state.scan_at = Clock::now() + SCAN_EVERY;
+        let wireless = Arc::clone(wireless);
+        state.scanning = Some(tokio::spawn(async move {
+            let result = wireless.scan_whole(listener, &frequencies, &hidden).await;
+            result
+                .inspect_err(|error| tracing::debug!(error = %error, "no scan"))
+                .is_ok()
+        }));
+    }
+
+    /// Whether a scan is under way. What it has heard so far is a part only, and not chosen from.
+    async fn is_scanning(&mut self, card: u32) -> bool {
+        let Some(state) = self.cards.get_mut(&card) else {
+            return false;
+        };
+        let Some(task) = state.scanning.take_if(|task| task.is_finished()) else {
+            return state.scanning.is_some();
+        };
+        if !task.await.unwrap_or(false) {
+            state.scan_at = Clock::now() + SCAN_AGAIN;
         }
+        false
     }
 
     /// Leaves what is not chosen any more, and joins what is new.

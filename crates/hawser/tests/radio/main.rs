@@ -1,0 +1,285 @@
+//! Wi-Fi on real stacks: access points of hostapd, cards of mac80211, wpa_supplicant and the
+//! daemons, in a kernel of their own and in virtual time.
+
+mod world;
+
+use std::time::Duration;
+
+use hawser_testing::Kernel;
+use serde_json::Value;
+
+use world::{Pings, World, joined, run, said, station};
+
+/// Two access points on channel 6 that no one but their passwords opens.
+fn protected() -> Kernel {
+    Kernel::new()
+        .access_point("name=home,channel=6,security=wpa2,rate=6mbit,delay=10ms")
+        .access_point("name=office,channel=6,security=sae,rate=6mbit,delay=15ms")
+        .virtual_time()
+}
+
+const PASSWORDS: &str = r#"
+[[radio.network]]
+ssid = "home"
+password = "password of home"
+[[radio.network]]
+ssid = "office"
+password = "password of office"
+"#;
+
+const CAFES: &str = "[[radio.network]]\nssid = \"cafe\"\n[[radio.network]]\nssid = \"library\"\n";
+
+/// What a path has brought, bytes.
+fn received(status: &Value) -> Vec<u64> {
+    let paths = status["sessions"][0]["paths"].as_array().expect("paths");
+    paths
+        .iter()
+        .map(|path| path["received_bytes"].as_u64().expect("a count"))
+        .collect()
+}
+
+#[test]
+fn two_protected_access_points_of_one_channel_carry_one_download() {
+    if !protected().enter("two_protected_access_points_of_one_channel_carry_one_download") {
+        return;
+    }
+    let mut world = World::with_hub();
+    let begun = std::time::Instant::now();
+    world.up(PASSWORDS);
+    world.until("both are joined", 10, |status| joined(status).len() == 2);
+    println!("joined after {:?}", begun.elapsed());
+    world.until("both carry the tunnel", 20, |status| {
+        world::active(status) == 2 && status["state"] == "up"
+    });
+    println!("two paths to the hub after {:?}", begun.elapsed());
+    let rate = world.download(Duration::from_secs(10));
+    println!("{:.2} Mbit/s over two of 6", rate / 1e6);
+    assert!(rate > 1.5 * 6e6, "{rate} bit/s is not more than one access point");
+    let status = world.status();
+    let shares = received(&status);
+    assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
+    // What status says in words.
+    let shown = said(&mut world.hawser(&["status"]));
+    assert!(
+        shown.contains("home (ch 6)") && shown.contains("office (ch 6)"),
+        "{shown}"
+    );
+    world.down();
+}
+
+#[test]
+fn one_subnet_behind_two_access_points_just_works() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1,subnet=192.168.1")
+        .access_point("name=library,channel=1,subnet=192.168.1")
+        .virtual_time()
+        .enter("one_subnet_behind_two_access_points_just_works");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    world.up(CAFES);
+    world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
+    assert!(world.download(Duration::from_secs(2)) > 1e6);
+    let shares = received(&world.status());
+    assert!(shares.iter().all(|bytes| *bytes > 10_000), "{shares:?}");
+    world.down();
+}
+
+#[test]
+fn neither_an_unknown_network_nor_an_open_twin_of_a_known_one_is_joined() {
+    let is_inside = Kernel::new()
+        .access_point("name=stranger,channel=1")
+        .access_point("name=home,channel=1")
+        .access_point("name=cafe,channel=1")
+        .virtual_time()
+        .enter("neither_an_unknown_network_nor_an_open_twin_of_a_known_one_is_joined");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    // The known home has a password; this one is open.
+    world.up(&format!("{PASSWORDS}\n[[radio.network]]\nssid = \"cafe\"\n"));
+    world.until("the cafe is joined", 10, |status| joined(status) == ["cafe"]);
+    std::thread::sleep(Duration::from_secs(20));
+    assert_eq!(joined(&world.status()), ["cafe"]);
+    for number in [0, 1] {
+        let stations = said(&mut run(
+            "hostapd_cli",
+            &["-p", &format!("/run/hostapd/ap{number}"), "list_sta"],
+        ));
+        assert!(
+            !stations.contains("02:") && stations.matches(':').count() < 5,
+            "{stations}"
+        );
+    }
+    let scan: Value =
+        serde_json::from_str(&said(&mut world.hawser(&["radio", "scan", "--json"]))).expect("JSON");
+    let known = |name: &str| {
+        let all = scan["networks"].as_array().expect("a list");
+        let found = all.iter().find(|network| network["ssid"] == name).expect("heard");
+        found["known_by"].as_str().map(str::to_owned)
+    };
+    assert_eq!(known("cafe").as_deref(), Some("client.toml"));
+    assert_eq!((known("home"), known("stranger")), (None, None));
+    world.down();
+}
+
+#[test]
+fn a_card_of_two_channels_joins_on_both() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1")
+        .access_point("name=library,channel=11")
+        .channels(2)
+        .virtual_time()
+        .enter("a_card_of_two_channels_joins_on_both");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    world.up(CAFES);
+    world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
+    let cards: Value = serde_json::from_str(&said(&mut world.hawser(&["radio", "--json"]))).expect("JSON");
+    assert_eq!(cards["cards"][0]["channels"], 2, "{cards}");
+    world.down();
+}
+
+#[test]
+fn one_radio_serves_two_channels_in_slots() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1,rate=6mbit,delay=10ms")
+        .access_point("name=library,channel=11,rate=6mbit,delay=10ms")
+        .virtual_time()
+        .enter("one_radio_serves_two_channels_in_slots");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    world.up(&format!("[radio]\nslots = true\n{CAFES}"));
+    world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
+    let status = world.status();
+    for name in ["cafe", "library"] {
+        let station = station(&status, name);
+        assert_eq!(
+            (&station["slot_ms"], &station["cycle_ms"]),
+            (&40.0.into(), &80.0.into()),
+            "{station}"
+        );
+    }
+    let rate = world.download(Duration::from_secs(15));
+    println!("{:.2} Mbit/s in slots, over two of 6", rate / 1e6);
+    assert!(rate > 1.2 * 6e6, "{rate} bit/s is not more than one access point");
+    let shares = received(&world.status());
+    assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
+    // Each joined once, and never again: the access points know that it sleeps.
+    for number in [0, 1] {
+        let log = std::fs::read_to_string(format!("/run/hostapd/ap{number}.log")).expect("a log");
+        assert_eq!(log.matches("associated").count(), 1, "{log}");
+    }
+    world.down();
+}
+
+#[test]
+fn a_flow_lives_on_when_its_only_access_point_vanishes() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1")
+        .access_point("name=library,channel=11")
+        .virtual_time()
+        .enter("a_flow_lives_on_when_its_only_access_point_vanishes");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    world.up(&format!("[radio]\nstations = 1\n{CAFES}"));
+    world.until("one carries the tunnel", 20, |status| {
+        world::active(status) == 1 && joined(status).len() == 1
+    });
+    let first = joined(&world.status()).remove(0);
+    let number = if first == "cafe" { 0 } else { 1 };
+    let pings = Pings::start("hawser0", "203.0.113.2", Duration::from_millis(100), 300);
+    std::thread::sleep(Duration::from_secs(3));
+    world::access_point_vanishes(number);
+    let begun = std::time::Instant::now();
+    world.until("the other carries the tunnel", 25, |status| {
+        world::active(status) == 1 && joined(status).iter().all(|name| *name != first)
+    });
+    println!("the other access point serves after {:?}", begun.elapsed());
+    let (lost, of) = pings.end();
+    println!("{lost} of {of} pings of 100 ms lost");
+    assert!(lost < 200, "{lost} of {of}");
+    world.down();
+}
+
+#[test]
+fn nothing_is_left_after_a_crash_and_a_new_start() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1")
+        .virtual_time()
+        .enter("nothing_is_left_after_a_crash_and_a_new_start");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    let config = "[[radio.network]]\nssid = \"cafe\"\n";
+    world.up(config);
+    world.until("it carries the tunnel", 20, |status| world::active(status) == 1);
+    world.crash();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(world::supplicants(), 0, "it ends with the daemon");
+    world.up(config);
+    world.until("it carries the tunnel again", 20, |status| {
+        world::active(status) == 1
+    });
+    let own = world::interfaces()
+        .into_iter()
+        .filter(|name| name.starts_with("hawserw"));
+    assert_eq!(own.count(), 1);
+    world.down();
+}
+
+#[test]
+fn the_network_that_somebody_else_has_joined_stays_as_it_is() {
+    let is_inside = Kernel::new()
+        .access_point("name=home,channel=6,security=wpa2")
+        .access_point("name=cafe,channel=6")
+        .access_point("name=library,channel=1")
+        .virtual_time()
+        .enter("the_network_that_somebody_else_has_joined_stays_as_it_is");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    world::somebody_joins("wlan0", "home", "password of home");
+    let pings = Pings::start("wlan0", "10.60.0.1", Duration::from_millis(20), 5000);
+    let config = format!("{PASSWORDS}{CAFES}");
+    for _ in 0..5 {
+        world.up(&config);
+        // The cafe is on the channel that the card is on; the library is not.
+        world.until("home and the cafe carry the tunnel", 20, |status| {
+            world::active(status) == 2 && joined(status).len() == 2
+        });
+        let status = world.status();
+        let names = joined(&status);
+        assert!(
+            names.contains(&"cafe".to_owned()) && !names.contains(&"library".to_owned()),
+            "{names:?}"
+        );
+        assert_eq!(
+            names.iter().filter(|name| *name == "home").count(),
+            1,
+            "{names:?}"
+        );
+        world.down();
+    }
+    let (lost, of) = pings.end();
+    // The last one may be on its way when they are ended.
+    assert!(
+        lost <= 1 && of > 200,
+        "{lost} of {of} pings of the user's own Wi-Fi lost"
+    );
+    let link = said(&mut run("iw", &["dev", "wlan0", "link"]));
+    assert!(
+        link.contains("SSID: home") && link.contains("freq: 2437"),
+        "{link}"
+    );
+}

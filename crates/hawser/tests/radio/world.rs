@@ -1,0 +1,339 @@
+//! The daemons among access points (`scripts/radio-world`), and what is asked of them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const CLIENT: &str = "/run/client";
+const CLIENT_RUN: &str = "/run/client-run";
+const SERVED: &str = "/run/served";
+
+/// A hub in the namespace of that name, a server of files, and a client here.
+pub(crate) struct World {
+    hub: Child,
+    server: Child,
+    client: Option<Child>,
+    invitation: Option<String>,
+    /// What there was before the client.
+    interfaces: Vec<String>,
+}
+
+/// A command.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// What a command says; it must succeed.
+pub(crate) fn said(command: &mut Command) -> String {
+    let output = command.output().expect("it starts");
+    let [said, errors] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{said}{errors}",
+        output.status
+    );
+    said
+}
+
+fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_hawser")
+}
+
+impl World {
+    pub(crate) fn with_hub() -> Self {
+        let hub = |arguments: &[&str]| {
+            let mut command = run("ip", &["netns", "exec", "hub", program(), "hub"]);
+            command.args(arguments).args(["--dir", "/run/hub"]);
+            command
+        };
+        said(&mut hub(&["init", "--endpoint", "198.51.100.2:4433"]));
+        let daemon = hub(&["run", "--run-dir", "/run/hub-run"])
+            .stdout(Stdio::null())
+            .stderr(fs::File::create("/run/hub.log").expect("a file"))
+            .spawn()
+            .expect("a hub");
+        let invitation = wait("the hub answers", 20, || {
+            let output = hub(&["invite", "alice", "--run-dir", "/run/hub-run"])
+                .output()
+                .ok()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let word = text
+                .split_whitespace()
+                .find(|word| word.starts_with("hawser://"))?;
+            Some(word.to_owned())
+        });
+        fs::create_dir_all(SERVED).expect("a directory");
+        fs::write(format!("{SERVED}/big"), vec![7; 100 << 20]).expect("a file");
+        // As `http.server` itself, but for the question what this machine is called.
+        let script = "import http.server as h, socketserver as s; s.ThreadingTCPServer(('', 80), h.SimpleHTTPRequestHandler).serve_forever()";
+        let server = run("ip", &["netns", "exec", "server", "python3", "-c", script])
+            .current_dir(SERVED)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a server");
+        wait("the server listens", 20, || {
+            let listening = ["netns", "exec", "server", "ss", "-Hltn", "sport = 80"];
+            let output = run("ip", &listening).output().ok()?;
+            (!output.stdout.is_empty()).then_some(())
+        });
+        Self {
+            hub: daemon,
+            server,
+            client: None,
+            invitation: Some(invitation),
+            interfaces: interfaces(),
+        }
+    }
+
+    /// Starts the client with that `client.toml`.
+    pub(crate) fn up(&mut self, config: &str) {
+        fs::create_dir_all(CLIENT).expect("a directory");
+        let file = format!("{CLIENT}/client.toml");
+        fs::write(&file, format!("log = \"info\"\n{config}")).expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
+        let mut command = run(program(), &["up", "--foreground"]);
+        command.args(self.invitation.take()).args(places());
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open("/run/client.log")
+            .expect("a file");
+        let client = command
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("a client");
+        self.client = Some(client);
+    }
+
+    /// A command about this client.
+    pub(crate) fn hawser(&self, arguments: &[&str]) -> Command {
+        let mut command = run(program(), arguments);
+        if arguments.first() == Some(&"radio") {
+            command.args(places());
+        } else {
+            command.args(["--run-dir", CLIENT_RUN]);
+        }
+        command
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        let output = self.hawser(&["status", "--json"]).output().expect("it starts");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Waits until the client is as it should be.
+    pub(crate) fn until(&self, what: &str, seconds: u64, holds: impl Fn(&Value) -> bool) {
+        wait_or(
+            what,
+            seconds,
+            || holds(&self.status()).then_some(()),
+            || format!("{:#}\n{}", self.status(), log()),
+        );
+    }
+
+    /// What a download over all networks brings in that time, bit/s.
+    pub(crate) fn download(&self, time: Duration) -> f64 {
+        let limit = time.as_secs().to_string();
+        let arguments = [
+            "--silent",
+            "--show-error",
+            "--output",
+            "/dev/null",
+            "--max-time",
+            &limit,
+            "--write-out",
+            "%{speed_download}",
+            "http://203.0.113.2/big",
+        ];
+        let output = run("curl", &arguments).output().expect("curl");
+        let [text, errors] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        // All of it has come, or it was cut off by the limit of time.
+        let is_good = matches!(output.status.code(), Some(0 | 28));
+        assert!(is_good, "curl: {}\n{text}\n{errors}{}", output.status, log());
+        8.0 * text.parse::<f64>().expect("a number")
+    }
+
+    /// Ends the client, which leaves nothing behind.
+    pub(crate) fn down(&mut self) {
+        said(&mut self.hawser(&["down"]));
+        let ended = self.client.take().expect("it runs").wait().expect("a status");
+        assert!(ended.success(), "{ended}");
+        assert_eq!(interfaces(), self.interfaces);
+        assert_eq!(supplicants(), 0, "one is left");
+        let rules = said(&mut run("nft", &["list", "tables"]));
+        assert!(!rules.contains("hawser"), "{rules}");
+    }
+
+    /// Kills the client.
+    pub(crate) fn crash(&mut self) {
+        let mut client = self.client.take().expect("it runs");
+        client.kill().expect("it runs");
+        client.wait().expect("a status");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let others = [&mut self.hub, &mut self.server];
+        for child in self.client.iter_mut().chain(others) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn places() -> [&'static str; 4] {
+    ["--dir", CLIENT, "--run-dir", CLIENT_RUN]
+}
+
+/// What the client has logged.
+fn log() -> String {
+    fs::read_to_string("/run/client.log").unwrap_or_default()
+}
+
+/// The names of the Wi-Fi networks that are joined, by whomever.
+pub(crate) fn joined(status: &Value) -> Vec<String> {
+    let all = status["radio"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut names: Vec<_> = all
+        .iter()
+        .filter(|station| station["state"] == "joined")
+        .filter_map(|station| station["ssid"].as_str().map(str::to_owned))
+        .collect();
+    names.sort();
+    names
+}
+
+/// What is said of a Wi-Fi network.
+pub(crate) fn station(status: &Value, ssid: &str) -> Value {
+    let all = status["radio"].as_array().expect("stations");
+    all.iter()
+        .find(|one| one["ssid"] == ssid)
+        .expect("it is there")
+        .clone()
+}
+
+/// How many networks carry the tunnel.
+pub(crate) fn active(status: &Value) -> usize {
+    let all = status["networks"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    all.iter().filter(|network| network["state"] == "active").count()
+}
+
+/// The interfaces of this machine.
+pub(crate) fn interfaces() -> Vec<String> {
+    let all = fs::read_dir("/sys/class/net").expect("a list").flatten();
+    let mut names: Vec<_> = all.filter_map(|one| one.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// How many wpa_supplicants run that Hawser has started.
+pub(crate) fn supplicants() -> usize {
+    let all = fs::read_dir("/proc").expect("a list").flatten();
+    all.filter(|one| {
+        let line = fs::read_to_string(one.path().join("cmdline")).unwrap_or_default();
+        line.contains("wpa_supplicant") && line.contains(CLIENT_RUN)
+    })
+    .count()
+}
+
+/// An access point goes without a word, as when its plug is pulled.
+pub(crate) fn access_point_vanishes(number: usize) {
+    let all = fs::read_dir("/proc").expect("a list").flatten();
+    let config = format!("/run/hostapd/ap{number}.conf");
+    let process = all
+        .filter_map(|one| one.file_name().to_str()?.parse::<u32>().ok())
+        .find(|id| {
+            let line = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            line.contains("hostapd") && line.contains(&config)
+        });
+    let process = process.expect("it runs").to_string();
+    // Its interface first, so that nobody is told.
+    let (namespace, card) = (format!("ap{number}"), format!("wlan{number}"));
+    said(&mut run("ip", &["-n", &namespace, "link", "set", &card, "down"]));
+    said(&mut run("kill", &["-9", &process]));
+}
+
+/// Another program joins a network with an interface of the machine, and sees to its address.
+pub(crate) fn somebody_joins(interface: &str, ssid: &str, password: &str) {
+    let config = format!("network={{\nssid=\"{ssid}\"\npsk=\"{password}\"\n}}\n");
+    fs::write("/run/other.conf", config).expect("written");
+    said(&mut run(
+        "wpa_supplicant",
+        &["-B", "-i", interface, "-c", "/run/other.conf"],
+    ));
+    wait("somebody has joined", 20, || {
+        let link = said(&mut run("iw", &["dev", interface, "link"]));
+        link.contains(ssid).then_some(())
+    });
+    let script = "#!/bin/sh\n[ \"$1\" = bound ] || exit 0\nip addr add $ip/$mask dev $interface\nip route add default via $router dev $interface metric 600\n";
+    fs::write("/run/other.sh", script).expect("written");
+    fs::set_permissions("/run/other.sh", fs::Permissions::from_mode(0o755)).expect("ours");
+    said(&mut run(
+        "udhcpc",
+        &["-q", "-n", "-i", interface, "-s", "/run/other.sh"],
+    ));
+}
+
+/// Pings that run beside.
+pub(crate) struct Pings(Child);
+
+impl Pings {
+    pub(crate) fn start(interface: &str, to: &str, every: Duration, most: u32) -> Self {
+        let (every, most) = (every.as_secs_f64().to_string(), most.to_string());
+        let child = run("ping", &["-q", "-I", interface, "-i", &every, "-c", &most, to])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("ping");
+        Self(child)
+    }
+
+    /// Ends them: how many were lost, of how many.
+    pub(crate) fn end(self) -> (u32, u32) {
+        said(&mut run("kill", &["-INT", &self.0.id().to_string()]));
+        let output = self.0.wait_with_output().expect("it ends");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let number = |word: &str| {
+            let before = text.split(word).next().unwrap_or_default();
+            let last = before.split_whitespace().next_back().unwrap_or_default();
+            last.parse::<u32>().unwrap_or_else(|_| panic!("{text}"))
+        };
+        let (sent, back) = (number(" packets transmitted"), number(" received"));
+        (sent.saturating_sub(back), sent)
+    }
+}
+
+fn wait<T>(what: &str, seconds: u64, look: impl FnMut() -> Option<T>) -> T {
+    wait_or(what, seconds, look, String::new)
+}
+
+fn wait_or<T>(
+    what: &str,
+    seconds: u64,
+    mut look: impl FnMut() -> Option<T>,
+    say: impl FnOnce() -> String,
+) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(seconds),
+            "not within {seconds} s: {what}\n{}",
+            say()
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
