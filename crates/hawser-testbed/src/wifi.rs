@@ -27,8 +27,8 @@ use hawser_netem::air::{Address, MediumConfig, RateControl, Signal, StationConfi
 use hawser_netem::scenario::{Scenario, Wifi};
 use hawser_units::{Bytes, Duration};
 
-use crate::Medium;
 use crate::world::ip;
+use crate::{Kernel, Medium};
 
 /// How many simulated cards a scenario needs.
 #[must_use]
@@ -58,7 +58,7 @@ impl Air {
         let is_there = || (0..wanted).all(|card| Path::new(&card_path(card)).exists());
         // Those of a run before come back when the kernel has removed their namespaces.
         let deadline = clock::now() + COMING_BACK;
-        while !is_there() && Path::new(&card_path(0)).exists() && clock::now() < deadline {
+        while !is_there() && Kernel::is_here() && clock::now() < deadline {
             std::thread::sleep(LOOK_AGAIN);
         }
         ensure!(
