@@ -1,5 +1,6 @@
 //! `hawser-lab conform`: the simulator held against real packets, scenario by scenario.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -7,9 +8,10 @@ use hawser_netem::report::Spread;
 use hawser_netem::scenario::Scenario;
 use hawser_sim::run as sim;
 use hawser_terminal::{refuse, say, show};
-use hawser_testbed::Options;
+use hawser_testbed::{Kernel, Options, cards_wanted};
 use serde::Serialize;
 
+use crate::cli_uml;
 use crate::committed;
 use crate::committed::Set;
 use crate::progress;
@@ -33,6 +35,10 @@ pub(crate) struct ConformArgs {
     /// Runs the simulator only, which needs neither root nor time; nothing is judged.
     #[arg(long)]
     sim_only: bool,
+    /// Takes the committed scenarios whose last hop is on the air, with real 802.11 stacks in a
+    /// kernel of their own (`hawser-lab uml`), in virtual time: no root.
+    #[arg(long, conflicts_with = "sim_only")]
+    air: bool,
     /// Lists the committed scenarios and runs nothing.
     #[arg(long)]
     list: bool,
@@ -42,6 +48,7 @@ const HELP: &str = "\
 Examples:
   sudo hawser-lab conform                          all committed scenarios, three runs each: seven minutes
   sudo hawser-lab conform hub-delays my.toml       one of them and one of your own
+  hawser-lab conform --air                         networks on the air, with real 802.11 stacks
   hawser-lab conform --sim-only --json             the simulator's half, for machines";
 
 /// Runs the command; 0 everything agrees, 1 something does not, 64 a scenario that cannot be run.
@@ -49,14 +56,18 @@ Examples:
 /// # Errors
 /// When the lab cannot be built or a run fails.
 pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
+    let set = if args.air { &AIR } else { &SET };
     if args.list {
-        show!("{}", SET.list())?;
+        show!("{}", set.list())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let scenarios = match SET.find(&args.scenarios, &[]) {
+    let scenarios = match set.find(&args.scenarios, &[]) {
         Ok(scenarios) => scenarios,
         Err(problem) => return Ok(refuse(problem)),
     };
+    if args.air && !Kernel::is_here() {
+        return in_kernel(args, &scenarios);
+    }
     let lab = if args.sim_only {
         None
     } else {
@@ -84,6 +95,20 @@ pub(crate) fn run(args: &ConformArgs) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The same command in a kernel with as many cards as a scenario wants.
+fn in_kernel(args: &ConformArgs, scenarios: &[(String, Scenario)]) -> anyhow::Result<ExitCode> {
+    let mut kernel = Kernel::find()?;
+    let wanted = scenarios.iter().map(|(_, scenario)| cards_wanted(scenario));
+    kernel.cards = wanted.max().unwrap_or_default();
+    let mut words = vec!["conform".into(), "--air".into()];
+    words.extend(["--runs".into(), args.runs.to_string().into()]);
+    if args.json {
+        words.push("--json".into());
+    }
+    words.extend(args.scenarios.iter().map(OsString::from));
+    cli_uml::this_program(&kernel, &words)
 }
 
 fn compare(name: &str, scenario: &Scenario, runs: u32, lab: Option<&Options>) -> anyhow::Result<Row> {
@@ -229,6 +254,22 @@ const SET: Set = Set {
     listed_by: "hawser-lab conform --list",
 };
 
+/// Those on the air.
+const AIR: Set = Set {
+    directory: "air",
+    scenarios: committed!["air":
+        "one",
+        "lossy",
+        "weak",
+        "aggregated",
+        "crowded",
+        "one-channel",
+        "two-channels",
+    ],
+    trace: "",
+    listed_by: "hawser-lab conform --air --list",
+};
+
 /// What a user may rely on: a choice between two ways that differ by more is the same in both
 /// worlds.
 const TOLERANCE: f64 = 0.1;
@@ -269,6 +310,7 @@ mod tests {
     #[test]
     fn every_file_is_in_the_set_and_every_one_of_the_set_is_legal() {
         assert_complete(&SET);
+        assert_complete(&AIR);
         assert!(SET.scenarios.len() >= 12);
     }
 

@@ -114,6 +114,7 @@ pub(crate) fn run(args: &MediumArgs) -> anyhow::Result<ExitCode> {
         signal: Signal::lossy(args.loss),
         signals: args.powers.iter().map(power).collect(),
         overhear: args.overhear,
+        strangers: Vec::new(),
     };
     shutdown::catch_signals().context("cannot catch signals")?;
     let mut medium = Medium::take_over(config, args.seed)?;

@@ -56,11 +56,19 @@ pub(crate) fn run(args: &UmlArgs) -> anyhow::Result<ExitCode> {
         std::fs::create_dir_all(keep).with_context(|| format!("cannot make {}", keep.display()))?;
         kernel.kept.push(keep.clone());
     }
-    shutdown::catch_signals().context("cannot catch signals")?;
-    let program = std::env::current_exe().context("cannot find this program")?;
     let mut words = vec![OsString::from("lab")];
     words.extend(args.lab.words());
-    let status = kernel.run(&program, &words)?;
+    this_program(&kernel, &words)
+}
+
+/// Runs this program in `kernel`, and ends as it does.
+///
+/// # Errors
+/// When the kernel cannot be run, or time is over.
+pub(crate) fn this_program(kernel: &Kernel, words: &[OsString]) -> anyhow::Result<ExitCode> {
+    shutdown::catch_signals().context("cannot catch signals")?;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let status = kernel.run(&program, words)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -28,7 +28,7 @@ kind = "ping"
 interval = "20ms"
 "#;
 
-/// What `hawser-lab uml` says of the scenario; `None` where there is no such kernel.
+/// What `hawser-lab uml` says of [`SCENARIO`]; `None` where there is no such kernel.
 fn uml(arguments: &[&str]) -> Option<Output> {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("scenario.toml");
@@ -68,5 +68,31 @@ fn a_run_gives_the_same_json_to_the_byte_and_another_seed_another() {
 fn what_cannot_be_run_is_refused_before_a_kernel_starts() {
     if let Some(output) = uml(&["--set", "duration=soon"]) {
         assert_eq!(output.status.code(), Some(64));
+    }
+}
+
+/// The last hop on the air: real `mac80211` and hostapd over the simulator's own medium.
+#[test]
+fn a_network_on_the_air_carries_what_the_simulator_says() {
+    for program in ["hostapd", "iw"] {
+        if !hawser_testing::require_program(&[program]) {
+            return;
+        }
+    }
+    if !hawser_testing::require_kernel() {
+        return;
+    }
+    let program = env!("CARGO_BIN_EXE_hawser-lab");
+    let _ = hawser_testing::require_beside(program, "hawser");
+    // A lossy network, and one with strangers on its channel, after it in the same kernel.
+    let output = Command::new(program)
+        .args(["conform", "--air", "--runs", "1", "--json", "lossy", "crowded"])
+        .output()
+        .expect("the program starts");
+    let found = json(&output);
+    assert_eq!(found["beyond"], 0, "{found}");
+    for row in found["scenarios"].as_array().expect("rows") {
+        let ratio = row["ratio"].as_f64().expect("both worlds ran");
+        assert!((0.95..1.05).contains(&ratio), "{row}");
     }
 }

@@ -52,6 +52,12 @@ impl Kernel {
         })
     }
 
+    /// Whether this process is in such a kernel.
+    #[must_use]
+    pub fn is_here() -> bool {
+        std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("User Mode Linux"))
+    }
+
     /// Runs a program in virtual time, with the output of this process as its own; says how it
     /// ended. A signal that [`shutdown`] has caught ends it.
     ///

@@ -8,10 +8,12 @@
 //! Each network has two cards: one in the client's namespace, under the network's name, and one in
 //! a namespace of its own, where hostapd is. Networks are open. It starts with the medium, then
 //! access points, then stations; it ends with the value. Limitations: needs a kernel with simulated
-//! cards (`scripts/uml`) and virtual time; no neighbours, slots and marks.
+//! cards (`scripts/uml`) and virtual time; no slots and
+//! no marks.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +22,13 @@ use std::thread::JoinHandle;
 use anyhow::{Context, bail, ensure};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
-use hawser_netem::air::phy::Standard;
-use hawser_netem::air::{Address, MediumConfig, RateControl, Signal, StationConfig};
+use hawser_netem::air::phy::{DATA_OVERHEAD, Standard};
+use hawser_netem::air::{Address, MediumConfig, RateControl, Signal, StationConfig, Stranger};
 use hawser_netem::scenario::{Scenario, Wifi};
-use hawser_units::Duration;
+use hawser_units::{Bytes, Duration};
 
-use crate::Medium;
 use crate::world::ip;
+use crate::{Kernel, Medium};
 
 /// How many simulated cards a scenario needs.
 #[must_use]
@@ -53,16 +55,22 @@ impl Air {
         if wanted == 0 {
             return Ok(None);
         }
-        let present = std::fs::read_dir("/sys/class/ieee80211").map_or(0, Iterator::count);
+        let is_there = || (0..wanted).all(|card| Path::new(&card_path(card)).exists());
+        // Those of a run before come back when the kernel has removed their namespaces.
+        let deadline = clock::now() + COMING_BACK;
+        while !is_there() && Kernel::is_here() && clock::now() < deadline {
+            std::thread::sleep(LOOK_AGAIN);
+        }
         ensure!(
-            present >= wanted,
-            "networks on the air want {wanted} simulated cards, and {present} are here; \
+            is_there(),
+            "networks on the air want {wanted} simulated cards, which are not here; \
              use hawser-lab sim, or hawser-lab uml, which has a kernel with them"
         );
+        // A country whose rules allow access points on the channels of 5 GHz.
+        output(Command::new("iw").args(["reg", "set", COUNTRY]))?;
         for network in &scenario.networks {
             let Some(wifi) = &network.wifi else { continue };
             let lacks = [
-                (!wifi.neighbours.is_empty(), "neighbours"),
                 (wifi.slots.is_some(), "slots"),
                 (wifi.marks, "marks"),
             ];
@@ -95,13 +103,13 @@ impl Air {
     ) -> anyhow::Result<Namespace> {
         let card = self.access_points.len() * 2;
         let namespace = Namespace::new().context("cannot make a network namespace")?;
+        let [device, station] = [device_of(card)?, device_of(card + 1)?];
         move_card(card, &namespace)?;
         move_card(card + 1, client)?;
-        ip(
-            client,
-            &[],
-            &format!("link set dev wlan{} name {name}\n", card + 1),
-        )?;
+        // After an earlier run it has a name already, and perhaps this one.
+        if station != name {
+            ip(client, &[], &format!("link set dev {station} name {name}\n"))?;
+        }
         let mut daemon = namespace
             .command("hostapd")
             .arg("/dev/stdin")
@@ -111,18 +119,18 @@ impl Air {
             .spawn()
             .context("cannot run hostapd; is it installed?")?;
         if let Some(mut stdin) = daemon.stdin.take() {
-            stdin.write_all(hostapd(card, name, wifi).as_bytes())?;
+            stdin.write_all(hostapd(&device, name, wifi).as_bytes())?;
         }
         self.access_points.push(AccessPoint(daemon));
         let access_point = self.access_points.last_mut().expect("it was pushed");
-        access_point.wait(&namespace, &format!("wlan{card}"))?;
+        access_point.wait(&namespace, &device)?;
         ip(
             &namespace,
             &[],
             &format!(
                 "link set lo up\n\
-                 addr add 10.77.{number}.1/24 dev wlan{card}\n\
-                 addr add fd77:{number:x}::1/64 dev wlan{card} nodad\n"
+                 addr add 10.77.{number}.1/24 dev {device}\n\
+                 addr add fd77:{number:x}::1/64 dev {device} nodad\n"
             ),
         )?;
         Ok(namespace)
@@ -162,6 +170,7 @@ impl Drop for Air {
 fn medium_config(scenario: &Scenario) -> MediumConfig {
     let mut stations = BTreeMap::new();
     let mut signals = Vec::new();
+    let mut strangers = Vec::new();
     let on_air = scenario.networks.iter().filter_map(|network| network.wifi.as_ref());
     for (index, wifi) in on_air.enumerate() {
         let pair = [index * 2, index * 2 + 1].map(card_address);
@@ -169,6 +178,13 @@ fn medium_config(scenario: &Scenario) -> MediumConfig {
             stations.insert(card, station(wifi));
         }
         signals.push((pair[0], pair[1], wifi.signal.clone()));
+        let talking = wifi.neighbours.iter().filter(|rate| rate.as_bps() > 0);
+        strangers.extend(talking.map(|rate| Stranger {
+            station: station(wifi),
+            frequency: frequency(wifi).into(),
+            every: rate.time_for(Bytes(STRANGE_DATAGRAM)),
+            len: STRANGE_DATAGRAM as u32 + IP_HEADERS + DATA_OVERHEAD,
+        }));
     }
     let lowest = Standard::G.lowest();
     MediumConfig {
@@ -177,6 +193,7 @@ fn medium_config(scenario: &Scenario) -> MediumConfig {
         signal: Signal::clear(),
         signals,
         overhear: false,
+        strangers,
     }
 }
 
@@ -199,11 +216,11 @@ fn card_address(number: usize) -> Address {
 }
 
 /// Frames without priorities: 24 bytes of header, as the simulator counts them.
-fn hostapd(card: usize, name: &str, wifi: &Wifi) -> String {
+fn hostapd(device: &str, name: &str, wifi: &Wifi) -> String {
     let band = if wifi.channel > LAST_OF_2_GHZ { "a" } else { "g" };
     format!(
-        "interface=wlan{card}\ndriver=nl80211\nssid={name}\nhw_mode={band}\nchannel={}\n\
-         wmm_enabled=0\n",
+        "interface={device}\ndriver=nl80211\nssid={name}\nhw_mode={band}\nchannel={}\n\
+         country_code={COUNTRY}\nwmm_enabled=0\n",
         wifi.channel
     )
 }
@@ -215,6 +232,18 @@ fn frequency(wifi: &Wifi) -> u16 {
         channel @ ..=LAST_OF_2_GHZ => 2407 + 5 * channel,
         channel => 5000 + 5 * channel,
     }
+}
+
+fn card_path(number: usize) -> String {
+    format!("/sys/class/ieee80211/phy{number}")
+}
+
+/// The interface of a card.
+fn device_of(card: usize) -> anyhow::Result<String> {
+    let path = format!("{}/device/net", card_path(card));
+    let first = std::fs::read_dir(&path).ok().and_then(|mut devices| devices.next());
+    let first = first.with_context(|| format!("{path}: the card has no interface"))??;
+    Ok(first.file_name().to_string_lossy().into_owned())
 }
 
 /// Gives a card to a namespace.
@@ -284,6 +313,13 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
 
 /// Scanning, authentication and association, on the slowest channel of interest.
 const JOINING: Duration = Duration::from_secs(10);
+/// Removing a namespace takes the kernel milliseconds.
+const COMING_BACK: Duration = Duration::from_secs(5);
+const COUNTRY: &str = "US";
+/// What strangers send, as in the simulator. Units: bytes of UDP payload.
+const STRANGE_DATAGRAM: u64 = 1472;
+/// Of UDP and IP. Units: bytes.
+const IP_HEADERS: u32 = 28;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Channels above it are those of 5 GHz.
 const LAST_OF_2_GHZ: u16 = 14;

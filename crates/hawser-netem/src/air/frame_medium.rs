@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use hawser_units::Instant;
+use hawser_units::{Duration, Instant};
 
 use super::medium::{Air, AirEvent, Outgoing, Reception, StationConfig, StationId};
 use super::phy::PhyRate;
@@ -86,6 +86,22 @@ pub struct MediumConfig {
     pub signals: Vec<(Address, Address, Signal)>,
     /// Whether every radio reads the data of others too, as for monitor interfaces.
     pub overhear: bool,
+    /// Whoever else is on the air.
+    pub strangers: Vec<Stranger>,
+}
+
+/// Two stations without a stack, of which one sends to the other all the time. They hear everybody
+/// on their channel, and are heard.
+#[derive(Clone, Debug)]
+pub struct Stranger {
+    /// Both of them.
+    pub station: StationConfig,
+    /// Where they are. Units: MHz.
+    pub frequency: u32,
+    /// From one frame to the next.
+    pub every: Duration,
+    /// Of a frame, with its header and check sequence. Units: bytes.
+    pub len: u32,
 }
 
 /// A medium for the frames of real stacks.
@@ -96,6 +112,7 @@ pub struct FrameMedium {
     /// By number of the station, the stranger's included.
     radios: Vec<Radio>,
     owners: BTreeMap<Address, StationId>,
+    strangers: Vec<Talk>,
     events: VecDeque<MediumEvent>,
 }
 
@@ -103,9 +120,21 @@ pub struct FrameMedium {
 struct Radio {
     name: Address,
     frequency: u32,
+    /// Whether a stack is behind it.
+    is_real: bool,
 }
 
+/// What a stranger sends.
 #[derive(Debug)]
+struct Talk {
+    from: StationId,
+    to: StationId,
+    every: Duration,
+    len: u32,
+    next: Instant,
+}
+
+#[derive(Debug, Default)]
 struct Carried {
     cookie: u64,
     frequency: u32,
@@ -119,16 +148,24 @@ impl FrameMedium {
         let mut air = Air::new(seed, now);
         // Whoever nobody is hears nothing and is heard by nobody.
         air.add_station(config.station.clone());
-        Self {
+        let nobody = Radio {
+            name: [0; 6],
+            frequency: 0,
+            is_real: false,
+        };
+        let strangers = config.strangers.clone();
+        let mut medium = Self {
             air,
             config,
-            radios: vec![Radio {
-                name: [0; 6],
-                frequency: 0,
-            }],
+            radios: vec![nobody],
             owners: BTreeMap::new(),
+            strangers: Vec::new(),
             events: VecDeque::new(),
+        };
+        for (index, stranger) in strangers.into_iter().enumerate() {
+            medium.add_stranger(index, &stranger, now);
         }
+        medium
     }
 
     /// Says that a radio answers to an address too.
@@ -177,11 +214,29 @@ impl FrameMedium {
     /// When something happens next; `None`: not by itself.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.air.poll_timeout()
+        let talks = self.strangers.iter().map(|talk| talk.next);
+        talks.chain(self.air.poll_timeout()).min()
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(talk) = self
+            .strangers
+            .iter_mut()
+            .filter(|talk| talk.next <= now)
+            .min_by_key(|talk| talk.next)
+        {
+            let at = talk.next;
+            talk.next = at + talk.every;
+            let outgoing = Outgoing {
+                to: Some(talk.to),
+                len: talk.len,
+                urgent: false,
+                body: Arc::default(),
+            };
+            // A full queue loses it, as anybody's.
+            let _ = self.air.handle_packet(talk.from, outgoing, at);
+        }
         self.air.handle_timeout(now);
         self.take_events();
     }
@@ -193,20 +248,49 @@ impl FrameMedium {
 
     /// The station of a radio, which is added when it is new.
     fn station(&mut self, name: Address) -> StationId {
-        if let Some(index) = self.radios.iter().skip(1).position(|radio| radio.name == name) {
-            return StationId(u16::try_from(index + 1).expect("radios are few"));
+        let known = self.radios.iter().position(|radio| radio.is_real && radio.name == name);
+        if let Some(index) = known {
+            return StationId(u16::try_from(index).expect("radios are few"));
         }
         let own = self.config.stations.get(&name);
         let mut station = own.unwrap_or(&self.config.station).clone();
         station.monitor |= self.config.overhear;
+        self.add(name, true, station)
+    }
+
+    fn add(&mut self, name: Address, is_real: bool, station: StationConfig) -> StationId {
         let new = self.air.add_station(station);
         for (index, other) in self.radios.iter().enumerate().skip(1) {
             let other_id = StationId(u16::try_from(index).expect("radios are few"));
-            let signal = self.config.between(name, other.name).clone();
+            let signal = if is_real && other.is_real {
+                self.config.between(name, other.name).clone()
+            } else {
+                Signal::clear()
+            };
             self.air.set_signals(new, other_id, &signal);
         }
-        self.radios.push(Radio { name, frequency: 0 });
+        self.radios.push(Radio {
+            name,
+            frequency: 0,
+            is_real,
+        });
         new
+    }
+
+    fn add_stranger(&mut self, index: usize, stranger: &Stranger, now: Instant) {
+        let [from, to] = [0, 1].map(|_| {
+            let station = self.add([0; 6], false, stranger.station.clone());
+            self.tune(station, stranger.frequency, now);
+            station
+        });
+        self.strangers.push(Talk {
+            from,
+            to,
+            every: stranger.every.max(SHORTEST),
+            len: stranger.len,
+            // Not all in one instant.
+            next: now + stranger.every.mul_f64(1.0 / (index as f64 + 2.0)),
+        });
     }
 
     fn tune(&mut self, station: StationId, frequency: u32, now: Instant) {
@@ -214,8 +298,7 @@ impl FrameMedium {
         if radio.frequency != frequency {
             radio.frequency = frequency;
             let channel = u16::try_from(frequency).unwrap_or(u16::MAX);
-            self.air
-                .tune(station, channel, hawser_units::Duration::ZERO, now);
+            self.air.tune(station, channel, Duration::ZERO, now);
             self.take_events();
         }
     }
@@ -237,6 +320,7 @@ impl FrameMedium {
                 // To whom it is meant it is delivered too, once.
                 AirEvent::Heard { at, frame } if frame.to != Some(at) => self.on_read(at, &frame),
                 AirEvent::Heard { .. } => {}
+                AirEvent::Finished { by, .. } if !self.radios[usize::from(by.0)].is_real => {}
                 AirEvent::Finished {
                     by,
                     to,
@@ -261,7 +345,12 @@ impl FrameMedium {
     }
 
     fn on_read(&mut self, at: StationId, frame: &Reception<Arc<Carried>>) {
-        let [from, to] = [frame.from, at].map(|id| self.radios[usize::from(id.0)].name);
+        let [sender, reader] = [frame.from, at].map(|id| &self.radios[usize::from(id.0)]);
+        // A stranger's frame has nothing that a stack could read.
+        if !sender.is_real || !reader.is_real {
+            return;
+        }
+        let (from, to) = (sender.name, reader.name);
         let mut bytes = frame.body.bytes.clone();
         if frame.retry {
             bytes[1] |= RETRY;
@@ -280,7 +369,7 @@ impl FrameMedium {
     /// broadcast that its stack takes shows where it is.
     fn tell_those_elsewhere(&mut self, by: StationId, body: &Carried) {
         let sender = &self.radios[usize::from(by.0)];
-        for radio in self.radios.iter().skip(1) {
+        for radio in self.radios.iter().filter(|radio| radio.is_real) {
             let signal = self.config.between(sender.name, radio.name);
             let is_heard = !matches!(signal.loss, FrameLoss::Noise(floor) if signal.power < floor);
             if radio.frequency != body.frequency && is_heard {
@@ -319,6 +408,8 @@ fn power_of(signal: &Signal) -> i32 {
 const STRANGER: StationId = StationId(0);
 /// At the end of each frame. Units: bytes.
 const CHECK_SEQUENCE: u32 = 4;
+/// Strangers send no more often: a rate beyond all of the air's is its queue's to refuse.
+const SHORTEST: Duration = Duration::from_micros(10);
 /// The first byte of frame control (IEEE 802.11-2016 section 9.2.4.1): management, subtype 8.
 const BEACON: u8 = 0x80;
 /// In the second byte of frame control.
@@ -326,8 +417,6 @@ const RETRY: u8 = 0x08;
 
 #[cfg(test)]
 mod tests {
-    use hawser_units::Duration;
-
     use super::*;
     use crate::air::phy::Standard;
 
@@ -348,6 +437,7 @@ mod tests {
             signal,
             signals: Vec::new(),
             overhear,
+            strangers: Vec::new(),
         };
         FrameMedium::new(config, 1, Instant::ZERO)
     }
@@ -485,5 +575,56 @@ mod tests {
         assert_eq!(done.len(), 500);
         let refused = done.iter().filter(|(_, attempts, _)| *attempts == 0).count();
         assert!((90..110).contains(&refused), "{refused}");
+    }
+
+    #[test]
+    fn a_radio_that_comes_while_a_frame_is_on_the_air_hears_the_next_one() {
+        let mut medium = medium(Signal::clear(), false);
+        medium.handle_frame(frame(BEACON, ACCESS_POINT, [0xff; 6], 1, 1000), Instant::ZERO);
+        let start = medium.poll_timeout().expect("it is sent");
+        medium.handle_timeout(start);
+        medium.handle_tuned(CARD, 2412, start);
+        let (events, _) = run(&mut medium);
+        assert_eq!((reads(&events), done(&events)), (vec![], vec![(1, 1, true)]));
+        medium.handle_frame(frame(BEACON, ACCESS_POINT, [0xff; 6], 2, 1000), start);
+        assert_eq!(reads(&run(&mut medium).0), [(CARD, 0, false)]);
+    }
+
+    #[test]
+    fn strangers_take_their_share_of_the_air_and_no_stack_reads_them() {
+        let saturated = |strangers: Vec<Stranger>| {
+            let mut medium = introduced(Signal::clear(), true);
+            for stranger in strangers {
+                medium.add_stranger(0, &stranger, Instant::ZERO);
+            }
+            for cookie in 0..400 {
+                medium.handle_frame(frame(0x08, ACCESS_POINT, interface(CARD), cookie, 1500), Instant::ZERO);
+            }
+            let mut now = Instant::ZERO;
+            let mut told = Vec::new();
+            while done(&told).len() < 400 {
+                now = medium.poll_timeout().expect("frames wait");
+                medium.handle_timeout(now);
+                told.extend(std::iter::from_fn(|| medium.poll_event()));
+            }
+            assert_eq!(reads(&told).iter().filter(|(radio, ..)| *radio == CARD).count(), 400);
+            now.since(Instant::ZERO)
+        };
+        let stranger = Stranger {
+            station: StationConfig::fixed(Standard::G, 0, PhyRate::Ofdm(54)),
+            frequency: 2412,
+            every: Duration::from_micros(50),
+            len: 1504,
+        };
+        let alone = saturated(Vec::new());
+        let beside = saturated(vec![stranger.clone()]);
+        let elsewhere = saturated(vec![Stranger {
+            frequency: 2462,
+            ..stranger
+        }]);
+        let share = beside.as_secs_f64() / alone.as_secs_f64();
+        assert!((1.8..2.2).contains(&share), "{share}");
+        let share = elsewhere.as_secs_f64() / alone.as_secs_f64();
+        assert!((0.95..1.05).contains(&share), "{share}");
     }
 }

@@ -279,6 +279,10 @@ impl<B: Clone> Air<B> {
         }
         let row = self.stations.iter().map(|_| SignalProcess::default());
         self.signals.push(row.collect());
+        // It comes too late for what is on the air already.
+        for sent in &mut self.active {
+            sent.clarity.push(Clarity::Missed);
+        }
         id
     }
 

@@ -20,7 +20,7 @@ pub use access_point::{
     AccessPoint, AccessPointConfig, AccessPointCounters, BEACON_LEN, Beacon, Frame, MANAGEMENT_LEN, NULL_LEN,
     PS_POLL_LEN,
 };
-pub use frame_medium::{Address, FrameMedium, MediumConfig, MediumEvent, StackFrame};
+pub use frame_medium::{Address, FrameMedium, MediumConfig, MediumEvent, StackFrame, Stranger};
 pub use medium::{Air, AirEvent, Kind, Outgoing, Reception, StationConfig, StationId, Transmitted};
 pub use rate_control::RateControl;
 pub use signal::{Fading, FrameLoss, Signal, loss_at};
