@@ -30,11 +30,13 @@ const LEVELS: [(&str, u8); 16] = [
 
 /// The crates of this workspace that the program `hawser` is made of: no simulator, no emulated
 /// networks, no experiments.
-const PRODUCT: [&str; 8] = [
+const PRODUCT: [&str; 10] = [
     "hawser",
     "hawser-linux",
+    "hawser-netem",
     "hawser-node",
     "hawser-proto",
+    "hawser-radio",
     "hawser-recording",
     "hawser-terminal",
     "hawser-units",

@@ -278,8 +278,8 @@ impl Wireless {
         Ok(messages.into_iter().filter_map(heard).collect())
     }
 
-    /// Starts a scan; its results come after some seconds, one by one. Where there is radar to be minded the
-    /// kernel only listens.
+    /// Starts a scan; its results come after some seconds, one by one. Where there is radar to be
+    /// minded the kernel only listens.
     ///
     /// `frequencies`: MHz, or all that are allowed. `names`: networks that hide themselves.
     ///

@@ -16,10 +16,9 @@
 pub mod beacon;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use beacon::Security;
-use hawser_units::Instant;
+use hawser_units::{Duration, Instant};
 
 /// The address of an access point's network (BSSID).
 pub type Bssid = [u8; 6];
