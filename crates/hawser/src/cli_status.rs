@@ -157,6 +157,7 @@ fn render_client(status: &Value) -> String {
         let _ = writeln!(out, "note: {notice}");
     }
     out.push_str(&leases(&status["dhcp"]));
+    out.push_str(&over_tls(status));
     let paths: Vec<_> = list(&status["sessions"])
         .iter()
         .flat_map(|session| list(&session["paths"]))
@@ -235,6 +236,17 @@ fn render_direct(status: &Value) -> String {
     ];
     out.push_str(&columns(&heads, &rows, ""));
     out.push_str(&moving(&status["moving"]));
+    out
+}
+
+/// Networks over which the hub does not answer by UDP, a line each.
+fn over_tls(status: &Value) -> String {
+    let mut out = String::new();
+    for network in list(&status["networks"]) {
+        if let Some(said) = network["tls"]["said"].as_str() {
+            let _ = writeln!(out, "{}: {said}", text(&network["name"]));
+        }
+    }
     out
 }
 
