@@ -9,6 +9,8 @@ mod cli_client;
 mod cli_hub;
 mod cli_lockdown;
 mod cli_move;
+#[cfg(feature = "pages")]
+mod cli_pages;
 mod cli_peer;
 mod cli_record;
 mod cli_run;
@@ -69,6 +71,9 @@ enum Command {
     Hub(cli_hub::HubArgs),
     /// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
     Record(cli_record::RecordArgs),
+    #[cfg(feature = "pages")]
+    #[command(hide = true)]
+    Pages(cli_pages::PagesArgs),
 }
 
 /// Where a daemon keeps its files.
@@ -169,6 +174,8 @@ fn main() -> ExitCode {
         Command::Peer(args) => cli_peer::run(args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Record(args) => cli_record::run(&args),
+        #[cfg(feature = "pages")]
+        Command::Pages(args) => cli_pages::write(&args),
     };
     match result {
         Err(error) if error.chain().any(|cause| cause.is::<ConfigError>()) => {

@@ -300,6 +300,12 @@ impl Client {
         }
     }
 
+    /// Ends TLS everywhere: it begins anew, as it is configured now.
+    pub(super) fn renew_fallback(&mut self) {
+        let all: Vec<_> = self.fallback.beside.keys().copied().collect();
+        all.into_iter().for_each(|id| self.end_fallback(id));
+    }
+
     /// Ends TLS beside a network.
     pub(super) fn end_fallback(&mut self, id: NetworkId) {
         let Some(beside) = self.fallback.beside.remove(&id) else {

@@ -2,7 +2,7 @@
 //! do.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use hawser_linux::netns::Namespace;
@@ -369,4 +369,68 @@ fn strangers_at_the_listener_keep_nobody_out() {
     world.wait("without strangers", |world| {
         world.status("h")["tls"]["strangers"] == 0
     });
+}
+
+/// More is sent than the connection carries: what does not fit is dropped before it makes a queue.
+#[test]
+fn a_slow_connection_has_a_short_queue_and_lives_on() {
+    let Some(world) = World::new("t7") else { return };
+    let _server = world.add_server();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    world.ip(&world.namespace("c"), "link set fiber down");
+    for side in ["c", "h"] {
+        let mut tc = world.inside(side, "tc");
+        tc.args("qdisc add dev lte root tbf rate 5mbit burst 16k latency 100ms".split(' '));
+        good(tc);
+    }
+    block(&world, "lte", "meta l4proto udp");
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("over TLS", |world| is_over_tls(world, "lte"));
+    let socket = world.open("c").run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+    let blast = std::thread::spawn(move || {
+        // 20 Mbit/s for six seconds.
+        let end = Instant::now() + Duration::from_secs(6);
+        while Instant::now() < end {
+            for _ in 0..20 {
+                let _ = socket.send_to(&[7; 1_200], "203.0.113.2:9100");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    let mut ping = world.inside("c", "ping");
+    ping.args(["-c", "15", "-i", "0.2", "-W", "5", "100.96.0.1"]);
+    let said = String::from_utf8(ping.output().unwrap().stdout).unwrap();
+    let summary = said.lines().last().unwrap_or_default().to_owned();
+    eprintln!("a ping beside four times what 5 Mbit/s carry: {summary}");
+    // "rtt min/avg/max/mdev = 1.0/2.0/3.0/0.5 ms"
+    let mean = summary
+        .split('=')
+        .nth(1)
+        .and_then(|numbers| numbers.split('/').nth(1));
+    let mean: f64 = mean.and_then(|mean| mean.parse().ok()).unwrap_or(f64::MAX);
+    // Socket buffers without a bound would hold 13 s of it.
+    assert!(mean < 2_000.0, "{said}");
+    blast.join().unwrap();
+    world.wait("through afterwards", World::ping_hub);
+    assert!(is_over_tls(&world, "lte"), "{}", world.status("c"));
+}
+
+#[test]
+fn a_hub_with_ipv6_alone_is_reached() {
+    let Some(world) = World::new("t8") else { return };
+    world.add_ipv6();
+    world.init_at("[2001:db8:1::1]:4430");
+    let _hub = world.start("h", &["hub", "run"]);
+    for cable in ["fiber", "lte"] {
+        block(&world, cable, "meta l4proto udp");
+    }
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("over TLS on both", |world| {
+        is_over_tls(world, "fiber") && is_over_tls(world, "lte")
+    });
+    world.wait("through", World::ping_hub);
+    let paths = world.status("h")["sessions"][0]["paths"].to_string();
+    assert!(paths.contains("[2001:db8:10::2]:"), "{paths}");
 }
