@@ -6,6 +6,7 @@
 
 mod cli_check;
 mod cli_client;
+mod cli_doctor;
 mod cli_hub;
 mod cli_lockdown;
 mod cli_move;
@@ -57,6 +58,8 @@ enum Command {
     Status(cli_status::StatusArgs),
     /// Says of flows which class they have and why, and which networks carry them.
     Explain(cli_status::ExplainArgs),
+    /// Says for each network what works on the way to the hub, and what to do about the rest.
+    Doctor(cli_doctor::DoctorArgs),
     /// Shows what each network has carried, month by month, and what is left of its quota.
     Usage(cli_usage::UsageArgs),
     /// Tests a configuration file, and touches nothing.
@@ -166,6 +169,7 @@ fn main() -> ExitCode {
         Command::Lockdown(args) => cli_lockdown::run(&args),
         Command::Status(args) => cli_status::status(&args),
         Command::Explain(args) => cli_status::explain(&args),
+        Command::Doctor(args) => cli_doctor::run(&args),
         Command::Usage(args) => cli_usage::run(&args),
         Command::Check(args) => cli_check::check(&args),
         Command::Reload(args) => cli_client::reload(&args),

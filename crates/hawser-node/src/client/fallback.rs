@@ -182,7 +182,7 @@ impl Client {
         let plan = Plan {
             device: name.clone(),
             remote,
-            host: self.hub_name(remote),
+            host: self.joined.called(remote.ip(), &self.config),
             proxy: self.config.network(&name).proxy,
             hub: self.joined.hub_key,
         };
@@ -208,23 +208,6 @@ impl Client {
                     *judge = Judge::new(Instant::now() + NO_LOOPBACK);
                 }
             }
-        }
-    }
-
-    /// What the hub at an address is called.
-    fn hub_name(&self, remote: SocketAddr) -> String {
-        let own = remote.ip().to_string();
-        let is_name = |host: &&str| host.parse::<std::net::IpAddr>().is_err();
-        let hosts = || {
-            self.joined
-                .endpoints
-                .iter()
-                .map(|endpoint| endpoint.host.as_str())
-        };
-        match &self.config.tls.name {
-            Some(name) => name.0.clone(),
-            None if hosts().any(|host| host == own) => own,
-            None => hosts().find(is_name).map_or(own, str::to_owned),
         }
     }
 

@@ -9,6 +9,7 @@
 //! and the hub is sought again with the session's id. It fails for good only when the hub refuses
 //! for good; everything changed in the system is undone at the end.
 
+pub mod doctor;
 mod fallback;
 mod joined;
 mod kill_switch;

@@ -99,6 +99,19 @@ fn bind() -> io::Result<UdpSocket> {
     UdpSocket::bind(loopback())
 }
 
+/// Makes a connection and ends it; whether its certificate is of the hub's own key.
+///
+/// # Errors
+/// Why there is none, in words.
+pub(crate) async fn try_once(plan: &Plan) -> Result<bool, String> {
+    let tls = certificate::client().map_err(|error| format!("{error:#}"))?;
+    match tokio::time::timeout(HANDSHAKE, connect(plan, &tls)).await {
+        Ok(Ok((_, is_hubs_key))) => Ok(is_hubs_key),
+        Ok(Err(error)) => Err(format!("{error:#}")),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
 /// Makes the connection, carries, and makes it anew; ends only when it can never be made.
 async fn keep(plan: &Plan, local: &Local, tell: &impl Fn(Way)) -> anyhow::Result<()> {
     let tls = certificate::client()?;

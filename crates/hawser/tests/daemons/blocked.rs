@@ -434,3 +434,69 @@ fn a_hub_with_ipv6_alone_is_reached() {
     let paths = world.status("h")["sessions"][0]["paths"].to_string();
     assert!(paths.contains("[2001:db8:10::2]:"), "{paths}");
 }
+
+fn examined(world: &World) -> (bool, serde_json::Value) {
+    let output = world
+        .inside("c", env!("CARGO_BIN_EXE_hawser"))
+        .args(["doctor", "--json", "--dir"])
+        .arg(world.place("c"))
+        .output()
+        .unwrap();
+    let said = serde_json::from_slice(&output.stdout);
+    (
+        output.status.success(),
+        said.unwrap_or_else(|_| panic!("{output:?}")),
+    )
+}
+
+fn finding(said: &serde_json::Value, cable: &str, what: &str) -> (bool, String) {
+    let networks = said["networks"].as_array().unwrap();
+    let network = networks.iter().find(|network| network["name"] == cable).unwrap();
+    let findings = network["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["what"] == what);
+    found.map_or((false, String::new()), |found| {
+        (
+            found["good"] == true,
+            format!("{} {}", found["said"], found["next"]),
+        )
+    })
+}
+
+#[test]
+fn the_doctor_says_what_works_and_what_to_do() {
+    let Some(world) = World::new("t9") else { return };
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let mut client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", is_up);
+    client.signal("-TERM");
+    let before = world.system("c");
+    block(&world, "lte", "meta l4proto udp");
+    let (is_reached, said) = examined(&world);
+    assert!(is_reached, "{said}");
+    for what in ["link", "address", "udp", "tcp", "mtu"] {
+        assert!(finding(&said, "fiber", what).0, "{what}: {said}");
+    }
+    assert!(finding(&said, "fiber", "mtu").1.contains("1500"), "{said}");
+    let (works, words) = finding(&said, "lte", "udp");
+    assert!(!works && words.contains("TLS on TCP is used here"), "{said}");
+    assert!(finding(&said, "lte", "tcp").0, "{said}");
+    // Nothing gets through.
+    for cable in ["fiber", "lte"] {
+        block(&world, cable, "meta l4proto { udp, tcp }");
+    }
+    world.ip(&world.namespace("h"), "link set fiber down");
+    let (is_reached, said) = examined(&world);
+    assert!(!is_reached, "{said}");
+    assert!(!finding(&said, "fiber", "link").0, "{said}");
+    assert!(
+        finding(&said, "lte", "udp").1.contains("open in its firewall"),
+        "{said}"
+    );
+    assert!(
+        finding(&said, "lte", "tcp").1.contains("[tls] in hub.toml"),
+        "{said}"
+    );
+    world.ip(&world.namespace("h"), "link set fiber up");
+    assert_eq!(world.system("c"), before, "it has changed something");
+}
