@@ -359,7 +359,7 @@ const SILENT_FOR: Duration = Duration::from_secs(1);
 /// How long the hub must have been heard over UDP: a few probes more than the tunnel asks for.
 const HEARD_FOR: Duration = Duration::from_millis(1_500);
 /// The control channel moves within a few round trips.
-const LEAVE_WITHIN: Duration = Duration::from_secs(3);
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// When it is tried again on a machine without loopback.
 const NO_LOOPBACK: Duration = Duration::from_secs(60);
 
