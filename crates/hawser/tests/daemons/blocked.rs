@@ -344,11 +344,8 @@ fn strangers_at_the_listener_keep_nobody_out() {
         let mut rude = connect();
         let _ = rude.write_all(&[0x47; 100_000]);
     }
-    let other = world.add_client("d", 12);
-    drop(other);
-    for cable in ["cable-d"] {
-        block(&world, cable, "meta l4proto udp");
-    }
+    world.add_client("d", 12);
+    block(&world, "cable-d", "meta l4proto udp");
     std::fs::create_dir_all(world.place("d")).unwrap();
     let since = Instant::now();
     let _client = world.start("d", &["up", &world.invite(), "--foreground"]);
