@@ -1,6 +1,6 @@
 # These targets install what they need on a Debian machine (see scripts/needs).
 
-.PHONY: demo test package fuzz fuzz-all corpus
+.PHONY: demo test package deb fuzz fuzz-all corpus
 
 demo:
 	scripts/needs run
@@ -15,6 +15,11 @@ test:
 package:
 	scripts/needs run
 	scripts/package
+
+# A package for Debian: out/deb
+deb:
+	scripts/needs run
+	scripts/deb
 
 # Fuzzes one target, or all of them, for so many minutes each, and keeps what was found in fuzz/corpus:
 # make fuzz TARGET=data MINUTES=5, make fuzz-all MINUTES=10

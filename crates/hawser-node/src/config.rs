@@ -10,6 +10,7 @@ mod layers;
 mod radio;
 mod reach;
 mod reload;
+mod tls;
 mod when;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub use layers::LayerConfig;
 pub use radio::{Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
 pub(crate) use reload::{differing, log_reload};
+pub use tls::{HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
 pub use values::{
     Day, DhcpMode, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
     SchedulerName, Size, Span, Speed,
@@ -99,6 +101,8 @@ pub struct ClientConfig {
     /// that fits decides.
     #[serde(rename = "rule")]
     pub rules: Vec<RuleConfig>,
+    /// The way where UDP is blocked.
+    pub tls: TlsConfig,
     /// Age at which keys are replaced.
     pub rekey_after: Span,
     /// Where Prometheus may ask; off when absent.
@@ -123,6 +127,7 @@ impl Default for ClientConfig {
             radio: RadioConfig::default(),
             direct: DirectConfig::default(),
             rules: Vec::new(),
+            tls: TlsConfig::default(),
             rekey_after: Span(Duration::from_secs(3600)),
             metrics: None,
             log: None,
@@ -225,6 +230,10 @@ pub struct NetworkConfig {
     /// Who sees to its IPv4 address: `off` (nobody here), `auto` (what manages it already, else a
     /// DHCP client that is installed).
     pub dhcp: DhcpMode,
+    /// Whether TLS on TCP is used over it, in place of what `[tls]` says.
+    pub tls: Option<TlsUse>,
+    /// Its proxy, for TLS on TCP.
+    pub proxy: Option<Proxy>,
     /// What it may carry in a month, both ways together.
     pub quota: Option<Size>,
     /// The day of the month on which the quota begins anew.
@@ -299,6 +308,9 @@ pub struct HubConfig {
     /// What clients reach beside public addresses, and who reaches them.
     #[serde(default)]
     pub reach: ReachConfig,
+    /// Where clients come in whose networks block UDP.
+    #[serde(default)]
+    pub tls: HubTlsConfig,
     /// Which clients may send moved flows through this hub, by name; `"*"` for all.
     #[serde(default)]
     pub waypoint: WaypointFor,

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use crate::atomic_file;
 use crate::client::{PLANE_ENDED, Signals, report};
-use crate::config::{self, HubConfig, Nat, Net4, Net6, differing, log_reload};
+use crate::config::{self, HubConfig, Nat, Net4, Net6, TlsListen, differing, log_reload};
 use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings, LOOK};
 use crate::control::peer::{Guests, guest_news};
 use crate::control::quic_socket::SharedSocket;
@@ -37,6 +37,8 @@ use crate::identity::{Identity, random};
 use crate::invitation::{HubAddress, Invitation};
 use crate::logging::LogLevel;
 use crate::metrics;
+use crate::over_tls;
+use crate::over_tls::listen::{Listening, Shown};
 use crate::run_dir::{self, HubClaim, RunDir};
 use crate::waypoint::{Done, Policy, Waypoint};
 
@@ -102,7 +104,11 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
          # clients = true                    # each other\n\
          # hub = [\"tcp 22\"]                  # services of this machine\n\
          # networks = [\"192.168.7.0/24\"]     # private networks behind it\n\
-         # from = [\"192.168.7.0/24\"]         # whose hosts may begin connections to clients\n",
+         # from = [\"192.168.7.0/24\"]         # whose hosts may begin connections to clients\n\
+         \n\
+         # Clients whose networks block UDP come by TLS on TCP 443 unless this says something else.\n\
+         # [tls]\n\
+         # listen = \"[::]:8443\"             # clients say port = 8443; \"off\": nowhere\n",
         init.pool.0,
         init.pool.1,
         pool6.0,
@@ -305,7 +311,11 @@ async fn serve(
         Arc::new(quinn::TokioRuntime),
     )?;
     let (tell, guests) = guest_news();
-    let control = control.with_movers(Guests::new(store.clone(), listen.port(), tell));
+    let tls = over_tls(&config, listen, identity)?;
+    let mut control = control.with_movers(Guests::new(store.clone(), listen.port(), tell));
+    if let Some(tls) = &tls {
+        control = control.with_relays(tls.listening.places().clone());
+    }
     let (policy, given) = watch::channel(Policy::new(config.isolation(), &config));
     let waypoint = Waypoint::new(guests, store, given);
     let relayed = waypoint.done();
@@ -325,6 +335,8 @@ async fn serve(
         orders,
         policy,
         relayed,
+        tls,
+        identity: identity.clone(),
         started: Instant::now(),
     };
     hub.run(plane, socket, endpoint).await
@@ -337,7 +349,39 @@ struct Hub {
     orders: Orders,
     policy: watch::Sender<Policy>,
     relayed: Arc<Done>,
+    /// Where clients come in whose networks block UDP.
+    tls: Option<OverTls>,
+    identity: Identity,
     started: Instant,
+}
+
+/// The listener for TLS on TCP, and what it shows.
+struct OverTls {
+    listening: Listening,
+    shown: Shown,
+}
+
+/// Listens for TLS on TCP, unless the configuration says otherwise. A port that nobody has asked
+/// for may be taken: by a web server, for example.
+fn over_tls(config: &HubConfig, udp: SocketAddr, identity: &Identity) -> anyhow::Result<Option<OverTls>> {
+    let at = match config.tls.listen {
+        Some(TlsListen::Off) => return Ok(None),
+        Some(TlsListen::At(at)) => at,
+        None => (udp.ip(), over_tls::DEFAULT_PORT).into(),
+    };
+    let shown = Shown::new(identity, config.tls.certificate.as_ref()).context("hub.toml, [tls]")?;
+    match Listening::start(at, udp, shown.clone()) {
+        Ok(listening) => Ok(Some(OverTls { listening, shown })),
+        Err(error) if config.tls.listen.is_none() => {
+            let error = format!("{error:#}");
+            tracing::warn!(
+                error,
+                "clients whose network blocks UDP do not get in: name another port in hub.toml, [tls], listen, or \"off\""
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error.context("hub.toml, [tls], listen")),
+    }
 }
 
 impl Hub {
@@ -413,8 +457,21 @@ impl Hub {
         let result = match request {
             Request::Status => {
                 let mut status = self.status();
-                report::with_snapshot(&self.orders, answer, move |snapshot| {
+                let places = self.tls.as_ref().map(|tls| tls.listening.places().clone());
+                report::with_snapshot(&self.orders, answer, move |mut snapshot| {
+                    let mut relayed = Vec::new();
+                    for session in &mut snapshot.sessions {
+                        for path in &mut session.paths {
+                            if let (Some(places), Some(remote)) = (&places, path.remote)
+                                && places.is_relayed(remote)
+                            {
+                                path.remote = Some(places.origin(remote));
+                                relayed.push((session.session, path.path));
+                            }
+                        }
+                    }
                     report::add_snapshot(&mut status, snapshot);
+                    name_relayed(&mut status, &relayed);
                     name_sessions(&mut status);
                     status
                 });
@@ -453,12 +510,20 @@ impl Hub {
             "uptime_s": self.started.elapsed().as_secs(),
             "clients": self.control.clients(),
             "waypoint": self.relayed.status(),
+            "tls": self.tls.as_ref().map(|tls| tls.listening.status()),
             "counters": counters,
         })
     }
 
     fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let fresh = load(&self.options.dir)?;
+        if let Some(tls) = &self.tls {
+            // The files may have changed under the same names.
+            let files = fresh.tls.certificate.as_ref();
+            tls.shown
+                .renew(&self.identity, files)
+                .context("hub.toml, [tls]")?;
+        }
         let old = std::mem::replace(&mut self.config, fresh);
         let new = &self.config;
         let fixed = [
@@ -472,6 +537,7 @@ impl Hub {
             ("mtu", old.mtu != new.mtu),
             ("nat", old.nat != new.nat),
             ("metrics", old.metrics != new.metrics),
+            ("tls.listen", old.tls.listen != new.tls.listen),
         ];
         let restart = differing(&fixed);
         self.options.log.set(new.log.as_ref())?;
@@ -488,6 +554,19 @@ impl Hub {
         (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);
         self.control.apply(settings);
         Ok(restart)
+    }
+}
+
+/// Says of each path whether it comes by UDP or by TLS.
+fn name_relayed(status: &mut Value, relayed: &[(u64, u16)]) {
+    for session in status["sessions"].as_array_mut().into_iter().flatten() {
+        let number = session["session"].as_u64();
+        for path in session["paths"].as_array_mut().into_iter().flatten() {
+            let is_it = |(session, id): &(u64, u16)| {
+                Some(*session) == number && Some(u64::from(*id)) == path["path"].as_u64()
+            };
+            path["over"] = json!(if relayed.iter().any(is_it) { "tls" } else { "udp" });
+        }
     }
 }
 

@@ -145,6 +145,11 @@ impl Identity {
         out
     }
 
+    /// The key pair as PKCS #8, for what signs with it elsewhere.
+    pub(crate) fn secret(&self) -> &[u8] {
+        &self.secret
+    }
+
     fn from_pkcs8(secret: Zeroizing<Vec<u8>>) -> anyhow::Result<Self> {
         let key = any_eddsa_type(&PrivatePkcs8KeyDer::from(secret.as_slice()))?;
         let spki = key.public_key().context("the key has no public half")?.to_vec();

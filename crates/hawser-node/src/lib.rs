@@ -18,6 +18,7 @@ pub mod idle_clients;
 pub mod invitation;
 pub mod logging;
 pub mod metrics;
+mod over_tls;
 pub mod peers;
 #[cfg(test)]
 mod private_bus;

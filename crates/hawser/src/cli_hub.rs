@@ -161,7 +161,7 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
     let path = hub::init(&args.places.dir, &init)?;
     let text = format!(
         "wrote {path}\n\
-         firewall: let UDP port {port} in from everywhere, and let this machine forward packets to and from hawserhub0\n\
+         firewall: let UDP port {port} and TCP port 443 (for clients whose network blocks UDP) in from everywhere, and let this machine forward packets to and from hawserhub0\n\
          next: hawser hub run, then hawser hub invite NAME",
         path = path.display(),
     );

@@ -158,6 +158,7 @@ fn render_client(status: &Value) -> String {
     }
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
+    out.push_str(&over_tls(status));
     let paths: Vec<_> = list(&status["sessions"])
         .iter()
         .flat_map(|session| list(&session["paths"]))
@@ -267,6 +268,17 @@ fn wifi(radio: &Value) -> String {
     }
     let line = |(card, stations): (&str, Vec<String>)| format!("{card}: {}\n", stations.join(", "));
     cards.into_iter().map(line).collect()
+}
+
+/// Networks over which the hub does not answer by UDP, a line each.
+fn over_tls(status: &Value) -> String {
+    let mut out = String::new();
+    for network in list(&status["networks"]) {
+        if let Some(said) = network["tls"]["said"].as_str() {
+            let _ = writeln!(out, "{}: {said}", text(&network["name"]));
+        }
+    }
+    out
 }
 
 /// Networks whose address Hawser sees to, a line each.

@@ -6,9 +6,12 @@
 
 mod cli_check;
 mod cli_client;
+mod cli_doctor;
 mod cli_hub;
 mod cli_lockdown;
 mod cli_move;
+#[cfg(feature = "pages")]
+mod cli_pages;
 mod cli_peer;
 mod cli_radio;
 mod cli_record;
@@ -56,6 +59,8 @@ enum Command {
     Status(cli_status::StatusArgs),
     /// Says of flows which class they have and why, and which networks carry them.
     Explain(cli_status::ExplainArgs),
+    /// Says for each network what works on the way to the hub, and what to do about the rest.
+    Doctor(cli_doctor::DoctorArgs),
     /// Shows what each network has carried, month by month, and what is left of its quota.
     Usage(cli_usage::UsageArgs),
     Radio(cli_radio::RadioArgs),
@@ -71,6 +76,9 @@ enum Command {
     Hub(cli_hub::HubArgs),
     /// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
     Record(cli_record::RecordArgs),
+    #[cfg(feature = "pages")]
+    #[command(hide = true)]
+    Pages(cli_pages::PagesArgs),
 }
 
 /// Where a daemon keeps its files.
@@ -163,6 +171,7 @@ fn main() -> ExitCode {
         Command::Lockdown(args) => cli_lockdown::run(&args),
         Command::Status(args) => cli_status::status(&args),
         Command::Explain(args) => cli_status::explain(&args),
+        Command::Doctor(args) => cli_doctor::run(&args),
         Command::Usage(args) => cli_usage::run(&args),
         Command::Radio(args) => cli_radio::run(&args),
         Command::Check(args) => cli_check::check(&args),
@@ -172,6 +181,8 @@ fn main() -> ExitCode {
         Command::Peer(args) => cli_peer::run(args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Record(args) => cli_record::run(&args),
+        #[cfg(feature = "pages")]
+        Command::Pages(args) => cli_pages::write(&args),
     };
     match result {
         Err(error) if error.chain().any(|cause| cause.is::<ConfigError>()) => {

@@ -44,7 +44,7 @@ const PRODUCT: [&str; 10] = [
 ];
 
 /// What only the laboratory needs of others.
-const LABORATORY_ONLY: [&str; 3] = ["indicatif", "parquet", "rcgen"];
+const LABORATORY_ONLY: [&str; 2] = ["indicatif", "parquet"];
 
 /// The only crate with unsafe code.
 const UNSAFE: &str = "hawser-linux";

@@ -320,7 +320,7 @@ fn air() -> Seeds {
         ("elements", elements.to_vec()),
         (
             "beacon",
-            answer(0x80, 0, &[&[0; 10], &[0x11, 0], &elements[..]].concat()),
+            answer(0x80, 0, &[&[0; 10][..], &[0x11, 0], elements].concat()),
         ),
         ("authenticated", answer(0xb0, 0, &[0, 0, 2, 0, 0, 0])),
         ("associated", answer(0x10, 0, &[1, 0, 0, 0, 1, 0xc0])),

@@ -1,6 +1,6 @@
 //! What a client remembers of its hub: `hub-joined.toml` beside its key.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::Context;
@@ -91,6 +91,18 @@ impl Joined {
             addresses: self.addresses.clone(),
         };
         atomic_file::write(&directory.join(FILE), toml::to_string(&file)?.as_bytes(), 0o600)
+    }
+
+    /// What the hub at an address is called in TLS and HTTP, and to proxies.
+    pub(super) fn called(&self, address: IpAddr, config: &ClientConfig) -> String {
+        let own = address.to_string();
+        let is_name = |host: &&str| host.parse::<IpAddr>().is_err();
+        let hosts = || self.endpoints.iter().map(|endpoint| endpoint.host.as_str());
+        match &config.tls.name {
+            Some(name) => name.0.clone(),
+            None if hosts().any(|host| host == own) => own,
+            None => hosts().find(is_name).map_or(own, str::to_owned),
+        }
     }
 
     /// Looks the hub's names up. Keeps what was known where a name does not resolve.

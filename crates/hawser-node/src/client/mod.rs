@@ -9,6 +9,8 @@
 //! and the hub is sought again with the session's id. It fails for good only when the hub refuses
 //! for good; everything changed in the system is undone at the end.
 
+pub mod doctor;
+mod fallback;
 mod joined;
 mod kill_switch;
 mod lookup;
@@ -45,6 +47,7 @@ use crate::logging::LogLevel;
 use crate::metrics;
 use crate::radio::Radio;
 use crate::run_dir::RunDir;
+use fallback::Fallback;
 use joined::Joined;
 use kill_switch::{Asker, closed, prepare, undo};
 use networks::Networks;
@@ -187,6 +190,8 @@ struct Client {
     /// Access points.
     radio: Option<Radio>,
     reach: Reach,
+    /// TLS on TCP, where UDP is blocked.
+    fallback: Fallback,
     line: Option<Line>,
     news: mpsc::UnboundedSender<(u64, News)>,
     incoming: mpsc::UnboundedReceiver<(u64, News)>,
@@ -239,6 +244,7 @@ impl Client {
             machine: ClientSession::new(session),
             seen: Vec::new(),
             reach: Reach::new(),
+            fallback: Fallback::new(),
             line: None,
             news,
             incoming,
@@ -266,10 +272,15 @@ impl Client {
                 Some((line, news)) = self.incoming.recv() => self.on_news(line, news)?,
                 event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
+                (number, way) = self.fallback.next() => {
+                    self.on_way(number, way);
+                    Next::Continue
+                }
                 () = tokio::time::sleep_until(deadline) => self.on_deadline(),
                 reload = signals.next() => if reload { self.reload_and_log() } else { Next::End(Asker::Signal) },
             };
             self.keep_quotas();
+            self.see_to_fallback();
             self.carry_out();
             if let Next::End(asker) = next {
                 return Ok(asker);
@@ -302,7 +313,8 @@ impl Client {
         let count = Duration::from_nanos(self.quotas.poll_timeout().as_nanos());
         let count = Some(tokio::time::Instant::from_std(self.started + count));
         let far = tokio::time::Instant::now() + Duration::from_secs(60);
-        [machine, self.retry_at, count]
+        let fallback = self.fallback.poll_timeout().map(tokio::time::Instant::from_std);
+        [machine, self.retry_at, count, fallback]
             .into_iter()
             .flatten()
             .fold(far, std::cmp::Ord::min)
@@ -394,6 +406,7 @@ impl Client {
             return Ok(());
         };
         tracing::info!(network = name, "network changed: moved to new sockets");
+        self.end_fallback(id);
         if self.machine.handle_network_moved(id) {
             self.carry_out();
         } else if let (Some(session), Some(path)) = (self.machine.session(), self.machine.path(id)) {
@@ -413,6 +426,13 @@ impl Client {
             self.machine.handle_doubt(now);
         }
         Ok(())
+    }
+
+    /// Looks for the hub over one network more; over all where it is not being looked for.
+    fn seek_also(&mut self, id: NetworkId) {
+        if !self.reach.join(&self.networks, id) {
+            self.seek(None);
+        }
     }
 
     /// Starts to look for the hub; `last`: the network to try last.
@@ -528,7 +548,9 @@ impl Client {
     /// From now on no invitation is needed.
     fn remember_hub(&mut self, network: NetworkId) -> anyhow::Result<()> {
         let first_time = self.token.take().is_some();
-        let address = self.networks.attached[&network].remote;
+        let Some(address) = self.networks.hub(network) else {
+            return Ok(());
+        };
         if first_time || self.joined.addresses.first() != Some(&address) {
             self.joined.addresses.retain(|known| *known != address);
             self.joined.addresses.insert(0, address);
@@ -723,8 +745,8 @@ impl Client {
         else {
             return;
         };
-        let name = attached.network.name.clone();
-        let caps = self.config.network(&name);
+        let caps = self.config.network(&attached.network.name);
+        let name = attached.path_name();
         (self.orders)(
             dataplane::Change::OpenPath {
                 session: SessionId(session),

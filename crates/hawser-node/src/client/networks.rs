@@ -1,7 +1,7 @@
 //! The client's networks: a data socket and a QUIC endpoint each.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -21,6 +21,18 @@ pub(super) struct Attached {
     pub(super) endpoint: quinn::Endpoint,
     /// What the data plane says of its path.
     pub(super) state: Option<PathState>,
+    /// The network of UDP, where this is the way by TLS beside it: `remote` is a relay on loopback.
+    pub(super) beside: Option<NetworkId>,
+}
+
+impl Attached {
+    /// What its path is called.
+    pub(super) fn path_name(&self) -> String {
+        match self.beside {
+            Some(_) => format!("{}/tls", self.network.name),
+            None => self.network.name.clone(),
+        }
+    }
 }
 
 /// All networks in use.
@@ -42,7 +54,7 @@ impl Networks {
     pub(super) fn by_name(&self, name: &str) -> Option<NetworkId> {
         self.attached
             .iter()
-            .find(|(_, a)| a.network.name == name)
+            .find(|(_, a)| a.network.name == name && a.beside.is_none())
             .map(|(id, _)| *id)
     }
 
@@ -60,20 +72,54 @@ impl Networks {
             return Ok(None);
         };
         let socket = self.add_socket(&network, remote)?;
-        let endpoint = quic_endpoint(&network, remote)?;
+        let endpoint = quic_endpoint(&network, open(&network, remote)?)?;
+        Ok(Some(self.add(Attached {
+            network,
+            remote,
+            socket,
+            endpoint,
+            state: None,
+            beside: None,
+        })))
+    }
+
+    /// Takes the way by TLS beside a network into use: `relay` stands in place of the hub. `None`
+    /// when the network is gone.
+    pub(super) fn attach_beside(
+        &mut self,
+        id: NetworkId,
+        relay: SocketAddr,
+        (data, control): (UdpSocket, UdpSocket),
+    ) -> anyhow::Result<Option<NetworkId>> {
+        let Some(network) = self.attached.get(&id).map(|attached| attached.network.clone()) else {
+            return Ok(None);
+        };
+        let endpoint = quic_endpoint(&network, control)?;
+        let socket = self.add_data_socket(data)?;
+        Ok(Some(self.add(Attached {
+            network,
+            remote: relay,
+            socket,
+            endpoint,
+            state: None,
+            beside: Some(id),
+        })))
+    }
+
+    /// Where the hub is reached over a network, also where a relay stands in between.
+    pub(super) fn hub(&self, id: NetworkId) -> Option<SocketAddr> {
+        let attached = self.attached.get(&id)?;
+        match attached.beside {
+            Some(plain) => Some(self.attached.get(&plain)?.remote),
+            None => Some(attached.remote),
+        }
+    }
+
+    fn add(&mut self, attached: Attached) -> NetworkId {
         let id = NetworkId(self.next);
         self.next += 1;
-        self.attached.insert(
-            id,
-            Attached {
-                network,
-                remote,
-                socket,
-                endpoint,
-                state: None,
-            },
-        );
-        Ok(Some(id))
+        self.attached.insert(id, attached);
+        id
     }
 
     /// Gives a changed network new sockets where the old ones hang on what is gone. True: its path
@@ -106,8 +152,12 @@ impl Networks {
     }
 
     fn add_socket(&mut self, network: &Network, remote: SocketAddr) -> anyhow::Result<SocketId> {
-        let socket = Arc::new(open(network, remote)?);
-        let socket = Arc::new(DataSocket::new(socket).context("the network's socket cannot be used")?);
+        self.add_data_socket(open(network, remote)?)
+    }
+
+    fn add_data_socket(&mut self, socket: UdpSocket) -> anyhow::Result<SocketId> {
+        let socket = DataSocket::new(Arc::new(socket)).context("the network's socket cannot be used")?;
+        let socket = Arc::new(socket);
         let id = SocketId(self.next);
         self.next += 1;
         (self.orders)(Change::AddSocket { id, socket }.into());
@@ -127,13 +177,12 @@ fn needs_new_sockets(before: &Network, now: &Network) -> bool {
             .any(|address| !now.addresses.contains(address))
 }
 
-fn open(network: &Network, remote: SocketAddr) -> anyhow::Result<std::net::UdpSocket> {
+fn open(network: &Network, remote: SocketAddr) -> anyhow::Result<UdpSocket> {
     open_bound(&network.name, remote.is_ipv6())
         .with_context(|| format!("cannot open a socket on the network {}", network.name))
 }
 
-fn quic_endpoint(network: &Network, remote: SocketAddr) -> anyhow::Result<quinn::Endpoint> {
-    let socket = open(network, remote)?;
+fn quic_endpoint(network: &Network, socket: UdpSocket) -> anyhow::Result<quinn::Endpoint> {
     quinn::Endpoint::new(
         tls::client_endpoint_config(),
         None,

@@ -18,13 +18,23 @@ pub(super) type Outcome = (NetworkId, Result<Established, ConnectError>);
 /// Attempts under way.
 pub(super) struct Reach {
     attempts: JoinSet<Outcome>,
+    /// What the attempts under way have in common.
+    campaign: Option<Campaign>,
     pauses: u32,
+}
+
+#[derive(Clone)]
+struct Campaign {
+    turn: Arc<Turn>,
+    config: quinn::ClientConfig,
+    hello: Hello,
 }
 
 impl Reach {
     pub(super) fn new() -> Self {
         Self {
             attempts: JoinSet::new(),
+            campaign: None,
             pauses: 0,
         }
     }
@@ -55,15 +65,38 @@ impl Reach {
             };
             (Some(**id) == last, rank)
         });
-        let turn = Arc::new(Turn::default());
-        for (place, (id, attached)) in (0_u32..).zip(order) {
-            let (id, endpoint, remote) = (*id, attached.endpoint.clone(), attached.remote);
-            let (config, hello, turn) = (config.clone(), hello.clone(), turn.clone());
-            self.attempts.spawn(async move {
-                tokio::time::sleep(STAGGER * place).await;
-                (id, connect(&endpoint, config, remote, hello, &turn).await)
-            });
+        self.campaign = Some(Campaign {
+            turn: Arc::default(),
+            config: config.clone(),
+            hello: hello.clone(),
+        });
+        let order: Vec<_> = order.into_iter().map(|(id, _)| *id).collect();
+        for (place, id) in (0_u32..).zip(order) {
+            self.attempt(networks, id, STAGGER * place);
         }
+    }
+
+    /// Tries one network more, beside those that are being tried. False: nobody is being sought.
+    pub(super) fn join(&mut self, networks: &Networks, id: NetworkId) -> bool {
+        let is_busy = self.is_busy() && self.campaign.is_some();
+        if is_busy {
+            self.attempt(networks, id, Duration::ZERO);
+        }
+        is_busy
+    }
+
+    fn attempt(&mut self, networks: &Networks, id: NetworkId, after: Duration) {
+        let (Some(attached), Some(campaign)) = (networks.attached.get(&id), self.campaign.clone()) else {
+            return;
+        };
+        let (endpoint, remote) = (attached.endpoint.clone(), attached.remote);
+        let hub = networks.hub(id).unwrap_or(remote);
+        let Campaign { turn, config, hello } = campaign;
+        self.attempts.spawn(async move {
+            tokio::time::sleep(after).await;
+            let result = connect(&endpoint, config, remote, hello, &turn).await;
+            (id, result.map_err(|error| error.of(hub)))
+        });
     }
 
     /// The next outcome; waits for ever while no attempt runs. May be dropped while it waits.
@@ -82,6 +115,7 @@ impl Reach {
     pub(super) fn stop(&mut self) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
+        self.campaign = None;
         self.pauses = 0;
     }
 

@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::{Client, Next};
-use crate::config::{differing, log_reload};
+use crate::config::{ClientConfig, differing, log_reload};
 use crate::control_socket::Request;
 use crate::dataplane::{Change, SessionId};
 
@@ -77,6 +77,15 @@ impl Client {
         let now: Vec<_> = seen.iter().filter(|n| self.uses(&n.name)).cloned().collect();
         for change in changes(&before, &now) {
             self.on_change(change)?;
+        }
+        let proxies = |config: &ClientConfig| -> Vec<_> {
+            let networks = config.networks.iter();
+            networks
+                .filter_map(|(name, own)| Some((name.clone(), own.proxy.clone()?)))
+                .collect()
+        };
+        if old.tls != self.config.tls || proxies(&old) != proxies(&self.config) {
+            self.renew_fallback();
         }
         self.quotas.handle_config();
         if let Some(dhcp) = &self.dhcp {

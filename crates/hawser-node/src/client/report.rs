@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use hawser_proto::session::NetworkId;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -33,12 +34,24 @@ impl Client {
         }
     }
 
+    /// The way of a network that carries packets: UDP where it works, else TLS beside it.
+    fn carrying(&self, plain: Option<NetworkId>) -> Option<NetworkId> {
+        let attached = self.networks.attached.get(&plain?)?;
+        let twin = self.fallback.twin(plain?);
+        let is_open = |id: &NetworkId| self.machine.path(*id).is_some();
+        match attached.state {
+            Some(PathState::Active) => plain,
+            None | Some(_) => twin.filter(is_open).or(plain),
+        }
+    }
+
     pub(super) fn report(&self, answer: Answer) {
         let networks: Vec<_> = self
             .seen
             .iter()
             .map(|network| {
-                let id = self.networks.by_name(&network.name);
+                let plain = self.networks.by_name(&network.name);
+                let id = self.carrying(plain);
                 let attached = id.and_then(|id| self.networks.attached.get(&id));
                 let addresses: Vec<_> = network
                     .addresses
@@ -51,13 +64,17 @@ impl Client {
                     "mtu": network.mtu,
                     "addresses": addresses,
                     "used": attached.is_some(),
-                    "hub": attached.map(|a| a.remote),
+                    "hub": id.and_then(|id| self.networks.hub(id)),
+                    "tls": plain.map(|plain| self.fallback.status(plain)),
                     "path": id.and_then(|id| self.machine.path(id)),
                     "state": attached.and_then(|a| a.state),
                     "over_quota": self.quotas.is_shut(&network.name),
                     "usage": self.usage(&network.name),
                     "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),
-                    "control": self.line.as_ref().is_some_and(|line| Some(line.network) == id),
+                    "control": self.line.as_ref().is_some_and(|line| {
+                        let network = Some(line.network);
+                        network == plain || network == id
+                    }),
                 })
             })
             .collect();

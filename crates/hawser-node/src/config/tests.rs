@@ -533,3 +533,95 @@ fn what_clients_of_a_hub_reach_is_named_and_nothing_by_default() {
         assert!(error.contains(why), "{error}");
     }
 }
+
+#[test]
+fn tls_is_used_where_udp_is_blocked_unless_it_is_told_otherwise() {
+    let config = client("").unwrap();
+    assert_eq!((config.tls.when, config.tls.port.get()), (TlsUse::Blocked, 443));
+    let config = client(
+        "[tls]\nuse = \"never\"\nport = 8443\nname = \"hub.example.org\"\n[networks.eth0]\ntls = \"blocked\"\n",
+    )
+    .unwrap();
+    assert_eq!((config.tls.when, config.tls.port.get()), (TlsUse::Never, 8443));
+    assert_eq!(config.network("eth0").tls, Some(TlsUse::Blocked));
+    assert_eq!(config.network("eth1").tls, None);
+    for (text, line, said) in [
+        ("[tls]\nuse = \"often\"\n", 2, "`blocked`"),
+        ("[tls]\nport = 0\n", 2, "nonzero"),
+        ("[tls]\n\nname = \"two words\"\n", 3, "hub.example.org"),
+        ("[tls]\nports = 1\n", 2, "unknown field"),
+    ] {
+        let error = client(text).unwrap_err();
+        assert!(
+            error.starts_with(&format!("client.toml:{line}: ")) && error.contains(said),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_proxy_is_read_and_its_password_is_never_shown() {
+    let proxy = |text: &str| {
+        let config = client(&format!("[networks.eth0]\nproxy = \"{text}\"\n"))?;
+        config.network("eth0").proxy.ok_or_else(|| "none".to_owned())
+    };
+    let plain = proxy("http://192.0.2.8:3128").unwrap();
+    assert_eq!(
+        (plain.kind, plain.host.as_str(), plain.port),
+        (ProxyKind::Http, "192.0.2.8", 3128)
+    );
+    assert_eq!(plain.login, None);
+    let known = proxy("socks5://gu%65st:se%3acret%40x@[2001:db8::1]:1080/").unwrap();
+    assert_eq!(
+        (known.kind, known.host.as_str()),
+        (ProxyKind::Socks5, "2001:db8::1")
+    );
+    let login = known.login.clone().unwrap();
+    assert_eq!(
+        (login.name.as_str(), login.password.as_str()),
+        ("guest", "se:cret@x")
+    );
+    assert!(!format!("{known:?}").contains("cret"));
+    for bad in [
+        "192.0.2.8:3128",
+        "https://x:1",
+        "http://x",
+        "http://secret@x:1",
+        "http://a:secret%0d%0aX@x:1",
+        "http://a:secret%f@x:1",
+        "http://a:secret%@x:1",
+        "socks5://:secret@x:1",
+    ] {
+        let error = proxy(bad).unwrap_err();
+        assert!(
+            error.starts_with("client.toml:2: ") && !error.contains("secret"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_hub_listens_for_tls_as_it_is_told() {
+    let with = |text: &str| {
+        hub(&format!(
+            "endpoints = [\"hub.example.org:443\"]\npool = \"100.96.0.0/16\"\n[tls]\n{text}\n"
+        ))
+    };
+    assert_eq!(with("").unwrap().tls, HubTlsConfig::default());
+    assert_eq!(with("listen = \"off\"").unwrap().tls.listen, Some(TlsListen::Off));
+    let config = with("listen = \"[::]:8443\"\ncertificate = \"/a\"\nkey = \"/b\"").unwrap();
+    assert_eq!(
+        config.tls.listen,
+        Some(TlsListen::At("[::]:8443".parse().unwrap()))
+    );
+    assert_eq!(config.tls.certificate, Some(("/a".into(), "/b".into())));
+    for (text, said) in [
+        ("listen = 8443", "ADDRESS:PORT"),
+        ("certificate = \"/a\"", "needs its key"),
+        ("key = \"/a\"", "needs its certificate"),
+        ("cert = \"/a\"", "unknown field"),
+    ] {
+        let error = with(text).unwrap_err();
+        assert!(error.starts_with("hub.toml:") && error.contains(said), "{error}");
+    }
+}

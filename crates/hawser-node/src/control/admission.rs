@@ -130,7 +130,7 @@ fn one_less<K: Ord>(counts: &mut BTreeMap<K, usize>, of: K) {
 }
 
 /// Whoever has one address of an IPv6 network of 64 bits has all of them.
-fn source(address: IpAddr) -> IpAddr {
+pub(crate) fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
         v4 @ IpAddr::V4(_) => v4,

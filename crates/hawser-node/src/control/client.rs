@@ -45,6 +45,19 @@ pub enum ConnectError {
     Failed(SocketAddr, String),
 }
 
+impl ConnectError {
+    /// The same of the hub at `hub`, where something stands in its place.
+    #[must_use]
+    pub fn of(self, hub: SocketAddr) -> Self {
+        match self {
+            Self::Refused(refusal) => Self::Refused(refusal),
+            Self::HubKey(_) => Self::HubKey(hub),
+            Self::NoAnswer(_) => Self::NoAnswer(hub),
+            Self::Failed(_, why) => Self::Failed(hub, why),
+        }
+    }
+}
+
 /// Attempts over several networks at once take turns with their hello, up to the first that is
 /// welcome: to the hub, a second hello would be another machine with the same identity, however
 /// long ago its attempt was given up.

@@ -5,10 +5,11 @@ mod core;
 mod handover;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use hawser_linux::udp::plain;
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
 use hawser_wire::layer;
@@ -23,6 +24,7 @@ use super::tls;
 use crate::dataplane::{Orders, Role, SessionId, SocketId};
 use crate::enrolment::{Pool, SharedStore};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
+use crate::over_tls::listen::Places;
 
 /// What the hub tells every client, and how it treats all sessions.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ pub struct HubControl {
     admission: Admission,
     /// Who asks for a waypoint, and not for a session.
     movers: Option<Guests>,
+    /// Who comes by TLS on TCP, and from where.
+    relays: Option<Places>,
 }
 
 /// A client, for status.
@@ -85,7 +89,21 @@ impl HubControl {
             core: Arc::new(Mutex::new(Core::new(store, settings, orders))),
             admission: Admission::default(),
             movers: None,
+            relays: None,
         }
+    }
+
+    /// The same, with clients that come by way of relays.
+    #[must_use]
+    pub(crate) fn with_relays(mut self, relays: Places) -> Self {
+        self.relays = Some(relays);
+        self
+    }
+
+    /// Where somebody really comes from, for logs.
+    fn origin(&self, address: SocketAddr) -> SocketAddr {
+        let relays = self.relays.as_ref();
+        relays.map_or(address, |relays| relays.origin(plain(address)))
     }
 
     /// The same, with somebody for hosts that move flows.
@@ -182,7 +200,7 @@ impl HubControl {
     }
 
     async fn serve_one(&self, incoming: Incoming, handshake: Permit) {
-        let from = incoming.remote_address();
+        let from = self.origin(incoming.remote_address());
         let opened = tokio::time::timeout(PATIENCE, self.open(incoming)).await;
         drop(handshake);
         let Opened {
@@ -202,7 +220,11 @@ impl HubControl {
         };
         match who {
             Who::Mover(said) => {
-                if let Some(movers) = &self.movers {
+                // A waypoint's rules are for addresses of the network around it.
+                let is_relayed = from != plain(connection.remote_address());
+                if let Some(movers) = &self.movers
+                    && !is_relayed
+                {
                     movers.serve_one(connection, said.0, &said.1).await;
                 }
             }
@@ -249,7 +271,7 @@ impl HubControl {
                 })
             }
             Err(refusal) => {
-                tracing::info!(from = %connection.remote_address(), ?refusal, machine = hello.name_hint,
+                tracing::info!(from = %self.origin(connection.remote_address()), ?refusal, machine = hello.name_hint,
                     "client refused");
                 stream.finish(&Message::Refused(refusal)).await;
                 anyhow::bail!("refused: {refusal:?}")

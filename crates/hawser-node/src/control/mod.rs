@@ -1,6 +1,6 @@
 //! The control channel: QUIC between client and hub, mutually authenticated by pinned keys.
 
-mod admission;
+pub(crate) mod admission;
 pub(crate) mod budget;
 pub mod client;
 pub mod hub;

@@ -75,6 +75,7 @@ use switch::Switch;
 pub(crate) use beside::{Beside, Tunnel, beside};
 pub(crate) use lookup::Place;
 pub(crate) use name_servers::NameServers;
+pub(crate) use portals::look_for_portal;
 
 /// Runs direct mode until it is asked to end.
 ///

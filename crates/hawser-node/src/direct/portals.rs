@@ -208,16 +208,20 @@ fn way(known: &Known) -> Option<Way> {
     Some((known.name.clone(), [network.v4, network.v6].map(gateway)))
 }
 
-async fn look(place: Place, page: Page, serial: u64, tell: mpsc::Sender<Told>) {
-    let found = timeout(LOOK_PATIENCE, fetch(&place, &page)).await;
-    let (outcome, login) = match found {
-        Ok(Ok(bytes)) => judge(&bytes, &page),
+/// What is in the place of a page, and where to log in.
+pub(crate) async fn look_for_portal(place: &Place, page: &Page) -> (Outcome, Option<String>) {
+    match timeout(LOOK_PATIENCE, fetch(place, page)).await {
+        Ok(Ok(bytes)) => judge(&bytes, page),
         Ok(Err(error)) => {
             tracing::debug!(network = place.device, %error, "the page is out of reach");
             (Outcome::Nothing, None)
         }
         Err(_) => (Outcome::Nothing, None),
-    };
+    }
+}
+
+async fn look(place: Place, page: Page, serial: u64, tell: mpsc::Sender<Told>) {
+    let (outcome, login) = look_for_portal(&place, &page).await;
     let looked = Looked {
         number: place.number,
         serial,

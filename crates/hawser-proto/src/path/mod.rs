@@ -79,7 +79,8 @@ const BUSY_FOR: Duration = Duration::from_secs(10);
 /// A dead path is probed at [`PROBE_INTERVAL`] for this long, then ever less often up to
 /// [`DEAD_INTERVAL_MAX`].
 const DEAD_EAGER_FOR: Duration = Duration::from_secs(60);
-const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(5);
+/// A network whose UDP was blocked is back on it within 5 s: this, and the replies of a return.
+const DEAD_INTERVAL_MAX: Duration = Duration::from_secs(4);
 const SUSPECT_FOR: Duration = Duration::from_millis(400);
 const VALIDATE_FOR: Duration = Duration::from_secs(3);
 /// The largest packet that meets nothing when it is alone: a probe, an acknowledgement. Units:

@@ -1,0 +1,89 @@
+//! What waits for a connection that takes no more now: bounded, and the oldest goes first.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Datagrams in the order in which they came.
+///
+/// A datagram that has waited long is worth less than the one behind it: by then the tunnel has
+/// sent its contents again, or has begun to. Cost: O(1) a datagram; memory bounded by [`MOST`] and
+/// one datagram.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<(Instant, Vec<u8>)>,
+    bytes: usize,
+    dropped: u64,
+}
+
+impl Queue {
+    /// Takes a datagram; drops the oldest ones where there is no room.
+    pub(super) fn push(&mut self, now: Instant, datagram: &[u8]) {
+        self.bytes += datagram.len();
+        self.waiting.push_back((now, datagram.to_vec()));
+        while self.bytes > MOST {
+            self.drop_oldest();
+        }
+    }
+
+    /// The oldest that is still worth sending.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
+        while let Some((since, _)) = self.waiting.front() {
+            if now.saturating_duration_since(*since) <= STALE {
+                let (_, datagram) = self.waiting.pop_front()?;
+                self.bytes -= datagram.len();
+                return Some(datagram);
+            }
+            self.drop_oldest();
+        }
+        None
+    }
+
+    /// How many were dropped.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some((_, datagram)) = self.waiting.pop_front() {
+            self.bytes -= datagram.len();
+            self.dropped += 1;
+        }
+    }
+}
+
+/// A quarter of a second at 32 Mbit/s; faster connections make the queue shorter by themselves.
+/// Units: bytes.
+const MOST: usize = 1 << 20;
+/// TCP stands still for a round trip when it repairs a loss; what has waited longer than a few of
+/// them is on its way elsewhere.
+const STALE: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_the_oldest_where_there_is_no_room() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        for number in 0..2_000_u32 {
+            let mut datagram = vec![0; 1_024];
+            datagram[..4].copy_from_slice(&number.to_be_bytes());
+            queue.push(now, &datagram);
+        }
+        assert_eq!(queue.dropped(), 2_000 - 1_024);
+        let first = queue.pop(now).unwrap();
+        assert_eq!(first[..4], (2_000_u32 - 1_024).to_be_bytes());
+        assert_eq!(queue.bytes, 1_023 * 1_024);
+    }
+
+    #[test]
+    fn what_has_waited_long_is_not_sent() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.push(now, b"old");
+        queue.push(now + STALE, b"new");
+        let later = now + STALE + Duration::from_millis(1);
+        assert_eq!(queue.pop(later).as_deref(), Some(&b"new"[..]));
+        assert_eq!(queue.pop(later), None);
+        assert_eq!((queue.dropped(), queue.bytes), (1, 0));
+    }
+}

@@ -1,0 +1,86 @@
+//! `hawser doctor`.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use hawser_node::client::doctor::{Examination, examine};
+use hawser_terminal::say;
+use serde_json::json;
+
+use crate::Places;
+use crate::cli_client::runtime;
+
+/// Says for each network what works on the way to the hub, and what to do about the rest.
+///
+/// It tries each network by itself, past the tunnel, whether or not `hawser up` runs, and changes
+/// nothing: link, address, names, login pages, the hub by UDP and by TLS on TCP, and the size of
+/// packets. Fails when the hub is reached over none.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Only networks of these names.
+    network: Vec<String>,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    if !hawser_linux::process::is_root() {
+        bail!("needs root to try each network by itself: sudo hawser doctor");
+    }
+    let mut found = runtime()?.block_on(examine(&args.places.dir))?;
+    found
+        .networks
+        .retain(|network| args.network.is_empty() || args.network.contains(&network.name));
+    if args.json {
+        say!("{}", json!(found))?;
+    } else {
+        say!("{}", render(&found))?;
+    }
+    let is_reached = found.networks.iter().any(|network| network.reaches_hub);
+    Ok(if is_reached {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn render(found: &Examination) -> String {
+    let mut lines = Vec::new();
+    if found.networks.is_empty() {
+        lines.push("there is no network: nothing but loopback".to_owned());
+    }
+    for network in &found.networks {
+        let used = if network.used {
+            ""
+        } else {
+            " (client.toml leaves it alone)"
+        };
+        lines.push(format!("{}{used}", network.name));
+        for finding in &network.findings {
+            let mark = if finding.good { "ok " } else { "-- " };
+            lines.push(format!("  {mark} {:<8} {}", finding.what, finding.said));
+            if let Some(next) = &finding.next {
+                lines.push(format!("               -> {next}"));
+            }
+        }
+    }
+    let reached: Vec<_> = found
+        .networks
+        .iter()
+        .filter(|network| network.reaches_hub)
+        .collect();
+    let names: Vec<_> = reached.iter().map(|network| network.name.as_str()).collect();
+    lines.push(match (names.is_empty(), found.hub.is_empty()) {
+        (_, true) => "this machine has joined no hub".to_owned(),
+        (true, false) => format!("the hub {} is reached over no network", found.hub.join(", ")),
+        (false, false) => format!(
+            "the hub {} is reached over {}",
+            found.hub.join(", "),
+            names.join(", ")
+        ),
+    });
+    lines.join("\n")
+}
