@@ -10,11 +10,12 @@ use netlink_packet_core::DefaultNla;
 use thiserror::Error;
 use tokio::task::JoinHandle;
 use wl_nl80211::{
-    Ieee80211CapabilityInfo, Nl80211Attr, Nl80211BssInfo, Nl80211Channel, Nl80211ChannelWidth,
-    Nl80211Command, Nl80211Error, Nl80211Event, Nl80211Features, Nl80211Handle, Nl80211IfMode,
-    Nl80211IfaceComb, Nl80211IfaceCombAttribute, Nl80211IfaceCombLimitAttribute, Nl80211Interface,
-    Nl80211InterfaceType, Nl80211Message, Nl80211MulticastGroup, Nl80211NewInterface, Nl80211RateInfo,
-    Nl80211Scan, Nl80211StationInfo, new_multicast_connection,
+    Ieee80211CapabilityInfo, Nl80211Attr, Nl80211Band, Nl80211BandInfo, Nl80211BssInfo, Nl80211Channel,
+    Nl80211ChannelWidth, Nl80211Command, Nl80211Error, Nl80211Event, Nl80211Features, Nl80211FrequencyInfo,
+    Nl80211Handle, Nl80211IfMode, Nl80211IfaceComb, Nl80211IfaceCombAttribute,
+    Nl80211IfaceCombLimitAttribute, Nl80211Interface, Nl80211InterfaceType, Nl80211Message,
+    Nl80211MulticastGroup, Nl80211NewInterface, Nl80211RateInfo, Nl80211Scan, Nl80211StationInfo,
+    new_multicast_connection,
 };
 
 /// Why nl80211 is of no use.
@@ -127,6 +128,8 @@ pub struct Card {
     pub driver: Option<String>,
     /// Whether it can be a station at all.
     pub has_stations: bool,
+    /// The frequencies that it may use where it is, MHz; those of Wi-Fi alone.
+    pub frequencies: Vec<u32>,
     /// What it carries together. None: one interface.
     pub combinations: Vec<Combination>,
     /// Whether a monitor interface acknowledges frames, as a station in user space needs it.
@@ -442,12 +445,31 @@ impl Card {
             Nl80211Attr::Features(features) => {
                 self.has_active_monitor |= features.contains(Nl80211Features::ActiveMonitor);
             }
+            Nl80211Attr::WiphyBands(bands) => self.frequencies.extend(frequencies(&bands)),
             Nl80211Attr::InterfaceCombination(all) => {
                 self.combinations.extend(all.iter().map(combination));
             }
             _ => {}
         }
     }
+}
+
+/// Those of the bands at 2.4 GHz and above that are not forbidden here.
+fn frequencies(bands: &[Nl80211Band]) -> Vec<u32> {
+    let all = bands.iter().flat_map(|band| &band.info);
+    let all = all.filter_map(|info| match info {
+        Nl80211BandInfo::Freqs(all) => Some(all),
+        _ => None,
+    });
+    let allowed = all.flatten().filter_map(|one| {
+        let is_forbidden = one.info.contains(&Nl80211FrequencyInfo::Disabled);
+        let mhz = one.info.iter().find_map(|info| match info {
+            Nl80211FrequencyInfo::Freq(mhz) => Some(*mhz),
+            _ => None,
+        });
+        mhz.filter(|mhz| !is_forbidden && *mhz >= 2400)
+    });
+    allowed.collect()
 }
 
 fn combination(comb: &Nl80211IfaceComb) -> Combination {

@@ -121,7 +121,7 @@ pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
         has_listened = true;
         let cannot = || format!("{} cannot scan (are you root?)", listener.name);
         wireless
-            .scan_whole(listener.index, &[], &[])
+            .scan_whole(listener.index, &card.frequencies, &[])
             .await
             .with_context(cannot)?;
         for heard in wireless.heard(listener.index).await? {

@@ -459,7 +459,14 @@ impl Keeper {
             return Ok(());
         }
         let now = self.now();
-        if self.is_scanning(number).await {
+        let is_out = !self
+            .stations
+            .values()
+            .any(|one| one.card == number && one.joins.is_some());
+        // Without any way out, what has been heard so far is good enough, and the rest is looked for
+        // later; otherwise a part of a scan is not chosen from.
+        let is_hasty = is_out && !self.config.radio.slots;
+        if self.is_scanning(number).await && !is_hasty {
             return Ok(());
         }
         if let Some(listener) = self.listener(number, &others) {
@@ -479,11 +486,15 @@ impl Keeper {
         let Some(state) = self
             .cards
             .get_mut(&number)
-            .filter(|state| state.scanning.is_none())
+            .filter(|state| is_hasty || state.scanning.is_none())
         else {
             return Ok(());
         };
         let chosen = state.planner.choose(&room, &taken, now);
+        if !chosen.is_empty() && state.scanning.is_some() {
+            // Joining ends it.
+            state.scan_at = Clock::now() + REST_OF_SCAN;
+        }
         if self
             .start_slots(wireless, number, &others, (&chosen, &taken))
             .await?
@@ -673,13 +684,13 @@ impl Keeper {
         let Some(state) = self.cards.get_mut(&card) else {
             return;
         };
-        if is_joining || Clock::now() < state.scan_at {
+        if is_joining || state.scanning.is_some() || Clock::now() < state.scan_at {
             return;
         }
         let frequencies = if room.held.len() >= room.channels {
             room.held.clone()
         } else {
-            Vec::new()
+            state.card.frequencies.clone()
         };
         state.scan_at = Clock::now() + SCAN_EVERY;
         let wireless = Arc::clone(wireless);
@@ -691,7 +702,7 @@ impl Keeper {
         }));
     }
 
-    /// Whether a scan is under way. What it has heard so far is a part only, and not chosen from.
+    /// Whether a scan is under way.
     async fn is_scanning(&mut self, card: u32) -> bool {
         let Some(state) = self.cards.get_mut(&card) else {
             return false;
@@ -1039,6 +1050,8 @@ const KNOWN_FOR: Duration = Duration::from_secs(30);
 /// How often other access points are looked for: half of what the kernel keeps results for would
 /// cost twice the air; a scan of 37 channels takes 1 to 4 s of the card's time.
 const SCAN_EVERY: Duration = Duration::from_secs(60);
+/// After one that was cut short by joining what it had heard so far.
+const REST_OF_SCAN: Duration = Duration::from_secs(5);
 /// After one that was refused.
 const SCAN_AGAIN: Duration = Duration::from_secs(2);
 /// Of what cards take in one scan (4 to 20), with the empty name.
