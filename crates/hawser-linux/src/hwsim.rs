@@ -149,7 +149,13 @@ impl Cards {
     ///
     /// # Errors
     /// The socket's.
-    pub fn done(&self, card: Card, cookie: u64, (rate, attempts): (usize, u8), acked: bool) -> io::Result<()> {
+    pub fn done(
+        &self,
+        card: Card,
+        cookie: u64,
+        (rate, attempts): (usize, u8),
+        acked: bool,
+    ) -> io::Result<()> {
         let flags = if acked { STATUS_ACK } else { 0 };
         // Four pairs of rate and count; -1 ends them.
         let rate = i8::try_from(rate).unwrap_or_default();
