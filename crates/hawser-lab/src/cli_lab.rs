@@ -45,7 +45,12 @@ impl LabArgs {
         }
         words.extend(["--runs".into(), self.runs.to_string().into()]);
         let flags = [("--json", self.json), ("--compare", self.compare)];
-        words.extend(flags.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.into()));
+        words.extend(
+            flags
+                .iter()
+                .filter(|(_, is_set)| *is_set)
+                .map(|(name, _)| name.into()),
+        );
         if let Some(keep) = &self.keep {
             words.extend(["--keep".into(), keep.into()]);
         }

@@ -89,7 +89,10 @@ pub(crate) fn run(args: &MediumArgs) -> anyhow::Result<ExitCode> {
         Some(wanted) => {
             let is_wanted = |rate: &&PhyRate| (rate.as_bps() as f64 / 1e6 - wanted).abs() < 0.05;
             let Some(found) = rates.iter().find(is_wanted) else {
-                let known: Vec<String> = rates.iter().map(|r| format!("{}", r.as_bps() as f64 / 1e6)).collect();
+                let known: Vec<String> = rates
+                    .iter()
+                    .map(|r| format!("{}", r.as_bps() as f64 / 1e6))
+                    .collect();
                 hawser_terminal::complain(format!("--rate {wanted}: write one of {}", known.join(", ")));
                 return Ok(ExitCode::from(2));
             };

@@ -39,7 +39,11 @@ fn uml(arguments: &[&str]) -> Option<Output> {
         return None;
     }
     let mut command = Command::new(program);
-    command.arg("uml").arg(&file).args(["--time-limit", "300"]).args(arguments);
+    command
+        .arg("uml")
+        .arg(&file)
+        .args(["--time-limit", "300"])
+        .args(arguments);
     // The current directory is this crate's: the kernel's script is found above it.
     Some(command.output().expect("the program starts"))
 }
@@ -59,7 +63,10 @@ fn a_run_gives_the_same_json_to_the_byte_and_another_seed_another() {
     let other = uml(&["--json", "--kernel-seed", "2"]).expect("as before");
     let found = json(&first);
     let goodput = found["goodput_bps"]["total"].as_f64().expect("a rate");
-    assert!((9e6..12e6).contains(&goodput), "two networks of 12 Mbit/s gave {goodput}");
+    assert!(
+        (9e6..12e6).contains(&goodput),
+        "two networks of 12 Mbit/s gave {goodput}"
+    );
     assert!(first.stdout == second.stdout, "{found}\n{}", json(&second));
     assert_ne!(found, json(&other), "the seed changes nothing");
 }

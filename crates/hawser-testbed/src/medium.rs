@@ -46,8 +46,9 @@ impl Medium {
     /// # Errors
     /// When there are no such cards, or the kernel refuses.
     pub fn take_over(config: MediumConfig, seed: u64) -> anyhow::Result<Self> {
-        let cards = Cards::take_over()
-            .context("cannot take the medium of simulated cards over (is this scripts/uml, with one channel?)")?;
+        let cards = Cards::take_over().context(
+            "cannot take the medium of simulated cards over (is this scripts/uml, with one channel?)",
+        )?;
         Ok(Self {
             cards,
             air: FrameMedium::new(config, seed, clock::now()),
@@ -64,7 +65,10 @@ impl Medium {
     pub fn carry(&mut self, is_over: &AtomicBool) -> anyhow::Result<MediumCounters> {
         clock::use_precise_timers();
         while !shutdown::is_requested() && !is_over.load(Ordering::Relaxed) {
-            let told = self.cards.receive().context("frames were lost on their way here")?;
+            let told = self
+                .cards
+                .receive()
+                .context("frames were lost on their way here")?;
             let now = clock::now();
             let is_drained = told.is_empty();
             for one in told {
@@ -73,7 +77,10 @@ impl Medium {
             self.air.handle_timeout(now);
             self.tell_cards()?;
             if is_drained {
-                let wait = self.air.poll_timeout().map_or(LONGEST, |at| at.since(clock::now()));
+                let wait = self
+                    .air
+                    .poll_timeout()
+                    .map_or(LONGEST, |at| at.since(clock::now()));
                 wait_readable(&[self.cards.as_fd()], Some(wait.min(LONGEST)), &mut [false])?;
             }
         }
@@ -162,7 +169,10 @@ fn legacy(rate: PhyRate) -> usize {
     let wanted = rate.as_bps() / 100_000;
     let is_slow = matches!(rate, PhyRate::Dsss(_));
     let of_its_kind = if is_slow { 0..4 } else { 4..RATES.len() };
-    let not_faster = of_its_kind.clone().rev().find(|at| u64::from(RATES[*at]) <= wanted);
+    let not_faster = of_its_kind
+        .clone()
+        .rev()
+        .find(|at| u64::from(RATES[*at]) <= wanted);
     not_faster.unwrap_or(of_its_kind.start)
 }
 

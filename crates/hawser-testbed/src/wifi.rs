@@ -27,13 +27,17 @@ use hawser_netem::air::{Address, MediumConfig, RateControl, Signal, StationConfi
 use hawser_netem::scenario::{Scenario, Wifi};
 use hawser_units::{Bytes, Duration};
 
+use crate::Medium;
 use crate::world::ip;
-use crate::{Kernel, Medium};
 
 /// How many simulated cards a scenario needs.
 #[must_use]
 pub fn cards_wanted(scenario: &Scenario) -> usize {
-    2 * scenario.networks.iter().filter(|network| network.wifi.is_some()).count()
+    2 * scenario
+        .networks
+        .iter()
+        .filter(|network| network.wifi.is_some())
+        .count()
 }
 
 /// The air of a world, with what is on it.
@@ -42,6 +46,8 @@ pub(crate) struct Air {
     is_over: Arc<AtomicBool>,
     medium: Option<JoinHandle<()>>,
     access_points: Vec<AccessPoint>,
+    /// Where each card is, and its device's name there.
+    cards: Vec<(Namespace, String)>,
 }
 
 /// The daemon of one network.
@@ -56,11 +62,6 @@ impl Air {
             return Ok(None);
         }
         let is_there = || (0..wanted).all(|card| Path::new(&card_path(card)).exists());
-        // Those of a run before come back when the kernel has removed their namespaces.
-        let deadline = clock::now() + COMING_BACK;
-        while !is_there() && Kernel::is_here() && clock::now() < deadline {
-            std::thread::sleep(LOOK_AGAIN);
-        }
         ensure!(
             is_there(),
             "networks on the air want {wanted} simulated cards, which are not here; \
@@ -70,10 +71,7 @@ impl Air {
         output(Command::new("iw").args(["reg", "set", COUNTRY]))?;
         for network in &scenario.networks {
             let Some(wifi) = &network.wifi else { continue };
-            let lacks = [
-                (wifi.slots.is_some(), "slots"),
-                (wifi.marks, "marks"),
-            ];
+            let lacks = [(wifi.slots.is_some(), "slots"), (wifi.marks, "marks")];
             if let Some((_, what)) = lacks.iter().find(|(is_asked, _)| *is_asked) {
                 bail!("network {:?}: {what} are in hawser-lab sim only", network.name);
             }
@@ -90,6 +88,7 @@ impl Air {
             is_over,
             medium: Some(thread),
             access_points: Vec::new(),
+            cards: Vec::new(),
         }))
     }
 
@@ -101,15 +100,14 @@ impl Air {
         (name, number): (&str, usize),
         wifi: &Wifi,
     ) -> anyhow::Result<Namespace> {
-        let card = self.access_points.len() * 2;
+        let card = self.cards.len();
         let namespace = Namespace::new().context("cannot make a network namespace")?;
         let [device, station] = [device_of(card)?, device_of(card + 1)?];
         move_card(card, &namespace)?;
+        self.cards.push((namespace.clone(), device.clone()));
         move_card(card + 1, client)?;
-        // After an earlier run it has a name already, and perhaps this one.
-        if station != name {
-            ip(client, &[], &format!("link set dev {station} name {name}\n"))?;
-        }
+        self.cards.push((client.clone(), name.to_owned()));
+        ip(client, &[], &format!("link set dev {station} name {name}\n"))?;
         let mut daemon = namespace
             .command("hostapd")
             .arg("/dev/stdin")
@@ -158,6 +156,13 @@ impl Drop for Air {
     fn drop(&mut self) {
         // Before the medium, which they wait for.
         self.access_points.clear();
+        // A namespace may live on for as long as a connection in it ends, and would keep its card.
+        for (card, (namespace, device)) in self.cards.iter().enumerate() {
+            let rename = format!("link set dev {device} down\nlink set dev {device} name wlan{card}\n");
+            let _ = ip(namespace, &[], &rename);
+            let (phy, home) = (format!("phy{card}"), std::process::id().to_string());
+            let _ = iw(namespace, &["phy", &phy, "set", "netns", &home]);
+        }
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.medium.take() {
             let _ = thread.join();
@@ -171,7 +176,10 @@ fn medium_config(scenario: &Scenario) -> MediumConfig {
     let mut stations = BTreeMap::new();
     let mut signals = Vec::new();
     let mut strangers = Vec::new();
-    let on_air = scenario.networks.iter().filter_map(|network| network.wifi.as_ref());
+    let on_air = scenario
+        .networks
+        .iter()
+        .filter_map(|network| network.wifi.as_ref());
     for (index, wifi) in on_air.enumerate() {
         let pair = [index * 2, index * 2 + 1].map(card_address);
         for card in pair {
@@ -204,7 +212,11 @@ fn station(wifi: &Wifi) -> StationConfig {
     );
     StationConfig {
         rate,
-        aggregate: if wifi.standard == Standard::N { AGGREGATE } else { 1 },
+        aggregate: if wifi.standard == Standard::N {
+            AGGREGATE
+        } else {
+            1
+        },
         ..StationConfig::fixed(wifi.standard, 0, wifi.standard.lowest())
     }
 }
@@ -241,7 +253,9 @@ fn card_path(number: usize) -> String {
 /// The interface of a card.
 fn device_of(card: usize) -> anyhow::Result<String> {
     let path = format!("{}/device/net", card_path(card));
-    let first = std::fs::read_dir(&path).ok().and_then(|mut devices| devices.next());
+    let first = std::fs::read_dir(&path)
+        .ok()
+        .and_then(|mut devices| devices.next());
     let first = first.with_context(|| format!("{path}: the card has no interface"))??;
     Ok(first.file_name().to_string_lossy().into_owned())
 }
@@ -255,7 +269,13 @@ fn move_card(number: usize, to: &Namespace) -> anyhow::Result<()> {
         .spawn()
         .context("cannot run sleep")?;
     let mut command = Command::new("iw");
-    command.args(["phy", &format!("phy{number}"), "set", "netns", &inside.id().to_string()]);
+    command.args([
+        "phy",
+        &format!("phy{number}"),
+        "set",
+        "netns",
+        &inside.id().to_string(),
+    ]);
     let moved = output(&mut command);
     let _ = inside.kill();
     let _ = inside.wait();
@@ -313,8 +333,6 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
 
 /// Scanning, authentication and association, on the slowest channel of interest.
 const JOINING: Duration = Duration::from_secs(10);
-/// Removing a namespace takes the kernel milliseconds.
-const COMING_BACK: Duration = Duration::from_secs(5);
 const COUNTRY: &str = "US";
 /// What strangers send, as in the simulator. Units: bytes of UDP payload.
 const STRANGE_DATAGRAM: u64 = 1472;

@@ -188,11 +188,7 @@ impl World {
 
     /// The device at the client's end of an emulated network: the client's own, or the cable of
     /// the access point before it.
-    fn near_end(
-        &mut self,
-        (name, number): (&str, usize),
-        wifi: Option<&Wifi>,
-    ) -> anyhow::Result<Arc<Tun>> {
+    fn near_end(&mut self, (name, number): (&str, usize), wifi: Option<&Wifi>) -> anyhow::Result<Arc<Tun>> {
         let (Some(wifi), Some(air)) = (wifi, &mut self.air) else {
             return tun(&self.client, name);
         };
@@ -210,12 +206,7 @@ impl World {
         Ok(cable)
     }
 
-    fn emulate(
-        &self,
-        (near, number): (Arc<Tun>, usize),
-        links: &Links,
-        seed: u64,
-    ) -> anyhow::Result<Pumps> {
+    fn emulate(&self, (near, number): (Arc<Tun>, usize), links: &Links, seed: u64) -> anyhow::Result<Pumps> {
         let far = tun(&self.net, &gateway_device(number))?;
         let down = Pump::start(
             &format!("{number}-down"),

@@ -139,7 +139,9 @@ fn is_built() -> Result<(), String> {
 }
 
 fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../scripts")
+        .join(name)
 }
 
 #[cfg(test)]
@@ -162,9 +164,17 @@ mod tests {
 
     /// What a program of the machine says; it must succeed.
     fn said(command: &str) -> String {
-        let output = Command::new("sh").args(["-c", command]).output().expect("it starts");
-        let [said, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(output.status.success(), "{command}: {}\n{said}{errors}", output.status);
+        let output = Command::new("sh")
+            .args(["-c", command])
+            .output()
+            .expect("it starts");
+        let [said, errors] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(
+            output.status.success(),
+            "{command}: {}\n{said}{errors}",
+            output.status
+        );
         said
     }
 
@@ -188,18 +198,25 @@ mod tests {
         std::fs::write("/run/wpa.conf", configuration).expect("written");
         said("wpa_supplicant -B -i wlan0 -c /run/wpa.conf -f /run/wpa.log");
         let joined = "wpa_cli -p /run/wpa -i wlan0 status | grep -q wpa_state=COMPLETED";
-        said(&format!("for n in $(seq 60); do {joined} && exit; sleep 1; done; cat /run/wpa.log; exit 1"));
+        said(&format!(
+            "for n in $(seq 60); do {joined} && exit; sleep 1; done; cat /run/wpa.log; exit 1"
+        ));
         let lease = said("udhcpc -q -n -f -i wlan0 -s /bin/true 2>&1");
         let (_, address) = lease.split_once("lease of ").expect("a lease");
         let (address, _) = address.split_once(' ').expect("an address");
         assert!(address.starts_with("10.60.0."), "{lease}");
-        said(&format!("ip addr add {address}/24 dev wlan0 && ip route add default via 10.60.0.1"));
+        said(&format!(
+            "ip addr add {address}/24 dev wlan0 && ip route add default via 10.60.0.1"
+        ));
         let pings = said("ping -q -c 5 -i 0.2 203.0.113.2");
         assert!(pings.contains(" 0% packet loss"), "{pings}");
         let (_, times) = pings.split_once("mdev = ").expect("round trips");
         let (least, _) = times.split_once('/').expect("four numbers");
         let least: f64 = least.parse().expect("a number");
-        assert!((20.0..22.0).contains(&least), "a cable of 10 ms each way: {pings}");
+        assert!(
+            (20.0..22.0).contains(&least),
+            "a cable of 10 ms each way: {pings}"
+        );
     }
 
     #[test]
