@@ -1,4 +1,8 @@
 //! Wi-Fi cards, the interfaces on them, and what they hear, by nl80211.
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "of hundreds of attributes a few play a part"
+)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -75,7 +79,6 @@ pub enum Kind {
 
 impl From<Nl80211InterfaceType> for Kind {
     fn from(kind: Nl80211InterfaceType) -> Self {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "a dozen kinds play no part")]
         match kind {
             Nl80211InterfaceType::Station => Self::Station,
             Nl80211InterfaceType::Ap => Self::AccessPoint,
@@ -436,7 +439,6 @@ async fn collect(
 
 impl Card {
     fn take(&mut self, attribute: Nl80211Attr) {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "a hundred attributes play no part")]
         match attribute {
             Nl80211Attr::WiphyName(name) => self.name = name,
             Nl80211Attr::SupportedIftypes(modes) => {
@@ -475,7 +477,6 @@ fn frequencies(bands: &[Nl80211Band]) -> Vec<u32> {
 fn combination(comb: &Nl80211IfaceComb) -> Combination {
     let mut combination = Combination::default();
     for attribute in &comb.attributes {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
         match attribute {
             Nl80211IfaceCombAttribute::Maxnum(total) => combination.total = *total as usize,
             Nl80211IfaceCombAttribute::NumChannels(channels) => combination.channels = *channels as usize,
@@ -512,7 +513,6 @@ fn interface(attributes: Vec<Nl80211Attr>) -> Option<Interface> {
         frequency: None,
     };
     for attribute in attributes {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
         match attribute {
             Nl80211Attr::Wiphy(card) => found.card = card,
             Nl80211Attr::IfName(name) => found.name = name,
@@ -537,7 +537,6 @@ fn heard(attributes: Vec<Nl80211Attr>) -> Option<Heard> {
     let (mut beacon, mut response) = (Vec::new(), Vec::new());
     let mut age = 0;
     for info in infos {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
         match info {
             Nl80211BssInfo::Bssid(address) => bssid = Some(address),
             Nl80211BssInfo::Frequency(mhz) => frequency = Some(mhz),
@@ -566,7 +565,6 @@ fn heard(attributes: Vec<Nl80211Attr>) -> Option<Heard> {
 fn link(attributes: Vec<Nl80211Attr>) -> Link {
     let mut link = Link::default();
     for attribute in attributes {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
         match attribute {
             Nl80211Attr::Mac(address) => link.bssid = address,
             Nl80211Attr::StationInfo(infos) => infos.into_iter().for_each(|info| link.take(info)),
@@ -578,7 +576,6 @@ fn link(attributes: Vec<Nl80211Attr>) -> Link {
 
 impl Link {
     fn take(&mut self, info: Nl80211StationInfo) {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
         match info {
             Nl80211StationInfo::SignalAvg(dbm) => self.signal = Some(dbm.into()),
             Nl80211StationInfo::Signal(dbm) => {

@@ -10,6 +10,8 @@
 //! It fails by falling silent: a network whose access point is not heard, or does not let this
 //! station in, is shown as lost, and the owner ends the slots.
 
+mod rate;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +29,7 @@ use hawser_radio::juggler::bytes::{self, Notices, Radiotap, Writer};
 use hawser_radio::juggler::{Config, Event, Juggler, NetworkConfig, NetworkId, State};
 use hawser_radio::stations::{Heard, channel, frequency};
 use hawser_units::Instant;
+use rate::Rate;
 
 /// A card that is shared by slots; ended with [`Slots::end`].
 pub(super) struct Slots {
@@ -604,56 +607,6 @@ impl Driver {
     }
 }
 
-/// The rate of data frames: up after ten frames in a row that were acknowledged, down after two
-/// that were not (ARF, Kamerman and Monteban, 1997). The card repeats frames by itself, so a
-/// failure here is several on the air.
-#[derive(Debug)]
-struct Rate {
-    place: usize,
-    good: u32,
-    bad: u32,
-}
-
-impl Default for Rate {
-    fn default() -> Self {
-        // 24 Mbit/s: every card of the last twenty years, in most of a room.
-        Self {
-            place: 4,
-            good: 0,
-            bad: 0,
-        }
-    }
-}
-
-impl Rate {
-    fn units(&self) -> u8 {
-        RATES[self.place]
-    }
-
-    /// For what must arrive: 1 Mbit/s at 2.4 GHz, 6 at 5 GHz.
-    fn lowest(is_5ghz: bool) -> u8 {
-        if is_5ghz { 12 } else { 2 }
-    }
-
-    fn handle(&mut self, is_acknowledged: bool) {
-        if is_acknowledged {
-            (self.good, self.bad) = (self.good + 1, 0);
-            if self.good >= 10 {
-                self.place = (self.place + 1).min(RATES.len() - 1);
-                self.good = 0;
-            }
-        } else {
-            (self.good, self.bad) = (0, self.bad + 1);
-            if self.bad >= 2 {
-                self.place = self.place.saturating_sub(1);
-                self.bad = 0;
-            }
-        }
-    }
-}
-
-/// Of 802.11a and g, in units of 500 kbit/s.
-const RATES: [u8; 8] = [12, 18, 24, 36, 48, 72, 96, 108];
 /// A frame of 2,304 bytes of packet with its headers and radiotap's.
 const LONGEST_FRAME: usize = 4096;
 /// Frames taken at one look.
@@ -668,17 +621,6 @@ const UNHEARD: Duration = Duration::from_secs(3);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_rate_climbs_slowly_and_falls_fast() {
-        let mut rate = Rate::default();
-        (0..30).for_each(|_| rate.handle(true));
-        assert_eq!(rate.units(), 108);
-        (0..4).for_each(|_| rate.handle(false));
-        assert_eq!(rate.units(), 72);
-        (0..100).for_each(|_| rate.handle(false));
-        assert_eq!(rate.units(), 12);
-    }
 
     #[test]
     fn buffers_are_used_again() {

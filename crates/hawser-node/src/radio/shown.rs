@@ -1,0 +1,142 @@
+//! What others see of the cards and their stations.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant as Clock};
+
+use hawser_linux::netlink::traffic;
+use hawser_linux::wireless::cards::{Card, Interface, Kind, Link, Wireless};
+use hawser_radio::stations::channel;
+use serde_json::{Value, json};
+
+use super::slots::{self, Slots};
+use super::{Keeper, State, View, text};
+
+/// What each interface has carried since the last look, for their shares.
+#[derive(Default)]
+pub(super) struct Carried {
+    last: BTreeMap<String, u64>,
+    fresh: BTreeMap<String, u64>,
+    at: Option<Clock>,
+}
+
+impl Carried {
+    pub(super) fn look(&mut self) {
+        if self.at.is_some_and(|at| at.elapsed() < SHARES) {
+            return;
+        }
+        self.at = Some(Clock::now());
+        let now: BTreeMap<_, _> = traffic()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(name, received, sent)| (name, received.saturating_add(sent)))
+            .collect();
+        self.fresh = now
+            .iter()
+            .map(|(name, bytes)| {
+                let before = self.last.get(name).copied().unwrap_or(*bytes);
+                (name.clone(), bytes.saturating_sub(before))
+            })
+            .collect();
+        self.last = now;
+    }
+}
+
+impl Keeper {
+    /// Brings what others see up to date.
+    pub(super) async fn show(&mut self) {
+        let mut stations = BTreeMap::new();
+        if Wireless::is_there()
+            && let Ok(wireless) = self.wireless()
+            && let Ok(interfaces) = wireless.interfaces().await
+        {
+            let all = interfaces.iter().filter(|one| one.kind == Kind::Station);
+            for one in all {
+                let link = wireless.link(one.index).await.ok().flatten();
+                if link.is_some() || self.stations.contains_key(&one.name) {
+                    stations.insert(one.name.clone(), self.shown(one, link, &interfaces));
+                }
+            }
+        }
+        for (state, slots) in self
+            .cards
+            .values()
+            .filter_map(|state| Some((state, state.slots.as_ref()?)))
+        {
+            for shown in slots.shown() {
+                stations.insert(
+                    shown.name.clone(),
+                    self.shown_in_slots(&state.card, &shown, slots),
+                );
+            }
+        }
+        let view = View {
+            stations,
+            notices: self.notices.clone(),
+        };
+        self.tell.send_if_modified(|before| {
+            let is_new = *before != view;
+            *before = view;
+            is_new
+        });
+    }
+
+    pub(super) fn shown_in_slots(&self, card: &Card, shown: &slots::Shown, slots: &Slots) -> Value {
+        let bytes = |name: &str| self.carried.fresh.get(name).copied().unwrap_or(0);
+        let all: u64 = slots.shown().iter().map(|other| bytes(&other.name)).sum();
+        let own = bytes(&shown.name);
+        json!({
+            "interface": shown.name,
+            "card": card.name,
+            "own": true,
+            "state": if shown.is_joined { "joined" } else { "joining" },
+            "ssid": String::from_utf8_lossy(&shown.joins.ssid),
+            "bssid": text(shown.joins.bssid),
+            "frequency_mhz": shown.joins.frequency,
+            "channel": channel(shown.joins.frequency),
+            "signal_dbm": shown.signal,
+            "slot_ms": shown.slot.as_secs_f64() * 1e3,
+            "cycle_ms": shown.cycle.as_secs_f64() * 1e3,
+            "switch_ms": shown.switch.as_secs_f64() * 1e3,
+            "share": if all == 0 { 0.0 } else { own as f64 / all as f64 },
+        })
+    }
+
+    pub(super) fn shown(&self, one: &Interface, link: Option<Link>, all: &[Interface]) -> Value {
+        let own = self.stations.get(&one.name);
+        let joins = own.and_then(|station| station.joins.as_ref());
+        let ssid = one.ssid.as_ref().or(joins.map(|heard| &heard.ssid));
+        let frequency = one.frequency.or(joins.map(|heard| heard.frequency));
+        let state = match own.map(|station| (station.state, joins)) {
+            None | Some((State::Joined { .. }, _)) => "joined",
+            Some((_, None)) => "listening",
+            Some((State::Joining { .. }, _)) => "joining",
+            Some((State::Lost { .. }, _)) => "lost",
+        };
+        let bytes = |name: &str| self.carried.fresh.get(name).copied().unwrap_or(0);
+        let card: u64 = all
+            .iter()
+            .filter(|other| other.card == one.card)
+            .map(|other| bytes(&other.name))
+            .sum();
+        let link = link.unwrap_or_default();
+        let retried = (link.sent > 0).then(|| f64::from(link.retried) / f64::from(link.sent));
+        json!({
+            "interface": one.name,
+            "card": self.cards.get(&one.card).map(|state| state.card.name.clone()),
+            "own": own.is_some(),
+            "state": state,
+            "ssid": ssid.map(|ssid| String::from_utf8_lossy(ssid).into_owned()),
+            "bssid": (link.bssid != [0; 6]).then(|| text(link.bssid)),
+            "frequency_mhz": frequency,
+            "channel": frequency.map(channel),
+            "signal_dbm": link.signal,
+            "send_rate_bps": link.sent_kbps.map(|rate| u64::from(rate) * 1000),
+            "receive_rate_bps": link.received_kbps.map(|rate| u64::from(rate) * 1000),
+            "retried": retried,
+            "share": if card == 0 { 0.0 } else { bytes(&one.name) as f64 / card as f64 },
+        })
+    }
+}
+
+/// Over which shares of interfaces are counted.
+const SHARES: Duration = Duration::from_secs(2);
