@@ -11,6 +11,16 @@ test:
 	scripts/needs test
 	scripts/test
 
+.PHONY: test-radios
+# Wi-Fi on real stacks: access points and cards of a kernel in virtual time, and the simulator's air beside them.
+test-radios:
+	scripts/needs test
+	scripts/uml-kernel
+	scripts/with-cargo build --locked --bins
+	scripts/with-cargo test --locked -p hawser --test radio -- --nocapture --test-threads=1
+	scripts/with-cargo test --locked -p hawser-lab --test uml
+	target/debug/hawser-lab conform --air
+
 # The program for people's machines, with its units and its debug information in a file of its own: out/package
 package:
 	scripts/needs run

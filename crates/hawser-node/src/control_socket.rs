@@ -43,6 +43,13 @@ pub enum Request {
         /// The peer that is to be the waypoint.
         through: Option<String>,
     },
+    /// Serve a Wi-Fi network for so many slots in turn.
+    Weight {
+        /// Its name.
+        network: String,
+        /// 1 to 10.
+        weight: u32,
+    },
     /// Read the configuration again.
     Reload,
     /// End.

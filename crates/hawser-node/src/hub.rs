@@ -487,6 +487,7 @@ impl Hub {
             Request::Move { .. } => Err(anyhow!(
                 "this is a hub: flows are moved where `hawser up --direct` runs"
             )),
+            Request::Weight { .. } => Err(anyhow!("this is a hub: ask where `hawser up` runs")),
             Request::Revoke { name } => self.control.revoke(&name).map(|()| json!({ "revoked": name })),
             Request::Down => {
                 let _ = answer.send(Ok(json!({ "state": "down" })));

@@ -89,6 +89,8 @@ impl Kernel {
             said[0],
             said[1]
         );
+        // What it has measured.
+        print!("{}", said[0]);
         false
     }
 

@@ -41,12 +41,29 @@ enum RadioCommand {
     /// Listens for access points on all channels, for some seconds, and shows them: name, channel,
     /// signal, how one joins, and who knows it. Needs root.
     Scan(How),
+    /// Serves a network for so many slots in turn, where a card takes turns among several channels
+    /// (slots = true under [radio]): 2 is twice as long as 1.
+    Weight(Weigh),
+}
+
+/// Which network, and how much of the card it gets.
+#[derive(Debug, clap::Args)]
+struct Weigh {
+    /// The network's name.
+    network: String,
+    /// How many slots it is served in turn, 1 to 10.
+    weight: u32,
+    #[command(flatten)]
+    how: How,
 }
 
 pub(crate) fn run(args: &RadioArgs) -> anyhow::Result<ExitCode> {
+    if let Some(RadioCommand::Weight(wanted)) = &args.command {
+        return weigh(wanted);
+    }
     let (is_scan, how) = match &args.command {
-        None => (false, &args.how),
         Some(RadioCommand::Scan(how)) => (true, how),
+        None | Some(RadioCommand::Weight(_)) => (false, &args.how),
     };
     let config: ClientConfig = config::load_or_default(&how.places.dir.join("client.toml"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -75,6 +92,20 @@ pub(crate) fn run(args: &RadioArgs) -> anyhow::Result<ExitCode> {
             render(&said)
         };
         say!("{}", shown.trim_end())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn weigh(wanted: &Weigh) -> anyhow::Result<ExitCode> {
+    let request = Request::Weight {
+        network: wanted.network.clone(),
+        weight: wanted.weight,
+    };
+    let said = ask(&wanted.how.places.client_socket(), &request)?;
+    if wanted.how.json {
+        say!("{said}")?;
+    } else {
+        say!("{} is served for {} slots in turn", wanted.network, wanted.weight)?;
     }
     Ok(ExitCode::SUCCESS)
 }

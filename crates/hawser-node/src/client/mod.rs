@@ -645,6 +645,10 @@ impl Client {
                     "hawser runs with a hub here: flows are moved in direct mode alone (hawser up --direct)"
                 )));
             }
+            Request::Weight { network, weight } => match &self.radio {
+                Some(radio) => radio.set_weight(network, weight, asked.answer),
+                None => drop(asked.answer.send(Err(anyhow!("there is no Wi-Fi here")))),
+            },
             Request::Revoke { .. } => {
                 let _ = asked
                     .answer

@@ -670,6 +670,13 @@ impl Direct {
                 self.moving.on_request(wanted, asked.answer, &self.networks, now);
                 return Next::Continue;
             }
+            Request::Weight { network, weight } => {
+                match &self.radio {
+                    Some(radio) => radio.set_weight(network, weight, asked.answer),
+                    None => drop(asked.answer.send(Err(anyhow!("there is no Wi-Fi here")))),
+                }
+                return Next::Continue;
+            }
             Request::Reload => {
                 let result = self.reload().await;
                 (

@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
+use anyhow::bail;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
 use hawser_radio::stations::{Bssid, Heard, Room, channel};
+
+use serde_json::{Value, json};
 
 use super::slots::{self, Slots};
 use super::{JOINED_WITHIN, Keeper, State, Station, text};
@@ -201,6 +204,29 @@ impl Keeper {
         Ok(true)
     }
 
+    /// Serves a network for so many slots in turn.
+    ///
+    /// # Errors
+    /// No card takes turns with a network of that name; in words.
+    pub(super) fn set_weight(&self, network: &str, weight: u32) -> anyhow::Result<Value> {
+        if !(1..=MOST_WEIGHT).contains(&weight) {
+            bail!("a weight is 1 to {MOST_WEIGHT}");
+        }
+        for slots in self.cards.values().filter_map(|state| state.slots.as_ref()) {
+            let all = slots.shown();
+            let place = all
+                .iter()
+                .position(|shown| shown.joins.ssid == network.as_bytes());
+            if let Some(place) = place {
+                slots.set_weight(place, weight);
+                return Ok(json!({ "network": network, "weight": weight }));
+            }
+        }
+        bail!(
+            "no card takes turns with a network called {network}: `hawser status` shows those in slots (slots = true under [radio]); others are on the air all the time"
+        )
+    }
+
     /// The networks that are served in slots.
     pub(super) fn slot_stations(&self) -> impl Iterator<Item = slots::Shown> {
         let all = self.cards.values().filter_map(|state| state.slots.as_ref());
@@ -342,6 +368,8 @@ const REST_OF_SCAN: Duration = Duration::from_secs(5);
 const SCAN_AGAIN: Duration = Duration::from_secs(2);
 /// Of what cards take in one scan (4 to 20), with the empty name.
 const MOST_HIDDEN: usize = 3;
+/// A network that is away longer than this loses what is kept for it.
+const MOST_WEIGHT: u32 = 10;
 /// More networks in turn than these wait too long for theirs.
 const MOST_SLOTS: usize = 4;
 /// After slots that ended: everything is looked for first.

@@ -24,13 +24,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use hawser_linux::system::System;
 use hawser_linux::wireless::cards::{Card, Interface, Wireless};
 use hawser_radio::stations::{Heard, Stations, channel};
 use hawser_units::Instant;
 use serde_json::Value;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -44,11 +44,15 @@ use supplicant::{Control, Supplicant};
 /// What runs beside a daemon's event loop.
 pub(crate) struct Radio {
     config: watch::Sender<ClientConfig>,
+    weights: mpsc::Sender<Weight>,
     live: watch::Sender<Option<BTreeSet<String>>>,
     view: watch::Receiver<View>,
     end: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
+
+/// A network's share of its card that somebody wants, and where the answer goes.
+type Weight = (String, u32, oneshot::Sender<anyhow::Result<Value>>);
 
 /// What others may know of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,6 +71,7 @@ impl Radio {
         dhcp: watch::Sender<BTreeSet<String>>,
     ) -> Self {
         let (settings, changed) = watch::channel(config.clone());
+        let (weights, wanted) = mpsc::channel(MOST_ASKED);
         let (live, alive) = watch::channel(None);
         let (tell, view) = watch::channel(View::default());
         let (end, ended) = oneshot::channel();
@@ -92,10 +97,11 @@ impl Radio {
         };
         Self {
             config: settings,
+            weights,
             live,
             view,
             end,
-            task: tokio::spawn(keeper.run(changed, ended)),
+            task: tokio::spawn(keeper.run((changed, wanted), ended)),
         }
     }
 
@@ -110,6 +116,19 @@ impl Radio {
             *before = Some(names);
             is_new
         });
+    }
+
+    /// Serves a network for so many slots in turn, where a card takes turns.
+    pub(crate) fn set_weight(
+        &self,
+        network: String,
+        weight: u32,
+        answer: oneshot::Sender<anyhow::Result<Value>>,
+    ) {
+        if let Err(refused) = self.weights.try_send((network, weight, answer)) {
+            let (_, _, answer) = refused.into_inner();
+            let _ = answer.send(Err(anyhow!("too much is asked at a time")));
+        }
     }
 
     /// For `status`: what is known of a network, if it is a Wi-Fi one.
@@ -192,7 +211,11 @@ enum State {
 }
 
 impl Keeper {
-    async fn run(mut self, mut changed: watch::Receiver<ClientConfig>, mut end: oneshot::Receiver<()>) {
+    async fn run(
+        mut self,
+        (mut changed, mut wanted): (watch::Receiver<ClientConfig>, mpsc::Receiver<Weight>),
+        mut end: oneshot::Receiver<()>,
+    ) {
         self.system.undo_left_stations().await;
         if !Wireless::is_there() {
             // Nothing to do, until the end; a card that is plugged in later is found.
@@ -206,6 +229,9 @@ impl Keeper {
                 Ok(()) = changed.changed() => {
                     self.config = changed.borrow_and_update().clone();
                     self.known_at = None;
+                }
+                Some((network, weight, answer)) = wanted.recv() => {
+                    let _ = answer.send(self.set_weight(&network, weight));
                 }
                 _ = &mut end => break,
             }
@@ -411,6 +437,8 @@ pub fn text(address: [u8; 6]) -> String {
 
 /// Of the names of our station interfaces, before their number.
 pub const STATION: &str = "hawserw";
+/// Weights that somebody may want at a time.
+const MOST_ASKED: usize = 16;
 /// How often everything is looked at: what happens to a network itself (its carrier, its address)
 /// is heard at once elsewhere.
 const TICK: Duration = Duration::from_millis(500);

@@ -15,7 +15,7 @@ mod rate;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Clock};
 
@@ -34,9 +34,10 @@ use rate::Rate;
 /// A card that is shared by slots; ended with [`Slots::end`].
 pub(super) struct Slots {
     pub(super) monitor: String,
-    shown: Arc<Mutex<Vec<Shown>>>,
+    shown: AllShown,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
+    weights: mpsc::Sender<(usize, u32)>,
     thread: JoinHandle<()>,
 }
 
@@ -108,11 +109,12 @@ impl Slots {
         let shown = Arc::new(Mutex::new(shown.collect()));
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), Arc::new(Waker::new()?));
         let shared = (Arc::clone(&shown), Arc::clone(&stop), Arc::clone(&waker));
+        let (weights, wanted) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("slots".to_owned())
             .spawn(move || {
                 let (shown, stop, waker) = shared;
-                let driver = Driver::new(air, index, address, slot, taps, shown);
+                let driver = Driver::new(air, index, address, slot, taps, (shown, wanted));
                 match driver {
                     Ok(driver) => driver.run(&stop, &waker),
                     Err(error) => tracing::warn!(error = format!("{error:#}"), "no slots"),
@@ -124,6 +126,7 @@ impl Slots {
             shown,
             stop,
             waker,
+            weights,
             thread,
         })
     }
@@ -131,6 +134,13 @@ impl Slots {
     /// Whether it still runs.
     pub(super) fn is_alive(&self) -> bool {
         !self.thread.is_finished()
+    }
+
+    /// Serves the network at that place for so many slots in turn.
+    pub(super) fn set_weight(&self, place: usize, weight: u32) {
+        // One that has ended serves nobody.
+        let _ = self.weights.send((place, weight));
+        self.waker.wake();
     }
 
     /// How each network is doing.
@@ -148,6 +158,9 @@ impl Slots {
         }
     }
 }
+
+/// How each network is doing, for whoever asks.
+type AllShown = Arc<Mutex<Vec<Shown>>>;
 
 /// A packet in one of the driver's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +217,7 @@ struct Driver {
     juggler: Juggler<Packet>,
     air: AirSocket,
     monitor: u32,
+    slot: Duration,
     runtime: tokio::runtime::Runtime,
     wireless: Wireless,
     own: [u8; 6],
@@ -212,7 +226,8 @@ struct Driver {
     flying: VecDeque<Flying>,
     rate: Rate,
     started: Clock,
-    shown: Arc<Mutex<Vec<Shown>>>,
+    shown: AllShown,
+    wanted: mpsc::Receiver<(usize, u32)>,
 }
 
 impl Driver {
@@ -222,7 +237,7 @@ impl Driver {
         own: [u8; 6],
         slot: Duration,
         taps: Vec<(String, Heard, EthernetTap)>,
-        shown: Arc<Mutex<Vec<Shown>>>,
+        (shown, wanted): (AllShown, mpsc::Receiver<(usize, u32)>),
     ) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -260,6 +275,7 @@ impl Driver {
             juggler,
             air,
             monitor,
+            slot,
             runtime,
             wireless,
             own,
@@ -269,6 +285,7 @@ impl Driver {
             rate: Rate::default(),
             started: Clock::now(),
             shown,
+            wanted,
         })
     }
 
@@ -319,6 +336,7 @@ impl Driver {
         wait_readable(&sources, Some(timeout.min(LOOK)), &mut ready[..sources.len()])?;
         if ready[0] {
             waker.clear();
+            self.weigh();
         }
         if ready[1] {
             for _ in 0..AT_ONCE {
@@ -334,6 +352,28 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// Takes up the weights that somebody wants.
+    fn weigh(&mut self) {
+        while let Ok((place, weight)) = self.wanted.try_recv() {
+            let now = self.now();
+            if let Some(member) = self.members.get(place) {
+                self.juggler.set_weight(member.id, weight, now);
+            }
+        }
+        let slot = self.slot;
+        let slots: Vec<_> = self
+            .members
+            .iter()
+            .filter_map(|member| self.juggler.network(member.id))
+            .map(|network| slot * network.config().weight)
+            .collect();
+        let cycle = slots.iter().sum();
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for (shown, slot) in shown.iter_mut().zip(slots) {
+            (shown.slot, shown.cycle) = (slot, cycle);
+        }
     }
 
     /// What the machine sends into a network.

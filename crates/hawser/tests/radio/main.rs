@@ -171,6 +171,11 @@ fn one_radio_serves_two_channels_in_slots() {
     assert!(rate > 1.2 * 6e6, "{rate} bit/s is not more than one access point");
     let shares = received(&world.status());
     assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
+    said(&mut world.hawser(&["radio", "weight", "cafe", "2"]));
+    world.until("the cafe has twice the time", 5, |status| {
+        let cafe = station(status, "cafe");
+        (&cafe["slot_ms"], &cafe["cycle_ms"]) == (&80.0.into(), &120.0.into())
+    });
     // Each joined once, and never again: the access points know that it sleeps.
     for number in [0, 1] {
         let log = std::fs::read_to_string(format!("/run/hostapd/ap{number}.log")).expect("a log");
@@ -282,4 +287,57 @@ fn the_network_that_somebody_else_has_joined_stays_as_it_is() {
         link.contains("SSID: home") && link.contains("freq: 2437"),
         "{link}"
     );
+}
+
+/// Access points go and come, throw their stations out and change their channels, at random.
+/// `HAWSER_RADIO_EVENTS` says how often.
+#[test]
+fn a_connection_outlives_whatever_access_points_do() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1")
+        .access_point("name=library,channel=6")
+        .access_point("name=museum,channel=6")
+        .virtual_time()
+        .enter("a_connection_outlives_whatever_access_points_do");
+    if !is_inside {
+        return;
+    }
+    let events = std::env::var("HAWSER_RADIO_EVENTS").map_or(20, |text| text.parse().expect("a number"));
+    let mut world = World::with_hub();
+    world.up(&format!("{CAFES}[[radio.network]]\nssid = \"museum\"\n"));
+    world.until("one carries the tunnel", 20, |status| world::active(status) >= 1);
+    let mut download = world::SlowDownload::start();
+    // Numerical Recipes' generator: the same events each time.
+    let mut state = 7_u32;
+    let mut random = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % below
+    };
+    for _ in 0..events {
+        let number = random(3) as usize;
+        let frequency = ["2412", "2437", "2462"][random(3) as usize];
+        let event: &[&str] = match random(5) {
+            0 => &["disable"],
+            1 | 2 => &["enable"],
+            3 => &["deauthenticate", "ff:ff:ff:ff:ff:ff"],
+            _ => &["chan_switch", "5", frequency],
+        };
+        // What cannot be done now (one that is off is told to move) is no event.
+        let _ = world::access_point(number, event).output();
+        std::thread::sleep(Duration::from_millis(u64::from(1000 + random(4000))));
+        assert_ne!(world.status()["state"], "down");
+    }
+    for number in 0..3 {
+        let _ = world::access_point(number, &["enable"]).output();
+    }
+    world.until("one carries the tunnel again", 120, |status| {
+        world::active(status) >= 1
+    });
+    let before = download.bytes();
+    world.until("the download goes on", 60, |_| {
+        download.bytes() > before + 100_000
+    });
+    println!("{events} events, {} bytes of one connection", download.bytes());
+    drop(download);
+    world.down();
 }

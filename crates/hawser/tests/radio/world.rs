@@ -10,6 +10,7 @@ use serde_json::Value;
 const CLIENT: &str = "/run/client";
 const CLIENT_RUN: &str = "/run/client-run";
 const SERVED: &str = "/run/served";
+const SLOW: &str = "/run/slow";
 
 /// A hub in the namespace of that name, a server of files, and a client here.
 pub(crate) struct World {
@@ -130,7 +131,7 @@ impl World {
     }
 
     /// Waits until the client is as it should be.
-    pub(crate) fn until(&self, what: &str, seconds: u64, holds: impl Fn(&Value) -> bool) {
+    pub(crate) fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Value) -> bool) {
         wait_or(
             what,
             seconds,
@@ -263,6 +264,44 @@ pub(crate) fn access_point_vanishes(number: usize) {
     let (namespace, card) = (format!("ap{number}"), format!("wlan{number}"));
     said(&mut run("ip", &["-n", &namespace, "link", "set", &card, "down"]));
     said(&mut run("kill", &["-9", &process]));
+}
+
+/// What is said to an access point.
+pub(crate) fn access_point(number: usize, words: &[&str]) -> Command {
+    let mut command = run("hostapd_cli", &["-p", &format!("/run/hostapd/ap{number}")]);
+    command.args(words);
+    command
+}
+
+/// One connection that lasts.
+pub(crate) struct SlowDownload(Child);
+
+impl SlowDownload {
+    pub(crate) fn start() -> Self {
+        let arguments = [
+            "--silent",
+            "--limit-rate",
+            "100k",
+            "--output",
+            SLOW,
+            "http://203.0.113.2/big",
+        ];
+        Self(run("curl", &arguments).spawn().expect("curl"))
+    }
+
+    /// What it has brought so far; it must still be there.
+    pub(crate) fn bytes(&mut self) -> u64 {
+        let ended = self.0.try_wait().expect("a child");
+        assert!(ended.is_none(), "the connection is gone: {ended:?}");
+        fs::metadata(SLOW).map_or(0, |found| found.len())
+    }
+}
+
+impl Drop for SlowDownload {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Another program joins a network with an interface of the machine, and sees to its address.
