@@ -8,7 +8,7 @@ use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
 use hawser_radio::stations::channel;
 use serde_json::{Value, json};
 
-use super::{STATION, saved, text};
+use super::{STATION, legible, saved, text};
 use crate::config::{ClientConfig, RadioConfig};
 
 /// The cards with their interfaces, what they carry at once, and in words what can be done.
@@ -40,7 +40,7 @@ fn describe_card(card: &Card, interfaces: &[&Interface]) -> Value {
             "name": one.name,
             "kind": kind(one.kind),
             "up": one.is_up,
-            "ssid": one.ssid.as_ref().map(|ssid| String::from_utf8_lossy(ssid).into_owned()),
+            "ssid": one.ssid.as_ref().map(|ssid| legible(ssid)),
             "channel": one.frequency.map(channel),
             "frequency_mhz": one.frequency,
         })
@@ -131,7 +131,7 @@ pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
                 one.ssid.as_ref() == Some(&heard.ssid) && one.frequency == Some(heard.frequency)
             });
             let value = json!({
-                "ssid": String::from_utf8_lossy(&heard.ssid),
+                "ssid": legible(&heard.ssid),
                 "bssid": text(heard.bssid),
                 "channel": channel(heard.frequency),
                 "frequency_mhz": heard.frequency,
@@ -161,7 +161,7 @@ pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
 #[must_use]
 pub fn known(config: &RadioConfig) -> Value {
     let known = saved::known(config);
-    let one = |(ssid, network): (&Vec<u8>, &saved::KnownNetwork)| json!({ "ssid": String::from_utf8_lossy(ssid), "known_by": network.source });
+    let one = |(ssid, network): (&Vec<u8>, &saved::KnownNetwork)| json!({ "ssid": legible(ssid), "known_by": network.source });
     known.iter().map(one).collect()
 }
 

@@ -12,7 +12,7 @@ use hawser_radio::stations::{Bssid, Heard, Room, channel};
 use serde_json::{Value, json};
 
 use super::slots::{self, Slots};
-use super::{JOINED_WITHIN, Keeper, State, Station, text};
+use super::{JOINED_WITHIN, Keeper, State, Station, legible, text};
 
 impl Keeper {
     pub(super) async fn work_card(
@@ -123,7 +123,7 @@ impl Keeper {
             return true;
         }
         for shown in lost {
-            let ssid = String::from_utf8_lossy(&shown.joins.ssid).into_owned();
+            let ssid = legible(&shown.joins.ssid);
             tracing::info!(network = shown.name, ssid, "lost");
             state.planner.handle_failed(shown.joins.bssid, now);
         }
@@ -178,7 +178,7 @@ impl Keeper {
         };
         let address = self.address(None)?;
         for heard in &all {
-            let ssid = String::from_utf8_lossy(&heard.ssid).into_owned();
+            let ssid = legible(&heard.ssid);
             tracing::info!(
                 ssid,
                 bssid = text(heard.bssid),

@@ -10,7 +10,7 @@ use hawser_linux::wireless::cards::Wireless;
 use hawser_radio::stations::{Heard, channel};
 
 use super::supplicant::Supplicant;
-use super::{Keeper, STATION, State, Station, manager, text};
+use super::{Keeper, STATION, State, Station, legible, manager, text};
 use crate::atomic_file;
 use crate::identity::random;
 
@@ -79,7 +79,7 @@ impl Keeper {
                 .ok_or_else(|| anyhow!("its network is not known any more"))?;
             tracing::info!(
                 network = name,
-                ssid = %String::from_utf8_lossy(&heard.ssid),
+                ssid = %legible(&heard.ssid),
                 bssid = text(heard.bssid),
                 channel = channel(heard.frequency),
                 signal_dbm = heard.signal,
@@ -146,7 +146,7 @@ impl Keeper {
             supplicant.remove(name).await;
         }
         if let Some(heard) = &station.joins {
-            tracing::info!(network = name, ssid = %String::from_utf8_lossy(&heard.ssid), "left");
+            tracing::info!(network = name, ssid = %legible(&heard.ssid), "left");
         }
         if let Err(error) = self.system.remove_station(name).await {
             tracing::warn!(network = name, error = format!("{:#}", anyhow!(error)), "Wi-Fi");

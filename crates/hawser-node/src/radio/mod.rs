@@ -370,7 +370,7 @@ impl Keeper {
                 State::Joined { .. } => State::Lost { since: Clock::now() },
                 State::Joining { .. } | State::Lost { .. } => before,
             };
-            let ssid = String::from_utf8_lossy(&joins.ssid).into_owned();
+            let ssid = legible(&joins.ssid);
             match station.state {
                 State::Joined { since } => {
                     if before != station.state {
@@ -428,6 +428,22 @@ impl Keeper {
     }
 }
 
+/// The name of a network for people. It may be any bytes of a stranger's: what is no text, and what a
+/// terminal would take for an order, is shown as U+FFFD.
+#[must_use]
+pub fn legible(ssid: &[u8]) -> String {
+    let text = String::from_utf8_lossy(ssid);
+    text.chars()
+        .map(|letter| {
+            if letter.is_control() {
+                char::REPLACEMENT_CHARACTER
+            } else {
+                letter
+            }
+        })
+        .collect()
+}
+
 /// An address as people write it.
 #[must_use]
 pub fn text(address: [u8; 6]) -> String {
@@ -452,3 +468,14 @@ const BACK_WITHIN: Duration = Duration::from_secs(4);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// wpa_supplicant is asked, then made to end, within four.
 const ENDING: Duration = Duration::from_secs(8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_gives_a_terminal_no_orders() {
+        assert_eq!(legible("café".as_bytes()), "café");
+        assert_eq!(legible(b"\x1b[2Jgone\n\xff"), "\u{fffd}[2Jgone\u{fffd}\u{fffd}");
+    }
+}

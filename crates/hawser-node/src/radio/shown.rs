@@ -9,7 +9,7 @@ use hawser_radio::stations::channel;
 use serde_json::{Value, json};
 
 use super::slots::{self, Slots};
-use super::{Keeper, State, View, text};
+use super::{Keeper, State, View, legible, text};
 
 /// What each interface has carried since the last look, for their shares.
 #[derive(Default)]
@@ -89,7 +89,7 @@ impl Keeper {
             "card": card.name,
             "own": true,
             "state": if shown.is_joined { "joined" } else { "joining" },
-            "ssid": String::from_utf8_lossy(&shown.joins.ssid),
+            "ssid": legible(&shown.joins.ssid),
             "bssid": text(shown.joins.bssid),
             "frequency_mhz": shown.joins.frequency,
             "channel": channel(shown.joins.frequency),
@@ -125,7 +125,7 @@ impl Keeper {
             "card": self.cards.get(&one.card).map(|state| state.card.name.clone()),
             "own": own.is_some(),
             "state": state,
-            "ssid": ssid.map(|ssid| String::from_utf8_lossy(ssid).into_owned()),
+            "ssid": ssid.map(|ssid| legible(ssid)),
             "bssid": (link.bssid != [0; 6]).then(|| text(link.bssid)),
             "frequency_mhz": frequency,
             "channel": frequency.map(channel),
