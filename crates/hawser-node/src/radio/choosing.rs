@@ -60,8 +60,8 @@ impl Keeper {
             .stations
             .values()
             .any(|one| one.card == number && one.joins.is_some());
-        // Without any way out, what has been heard so far is good enough, and the rest is looked for
-        // later; otherwise a part of a scan is not chosen from.
+        // Without any way out, what has been heard so far is good enough, and the rest is
+        // looked for later; otherwise a part of a scan is not chosen from.
         let is_hasty = is_out && !self.config.radio.slots;
         if self.is_scanning(number).await && !is_hasty {
             return Ok(());

@@ -428,8 +428,8 @@ impl Keeper {
     }
 }
 
-/// The name of a network for people. It may be any bytes of a stranger's: what is no text, and what a
-/// terminal would take for an order, is shown as U+FFFD.
+/// The name of a network for people. It may be any bytes of a stranger's: what is no text, and what
+/// a terminal would take for an order, is shown as U+FFFD.
 #[must_use]
 pub fn legible(ssid: &[u8]) -> String {
     let text = String::from_utf8_lossy(ssid);
