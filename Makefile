@@ -12,7 +12,7 @@ test:
 	scripts/test
 
 .PHONY: test-radios
-# Wi-Fi on real stacks: access points and cards of a kernel in virtual time, and the simulator's air beside them.
+# Wi-Fi on real stacks: access points and cards of a kernel in virtual time; our air beside them.
 test-radios:
 	scripts/needs test
 	scripts/uml-kernel
@@ -21,7 +21,8 @@ test-radios:
 	scripts/with-cargo test --locked -p hawser-lab --test uml
 	target/debug/hawser-lab conform --air
 
-# The program for people's machines, with its units and its debug information in a file of its own: out/package
+# The program for people's machines, with its units and its debug information in a file of its
+# own: out/package
 package:
 	scripts/needs run
 	scripts/package
@@ -31,8 +32,8 @@ deb:
 	scripts/needs run
 	scripts/deb
 
-# Fuzzes one target, or all of them, for so many minutes each, and keeps what was found in fuzz/corpus:
-# make fuzz TARGET=data MINUTES=5, make fuzz-all MINUTES=10
+# Fuzzes one target, or all of them, for so many minutes each, and keeps what was found in
+# fuzz/corpus: make fuzz TARGET=data MINUTES=5, make fuzz-all MINUTES=10
 TARGET ?= data
 MINUTES ?= 1
 fuzz:

@@ -547,13 +547,7 @@ impl System {
     }
 
     fn index(&self, interface: &str) -> Result<u32, SystemError> {
-        let missing = || SystemError::NoInterface(interface.to_owned());
-        let name = CString::new(interface).map_err(|_| missing())?;
-        // SAFETY: the name is a terminated string that outlives the call.
-        match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-            0 => Err(missing()),
-            index => Ok(index),
-        }
+        index_of(interface).ok_or_else(|| SystemError::NoInterface(interface.to_owned()))
     }
 }
 
@@ -626,6 +620,14 @@ fn closed_tunnel(ipv6: bool) -> RouteMessage {
     route.header.kind = RouteType::Unreachable;
     route.attributes.push(RouteAttribute::Priority(CLOSED_METRIC));
     route
+}
+
+/// The index of an interface; `None` when there is none.
+fn index_of(interface: &str) -> Option<u32> {
+    let name = CString::new(interface).ok()?;
+    // SAFETY: the name is a terminated string that outlives the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
 }
 
 fn refused(what: String, source: rtnetlink::Error) -> SystemError {

@@ -54,7 +54,7 @@ impl Tap {
         socket.attach_filter(&filter())?;
         // A packet counts with all that it carries, and some are 64 KB.
         grow(&socket);
-        socket.bind(&everything()?)?;
+        socket.bind(&packets_of(EVERY_DEVICE)?)?;
         // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is
         // dropped.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
@@ -94,13 +94,13 @@ fn receive(socket: &Socket) -> io::Result<Tapped> {
     })
 }
 
-/// The address of all packets on all devices.
-fn everything() -> io::Result<SockAddr> {
+/// The address of all packets of a device, by its index; 0: of all devices.
+pub(crate) fn packets_of(interface: u32) -> io::Result<SockAddr> {
     let mut storage = SockAddrStorage::zeroed();
     let link = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-        sll_ifindex: 0,
+        sll_ifindex: interface.try_into().map_err(|_| io::ErrorKind::InvalidInput)?,
         sll_hatype: 0,
         sll_pkttype: 0,
         sll_halen: 0,
@@ -189,6 +189,8 @@ fn filter() -> Vec<SockFilter> {
     ]
 }
 
+/// As an index: no device has it (packet(7)).
+const EVERY_DEVICE: u32 = 0;
 /// TCP packets of which one is looked at. A power of two.
 pub const ONE_IN: u32 = 16;
 /// IPv6 and TCP headers with all options fit, and so does a whole opening.

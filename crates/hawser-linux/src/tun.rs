@@ -13,7 +13,7 @@ use libc::{c_int, c_short, c_uint};
 use crate::check;
 
 // Source: linux/if_tun.h; the number of a call holds direction and size of its argument.
-pub(crate) const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
@@ -66,21 +66,7 @@ impl Tun {
     /// # Errors
     /// [`TunError`]: no interface is left behind.
     pub fn create(name: &str, mtu: u16) -> Result<Self, TunError> {
-        if name.is_empty() || name.len() >= libc::IFNAMSIZ {
-            return Err(TunError::Name(name.to_owned()));
-        }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open("/dev/net/tun")
-            .map_err(TunError::Open)?;
-        let mut request = interface_request(name);
-        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as c_short;
-        // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel reads and
-        // writes only within it.
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
-        check(result).map_err(|error| TunError::Create(name.to_owned(), error))?;
+        let file = open(name, libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR)?;
         let tun = Self {
             file,
             name: name.to_owned(),
@@ -192,6 +178,26 @@ impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Makes a TUN or TAP interface named `name`, by `flags` of linux/if_tun.h; reads do not wait.
+pub(crate) fn open(name: &str, flags: c_int) -> Result<File, TunError> {
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ {
+        return Err(TunError::Name(name.to_owned()));
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")
+        .map_err(TunError::Open)?;
+    let mut request = interface_request(name);
+    request.ifr_ifru.ifru_flags = flags as c_short;
+    // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel reads and writes
+    // only within it.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) };
+    check(result).map_err(|error| TunError::Create(name.to_owned(), error))?;
+    Ok(file)
 }
 
 pub(crate) fn interface_request(name: &str) -> libc::ifreq {

@@ -23,6 +23,12 @@ pub fn access_point(interface: &str) -> Option<[u8; 6]> {
     (!is_none).then_some(address)
 }
 
+/// An address of a device (MAC) as people write it.
+#[must_use]
+pub fn written(address: [u8; 6]) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 /// Whether an interface is up.
 fn is_up(interface: &str) -> bool {
     ask(interface, libc::SIOCGIFFLAGS).is_ok_and(|answer| {

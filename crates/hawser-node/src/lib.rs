@@ -22,6 +22,7 @@ mod over_tls;
 pub mod peers;
 #[cfg(test)]
 mod private_bus;
+mod program;
 pub mod radio;
 pub mod run_dir;
 mod system_bus;

@@ -22,13 +22,14 @@ use std::thread::JoinHandle;
 use anyhow::{Context, bail, ensure};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
+use hawser_netem::air::channel::frequency;
 use hawser_netem::air::phy::{DATA_OVERHEAD, Standard};
 use hawser_netem::air::{Address, MediumConfig, RateControl, Signal, StationConfig, Stranger};
 use hawser_netem::scenario::{Scenario, Wifi};
 use hawser_units::{Bytes, Duration};
 
 use crate::Medium;
-use crate::world::ip;
+use crate::world::{ip, run};
 
 /// How many simulated cards a scenario needs.
 #[must_use]
@@ -68,7 +69,9 @@ impl Air {
              use hawser-lab sim, or hawser-lab uml, which has a kernel with them"
         );
         // A country whose rules allow access points on the channels of 5 GHz.
-        output(Command::new("iw").args(["reg", "set", COUNTRY]))?;
+        let mut set = Command::new("iw");
+        set.args(["reg", "set", COUNTRY]);
+        run(set, "")?;
         for network in &scenario.networks {
             let Some(wifi) = &network.wifi else { continue };
             let lacks = [(wifi.slots.is_some(), "slots"), (wifi.marks, "marks")];
@@ -139,11 +142,11 @@ impl Air {
 pub(crate) fn join(client: &Namespace, name: &str, wifi: &Wifi) -> anyhow::Result<()> {
     // The kernel's own power save would sleep between frames, which the model does not.
     iw(client, &["dev", name, "set", "power_save", "off"])?;
-    let frequency = frequency(wifi).to_string();
+    let frequency = frequency(wifi.channel.into()).to_string();
     iw(client, &["dev", name, "connect", name, &frequency])?;
     let deadline = clock::now() + JOINING;
     while clock::now() < deadline {
-        let link = output(client.command("iw").args(["dev", name, "link"]))?;
+        let link = iw(client, &["dev", name, "link"])?;
         if link.contains("Connected") {
             return Ok(());
         }
@@ -189,7 +192,7 @@ fn medium_config(scenario: &Scenario) -> MediumConfig {
         let talking = wifi.neighbours.iter().filter(|rate| rate.as_bps() > 0);
         strangers.extend(talking.map(|rate| Stranger {
             station: station(wifi),
-            frequency: frequency(wifi).into(),
+            frequency: frequency(wifi.channel.into()),
             every: rate.time_for(Bytes(STRANGE_DATAGRAM)),
             len: STRANGE_DATAGRAM as u32 + IP_HEADERS + DATA_OVERHEAD,
         }));
@@ -237,15 +240,6 @@ fn hostapd(device: &str, name: &str, wifi: &Wifi) -> String {
     )
 }
 
-/// Units: MHz.
-fn frequency(wifi: &Wifi) -> u16 {
-    match wifi.channel {
-        14 => 2484,
-        channel @ ..=LAST_OF_2_GHZ => 2407 + 5 * channel,
-        channel => 5000 + 5 * channel,
-    }
-}
-
 fn card_path(number: usize) -> String {
     format!("/sys/class/ieee80211/phy{number}")
 }
@@ -276,14 +270,16 @@ fn move_card(number: usize, to: &Namespace) -> anyhow::Result<()> {
         "netns",
         &inside.id().to_string(),
     ]);
-    let moved = output(&mut command);
+    let moved = run(command, "");
     let _ = inside.kill();
     let _ = inside.wait();
     moved.map(drop)
 }
 
-fn iw(namespace: &Namespace, words: &[&str]) -> anyhow::Result<()> {
-    output(namespace.command("iw").args(words)).map(drop)
+fn iw(namespace: &Namespace, words: &[&str]) -> anyhow::Result<String> {
+    let mut command = namespace.command("iw");
+    command.args(words);
+    run(command, "").context("`iw` failed")
 }
 
 impl AccessPoint {
@@ -291,7 +287,7 @@ impl AccessPoint {
     fn wait(&mut self, namespace: &Namespace, device: &str) -> anyhow::Result<()> {
         let deadline = clock::now() + JOINING;
         while clock::now() < deadline && self.0.try_wait()?.is_none() {
-            let info = output(namespace.command("iw").args(["dev", device, "info"]))?;
+            let info = iw(namespace, &["dev", device, "info"])?;
             // Its name is there when it sends beacons.
             if info.contains("type AP") && info.contains("ssid") {
                 return Ok(());
@@ -313,22 +309,6 @@ impl Drop for AccessPoint {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn output(command: &mut Command) -> anyhow::Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot run {program}; is it installed?"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "{program}: {}",
-            said.split_whitespace().collect::<Vec<_>>().join(" ")
-        );
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Scanning, authentication and association, on the slowest channel of interest.

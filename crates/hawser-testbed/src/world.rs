@@ -304,7 +304,7 @@ impl World {
         rules += "}\nchain strict {\ntype filter hook forward priority 0;\nct state invalid drop\n}\n}\n";
         let mut command = self.net.command("nft");
         command.args(["-f", "-"]).stdin(Stdio::piped());
-        run(command, &rules).context("`nft` failed")
+        run(command, &rules).map(drop).context("`nft` failed")
     }
 
     /// What a user of MPTCP configures: every address an end point, and a table for each source.
@@ -392,15 +392,14 @@ fn gateway_device(number: usize) -> String {
 pub(crate) fn ip(namespace: &Namespace, object: &[&str], commands: &str) -> anyhow::Result<()> {
     let mut command = namespace.command("ip");
     if object.is_empty() {
-        command.args(["-batch", "-"]).stdin(Stdio::piped());
+        command.args(["-batch", "-"]);
     } else {
-        command
-            .args(object)
-            .args(commands.split_whitespace())
-            .stdin(Stdio::null());
+        command.args(object).args(commands.split_whitespace());
     }
     let input = if object.is_empty() { commands } else { "" };
-    run(command, input).with_context(|| format!("`ip {}` failed", object.join(" ")))
+    run(command, input)
+        .map(drop)
+        .with_context(|| format!("`ip {}` failed", object.join(" ")))
 }
 
 /// Makes a cable without emulation silent at its far end, or lets it speak again.
@@ -415,14 +414,16 @@ fn swallow(net: &Namespace, device: &str, is_on: bool) -> anyhow::Result<()> {
         }
     }
     let mut command = net.command("nft");
-    command.args(["-f", "-"]).stdin(Stdio::piped());
-    run(command, &rules).context("`nft` failed")
+    command.args(["-f", "-"]);
+    run(command, &rules).map(drop).context("`nft` failed")
 }
 
-fn run(mut command: std::process::Command, input: &str) -> anyhow::Result<()> {
+/// Runs a command that is told `input`; what it says.
+pub(crate) fn run(mut command: std::process::Command, input: &str) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command
-        .stdout(Stdio::null())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot run {program}; is it installed?"))?;
@@ -434,7 +435,7 @@ fn run(mut command: std::process::Command, input: &str) -> anyhow::Result<()> {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{}", said.split_whitespace().collect::<Vec<_>>().join(" "));
     }
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {

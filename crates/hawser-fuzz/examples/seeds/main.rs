@@ -1,6 +1,8 @@
 //! Writes the hand-made seeds of the fuzz corpus: `make corpus`.
 
+mod machines;
 mod packets;
+mod strangers;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +11,6 @@ use std::path::Path;
 use hawser_node::identity::KeyHash;
 use hawser_node::invitation::{HubAddress, Invitation, Token};
 use hawser_proto::fec::{Cover, Encoder};
-use hawser_radio::juggler::bytes::Writer;
 use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
@@ -18,7 +19,9 @@ use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
 use hawser_wire::opening::{Challenge, Opening, Step};
 use hawser_wire::parity::PARITY_LEN;
 use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
+use machines::{checkpoint, ends, session};
 use packets::{ipv4, tcp_v4, tcp_v6, udp_v4};
+use strangers::{air, dns, portal};
 
 /// Every message, one that is cut, and values out of range.
 fn peer() -> Seeds {
@@ -152,71 +155,6 @@ fn opening() -> Seeds {
     ]
 }
 
-/// Addresses behind aliases, compressed names, a circle, and what answers something else.
-fn dns() -> Seeds {
-    const NAME: &[u8] = b"\x03www\x07example\x03org\0";
-    // Where the name of the question stands, and its second label.
-    let (whole, domain): (&[u8], &[u8]) = (&[0xc0, 12], &[0xc0, 16]);
-    let record = |name: &[u8], kind: u8, data: &[u8]| {
-        let length = u8::try_from(data.len()).expect("short");
-        [name, &[0, kind, 0, 1, 0, 0, 1, 44, 0, length], data].concat()
-    };
-    let message = |flags: [u8; 2], records: &[Vec<u8>]| {
-        let count = u8::try_from(records.len()).expect("few");
-        let head = [0, 7, flags[0], flags[1], 0, 1, 0, count, 0, 0, 0, 0];
-        [&head, NAME, &[0, 1, 0, 1], &records.concat()].concat()
-    };
-    let fine = [0x81, 0x80];
-    let v4 = |name| record(name, 1, &[198, 51, 100, 7]);
-    let v6 = |name| record(name, 28, &[0x20, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    let alias = record(whole, 5, b"\x03cdn\xc0\x10");
-    let mut other_id = message(fine, &[v4(whole)]);
-    other_id[1] = 8;
-    let mut endless = message(fine, &[v4(&[0xc0, 33])]);
-    endless.truncate(60);
-    vec![
-        ("addresses", message(fine, &[v4(whole), v6(whole)])),
-        ("alias", message(fine, &[alias.clone(), v4(b"\x03cdn\xc0\x10")])),
-        ("alias-last", message(fine, &[v4(b"\x03cdn\xc0\x10"), alias])),
-        ("circle", message(fine, &[record(whole, 5, whole), v4(whole)])),
-        ("of-another-name", message(fine, &[v4(domain), v4(b"\x04bank\0")])),
-        ("no-such-name", message([0x81, 0x83], &[])),
-        ("refused", message([0x81, 0x85], &[])),
-        ("query", message([1, 0], &[])),
-        ("other-id", other_id),
-        ("endless-name", endless),
-        (
-            "short-address",
-            message(fine, &[record(whole, 1, &[198, 51, 100])]),
-        ),
-    ]
-}
-
-/// The page, other pages, and where portals send people to.
-fn portal() -> Seeds {
-    let texts = [
-        ("page", "HTTP/1.0 200 OK\r\nServer: x\r\n\r\nall is well\n"),
-        ("empty-page", "HTTP/1.1 204 No Content\r\n\r\n"),
-        ("other-page", "HTTP/1.0 200 OK\r\n\r\n<html>Welcome</html>"),
-        (
-            "sent-on",
-            "HTTP/1.1 302 Found\r\nLocation: http://10.0.0.1/login?x=1\r\n\r\n",
-        ),
-        (
-            "sent-on-badly",
-            "HTTP/1.1 302 Found\r\nlocation: https://x/$(reboot)\r\n\r\n",
-        ),
-        (
-            "must-log-in",
-            "HTTP/1.1 511 Network Authentication Required\r\n\r\n",
-        ),
-        ("busy", "HTTP/1.1 503 Busy\r\n\r\n"),
-        ("cut", "HTTP/1.1 200 OK\r\nServer: "),
-        ("no-http", "SSH-2.0-OpenSSH\r\n"),
-    ];
-    texts.map(|(name, text)| (name, text.into())).into()
-}
-
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let seeds = [
@@ -251,177 +189,6 @@ fn main() -> io::Result<()> {
 }
 
 type Seeds = Vec<(&'static str, Vec<u8>)>;
-
-/// Paths that come and go, as both sides say it.
-fn session() -> Seeds {
-    let open = |path, receive_index| Message::PathOpen { path, receive_index };
-    let opened = |path, receive_index| Message::PathOpened { path, receive_index };
-    let stream = |messages: &[Message]| {
-        let mut stream = Vec::new();
-        let mut one = Vec::new();
-        for message in messages {
-            one.clear();
-            message.emit(&mut one);
-            stream.extend_from_slice(&one);
-        }
-        stream
-    };
-    let client = [
-        open(0, 7),
-        open(0, 7),
-        open(3, 8),
-        Message::Cap { path: 3, rate_bps: 1 },
-        Message::SetScheduler {
-            class: Class::Bulk,
-            scheduler: "redundant".to_owned(),
-        },
-        Message::PathClose { path: 0 },
-        open(0, 9),
-        Message::Ping(4),
-        Message::Close(CloseReason::Shutdown),
-    ];
-    let hub = [
-        opened(0, 7),
-        opened(1, 8),
-        opened(1, 9),
-        Message::Ping(1),
-        Message::Pong(0),
-        Message::RekeyWanted,
-        Message::PathClose { path: 1 },
-        Message::Close(CloseReason::Replaced),
-    ];
-    vec![("client", stream(&client)), ("hub", stream(&hub))]
-}
-
-/// Frames of a station and of an access point, behind the header of a monitor interface.
-fn air() -> Seeds {
-    let station = Writer {
-        own: [2, 0, 0, 0, 0, 9],
-        bssid: [2, 0, 0, 0, 0, 1],
-    };
-    let access_point = Writer {
-        own: station.bssid,
-        bssid: station.own,
-    };
-    // Flags, rate, channel and signal; of a frame that was sent: TX flags and retries.
-    let heard = [0, 0, 15, 0, 0b0010_1110, 0, 0, 0, 0, 12, 0x6c, 9, 0, 0, 0xd0];
-    let sent = [0, 0, 11, 0, 0, 0x80, 2, 0, 1, 0, 3];
-    let behind = |header: &[u8], frame: &[u8]| [header, frame].concat();
-    // As `kind`, from the access point: first byte, flags, body.
-    let answer = |kind: u8, flags: u8, body: &[u8]| {
-        let mut frame = access_point.null(false);
-        (frame[0], frame[1]) = (kind, flags);
-        behind(&heard, &[&frame, body].concat())
-    };
-    let elements = b"\0\x04home\x05\x04\0\x01\0\x02\x25\x03\x01\x06\x02\x30\x14\x01\0\0\x0f\xac\x04\x01\0\0\x0f\xac\x04\x01\0\0\x0f\xac\x02\0\0";
-    let ethernet = [&[7; 6][..], &station.own, &[8, 0], b"a packet"].concat();
-    let packet = station.data(&ethernet).expect("it has a header");
-    vec![
-        ("elements", elements.to_vec()),
-        (
-            "beacon",
-            answer(0x80, 0, &[&[0; 10][..], &[0x11, 0], elements].concat()),
-        ),
-        ("authenticated", answer(0xb0, 0, &[0, 0, 2, 0, 0, 0])),
-        ("associated", answer(0x10, 0, &[1, 0, 0, 0, 1, 0xc0])),
-        ("deauthenticated", answer(0xc0, 0, &[3, 0])),
-        ("data", answer(0x08, 0x22, &packet[24..])),
-        ("qos-data", answer(0x88, 0x02, &[&[0, 0], &packet[24..]].concat())),
-        ("sent", behind(&sent, &packet)),
-    ]
-}
-
-/// A checkpoint of each half.
-fn checkpoint() -> Seeds {
-    let sending = r#"{"paths":[{"id":1,"next_packet_number":900,"sent":9000,"delivered":8000,"reported_packets":800,
-"is_active":true,"outer_mtu":1500,"round_trip_us":20000,"rate_bps":1000000}],"schedulers":["min-rtt"],
-"peer_takes_parity":true,"places":[[5,0],[7,1]],"flows":[{"number":1,"protocol":6,"source":"10.0.0.1:1",
-"destination":"10.0.0.2:2","class":0,"unordered":false,"sent":77}]}"#;
-    let receiving = r#"{"paths":[{"id":1,"epoch":2,"highest":40,"packets":30,"bytes":900,"ce":0,"floor":3,
-"received":[[3,20],[30,11]]}]}"#;
-    let floor = r#"{"paths":[{"id":1,"epoch":2,"highest":40,"packets":30,"bytes":900,"ce":0,"floor":1000,"received":[]}]}"#;
-    vec![
-        ("sending", sending.into()),
-        ("receiving", receiving.into()),
-        ("floor", floor.into()),
-    ]
-}
-
-/// Steps of two ends, each of four bytes: `crates/hawser-fuzz/src/ends.rs` says what they mean.
-fn ends() -> Seeds {
-    const CALLED: u8 = 0x80;
-    let deliver = |at: u8| [at | 1, 255, 0, 0];
-    let wait = [7, 100, 0, 0];
-    let turn = |at: u8| [deliver(at), wait, deliver(at ^ CALLED), wait].concat();
-    let proven = turn(CALLED).repeat(3);
-    let offer = |at: u8, udp: u8, flow: u8, len: u8| vec![at, 0x30 | udp, flow, len];
-    let download = [offer(CALLED, 0, 1, 80), turn(0)].concat();
-    let lossy = [
-        offer(CALLED, 0, 1, 80),
-        vec![4, 1, 0, 0, 2, 2, 0, 0, 3, 0, 0, 0],
-        turn(0),
-        wait.repeat(4),
-        turn(CALLED),
-    ]
-    .concat();
-    let call = [offer(0, 1, 2, 10), vec![CALLED | 4, 2, 0, 0], turn(CALLED)].concat();
-    // Of each kind, 30 bytes behind its header, on path 0 towards the calling end.
-    let forged = (0..5).flat_map(|kind| {
-        let header = [kind, 0x20, 0, 1, 0, 0, 0, 2, 0, 0, 0, 9];
-        [&[6, 0, 0, 30][..], &header, &[1; 30], &turn(0)].concat()
-    });
-    let restarts = [
-        proven.clone(),
-        download.repeat(2),
-        vec![CALLED | 13, 255, 0, 1],
-        download.repeat(2),
-        vec![13, 4, 0, 9],
-        turn(CALLED),
-        download.clone(),
-    ];
-    // Checkpoints that say of bytes that no path carries: sent, and received.
-    let overflows = [
-        vec![13, 0, 0, 0],
-        turn(CALLED),
-        vec![CALLED | 13, 8, 0, 0],
-        turn(CALLED),
-    ];
-    let paths = [
-        proven.clone(),
-        download.clone(),
-        vec![10, 0, 0, 0],
-        turn(CALLED),
-        vec![11, 0, 0, 0],
-        lossy.clone(),
-        vec![CALLED | 12, 0, 1, 0, 9, 3, 0, 0],
-        download.clone(),
-        vec![15, 0, 0, 0, 8, 200, 0, 0],
-    ];
-    let schedulers = (0..11).flat_map(|name| [vec![CALLED | 14, name, 0, 0], download.clone()].concat());
-    vec![
-        ("download", [proven.clone(), download.repeat(6)].concat()),
-        ("lossy", [proven.clone(), lossy.repeat(5)].concat()),
-        ("call", [proven.clone(), call.repeat(12)].concat()),
-        (
-            "forged",
-            [proven.clone(), download.clone(), forged.collect()].concat(),
-        ),
-        (
-            "altered",
-            [
-                proven.clone(),
-                download.clone(),
-                vec![CALLED | 5, 0, 20, 255],
-                turn(CALLED),
-            ]
-            .concat(),
-        ),
-        ("restarts", restarts.concat()),
-        ("overflows", [proven.clone(), overflows.concat()].concat()),
-        ("paths", paths.concat()),
-        ("schedulers", [proven, schedulers.collect()].concat()),
-    ]
-}
 
 fn data() -> Seeds {
     let mut datagram = vec![0; 64];

@@ -22,6 +22,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use super::{Choice, Match, NETWORK_MASK, Port, Protocol, Ruleset, mark};
+use crate::wireless::written;
 
 /// Ports with which flows leave: beyond those that the kernel gives to sockets, because it has a
 /// copy of what comes back.
@@ -253,10 +254,6 @@ fn masks(first: u16, last: u16) -> Vec<(u16, u16)> {
         at += size;
     }
     found
-}
-
-fn written(mac: Mac) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 fn group(index: usize, family: usize) -> usize {

@@ -1,8 +1,6 @@
 //! Station interfaces that Hawser makes on Wi-Fi cards.
 
-use std::ffi::CString;
-
-use super::{System, SystemError};
+use super::{System, SystemError, index_of};
 use crate::journal::Entry;
 use crate::wireless::cards::{Wireless, WirelessError};
 
@@ -19,12 +17,8 @@ impl System {
         interface: &str,
         address: [u8; 6],
     ) -> Result<(), SystemError> {
-        let entry = self.enter_station(interface)?;
-        let added = wireless.add_station(card, interface, address).await;
-        if added.is_err() {
-            self.strike(&entry)?;
-        }
-        Ok(added?)
+        let added = wireless.add_station(card, interface, address);
+        self.note_interface(interface, added).await
     }
 
     /// Makes a monitor interface that acknowledges what comes to its address, and brings it up; it
@@ -39,25 +33,30 @@ impl System {
         interface: &str,
         address: [u8; 6],
     ) -> Result<u32, SystemError> {
-        let entry = self.enter_station(interface)?;
-        let added = wireless.add_monitor(card, interface, address).await;
-        if added.is_err() {
-            self.strike(&entry)?;
-        }
-        added?;
+        let added = wireless.add_monitor(card, interface, address);
+        self.note_interface(interface, added).await?;
         self.link_up(interface).await?;
         self.index(interface)
     }
 
-    fn enter_station(&mut self, interface: &str) -> Result<Entry, SystemError> {
-        if self.index(interface).is_ok() {
+    /// Enters an interface in the journal, then makes it.
+    async fn note_interface(
+        &mut self,
+        interface: &str,
+        make: impl Future<Output = Result<(), WirelessError>>,
+    ) -> Result<(), SystemError> {
+        if index_of(interface).is_some() {
             return Err(SystemError::NotOurs(interface.to_owned()));
         }
         let entry = Entry::Station {
             interface: interface.to_owned(),
         };
         self.enter(entry.clone())?;
-        Ok(entry)
+        let made = make.await;
+        if made.is_err() {
+            self.strike(&entry)?;
+        }
+        Ok(made?)
     }
 
     /// Removes a station interface that this has made.
@@ -80,14 +79,9 @@ impl System {
 
 /// Removes a station interface, which may be gone with its card.
 pub(super) async fn remove(interface: &str) -> Result<(), SystemError> {
-    let Ok(name) = CString::new(interface) else {
+    let Some(index) = index_of(interface) else {
         return Ok(());
     };
-    // SAFETY: the name is a terminated string that outlives the call.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Ok(());
-    }
     match Wireless::open()?.remove(index).await {
         Err(error) if error.code() == Some(libc::ENODEV) => Ok(()),
         other => Ok(other?),

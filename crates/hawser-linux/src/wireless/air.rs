@@ -1,16 +1,16 @@
 //! Frames of 802.11 in user space: a packet socket on a monitor interface, and the Ethernet device
 //! in which what they carry surfaces.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
 
-use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
+use socket2::{Domain, Socket, Type};
 
 use crate::check;
-use crate::tun::{TUNSETIFF, interface_request, would_block};
+use crate::tap::packets_of;
+use crate::tun::{self, TunError, interface_request, would_block};
 use crate::udp::grow;
 
 /// A socket that hears and sends whole frames, each behind its radiotap header.
@@ -28,7 +28,7 @@ impl AirSocket {
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
         socket.set_nonblocking(true)?;
         grow(&socket);
-        socket.bind(&frames_of(interface)?)?;
+        socket.bind(&packets_of(interface)?)?;
         Ok(Self { socket })
     }
 
@@ -62,25 +62,6 @@ impl AsFd for AirSocket {
     }
 }
 
-/// The address of all frames of an interface.
-fn frames_of(interface: u32) -> io::Result<SockAddr> {
-    let mut storage = SockAddrStorage::zeroed();
-    let link = libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-        sll_ifindex: interface.try_into().map_err(|_| io::ErrorKind::InvalidInput)?,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 0,
-        sll_addr: [0; 8],
-    };
-    // SAFETY: the storage is as large as any address and is aligned for it.
-    unsafe { (&raw mut storage).cast::<libc::sockaddr_ll>().write(link) };
-    let len = u32::try_from(size_of::<libc::sockaddr_ll>()).expect("an address is short");
-    // SAFETY: the storage holds an address of the family it names, `len` bytes long.
-    Ok(unsafe { SockAddr::new(storage, len) })
-}
-
 /// An Ethernet device whose frames a program carries; it disappears with this.
 #[derive(Debug)]
 pub struct EthernetTap {
@@ -92,21 +73,11 @@ impl EthernetTap {
     ///
     /// # Errors
     /// The name is taken, or rights are missing.
-    pub fn create(name: &str, address: [u8; 6]) -> io::Result<Self> {
-        if name.is_empty() || name.len() >= libc::IFNAMSIZ {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open("/dev/net/tun")?;
-        let mut request = interface_request(name);
-        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as libc::c_short;
-        // SAFETY: the request is a valid `ifreq` that outlives the call.
-        check(unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) })?;
+    pub fn create(name: &str, address: [u8; 6]) -> Result<Self, TunError> {
+        let file = tun::open(name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL)?;
         let tap = Self { file };
-        tap.set_carrier(false)?;
+        let option = |what, error| TunError::Option(name.to_owned(), what, error);
+        tap.set_carrier(false).map_err(|error| option("carrier", error))?;
         let mut request = interface_request(name);
         let mut hardware = libc::sockaddr {
             sa_family: libc::ARPHRD_ETHER,
@@ -116,9 +87,11 @@ impl EthernetTap {
             *to = from.cast_signed();
         }
         request.ifr_ifru.ifru_hwaddr = hardware;
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
         // SAFETY: the request is a valid `ifreq` that outlives the call.
-        check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFHWADDR, &raw mut request) })?;
+        let set = Socket::new(Domain::IPV4, Type::DGRAM, None).and_then(|socket| {
+            check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFHWADDR, &raw mut request) })
+        });
+        set.map_err(|error| option("address", error))?;
         Ok(tap)
     }
 
@@ -169,7 +142,7 @@ mod tests {
             return;
         };
         let shown = namespace.run(|| {
-            let tap = EthernetTap::create("slot0", [2, 0, 0, 0, 0, 9])?;
+            let tap = EthernetTap::create("slot0", [2, 0, 0, 0, 0, 9]).map_err(io::Error::other)?;
             assert!(EthernetTap::create("slot0", [2, 0, 0, 0, 0, 8]).is_err());
             let show = || {
                 std::process::Command::new("ip")

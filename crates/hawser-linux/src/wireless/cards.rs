@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use futures_util::{StreamExt, TryStreamExt};
 use hawser_radio::stations::Heard;
@@ -202,6 +203,8 @@ pub struct Link {
 pub struct Wireless {
     handle: Nl80211Handle,
     task: JoinHandle<()>,
+    /// The networks of access points, as [`name_behind`](Self::name_behind) has found them.
+    named: Mutex<BTreeMap<[u8; 6], Vec<u8>>>,
 }
 
 impl Wireless {
@@ -214,6 +217,7 @@ impl Wireless {
         Ok(Self {
             handle,
             task: tokio::spawn(connection),
+            named: Mutex::default(),
         })
     }
 
@@ -261,16 +265,33 @@ impl Wireless {
         let is_unnamed =
             |one: &Interface| one.kind == Kind::Station && one.frequency.is_some() && one.ssid.is_none();
         for one in found.iter_mut().filter(|one| is_unnamed(one)) {
-            // Where wpa_supplicant has authenticated by itself, the kernel does not say the name
-            // here (before 6.6).
-            let Some(link) = self.link(one.index).await? else {
-                continue;
-            };
-            let heard = self.heard(one.index).await?;
-            let access_point = heard.into_iter().find(|heard| heard.bssid == link.bssid);
-            one.ssid = access_point.map(|heard| heard.ssid);
+            one.ssid = self.name_behind(one.index).await?;
         }
         Ok(found)
+    }
+
+    /// The network of a station's access point. Where wpa_supplicant has authenticated by itself,
+    /// the kernel does not say it of the interface (before 6.6), and the list of what was heard is
+    /// asked: once for each access point.
+    async fn name_behind(&self, index: u32) -> Result<Option<Vec<u8>>, WirelessError> {
+        let Some(Link { bssid, .. }) = self.link(index).await? else {
+            return Ok(None);
+        };
+        let known = || self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ssid) = known().get(&bssid) {
+            return Ok(Some(ssid.clone()));
+        }
+        let heard = self.heard(index).await?;
+        let ssid = heard
+            .into_iter()
+            .find(|heard| heard.bssid == bssid)
+            .map(|heard| heard.ssid);
+        let mut known = known();
+        if known.len() >= MOST_NAMED {
+            known.clear();
+        }
+        known.extend(ssid.clone().map(|ssid| (bssid, ssid)));
+        Ok(ssid)
     }
 
     /// The access points that the interface's card has heard of late: its last scans by whomever,
@@ -612,6 +633,8 @@ const MONITOR_ACTIVE: u16 = 6;
 const NESTED: u16 = 1 << 15;
 /// Of all channels of three bands, half of them only listened to for 110 ms, beside traffic.
 const LONGEST_SCAN: std::time::Duration = std::time::Duration::from_secs(20);
+/// More than a machine joins in a day.
+const MOST_NAMED: usize = 256;
 /// What was heard longer ago may be out of reach; the kernel itself forgets after 30 s, but for
 /// the access point that it is joined to.
 const STALE_MS: u32 = 60_000;

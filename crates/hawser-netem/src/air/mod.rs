@@ -9,6 +9,7 @@
 //! `medium/tests.rs` for behaviours.
 
 mod access_point;
+pub mod channel;
 mod frame_medium;
 mod medium;
 pub mod phy;

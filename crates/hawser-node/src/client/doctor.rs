@@ -18,7 +18,7 @@ use crate::config::{self, ClientConfig, Page};
 use crate::control::tls;
 use crate::direct::{NameServers, Place, look_for_portal};
 use crate::identity::Identity;
-use crate::over_tls::dial::{self, Plan};
+use crate::over_tls::dial;
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -287,15 +287,8 @@ impl Patient<'_> {
     }
 
     async fn by_tls(&self, remote: SocketAddr, joined: &Joined) -> Result<Tcp, (u16, String)> {
-        let port = self.config.tls.port.get();
-        let remote = SocketAddr::new(remote.ip(), port);
-        let plan = Plan {
-            device: self.device.name.clone(),
-            remote,
-            host: joined.called(remote.ip(), self.config),
-            proxy: self.config.network(&self.device.name).proxy,
-            hub: joined.hub_key,
-        };
+        let plan = joined.by_tls(&self.device.name, remote.ip(), self.config);
+        let port = plan.remote.port();
         let is_hubs_key = dial::try_once(&plan).await.map_err(|error| (port, error))?;
         Ok(Tcp { port, is_hubs_key })
     }

@@ -14,7 +14,6 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use hawser_proto::session::NetworkId;
@@ -178,14 +177,8 @@ impl Client {
             return;
         };
         let name = attached.network.name.clone();
-        let remote = SocketAddr::new(attached.remote.ip(), self.config.tls.port.get());
-        let plan = Plan {
-            device: name.clone(),
-            remote,
-            host: self.joined.called(remote.ip(), &self.config),
-            proxy: self.config.network(&name).proxy,
-            hub: self.joined.hub_key,
-        };
+        let plan = self.joined.by_tls(&name, attached.remote.ip(), &self.config);
+        let remote = plan.remote;
         tracing::debug!(network = name, %remote, "no answer by UDP: TLS on TCP is tried");
         let number = self.fallback.next;
         self.fallback.next += 1;

@@ -11,6 +11,7 @@ use crate::atomic_file;
 use crate::config::ClientConfig;
 use crate::identity::KeyHash;
 use crate::invitation::{HubAddress, Invitation};
+use crate::over_tls::dial::Plan;
 
 /// The hub that a client belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +94,19 @@ impl Joined {
         atomic_file::write(&directory.join(FILE), toml::to_string(&file)?.as_bytes(), 0o600)
     }
 
+    /// How the hub at an address is reached by TLS on TCP, over a network.
+    pub(super) fn by_tls(&self, device: &str, hub: IpAddr, config: &ClientConfig) -> Plan {
+        Plan {
+            device: device.to_owned(),
+            remote: SocketAddr::new(hub, config.tls.port.get()),
+            host: self.called(hub, config),
+            proxy: config.network(device).proxy,
+            hub: self.hub_key,
+        }
+    }
+
     /// What the hub at an address is called in TLS and HTTP, and to proxies.
-    pub(super) fn called(&self, address: IpAddr, config: &ClientConfig) -> String {
+    fn called(&self, address: IpAddr, config: &ClientConfig) -> String {
         let own = address.to_string();
         let is_name = |host: &&str| host.parse::<IpAddr>().is_err();
         let hosts = || self.endpoints.iter().map(|endpoint| endpoint.host.as_str());

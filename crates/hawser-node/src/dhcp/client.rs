@@ -10,15 +10,15 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use hawser_linux::netns::bind_to_this_thread;
 use hawser_linux::process::{NONBLOCK, command_lines};
-use hawser_linux::system::LeasedAddress;
+use hawser_linux::system::{LeasedAddress, System};
+
+use crate::program::{Started, find};
 
 /// What a network gives by DHCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,25 +87,18 @@ impl Program {
         Ok(words)
     }
 
-    /// Starts the client for a device; it does nothing until [`go`]. It ends with this thread where
-    /// the kernel can see to that.
+    /// Starts the client for a device.
     ///
     /// `run`: a number that its words will carry, to the pipe.
-    pub(super) fn start(&self, device: &str, pipe: &Path, run: u64) -> anyhow::Result<Child> {
+    pub(super) fn start(
+        &self,
+        system: &mut System,
+        device: &str,
+        pipe: &Path,
+        run: u64,
+    ) -> anyhow::Result<Started> {
         let report = [(RUN, run.to_string()), (PIPE, pipe.display().to_string())];
-        let mut command = Command::new("/bin/sh");
-        command
-            .args(["-c", "read -r go && exec \"$@\" </dev/null", "sh"])
-            .args(self.command(device, &report)?)
-            .envs(report)
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Some have helpers, which end with their group.
-            .process_group(0);
-        bind_to_this_thread(&mut command);
-        Ok(command.spawn()?)
+        Started::start(system, &self.command(device, &report)?, &report)
     }
 }
 
@@ -150,14 +143,6 @@ fn line(run: &str, event: Option<String>, variable: impl Fn(&str) -> Option<Stri
         .iter()
         .map(|field| field.replace(|c: char| c.is_control(), " "));
     format!("{}\n", clean.collect::<Vec<_>>().join("\t"))
-}
-
-/// Lets a client begin. One whose daemon ends before ends, too.
-pub(super) fn go(child: &mut Child) -> io::Result<()> {
-    match child.stdin.take() {
-        Some(mut stdin) => stdin.write_all(b"go\n"),
-        None => Ok(()),
-    }
 }
 
 /// The client of somebody else that serves the device, by its name and number.
@@ -233,19 +218,6 @@ fn prefix(mask: Ipv4Addr) -> Option<u8> {
     let bits = mask.to_bits();
     let length = bits.leading_ones();
     (bits.count_ones() == length && length > 0).then_some(length as u8)
-}
-
-/// Where a program is. A daemon's own path may lack the directories of the system's programs.
-fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let own = std::env::split_paths(&path);
-    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    own.chain(system)
-        .map(|directory| directory.join(program))
-        .find(|path| {
-            let found = std::fs::metadata(path);
-            found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-        })
 }
 
 fn has_udhcpc(busybox: &Path) -> bool {

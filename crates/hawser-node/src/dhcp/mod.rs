@@ -15,12 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow};
 use hawser_linux::netlink::{self, Watch};
-use hawser_linux::process::{Process, make_pipe};
+use hawser_linux::process::make_pipe;
 use hawser_linux::system::System;
 use hawser_units::Instant;
 use serde_json::{Value, json};
@@ -32,6 +31,7 @@ use tokio::time::timeout;
 
 use crate::atomic_file;
 use crate::config::{ClientConfig, DhcpMode};
+use crate::program::Started;
 use crate::system_bus::SystemBus;
 pub use client::report;
 use client::{Event, Lease, Program};
@@ -189,8 +189,7 @@ struct Served {
 }
 
 struct Running {
-    child: Child,
-    process: Process,
+    started: Started,
     run: u64,
     name: &'static str,
 }
@@ -376,23 +375,8 @@ impl Keeper {
             self.pipe = Some(open_pipe(&self.directory).context("no pipe for a DHCP client")?);
         }
         self.runs += 1;
-        let cannot = || format!("cannot start {}", program.name());
-        let mut child = program
-            .start(name, &self.directory.join(PIPE), self.runs)
-            .with_context(cannot)?;
-        let begun = Process::of(child.id()).with_context(cannot).and_then(|process| {
-            self.system.note_process(process)?;
-            client::go(&mut child).with_context(cannot)?;
-            Ok(process)
-        });
-        let process = match begun {
-            Ok(process) => process,
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(error);
-            }
-        };
+        let pipe = self.directory.join(PIPE);
+        let started = program.start(&mut self.system, name, &pipe, self.runs)?;
         tracing::info!(
             network = name,
             client = program.name(),
@@ -400,8 +384,7 @@ impl Keeper {
         );
         if let Some(served) = self.served.get_mut(name) {
             served.client = Some(Running {
-                child,
-                process,
+                started,
                 run: self.runs,
                 name: program.name(),
             });
@@ -410,13 +393,12 @@ impl Keeper {
     }
 
     async fn stop(&mut self, name: &str) {
-        let Some(mut client) = self.served.get_mut(name).and_then(|served| served.client.take()) else {
+        let Some(client) = self.served.get_mut(name).and_then(|served| served.client.take()) else {
             return;
         };
-        if let Err(error) = self.system.end_process(client.process).await {
+        if let Err(error) = client.started.end(&mut self.system).await {
             tracing::warn!(network = name, error = format!("{:#}", anyhow!(error)), "DHCP");
         }
-        let _ = client.child.wait();
     }
 
     /// Notices a client that has ended by itself.
@@ -425,10 +407,7 @@ impl Keeper {
         let Some(served) = self.served.get_mut(name) else {
             return;
         };
-        let ended = served
-            .client
-            .as_mut()
-            .and_then(|client| client.child.try_wait().transpose());
+        let ended = served.client.as_mut().and_then(|client| client.started.ended());
         if let Some(status) = ended
             && let Some(client) = served.client.take()
         {
@@ -436,7 +415,7 @@ impl Keeper {
             served
                 .machine
                 .handle_ended(format!("{} has ended ({how})", client.name), now);
-            let _ = self.system.forget_process(client.process);
+            let _ = client.started.forget(&mut self.system);
         }
     }
 

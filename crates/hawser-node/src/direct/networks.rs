@@ -5,7 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 
 use hawser_linux::direct::NUMBERS;
 use hawser_linux::netlink::{Network, NextHop};
-use hawser_linux::wireless::access_point;
+use hawser_linux::wireless::{access_point, written};
 use hawser_proto::assignment;
 use hawser_proto::policy::Kind;
 use hawser_proto::policy::conditions::NetworkFacts;
@@ -179,7 +179,7 @@ impl Networks {
                     .ok()
             }),
         };
-        known.bssid = bssid(&network.name);
+        known.bssid = access_point(&network.name).map(written);
         known.network = Some(network);
     }
 
@@ -219,7 +219,7 @@ impl Networks {
     /// The devices' counters: what every network has carried.
     pub(super) fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
         for known in self.known.values_mut() {
-            known.bssid = bssid(&known.name);
+            known.bssid = access_point(&known.name).map(written);
             if let Some((_, received, sent)) = counted.iter().find(|(name, ..)| *name == known.name) {
                 known.meter.handle(*received, *sent, now);
             }
@@ -303,11 +303,6 @@ fn candidate(
         round_trip: known.probe.as_ref().and_then(Probe::round_trip),
         facts,
     }
-}
-
-fn bssid(name: &str) -> Option<String> {
-    let bytes = access_point(name)?.map(|byte| format!("{byte:02x}"));
-    Some(bytes.join(":"))
 }
 
 /// What the kernel says that an interface is.

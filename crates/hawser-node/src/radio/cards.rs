@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
+use hawser_linux::wireless::written;
 use hawser_radio::stations::channel;
 use serde_json::{Value, json};
 
-use super::{STATION, legible, saved, text};
+use super::{STATION, legible, saved};
 use crate::config::{ClientConfig, RadioConfig};
 
 /// The cards with their interfaces, what they carry at once, and in words what can be done.
@@ -132,7 +133,7 @@ pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
             });
             let value = json!({
                 "ssid": legible(&heard.ssid),
-                "bssid": text(heard.bssid),
+                "bssid": written(heard.bssid),
                 "channel": channel(heard.frequency),
                 "frequency_mhz": heard.frequency,
                 "signal_dbm": heard.signal,

@@ -7,46 +7,30 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::bail;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
+use hawser_linux::wireless::written;
 use hawser_radio::stations::{Bssid, Heard, Room, channel};
 
 use serde_json::{Value, json};
 
 use super::slots::{self, Slots};
-use super::{JOINED_WITHIN, Keeper, State, Station, legible, text};
+use super::{JOINED_WITHIN, Joins, Keeper, State, Station, legible};
 
 impl Keeper {
-    pub(super) async fn work_card(
-        &mut self,
-        wireless: &Arc<Wireless>,
-        number: u32,
-        interfaces: &[Interface],
-    ) -> anyhow::Result<()> {
+    pub(super) async fn work_card(&mut self, wireless: &Arc<Wireless>, number: u32) -> anyhow::Result<()> {
         let Some(state) = self.cards.get(&number) else {
             return Ok(());
         };
         let card = state.card.clone();
-        let own = |name: &str| self.stations.contains_key(name);
-        let others: Vec<_> = interfaces
-            .iter()
-            .filter(|one| one.card == number && !own(&one.name) && one.is_up)
+        let is_own = |one: &Interface| one.card == number && self.stations.contains_key(&one.name);
+        let not_ours = self.interfaces.iter().filter(|one| !is_own(one));
+        let taken: Vec<Vec<u8>> = not_ours.clone().filter_map(|one| one.ssid.clone()).collect();
+        let others: Vec<Interface> = not_ours
+            .filter(|one| one.card == number && one.is_up)
+            .cloned()
             .collect();
-        let is_meant = self.config.radio.cards.iter().any(|pattern| {
-            pattern.matches(&card.name)
-                || interfaces
-                    .iter()
-                    .any(|one| one.card == number && pattern.matches(&one.name))
-        });
-        let room = if is_meant {
-            self.room(&card, &others)
-        } else {
-            Room::default()
-        };
-        let taken: Vec<Vec<u8>> = interfaces
-            .iter()
-            .filter(|one| !own(&one.name) || one.card != number)
-            .filter_map(|one| one.ssid.clone())
-            .collect();
+        let room = self.room(&card, &others);
         if room.stations == 0 {
+            self.end_slots(number).await;
             for name in self.names_on(number) {
                 self.leave(&name).await;
             }
@@ -55,7 +39,6 @@ impl Keeper {
         if self.follow_slots(number).await {
             return Ok(());
         }
-        let now = self.now();
         let is_out = !self
             .stations
             .values()
@@ -67,19 +50,13 @@ impl Keeper {
             return Ok(());
         }
         if let Some(listener) = self.listener(number, &others) {
-            for heard in wireless.heard(listener).await? {
-                let known = self.known.get(&heard.ssid);
-                if known.is_some_and(|known| heard.security.fits(known.protection))
-                    && let Some(state) = self.cards.get_mut(&number)
-                {
-                    state.planner.handle_heard(heard, now);
-                }
-            }
+            self.hear(wireless, number, listener, is_hasty).await?;
             self.scan(wireless, number, listener, &room);
         } else {
             // Somebody has to listen.
             self.add(wireless, number, None).await?;
         }
+        let now = self.now();
         let Some(state) = self
             .cards
             .get_mut(&number)
@@ -99,6 +76,42 @@ impl Keeper {
             return Ok(());
         }
         self.carry_out(wireless, number, chosen).await
+    }
+
+    /// Whether the configuration leaves the card to Hawser.
+    fn may_use(&self, card: &Card) -> bool {
+        let is_on = |one: &&Interface| one.card == card.number;
+        let names = self.interfaces.iter().filter(is_on).map(|one| &one.name);
+        let names: Vec<_> = names.chain([&card.name]).collect();
+        let patterns = &self.config.radio.cards;
+        patterns
+            .iter()
+            .any(|pattern| names.iter().any(|name| pattern.matches(name)))
+    }
+
+    /// Tells the planner of the known networks that were heard, by scans of whomever.
+    async fn hear(
+        &mut self,
+        wireless: &Wireless,
+        card: u32,
+        listener: u32,
+        is_hasty: bool,
+    ) -> anyhow::Result<()> {
+        let now = self.now();
+        let Some(state) = self.cards.get_mut(&card) else {
+            return Ok(());
+        };
+        if !is_hasty && Clock::now() < state.hear_at {
+            return Ok(());
+        }
+        state.hear_at = Clock::now() + HEAR_EVERY;
+        for heard in wireless.heard(listener).await? {
+            let known = self.known.get(&heard.ssid);
+            if known.is_some_and(|known| heard.security.fits(known.protection)) {
+                state.planner.handle_heard(heard, now);
+            }
+        }
+        Ok(())
     }
 
     /// Whether the card serves several channels in turn, as it goes on to do. Ends that when a
@@ -146,7 +159,7 @@ impl Keeper {
         &mut self,
         wireless: &Wireless,
         card: u32,
-        others: &[&Interface],
+        others: &[Interface],
         (chosen, taken): (&[Heard], &[Vec<u8>]),
     ) -> anyhow::Result<bool> {
         let now = self.now();
@@ -172,7 +185,7 @@ impl Keeper {
         for name in self.names_on(card) {
             self.leave(&name).await;
         }
-        let names = self.free_names(wireless, all.len() + 1).await?;
+        let names = self.free_names(all.len() + 1)?;
         let [monitor, names @ ..] = &names[..] else {
             return Ok(false);
         };
@@ -181,7 +194,7 @@ impl Keeper {
             let ssid = legible(&heard.ssid);
             tracing::info!(
                 ssid,
-                bssid = text(heard.bssid),
+                bssid = written(heard.bssid),
                 channel = channel(heard.frequency),
                 "served in slots"
             );
@@ -234,7 +247,10 @@ impl Keeper {
     }
 
     /// What the card has left beside what others have on it.
-    pub(super) fn room(&self, card: &Card, others: &[&Interface]) -> Room {
+    pub(super) fn room(&self, card: &Card, others: &[Interface]) -> Room {
+        if !self.may_use(card) {
+            return Room::default();
+        }
         let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
         let (stations, channels) = card.room_beside(&kinds);
         let mut held: Vec<_> = others
@@ -263,7 +279,7 @@ impl Keeper {
     }
 
     /// The interface by which the card listens.
-    pub(super) fn listener(&self, card: u32, others: &[&Interface]) -> Option<u32> {
+    pub(super) fn listener(&self, card: u32, others: &[Interface]) -> Option<u32> {
         let own = self.stations.values().find(|station| station.card == card);
         let other = || others.iter().find(|one| one.kind == Kind::Station);
         own.map(|station| station.index)
@@ -281,7 +297,8 @@ impl Keeper {
             .take(MOST_HIDDEN)
             .collect();
         let is_joining = self.stations.values().any(|station| {
-            station.card == card && matches!(station.state, State::Joining { .. }) && station.joins.is_some()
+            let is_under_way = |joins: &Joins| matches!(joins.state, State::Joining { .. });
+            station.card == card && station.joins.as_ref().is_some_and(is_under_way)
         });
         let Some(state) = self.cards.get_mut(&card) else {
             return;
@@ -312,6 +329,7 @@ impl Keeper {
         let Some(task) = state.scanning.take_if(|task| task.is_finished()) else {
             return state.scanning.is_some();
         };
+        state.hear_at = Clock::now();
         if !task.await.unwrap_or(false) {
             state.scan_at = Clock::now() + SCAN_AGAIN;
         }
@@ -325,7 +343,7 @@ impl Keeper {
         card: u32,
         chosen: Vec<Heard>,
     ) -> anyhow::Result<()> {
-        let joined = |station: &Station| station.joins.as_ref().map(|heard| heard.bssid);
+        let joined = |station: &Station| station.joins.as_ref().map(|joins| joins.heard.bssid);
         let is_chosen = |bssid: Bssid| chosen.iter().any(|heard| heard.bssid == bssid);
         let (mut kept, mut left) = (BTreeSet::new(), Vec::new());
         for (name, station) in self.stations.iter().filter(|(_, station)| station.card == card) {
@@ -359,6 +377,8 @@ impl Keeper {
     }
 }
 
+/// How often signals are looked at while nothing is scanned: a list of hundreds, in a busy place.
+const HEAR_EVERY: Duration = Duration::from_secs(2);
 /// How often other access points are looked for: half of what the kernel keeps results for would
 /// cost twice the air; a scan of 37 channels takes 1 to 4 s of the card's time.
 const SCAN_EVERY: Duration = Duration::from_secs(60);

@@ -7,18 +7,19 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::{Context, anyhow};
 use aws_lc_rs::hmac;
 use hawser_linux::wireless::cards::Wireless;
+use hawser_linux::wireless::written;
 use hawser_radio::stations::{Heard, channel};
 
 use super::supplicant::Supplicant;
-use super::{Keeper, STATION, State, Station, legible, manager, text};
+use super::{Joins, Keeper, STATION, State, Station, legible, manager};
 use crate::atomic_file;
 use crate::identity::random;
 
 impl Keeper {
     /// Names for interfaces of ours that nobody has.
-    pub(super) async fn free_names(&self, wireless: &Wireless, count: usize) -> anyhow::Result<Vec<String>> {
-        let interfaces = wireless.interfaces().await?;
-        let mut used: BTreeSet<_> = interfaces.into_iter().map(|one| one.name).collect();
+    pub(super) fn free_names(&self, count: usize) -> anyhow::Result<Vec<String>> {
+        let mut used: BTreeSet<_> = self.interfaces.iter().map(|one| one.name.clone()).collect();
+        used.extend(self.stations.keys().cloned());
         used.extend(self.slot_stations().map(|shown| shown.name));
         let free: Vec<_> = (0..MOST_NAMES)
             .map(|number| format!("{STATION}{number}"))
@@ -40,7 +41,7 @@ impl Keeper {
         card: u32,
         joins: Option<Heard>,
     ) -> anyhow::Result<()> {
-        let names = self.free_names(wireless, 1).await?;
+        let names = self.free_names(1)?;
         let name = names.into_iter().next().context("there is no name left")?;
         let address = self.address(joins.as_ref().map(|heard| &heard.ssid[..]))?;
         self.start_supplicant().await?;
@@ -62,8 +63,8 @@ impl Keeper {
         name: &str,
         joins: Option<Heard>,
     ) -> anyhow::Result<()> {
-        let interfaces = wireless.interfaces().await?;
-        let made = interfaces.iter().find(|one| one.name == name);
+        self.interfaces = wireless.interfaces().await?;
+        let made = self.interfaces.iter().find(|one| one.name == name);
         let index = made
             .map(|one| one.index)
             .ok_or_else(|| anyhow!("{name} is gone at once"))?;
@@ -80,20 +81,24 @@ impl Keeper {
             tracing::info!(
                 network = name,
                 ssid = %legible(&heard.ssid),
-                bssid = text(heard.bssid),
+                bssid = written(heard.bssid),
                 channel = channel(heard.frequency),
                 signal_dbm = heard.signal,
                 by = known.source,
                 "joins"
             );
-            control.join(known, &text(heard.bssid), heard.frequency).await?;
+            control
+                .join(known, &written(heard.bssid), heard.frequency)
+                .await?;
         }
         let station = Station {
             card,
             index,
             control,
-            joins,
-            state: State::Joining { since: Clock::now() },
+            joins: joins.map(|heard| Joins {
+                heard,
+                state: State::Joining { since: Clock::now() },
+            }),
         };
         self.stations.insert(name.to_owned(), station);
         self.tell_dhcp();
@@ -145,7 +150,7 @@ impl Keeper {
         if let Some(supplicant) = &self.supplicant {
             supplicant.remove(name).await;
         }
-        if let Some(heard) = &station.joins {
+        if let Some(Joins { heard, .. }) = &station.joins {
             tracing::info!(network = name, ssid = %legible(&heard.ssid), "left");
         }
         if let Err(error) = self.system.remove_station(name).await {

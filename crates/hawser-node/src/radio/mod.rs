@@ -27,6 +27,7 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::{Context, anyhow};
 use hawser_linux::system::System;
 use hawser_linux::wireless::cards::{Card, Interface, Wireless};
+use hawser_linux::wireless::written;
 use hawser_radio::stations::{Heard, Stations, channel};
 use hawser_units::Instant;
 use serde_json::Value;
@@ -90,6 +91,7 @@ impl Radio {
             bus: SystemBus::default(),
             supplicant: None,
             supplicant_at: None,
+            interfaces: Vec::new(),
             cards: BTreeMap::new(),
             stations: BTreeMap::new(),
             notices: Vec::new(),
@@ -174,6 +176,8 @@ struct Keeper {
     supplicant: Option<Supplicant>,
     /// When it was last started.
     supplicant_at: Option<Clock>,
+    /// All Wi-Fi interfaces, as they were when last looked at.
+    interfaces: Vec<Interface>,
     cards: BTreeMap<u32, CardState>,
     stations: BTreeMap<String, Station>,
     notices: Vec<String>,
@@ -185,6 +189,8 @@ struct CardState {
     planner: Stations,
     /// When to scan next.
     scan_at: Clock,
+    /// When to look next at what was heard.
+    hear_at: Clock,
     /// Says whether it has gone well.
     scanning: Option<JoinHandle<bool>>,
     /// The card serves several channels in turn.
@@ -198,8 +204,13 @@ struct Station {
     card: u32,
     index: u32,
     control: Control,
-    /// What it is to join; one without only scans.
-    joins: Option<Heard>,
+    /// What it is to join; one without only listens.
+    joins: Option<Joins>,
+}
+
+/// An access point that a station is to join, and how far it is.
+struct Joins {
+    heard: Heard,
     state: State,
 }
 
@@ -217,15 +228,10 @@ impl Keeper {
         mut end: oneshot::Receiver<()>,
     ) {
         self.system.undo_left_stations().await;
-        if !Wireless::is_there() {
-            // Nothing to do, until the end; a card that is plugged in later is found.
-            tracing::debug!("no Wi-Fi card");
-        }
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut pause = Duration::ZERO;
         loop {
             tokio::select! {
-                _ = tick.tick() => {}
+                () = tokio::time::sleep(pause) => {}
                 Ok(()) = changed.changed() => {
                     self.config = changed.borrow_and_update().clone();
                     self.known_at = None;
@@ -240,6 +246,7 @@ impl Keeper {
                 self.notice(format!("Wi-Fi: {error:#}"));
             }
             self.show().await;
+            pause = if self.cards.is_empty() { TICK_WITHOUT } else { TICK };
         }
         self.stop().await;
     }
@@ -278,15 +285,15 @@ impl Keeper {
         }
         let wireless = self.wireless()?;
         self.find_cards(&wireless).await?;
-        let interfaces = wireless.interfaces().await?;
-        self.forget_gone(&interfaces).await;
+        self.interfaces = wireless.interfaces().await?;
+        self.forget_gone().await;
         self.follow_stations().await;
         self.carried.look();
         if self.known.is_empty() && self.stations.is_empty() {
             return Ok(());
         }
         for number in self.cards.keys().copied().collect::<Vec<_>>() {
-            if let Err(error) = self.work_card(&wireless, number, &interfaces).await {
+            if let Err(error) = self.work_card(&wireless, number).await {
                 let name = self
                     .cards
                     .get(&number)
@@ -310,13 +317,20 @@ impl Keeper {
             return Ok(());
         }
         let cards = wireless.cards().await?;
-        self.cards
-            .retain(|number, _| cards.iter().any(|card| card.number == *number));
+        let gone = self
+            .cards
+            .keys()
+            .filter(|number| !cards.iter().any(|card| card.number == **number));
+        for number in gone.copied().collect::<Vec<_>>() {
+            self.end_slots(number).await;
+            self.cards.remove(&number);
+        }
         for card in cards {
             self.cards.entry(card.number).or_insert_with(|| CardState {
                 card,
                 planner: Stations::new(),
                 scan_at: Clock::now(),
+                hear_at: Clock::now(),
                 scanning: None,
                 slots: None,
                 slots_at: Clock::now(),
@@ -327,7 +341,7 @@ impl Keeper {
 
     /// Forgets stations whose interface is gone, with its card for one, and all when wpa_supplicant
     /// has ended.
-    async fn forget_gone(&mut self, interfaces: &[Interface]) {
+    async fn forget_gone(&mut self) {
         let is_dead = self
             .supplicant
             .as_mut()
@@ -338,7 +352,7 @@ impl Keeper {
         let gone: Vec<_> = self
             .stations
             .iter()
-            .filter(|(_, station)| is_dead || !interfaces.iter().any(|one| one.index == station.index))
+            .filter(|(_, station)| is_dead || !self.interfaces.iter().any(|one| one.index == station.index))
             .map(|(name, _)| name.clone())
             .collect();
         for name in gone {
@@ -355,39 +369,36 @@ impl Keeper {
         let live = self.live.borrow().clone();
         let mut lost = Vec::new();
         for (name, station) in &mut self.stations {
-            let Some(joins) = &station.joins else { continue };
+            let Some(joins) = &mut station.joins else { continue };
             let Some(state) = self.cards.get_mut(&station.card) else {
                 continue;
             };
-            let is_joined = match station.control.status().await {
-                Ok(status) => status.state == "COMPLETED",
-                Err(_) => false,
-            };
-            let before = station.state;
-            station.state = match before {
+            let is_joined = station.control.is_joined().await.unwrap_or(false);
+            let (heard, before) = (&joins.heard, joins.state);
+            joins.state = match before {
                 State::Joined { .. } if is_joined => before,
                 _ if is_joined => State::Joined { since: Clock::now() },
                 State::Joined { .. } => State::Lost { since: Clock::now() },
                 State::Joining { .. } | State::Lost { .. } => before,
             };
-            let ssid = legible(&joins.ssid);
-            match station.state {
+            let ssid = legible(&heard.ssid);
+            match joins.state {
                 State::Joined { since } => {
-                    if before != station.state {
+                    if before != joins.state {
                         tracing::info!(
                             network = name,
                             ssid,
-                            bssid = text(joins.bssid),
-                            channel = channel(joins.frequency),
+                            bssid = written(heard.bssid),
+                            channel = channel(heard.frequency),
                             "joined"
                         );
-                        state.planner.handle_joined(joins.bssid);
+                        state.planner.handle_joined(heard.bssid);
                     }
                     if let Some(live) = &live {
                         let answers = live.contains(name);
                         // With the hub itself out of reach nobody is to blame.
                         if answers || (since.elapsed() > ANSWERS_WITHIN && !live.is_empty()) {
-                            state.planner.handle_behind(joins.bssid, answers, now);
+                            state.planner.handle_behind(heard.bssid, answers, now);
                         }
                     }
                 }
@@ -395,15 +406,15 @@ impl Keeper {
                     tracing::info!(
                         network = name,
                         ssid,
-                        bssid = text(joins.bssid),
+                        bssid = written(heard.bssid),
                         "cannot be joined"
                     );
-                    state.planner.handle_failed(joins.bssid, now);
+                    state.planner.handle_failed(heard.bssid, now);
                     lost.push(name.clone());
                 }
                 State::Lost { since } if since.elapsed() > BACK_WITHIN => {
-                    tracing::info!(network = name, ssid, bssid = text(joins.bssid), "lost");
-                    state.planner.handle_failed(joins.bssid, now);
+                    tracing::info!(network = name, ssid, bssid = written(heard.bssid), "lost");
+                    state.planner.handle_failed(heard.bssid, now);
                     state.scan_at = Clock::now();
                     lost.push(name.clone());
                 }
@@ -444,17 +455,12 @@ pub fn legible(ssid: &[u8]) -> String {
         .collect()
 }
 
-/// An address as people write it.
-#[must_use]
-pub fn text(address: [u8; 6]) -> String {
-    let digits: Vec<_> = address.iter().map(|byte| format!("{byte:02x}")).collect();
-    digits.join(":")
-}
-
 /// Of the names of our station interfaces, before their number.
 pub const STATION: &str = "hawserw";
 /// Weights that somebody may want at a time.
 const MOST_ASKED: usize = 16;
+/// How often cards are looked for where there is none.
+const TICK_WITHOUT: Duration = Duration::from_secs(5);
 /// How often everything is looked at: what happens to a network itself (its carrier, its address)
 /// is heard at once elsewhere.
 const TICK: Duration = Duration::from_millis(500);

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant as Clock};
 
 use hawser_linux::netlink::traffic;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Link, Wireless};
+use hawser_linux::wireless::written;
 use hawser_radio::stations::channel;
 use serde_json::{Value, json};
 
 use super::slots::{self, Slots};
-use super::{Keeper, State, View, legible, text};
+use super::{Keeper, State, View, legible};
 
 /// What each interface has carried since the last look, for their shares.
 #[derive(Default)]
@@ -47,13 +48,12 @@ impl Keeper {
         let mut stations = BTreeMap::new();
         if Wireless::is_there()
             && let Ok(wireless) = self.wireless()
-            && let Ok(interfaces) = wireless.interfaces().await
         {
-            let all = interfaces.iter().filter(|one| one.kind == Kind::Station);
+            let all = self.interfaces.iter().filter(|one| one.kind == Kind::Station);
             for one in all {
                 let link = wireless.link(one.index).await.ok().flatten();
                 if link.is_some() || self.stations.contains_key(&one.name) {
-                    stations.insert(one.name.clone(), self.shown(one, link, &interfaces));
+                    stations.insert(one.name.clone(), self.shown(one, link));
                 }
             }
         }
@@ -90,7 +90,7 @@ impl Keeper {
             "own": true,
             "state": if shown.is_joined { "joined" } else { "joining" },
             "ssid": legible(&shown.joins.ssid),
-            "bssid": text(shown.joins.bssid),
+            "bssid": written(shown.joins.bssid),
             "frequency_mhz": shown.joins.frequency,
             "channel": channel(shown.joins.frequency),
             "signal_dbm": shown.signal,
@@ -101,19 +101,20 @@ impl Keeper {
         })
     }
 
-    pub(super) fn shown(&self, one: &Interface, link: Option<Link>, all: &[Interface]) -> Value {
+    pub(super) fn shown(&self, one: &Interface, link: Option<Link>) -> Value {
         let own = self.stations.get(&one.name);
         let joins = own.and_then(|station| station.joins.as_ref());
-        let ssid = one.ssid.as_ref().or(joins.map(|heard| &heard.ssid));
-        let frequency = one.frequency.or(joins.map(|heard| heard.frequency));
-        let state = match own.map(|station| (station.state, joins)) {
-            None | Some((State::Joined { .. }, _)) => "joined",
-            Some((_, None)) => "listening",
-            Some((State::Joining { .. }, _)) => "joining",
-            Some((State::Lost { .. }, _)) => "lost",
+        let ssid = one.ssid.as_ref().or(joins.map(|joins| &joins.heard.ssid));
+        let frequency = one.frequency.or(joins.map(|joins| joins.heard.frequency));
+        let state = match (own, joins.map(|joins| joins.state)) {
+            (None, _) | (_, Some(State::Joined { .. })) => "joined",
+            (_, None) => "listening",
+            (_, Some(State::Joining { .. })) => "joining",
+            (_, Some(State::Lost { .. })) => "lost",
         };
         let bytes = |name: &str| self.carried.fresh.get(name).copied().unwrap_or(0);
-        let card: u64 = all
+        let card: u64 = self
+            .interfaces
             .iter()
             .filter(|other| other.card == one.card)
             .map(|other| bytes(&other.name))
@@ -126,7 +127,7 @@ impl Keeper {
             "own": own.is_some(),
             "state": state,
             "ssid": ssid.map(|ssid| legible(ssid)),
-            "bssid": (link.bssid != [0; 6]).then(|| text(link.bssid)),
+            "bssid": (link.bssid != [0; 6]).then(|| written(link.bssid)),
             "frequency_mhz": frequency,
             "channel": frequency.map(channel),
             "signal_dbm": link.signal,

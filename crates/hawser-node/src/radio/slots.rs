@@ -307,24 +307,19 @@ impl Driver {
             }
         }
         // Nobody is left with packets for somebody who does not come back.
-        for place in 0..self.members.len() {
-            self.send_frame(place, &[], None);
+        for member in &self.members {
+            let header = Radiotap::to_send(Rate::lowest(member.is_5ghz));
+            let _ = self.air.send(&header, &member.writer.deauthenticate());
         }
     }
 
     fn turn(&mut self, waker: &Waker, buffer: &mut [u8]) -> anyhow::Result<()> {
         let now = self.now();
-        self.give_up_silent(now);
+        self.give_up_silent();
         self.juggler.handle_timeout(now);
         self.carry_out();
-        let until = self.juggler.poll_timeout().map(|(at, _)| at);
-        let mut timeout = until.map_or(LOOK, |at| {
-            if at > self.now() {
-                at.since(self.now())
-            } else {
-                Duration::ZERO
-            }
-        });
+        let until = self.juggler.poll_timeout();
+        let mut timeout = until.map_or(LOOK, |(at, _)| at.since(self.now()));
         if !self.flying.is_empty() {
             timeout = timeout.min(SILENT);
         }
@@ -485,32 +480,20 @@ impl Driver {
             | Frame::Deauthenticate => None,
         };
         match bytes {
-            Some(bytes) => self.send_frame(place, &bytes, Some(outgoing)),
+            Some(bytes) => self.send_frame(place, bytes, outgoing),
             None => self.finish(&outgoing, false),
         }
     }
 
-    /// Sends a frame; an empty one is the farewell.
-    fn send_frame(&mut self, place: usize, bytes: &[u8], what: Option<Outgoing<Frame<Packet>>>) {
-        let member = &self.members[place];
-        let is_data = matches!(what.as_ref().map(|what| &what.body), Some(Frame::Data { .. }));
-        let rate = if is_data {
+    fn send_frame(&mut self, place: usize, bytes: Vec<u8>, what: Outgoing<Frame<Packet>>) {
+        let rate = if matches!(what.body, Frame::Data { .. }) {
             self.rate.units()
         } else {
-            Rate::lowest(member.is_5ghz)
+            Rate::lowest(self.members[place].is_5ghz)
         };
-        let goodbye;
-        let bytes = if bytes.is_empty() {
-            goodbye = member.writer.deauthenticate();
-            &goodbye[..]
-        } else {
-            bytes
-        };
-        let sent = self.air.send(&Radiotap::to_send(rate), bytes);
-        let Some(what) = what else { return };
-        if matches!(sent, Ok(true)) {
+        if matches!(self.air.send(&Radiotap::to_send(rate), &bytes), Ok(true)) {
             self.flying.push_back(Flying {
-                bytes: bytes.to_vec(),
+                bytes,
                 what,
                 at: Clock::now(),
             });
@@ -531,7 +514,7 @@ impl Driver {
     }
 
     /// A card that never says what became of a frame has lost it.
-    fn give_up_silent(&mut self, _now: Instant) {
+    fn give_up_silent(&mut self) {
         while let Some(oldest) = self.flying.front() {
             if oldest.at.elapsed() < SILENT {
                 return;

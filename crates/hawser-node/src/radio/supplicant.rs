@@ -7,14 +7,10 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use hawser_linux::netns::bind_to_this_thread;
-use hawser_linux::process::Process;
 use hawser_linux::system::System;
 use tokio::net::UnixDatagram;
 use tokio::time::timeout;
@@ -22,26 +18,15 @@ use zeroize::Zeroizing;
 
 use super::saved::KnownNetwork;
 use crate::atomic_file::private_directory;
+use crate::program::{Started, find};
 
 /// The process.
 pub(super) struct Supplicant {
     directory: PathBuf,
-    child: Child,
-    process: Process,
+    started: Started,
     control: Control,
     /// How many sockets have been named.
     sockets: u32,
-}
-
-/// What a station's own state is, in the words of wpa_supplicant.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct StationStatus {
-    /// `COMPLETED`, `SCANNING`, `4WAY_HANDSHAKE`, ...
-    pub(super) state: String,
-    /// The access point, while there is one.
-    pub(super) bssid: Option<String>,
-    /// The frequency, MHz.
-    pub(super) frequency: Option<u32>,
 }
 
 impl Supplicant {
@@ -50,49 +35,17 @@ impl Supplicant {
     /// # Errors
     /// It is not installed, or does not start; in words with the remedy.
     pub(super) async fn start(system: &mut System, directory: &Path) -> anyhow::Result<Self> {
-        let program = installed().context(NOT_INSTALLED)?;
+        let program = find("wpa_supplicant").context(NOT_INSTALLED)?;
         let _ = fs::remove_dir_all(directory);
         private_directory(directory)?;
         fs::write(directory.join(SETTINGS_FILE), SETTINGS)?;
+        let socket = UnixDatagram::bind(directory.join("global-client"))?;
         let global = directory.join(GLOBAL);
-        let mut command = Command::new("/bin/sh");
-        command
-            .args(["-c", "read -r go && exec \"$@\" </dev/null", "sh"])
-            .arg(program)
-            .arg("-g")
-            .arg(&global)
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0);
-        bind_to_this_thread(&mut command);
-        let mut child = command.spawn().context("cannot start wpa_supplicant")?;
-        let begun = Process::of(child.id())
-            .context("wpa_supplicant has ended at once")
-            .and_then(|process| {
-                // Before it does anything, so that it ends whatever becomes of us.
-                system.note_process(process)?;
-                if let Some(mut stdin) = child.stdin.take() {
-                    io::Write::write_all(&mut stdin, b"go\n")?;
-                }
-                Ok(process)
-            });
-        let process = match begun {
-            Ok(process) => process,
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(error);
-            }
-        };
+        let words = [program.into(), "-g".into(), global.clone().into()];
         let mut supplicant = Self {
-            control: Control {
-                socket: UnixDatagram::bind(directory.join("global-client"))?,
-            },
+            started: Started::start(system, &words, &[])?,
+            control: Control { socket },
             directory: directory.to_owned(),
-            child,
-            process,
             sockets: 0,
         };
         match supplicant.connect(&global).await {
@@ -107,8 +60,8 @@ impl Supplicant {
     /// Waits until it listens.
     async fn connect(&mut self, global: &Path) -> anyhow::Result<()> {
         for _ in 0..STARTING_TRIES {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("wpa_supplicant has ended ({status})");
+            if let Some(status) = self.started.ended() {
+                bail!("wpa_supplicant has ended ({})", status?);
             }
             if self.control.socket.connect(global).is_ok() && self.control.ask("PING").await.is_ok() {
                 return Ok(());
@@ -120,7 +73,7 @@ impl Supplicant {
 
     /// Whether it still runs.
     pub(super) fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        self.started.ended().is_none()
     }
 
     /// Takes an interface into its care, which brings it up.
@@ -152,12 +105,11 @@ impl Supplicant {
     }
 
     /// Ends it.
-    pub(super) async fn end(mut self, system: &mut System) {
+    pub(super) async fn end(self, system: &mut System) {
         let _ = self.control.command("TERMINATE").await;
-        if let Err(error) = system.end_process(self.process).await {
+        if let Err(error) = self.started.end(system).await {
             tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "wpa_supplicant");
         }
-        let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
@@ -197,12 +149,12 @@ impl Control {
         self.command(&format!("SELECT_NETWORK {number}")).await
     }
 
-    /// What the station does.
+    /// Whether the station has joined, keys and all.
     ///
     /// # Errors
     /// Nobody answers.
-    pub(super) async fn status(&self) -> anyhow::Result<StationStatus> {
-        Ok(parse_status(&self.ask("STATUS").await?))
+    pub(super) async fn is_joined(&self) -> anyhow::Result<bool> {
+        Ok(is_completed(&self.ask("STATUS").await?))
     }
 
     /// Says something that is answered with OK.
@@ -233,29 +185,13 @@ impl Control {
     }
 }
 
-fn parse_status(answer: &str) -> StationStatus {
-    let mut status = StationStatus::default();
-    for (name, value) in answer.lines().filter_map(|line| line.split_once('=')) {
-        match name {
-            "wpa_state" => value.clone_into(&mut status.state),
-            "bssid" => status.bssid = Some(value.to_owned()),
-            "freq" => status.frequency = value.parse().ok(),
-            _ => {}
-        }
-    }
-    status
+/// Whether a status says that nothing is left to be done.
+fn is_completed(status: &str) -> bool {
+    status.lines().any(|line| line == "wpa_state=COMPLETED")
 }
 
 fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
-}
-
-fn installed() -> Option<PathBuf> {
-    let known = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
-    known
-        .iter()
-        .map(|directory| Path::new(directory).join("wpa_supplicant"))
-        .find(|path| path.is_file())
 }
 
 /// What all stations have in common. No Wi-Fi Direct, whose devices would take the card's room;
@@ -278,11 +214,13 @@ mod tests {
 
     #[test]
     fn a_status_in_its_words() {
-        let said = "bssid=02:00:00:00:01:00\nfreq=2412\nssid=home\nid=0\nmode=station\nwpa_state=COMPLETED\nip_address=10.0.0.2\n";
-        let status = parse_status(said);
-        assert_eq!(status.state, "COMPLETED");
-        assert_eq!(status.bssid.as_deref(), Some("02:00:00:00:01:00"));
-        assert_eq!(status.frequency, Some(2412));
-        assert_eq!(parse_status("UNKNOWN COMMAND\n"), StationStatus::default());
+        let said = |state: &str| {
+            format!(
+                "bssid=02:00:00:00:01:00\nfreq=2412\nssid=home\nid=0\nmode=station\nwpa_state={state}\nip_address=10.0.0.2\n"
+            )
+        };
+        assert!(is_completed(&said("COMPLETED")));
+        assert!(!is_completed(&said("4WAY_HANDSHAKE")));
+        assert!(!is_completed("UNKNOWN COMMAND\n"));
     }
 }

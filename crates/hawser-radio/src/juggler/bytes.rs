@@ -6,6 +6,7 @@
 //! that plays no part here is nothing. Source: IEEE 802.11-2020, clause 9; radiotap.org.
 
 use super::Bssid;
+use crate::stations::beacon::elements;
 
 /// A frame that was heard, without its radiotap header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,12 +121,8 @@ impl Notices {
     #[must_use]
     pub fn parse(elements: &[u8]) -> Self {
         let mut notices = Self::default();
-        let mut rest = elements;
-        while let [number, length, behind @ ..] = rest {
-            let Some((content, next)) = behind.split_at_checked(usize::from(*length)) else {
-                break;
-            };
-            match (*number, content) {
+        for element in self::elements(elements) {
+            match element {
                 // Count, period, control, then a part of the map (9.4.2.5).
                 (TIM, [_, _, control, map @ ..]) => {
                     let first = usize::from(control & 0xfe);
@@ -141,7 +138,6 @@ impl Notices {
                 }
                 _ => {}
             }
-            rest = next;
         }
         notices
     }
@@ -300,12 +296,10 @@ impl Radiotap {
 /// sequence number, and may set the retry bit.
 #[must_use]
 pub fn is_same(sent: &[u8], said: &[u8]) -> bool {
-    let significant = |frame: &[u8]| -> Option<(u8, Vec<u8>)> {
-        let to_third = frame.get(4..frame.len().min(22))?;
-        Some((*frame.first()?, to_third.to_vec()))
-    };
+    let addresses = 4..sent.len().min(22);
     sent.len() == said.len()
-        && significant(sent) == significant(said)
+        && sent.first() == said.first()
+        && sent.get(addresses.clone()) == said.get(addresses)
         && sent.get(HEADER..) == said.get(HEADER..)
 }
 

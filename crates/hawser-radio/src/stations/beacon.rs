@@ -24,22 +24,27 @@ impl<'a> Beacon<'a> {
                 ..Security::default()
             },
         };
-        let mut rest = elements;
-        while let [number, length, behind @ ..] = rest {
-            let Some((content, next)) = behind.split_at_checked(usize::from(*length)) else {
-                break;
-            };
-            match *number {
+        for (number, content) in self::elements(elements) {
+            match number {
                 SSID if content.len() <= LONGEST_SSID => beacon.ssid = visible(content),
-                RSN => {
-                    beacon.security = Security::of_rsn(content);
-                }
+                RSN => beacon.security = Security::of_rsn(content),
                 _ => {}
             }
-            rest = next;
         }
         beacon
     }
+}
+
+/// The elements of a frame, by number, up to one that is cut short.
+pub(crate) fn elements(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let [number, length, behind @ ..] = rest else {
+            return None;
+        };
+        let (content, next) = behind.split_at_checked(usize::from(*length))?;
+        rest = next;
+        Some((*number, content))
+    })
 }
 
 /// A hidden network says nothing, or zeroes.

@@ -18,6 +18,7 @@ pub mod beacon;
 use std::collections::BTreeMap;
 
 use beacon::Security;
+pub use hawser_netem::air::channel::{frequency, number as channel};
 use hawser_units::{Duration, Instant};
 
 /// The address of an access point's network (BSSID).
@@ -36,29 +37,6 @@ pub struct Heard {
     pub signal: i32,
     /// How one joins.
     pub security: Security,
-}
-
-/// The number of the channel whose centre is that frequency, MHz (IEEE 802.11-2020, annex E); 0 for
-/// none.
-#[must_use]
-pub const fn channel(frequency: u32) -> u32 {
-    match frequency {
-        2484 => 14,
-        2412..2484 => (frequency - 2407) / 5,
-        5000..5950 => (frequency - 5000) / 5,
-        5955..=7115 => (frequency - 5950) / 5,
-        _ => 0,
-    }
-}
-
-/// The frequency of a channel of the 2.4 or 5 GHz bands, MHz.
-#[must_use]
-pub const fn frequency(channel: u32) -> u32 {
-    match channel {
-        14 => 2484,
-        1..14 => 2407 + 5 * channel,
-        _ => 5000 + 5 * channel,
-    }
 }
 
 /// What a card has left for stations of ours.
