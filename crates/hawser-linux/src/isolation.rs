@@ -16,8 +16,9 @@
 //! Limitations: who has a public address in the hub's own segment is public. That one client does
 //! not send with another's address is the data plane's business.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 /// The name of the table.
 pub const ISOLATION_TABLE: &str = "hawser_isolation";
@@ -69,6 +70,45 @@ pub enum Service {
     Udp(u16),
 }
 
+impl FromStr for Service {
+    type Err = ();
+
+    /// `all`, `tcp 22`, `udp 123`.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        let (protocol, port) = text.split_once(' ').ok_or(())?;
+        let port = port.parse().ok().filter(|port| *port > 0).ok_or(())?;
+        match protocol {
+            "tcp" => Ok(Self::Tcp(port)),
+            "udp" => Ok(Self::Udp(port)),
+            _ => Err(()),
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Tcp(port) => write!(f, "tcp {port}"),
+            Self::Udp(port) => write!(f, "udp {port}"),
+        }
+    }
+}
+
+impl Service {
+    /// As a rule matches its packets; everything that has ports for `All`.
+    pub(crate) fn matches(self) -> String {
+        match self {
+            Self::All => "meta l4proto { tcp, udp }".to_owned(),
+            Self::Tcp(port) => format!("tcp dport {port}"),
+            Self::Udp(port) => format!("udp dport {port}"),
+        }
+    }
+}
+
 /// What is allowed between a hub's clients and others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Isolation {
@@ -88,6 +128,8 @@ pub struct Isolation {
     pub networks: Vec<Net>,
     /// Networks whose hosts may begin connections to clients.
     pub from: Vec<Net>,
+    /// Ports of the hub that belong to the client with that address.
+    pub ports: Vec<(Service, IpAddr)>,
 }
 
 impl Isolation {
@@ -117,8 +159,7 @@ impl Isolation {
         for service in &self.services {
             let _ = match service {
                 Service::All => writeln!(text, "  accept"),
-                Service::Tcp(port) => writeln!(text, "  tcp dport {port} accept"),
-                Service::Udp(port) => writeln!(text, "  udp dport {port} accept"),
+                one @ (Service::Tcp(_) | Service::Udp(_)) => writeln!(text, "  {} accept", one.matches()),
             };
         }
         let each_other = if self.clients { "accept" } else { "drop" };
@@ -140,15 +181,43 @@ chain from_clients {{
 }}
 chain to_clients {{
   ct state established,related accept
-{}  drop
-}}",
+{}{}  drop
+}}
+{}",
             rules("daddr", &self.networks),
             self.resolver_rules(),
             PRIVATE4.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
             PRIVATE6.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
             rules("saddr", &self.from),
+            self.port_rules(),
+            self.translation(),
         );
         text
+    }
+
+    fn port_rules(&self) -> String {
+        let rule = |(service, to): &(Service, IpAddr)| {
+            let (family, matches) = (family(*to), service.matches());
+            format!("  {family} daddr {to} {matches} ct status dnat accept\n")
+        };
+        self.ports.iter().map(rule).collect()
+    }
+
+    /// Where the ports of clients lead.
+    fn translation(&self) -> String {
+        if self.ports.is_empty() {
+            return String::new();
+        }
+        let interface = &self.interface;
+        let rule = |(service, to): &(Service, IpAddr)| {
+            let (ip, matches) = (family(*to), service.matches());
+            let version = if to.is_ipv6() { "ipv6" } else { "ipv4" };
+            format!(
+                "  iifname != \"{interface}\" fib daddr type local meta nfproto {version} {matches} dnat {ip} to {to}\n"
+            )
+        };
+        let rules: String = self.ports.iter().map(rule).collect();
+        format!("chain dstnat {{\n  type nat hook prerouting priority dstnat; policy accept;\n{rules}}}\n")
     }
 
     /// Whether something that a client asked for may go to that address outside: neither to this
@@ -186,7 +255,8 @@ fn rules(which: &str, nets: &[Net]) -> String {
     nets.iter().map(rule).collect()
 }
 
-fn family(address: IpAddr) -> &'static str {
+/// What nftables calls the family of an address.
+pub(crate) fn family(address: IpAddr) -> &'static str {
     if address.is_ipv6() { "ip6" } else { "ip" }
 }
 
@@ -242,6 +312,7 @@ mod tests {
             services: vec![],
             networks: vec![],
             from: vec![],
+            ports: vec![],
         }
     }
 
@@ -255,6 +326,12 @@ mod tests {
                 .map(net)
                 .to_vec(),
             from: ["10.0.0.0/8", "fd00::/8"].map(net).to_vec(),
+            ports: [
+                (Service::Tcp(8080), "100.96.0.2"),
+                (Service::Udp(5060), "fd00:1::2"),
+            ]
+            .map(|(service, to)| (service, to.parse().unwrap()))
+            .to_vec(),
             ..isolation()
         };
         crate::direct::tests::nft_takes(ISOLATION_TABLE, &everything.body());

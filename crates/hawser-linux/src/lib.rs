@@ -7,6 +7,7 @@ pub mod conntrack;
 pub mod conversion;
 pub mod direct;
 pub mod echo;
+pub mod gateway;
 pub mod hwsim;
 pub mod isolation;
 pub mod journal;

@@ -6,6 +6,7 @@
 #[macro_use]
 mod values;
 mod direct;
+mod gateway;
 mod layers;
 mod radio;
 mod reach;
@@ -14,7 +15,7 @@ mod tls;
 mod when;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ use crate::invitation::HubAddress;
 pub use direct::{
     Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
 };
+pub use gateway::{Forward, PortForwardConfig};
 pub use layers::LayerConfig;
 pub use radio::{Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
@@ -85,6 +87,11 @@ pub struct ClientConfig {
     pub dns: DnsMode,
     /// Whether nothing may leave outside the tunnel.
     pub kill_switch: bool,
+    /// Whether this machine forwards for others, and behind which interfaces they are.
+    pub forward: Forward,
+    /// What comes in from the hub and goes to a machine behind this one.
+    #[serde(rename = "port_forward")]
+    pub port_forwards: Vec<PortForwardConfig>,
     /// Scheduler by flow class.
     pub schedulers: Schedulers,
     /// How packets of layered streams are known that this machine sends; the first that fits
@@ -121,6 +128,8 @@ impl Default for ClientConfig {
             mtu: Mtu(DEFAULT_MTU),
             dns: DnsMode::Keep,
             kill_switch: false,
+            forward: Forward::Off,
+            port_forwards: Vec::new(),
             schedulers: Schedulers::default(),
             layers: Vec::new(),
             networks: BTreeMap::new(),
@@ -156,6 +165,9 @@ impl ClientConfig {
         if self.kill_switch {
             return Some("kill_switch = true needs a hub: take it out, or leave --direct out");
         }
+        if !self.port_forwards.is_empty() {
+            return Some("[[port_forward]] needs a hub: take it out, or leave --direct out");
+        }
         if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
             return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
         }
@@ -172,6 +184,21 @@ impl ClientConfig {
     /// What a client of a hub cannot do, in words with the remedy.
     #[must_use]
     pub fn unfit_for_hub(&self) -> Option<&'static str> {
+        if self.kill_switch && self.forward == Forward::All {
+            return Some(
+                "kill_switch = true has to know which interfaces lead to the machines that it forwards for: write forward = [\"br-lan\"] with their names",
+            );
+        }
+        if !self.port_forwards.is_empty() && !self.forward.is_on() {
+            return Some(
+                "[[port_forward]] needs forward = true, or the names of the LANs: forward = [\"br-lan\"]",
+            );
+        }
+        if !self.port_forwards.is_empty() && self.is_mixed() {
+            return Some(
+                "[[port_forward]] does not go with rules that say via = \"direct\" yet: take one of them out",
+            );
+        }
         if !self.is_mixed() {
             return None;
         }
@@ -194,6 +221,13 @@ impl ClientConfig {
     #[must_use]
     pub fn is_mixed(&self) -> bool {
         self.rules.iter().any(|rule| rule.is_via(Via::Direct))
+    }
+
+    /// Whether this machine forwards for others. `[direct]` may say it too, for direct mode and
+    /// rules beside a hub.
+    #[must_use]
+    pub fn forwards_directly(&self) -> bool {
+        self.forward.is_on() || self.direct.forward
     }
 
     /// How packets of layered streams are known.
@@ -329,6 +363,16 @@ pub struct HubConfig {
 }
 
 impl HubConfig {
+    /// Where clients come in by UDP.
+    pub(crate) fn listen_address(&self) -> SocketAddr {
+        let port = self
+            .endpoints
+            .first()
+            .map_or(crate::hub::DEFAULT_PORT, |endpoint| endpoint.0.port);
+        self.listen
+            .unwrap_or_else(|| (Ipv6Addr::UNSPECIFIED, port).into())
+    }
+
     /// The address pools.
     #[must_use]
     pub fn pools(&self) -> Pool {

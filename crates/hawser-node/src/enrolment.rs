@@ -16,10 +16,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use data_encoding::HEXLOWER;
+use hawser_linux::isolation::Service;
 use hawser_wire::control::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file;
+use crate::config::HubService;
 use crate::identity::{KeyHash, random, sha256};
 use crate::invitation::{Token, check_name};
 
@@ -65,6 +67,8 @@ pub struct Client {
     pub inner_v6: Option<Ipv6Addr>,
     /// Its key, once enrolled.
     pub key: Option<KeyHash>,
+    /// The hub's ports that lead to it.
+    pub ports: Vec<Service>,
     /// SHA-256 of the token, used or not.
     token: Option<[u8; 32]>,
     /// When the invitation ends.
@@ -106,6 +110,9 @@ struct ClientFile {
     token: Option<String>,
     /// When the invitation ends, seconds since 1970.
     expires_unix_s: u64,
+    /// The hub's ports that lead to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<HubService>,
 }
 
 /// All clients of a hub.
@@ -329,6 +336,7 @@ impl ClientStore {
             inner_v4,
             inner_v6,
             key: None,
+            ports: Vec::new(),
             token: Some(sha256(&token.0)),
             expires,
         };
@@ -388,6 +396,41 @@ impl ClientStore {
         self.remove_file(name, &mut lock)
     }
 
+    /// Leads a port of the hub to a client, or to nobody again.
+    ///
+    /// # Errors
+    /// There is no such client, another has the port, or the disk refuses; nothing changes then.
+    pub fn set_port(&mut self, name: &str, port: Service, is_on: bool) -> anyhow::Result<()> {
+        check_name(name)?;
+        let mut lock = self.lock()?;
+        self.reload()?;
+        let other = self.clients.values().find(|client| client.ports.contains(&port));
+        if let Some(other) = other.filter(|other| is_on && other.name != name) {
+            let other = &other.name;
+            bail!("{port} leads to {other}: `hawser hub forward {other} {port} --off` takes it away first");
+        }
+        let Some(mut client) = self.by_name(name).cloned() else {
+            bail!("no client is called {name}: `hawser hub list` shows who there is");
+        };
+        client.ports.retain(|one| *one != port);
+        if is_on {
+            client.ports.push(port);
+        }
+        self.save(client, &mut lock)
+    }
+
+    /// The hub's ports that lead to clients, each with where.
+    #[must_use]
+    pub fn ports(&self) -> Vec<(Service, IpAddr)> {
+        let of = |client: &Client| -> Vec<_> {
+            let ports = client.ports.iter();
+            ports
+                .flat_map(|port| client.inner().into_iter().map(|to| (*port, to)))
+                .collect()
+        };
+        self.clients.values().flat_map(of).collect()
+    }
+
     fn free_addresses(&self) -> anyhow::Result<(Ipv4Addr, Option<Ipv6Addr>)> {
         let taken: BTreeSet<_> = self.clients.values().map(|client| client.inner_v4).collect();
         self.pool
@@ -412,6 +455,7 @@ impl ClientStore {
                 .expires
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),
+            ports: client.ports.iter().copied().map(HubService).collect(),
         };
         atomic_file::write(
             &self.file(&client.name),
@@ -539,6 +583,7 @@ fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
         key: file.key.map(|key| key.parse()).transpose().with_context(place)?,
         token: token.map(|hash| hash.0),
         expires: UNIX_EPOCH + Duration::from_secs(file.expires_unix_s),
+        ports: file.ports.iter().map(|port| port.0).collect(),
     })
 }
 

@@ -5,6 +5,8 @@
 //! socket, signals. Connections have tasks of their own. At the end clients are told, and the
 //! system is put back.
 
+mod ports;
+
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::direct::moving::RELAY_TABLE;
-use hawser_linux::isolation::ISOLATION_TABLE;
+use hawser_linux::isolation::{ISOLATION_TABLE, Isolation};
 use hawser_linux::service;
-use hawser_linux::system::{System, drop_nft_table, masquerade, replace_nft_table};
+use hawser_linux::system::{System, drop_nft_table, masquerade};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use serde_json::{Value, json};
@@ -41,6 +43,9 @@ use crate::over_tls;
 use crate::over_tls::listen::{Listening, Shown};
 use crate::run_dir::{self, HubClaim, RunDir};
 use crate::waypoint::{Done, Policy, Waypoint};
+use ports::Ports;
+
+pub use ports::forward;
 
 /// What `hawser hub init` is told.
 #[derive(Clone, Debug)]
@@ -201,13 +206,14 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
-    let mut inherited = Inherited::take((&config.interface.0, config.mtu.0), listen_address(&config));
+    let mut inherited = Inherited::take((&config.interface.0, config.mtu.0), config.listen_address());
     let tun = match inherited.tun.take() {
         Some(tun) => tun,
         None => Tun::create(&config.interface.0, config.mtu.0)?,
     };
+    let isolation = config.isolation(store.ports());
     let carrying = Carrying::start(&config, store, tun, inherited);
-    let mut prepared = prepare(&mut system, &config).await;
+    let mut prepared = prepare(&mut system, &config, &isolation).await;
     if prepared.is_ok() {
         // What a crash left is in the way of nobody and goes with the rest below.
         prepared = system.expect_nft_table(RELAY_TABLE).map_err(Into::into);
@@ -217,7 +223,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     // connections.
     system.undo_left().await;
     let result = match (carrying, prepared) {
-        (Ok(carrying), Ok(())) => serve(options, config, &identity, carrying, &run_dir).await,
+        (Ok(carrying), Ok(())) => serve(options, (config, isolation), &identity, carrying, &run_dir).await,
         (Err(error), _) | (_, Err(error)) => Err(error),
     };
     if matches!(result, Ok(Ended::HandedOver)) {
@@ -252,7 +258,7 @@ struct Carrying {
 
 impl Carrying {
     fn start(config: &HubConfig, store: ClientStore, tun: Tun, inherited: Inherited) -> anyhow::Result<Self> {
-        let listen = listen_address(config);
+        let listen = config.listen_address();
         let socket = match inherited.socket {
             Some(socket) => socket,
             None => open(listen).with_context(|| format!("cannot listen on UDP {listen}"))?,
@@ -287,12 +293,12 @@ impl Carrying {
 
 async fn serve(
     options: HubOptions,
-    config: HubConfig,
+    (config, isolation): (HubConfig, Isolation),
     identity: &Identity,
     carrying: Carrying,
     run_dir: &RunDir,
 ) -> anyhow::Result<Ended> {
-    let listen = listen_address(&config);
+    let listen = config.listen_address();
     let Carrying {
         mut plane,
         control,
@@ -316,7 +322,8 @@ async fn serve(
     if let Some(tls) = &tls {
         control = control.with_relays(tls.listening.places().clone());
     }
-    let (policy, given) = watch::channel(Policy::new(config.isolation(), &config));
+    let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
+    let ports = Ports::new(store.clone(), isolation);
     let waypoint = Waypoint::new(guests, store, given);
     let relayed = waypoint.done();
     tokio::spawn(waypoint.run());
@@ -334,6 +341,7 @@ async fn serve(
         control,
         orders,
         policy,
+        ports,
         relayed,
         tls,
         identity: identity.clone(),
@@ -348,6 +356,7 @@ struct Hub {
     control: HubControl,
     orders: Orders,
     policy: watch::Sender<Policy>,
+    ports: Ports,
     relayed: Arc<Done>,
     /// Where clients come in whose networks block UDP.
     tls: Option<OverTls>,
@@ -403,7 +412,10 @@ impl Hub {
             tokio::select! {
                 event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
                 Some(asked) = socket.requests.recv() => if self.on_asked(asked) { break },
-                _ = look.tick() => self.control.hold_against_store(),
+                _ = look.tick() => {
+                    self.control.hold_against_store();
+                    self.see_to_ports();
+                }
                 _ = sweep.tick() => self.control.sweep(Instant::now()),
                 reload = signals.next() => {
                     if reload {
@@ -530,7 +542,7 @@ impl Hub {
         let fixed = [
             (
                 "endpoints (for new invitations: at once; port: after a restart)",
-                listen_address(&old) != listen_address(new),
+                old.listen_address() != new.listen_address(),
             ),
             ("pool", old.pool != new.pool),
             ("pool6", old.pool6 != new.pool6),
@@ -548,8 +560,8 @@ impl Hub {
             interface: old.interface.clone(),
             ..new.clone()
         }
-        .isolation();
-        replace_nft_table(ISOLATION_TABLE, &isolation.body()).context("cannot change what clients reach")?;
+        .isolation(self.ports.of_clients());
+        self.ports.enforce(isolation.clone())?;
         self.policy.send_replace(Policy::new(isolation, new));
         let mut settings = settings(new);
         (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);
@@ -606,12 +618,12 @@ fn settings(config: &HubConfig) -> HubSettings {
     }
 }
 
-async fn prepare(system: &mut System, config: &HubConfig) -> anyhow::Result<()> {
+async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation) -> anyhow::Result<()> {
     let interface = &config.interface.0;
     let (v4, v6) = config.pools().hub();
     // Before anything is forwarded.
     system
-        .nft_table(ISOLATION_TABLE, &config.isolation().body())
+        .nft_table(ISOLATION_TABLE, &isolation.body())
         .context("cannot keep clients apart")?;
     system.link_up(interface).await?;
     // The prefix length makes the route of the pool.
@@ -666,16 +678,6 @@ fn random_ula() -> Net6 {
     Net6(Ipv6Addr::from(octets), 64)
 }
 
-fn listen_address(config: &HubConfig) -> SocketAddr {
-    let port = config
-        .endpoints
-        .first()
-        .map_or(DEFAULT_PORT, |endpoint| endpoint.0.port);
-    config
-        .listen
-        .unwrap_or_else(|| (Ipv6Addr::UNSPECIFIED, port).into())
-}
-
 /// Opens the hub's socket: for both families at once, or for IPv4 alone where there is no IPv6.
 pub(crate) fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
     let bind = |address: SocketAddr| -> std::io::Result<UdpSocket> {
@@ -699,7 +701,7 @@ pub(crate) fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
 const CONFIG: &str = "hub.toml";
 const KEY: &str = "hub.key";
 const CLIENTS: &str = "clients";
-const DEFAULT_PORT: u16 = 443;
+pub(crate) const DEFAULT_PORT: u16 = 443;
 const SWEEP: Duration = Duration::from_secs(15);
 const GOODBYE: Duration = Duration::from_millis(300);
 

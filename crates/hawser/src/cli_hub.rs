@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use hawser_linux::confine::Duty;
+use hawser_linux::isolation::Service;
 use hawser_node::config::{self, HubConfig, Net4, Net6, Span};
 use hawser_node::hub::{self, HubInit, HubOptions};
 use hawser_node::invitation::HubAddress;
@@ -36,6 +37,12 @@ enum HubCommand {
     Revoke(NameArgs),
     /// Lists the clients.
     List(ListArgs),
+    /// Leads a port of the hub to a client, so that it is reached from outside.
+    ///
+    /// TCP connections and UDP packets that come to the hub's public addresses at that port go to
+    /// the same port of the client. A client that is a gateway hands them on to a machine behind it
+    /// by a table [[port_forward]] of its client.toml.
+    Forward(ForwardArgs),
     /// Runs the hub in the foreground.
     Run(RunArgs),
 }
@@ -70,6 +77,24 @@ struct InviteArgs {
     /// How long the invitation may be used.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = span)]
     expires: Span,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
+struct ForwardArgs {
+    /// The client's name.
+    name: String,
+    /// tcp or udp.
+    protocol: String,
+    /// The port.
+    port: String,
+    /// Takes it away again.
+    #[arg(long)]
+    off: bool,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -116,6 +141,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
                 &format!("{} is revoked", args.name),
             )?;
         }
+        HubCommand::Forward(args) => forward(&args)?,
         HubCommand::List(args) => {
             let list = hub::list(&args.places.dir)?;
             print(args.json, || list.clone(), &table(&list))?;
@@ -137,6 +163,20 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn forward(args: &ForwardArgs) -> anyhow::Result<()> {
+    let text = format!("{} {}", args.protocol, args.port);
+    let Ok(port) = text.parse::<Service>() else {
+        bail!("{text:?} is no port: expected tcp or udp and 1 to 65535, such as tcp 8080");
+    };
+    hub::forward(&args.places.dir, &args.name, port, !args.off)?;
+    let (name, to) = (&args.name, if args.off { "nobody" } else { &args.name });
+    print(
+        args.json,
+        || json!({ "version": 1, "client": name, "port": port.to_string(), "on": !args.off }),
+        &format!("{port} of this hub leads to {to}"),
+    )
 }
 
 fn load(places: &Places) -> anyhow::Result<HubConfig> {

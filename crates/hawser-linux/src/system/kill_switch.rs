@@ -11,13 +11,19 @@ use crate::journal::Entry;
 use crate::udp::OUTER_MARK;
 
 impl System {
-    /// Closes the kill switch. `interface`: the tunnel; `has_direct_rules`: what a rule of direct
-    /// mode has sent over a network is let out too.
+    /// Closes the kill switch. `interface`: the tunnel; `lans`: interfaces to machines that this
+    /// one forwards for; `has_direct_rules`: what a rule of direct mode has sent over a network is
+    /// let out too.
     ///
     /// # Errors
     /// `nft` is missing or refuses; what stood before stands.
-    pub fn close_kill_switch(&mut self, interface: &str, has_direct_rules: bool) -> Result<(), SystemError> {
-        self.nft_table(TABLE, &table(interface, has_direct_rules))
+    pub fn close_kill_switch(
+        &mut self,
+        interface: &str,
+        lans: &[String],
+        has_direct_rules: bool,
+    ) -> Result<(), SystemError> {
+        self.nft_table(TABLE, &table(interface, lans, has_direct_rules))
     }
 
     /// Lifts the kill switch.
@@ -37,14 +43,21 @@ impl System {
     }
 }
 
-/// Only loopback, the tunnel, marked outer packets, and what an interface needs to get and keep an
-/// address (DHCP, neighbour discovery) pass. Names of hubs are looked up by marked packets.
+/// Only loopback, the tunnel, LANs, marked outer packets, and what an interface needs to get and
+/// keep an address (DHCP, neighbour discovery) pass. Names of hubs are looked up by marked packets.
 ///
 /// Each chain ends with a rule that drops, although its policy does: where a transaction replaces a
 /// chain, the kernel (6.18, `nf_tables_commit`) switches to the new rules, removes the old chain,
 /// and only then gives the new one its policy. Without that rule one packet in some hundred
 /// replacements got out. The policy is for packets that are in the old chain when its rules go.
-fn table(interface: &str, has_direct_rules: bool) -> String {
+fn table(interface: &str, lans: &[String], has_direct_rules: bool) -> String {
+    let (mut near, mut between) = (String::new(), String::new());
+    if !lans.is_empty() {
+        let names: Vec<_> = lans.iter().map(|name| format!("\"{name}\"")).collect();
+        let names = names.join(", ");
+        near = format!("  oifname {{ {names} }} accept\n");
+        between = format!("  iifname {{ {names} }} oifname {{ {names} }} accept\n");
+    }
     let mut direct = String::new();
     if has_direct_rules {
         // Not by the packet's mark, which programs may set.
@@ -58,14 +71,14 @@ fn table(interface: &str, has_direct_rules: bool) -> String {
   type filter hook output priority filter; policy drop;
   oifname {{ \"lo\", \"{interface}\" }} accept
   meta mark {OUTER_MARK:#x} accept
-{direct}  udp sport 68 udp dport 67 accept
+{near}{direct}  udp sport 68 udp dport 67 accept
   udp sport 546 udp dport 547 accept
   icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert, mld-listener-report, mld2-listener-report }} accept
   drop
 }}
 chain forward {{
   type filter hook forward priority filter; policy drop;
-{direct}  iifname \"{interface}\" accept
+{between}{direct}  iifname \"{interface}\" accept
   oifname \"{interface}\" accept
   drop
 }}"
@@ -114,7 +127,7 @@ mod tests {
         heard.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let socket = inside.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
         let (ends, tried) = (AtomicBool::new(false), AtomicU64::new(0));
-        let table = table("hawser0", false);
+        let table = table("hawser0", &[], false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ends.load(Ordering::Relaxed) {

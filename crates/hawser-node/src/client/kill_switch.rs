@@ -107,6 +107,6 @@ async fn open(run_dir: &RunDir) -> anyhow::Result<System> {
 
 fn close(system: &mut System, config: &ClientConfig) -> anyhow::Result<()> {
     system
-        .close_kill_switch(&config.interface.0, config.is_mixed())
+        .close_kill_switch(&config.interface.0, &config.forward.lans(), config.is_mixed())
         .context("cannot switch the kill switch on")
 }

@@ -11,6 +11,7 @@
 
 pub mod doctor;
 mod fallback;
+mod gateway;
 mod joined;
 mod kill_switch;
 mod lookup;
@@ -333,6 +334,7 @@ impl Client {
         let before = std::mem::replace(&mut self.seen, now);
         let now = self.seen.clone();
         self.apply_networks(&before, &now);
+        self.see_to_gateway();
         Next::Continue
     }
 

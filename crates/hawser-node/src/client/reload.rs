@@ -55,6 +55,11 @@ impl Client {
             ("dns", old.dns != self.config.dns),
             ("metrics", old.metrics != self.config.metrics),
             ("rekey_after", old.rekey_after != self.config.rekey_after),
+            // Whether the machine forwards at all is set back at the end.
+            (
+                "forward = false",
+                old.forward.is_on() && !self.config.forward.is_on(),
+            ),
             // Direct mode that is there can do without such rules.
             (
                 "via = \"direct\"",
@@ -66,7 +71,8 @@ impl Client {
         self.options.log.set(self.config.log.as_ref())?;
         // One that is to be closed may have been taken away with all of nftables.
         if old.kill_switch || self.config.kill_switch {
-            self.tunnel.kill_switch(self.config.kill_switch)?;
+            self.tunnel
+                .kill_switch(self.config.kill_switch, &self.config.forward.lans())?;
         }
         let seen = self.seen.clone();
         let before: Vec<_> = seen
@@ -87,6 +93,7 @@ impl Client {
         if old.tls != self.config.tls || proxies(&old) != proxies(&self.config) {
             self.renew_fallback();
         }
+        self.see_to_gateway();
         self.quotas.handle_config();
         if let Some(dhcp) = &self.dhcp {
             dhcp.handle_config(&self.config);

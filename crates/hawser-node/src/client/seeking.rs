@@ -121,6 +121,7 @@ impl Client {
             self.tell(Message::SetScheduler { class, scheduler });
         }
         self.tunnel.apply(&welcome, &self.config).await?;
+        self.see_to_gateway();
         for attached in self.networks.attached.values() {
             self.tunnel.warn_of_overlap(&attached.network);
         }

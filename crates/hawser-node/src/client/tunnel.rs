@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use anyhow::Context;
+use hawser_linux::gateway::{Gateway, Lans, PortForward};
 use hawser_linux::netlink::Network;
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
@@ -22,6 +23,8 @@ pub(super) struct Tunnel {
     warned: Vec<String>,
     /// Sets up interface and routes in place of this, where some flows go past the hub.
     beside: Option<Beside>,
+    /// The rules in force for machines behind this one.
+    pub(super) gateway: Option<Gateway>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,7 @@ impl Tunnel {
             inner: None,
             warned: Vec::new(),
             beside: None,
+            gateway: None,
         }
     }
 
@@ -144,11 +148,26 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Switches the kill switch. What rules send past the hub is let out.
-    pub(super) fn kill_switch(&mut self, on: bool) -> anyhow::Result<()> {
+    /// A gateway in front of this tunnel; `None` before the hub has answered, and where direct mode
+    /// forwards.
+    pub(super) fn gateway(&self, lans: Lans, ports: Vec<PortForward>) -> Option<Gateway> {
+        let inner = self.inner.as_ref().filter(|_| self.beside.is_none())?;
+        Some(Gateway {
+            tunnel: self.interface.clone(),
+            mtu: inner.mtu,
+            addresses: self.addresses(),
+            lans,
+            subnets: Vec::new(),
+            ports,
+        })
+    }
+
+    /// Switches the kill switch. What rules send past the hub is let out, and what goes to machines
+    /// that this one forwards for.
+    pub(super) fn kill_switch(&mut self, on: bool, lans: &[String]) -> anyhow::Result<()> {
         if on {
             self.system
-                .close_kill_switch(&self.interface, self.beside.is_some())
+                .close_kill_switch(&self.interface, lans, self.beside.is_some())
                 .context("cannot switch the kill switch on")
         } else {
             self.system

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use hawser_linux::isolation::{Isolation, Net, Service};
-use serde::Deserialize;
 use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::HubConfig;
 use super::values::address_and_prefix;
@@ -35,22 +35,19 @@ impl FromStr for HubService {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        if text == "all" {
-            return Ok(Self(Service::All));
-        }
-        let (protocol, port) = text.split_once(' ').ok_or(())?;
-        let port = port.parse().ok().filter(|port| *port > 0).ok_or(())?;
-        match protocol {
-            "tcp" => Ok(Self(Service::Tcp(port))),
-            "udp" => Ok(Self(Service::Udp(port))),
-            _ => Err(()),
-        }
+        text.parse().map(Self)
+    }
+}
+
+impl Serialize for HubService {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
     }
 }
 
 from_text!(
     HubService,
-    "a service of the hub, such as \"tcp 22\" or \"udp 123\", or \"all\""
+    "a service, such as \"tcp 22\" or \"udp 123\", or \"all\""
 );
 
 /// A network of either family, or one address.
@@ -124,7 +121,7 @@ impl fmt::Display for AnyNet {
 impl HubConfig {
     /// The rules between clients and others.
     #[must_use]
-    pub fn isolation(&self) -> Isolation {
+    pub fn isolation(&self, ports: Vec<(Service, IpAddr)>) -> Isolation {
         let (v4, v6) = self.pools().hub();
         let pool6 = self.pool6.as_ref().map(|net| Net::new(net.0, net.1));
         Isolation {
@@ -142,6 +139,7 @@ impl HubConfig {
             services: self.reach.hub.iter().map(|service| service.0).collect(),
             networks: self.reach.networks.iter().map(|net| net.0).collect(),
             from: self.reach.from.iter().map(|net| net.0).collect(),
+            ports,
         }
     }
 }

@@ -198,6 +198,19 @@ fn errors_name_file_line_and_remedy() {
             "client.toml:2: invalid value: integer `70000`, expected a port such as 443",
         ),
         (
+            "forward = \"br-lan\"\n",
+            "client.toml:1: invalid type: string \"br-lan\", expected true, false, or the interfaces of the LANs",
+        ),
+        ("forward = []\n", "client.toml:1: no LAN is named"),
+        (
+            "[[port_forward]]\nport = \"tcp 0\"\nto = \"192.168.7.2\"\n",
+            "client.toml:2: \"tcp 0\" is wrong: expected a service, such as",
+        ),
+        (
+            "[[port_forward]]\nport = \"tcp 80\"\nto = \"home\"\n",
+            "client.toml:3: \"home\" is wrong: expected an address with or without a port",
+        ),
+        (
             "[[rule]]\nnetwork = \"kind:fax\"\n",
             "client.toml:2: \"kind:fax\" is wrong: expected an interface name, in which * and ? are wild, or kind:wired",
         ),
@@ -517,14 +530,14 @@ fn what_clients_of_a_hub_reach_is_named_and_nothing_by_default() {
     )
     .unwrap();
     assert!(full.waypoint.allows("alice") && !full.waypoint.allows("bob"));
-    let isolation = full.isolation();
+    let isolation = full.isolation(Vec::new());
     assert_eq!(isolation.services.len(), 2);
     assert!(isolation.allows("10.1.2.3".parse().unwrap()));
     assert!(hub("waypoint = [\"*\"]\n").unwrap().waypoint.allows("bob"));
     for (wrong, why) in [
         ("waypoint = [\"a b\"]", "no client's name"),
-        ("[reach]\nhub = [\"22\"]", "a service of the hub"),
-        ("[reach]\nhub = [\"tcp 0\"]", "a service of the hub"),
+        ("[reach]\nhub = [\"22\"]", "expected a service"),
+        ("[reach]\nhub = [\"tcp 0\"]", "expected a service"),
         ("[reach]\nnetworks = [\"10.0.0.1/8\"]", "without host bits"),
         ("[reach]\nnetworks = [\"10.0.0.0/33\"]", "without host bits"),
         ("[reach]\neverything = true", "unknown field"),

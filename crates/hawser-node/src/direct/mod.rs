@@ -289,7 +289,7 @@ impl Direct {
                 other => other.context("dataplane = \"openvswitch\" needs Open vSwitch (Debian: openvswitch-switch), which has to run")?,
             }
         }
-        if self.config.direct.forward {
+        if self.config.forwards_directly() {
             self.system.sysctl("net/ipv4/ip_forward", "1")?;
             self.system.forward_ipv6()?;
         }

@@ -31,7 +31,7 @@ impl Direct {
             ("direct.address6", old.direct.address6 != new.direct.address6),
             ("direct.dataplane", old.direct.dataplane != new.direct.dataplane),
             ("direct.mptcp", old.direct.mptcp != new.direct.mptcp),
-            ("direct.forward", old.direct.forward != new.direct.forward),
+            ("forward", old.forwards_directly() != new.forwards_directly()),
             (
                 "direct.probe_every",
                 old.direct.probe_every != new.direct.probe_every,

@@ -412,3 +412,24 @@ fn a_file_that_goes_while_it_is_read_is_no_damage() {
     let store = ClientStore::open(&path, pool(16)).unwrap();
     assert_eq!((store.iter().count(), store.damage()), (1, None));
 }
+
+#[test]
+fn a_port_leads_to_one_client_and_is_remembered() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    for name in ["alice", "bob"] {
+        store.invite(name, WEEK, now).unwrap();
+    }
+    let port = Service::Tcp(8080);
+    store.set_port("alice", port, true).unwrap();
+    store.set_port("alice", port, true).unwrap();
+    let taken = store.set_port("bob", port, true).unwrap_err().to_string();
+    assert!(taken.contains("leads to alice"), "{taken}");
+    assert!(store.set_port("carol", port, true).is_err());
+    let to = store.by_name("alice").unwrap().inner();
+    let reopened = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
+    assert_eq!(reopened.ports(), [(port, to[0]), (port, to[1])]);
+    store.set_port("alice", port, false).unwrap();
+    store.set_port("bob", port, true).unwrap();
+    assert_eq!(store.ports()[0].1, store.by_name("bob").unwrap().inner()[0]);
+}

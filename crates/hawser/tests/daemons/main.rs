@@ -6,6 +6,7 @@
 
 mod blocked;
 mod dhcp;
+mod gateway;
 mod isolation;
 mod kill_switch;
 mod layers;

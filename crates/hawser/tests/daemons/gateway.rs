@@ -1,0 +1,187 @@
+//! A client as a gateway with a hub: machines behind it use the tunnel and nothing else, and ports
+//! of the hub lead to them.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use hawser_linux::netns::Namespace;
+
+use crate::mixed::add_machine_behind;
+use crate::transfer::Transfer;
+use crate::world::{Daemon, World, good, is_up};
+
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A hub, a server, a client with that configuration, and a machine behind it.
+struct Home {
+    world: World,
+    server: Namespace,
+    behind: Namespace,
+    client: Daemon,
+    _hub: Daemon,
+}
+
+impl Home {
+    fn new(name: &str, config: &str) -> Option<Self> {
+        let world = World::new(name)?;
+        let server = world.add_server();
+        let behind = add_machine_behind(&world);
+        let inside = world.namespace("c");
+        world.ip(&inside, "addr add fd00:7::1/64 dev home nodad");
+        let mut ip = behind.command("sh");
+        ip.args([
+            "-ec",
+            "ip link set lo up; ip addr add fd00:7::2/64 dev home nodad; ip -6 route add default via fd00:7::1",
+        ]);
+        good(ip);
+        for (side, last) in [("h", 1), ("s", 2)] {
+            let address = format!("addr add 2001:db8:50::{last}/64 dev lan nodad");
+            world.ip(&world.namespace(side), &address);
+        }
+        world.init();
+        std::fs::create_dir_all(world.place("c")).unwrap();
+        std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+        let hub = world.start("h", &["hub", "run"]);
+        let client = world.start("c", &["up", &world.invite(), "--foreground"]);
+        world.wait("up", is_up);
+        world.wait("through", World::ping_hub);
+        Some(Self {
+            world,
+            server,
+            behind,
+            client,
+            _hub: hub,
+        })
+    }
+
+    /// Who the server sees, when the machine behind the gateway connects to it.
+    fn seen(&self, server: &str) -> std::io::Result<String> {
+        let to: SocketAddr = server.parse().unwrap();
+        let listener = self.server.run(|| TcpListener::bind(to))?;
+        let stream = self.behind.run(|| TcpStream::connect_timeout(&to, PATIENCE))?;
+        let (_accepted, from) = listener.accept()?;
+        drop(stream);
+        Ok(from.ip().to_string())
+    }
+
+    /// What a connection of the server to that port of the hub says first.
+    fn asked(&self, port: u16) -> std::io::Result<String> {
+        let to = SocketAddr::new("203.0.113.1".parse().unwrap(), port);
+        let mut stream = self
+            .server
+            .run(|| TcpStream::connect_timeout(&to, Duration::from_millis(500)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
+
+/// Answers each connection with a word.
+fn answer(place: &Namespace, port: u16, word: &'static str) {
+    let listener = place.run(|| TcpListener::bind(("0.0.0.0", port))).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.and_then(|mut stream| stream.write_all(word.as_bytes()));
+        }
+    });
+}
+
+/// What is known of the way in, in the client's namespace.
+fn packets_into_the_tunnel(world: &World) -> u64 {
+    let mut command = world.inside("c", "cat");
+    command.arg("/sys/class/net/hawser0/statistics/tx_packets");
+    let text = String::from_utf8(good(command).stdout).unwrap();
+    text.trim().parse().unwrap()
+}
+
+#[test]
+fn machines_behind_a_gateway_use_the_tunnel_as_their_own() {
+    let Some(mut home) = Home::new("gw", "forward = true\n") else {
+        return;
+    };
+    assert_eq!(
+        home.seen("203.0.113.2:7001").unwrap(),
+        "203.0.113.1",
+        "as the hub"
+    );
+    assert_eq!(home.seen("[2001:db8:50::2]:7001").unwrap(), "2001:db8:50::1");
+    // Its connections offer what fits into the tunnel, or large segments would be lost in it.
+    Transfer::start(&home.server, &home.behind).finish();
+    // A neighbour on a network out is no machine behind the gateway.
+    let hub = home.world.namespace("h");
+    home.world
+        .ip(&hub, "route add 192.0.2.0/24 via 10.0.10.2 dev fiber");
+    let before = packets_into_the_tunnel(&home.world);
+    let mut ping = home.world.inside("h", "ping");
+    ping.args(["-q", "-i", "0.01", "-c", "50", "-W", "1", "192.0.2.9"]);
+    let _ = ping.output().unwrap();
+    let more = packets_into_the_tunnel(&home.world) - before;
+    assert!(more < 25, "{more} packets of 50 were forwarded for a neighbour");
+    home.client.signal("-TERM");
+    let tables = good({
+        let mut nft = home.world.inside("c", "nft");
+        nft.args(["list", "tables"]);
+        nft
+    });
+    assert!(!String::from_utf8_lossy(&tables.stdout).contains("hawser"));
+    let mut sysctl = home.world.inside("c", "sysctl");
+    sysctl.args(["-n", "net.ipv4.ip_forward"]);
+    assert_eq!(good(sysctl).stdout, b"0\n");
+}
+
+#[test]
+fn the_kill_switch_holds_for_machines_behind_a_gateway_and_leaves_the_lan_alone() {
+    let config = "kill_switch = true\nforward = [\"home\"]\n";
+    let Some(mut home) = Home::new("gwk", config) else {
+        return;
+    };
+    assert_eq!(home.seen("203.0.113.2:7001").unwrap(), "203.0.113.1");
+    home.client.signal("-KILL");
+    // The hub's machine would answer it past the tunnel.
+    let inside = home.world.namespace("h");
+    home.world.ip(&inside, "route add 192.168.7.0/24 via 10.0.10.2");
+    let server = home.world.namespace("s");
+    home.world.ip(&server, "route add 192.168.7.0/24 via 203.0.113.1");
+    assert!(home.seen("203.0.113.2:7002").is_err(), "outside the tunnel");
+    // Its own machines are no outside: here they get addresses and names.
+    let mut ping = home.world.inside("c", "ping");
+    ping.args(["-c", "1", "-W", "2", "192.168.7.2"]);
+    good(ping);
+}
+
+#[test]
+fn a_port_of_the_hub_leads_to_a_client_and_to_a_machine_behind_it() {
+    let config = "forward = true\n[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.7.2:80\"\n";
+    let Some(home) = Home::new("gwp", config) else {
+        return;
+    };
+    answer(&home.behind, 80, "behind");
+    answer(&home.world.open("c"), 8081, "client");
+    assert!(home.asked(8080).is_err(), "nothing leads there yet");
+    for port in ["8080", "8081"] {
+        good(home.world.hawser("h", &["hub", "forward", "alice", "tcp", port]));
+    }
+    home.world.wait("led to the client", |_| {
+        home.asked(8081).is_ok_and(|text| text == "client")
+    });
+    assert_eq!(home.asked(8080).unwrap(), "behind");
+    assert!(home.asked(8082).is_err(), "a port that nobody was given");
+    let refused = home
+        .world
+        .hawser("h", &["hub", "forward", "alice", "udp", "4430"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("the hub's own"),
+        "{said}"
+    );
+    good(
+        home.world
+            .hawser("h", &["hub", "forward", "alice", "tcp", "8080", "--off"]),
+    );
+    home.world.wait("off", |_| home.asked(8080).is_err());
+    assert_eq!(home.asked(8081).unwrap(), "client");
+}
