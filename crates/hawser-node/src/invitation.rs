@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use data_encoding::BASE64URL_NOPAD;
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use thiserror::Error;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -18,6 +18,23 @@ use crate::identity::{KeyHash, sha256};
 /// A one-time enrolment token.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// As files keep it.
+    pub(crate) fn text(&self) -> String {
+        HEXLOWER.encode(&self.0)
+    }
+}
+
+impl FromStr for Token {
+    type Err = InvitationError;
+
+    fn from_str(text: &str) -> Result<Self, InvitationError> {
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok();
+        let token = bytes.and_then(|bytes| bytes.try_into().ok());
+        token.map(Self).ok_or(InvitationError::Token)
+    }
+}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,6 +125,9 @@ pub enum InvitationError {
     /// Everything reads well and yet is not what was printed.
     #[error("the invitation has a typing error (its checksum does not fit): copy it again")]
     Checksum,
+    /// A saved token that is none.
+    #[error("a token has 32 hexadecimal digits")]
+    Token,
     /// From a later Hawser.
     #[error("the invitation has version {0}, this is an older hawser: update it")]
     Version(u8),

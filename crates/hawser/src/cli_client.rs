@@ -86,16 +86,19 @@ fn pattern(text: &str) -> Result<Pattern, String> {
         .map_err(|()| "an interface name, in which * and ? are wild, such as wlan*".to_owned())
 }
 
+/// An invitation from the command line, or by `-` from standard input.
+pub(crate) fn invitation(word: &str) -> anyhow::Result<Invitation> {
+    let mut line = String::new();
+    if word == "-" {
+        std::io::stdin().take(4096).read_to_string(&mut line)?;
+    } else {
+        word.clone_into(&mut line);
+    }
+    Ok(line.parse()?)
+}
+
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
-    let line = match args.invitation.as_deref() {
-        Some("-") => {
-            let mut line = String::new();
-            std::io::stdin().take(4096).read_to_string(&mut line)?;
-            Some(line)
-        }
-        other => other.map(ToOwned::to_owned),
-    };
-    let invitation = line.map(|line| line.parse::<Invitation>()).transpose()?;
+    let invitation = args.invitation.as_deref().map(invitation).transpose()?;
     // What is wrong with the configuration is said before anything else.
     let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
     let problem = if args.direct {

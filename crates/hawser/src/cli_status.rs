@@ -156,6 +156,7 @@ fn render_client(status: &Value) -> String {
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
+    out.push_str(&further_hubs(&status["hubs"]));
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
     out.push_str(&over_tls(status));
@@ -187,6 +188,20 @@ fn render_client(status: &Value) -> String {
     out.push_str(&past_the_hub(&status["direct"]));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
+}
+
+/// The hubs that are not in use; nothing where there is one hub.
+fn further_hubs(hubs: &Value) -> String {
+    let others = list(hubs).iter().filter(|hub| hub["in_use"] == false);
+    let line = |hub: &Value| {
+        let state = match (hub["refused"] == true, hub["joined"] == true) {
+            (true, _) => "does not let this client in",
+            (false, true) => "takes over when that is silent",
+            (false, false) => "the invitation is not used yet",
+        };
+        format!("further hub {}: {state}\n", joined(&hub["endpoints"]))
+    };
+    others.map(line).collect()
 }
 
 /// The networks as rules with `via = "direct"` see them; nothing where there are none.
@@ -561,6 +576,10 @@ mod tests {
         let status = json!({
             "role": "client", "state": "up", "interface": "hawser0", "inner": ["100.96.0.2"],
             "hub": ["hub:443"], "uptime_s": 61, "notice": null,
+            "hubs": [
+                { "endpoints": ["hub:443"], "in_use": true, "joined": true, "refused": false },
+                { "endpoints": ["other:443"], "in_use": false, "joined": true, "refused": false },
+            ],
             "networks": [
                 { "name": "fiber", "used": true, "path": 0, "control": true },
                 { "name": "docker0", "used": false, "path": null, "control": false },
@@ -572,6 +591,10 @@ mod tests {
         let shown = render(&status);
         assert!(
             shown.starts_with("up: hawser0 (100.96.0.2) to hub:443, for 1 min\n"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("\nfurther hub other:443: takes over when"),
             "{shown}"
         );
         assert!(shown.contains("fiber *  active    2 kbit/s"), "{shown}");

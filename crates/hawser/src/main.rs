@@ -8,6 +8,7 @@ mod cli_check;
 mod cli_client;
 mod cli_doctor;
 mod cli_hub;
+mod cli_join;
 mod cli_lockdown;
 mod cli_move;
 #[cfg(feature = "pages")]
@@ -51,6 +52,8 @@ enum Command {
     /// Brings the tunnel up: joins a hub with an invitation, or the known one without; --direct
     /// needs no hub.
     Up(cli_client::UpArgs),
+    Join(cli_join::JoinArgs),
+    Leave(cli_join::LeaveArgs),
     /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a
     /// crash.
     Down(cli_client::DownArgs),
@@ -167,6 +170,8 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Up(args) => cli_client::up(args),
+        Command::Join(args) => cli_join::join(&args),
+        Command::Leave(args) => cli_join::leave(&args),
         Command::Down(args) => cli_client::down(&args),
         Command::Lockdown(args) => cli_lockdown::run(&args),
         Command::Status(args) => cli_status::status(&args),

@@ -63,7 +63,7 @@ pub struct Examination {
 /// The configuration is wrong, or the kernel does not say which networks there are.
 pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
     let config: ClientConfig = config::load_or_default(&dir.join("client.toml"))?;
-    let mut joined = Joined::load(dir)?;
+    let mut joined = Joined::load(dir)?.into_iter().next();
     if let Some(joined) = &mut joined {
         // What was known holds where the name does not resolve.
         joined.resolve(&config).await;

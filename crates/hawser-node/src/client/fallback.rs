@@ -177,7 +177,10 @@ impl Client {
             return;
         };
         let name = attached.network.name.clone();
-        let plan = self.joined.by_tls(&name, attached.remote.ip(), &self.config);
+        let plan = self
+            .hubs
+            .current()
+            .by_tls(&name, attached.remote.ip(), &self.config);
         let remote = plan.remote;
         tracing::debug!(network = name, %remote, "no answer by UDP: TLS on TCP is tried");
         let number = self.fallback.next;

@@ -1,4 +1,4 @@
-//! What a client remembers of its hub: `hub-joined.toml` beside its key.
+//! What a client remembers of its hubs: `hub-joined.toml` beside its key, the first choice first.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -10,10 +10,10 @@ use super::lookup;
 use crate::atomic_file;
 use crate::config::ClientConfig;
 use crate::identity::KeyHash;
-use crate::invitation::{HubAddress, Invitation};
+use crate::invitation::{HubAddress, Invitation, Token};
 use crate::over_tls::dial::Plan;
 
-/// The hub that a client belongs to.
+/// A hub that a client belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Joined {
     /// The client's name there.
@@ -24,6 +24,8 @@ pub(super) struct Joined {
     pub(super) hub_key: KeyHash,
     /// Where it was last: names may not resolve while the tunnel is down.
     pub(super) addresses: Vec<SocketAddr>,
+    /// What lets the client in for the first time.
+    pub(super) token: Option<Token>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -34,6 +36,12 @@ struct JoinedFile {
     hub_key: String,
     #[serde(default)]
     addresses: Vec<SocketAddr>,
+    /// Of an invitation that has not been used yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    /// The hubs that come after the first.
+    #[serde(default, rename = "hub", skip_serializing_if = "Vec::is_empty")]
+    others: Vec<Self>,
 }
 
 impl Joined {
@@ -45,18 +53,19 @@ impl Joined {
             endpoints: invitation.endpoints.clone(),
             hub_key: invitation.hub_key,
             addresses: Vec::new(),
+            token: Some(invitation.token.clone()),
         }
     }
 
-    /// Reads what was saved; `None` when the client has never joined a hub.
+    /// Reads what was saved; nothing when the client has never joined a hub.
     ///
     /// # Errors
     /// The file cannot be read or is damaged.
-    pub(super) fn load(directory: &Path) -> anyhow::Result<Option<Self>> {
+    pub(super) fn load(directory: &Path) -> anyhow::Result<Vec<Self>> {
         let path = directory.join(FILE);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let damaged = || {
@@ -65,33 +74,60 @@ impl Joined {
                 path.display()
             )
         };
-        let file: JoinedFile = toml::from_str(&text).with_context(damaged)?;
-        let endpoints = file
-            .endpoints
-            .iter()
-            .map(|e| e.parse())
-            .collect::<Result<_, _>>()
-            .with_context(damaged)?;
-        Ok(Some(Self {
-            name: file.name,
-            endpoints,
-            hub_key: file.hub_key.parse().with_context(damaged)?,
-            addresses: file.addresses,
-        }))
+        let mut first: JoinedFile = toml::from_str(&text).with_context(damaged)?;
+        let others = std::mem::take(&mut first.others);
+        let all = std::iter::once(first).chain(others).map(Self::from_file);
+        all.collect::<anyhow::Result<_>>().with_context(damaged)
     }
 
-    /// Saves it.
-    ///
-    /// # Errors
-    /// The disk refuses; what was there stays.
-    pub(super) fn save(&self, directory: &Path) -> anyhow::Result<()> {
-        let file = JoinedFile {
+    fn from_file(file: JoinedFile) -> anyhow::Result<Self> {
+        let endpoints = file.endpoints.iter().map(|endpoint| endpoint.parse());
+        Ok(Self {
+            endpoints: endpoints.collect::<Result<_, _>>()?,
+            name: file.name,
+            hub_key: file.hub_key.parse()?,
+            addresses: file.addresses,
+            token: file.token.map(|token| token.parse()).transpose()?,
+        })
+    }
+
+    fn to_file(&self) -> JoinedFile {
+        JoinedFile {
             name: self.name.clone(),
             endpoints: self.endpoints.iter().map(ToString::to_string).collect(),
             hub_key: self.hub_key.to_string(),
             addresses: self.addresses.clone(),
+            token: self.token.as_ref().map(Token::text),
+            others: Vec::new(),
+        }
+    }
+
+    /// Saves them, the first choice first.
+    ///
+    /// # Errors
+    /// The disk refuses; what was there stays.
+    pub(super) fn save(all: &[Self], directory: &Path) -> anyhow::Result<()> {
+        let path = directory.join(FILE);
+        let Some((first, others)) = all.split_first() else {
+            return std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()));
         };
-        atomic_file::write(&directory.join(FILE), toml::to_string(&file)?.as_bytes(), 0o600)
+        let mut file = first.to_file();
+        file.others = others.iter().map(Self::to_file).collect();
+        atomic_file::write(&path, toml::to_string(&file)?.as_bytes(), 0o600)
+    }
+
+    /// Whether a person means it by that word: a host or an endpoint of it.
+    pub(super) fn is_called(&self, word: &str) -> bool {
+        let mut endpoints = self.endpoints.iter();
+        endpoints.any(|endpoint| endpoint.host == word || endpoint.to_string() == word)
+    }
+
+    /// Its first endpoint, as people know it.
+    pub(super) fn place(&self) -> String {
+        self.endpoints
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default()
     }
 
     /// How the hub at an address is reached by TLS on TCP, over a network.
@@ -143,19 +179,29 @@ mod tests {
     #[tokio::test]
     async fn survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Joined::load(dir.path()).unwrap(), None);
+        assert_eq!(Joined::load(dir.path()).unwrap(), []);
         let mut joined = Joined {
             name: "alice".into(),
             endpoints: vec!["127.0.0.1:443".parse().unwrap(), "[::1]:443".parse().unwrap()],
             hub_key: KeyHash([1; 32]),
             addresses: vec![],
+            token: None,
         };
         joined.resolve(&ClientConfig::default()).await;
         assert_eq!(
             joined.addresses,
             ["127.0.0.1:443".parse().unwrap(), "[::1]:443".parse().unwrap()]
         );
-        joined.save(dir.path()).unwrap();
-        assert_eq!(Joined::load(dir.path()).unwrap(), Some(joined));
+        let second = Joined {
+            hub_key: KeyHash([2; 32]),
+            token: Some(Token([7; 16])),
+            ..joined.clone()
+        };
+        for all in [vec![joined.clone()], vec![joined, second]] {
+            Joined::save(&all, dir.path()).unwrap();
+            assert_eq!(Joined::load(dir.path()).unwrap(), all);
+        }
+        Joined::save(&[], dir.path()).unwrap();
+        assert_eq!(Joined::load(dir.path()).unwrap(), []);
     }
 }

@@ -12,6 +12,7 @@
 pub mod doctor;
 mod fallback;
 mod gateway;
+pub mod hubs;
 mod joined;
 mod kill_switch;
 mod lookup;
@@ -37,19 +38,18 @@ use hawser_wire::control::{CloseReason, Message};
 use tokio::sync::mpsc;
 
 use crate::config::{self, ClientConfig, Via};
-use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::dataplane::{self, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId};
 use crate::dhcp::Dhcp;
 use crate::direct;
 use crate::identity::{Identity, random};
-use crate::invitation::{Invitation, Token};
+use crate::invitation::Invitation;
 use crate::logging::LogLevel;
 use crate::metrics;
 use crate::radio::Radio;
 use crate::run_dir::RunDir;
 use fallback::Fallback;
-use joined::Joined;
+use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
 use networks::Networks;
 use quotas::Quotas;
@@ -106,22 +106,18 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     crate::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join("identity.key"))?;
-    let mut joined = match &options.invitation {
-        Some(invitation) => Joined::from_invitation(invitation),
-        None => Joined::load(&options.dir)?
-            .context("this machine has not joined a hub yet: `hawser up INVITATION` (from `hawser hub invite NAME` on the hub)")?,
-    };
+    let mut hubs = Hubs::load(&options.dir, options.invitation.as_ref(), &identity)?;
     let mut signals = Signals::new()?;
     let mut system = prepare(&run_dir, &config).await?;
     let closed = closed(&config);
     tokio::select! {
-        () = joined.resolve(&config) => {}
+        () = hubs.resolve(&config) => {}
         () = signals.end() => {
             undo(&mut system, &config, Some(Asker::Signal)).await;
             return Ok(());
         }
     }
-    if joined.addresses.is_empty() {
+    if !hubs.choose() {
         bail!("the hub's name does not resolve: check the network, or the name in the invitation{closed}");
     }
     let tun = Tun::create(&config.interface.0, config.mtu.0)?;
@@ -156,7 +152,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
     }
-    let mut client = Client::new(options, config, identity, joined, (tunnel, quotas), &plane)?;
+    let mut client = Client::new(options, config, hubs, (tunnel, quotas), &plane);
     client.dhcp = Some(dhcp);
     client.radio = Some(radio);
     let direct = async {
@@ -176,9 +172,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
 struct Client {
     options: ClientOptions,
     config: ClientConfig,
-    tls: quinn::ClientConfig,
-    joined: Joined,
-    token: Option<Token>,
+    hubs: Hubs,
     orders: Orders,
     tunnel: Tunnel,
     machine: ClientSession,
@@ -216,30 +210,24 @@ impl Client {
     fn new(
         options: ClientOptions,
         config: ClientConfig,
-        identity: Identity,
-        joined: Joined,
+        hubs: Hubs,
         (tunnel, quotas): (Tunnel, Quotas),
         plane: &DataPlane,
-    ) -> anyhow::Result<Self> {
+    ) -> Self {
         let orders = Arc::clone(&plane.orders);
         let (news, incoming) = mpsc::unbounded_channel();
         let session = SessionConfig {
             rekey_after: config.rekey_after.0,
             ..SessionConfig::default()
         };
-        Ok(Self {
-            token: options
-                .invitation
-                .as_ref()
-                .map(|invitation| invitation.token.clone()),
-            tls: tls::client_config(&identity, joined.hub_key)?,
+        Self {
+            hubs,
             networks: Networks::new(orders.clone()),
             quotas,
             dhcp: None,
             radio: None,
             options,
             config,
-            joined,
             orders,
             tunnel,
             machine: ClientSession::new(session),
@@ -255,7 +243,7 @@ impl Client {
             retry_at: None,
             notice: None,
             renew: false,
-        })
+        }
     }
 
     async fn run(
@@ -273,6 +261,10 @@ impl Client {
                 Some((line, news)) = self.incoming.recv() => self.on_news(line, news)?,
                 event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
+                news = self.hubs.next() => {
+                    self.on_elsewhere(news).await?;
+                    Next::Continue
+                }
                 (number, way) = self.fallback.next() => {
                     self.on_way(number, way);
                     Next::Continue
@@ -282,6 +274,7 @@ impl Client {
             };
             self.keep_quotas();
             self.see_to_fallback();
+            self.see_to_hubs();
             self.carry_out();
             if let Next::End(asker) = next {
                 return Ok(asker);
@@ -315,7 +308,7 @@ impl Client {
         let count = Some(tokio::time::Instant::from_std(self.started + count));
         let far = tokio::time::Instant::now() + Duration::from_secs(60);
         let fallback = self.fallback.poll_timeout().map(tokio::time::Instant::from_std);
-        [machine, self.retry_at, count, fallback]
+        [machine, self.retry_at, count, fallback, self.hubs.poll_timeout()]
             .into_iter()
             .flatten()
             .fold(far, std::cmp::Ord::min)
@@ -379,7 +372,7 @@ impl Client {
     fn add_network(&mut self, network: Network) -> anyhow::Result<()> {
         let name = network.name.clone();
         self.tunnel.meet(&network);
-        let Some(id) = self.networks.attach(network, &self.joined.addresses)? else {
+        let Some(id) = self.networks.attach(network, &self.hubs.current().addresses)? else {
             tracing::info!(network = name, "not used: the hub has no address of its family");
             return Ok(());
         };
@@ -438,11 +431,11 @@ impl Client {
                     self.on_path_state(id, state, now);
                 }
             }
-            Event::Alive {
-                session,
-                alive: false,
-            } if self.machine.session() == Some(session.0) => {
-                self.machine.handle_doubt(now);
+            Event::Alive { session, alive } if self.machine.session() == Some(session.0) => {
+                self.hubs.handle_alive(alive);
+                if !alive {
+                    self.machine.handle_doubt(now);
+                }
             }
             Event::RekeyWanted { session } if self.machine.session() == Some(session.0) => self.rekey(),
             Event::Path { .. } | Event::Alive { .. } | Event::RekeyWanted { .. } => {}

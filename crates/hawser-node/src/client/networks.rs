@@ -26,6 +26,14 @@ pub(super) struct Attached {
 }
 
 impl Attached {
+    /// Which of these addresses its sockets lead to; none from where a relay stands in between.
+    pub(super) fn leads_to(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
+        let mut fitting = addresses
+            .iter()
+            .filter(|address| self.beside.is_none() && address.is_ipv6() == self.remote.is_ipv6());
+        fitting.next().copied()
+    }
+
     /// What its path is called.
     pub(super) fn path_name(&self) -> String {
         match self.beside {

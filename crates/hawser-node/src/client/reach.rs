@@ -1,7 +1,8 @@
 //! Reaching the hub: attempts over all networks at once, and the connection that won.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hawser_proto::session::NetworkId;
 use hawser_wire::control::{CloseReason, Hello, Message};
@@ -11,30 +12,37 @@ use tokio::task::JoinSet;
 use super::networks::Networks;
 use crate::control::client::{ConnectError, Established, Turn, connect};
 use crate::control::stream::ControlStream;
+use crate::identity::KeyHash;
 
-/// What an attempt came to.
-pub(super) type Outcome = (NetworkId, Result<Established, ConnectError>);
+/// What an attempt came to: at which hub, over which network.
+pub(super) type Outcome = (KeyHash, NetworkId, Result<Established, ConnectError>);
+
+/// A hub to be tried.
+pub(super) struct Call {
+    /// Its key.
+    pub(super) hub: KeyHash,
+    pub(super) config: quinn::ClientConfig,
+    pub(super) hello: Hello,
+    /// Where it is, unless the networks lead to it.
+    pub(super) addresses: Option<Vec<SocketAddr>>,
+    pub(super) turn: Turn,
+}
 
 /// Attempts under way.
 pub(super) struct Reach {
     attempts: JoinSet<Outcome>,
-    /// What the attempts under way have in common.
-    campaign: Option<Campaign>,
+    /// The hubs that are being tried.
+    calls: Vec<Arc<Call>>,
+    begun: Option<Instant>,
     pauses: u32,
-}
-
-#[derive(Clone)]
-struct Campaign {
-    turn: Arc<Turn>,
-    config: quinn::ClientConfig,
-    hello: Hello,
 }
 
 impl Reach {
     pub(super) fn new() -> Self {
         Self {
             attempts: JoinSet::new(),
-            campaign: None,
+            calls: Vec::new(),
+            begun: None,
             pauses: 0,
         }
     }
@@ -43,14 +51,13 @@ impl Reach {
         !self.attempts.is_empty()
     }
 
+    /// Whether attempts are under way that are younger than that.
+    pub(super) fn has_begun_within(&self, age: Duration) -> bool {
+        self.is_busy() && self.begun.is_some_and(|begun| begun.elapsed() < age)
+    }
+
     /// Tries every network, those in `last` at the end, each a moment after the one before.
-    pub(super) fn start(
-        &mut self,
-        networks: &Networks,
-        last: Option<NetworkId>,
-        config: &quinn::ClientConfig,
-        hello: &Hello,
-    ) {
+    pub(super) fn start(&mut self, networks: &Networks, last: Option<NetworkId>, calls: Vec<Call>) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
         let mut order: Vec<_> = networks.attached.iter().collect();
@@ -65,11 +72,8 @@ impl Reach {
             };
             (Some(**id) == last, rank)
         });
-        self.campaign = Some(Campaign {
-            turn: Arc::default(),
-            config: config.clone(),
-            hello: hello.clone(),
-        });
+        self.calls = calls.into_iter().map(Arc::new).collect();
+        self.begun = Some(Instant::now());
         let order: Vec<_> = order.into_iter().map(|(id, _)| *id).collect();
         for (place, id) in (0_u32..).zip(order) {
             self.attempt(networks, id, STAGGER * place);
@@ -78,7 +82,7 @@ impl Reach {
 
     /// Tries one network more, beside those that are being tried. False: nobody is being sought.
     pub(super) fn join(&mut self, networks: &Networks, id: NetworkId) -> bool {
-        let is_busy = self.is_busy() && self.campaign.is_some();
+        let is_busy = self.is_busy() && !self.calls.is_empty();
         if is_busy {
             self.attempt(networks, id, Duration::ZERO);
         }
@@ -86,17 +90,29 @@ impl Reach {
     }
 
     fn attempt(&mut self, networks: &Networks, id: NetworkId, after: Duration) {
-        let (Some(attached), Some(campaign)) = (networks.attached.get(&id), self.campaign.clone()) else {
+        let Some(attached) = networks.attached.get(&id) else {
             return;
         };
-        let (endpoint, remote) = (attached.endpoint.clone(), attached.remote);
-        let hub = networks.hub(id).unwrap_or(remote);
-        let Campaign { turn, config, hello } = campaign;
-        self.attempts.spawn(async move {
-            tokio::time::sleep(after).await;
-            let result = connect(&endpoint, config, remote, hello, &turn).await;
-            (id, result.map_err(|error| error.of(hub)))
-        });
+        for call in &self.calls {
+            let remote = match &call.addresses {
+                None => attached.remote,
+                Some(addresses) => match attached.leads_to(addresses) {
+                    Some(remote) => remote,
+                    None => continue,
+                },
+            };
+            let named = match call.addresses {
+                None => networks.hub(id).unwrap_or(remote),
+                Some(_) => remote,
+            };
+            let (endpoint, call) = (attached.endpoint.clone(), Arc::clone(call));
+            self.attempts.spawn(async move {
+                tokio::time::sleep(after).await;
+                let (config, hello) = (call.config.clone(), call.hello.clone());
+                let result = connect(&endpoint, config, remote, hello, &call.turn).await;
+                (call.hub, id, result.map_err(|error| error.of(named)))
+            });
+        }
     }
 
     /// The next outcome; waits for ever while no attempt runs. May be dropped while it waits.
@@ -115,7 +131,7 @@ impl Reach {
     pub(super) fn stop(&mut self) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
-        self.campaign = None;
+        self.calls.clear();
         self.pauses = 0;
     }
 

@@ -93,6 +93,7 @@ impl Client {
         if old.tls != self.config.tls || proxies(&old) != proxies(&self.config) {
             self.renew_fallback();
         }
+        self.reload_hubs()?;
         self.see_to_gateway();
         self.quotas.handle_config();
         if let Some(dhcp) = &self.dhcp {

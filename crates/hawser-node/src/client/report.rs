@@ -81,8 +81,9 @@ impl Client {
         let mut status = json!({
             "role": "client",
             "state": self.state(),
-            "name": self.joined.name,
-            "hub": self.joined.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "name": self.hubs.current().name,
+            "hub": self.hubs.current().endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "hubs": self.hubs.status(),
             "interface": self.tunnel.interface(),
             "inner": self.tunnel.addresses(),
             "session": self.machine.session(),

@@ -27,17 +27,22 @@ impl Client {
             self.notice = Some("no network is usable".to_owned());
             return;
         }
-        let hello = Hello {
+        let call = self.hubs.call(self.hello());
+        self.reach.start(&self.networks, last, vec![call]);
+    }
+
+    /// What the hub in use is told first.
+    pub(super) fn hello(&self) -> Hello {
+        Hello {
             version: VERSION,
-            enrol_token: self.token.as_ref().map(|token| token.0),
+            enrol_token: None,
             resume: self.machine.session().filter(|_| !self.renew),
             prefers: dataplane::preferred_cipher(),
             name_hint: hawser_linux::process::host_name(),
-        };
-        self.reach.start(&self.networks, last, &self.tls, &hello);
+        }
     }
 
-    pub(super) async fn on_outcome(&mut self, (network, outcome): reach::Outcome) -> anyhow::Result<Next> {
+    pub(super) async fn on_outcome(&mut self, (_, network, outcome): reach::Outcome) -> anyhow::Result<Next> {
         match outcome {
             Ok(established) => self.on_reached(network, established).await?,
             Err(error) => {
@@ -61,7 +66,7 @@ impl Client {
             ConnectError::HubKey(_) => self.machine.session().is_none() && !self.reach.is_busy(),
             ConnectError::NoAnswer(_) | ConnectError::Failed(..) => false,
         };
-        if fatal && !self.config.kill_switch {
+        if fatal && !self.config.kill_switch && !self.hubs.has_others() {
             bail!("{error}");
         }
         if self.reach.is_busy() {
@@ -92,6 +97,7 @@ impl Client {
             keys,
         } = established;
         self.reach.stop();
+        self.hubs.handle_reached();
         if !self.networks.attached.contains_key(&network) {
             connection.close(0_u8.into(), b"");
             return Ok(());
@@ -116,7 +122,8 @@ impl Client {
             }
             .into(),
         );
-        self.remember_hub(network)?;
+        let (key, address) = (self.hubs.current().hub_key, self.networks.hub(network));
+        self.hubs.handle_let_in(&self.options.dir, key, address)?;
         for (class, scheduler) in self.config.schedulers.chosen() {
             self.tell(Message::SetScheduler { class, scheduler });
         }
@@ -132,20 +139,6 @@ impl Client {
             epoch = welcome.epoch,
             "hub reached"
         );
-        Ok(())
-    }
-
-    /// From now on no invitation is needed.
-    pub(super) fn remember_hub(&mut self, network: NetworkId) -> anyhow::Result<()> {
-        let first_time = self.token.take().is_some();
-        let Some(address) = self.networks.hub(network) else {
-            return Ok(());
-        };
-        if first_time || self.joined.addresses.first() != Some(&address) {
-            self.joined.addresses.retain(|known| *known != address);
-            self.joined.addresses.insert(0, address);
-            self.joined.save(&self.options.dir)?;
-        }
         Ok(())
     }
 
@@ -185,6 +178,8 @@ impl Client {
         tracing::warn!(%reason, "the hub ended the connection");
         line.abandon();
         self.notice = Some(reason.to_string());
+        // It may be back in a moment; if not, others need not wait until its silence shows.
+        self.hubs.handle_alive(false);
         match reason {
             CloseReason::Replaced => {
                 // The other machine works now: coming back at once would only start a fight.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hawser_wire::control::{Hello, Message, Refusal, Welcome};
 use quinn::{ConnectionError, Endpoint};
 use thiserror::Error;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 
 use super::stream::{ControlStream, StreamError};
 use super::tls;
@@ -64,6 +64,28 @@ impl ConnectError {
 #[derive(Debug, Default)]
 pub struct Turn {
     is_welcome: Mutex<bool>,
+    /// Told of each hub that answers to a handshake, where the client would rather stay with
+    /// another.
+    standby: Option<mpsc::UnboundedSender<()>>,
+}
+
+impl Turn {
+    /// For a hub that is to take another's place, if that one stays silent: `heard` is told when it
+    /// answers, and then the client waits before it presents itself.
+    #[must_use]
+    pub fn of_standby(heard: mpsc::UnboundedSender<()>) -> Self {
+        Self {
+            is_welcome: Mutex::default(),
+            standby: Some(heard),
+        }
+    }
+
+    async fn stand_by(&self, round_trip: Duration) {
+        if let Some(heard) = &self.standby {
+            let _ = heard.send(());
+            tokio::time::sleep(STAND_BY.max(round_trip * STAND_BY_ROUND_TRIPS)).await;
+        }
+    }
 }
 
 /// Connects to the hub at `remote` through `endpoint`, presents the client when it is this
@@ -82,6 +104,7 @@ pub async fn connect(
     let no_answer = |_| ConnectError::NoAnswer(remote);
     let reached = tokio::time::timeout(PATIENCE, handshake(endpoint, config, remote)).await;
     let connection = reached.map_err(no_answer)??;
+    turn.stand_by(connection.rtt()).await;
     let mut is_welcome = turn.is_welcome.lock().await;
     if *is_welcome {
         return std::future::pending().await;
@@ -168,3 +191,7 @@ const ACCESS_DENIED: u64 = 0x100 + 49;
 const PATIENCE: Duration = Duration::from_secs(8);
 /// One round trip, or two where a packet is lost; other attempts wait meanwhile.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// How long another hub waits for the one in use to answer after all: a handshake and a hello of
+/// that are two round trips, and the networks to it may be slower.
+const STAND_BY: Duration = Duration::from_millis(500);
+const STAND_BY_ROUND_TRIPS: u32 = 3;

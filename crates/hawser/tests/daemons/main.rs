@@ -7,6 +7,7 @@
 mod blocked;
 mod dhcp;
 mod gateway;
+mod hubs;
 mod isolation;
 mod kill_switch;
 mod layers;

@@ -1,0 +1,477 @@
+//! The hubs that a client knows, and which of them carries its traffic.
+//!
+//! The first that answers is kept for as long as it answers. When no path to it works, the others
+//! are asked as well. One that answers takes over unless the hub in use, asked once more at that
+//! moment, answers within half a second: networks that all fail for a while (a tunnel on the way)
+//! are no failure of the hub, and connections of applications end with a change, because they
+//! surface elsewhere.
+//!
+//! ```text
+//!            no path works                   another answers            the one in use is silent
+//!   in use ----------------> others are asked --------------> it is asked ------------> change
+//!     ^                            |                             |
+//!     +----------------------------+-----------------------------+  a path works, or it answers
+//! ```
+//!
+//! Failure: UDP has to reach the others; TLS on TCP is tried at the hub in use only.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hawser_wire::control::{CloseReason, Hello, Message};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::Client;
+use super::joined::Joined;
+use super::reach::{Call, Outcome, Reach};
+use crate::config::{self, ClientConfig};
+use crate::control::client::{ConnectError, Established, Turn};
+use crate::control::tls;
+use crate::identity::{Identity, KeyHash};
+use crate::invitation::Invitation;
+
+/// All hubs of a client.
+pub(super) struct Hubs {
+    known: Vec<Hub>,
+    /// Which of them is in use.
+    current: KeyHash,
+    identity: Identity,
+    /// Attempts at the others.
+    elsewhere: Reach,
+    /// When they may be tried again.
+    next_try: Instant,
+    /// No path to the hub in use works, since then.
+    silent_since: Option<Instant>,
+    /// Another has answered.
+    heard: mpsc::UnboundedSender<()>,
+    hearing: mpsc::UnboundedReceiver<()>,
+    /// The hubs that have refused this client for good, for the log and for status.
+    refused: BTreeSet<KeyHash>,
+}
+
+#[derive(Clone)]
+struct Hub {
+    joined: Joined,
+    tls: quinn::ClientConfig,
+}
+
+impl Hub {
+    fn new(joined: Joined, identity: &Identity) -> anyhow::Result<Self> {
+        let tls = tls::client_config(identity, joined.hub_key)?;
+        Ok(Self { joined, tls })
+    }
+}
+
+impl Hubs {
+    /// What was saved, or what an invitation says: to a hub that is known, the others stay.
+    ///
+    /// # Errors
+    /// There is nothing, or what was saved is damaged.
+    pub(super) fn load(
+        directory: &Path,
+        invitation: Option<&Invitation>,
+        identity: &Identity,
+    ) -> anyhow::Result<Self> {
+        let mut saved = Joined::load(directory)?;
+        if let Some(invitation) = invitation {
+            let fresh = Joined::from_invitation(invitation);
+            if saved.iter().any(|known| known.hub_key == fresh.hub_key) {
+                saved.retain(|known| known.hub_key != fresh.hub_key);
+            } else {
+                saved.clear();
+            }
+            saved.insert(0, fresh);
+        }
+        let current = saved.first().context(
+            "this machine has not joined a hub yet: `hawser up INVITATION` (from `hawser hub invite NAME` on the hub)",
+        )?;
+        let current = current.hub_key;
+        let known = saved.into_iter().map(|joined| Hub::new(joined, identity));
+        let (heard, hearing) = mpsc::unbounded_channel();
+        Ok(Self {
+            known: known.collect::<Result<_, _>>()?,
+            current,
+            identity: identity.clone(),
+            elsewhere: Reach::new(),
+            next_try: Instant::now(),
+            silent_since: None,
+            heard,
+            hearing,
+            refused: BTreeSet::new(),
+        })
+    }
+
+    /// Looks all names up at once.
+    pub(super) async fn resolve(&mut self, config: &ClientConfig) {
+        let all = self.known.iter_mut().map(|hub| hub.joined.resolve(config));
+        futures_util::future::join_all(all).await;
+    }
+
+    /// Begins with the first that has an address; false: none has.
+    pub(super) fn choose(&mut self) -> bool {
+        let mut known = self.known.iter();
+        let first = known.find(|hub| !hub.joined.addresses.is_empty());
+        self.current = first.map_or(self.current, |hub| hub.joined.hub_key);
+        first.is_some()
+    }
+
+    fn hub(&self) -> &Hub {
+        let mut known = self.known.iter();
+        known
+            .find(|hub| hub.joined.hub_key == self.current)
+            .expect("the hub in use is known")
+    }
+
+    /// The hub in use.
+    pub(super) fn current(&self) -> &Joined {
+        &self.hub().joined
+    }
+
+    /// How the hub in use is called.
+    pub(super) fn call(&self, hello: Hello) -> Call {
+        let hub = self.hub();
+        Call {
+            hub: self.current,
+            config: hub.tls.clone(),
+            hello: Hello {
+                enrol_token: hub.joined.token.as_ref().map(|token| token.0),
+                ..hello
+            },
+            addresses: None,
+            turn: Turn::default(),
+        }
+    }
+
+    /// Whether there is another that could take over.
+    pub(super) fn has_others(&self) -> bool {
+        self.known.len() > 1
+    }
+
+    /// The next outcome at another hub, or `None` when one has answered. May be dropped while it
+    /// waits.
+    pub(super) async fn next(&mut self) -> Option<Outcome> {
+        tokio::select! {
+            outcome = self.elsewhere.next() => Some(outcome),
+            _ = self.hearing.recv() => None,
+        }
+    }
+
+    /// When [`Client::see_to_hubs`] has something to do, if nothing else happens.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let is_waiting = !self.elsewhere.is_busy() && !self.wanted().is_empty();
+        is_waiting.then(|| self.due())
+    }
+
+    /// When the others may be tried.
+    fn due(&self) -> Instant {
+        let silent = self.silent_since.map(|since| since + SILENCE);
+        silent.map_or(self.next_try, |silent| silent.max(self.next_try))
+    }
+
+    /// The hub in use has answered.
+    pub(super) fn handle_reached(&mut self) {
+        self.elsewhere.stop();
+        self.next_try = Instant::now();
+        self.silent_since = None;
+    }
+
+    /// A path to the hub in use works, or none does.
+    pub(super) fn handle_alive(&mut self, is_alive: bool) {
+        if is_alive {
+            self.silent_since = None;
+        } else {
+            self.silent_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Whom to try: all others when the hub in use is silent, else those where this client has not
+    /// been yet.
+    fn wanted(&self) -> Vec<&Hub> {
+        let others = self.known.iter().filter(|hub| {
+            let key = hub.joined.hub_key;
+            key != self.current && !self.refused.contains(&key)
+        });
+        others
+            .filter(|hub| self.silent_since.is_some() || hub.joined.token.is_some())
+            .collect()
+    }
+
+    /// What the file has to say of a hub now.
+    fn remember(&mut self, directory: &Path, key: KeyHash) -> anyhow::Result<()> {
+        let mut saved = Joined::load(directory)?;
+        if let Some(hub) = self.known.iter().find(|hub| hub.joined.hub_key == key) {
+            match saved.iter_mut().find(|saved| saved.hub_key == key) {
+                Some(old) => *old = hub.joined.clone(),
+                // By an invitation, which took the place of what was saved.
+                None => saved = self.known.iter().map(|hub| hub.joined.clone()).collect(),
+            }
+        }
+        Joined::save(&saved, directory)
+    }
+
+    /// The hub at an address has let the client in: from now on no invitation is needed.
+    pub(super) fn handle_let_in(
+        &mut self,
+        directory: &Path,
+        key: KeyHash,
+        address: Option<std::net::SocketAddr>,
+    ) -> anyhow::Result<()> {
+        self.refused.remove(&key);
+        let Some(hub) = self.known.iter_mut().find(|hub| hub.joined.hub_key == key) else {
+            return Ok(());
+        };
+        let joined = &mut hub.joined;
+        let mut has_changed = joined.token.take().is_some();
+        if let Some(address) = address.filter(|address| joined.addresses.first() != Some(address)) {
+            joined.addresses.retain(|known| *known != address);
+            joined.addresses.insert(0, address);
+            has_changed = true;
+        }
+        if has_changed {
+            self.remember(directory, key)?;
+        }
+        Ok(())
+    }
+
+    /// For status.
+    pub(super) fn status(&self) -> Vec<Value> {
+        let hub = |hub: &Hub| {
+            let joined = &hub.joined;
+            let endpoints: Vec<_> = joined.endpoints.iter().map(ToString::to_string).collect();
+            json!({
+                "endpoints": endpoints,
+                "name": joined.name,
+                "in_use": joined.hub_key == self.current,
+                "joined": joined.token.is_none(),
+                "refused": self.refused.contains(&joined.hub_key),
+            })
+        };
+        self.known.iter().map(hub).collect()
+    }
+}
+
+impl Client {
+    /// Tries other hubs while it is of use. To be called after whatever has happened.
+    pub(super) fn see_to_hubs(&mut self) {
+        if self.machine.session().is_none() && self.hubs.silent_since.is_none() {
+            // Nobody has answered yet: the first choice has a second for that.
+            self.hubs.handle_alive(false);
+            self.hubs.next_try = Instant::now() + FIRST_CHOICE;
+        }
+        let now = Instant::now();
+        let is_busy = self.hubs.elsewhere.is_busy() || self.networks.attached.is_empty();
+        if is_busy || now < self.hubs.due() {
+            return;
+        }
+        let calls: Vec<_> = self
+            .hubs
+            .wanted()
+            .into_iter()
+            .map(|hub| self.standby(hub))
+            .collect();
+        if calls.is_empty() {
+            return;
+        }
+        self.hubs.next_try = now + AGAIN;
+        self.hubs.elsewhere.start(&self.networks, None, calls);
+    }
+
+    fn standby(&self, hub: &Hub) -> Call {
+        let hello = Hello {
+            resume: None,
+            enrol_token: hub.joined.token.as_ref().map(|token| token.0),
+            ..self.hello()
+        };
+        Call {
+            hub: hub.joined.hub_key,
+            config: hub.tls.clone(),
+            hello,
+            addresses: Some(hub.joined.addresses.clone()),
+            turn: Turn::of_standby(self.hubs.heard.clone()),
+        }
+    }
+
+    /// Another hub has answered, or has let the client in, or has not.
+    pub(super) async fn on_elsewhere(&mut self, news: Option<Outcome>) -> anyhow::Result<()> {
+        let Some((key, network, outcome)) = news else {
+            self.ask_again();
+            return Ok(());
+        };
+        match outcome {
+            Ok(established) => {
+                let remote = established.connection.remote_address();
+                // The other attempts at this hub wait for ever.
+                self.hubs.elsewhere.stop();
+                self.hubs.next_try = Instant::now();
+                self.hubs.handle_let_in(&self.options.dir, key, Some(remote))?;
+                if self.hubs.silent_since.is_some() && self.networks.attached.contains_key(&network) {
+                    self.change_hub(key);
+                    return self.on_reached(network, established).await;
+                }
+                say_goodbye(established);
+            }
+            Err(ConnectError::Refused(refusal)) if !refusal.is_temporary() => {
+                tracing::warn!(%refusal, "another hub does not let this client in: `hawser leave` forgets it");
+                self.hubs.refused.insert(key);
+            }
+            Err(error) => tracing::debug!(%error, "attempt at another hub failed"),
+        }
+        Ok(())
+    }
+
+    /// Gives the hub in use the chance to answer before another takes its place.
+    fn ask_again(&mut self) {
+        if self.hubs.silent_since.is_none() {
+            return;
+        }
+        match &self.line {
+            Some(_) => {
+                let now = self.now();
+                self.machine.handle_doubt(now);
+            }
+            // An attempt that has just begun would only begin anew.
+            None if self.reach.has_begun_within(PATIENCE) => {}
+            None => self.seek(None),
+        }
+    }
+
+    /// Leaves the hub in use for another that has let the client in.
+    fn change_hub(&mut self, key: KeyHash) {
+        let from = self.hubs.current().place();
+        self.hubs.current = key;
+        let to = self.hubs.current().place();
+        tracing::warn!(from, to, "the hub is silent: another takes over");
+        self.begin_anew();
+    }
+
+    /// Ends what there was with another hub, and leads all networks to the one in use.
+    fn begin_anew(&mut self) {
+        if let Some(line) = self.line.take() {
+            line.abandon();
+        }
+        self.reach.stop();
+        self.renew_fallback();
+        self.machine.handle_session_over();
+        self.carry_out();
+        let addresses = self.hubs.current().addresses.clone();
+        let stays: Vec<_> = self
+            .networks
+            .attached
+            .iter()
+            .map(|(id, attached)| (*id, attached.leads_to(&addresses)))
+            .collect();
+        for (id, remote) in stays {
+            let Some(attached) = self.networks.attached.get_mut(&id) else {
+                continue;
+            };
+            if let Some(remote) = remote {
+                attached.remote = remote;
+                continue;
+            }
+            let (network, is_twin) = (attached.network.clone(), attached.beside.is_some());
+            self.remove_network(id);
+            if !is_twin && let Err(error) = self.add_network(network) {
+                tracing::warn!(error = format!("{error:#}"), "network not usable");
+            }
+        }
+    }
+
+    /// Follows the file, which `hawser join` and `hawser leave` change.
+    pub(super) fn reload_hubs(&mut self) -> anyhow::Result<()> {
+        let saved = Joined::load(&self.options.dir)?;
+        if saved.is_empty() {
+            return Ok(());
+        }
+        let mut known = Vec::new();
+        for joined in saved {
+            let key = joined.hub_key;
+            let before = self.hubs.known.iter().find(|hub| hub.joined.hub_key == key);
+            known.push(match before {
+                // What is in memory is newer, but for an invitation.
+                Some(hub) if joined.token.is_none() => hub.clone(),
+                Some(_) | None => {
+                    self.hubs.refused.remove(&key);
+                    Hub::new(joined, &self.hubs.identity)?
+                }
+            });
+        }
+        let is_left = known.iter().all(|hub| hub.joined.hub_key != self.hubs.current);
+        self.hubs.known = known;
+        self.hubs.elsewhere.stop();
+        self.hubs.next_try = Instant::now();
+        if is_left {
+            self.hubs.current = self.hubs.known[0].joined.hub_key;
+            self.begin_anew();
+            self.seek(None);
+        }
+        Ok(())
+    }
+}
+
+/// Ends a session that was for enrolment only.
+fn say_goodbye(established: Established) {
+    tokio::spawn(async move {
+        let stream = established.stream;
+        stream.finish(&Message::Close(CloseReason::Shutdown)).await;
+        established.connection.close(0_u8.into(), b"");
+    });
+}
+
+/// Notes a further hub, which a client that runs then tries.
+///
+/// # Errors
+/// The machine has joined none yet, or this one; its name does not resolve; the disk refuses.
+pub async fn join(dir: &Path, invitation: &Invitation) -> anyhow::Result<()> {
+    let config = config::load_or_default(&dir.join("client.toml"))?;
+    let mut saved = Joined::load(dir)?;
+    let mut fresh = Joined::from_invitation(invitation);
+    if saved.is_empty() {
+        bail!("this machine has not joined a hub yet: `hawser up INVITATION` joins the first");
+    }
+    if let Some(known) = saved
+        .iter()
+        .find(|known| known.hub_key == fresh.hub_key && known.token.is_none())
+    {
+        bail!("{} is known already: `hawser status` shows it", known.place());
+    }
+    fresh.resolve(&config).await;
+    if fresh.addresses.is_empty() {
+        bail!(
+            "the name of the hub {} does not resolve: check the network, or the invitation",
+            fresh.place()
+        );
+    }
+    saved.retain(|known| known.hub_key != fresh.hub_key);
+    saved.push(fresh);
+    Joined::save(&saved, dir)
+}
+
+/// Forgets a hub; the name is a host or an endpoint of it.
+///
+/// # Errors
+/// There is no such hub, it is the only one, or the disk refuses.
+pub fn leave(dir: &Path, name: &str) -> anyhow::Result<()> {
+    let mut saved = Joined::load(dir)?;
+    let Some(place) = saved.iter().position(|known| known.is_called(name)) else {
+        let all: Vec<_> = saved.iter().map(Joined::place).collect();
+        bail!("no hub is called {name}; there are: {}", all.join(", "));
+    };
+    if saved.len() == 1 {
+        bail!("{name} is the only hub: `hawser up INVITATION` takes another in its place");
+    }
+    saved.remove(place);
+    Joined::save(&saved, dir)
+}
+
+/// No path works: less than what a path needs to be found alive again after a short gap.
+const SILENCE: Duration = Duration::from_millis(100);
+/// From one try of the others to the next: handshakes repeat their own packets meanwhile.
+const AGAIN: Duration = Duration::from_secs(4);
+/// At the start, before others are asked.
+const FIRST_CHOICE: Duration = Duration::from_secs(1);
+/// What the hub in use gets for an answer, at least, before it is asked anew.
+const PATIENCE: Duration = Duration::from_millis(500);

@@ -1,0 +1,79 @@
+//! `hawser join`, `hawser leave`: further hubs of a client.
+
+use std::process::ExitCode;
+
+use hawser_node::client::hubs;
+use hawser_node::control_socket::{Request, ask, is_alive};
+use hawser_node::invitation::Invitation;
+use serde_json::json;
+
+use crate::Places;
+use crate::cli_client::{invitation, runtime};
+use crate::guests::print;
+
+/// Joins a further hub, which takes over when the one in use falls silent.
+///
+/// The first hub is joined by `hawser up INVITATION`. A client keeps to the hub in use for as long
+/// as that answers; applications' connections end when another takes over, because they surface
+/// elsewhere, and new ones go on within a second or two. `hawser status` shows the hubs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct JoinArgs {
+    /// The line that `hawser hub invite NAME` printed on that hub; - reads it from standard input.
+    invitation: String,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// Forgets one of several hubs; if it is in use, the first of the others takes over.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LeaveArgs {
+    /// A host or endpoint of the hub, as `hawser status` shows it.
+    hub: String,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+pub(crate) fn join(args: &JoinArgs) -> anyhow::Result<ExitCode> {
+    let invitation: Invitation = invitation(&args.invitation)?;
+    runtime()?.block_on(hubs::join(&args.places.dir, &invitation))?;
+    let is_told = tell(&args.places)?;
+    let place = invitation.endpoints.first().map(ToString::to_string);
+    let place = place.unwrap_or_default();
+    let when = if is_told { "now" } else { "at the next `hawser up`" };
+    print(
+        args.json,
+        || json!({ "version": 1, "joined": place, "running": is_told }),
+        &format!("{place} is a further hub; the invitation is used {when}"),
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn leave(args: &LeaveArgs) -> anyhow::Result<ExitCode> {
+    hubs::leave(&args.places.dir, &args.hub)?;
+    tell(&args.places)?;
+    print(
+        args.json,
+        || json!({ "version": 1, "left": args.hub }),
+        &format!(
+            "{} is forgotten (on it, `hawser hub revoke` ends the enrolment)",
+            args.hub
+        ),
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells a client that runs; false: none does.
+fn tell(places: &Places) -> anyhow::Result<bool> {
+    let socket = places.client_socket();
+    let is_running = is_alive(&socket);
+    if is_running {
+        ask(&socket, &Request::Reload)?;
+    }
+    Ok(is_running)
+}

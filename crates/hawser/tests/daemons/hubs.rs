@@ -1,0 +1,116 @@
+//! A client with two hubs: the second takes over when the first is gone, and not before.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::world::{Daemon, World, good, is_up};
+
+/// The second hub, in the network behind the first one's machine.
+const SECOND: &str = "203.0.113.2:4431";
+
+struct Hubs {
+    world: World,
+    first: Daemon,
+    _second: Daemon,
+    client: Daemon,
+}
+
+impl Hubs {
+    fn new(name: &str) -> Option<Self> {
+        let world = World::new(name)?;
+        let server = world.add_server();
+        world.ip(&world.namespace("s"), "link set lo up");
+        world.ip(&world.namespace("s"), "route add default via 203.0.113.1");
+        drop(server);
+        world.init();
+        good(world.hawser(
+            "s",
+            &["hub", "init", "--endpoint", SECOND, "--pool", "100.97.0.0/16"],
+        ));
+        let first = world.start("h", &["hub", "run"]);
+        let second = world.start("s", &["hub", "run"]);
+        let client = world.start("c", &["up", &world.invite(), "--foreground"]);
+        world.wait("up", is_up);
+        let hubs = Self {
+            world,
+            first,
+            _second: second,
+            client: client,
+        };
+        let invited = good(hubs.world.hawser("s", &["hub", "invite", "alice"]));
+        let invitation = String::from_utf8(invited.stdout).unwrap();
+        good(hubs.world.hawser("c", &["join", invitation.trim()]));
+        hubs.world
+            .wait("joined", |world| world.status("c")["hubs"][1]["joined"] == true);
+        hubs.world.wait("through", World::ping_hub);
+        Some(hubs)
+    }
+
+    fn in_use(&self) -> Value {
+        let status = self.world.status("c");
+        let hubs = status["hubs"].as_array().cloned().unwrap_or_default();
+        let used = hubs.iter().find(|hub| hub["in_use"] == true);
+        used.map_or(Value::Null, |hub| hub["endpoints"][0].clone())
+    }
+
+    /// What leaves the hubs' machines towards the client is lost, or not any more.
+    fn lose(&self, rule: &str) {
+        let mut nft = self.world.inside("h", "nft");
+        nft.arg(format!(
+            "add table inet lossy; add chain inet lossy out {{ type filter hook postrouting priority 300; }}; \
+             flush chain inet lossy out; {rule}"
+        ));
+        good(nft);
+    }
+}
+
+/// To the client, over the cables.
+const ALL: &str = "add rule inet lossy out oifname { fiber, lte } drop";
+const OF_THE_FIRST: &str = "add rule inet lossy out oifname { fiber, lte } ip saddr 198.51.100.1 drop";
+
+#[test]
+fn another_hub_takes_over_when_the_first_is_silent_and_stays() {
+    let Some(mut hubs) = Hubs::new("hubs") else { return };
+    assert_eq!(hubs.in_use(), "198.51.100.1:4430");
+    let shown = good(hubs.world.hawser("c", &["status"])).stdout;
+    assert!(
+        String::from_utf8_lossy(&shown).contains("further hub 203.0.113.2:4431: takes over"),
+        "{}",
+        String::from_utf8_lossy(&shown)
+    );
+    // Not a word more from its machine, not even that nobody listens.
+    hubs.lose(OF_THE_FIRST);
+    hubs.first.signal("-KILL");
+    let silent = Instant::now();
+    hubs.world.wait("taken over", |world| world.ping("100.97.0.1"));
+    println!("new flows after {:?}", silent.elapsed());
+    assert_eq!(hubs.in_use(), SECOND);
+    // Who starts now begins with the first, which is not there.
+    hubs.client.signal("-TERM");
+    hubs.client = hubs.world.start("c", &["up", "--foreground"]);
+    hubs.world.wait("up again", |world| world.ping("100.97.0.1"));
+    // The first comes back: nothing that goes on over the second is cut for that.
+    hubs.lose("");
+    hubs.first = hubs.world.start("h", &["hub", "run"]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(hubs.in_use(), SECOND);
+    assert!(hubs.world.ping("100.97.0.1"));
+    good(hubs.world.hawser("c", &["leave", "203.0.113.2"]));
+    hubs.world.wait("back", World::ping_hub);
+    assert_eq!(hubs.in_use(), "198.51.100.1:4430");
+}
+
+#[test]
+fn networks_that_all_fail_for_a_while_are_no_failure_of_the_hub() {
+    let Some(hubs) = Hubs::new("hubsgap") else { return };
+    let session = hubs.world.status("c")["session"].clone();
+    for seconds in [1, 4, 7] {
+        hubs.lose(ALL);
+        std::thread::sleep(Duration::from_secs(seconds));
+        hubs.lose("");
+        hubs.world.wait("through again", World::ping_hub);
+        assert_eq!(hubs.in_use(), "198.51.100.1:4430", "after {seconds} s");
+    }
+    assert_eq!(hubs.world.status("c")["session"], session);
+}
