@@ -25,7 +25,7 @@ use hawser_proto::checkpoint::HubPaths;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::dataplane::checkpoint::SessionCheckpoint;
+use hawser_dataplane::checkpoint::SessionCheckpoint;
 
 /// Changes with every change of what is written.
 const VERSION: u32 = 1;

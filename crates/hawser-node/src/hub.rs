@@ -31,8 +31,6 @@ use crate::control::peer::{Guests, guest_news};
 use crate::control::quic_socket::SharedSocket;
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Declined, Request, ask};
-use crate::dataplane::checkpoint::SessionCheckpoint;
-use crate::dataplane::{self, Change, DataPlane, DataPlaneConfig, Event, Orders};
 use crate::enrolment::{ClientStore, SharedStore};
 use crate::handover::{self, HubSessionCheckpoint, Inherited};
 use crate::identity::{Identity, random};
@@ -43,6 +41,8 @@ use crate::over_tls;
 use crate::over_tls::listen::{Listening, Shown};
 use crate::run_dir::{self, HubClaim, RunDir};
 use crate::waypoint::{Done, Policy, Waypoint};
+use hawser_dataplane::checkpoint::SessionCheckpoint;
+use hawser_dataplane::{Change, DataPlane, DataPlaneConfig, Event, Orders};
 use ports::Ports;
 
 pub use ports::forward;
@@ -266,7 +266,7 @@ impl Carrying {
         let socket = Arc::new(socket);
         handover::keep_open(&tun, &socket);
         let seed = u64::from_be_bytes(random());
-        let plane = dataplane::start(DataPlaneConfig { tun, seed })?;
+        let plane = hawser_dataplane::start(DataPlaneConfig { tun, seed })?;
         let store = SharedStore::new(store);
         let control = HubControl::new(store.clone(), settings(config), plane.orders.clone());
         let all = inherited.sessions.len();

@@ -85,7 +85,7 @@ async fn enrol_one(
         version: VERSION,
         enrol_token: Some(invitation.token.0),
         resume: None,
-        prefers: crate::dataplane::preferred_cipher(),
+        prefers: hawser_dataplane::preferred_cipher(),
         name_hint: invitation.name.clone(),
     };
     Ok(connect(endpoint, config, hub, hello, &Turn::default()).await?)

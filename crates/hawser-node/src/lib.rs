@@ -7,7 +7,6 @@ pub mod client;
 pub mod config;
 pub mod control;
 pub mod control_socket;
-pub mod dataplane;
 pub mod dhcp;
 pub mod direct;
 pub mod enrolment;

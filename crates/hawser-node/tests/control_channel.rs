@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use hawser_dataplane::{Change, Command, ControlDatagram, Orders};
 use hawser_node::control::client::{ConnectError, Established, Turn, connect};
 use hawser_node::control::hub::{HubControl, HubSettings};
 use hawser_node::control::quic_socket::SharedSocket;
 use hawser_node::control::tls;
-use hawser_node::dataplane::{Change, Command, ControlDatagram, Orders};
 use hawser_node::enrolment::{ClientStore, Pool, SharedStore};
 use hawser_node::identity::{Identity, KeyHash};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION};

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Every crate with its level.
-const LEVELS: [(&str, u8); 16] = [
+const LEVELS: [(&str, u8); 17] = [
     ("hawser-units", 0),
     ("hawser-wire", 0),
     ("hawser-proto", 1),
@@ -18,6 +18,7 @@ const LEVELS: [(&str, u8); 16] = [
     ("hawser-recording", 1),
     ("hawser-linux", 2),
     ("hawser-sim", 2),
+    ("hawser-dataplane", 3),
     ("hawser-node", 3),
     ("hawser-experiments", 3),
     ("hawser-testbed", 3),
@@ -30,8 +31,9 @@ const LEVELS: [(&str, u8); 16] = [
 
 /// The crates of this workspace that the program `hawser` is made of: no simulator, no emulated
 /// networks, no experiments.
-const PRODUCT: [&str; 10] = [
+const PRODUCT: [&str; 11] = [
     "hawser",
+    "hawser-dataplane",
     "hawser-linux",
     "hawser-netem",
     "hawser-node",
@@ -50,8 +52,11 @@ const LABORATORY_ONLY: [&str; 2] = ["indicatif", "parquet"];
 const UNSAFE: &str = "hawser-linux";
 
 /// Who may depend on a crate of its own level: the radio's machines speak in the frames of the
-/// medium.
-const BESIDE: [(&str, &str); 1] = [("hawser-radio", "hawser-netem")];
+/// medium, and the daemon drives the threads that carry its packets.
+const BESIDE: [(&str, &str); 2] = [
+    ("hawser-radio", "hawser-netem"),
+    ("hawser-node", "hawser-dataplane"),
+];
 
 /// What levels 0 and 1 may depend on besides each other: derive macros, parsers of text, and an
 /// erasure code.

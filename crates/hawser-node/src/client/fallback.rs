@@ -23,9 +23,9 @@ use tokio::sync::mpsc;
 use super::networks::Attached;
 use super::{Client, fresh_index};
 use crate::config::TlsUse;
-use crate::dataplane::PathState;
 use crate::over_tls::Relays;
 use crate::over_tls::dial::{Dialer, Plan, Way};
+use hawser_dataplane::PathState;
 
 /// All networks in need, and what is known of the others.
 pub(super) struct Fallback {

@@ -39,7 +39,6 @@ use tokio::sync::mpsc;
 
 use crate::config::{self, ClientConfig, Via};
 use crate::control_socket::{Asked, ControlSocket, Request};
-use crate::dataplane::{self, DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId};
 use crate::dhcp::Dhcp;
 use crate::direct;
 use crate::identity::{Identity, random};
@@ -49,6 +48,7 @@ use crate::metrics;
 use crate::radio::Radio;
 use crate::run_dir::RunDir;
 use fallback::Fallback;
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId};
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
 use networks::Networks;
@@ -144,7 +144,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         tunnel.share(beside);
         direct = Some(run);
     }
-    let plane = dataplane::start(DataPlaneConfig {
+    let plane = hawser_dataplane::start(DataPlaneConfig {
         tun,
         seed: u64::from_be_bytes(random()),
     })?;
@@ -407,7 +407,7 @@ impl Client {
         } else if let (Some(session), Some(path)) = (self.machine.session(), self.machine.path(id)) {
             let socket = self.networks.attached[&id].socket;
             (self.orders)(
-                dataplane::Change::RebindPath {
+                hawser_dataplane::Change::RebindPath {
                     session: SessionId(session),
                     path: PathId(path),
                     socket,
@@ -415,7 +415,7 @@ impl Client {
                 .into(),
             );
         }
-        (self.orders)(dataplane::Change::RemoveSocket { id: old }.into());
+        (self.orders)(hawser_dataplane::Change::RemoveSocket { id: old }.into());
         if self.line.as_ref().is_some_and(|line| line.network == id) {
             let now = self.now();
             self.machine.handle_doubt(now);
@@ -511,7 +511,7 @@ impl Client {
         match action {
             ClientAction::Start { session } => {
                 (self.orders)(
-                    dataplane::Change::AddSession {
+                    hawser_dataplane::Change::AddSession {
                         session: SessionId(session),
                         role: Role::Client,
                         inner: Vec::new(),
@@ -520,7 +520,7 @@ impl Client {
                 );
                 for (class, scheduler) in self.config.schedulers.chosen() {
                     (self.orders)(
-                        dataplane::Change::SetScheduler {
+                        hawser_dataplane::Change::SetScheduler {
                             session: SessionId(session),
                             class,
                             scheduler,
@@ -530,11 +530,11 @@ impl Client {
                 }
                 let rules = self.config.layer_rules();
                 let session = SessionId(session);
-                (self.orders)(dataplane::Change::SetLayerRules { session, rules }.into());
+                (self.orders)(hawser_dataplane::Change::SetLayerRules { session, rules }.into());
             }
             ClientAction::End { session } => {
                 (self.orders)(
-                    dataplane::Change::RemoveSession {
+                    hawser_dataplane::Change::RemoveSession {
                         session: SessionId(session),
                     }
                     .into(),
@@ -556,7 +556,7 @@ impl Client {
             ClientAction::ClosePath { network, path } => {
                 if let Some(session) = self.machine.session() {
                     (self.orders)(
-                        dataplane::Change::ClosePath {
+                        hawser_dataplane::Change::ClosePath {
                             session: SessionId(session),
                             path: PathId(path),
                         }
@@ -585,7 +585,7 @@ impl Client {
         let caps = self.config.network(&attached.network.name);
         let name = attached.path_name();
         (self.orders)(
-            dataplane::Change::OpenPath {
+            hawser_dataplane::Change::OpenPath {
                 session: SessionId(session),
                 path: PathId(path),
                 socket: attached.socket,

@@ -10,7 +10,7 @@ use hawser_linux::udp::{DataSocket, open_bound};
 use hawser_proto::session::NetworkId;
 
 use crate::control::tls;
-use crate::dataplane::{Change, Orders, PathState, SocketId};
+use hawser_dataplane::{Change, Orders, PathState, SocketId};
 
 /// A network in use.
 pub(super) struct Attached {

@@ -63,7 +63,7 @@ impl Reach {
         let mut order: Vec<_> = networks.attached.iter().collect();
         // Networks whose path works first; those known to be dead after those nobody knows.
         order.sort_by_key(|(id, attached)| {
-            use crate::dataplane::PathState as P;
+            use hawser_dataplane::PathState as P;
             let rank = match attached.state {
                 Some(P::Active) => 0,
                 Some(P::Validating) | None => 1,

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{Client, Next};
 use crate::config::{ClientConfig, differing, log_reload};
 use crate::control_socket::Request;
-use crate::dataplane::{Change, SessionId};
+use hawser_dataplane::{Change, SessionId};
 
 impl Client {
     pub(super) fn reload_and_log(&mut self) -> Next {

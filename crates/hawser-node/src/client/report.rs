@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 
 use super::Client;
 use crate::control_socket::Request;
-use crate::dataplane::{Command, Orders, PathState, Snapshot};
 use crate::radio::Radio;
+use hawser_dataplane::{Command, Orders, PathState, Snapshot};
 
 /// Where the answer to a question goes.
 type Answer = oneshot::Sender<anyhow::Result<Value>>;
@@ -197,7 +197,7 @@ pub(crate) fn add_snapshot(status: &mut Value, snapshot: Snapshot) {
     }
 }
 
-fn session(session: &crate::dataplane::SessionSnapshot) -> Value {
+fn session(session: &hawser_dataplane::SessionSnapshot) -> Value {
     let mut value = serde_json::to_value(session).unwrap_or_default();
     // Pairs read better as an object.
     let pairs = session

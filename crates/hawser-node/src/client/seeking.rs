@@ -10,7 +10,7 @@ use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
 use super::reach::{self, Line, News};
 use super::{Client, Next, fresh_index};
 use crate::control::client::{ConnectError, Established};
-use crate::dataplane::{self, SessionId};
+use hawser_dataplane::SessionId;
 
 impl Client {
     /// Looks for the hub over one network more; over all where it is not being looked for.
@@ -37,7 +37,7 @@ impl Client {
             version: VERSION,
             enrol_token: None,
             resume: self.machine.session().filter(|_| !self.renew),
-            prefers: dataplane::preferred_cipher(),
+            prefers: hawser_dataplane::preferred_cipher(),
             name_hint: hawser_linux::process::host_name(),
         }
     }
@@ -115,7 +115,7 @@ impl Client {
         // The session exists now; its paths open when the hub has answered.
         let session = SessionId(welcome.session);
         (self.orders)(
-            dataplane::Change::InstallKeys {
+            hawser_dataplane::Change::InstallKeys {
                 session,
                 epoch: welcome.epoch,
                 keys,

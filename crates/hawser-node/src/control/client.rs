@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::stream::{ControlStream, StreamError};
 use super::tls;
-use crate::dataplane::{EpochKeys, Role};
+use hawser_dataplane::{EpochKeys, Role};
 
 /// A hub that has let the client in.
 pub struct Established {

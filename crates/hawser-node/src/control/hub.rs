@@ -21,10 +21,10 @@ use super::admission::{Admission, Permit, Verdict};
 use super::peer::{Guests, PeerStream};
 use super::stream::{ControlStream, First, StreamError};
 use super::tls;
-use crate::dataplane::{Orders, Role, SessionId, SocketId};
 use crate::enrolment::{Pool, SharedStore};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
 use crate::over_tls::listen::Places;
+use hawser_dataplane::{Orders, Role, SessionId, SocketId};
 
 /// What the hub tells every client, and how it treats all sessions.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use tokio::sync::mpsc;
 
-use crate::dataplane::ControlDatagram;
+use hawser_dataplane::ControlDatagram;
 
 /// A socket that shares its port with the data plane.
 pub struct SharedSocket {

@@ -23,8 +23,8 @@ use rustls::{
 };
 use zeroize::Zeroize;
 
-use crate::dataplane::{EpochKeys, Role};
 use crate::identity::{Identity, KeyHash, random};
+use hawser_dataplane::{EpochKeys, Role};
 
 /// QUIC cannot do without a protocol's name (RFC 9001 section 8.1), and everybody on the way can
 /// read it: the commonest, so that it says nothing. Which of Hawser's protocols is spoken tells the

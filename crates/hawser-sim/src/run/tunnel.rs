@@ -32,7 +32,7 @@ use crate::packet::{Address, Body, Ecn, Packet};
 use crate::tcp::QUIC_HEADER;
 
 /// Packets kept for repair: as many as the daemon keeps for a session
-/// (`hawser-node/src/dataplane/sessions.rs`).
+/// (`hawser-dataplane/src/sessions.rs`).
 const KEPT_PACKETS: usize = 16_384;
 
 /// The node: index 0 is the client's end, 1 the hub's.

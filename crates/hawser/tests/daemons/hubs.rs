@@ -36,7 +36,7 @@ impl Hubs {
             world,
             first,
             _second: second,
-            client: client,
+            client,
         };
         let invited = good(hubs.world.hawser("s", &["hub", "invite", "alice"]));
         let invitation = String::from_utf8(invited.stdout).unwrap();

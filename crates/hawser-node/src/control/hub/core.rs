@@ -25,9 +25,9 @@ use tokio::sync::mpsc;
 
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
 use crate::control::budget::{Budget, Pace};
-use crate::dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
 use crate::enrolment::{Client, SharedStore};
 use crate::identity::{KeyHash, random};
+use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
 
 pub(super) struct Core {
     pub(super) store: SharedStore,

@@ -6,8 +6,8 @@ use std::time::Instant;
 use hawser_proto::session::HubSession;
 
 use super::core::{Core, Session};
-use crate::dataplane::{Change, SessionId};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
+use hawser_dataplane::{Change, SessionId};
 
 impl Core {
     /// Takes all sessions out, as a successor has to know them, by session.
@@ -89,10 +89,10 @@ mod tests {
 
     use super::*;
     use crate::control::hub::HubSettings;
-    use crate::dataplane::Command;
-    use crate::dataplane::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};
     use crate::enrolment::{ClientStore, Pool, SharedStore};
     use crate::identity::KeyHash;
+    use hawser_dataplane::Command;
+    use hawser_dataplane::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};
 
     /// A session without paths of a client with that name, key and address.
     fn saved(client: &str, key: KeyHash, inner: Ipv4Addr) -> HubSessionCheckpoint {

@@ -4,6 +4,8 @@
 //! is async. The control side (QUIC, netlink, control socket) talks to them through a [`Command`]
 //! channel and hears [`Event`]s.
 
+#![forbid(unsafe_code)]
+
 mod batch;
 pub mod checkpoint;
 mod crypto;

@@ -11,17 +11,15 @@ use hawser_proto::tunnel::{Role, Sending};
 use hawser_units::{Instant, PathId};
 
 use super::{KEPT, Session, Sessions};
-use crate::dataplane::SessionId;
-use crate::dataplane::checkpoint::{
-    KeyCheckpoint, LaneCheckpoint, ReceivingHalf, SendingHalf, SessionCheckpoint,
-};
-use crate::dataplane::crypto::DataKey;
-use crate::dataplane::egress::Lane;
+use crate::SessionId;
+use crate::checkpoint::{KeyCheckpoint, LaneCheckpoint, ReceivingHalf, SendingHalf, SessionCheckpoint};
+use crate::crypto::DataKey;
+use crate::egress::Lane;
 
 impl Sessions {
     /// Takes all sessions out and joins them with the receiving thread's part: after this nothing
     /// is sent any more, or packet numbers would be used twice.
-    pub(in crate::dataplane) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         mut received: BTreeMap<SessionId, ReceivingHalf>,
     ) -> Vec<SessionCheckpoint> {
@@ -39,7 +37,7 @@ impl Sessions {
     }
 
     /// Goes on with a session of the process before, once it has a socket ([`Self::equip`]).
-    pub(in crate::dataplane) fn restore(
+    pub(crate) fn restore(
         &mut self,
         name: SessionId,
         inner: &[IpAddr],
@@ -74,7 +72,7 @@ impl Sessions {
 
     /// Gives the restored paths of a hub its one socket. A client's paths have each the socket of
     /// their network.
-    pub(in crate::dataplane) fn equip(&mut self, socket: &Arc<DataSocket>) {
+    pub(crate) fn equip(&mut self, socket: &Arc<DataSocket>) {
         let names: Vec<_> = self.all.keys().copied().collect();
         for name in names {
             self.with(name, |state| {

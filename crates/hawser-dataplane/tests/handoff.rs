@@ -12,7 +12,7 @@ mod sync {
     pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 }
 
-#[path = "../src/dataplane/handoff.rs"]
+#[path = "../src/handoff.rs"]
 #[expect(dead_code, reason = "the daemon uses more of it")]
 mod handoff;
 

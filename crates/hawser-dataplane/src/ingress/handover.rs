@@ -9,8 +9,8 @@ use hawser_proto::tunnel::{self, ReceivingKey, RelayIntervals, Role};
 use hawser_units::{Duration, Instant, PathId};
 
 use super::{DataKey, PathEntry, Receiving, Session, SessionId, SocketId, Source};
-use crate::dataplane::checkpoint::{ReceivingHalf, SessionCheckpoint, SourceCheckpoint};
-use crate::dataplane::{Reply, egress};
+use crate::checkpoint::{ReceivingHalf, SessionCheckpoint, SourceCheckpoint};
+use crate::{Reply, egress};
 
 impl Receiving {
     /// Delivers what is held, and passes the receiving half of all sessions on. The thread ends;

@@ -10,7 +10,7 @@ use hawser_wire::inner::{self, Ecn, ecn_at_exit, set_ecn};
 use hawser_wire::offload::{Coalescer, Join};
 
 use super::Receiving;
-use crate::dataplane::store::Packet;
+use crate::store::Packet;
 
 /// Pieces of one vectored write: the kernel takes 1,024.
 const MAX_PIECES: usize = 512;
