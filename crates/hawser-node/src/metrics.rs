@@ -1,4 +1,4 @@
-//! Figures for Prometheus: its text format over a minimal HTTP/1.0 responder.
+//! Figures for Prometheus, in its text format.
 //!
 //! The figures are those of `status`, asked over the control socket like anybody does, so there is
 //! one source of truth.
@@ -6,64 +6,41 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::control_socket::{self, Request};
+use crate::http::{self, Answer, Get};
 
 /// Serves the figures of the daemon behind `socket` at `address`, until the runtime ends.
 ///
 /// # Errors
 /// The address is not to be had.
 pub async fn serve(address: SocketAddr, socket: PathBuf) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot serve metrics at {address}"))?;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let socket = socket.clone();
-            tokio::spawn(async move {
-                let _ = tokio::time::timeout(PATIENCE, answer(stream, &socket)).await;
-            });
-        }
-    });
-    Ok(())
+    let listening = http::listen(address, move |get, stream| answer(get, stream, socket.clone())).await;
+    listening.map(drop).context("metrics")
 }
 
-async fn answer(mut stream: TcpStream, socket: &Path) -> std::io::Result<()> {
-    let mut request = [0; 1024];
-    let mut len = 0;
-    while len < request.len() && !request[..len].windows(4).any(|w| w == b"\r\n\r\n") {
-        match stream.read(&mut request[len..]).await? {
-            0 => break,
-            more => len += more,
-        }
-    }
-    let response = if request[..len].starts_with(b"GET /metrics") {
-        let socket = socket.to_owned();
+async fn answer(get: Get, mut stream: TcpStream, socket: PathBuf) -> std::io::Result<()> {
+    let answer = if get.path == "/metrics" {
         let status =
             tokio::task::spawn_blocking(move || control_socket::ask(&socket, &Request::Status)).await;
         match status {
-            Ok(Ok(status)) => http("200 OK", &render(&status)),
-            Ok(Err(_)) | Err(_) => http("503 Service Unavailable", "the daemon does not answer\n"),
+            Ok(Ok(status)) => Answer {
+                status: "200 OK",
+                kind: "text/plain; version=0.0.4",
+                fields: "",
+                body: render(&status).into_bytes(),
+            },
+            Ok(Err(_)) | Err(_) => Answer::line("503 Service Unavailable", "the daemon does not answer"),
         }
     } else {
-        http("404 Not Found", "GET /metrics is all there is\n")
+        Answer::line("404 Not Found", "GET /metrics is all there is")
     };
-    stream.write_all(response.as_bytes()).await?;
-    stream.shutdown().await
-}
-
-fn http(status: &str, body: &str) -> String {
-    format!(
-        "HTTP/1.0 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
+    answer.send(&mut stream).await
 }
 
 /// The text format of a status (Prometheus exposition format 0.0.4).
@@ -222,7 +199,6 @@ const PATH_FIGURES: [(&str, &str, &str, f64, &str); 6] = [
         "Largest outer packet known to pass.",
     ),
 ];
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 
 mod cli_check;
 mod cli_client;
+mod cli_dashboard;
 mod cli_doctor;
 mod cli_hub;
 mod cli_join;
@@ -62,6 +63,7 @@ enum Command {
     Status(cli_status::StatusArgs),
     /// Says of flows which class they have and why, and which networks carry them.
     Explain(cli_status::ExplainArgs),
+    Dashboard(cli_dashboard::DashboardArgs),
     /// Says for each network what works on the way to the hub, and what to do about the rest.
     Doctor(cli_doctor::DoctorArgs),
     /// Shows what each network has carried, month by month, and what is left of its quota.
@@ -172,6 +174,7 @@ fn main() -> ExitCode {
         Command::Up(args) => cli_client::up(args),
         Command::Join(args) => cli_join::join(&args),
         Command::Leave(args) => cli_join::leave(&args),
+        Command::Dashboard(args) => cli_dashboard::run(&args),
         Command::Down(args) => cli_client::down(&args),
         Command::Lockdown(args) => cli_lockdown::run(&args),
         Command::Status(args) => cli_status::status(&args),

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod blocked;
+mod dashboard;
 mod dhcp;
 mod gateway;
 mod hubs;

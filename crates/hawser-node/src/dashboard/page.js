@@ -1,0 +1,176 @@
+"use strict";
+// Asks for the daemon's status each second and shows it. Names of networks are strangers' words: they
+// are written as text, never as markup.
+
+const KEPT = 300; // seconds of history on the page
+const MOST_FLOWS = 50;
+const history = new Map(); // name of a network -> [{ up, down }], bit/s
+
+const by = (id) => document.getElementById(id);
+
+function element(tag, text, name) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (name) made.className = name;
+  return made;
+}
+
+function rate(bps) {
+  if (typeof bps !== "number") return "–";
+  if (bps < 1e3) return `${Math.round(bps)} bit/s`;
+  if (bps < 1e6) return `${Math.round(bps / 1e3)} kbit/s`;
+  if (bps < 1e9) return `${(bps / 1e6).toFixed(1)} Mbit/s`;
+  return `${(bps / 1e9).toFixed(2)} Gbit/s`;
+}
+
+function bytes(count) {
+  if (typeof count !== "number") return "–";
+  if (count < 1e3) return `${count} B`;
+  if (count < 1e6) return `${(count / 1e3).toFixed(1)} kB`;
+  if (count < 1e9) return `${(count / 1e6).toFixed(1)} MB`;
+  return `${(count / 1e9).toFixed(2)} GB`;
+}
+
+function since(seconds) {
+  if (typeof seconds !== "number") return "";
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+}
+
+// One shape for what a client, direct mode and a hub say of their networks.
+function networks(status) {
+  const sessions = status.sessions || [];
+  const paths = sessions.flatMap((session) =>
+    (session.paths || []).map((path) => ({ ...path, client: session.client })));
+  if (status.role === "hub") {
+    return paths.map((path) => ({ ...path, name: `${path.client || "?"}: ${path.remote || path.name}` }));
+  }
+  return (status.networks || []).map((network) => {
+    const path = paths.find((one) => network.path !== null && one.path === network.path);
+    const state = path ? path.state : network.state || (network.used ? "waiting" : "not used");
+    const wifi = network.wifi && network.wifi.ssid;
+    return { ...network, ...path, state, name: wifi ? `${network.name}: ${wifi}` : network.name };
+  });
+}
+
+function remember(all) {
+  const names = new Set(all.map((network) => network.name));
+  for (const name of history.keys()) {
+    if (!names.has(name)) history.delete(name);
+  }
+  for (const network of all) {
+    const points = history.get(network.name) || [];
+    points.push({ up: network.send_bps || 0, down: network.receive_bps || 0 });
+    if (points.length > KEPT) points.shift();
+    history.set(network.name, points);
+  }
+}
+
+// Upwards what is received, downwards what is sent, on one scale.
+function draw(canvas, points) {
+  const scale = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth, height = canvas.clientHeight;
+  canvas.width = width * scale;
+  canvas.height = height * scale;
+  const pen = canvas.getContext("2d");
+  const style = getComputedStyle(document.documentElement);
+  pen.scale(scale, scale);
+  const most = Math.max(1e3, ...points.map((point) => Math.max(point.up, point.down)));
+  const middle = height / 2, step = width / KEPT;
+  const bar = (value, x, direction) => {
+    const length = (value / most) * (middle - 1);
+    pen.fillRect(x, direction > 0 ? middle - length : middle, Math.max(step, 1), length);
+  };
+  points.forEach((point, place) => {
+    const x = width - (points.length - place) * step;
+    pen.fillStyle = style.getPropertyValue("--down");
+    bar(point.down, x, 1);
+    pen.fillStyle = style.getPropertyValue("--up");
+    bar(point.up, x, -1);
+  });
+  pen.fillStyle = style.getPropertyValue("--line");
+  pen.fillRect(0, middle, width, 1);
+}
+
+function card(network, whole) {
+  const made = element("article", undefined, "card");
+  const title = element("h3", network.name);
+  const isGood = network.state === "active";
+  title.append(" ", element("span", network.state || "", isGood ? "good" : "bad"));
+  const canvas = element("canvas");
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label",
+    `${network.name}: receives ${rate(network.receive_bps)}, sends ${rate(network.send_bps)}`);
+  const list = element("dl");
+  const share = whole > 0 ? `${Math.round((100 * ((network.send_bps || 0) + (network.receive_bps || 0))) / whole)} %` : "–";
+  const usage = network.usage || {};
+  const rows = [
+    ["down", rate(network.receive_bps), "down"],
+    ["up", rate(network.send_bps), "up"],
+    ["share", share],
+    ["round trip", typeof network.rtt_ms === "number" ? `${network.rtt_ms.toFixed(1)} ms` : "–"],
+    ["loss", typeof network.loss === "number" ? `${(100 * network.loss).toFixed(1)} %` : "–"],
+  ];
+  if (typeof usage.total_bytes === "number") {
+    const quota = typeof usage.quota_bytes === "number" ? ` of ${bytes(usage.quota_bytes)}` : "";
+    rows.push(["this month", bytes(usage.total_bytes) + quota]);
+  }
+  for (const [name, value, kind] of rows) list.append(element("dt", name), element("dd", value, kind));
+  made.append(title, canvas, list);
+  if (network.tls && network.tls.said) made.append(element("p", network.tls.said));
+  return [made, canvas];
+}
+
+function row(cells) {
+  const made = element("tr");
+  for (const cell of cells) made.append(element("td", cell));
+  return made;
+}
+
+function show(status) {
+  const state = by("state");
+  state.textContent = status.state || "up";
+  state.className = status.state && status.state !== "up" ? "bad" : "good";
+  const hubs = (status.hubs || []).filter((hub) => hub.in_use).flatMap((hub) => hub.endpoints);
+  const parts = [status.role, status.interface, (status.inner || []).join(", ")];
+  if (hubs.length) parts.push(`hub ${hubs.join(", ")}`);
+  if (typeof status.uptime_s === "number") parts.push(`for ${since(status.uptime_s)}`);
+  by("summary").textContent = parts.filter(Boolean).join(" · ");
+  by("notice").textContent = status.notice || "";
+
+  const all = networks(status);
+  remember(all);
+  const whole = all.reduce((sum, one) => sum + (one.send_bps || 0) + (one.receive_bps || 0), 0);
+  const cards = all.map((network) => [network, ...card(network, whole)]);
+  by("networks").replaceChildren(...cards.map(([, made]) => made));
+  for (const [network, , canvas] of cards) draw(canvas, history.get(network.name) || []);
+
+  const clients = status.clients || [];
+  by("clients-section").hidden = clients.length === 0;
+  by("clients").tBodies[0].replaceChildren(...clients.map((client) =>
+    row([client.name, client.connected ? "connected" : client.state || "", (client.inner || []).join(" ")])));
+
+  const flows = (status.sessions || []).flatMap((session) => session.flows || []);
+  flows.sort((a, b) => (b.sent_bytes || 0) - (a.sent_bytes || 0));
+  by("flows-section").hidden = flows.length === 0;
+  by("flows").tBodies[0].replaceChildren(...flows.slice(0, MOST_FLOWS).map((flow) =>
+    row([flow.flow, flow.class, flow.scheduler, bytes(flow.sent_bytes), flow.why || ""])));
+}
+
+// What was shown stays when nobody answers any more; a page that nobody looks at asks nothing.
+async function ask() {
+  try {
+    if (!document.hidden) {
+      const answer = await fetch("status");
+      show(await answer.json());
+    }
+  } catch {
+    by("state").textContent = "unknown";
+    by("state").className = "bad";
+    by("notice").textContent = "the dashboard does not answer: was it ended?";
+  }
+  setTimeout(ask, 1000);
+}
+
+ask();

@@ -1,0 +1,35 @@
+//! `hawser dashboard`.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use hawser_node::dashboard;
+use hawser_terminal::say;
+
+use crate::Which;
+use crate::cli_client::runtime;
+
+/// Shows the daemon in a browser: networks, rates over time, flows and why each goes where it goes.
+///
+/// Serves a page on this machine until Ctrl-C. It shows and changes nothing, and nobody else reaches
+/// it; from another machine: ssh -L 9468:localhost:9468 root@MACHINE, then open the same address
+/// there.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DashboardArgs {
+    /// Where to serve: an address of this machine alone.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9468")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub(crate) fn run(args: &DashboardArgs) -> anyhow::Result<ExitCode> {
+    let socket = args.which.socket()?;
+    runtime()?.block_on(async {
+        let at = dashboard::serve(args.listen, socket).await?;
+        say!("http://localhost:{} (Ctrl-C ends it)", at.port())?;
+        tokio::signal::ctrl_c().await?;
+        anyhow::Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,120 @@
+//! The dashboard: who gets it, and what a browser makes of it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::world::{Daemon, World, good, is_up};
+
+const AT: &str = "127.0.0.1:9468";
+
+/// What the dashboard in the client's namespace answers to a request with these fields.
+fn get(world: &World, path: &str, fields: &str) -> String {
+    let inside = world.open("c");
+    let mut stream = inside.run(|| TcpStream::connect(AT)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\n{fields}\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// A client with two networks, one of them with a name that a browser could take for markup, and
+/// its dashboard.
+fn shown(name: &str) -> Option<(World, Vec<Daemon>)> {
+    let world = World::new(name)?;
+    world.init();
+    let inside = world.namespace("c");
+    world.ip(&inside, "link set lo up");
+    world.ip(&inside, "link add <b>0 type veth peer name far0");
+    world.ip(&inside, "addr add 192.168.9.2/24 dev <b>0");
+    world.ip(&inside, "link set far0 up");
+    world.ip(&inside, "link set <b>0 up");
+    world.ip(&inside, "route add default via 192.168.9.1 metric 900");
+    let hub = world.start("h", &["hub", "run"]);
+    let client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", is_up);
+    world.wait("through", World::ping_hub);
+    let mut dashboard = world.inside("c", env!("CARGO_BIN_EXE_hawser"));
+    dashboard
+        .args(["dashboard", "--run-dir"])
+        .arg(world.run_dir("c"))
+        .stdout(Stdio::null());
+    let dashboard = Daemon(dashboard.spawn().unwrap());
+    world.wait("served", |world| {
+        world.open("c").run(|| TcpStream::connect(AT)).is_ok()
+    });
+    Some((world, vec![hub, client, dashboard]))
+}
+
+#[test]
+fn the_dashboard_is_for_this_machine_alone() {
+    let Some((world, _daemons)) = shown("dash") else {
+        return;
+    };
+    let page = get(&world, "/", "Host: localhost:9468");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    assert!(
+        page.contains("Content-Security-Policy: default-src 'none'"),
+        "{page}"
+    );
+    let status = get(&world, "/status", "Host: localhost:9468");
+    let body = status.split_once("\r\n\r\n").unwrap().1;
+    let status: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(
+        (&status["role"], &status["state"]),
+        (&"client".into(), &"up".into())
+    );
+    for strange in [
+        "Host: example.org:9468",
+        "Host: localhost:9468\r\nOrigin: http://example.org",
+        "Accept: */*",
+    ] {
+        let refused = get(&world, "/status", strange);
+        assert!(refused.starts_with("HTTP/1.1 403 "), "{strange}: {refused}");
+    }
+    let mut elsewhere = world.inside("c", env!("CARGO_BIN_EXE_hawser"));
+    elsewhere
+        .args(["dashboard", "--listen", "0.0.0.0:9469", "--run-dir"])
+        .arg(world.run_dir("c"));
+    let output = elsewhere.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("ssh -L"), "{said}");
+}
+
+#[test]
+fn a_browser_shows_networks_by_their_names() {
+    let has_browser = Command::new("chromium").arg("--version").output().is_ok();
+    if !hawser_testing::require(has_browser, "no chromium") {
+        return;
+    }
+    let Some((world, _daemons)) = shown("dashb") else {
+        return;
+    };
+    let profile = tempfile::tempdir().unwrap();
+    let browser = |what: &str| {
+        let mut browser = world.inside("c", "chromium");
+        browser
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+            ])
+            .args(["--window-size=1100,900", "--virtual-time-budget=3000", what])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg("http://localhost:9468/");
+        String::from_utf8_lossy(&good(browser).stdout).into_owned()
+    };
+    let page = browser("--dump-dom");
+    for network in ["fiber", "lte", "&lt;b&gt;0"] {
+        let card = format!("<h3>{network} <span");
+        assert!(page.contains(&card), "{network} is not in {page}");
+    }
+    assert!(page.contains("receives "), "{page}");
+    // For the pages of the manual.
+    if let Ok(place) = std::env::var("HAWSER_SCREENSHOT") {
+        browser(&format!("--screenshot={place}"));
+    }
+}
