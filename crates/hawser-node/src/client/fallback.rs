@@ -24,8 +24,9 @@ use super::networks::Attached;
 use super::{Client, fresh_index};
 use crate::config::TlsUse;
 use crate::dataplane::PathState;
-use crate::over_tls::Relays;
+use crate::over_tls::THREAD;
 use crate::over_tls::dial::{Dialer, Plan, Way};
+use crate::relays::Relays;
 
 /// All networks in need, and what is known of the others.
 pub(super) struct Fallback {
@@ -300,7 +301,7 @@ impl Fallback {
     fn dial(&mut self, plan: Plan, number: u64) -> std::io::Result<Dialer> {
         let relays = match self.relays.take() {
             Some(relays) => relays,
-            None => Relays::start()?,
+            None => Relays::start(THREAD)?,
         };
         let relays = self.relays.insert(relays);
         Dialer::start(relays, plan, number, self.news.clone())
