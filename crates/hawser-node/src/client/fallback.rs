@@ -124,7 +124,7 @@ impl Client {
             .networks
             .attached
             .iter()
-            .filter(|(_, attached)| attached.beside.is_none())
+            .filter(|(_, attached)| attached.is_plain())
             .map(|(id, attached)| (*id, self.is_heard(*id, attached)))
             .collect();
         let is_there = |id: &NetworkId| plain.iter().any(|(known, _)| known == id);

@@ -15,6 +15,7 @@ mod joined;
 mod kill_switch;
 mod lookup;
 mod networks;
+mod pool;
 mod quotas;
 mod reach;
 mod reload;
@@ -51,6 +52,7 @@ use fallback::Fallback;
 use joined::Joined;
 use kill_switch::{Asker, closed, prepare, undo};
 use networks::Networks;
+use pool::Pool;
 use quotas::Quotas;
 use reach::{Line, News, Reach};
 use tunnel::Tunnel;
@@ -192,6 +194,8 @@ struct Client {
     reach: Reach,
     /// TLS on TCP, where UDP is blocked.
     fallback: Fallback,
+    /// Neighbours' ways out.
+    pool: Pool,
     line: Option<Line>,
     news: mpsc::UnboundedSender<(u64, News)>,
     incoming: mpsc::UnboundedReceiver<(u64, News)>,
@@ -222,6 +226,7 @@ impl Client {
     ) -> anyhow::Result<Self> {
         let orders = Arc::clone(&plane.orders);
         let (news, incoming) = mpsc::unbounded_channel();
+        let pool = Pool::new(options.dir.clone());
         let session = SessionConfig {
             rekey_after: config.rekey_after.0,
             ..SessionConfig::default()
@@ -245,6 +250,7 @@ impl Client {
             seen: Vec::new(),
             reach: Reach::new(),
             fallback: Fallback::new(),
+            pool,
             line: None,
             news,
             incoming,
@@ -276,11 +282,16 @@ impl Client {
                     self.on_way(number, way);
                     Next::Continue
                 }
+                happened = self.pool.next() => {
+                    self.on_pool(happened);
+                    Next::Continue
+                }
                 () = tokio::time::sleep_until(deadline) => self.on_deadline(),
                 reload = signals.next() => if reload { self.reload_and_log() } else { Next::End(Asker::Signal) },
             };
             self.keep_quotas();
             self.see_to_fallback();
+            self.see_to_pool();
             self.carry_out();
             if let Next::End(asker) = next {
                 return Ok(asker);
@@ -314,7 +325,8 @@ impl Client {
         let count = Some(tokio::time::Instant::from_std(self.started + count));
         let far = tokio::time::Instant::now() + Duration::from_secs(60);
         let fallback = self.fallback.poll_timeout().map(tokio::time::Instant::from_std);
-        [machine, self.retry_at, count, fallback]
+        let pool = self.pool.poll_timeout().map(tokio::time::Instant::from_std);
+        [machine, self.retry_at, count, fallback, pool]
             .into_iter()
             .flatten()
             .fold(far, std::cmp::Ord::min)
@@ -453,6 +465,9 @@ impl Client {
             attached.state = Some(state);
             tracing::debug!(network = attached.network.name, ?state, "path");
         }
+        if let Some(path) = self.machine.path(id) {
+            self.pool.handle_path(id, path, state, now);
+        }
         self.tell_radio();
         let doubtful = matches!(state, PathState::Suspect | PathState::Dead);
         if doubtful && self.line.as_ref().is_some_and(|line| line.network == id) {
@@ -464,7 +479,8 @@ impl Client {
     fn tell_radio(&self) {
         let Some(radio) = &self.radio else { return };
         let attached = self.networks.attached.values();
-        let live = attached.filter(|one| one.state == Some(PathState::Active));
+        let own = attached.filter(|one| !matches!(one.way, networks::Way::Member { .. }));
+        let live = own.filter(|one| one.state == Some(PathState::Active));
         radio.handle_live(live.map(|one| one.network.name.clone()).collect());
     }
 
@@ -587,7 +603,7 @@ impl Client {
         else {
             return;
         };
-        let caps = self.config.network(&attached.network.name);
+        let [cap, cap_down] = attached.caps(&self.config);
         let name = attached.path_name();
         (self.orders)(
             dataplane::Change::OpenPath {
@@ -599,14 +615,14 @@ impl Client {
                 local_index,
                 name,
                 mtu: u16::try_from(attached.network.mtu).unwrap_or(u16::MAX),
-                cap: caps.cap_up.map(|speed| speed.0),
+                cap,
             }
             .into(),
         );
-        if let Some(speed) = caps.cap_down {
+        if let Some(rate) = cap_down {
             self.tell(Message::Cap {
                 path,
-                rate_bps: speed.0.as_bps(),
+                rate_bps: rate.as_bps(),
             });
         }
     }
