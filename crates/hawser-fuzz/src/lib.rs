@@ -19,10 +19,11 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
+    ("pool", packets::pool),
     ("opening", packets::opening),
     ("inner", packets::inner),
     ("layer", packets::layer),

@@ -11,6 +11,7 @@ use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
 use hawser_wire::opening::{Challenge, Opening};
 use hawser_wire::parity::{PARITY_LEN, Parity, emit_symbol, parse_symbol, symbol_len};
 use hawser_wire::peer::PeerMessage;
+use hawser_wire::pool::PoolMessage;
 
 /// A datagram as it comes from the network, and its parts as they come out of decryption.
 pub(crate) fn data(input: &[u8]) {
@@ -50,6 +51,17 @@ pub(crate) fn peer(input: &[u8]) {
         let mut out = Vec::new();
         message.emit(&mut out);
         assert_eq!(PeerMessage::parse(&out), Ok(Some((message, out.len()))));
+        rest = &rest[taken..];
+    }
+}
+
+/// A stream of messages between neighbours.
+pub(crate) fn pool(input: &[u8]) {
+    let mut rest = input;
+    while let Ok(Some((message, taken))) = PoolMessage::parse(rest) {
+        let mut out = Vec::new();
+        message.emit(&mut out);
+        assert_eq!(PoolMessage::parse(&out), Ok(Some((message, out.len()))));
         rest = &rest[taken..];
     }
 }

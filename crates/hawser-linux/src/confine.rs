@@ -34,6 +34,8 @@ pub enum Duty {
     Client,
     /// Direct mode.
     Direct,
+    /// A device that gives its networks to neighbours.
+    Share,
 }
 
 /// Why a daemon cannot give something up. It should not go on.
@@ -75,7 +77,7 @@ pub fn confine(duty: Duty, places: &[&Path]) -> Result<(), ConfineError> {
 fn capabilities(duty: Duty, places: &[&Path]) -> CapsHashSet {
     use Capability as C;
     let mut kept = CapsHashSet::from([C::CAP_NET_ADMIN, C::CAP_NET_RAW, C::CAP_NET_BIND_SERVICE]);
-    if duty != Duty::Hub {
+    if matches!(duty, Duty::Client | Duty::Direct) {
         // dhcpcd gives up root by itself, and has to be ended.
         kept.extend([C::CAP_SETUID, C::CAP_SETGID, C::CAP_SYS_CHROOT, C::CAP_KILL]);
     }

@@ -8,6 +8,7 @@ mod values;
 mod direct;
 mod gateway;
 mod layers;
+mod pool;
 mod radio;
 mod reach;
 mod reload;
@@ -36,6 +37,7 @@ pub use direct::{
 };
 pub use gateway::{Forward, PortForwardConfig};
 pub use layers::LayerConfig;
+pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
 pub use radio::{Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
 pub(crate) use reload::{differing, log_reload};
@@ -110,6 +112,8 @@ pub struct ClientConfig {
     pub rules: Vec<RuleConfig>,
     /// The way where UDP is blocked.
     pub tls: TlsConfig,
+    /// Whose ways out are taken beside this machine's own.
+    pub pool: PoolConfig,
     /// Age at which keys are replaced.
     pub rekey_after: Span,
     /// Where Prometheus may ask; off when absent.
@@ -137,6 +141,7 @@ impl Default for ClientConfig {
             direct: DirectConfig::default(),
             rules: Vec::new(),
             tls: TlsConfig::default(),
+            pool: PoolConfig::default(),
             rekey_after: Span(Duration::from_secs(3600)),
             metrics: None,
             log: None,

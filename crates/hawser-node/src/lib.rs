@@ -19,12 +19,14 @@ pub mod idle_clients;
 pub mod invitation;
 pub mod logging;
 pub mod metrics;
+pub mod neighbours;
 mod over_tls;
 pub mod peers;
 #[cfg(test)]
 mod private_bus;
 mod program;
 pub mod radio;
+mod relays;
 pub mod run_dir;
 mod system_bus;
 pub mod usage;

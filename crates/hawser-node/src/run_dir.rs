@@ -23,6 +23,8 @@ pub enum Role {
     Client,
     /// A hub: `/run/hawser-hub`.
     Hub,
+    /// A device that gives its ways out to neighbours: `/run/hawser-share`.
+    Share,
 }
 
 impl Role {
@@ -32,6 +34,7 @@ impl Role {
         Path::new(match self {
             Self::Client => "/run/hawser",
             Self::Hub => "/run/hawser-hub",
+            Self::Share => "/run/hawser-share",
         })
     }
 }

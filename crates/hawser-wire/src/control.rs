@@ -18,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use thiserror::Error;
 
 use crate::data::Class;
+use crate::frame;
 
 /// The version of the control protocol that this code speaks.
 pub const VERSION: u16 = 1;
@@ -341,24 +342,13 @@ impl Message {
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
-        let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
-            return Ok(None);
-        };
-        let len = usize::from(u16::from_be_bytes(*prefix));
-        if len == 0 || len > MAX_BODY {
-            return Err(ParseError::Length(len));
-        }
-        let Some(body) = rest.get(..len) else {
-            return Ok(None);
-        };
-        Self::parse_body(body).map(|message| Some((message, PREFIX + len)))
+        frame::parse(bytes, Self::parse_body)
     }
 
-    fn parse_body(body: &[u8]) -> Result<Self, ParseError> {
-        let mut r = Reader(body);
-        let message = match r.u8()? {
-            1 => Self::Hello(Hello::parse(&mut r)?),
-            2 => Self::Welcome(Welcome::parse(&mut r)?),
+    fn parse_body(r: &mut Reader<'_>) -> Result<Self, ParseError> {
+        Ok(match r.u8()? {
+            1 => Self::Hello(Hello::parse(r)?),
+            2 => Self::Welcome(Welcome::parse(r)?),
             3 => Self::Refused(Refusal::from_code(r.u8()?)),
             4 => Self::PathOpen {
                 path: r.u16()?,
@@ -384,17 +374,15 @@ impl Message {
             11 => Self::Pong(r.u32()?),
             12 => Self::RekeyWanted,
             other => return Err(ParseError::Type(other)),
-        };
-        match r.0.len() {
-            0 => Ok(message),
-            extra => Err(ParseError::Trailing(extra)),
-        }
+        })
     }
 
     /// Appends the frame to `out`. Text and lists that are too long are cut to their bounds.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0, 0]);
+        frame::emit(out, 0, |out| self.emit_body(out));
+    }
+
+    fn emit_body(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello(hello) => hello.emit(out),
             Self::Welcome(welcome) => welcome.emit(out),
@@ -418,8 +406,6 @@ impl Message {
             }
             Self::RekeyWanted => out.push(12),
         }
-        let len = u16::try_from(out.len() - start - PREFIX).expect("every message is within MAX_BODY");
-        out[start..start + PREFIX].copy_from_slice(&len.to_be_bytes());
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod compression;
 pub mod control;
 pub mod data;
+mod frame;
 pub mod icmp;
 pub mod inner;
 pub mod layer;
@@ -14,3 +15,4 @@ pub mod offload;
 pub mod opening;
 pub mod parity;
 pub mod peer;
+pub mod pool;

@@ -7,7 +7,8 @@
 
 use std::net::SocketAddr;
 
-use crate::control::{MAX_FRAME, PREFIX, ParseError, Reader, Refusal, TOKEN_LEN, put_text};
+use crate::control::{PREFIX, ParseError, Reader, Refusal, TOKEN_LEN, put_text};
+use crate::frame::{self, put_socket};
 
 /// The version of the peer protocol that this code speaks.
 pub const VERSION: u16 = 1;
@@ -214,22 +215,7 @@ impl PeerMessage {
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
-        let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
-            return Ok(None);
-        };
-        let len = usize::from(u16::from_be_bytes(*prefix));
-        if len == 0 || len > MAX_FRAME - PREFIX {
-            return Err(ParseError::Length(len));
-        }
-        let Some(body) = rest.get(..len) else {
-            return Ok(None);
-        };
-        let mut r = Reader(body);
-        let message = Self::parse_body(&mut r)?;
-        match r.0.len() {
-            0 => Ok(Some((message, PREFIX + len))),
-            extra => Err(ParseError::Trailing(extra)),
-        }
+        frame::parse(bytes, Self::parse_body)
     }
 
     fn parse_body(r: &mut Reader<'_>) -> Result<Self, ParseError> {
@@ -312,12 +298,7 @@ impl PeerMessage {
 
     /// Appends the frame to `out`. Text that is too long is cut.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0, 0]);
-        self.emit_body(out);
-        out[start + PREFIX] += TYPES;
-        let len = u16::try_from(out.len() - start - PREFIX).expect("every message is within its bound");
-        out[start..start + PREFIX].copy_from_slice(&len.to_be_bytes());
+        frame::emit(out, TYPES, |out| self.emit_body(out));
     }
 
     fn emit_body(&self, out: &mut Vec<u8>) {
@@ -411,23 +392,10 @@ fn put_numbers(out: &mut Vec<u8>, kind: u8, numbers: &[u32]) {
     }
 }
 
-fn put_socket(out: &mut Vec<u8>, address: SocketAddr) {
-    match address {
-        SocketAddr::V4(v4) => {
-            out.push(4);
-            out.extend_from_slice(&v4.ip().octets());
-        }
-        SocketAddr::V6(v6) => {
-            out.push(6);
-            out.extend_from_slice(&v6.ip().octets());
-        }
-    }
-    out.extend_from_slice(&address.port().to_be_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::MAX_FRAME;
     use proptest::prelude::*;
 
     fn socket() -> impl Strategy<Value = SocketAddr> {

@@ -1,24 +1,23 @@
 //! `hawser up`, `down`, `reload`.
 
-use std::io::{Read, Write};
+use std::ffi::OsString;
+use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use hawser_linux::confine::Duty;
-use hawser_linux::system::System;
 use hawser_node::client::{self, ClientOptions};
 use hawser_node::config::{self, ClientConfig, Pattern};
 use hawser_node::control_socket::{Request, ask, is_alive};
 use hawser_node::direct;
 use hawser_node::invitation::Invitation;
-use hawser_node::run_dir::{self, Role, RunDir};
+use hawser_node::run_dir::{self, Role};
 use hawser_terminal::{refuse, say};
 use serde_json::{Value, json};
 
 use crate::logs::LogArgs;
-use crate::{Places, Which, confine};
+use crate::{Places, Which, background, confine};
 
 /// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all
 /// networks without any hub (--direct).
@@ -81,7 +80,7 @@ pub(crate) struct ReloadArgs {
     which: Which,
 }
 
-fn pattern(text: &str) -> Result<Pattern, String> {
+pub(crate) fn pattern(text: &str) -> Result<Pattern, String> {
     text.parse()
         .map_err(|()| "an interface name, in which * and ? are wild, such as wlan*".to_owned())
 }
@@ -156,80 +155,48 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<ExitCode> {
     let run_dir = args.places.run_dir(Role::Client);
     run_dir::prepare(&run_dir)?;
-    let socket = run_dir::socket(&run_dir);
-    if is_alive(&socket) {
+    if is_alive(&run_dir::socket(&run_dir)) {
         bail!("hawser already runs: `hawser status` shows it, `hawser down` ends it");
     }
-    let log = run_dir.join("hawser.log");
-    let mut child = spawn(args, invitation, &run_dir, &log)?;
-    let deadline = Instant::now() + PATIENCE;
-    let mut last = Value::Null;
-    while Instant::now() < deadline {
-        if let Some(status) = child.try_wait()? {
-            bail!(
-                "{}",
-                last_words(&log).unwrap_or_else(|| format!("the daemon ended ({status})"))
-            );
-        }
-        if is_alive(&socket)
-            && let Ok(status) = ask(&socket, &Request::Status)
-        {
-            if status["state"] == "up" {
-                report_up(&status, args.json)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            last = status;
-        }
-        std::thread::sleep(Duration::from_millis(50));
+    // Not as an argument: everybody can read those.
+    let secret = invitation.map(ToString::to_string);
+    let mut child = background::start(
+        &arguments(args, invitation, &run_dir),
+        secret.as_deref(),
+        &run_dir,
+    )?;
+    let (status, is_up) = background::wait(&mut child, &run_dir, |status| status["state"] == "up")?;
+    if is_up {
+        report_up(&status, args.json)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let notice = last["notice"].as_str().unwrap_or("no network is usable");
+    let notice = status["notice"].as_str().unwrap_or("no network is usable");
     bail!("not up yet, and goes on trying: {notice} (`hawser status` shows more, `hawser down` gives up)")
 }
 
-fn spawn(
-    args: &UpArgs,
-    invitation: Option<&Invitation>,
-    run_dir: &Path,
-    log: &Path,
-) -> anyhow::Result<Child> {
-    let file = std::fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    command.args(["up", "--foreground", "--detached"]);
-    command
-        .arg("--dir")
-        .arg(&args.places.dir)
-        .arg("--run-dir")
-        .arg(run_dir);
+fn arguments(args: &UpArgs, invitation: Option<&Invitation>, run_dir: &Path) -> Vec<OsString> {
+    let mut all: Vec<OsString> = ["up", "--foreground", "--detached", "--dir"]
+        .map(Into::into)
+        .to_vec();
+    all.extend([
+        args.places.dir.clone().into(),
+        "--run-dir".into(),
+        run_dir.to_owned().into(),
+    ]);
     for pattern in &args.include {
-        command.args(["--include", &pattern.0]);
+        all.extend(["--include".into(), pattern.0.clone().into()]);
     }
     for pattern in &args.exclude {
-        command.args(["--exclude", &pattern.0]);
+        all.extend(["--exclude".into(), pattern.0.clone().into()]);
     }
     if args.direct {
-        command.arg("--direct");
+        all.push("--direct".into());
     }
-    command.args(args.logs.arguments());
+    all.extend(args.logs.arguments().into_iter().map(Into::into));
     if invitation.is_some() {
-        // Not as an argument: everybody can read those.
-        command.arg("-");
+        all.push("-".into());
     }
-    command.stdin(if invitation.is_some() {
-        Stdio::piped()
-    } else {
-        Stdio::null()
-    });
-    let mut child = command
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        .spawn()
-        .context("cannot start the daemon")?;
-    if let (Some(invitation), Some(mut stdin)) = (invitation, child.stdin.take()) {
-        stdin
-            .write_all(invitation.to_string().as_bytes())
-            .context("cannot hand over the invitation")?;
-    }
-    Ok(child)
+    all
 }
 
 fn report_up(status: &Value, as_json: bool) -> anyhow::Result<()> {
@@ -254,32 +221,12 @@ fn report_up(status: &Value, as_json: bool) -> anyhow::Result<()> {
     )
 }
 
-/// The reason in the daemon's log: the line that the command prints when it fails.
-fn last_words(log: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(log).ok()?;
-    let said = text.lines().rev().find_map(|line| line.strip_prefix("hawser: "));
-    said.map(ToOwned::to_owned)
-}
-
 pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
     let place = args.which.run_dir();
     run_dir::check(&place)?;
     let socket = run_dir::socket(&place);
-    let message = if is_alive(&socket) {
-        ask(&socket, &Request::Down)?;
-        wait_for_end(&place)?;
-        "down"
-    } else if place.join("undo.json").exists() {
-        let run_dir = RunDir::take(&place)?;
-        LogArgs::warn()?;
-        runtime()?.block_on(async {
-            System::open(&run_dir.journal()).await?.undo_left().await;
-            anyhow::Ok(())
-        })?;
-        if run_dir.journal().exists() {
-            bail!("some changes could not be undone (see above): are you root?");
-        }
-        "was not running; undid what it had left behind"
+    let message = if let Some(message) = background::end(&place)? {
+        message
     } else if args.which.socket()? != socket {
         "no client runs here; `hawser down --hub` takes the hub down"
     } else {
@@ -291,17 +238,6 @@ pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
         say!("{message}")?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn wait_for_end(run_dir: &Path) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if RunDir::take(run_dir).is_ok() {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    bail!("the daemon does not end: see its log")
 }
 
 pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<ExitCode> {
@@ -323,6 +259,3 @@ pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
-
-/// The slowest networks of use need a few seconds for a handshake.
-const PATIENCE: Duration = Duration::from_secs(20);

@@ -4,6 +4,7 @@
 //! (said before anything is touched).
 #![forbid(unsafe_code)]
 
+mod background;
 mod cli_check;
 mod cli_client;
 mod cli_dashboard;
@@ -15,9 +16,11 @@ mod cli_move;
 #[cfg(feature = "pages")]
 mod cli_pages;
 mod cli_peer;
+mod cli_pool;
 mod cli_radio;
 mod cli_record;
 mod cli_run;
+mod cli_share;
 mod cli_status;
 mod cli_usage;
 mod guests;
@@ -77,6 +80,8 @@ enum Command {
     Run(cli_run::RunArgs),
     Move(cli_move::MoveArgs),
     Peer(cli_peer::PeerArgs),
+    Share(Box<cli_share::ShareArgs>),
+    Pool(cli_pool::PoolArgs),
     /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
     /// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
@@ -92,7 +97,8 @@ struct Places {
     /// Key, configuration, clients.
     #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
     dir: PathBuf,
-    /// Lock, control socket, undo journal; /run/hawser unless given, or /run/hawser-hub of a hub.
+    /// Lock, control socket, undo journal; /run/hawser unless given, /run/hawser-hub of a hub,
+    /// /run/hawser-share of a device that gives.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 }
@@ -187,6 +193,8 @@ fn main() -> ExitCode {
         Command::Run(args) => cli_run::run(&args),
         Command::Move(args) => cli_move::run(&args),
         Command::Peer(args) => cli_peer::run(args),
+        Command::Share(args) => cli_share::run(*args),
+        Command::Pool(args) => cli_pool::run(&args),
         Command::Hub(args) => cli_hub::run(args),
         Command::Record(args) => cli_record::run(&args),
         #[cfg(feature = "pages")]

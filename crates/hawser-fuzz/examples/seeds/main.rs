@@ -2,6 +2,7 @@
 
 mod machines;
 mod packets;
+mod pool;
 mod strangers;
 
 use std::io;
@@ -161,6 +162,7 @@ fn main() -> io::Result<()> {
         ("data", data()),
         ("control", control()),
         ("peer", peer()),
+        ("pool", pool::pool()),
         ("opening", opening()),
         ("inner", inner()),
         ("layer", layer()),

@@ -23,8 +23,9 @@ use tokio::sync::mpsc;
 use super::networks::Attached;
 use super::{Client, fresh_index};
 use crate::config::TlsUse;
-use crate::over_tls::Relays;
+use crate::over_tls::THREAD;
 use crate::over_tls::dial::{Dialer, Plan, Way};
+use crate::relays::Relays;
 use hawser_dataplane::PathState;
 
 /// All networks in need, and what is known of the others.
@@ -123,7 +124,7 @@ impl Client {
             .networks
             .attached
             .iter()
-            .filter(|(_, attached)| attached.beside.is_none())
+            .filter(|(_, attached)| attached.is_plain())
             .map(|(id, attached)| (*id, self.is_heard(*id, attached)))
             .collect();
         let is_there = |id: &NetworkId| plain.iter().any(|(known, _)| known == id);
@@ -303,7 +304,7 @@ impl Fallback {
     fn dial(&mut self, plan: Plan, number: u64) -> std::io::Result<Dialer> {
         let relays = match self.relays.take() {
             Some(relays) => relays,
-            None => Relays::start()?,
+            None => Relays::start(THREAD)?,
         };
         let relays = self.relays.insert(relays);
         Dialer::start(relays, plan, number, self.news.clone())

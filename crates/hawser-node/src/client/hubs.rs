@@ -355,6 +355,7 @@ impl Client {
         }
         self.reach.stop();
         self.renew_fallback();
+        self.pool.handle_hub_changed();
         self.machine.handle_session_over();
         self.carry_out();
         let addresses = self.hubs.current().addresses.clone();
@@ -372,9 +373,9 @@ impl Client {
                 attached.remote = remote;
                 continue;
             }
-            let (network, is_twin) = (attached.network.clone(), attached.beside.is_some());
+            let (network, is_plain) = (attached.network.clone(), attached.is_plain());
             self.remove_network(id);
-            if !is_twin && let Err(error) = self.add_network(network) {
+            if is_plain && let Err(error) = self.add_network(network) {
                 tracing::warn!(error = format!("{error:#}"), "network not usable");
             }
         }

@@ -17,6 +17,7 @@ mod joined;
 mod kill_switch;
 mod lookup;
 mod networks;
+mod pool;
 mod quotas;
 mod reach;
 mod reload;
@@ -52,6 +53,7 @@ use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Orders, PathState, Rol
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
 use networks::Networks;
+use pool::Pool;
 use quotas::Quotas;
 use reach::{Line, News, Reach};
 use tunnel::Tunnel;
@@ -187,6 +189,8 @@ struct Client {
     reach: Reach,
     /// TLS on TCP, where UDP is blocked.
     fallback: Fallback,
+    /// Neighbours' ways out.
+    pool: Pool,
     line: Option<Line>,
     news: mpsc::UnboundedSender<(u64, News)>,
     incoming: mpsc::UnboundedReceiver<(u64, News)>,
@@ -216,6 +220,7 @@ impl Client {
     ) -> Self {
         let orders = Arc::clone(&plane.orders);
         let (news, incoming) = mpsc::unbounded_channel();
+        let pool = Pool::new(options.dir.clone());
         let session = SessionConfig {
             rekey_after: config.rekey_after.0,
             ..SessionConfig::default()
@@ -234,6 +239,7 @@ impl Client {
             seen: Vec::new(),
             reach: Reach::new(),
             fallback: Fallback::new(),
+            pool,
             line: None,
             news,
             incoming,
@@ -269,12 +275,17 @@ impl Client {
                     self.on_way(number, way);
                     Next::Continue
                 }
+                happened = self.pool.next() => {
+                    self.on_pool(happened);
+                    Next::Continue
+                }
                 () = tokio::time::sleep_until(deadline) => self.on_deadline(),
                 reload = signals.next() => if reload { self.reload_and_log() } else { Next::End(Asker::Signal) },
             };
             self.keep_quotas();
             self.see_to_fallback();
             self.see_to_hubs();
+            self.see_to_pool();
             self.carry_out();
             if let Next::End(asker) = next {
                 return Ok(asker);
@@ -308,10 +319,18 @@ impl Client {
         let count = Some(tokio::time::Instant::from_std(self.started + count));
         let far = tokio::time::Instant::now() + Duration::from_secs(60);
         let fallback = self.fallback.poll_timeout().map(tokio::time::Instant::from_std);
-        [machine, self.retry_at, count, fallback, self.hubs.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .fold(far, std::cmp::Ord::min)
+        let pool = self.pool.poll_timeout().map(tokio::time::Instant::from_std);
+        [
+            machine,
+            self.retry_at,
+            count,
+            fallback,
+            pool,
+            self.hubs.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .fold(far, std::cmp::Ord::min)
     }
 
     fn on_deadline(&mut self) -> Next {
@@ -448,6 +467,9 @@ impl Client {
             attached.state = Some(state);
             tracing::debug!(network = attached.network.name, ?state, "path");
         }
+        if let Some(path) = self.machine.path(id) {
+            self.pool.handle_path(id, path, state, now);
+        }
         self.tell_radio();
         let doubtful = matches!(state, PathState::Suspect | PathState::Dead);
         if doubtful && self.line.as_ref().is_some_and(|line| line.network == id) {
@@ -459,7 +481,8 @@ impl Client {
     fn tell_radio(&self) {
         let Some(radio) = &self.radio else { return };
         let attached = self.networks.attached.values();
-        let live = attached.filter(|one| one.state == Some(PathState::Active));
+        let own = attached.filter(|one| !matches!(one.way, networks::Way::Member { .. }));
+        let live = own.filter(|one| one.state == Some(PathState::Active));
         radio.handle_live(live.map(|one| one.network.name.clone()).collect());
     }
 
@@ -582,7 +605,7 @@ impl Client {
         else {
             return;
         };
-        let caps = self.config.network(&attached.network.name);
+        let [cap, cap_down] = attached.caps(&self.config);
         let name = attached.path_name();
         (self.orders)(
             hawser_dataplane::Change::OpenPath {
@@ -594,14 +617,14 @@ impl Client {
                 local_index,
                 name,
                 mtu: u16::try_from(attached.network.mtu).unwrap_or(u16::MAX),
-                cap: caps.cap_up.map(|speed| speed.0),
+                cap,
             }
             .into(),
         );
-        if let Some(speed) = caps.cap_down {
+        if let Some(rate) = cap_down {
             self.tell(Message::Cap {
                 path,
-                rate_bps: speed.0.as_bps(),
+                rate_bps: rate.as_bps(),
             });
         }
     }

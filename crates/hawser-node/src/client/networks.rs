@@ -8,7 +8,10 @@ use anyhow::Context;
 use hawser_linux::netlink::Network;
 use hawser_linux::udp::{DataSocket, open_bound};
 use hawser_proto::session::NetworkId;
+use hawser_units::Rate;
 
+use super::pool::open_near;
+use crate::config::ClientConfig;
 use crate::control::tls;
 use hawser_dataplane::{Change, Orders, PathState, SocketId};
 
@@ -21,8 +24,25 @@ pub(super) struct Attached {
     pub(super) endpoint: quinn::Endpoint,
     /// What the data plane says of its path.
     pub(super) state: Option<PathState>,
-    /// The network of UDP, where this is the way by TLS beside it: `remote` is a relay on loopback.
-    pub(super) beside: Option<NetworkId>,
+    /// What `remote` is.
+    pub(super) way: Way,
+}
+
+/// How the hub is reached over a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By UDP: `remote` is the hub.
+    Udp,
+    /// By TLS beside the way of UDP over that network: `remote` is a relay on loopback.
+    Tls(NetworkId),
+    /// Through a neighbour, which relays to that address of the hub: `remote` is a port of its.
+    /// At most `cap` in each direction.
+    Member {
+        /// The hub.
+        hub: SocketAddr,
+        /// Of UDP payload.
+        cap: Option<Rate>,
+    },
 }
 
 impl Attached {
@@ -30,16 +50,31 @@ impl Attached {
     pub(super) fn leads_to(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let mut fitting = addresses
             .iter()
-            .filter(|address| self.beside.is_none() && address.is_ipv6() == self.remote.is_ipv6());
+            .filter(|address| self.is_plain() && address.is_ipv6() == self.remote.is_ipv6());
         fitting.next().copied()
     }
 
     /// What its path is called.
     pub(super) fn path_name(&self) -> String {
-        match self.beside {
-            Some(_) => format!("{}/tls", self.network.name),
-            None => self.network.name.clone(),
+        match self.way {
+            Way::Tls(_) => format!("{}/tls", self.network.name),
+            Way::Udp | Way::Member { .. } => self.network.name.clone(),
         }
+    }
+
+    /// Whether a network of this machine leads to the hub here, with nothing in between.
+    pub(super) fn is_plain(&self) -> bool {
+        self.way == Way::Udp
+    }
+
+    /// The caps towards the hub and from it: those of the configuration, and of a neighbour.
+    pub(super) fn caps(&self, config: &ClientConfig) -> [Option<Rate>; 2] {
+        let own = config.network(&self.network.name);
+        let of_member = match self.way {
+            Way::Member { cap, .. } => cap,
+            Way::Udp | Way::Tls(_) => None,
+        };
+        [own.cap_up, own.cap_down].map(|own| own.map(|speed| speed.0).into_iter().chain(of_member).min())
     }
 }
 
@@ -62,7 +97,7 @@ impl Networks {
     pub(super) fn by_name(&self, name: &str) -> Option<NetworkId> {
         self.attached
             .iter()
-            .find(|(_, a)| a.network.name == name && a.beside.is_none())
+            .find(|(_, a)| a.network.name == name && a.is_plain())
             .map(|(id, _)| *id)
     }
 
@@ -87,7 +122,7 @@ impl Networks {
             socket,
             endpoint,
             state: None,
-            beside: None,
+            way: Way::Udp,
         })))
     }
 
@@ -110,17 +145,49 @@ impl Networks {
             socket,
             endpoint,
             state: None,
-            beside: Some(id),
+            way: Way::Tls(id),
         })))
     }
 
     /// Where the hub is reached over a network, also where a relay stands in between.
     pub(super) fn hub(&self, id: NetworkId) -> Option<SocketAddr> {
         let attached = self.attached.get(&id)?;
-        match attached.beside {
-            Some(plain) => Some(self.attached.get(&plain)?.remote),
-            None => Some(attached.remote),
+        match attached.way {
+            Way::Tls(plain) => Some(self.attached.get(&plain)?.remote),
+            Way::Udp => Some(attached.remote),
+            Way::Member { hub, .. } => Some(hub),
         }
+    }
+
+    /// Takes a neighbour's way out into use: `relay` stands in place of the hub. `cap_bps`: of IP
+    /// packets; 0 for none.
+    pub(super) fn attach_member(
+        &mut self,
+        label: &str,
+        (relay, hub): (SocketAddr, SocketAddr),
+        mtu: u16,
+        cap_bps: u64,
+    ) -> anyhow::Result<NetworkId> {
+        // What is near has an MTU of this at least (RFC 894), and where it has not, probes find out.
+        let network = Network {
+            name: label.to_owned(),
+            index: 0,
+            mtu: u32::from(mtu).clamp(1_280, 1_500),
+            addresses: Vec::new(),
+            v4: None,
+            v6: None,
+        };
+        let endpoint = quic_endpoint(&network, open_near(relay.is_ipv6())?)?;
+        let socket = self.add_data_socket(open_near(relay.is_ipv6())?)?;
+        let cap = (cap_bps > 0).then(|| Rate::from_bps(cap_bps).scale(PAYLOAD));
+        Ok(self.add(Attached {
+            network,
+            remote: relay,
+            socket,
+            endpoint,
+            state: None,
+            way: Way::Member { hub, cap },
+        }))
     }
 
     fn add(&mut self, attached: Attached) -> NetworkId {
@@ -172,6 +239,10 @@ impl Networks {
         Ok(id)
     }
 }
+
+/// The share of UDP payload in packets of 1,400 bytes, less one in a hundred: a sender that keeps a
+/// neighbour's cap fills no queue there.
+const PAYLOAD: f64 = 0.97;
 
 /// Whether sockets that were opened before still work: they hang on the device, and packets under
 /// way on the address.

@@ -115,10 +115,10 @@ impl Client {
             .networks
             .attached
             .iter()
-            .filter_map(|(id, a)| Some((self.machine.path(*id)?, self.config.network(&a.network.name))))
+            .filter_map(|(id, a)| Some((self.machine.path(*id)?, a.caps(&self.config))))
             .collect();
-        for (path, caps) in open {
-            let (session, cap) = (SessionId(session), caps.cap_up.map(|speed| speed.0));
+        for (path, [cap, cap_down]) in open {
+            let session = SessionId(session);
             (self.orders)(
                 Change::SetCap {
                     session,
@@ -127,7 +127,7 @@ impl Client {
                 }
                 .into(),
             );
-            let rate_bps = caps.cap_down.map_or(0, |speed| speed.0.as_bps());
+            let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
             self.tell(Message::Cap { path, rate_bps });
         }
     }

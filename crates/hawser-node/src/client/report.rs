@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::Client;
+use super::networks::Way;
 use crate::control_socket::Request;
 use crate::radio::Radio;
 use hawser_dataplane::{Command, Orders, PathState, Snapshot};
@@ -77,6 +78,7 @@ impl Client {
                     }),
                 })
             })
+            .chain(self.of_neighbours())
             .collect();
         let mut status = json!({
             "role": "client",
@@ -93,6 +95,7 @@ impl Client {
             "notice": self.notices(),
             "radio": self.radio.as_ref().map(Radio::status),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
+            "pool": self.pool.status(),
             "networks": networks,
         });
         let answer = self.with_direct(Request::Status, answer, |mut status, direct| {
@@ -106,6 +109,24 @@ impl Client {
             add_snapshot(&mut status, snapshot);
             status
         });
+    }
+
+    /// Neighbours' ways out: networks like any other.
+    fn of_neighbours(&self) -> impl Iterator<Item = Value> {
+        let attached = self.networks.attached.iter();
+        let of_members = attached.filter(|(_, attached)| matches!(attached.way, Way::Member { .. }));
+        of_members.map(|(id, attached)| {
+            json!({
+                "name": attached.network.name,
+                "mtu": attached.network.mtu,
+                "neighbour": attached.remote,
+                "used": true,
+                "hub": self.networks.hub(*id),
+                "path": self.machine.path(*id),
+                "state": attached.state,
+                "control": self.line.as_ref().is_some_and(|line| line.network == *id),
+            })
+        })
     }
 
     pub(super) fn explain(&self, flow: String, answer: Answer) {

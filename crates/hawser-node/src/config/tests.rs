@@ -457,6 +457,11 @@ fn a_missing_file_is_named() {
 fn the_examples_are_good() {
     client(include_str!("../../../../packaging/client.toml")).unwrap();
     hub(include_str!("../../../../packaging/hub.toml")).unwrap();
+    let share = include_str!("../../../../packaging/share.toml");
+    assert_eq!(
+        parse::<ShareConfig>(Path::new("share.toml"), share).unwrap().cap,
+        None
+    );
 }
 
 #[test]

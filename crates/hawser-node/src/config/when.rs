@@ -51,6 +51,15 @@ impl From<When> for Conditions {
     }
 }
 
+/// The minute of the day that a clock shows: `18:30`; 24:00 is midnight too.
+pub(super) fn minute_of_day(text: &str) -> Result<u16, ()> {
+    let (hour, minute) = text.trim().split_once(':').ok_or(())?;
+    let hour: u16 = hour.parse().map_err(|_| ())?;
+    let minute: u16 = minute.parse().map_err(|_| ())?;
+    let fits = hour < 24 && minute < 60 || (hour, minute) == (24, 0);
+    fits.then_some((hour % 24) * 60 + minute).ok_or(())
+}
+
 struct HoursText(Hours);
 
 impl FromStr for HoursText {
@@ -58,15 +67,7 @@ impl FromStr for HoursText {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (from, until) = text.split_once('-').ok_or(())?;
-        let minute = |text: &str| {
-            let (hour, minute) = text.trim().split_once(':').ok_or(())?;
-            let hour: u16 = hour.parse().map_err(|_| ())?;
-            let minute: u16 = minute.parse().map_err(|_| ())?;
-            let of_day = hour * 60 + minute;
-            let fits = hour <= 24 && minute < 60 && of_day <= 24 * 60;
-            fits.then_some(of_day % (24 * 60)).ok_or(())
-        };
-        let (from, until) = (minute(from)?, minute(until)?);
+        let (from, until) = (minute_of_day(from)?, minute_of_day(until)?);
         let fits = from != until;
         fits.then_some(Self(Hours { from, until })).ok_or(())
     }

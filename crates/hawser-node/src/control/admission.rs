@@ -14,7 +14,7 @@ use crate::identity::KeyHash;
 
 /// Counts what is under way. Copies share the counts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Admission(Arc<Mutex<Counts>>);
+pub(crate) struct Admission(Arc<Mutex<Counts>>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -31,7 +31,7 @@ struct Counts {
 
 /// What becomes of a handshake that begins.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It goes on; the permit is held until it is decided.
     Go(Permit),
     /// Its source is to prove its address.
@@ -42,7 +42,7 @@ pub(super) enum Verdict {
 
 /// One that is counted until this is dropped.
 #[derive(Debug)]
-pub(super) struct Permit {
+pub(crate) struct Permit {
     counts: Admission,
     of: Of,
 }
@@ -54,7 +54,7 @@ enum Of {
 }
 
 impl Admission {
-    pub(super) fn handshake(&self, from: IpAddr, is_proven: bool) -> Verdict {
+    pub(crate) fn handshake(&self, from: IpAddr, is_proven: bool) -> Verdict {
         let source = source(from);
         let mut counts = self.lock();
         let of_source = counts.handshakes.get(&source).copied().unwrap_or(0);
@@ -73,7 +73,7 @@ impl Admission {
     }
 
     /// For one more connection of a key that was proven; none when it has enough.
-    pub(super) fn connection(&self, key: KeyHash) -> Option<Permit> {
+    pub(crate) fn connection(&self, key: KeyHash) -> Option<Permit> {
         let mut counts = self.lock();
         let now = counts.connections.entry(key).or_default();
         if *now >= CONNECTIONS_OF_ONE {
@@ -86,7 +86,7 @@ impl Admission {
     }
 
     /// Name and count of what was kept out.
-    pub(super) fn counters(&self) -> [(&'static str, u64); 3] {
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 3] {
         let counts = self.lock();
         [
             ("handshakes_asked_for_proof", counts.asked),

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use hawser_wire::control::{Hello, MAX_FRAME, Message, ParseError};
 use hawser_wire::peer::{PeerHello, PeerMessage, is_peers};
+use hawser_wire::pool::PoolMessage;
 use quinn::{ReadError, RecvStream, SendStream, WriteError};
 use thiserror::Error;
 
@@ -52,6 +53,16 @@ impl Framed for Message {
 }
 
 impl Framed for PeerMessage {
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
+        Self::parse(bytes)
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        self.emit(out);
+    }
+}
+
+impl Framed for PoolMessage {
     fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
         Self::parse(bytes)
     }

@@ -54,11 +54,25 @@ const INCOMING_BYTES: u64 = 64 << 10;
 /// # Errors
 /// The TLS library refuses its own defaults.
 pub fn client_config(identity: &Identity, hub: KeyHash) -> anyhow::Result<quinn::ClientConfig> {
+    client_config_for(identity, move |key| key == hub)
+}
+
+/// The QUIC configuration of a device that looks for others: accepts those whose key `is_known`.
+///
+/// # Errors
+/// The TLS library refuses its own defaults.
+pub(crate) fn client_config_for(
+    identity: &Identity,
+    is_known: impl Fn(KeyHash) -> bool + Send + Sync + 'static,
+) -> anyhow::Result<quinn::ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut tls = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(PinnedHub { hub, provider }))
+        .with_custom_certificate_verifier(Arc::new(Pinned {
+            is_known: Box::new(is_known),
+            provider,
+        }))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
             identity.certified.clone(),
         )));
@@ -230,13 +244,18 @@ fn verify_signature(
 
 const EXPORTER_LABEL: &[u8] = b"hawser data v1";
 
-#[derive(Debug)]
-struct PinnedHub {
-    hub: KeyHash,
+struct Pinned {
+    is_known: Box<dyn Fn(KeyHash) -> bool + Send + Sync>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for PinnedHub {
+impl std::fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pinned").finish_non_exhaustive()
+    }
+}
+
+impl ServerCertVerifier for Pinned {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -245,7 +264,7 @@ impl ServerCertVerifier for PinnedHub {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if intermediates.is_empty() && KeyHash::of(end_entity) == self.hub {
+        if intermediates.is_empty() && (self.is_known)(KeyHash::of(end_entity)) {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())

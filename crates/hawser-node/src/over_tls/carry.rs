@@ -1,23 +1,21 @@
 //! Carries datagrams between a socket on loopback and a WebSocket, both ways, until one ends.
 
-use std::cell::RefCell;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::{Sink, Stream};
-use hawser_linux::udp::{DataSocket, MAX_SEGMENTS, plain};
+use hawser_linux::udp::{MAX_SEGMENTS, plain};
 use hawser_wire::data::is_data;
-use quinn_udp::RecvMeta;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite, Interest};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_websockets::{Message, WebSocketStream};
 
 use super::queue::Queue;
 use crate::control::budget::{Budget, Pace};
+use crate::relays::Port;
 
 /// Why a connection carries nothing any more.
 #[derive(Debug, Error)]
@@ -39,9 +37,7 @@ pub(super) enum Ended {
 
 /// A relay's socket on loopback, and who is spoken to there.
 pub(super) struct Local {
-    /// A second handle: says when something waits.
-    ready: tokio::net::UdpSocket,
-    socket: DataSocket,
+    port: Port,
     /// Who gets data packets, and who gets QUIC: one and the same at a hub.
     pub(super) data: SocketAddr,
     pub(super) control: SocketAddr,
@@ -53,56 +49,24 @@ impl Local {
     /// # Errors
     /// The socket cannot be prepared.
     pub(super) fn new(socket: UdpSocket, data: SocketAddr, control: SocketAddr) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Self {
-            ready: tokio::net::UdpSocket::from_std(socket.try_clone()?)?,
-            socket: DataSocket::new(Arc::new(socket))?,
-            data,
-            control,
-        })
+        let port = Port::new(socket)?;
+        Ok(Self { port, data, control })
     }
 
     /// Drops what waits.
     pub(super) fn drain(&self) {
-        let mut nowhere = Queue::default();
-        while self.receive(&mut nowhere).is_ok_and(|count| count > 0) {}
-    }
-
-    /// Takes a few datagrams in; how many buffers of them.
-    fn receive(&self, queue: &mut Queue) -> io::Result<usize> {
-        BUFFERS.with_borrow_mut(|buffers| {
-            let mut meta = [RecvMeta::default(); AT_ONCE];
-            let mut slices = buffers.each_mut().map(|buffer| IoSliceMut::new(buffer));
-            let count = self.socket.receive(&mut slices, &mut meta)?;
-            let now = Instant::now();
-            for (buffer, meta) in buffers.iter().zip(&meta[..count]) {
-                let from = plain(meta.addr);
-                // Anybody on this machine can write here.
-                if from == self.data || from == self.control {
-                    let datagrams = buffer[..meta.len].chunks(meta.stride.max(1));
-                    datagrams.for_each(|datagram| queue.push(now, datagram));
-                }
-            }
-            Ok(count)
-        })
+        while self.port.receive(|_, _| {}).is_ok_and(|count| count > 0) {}
     }
 
     fn poll_receive(&self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<io::Result<()>> {
-        loop {
-            std::task::ready!(self.ready.poll_recv_ready(cx))?;
-            let received = self
-                .ready
-                .try_io(Interest::READABLE, || match self.receive(queue)? {
-                    0 => Err(io::ErrorKind::WouldBlock.into()),
-                    _ => Ok(()),
-                });
-            match received {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Somebody was not there yet, or is not any more.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-                other => return Poll::Ready(other),
+        self.port.poll_receive(cx, |meta, bytes| {
+            let (now, from) = (Instant::now(), plain(meta.addr));
+            // Anybody on this machine can write here.
+            if from == self.data || from == self.control {
+                let datagrams = bytes.chunks(meta.stride.max(1));
+                datagrams.for_each(|datagram| queue.push(now, datagram));
             }
-        }
+        })
     }
 
     fn send(&self, run: &mut Run) {
@@ -111,7 +75,7 @@ impl Local {
         }
         let to = if run.is_data { self.data } else { self.control };
         // A full buffer loses datagrams, as on every way.
-        if let Err(error) = self.socket.send(None, to, &run.bytes, run.segment, 0) {
+        if let Err(error) = self.port.send(to, &run.bytes, run.segment, 0) {
             tracing::trace!(%error, "datagrams lost on loopback");
         }
         run.bytes.clear();
@@ -262,7 +226,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Carrier<'a, S> {
         }
         if !self
             .run
-            .takes(datagram, self.local.socket.max_segments().min(MAX_SEGMENTS))
+            .takes(datagram, self.local.port.max_segments().min(MAX_SEGMENTS))
         {
             self.local.send(&mut self.run);
         }
@@ -270,14 +234,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Carrier<'a, S> {
     }
 }
 
-thread_local! {
-    /// Shared by all relays: nothing stays in them between two calls.
-    static BUFFERS: RefCell<[Vec<u8>; AT_ONCE]> =
-        RefCell::new(std::array::from_fn(|_| vec![0; u16::MAX as usize]));
-}
-
-/// Buffers of one call, each with many datagrams of one size.
-const AT_ONCE: usize = 4;
 /// Messages that are taken before the other direction has its turn.
 const AT_ONCE_FROM_THERE: usize = 64;
 /// Rounds before other connections have their turn.

@@ -17,9 +17,10 @@ use tokio_websockets::{ClientBuilder, Limits, WebSocketStream};
 
 use super::bounded::Bounded;
 use super::carry::{Carrier, Local};
-use super::{HANDSHAKE, HEAD, LONGEST, Relays, TLS_BUFFER, Task, certificate, loopback, prepare, proxy};
+use super::{HANDSHAKE, HEAD, LONGEST, TLS_BUFFER, certificate, loopback, prepare, proxy};
 use crate::config::Proxy;
 use crate::identity::KeyHash;
+use crate::relays::{Relays, Task};
 
 /// Where to, and how.
 #[derive(Clone, Debug)]

@@ -17,7 +17,8 @@ use super::carry::{Carrier, KNOWN_FOR, Local};
 pub(crate) use super::certificate::Shown;
 use super::places::Place;
 pub(crate) use super::places::Places;
-use super::{HANDSHAKE, HEAD, LONGEST, Relays, TLS_BUFFER, Task, certificate, prepare};
+use super::{HANDSHAKE, HEAD, LONGEST, THREAD, TLS_BUFFER, certificate, prepare};
+use crate::relays::{Relays, Task};
 
 /// Takes connections until it is dropped.
 pub(crate) struct Listening {
@@ -37,7 +38,7 @@ impl Listening {
         let listener = open(at).with_context(|| format!("cannot listen on TCP {at}"))?;
         let at = listener.local_addr()?;
         let tls = TlsAcceptor::from(certificate::server(shown)?);
-        let relays = Relays::start()?;
+        let relays = Relays::start(THREAD)?;
         let places = Places::new(descriptors());
         let door = Door {
             tls,

@@ -37,48 +37,6 @@ use socket2::{SockRef, TcpKeepalive};
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// A thread of its own for the relays: what they carry does not hold up the control side.
-pub(crate) struct Relays(Option<tokio::runtime::Runtime>);
-
-impl Relays {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// No thread or descriptor is left.
-    pub(crate) fn start() -> io::Result<Self> {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("hawser-tls")
-            .enable_all()
-            .build()
-            .map(|runtime| Self(Some(runtime)))
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Task {
-        let runtime = self.0.as_ref().expect("it is there until this is dropped");
-        Task(runtime.spawn(task))
-    }
-}
-
-impl Drop for Relays {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            // Dropping it would wait, which an event loop may not.
-            runtime.shutdown_background();
-        }
-    }
-}
-
-/// A task that ends with this.
-#[derive(Debug)]
-struct Task(tokio::task::JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Keeps the kernel's queue short, and lets a connection that nobody answers end.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -93,6 +51,8 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     )
 }
 
+/// What the relays' thread is called.
+pub(crate) const THREAD: &str = "hawser-tls";
 /// The port of TLS, on which the fewest networks let nothing through.
 pub(crate) const DEFAULT_PORT: u16 = 443;
 /// What the kernel takes that it cannot send yet: a TLS record; 13 ms at 10 Mbit/s. Units: bytes.

@@ -13,8 +13,9 @@ use tokio_websockets::{ClientBuilder, Message};
 
 use super::dial::{Dialer, Plan, Way};
 use super::listen::{Listening, Shown};
-use super::{HEAD, LONGEST, Relays, certificate};
+use super::{HEAD, LONGEST, certificate};
 use crate::identity::Identity;
+use crate::relays::Relays;
 
 /// A stranger is cut off, and a hand is shaken, well within this.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -181,7 +182,7 @@ async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
     }
     let hub = echo();
     let (listening, identity, at) = listening(hub);
-    let relays = Relays::start().unwrap();
+    let relays = Relays::start("hawser-tls").unwrap();
     let (news, mut heard) = mpsc::unbounded_channel();
     let plan = Plan {
         device: "lo".to_owned(),

@@ -4,16 +4,18 @@
 //! A *channel* is a way out of a device nearby, offered by a *member* of the pool. [`monitor`]
 //! knows which channels there are and how they do; [`requirement`] says what a flow asks for;
 //! [`allocation`] gives channels to flows and to their sub-flows in order of importance, and admits
-//! or refuses new ones; [`choice`] compares groups of channels for one bulk transfer. What is
+//! or refuses new ones; [`choice`] compares groups of channels for one bulk transfer; [`giving`] is
+//! the member's side: how much of its ways out it relays for whom. What is
 //! allocated is striped by [`crate::scheduler::LayerPriority`] and
 //! [`crate::scheduler::IndependentPath`].
 //!
-//! Everything but the monitor is a pure function of its arguments: whoever owns the pool calls it
-//! again when a channel or a flow changes.
+//! Everything but the monitor and [`giving`] is a pure function of its arguments: whoever owns the
+//! pool calls it again when a channel or a flow changes.
 //!
 //! Source: Piconet sections III and IV, appendix.
 
 pub mod allocation;
 pub mod choice;
+pub mod giving;
 pub mod monitor;
 pub mod requirement;

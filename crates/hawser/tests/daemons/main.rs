@@ -13,6 +13,7 @@ mod isolation;
 mod kill_switch;
 mod layers;
 mod mixed;
+mod neighbours;
 mod outside;
 mod revocation;
 mod transfer;

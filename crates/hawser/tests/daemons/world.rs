@@ -232,7 +232,7 @@ impl World {
             "ip -6 route show table all",
             "ip -br link",
             "nft list ruleset",
-            "sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.lte.rp_filter",
+            "sysctl -e net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.lte.rp_filter",
         ];
         let mut answers = String::new();
         for question in questions {
@@ -254,7 +254,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for side in ["c", "d", "h", "s"] {
+        for side in ["c", "d", "e", "h", "s"] {
             // A failed test may leave a daemon that has gone into the background.
             let inside = Command::new("ip")
                 .args(["netns", "pids", &self.namespace(side)])

@@ -1,0 +1,696 @@
+//! Neighbours' ways out: a path more for each that a trusted member offers.
+//!
+//! Members are found by their tags, or are where the configuration says. A connection to each hears
+//! what it offers ([`crate::neighbours::share`] is the other side); the registry of
+//! `hawser_proto::pool::monitor` decides which offers are taken, and how long one that comes and
+//! goes without a word stays out. What is taken is a network of the session like any other, whose
+//! remote address is a port of the member.
+//!
+//! ```text
+//!   found --> dialing --> waits for consent --> offers --> registry --> path
+//!     ^          |                |                |          |
+//!     +-- pause -+----- refused --+----- lost -----+          +--> withdrawn, silent, over: no path
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::Context;
+use hawser_linux::clock::local_time;
+use hawser_linux::udp::keep_outside;
+use hawser_proto::path;
+use hawser_proto::pool::monitor::{Beacon, Event, Left, Measured, MemberId, Offer, Registry, Say, State};
+use hawser_proto::session::NetworkId;
+use hawser_units::{Instant, PathId, Rate};
+use hawser_wire::pool::{MAX_HUBS, PoolHello, PoolMessage, PoolOffer, VERSION};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{Client, fresh_index};
+use crate::config::PoolConfig;
+use crate::control::stream::ControlStream;
+use crate::control::tls;
+use crate::identity::Identity;
+use crate::neighbours::discovery::{Found, Search};
+use crate::neighbours::{self, Code, InUse, Watched, day};
+use hawser_dataplane::PathState;
+
+/// All that is known of neighbours.
+pub(super) struct Pool {
+    dir: PathBuf,
+    /// What was asked for last.
+    configured: Option<PoolConfig>,
+    /// Nothing is taken where there is none.
+    own: Option<Own>,
+    search: Option<Search>,
+    places: BTreeMap<SocketAddr, Place>,
+    next_dial: u64,
+    registry: Registry,
+    channels: BTreeMap<MemberId, Channel>,
+    next_channel: u64,
+    /// Devices that share here and are not trusted, by tag, with when they were found last.
+    strangers: BTreeMap<String, Clock>,
+    look_at: Clock,
+    news: mpsc::Sender<(u64, News)>,
+    incoming: mpsc::Receiver<(u64, News)>,
+}
+
+/// This device, as a taker.
+struct Own {
+    identity: Identity,
+    code: Code,
+    trust: Watched,
+    in_use: Option<InUse>,
+}
+
+/// Where a member is, or may be.
+struct Place {
+    is_fixed: bool,
+    found: Clock,
+    /// The connection, or the attempt.
+    dial: Option<(u64, crate::relays::Task)>,
+    /// Whose key was proven there.
+    code: Option<Code>,
+    state: &'static str,
+    trouble: Option<String>,
+    retry_at: Clock,
+    pause: Duration,
+    /// The hubs that were named there.
+    hubs: Vec<SocketAddr>,
+}
+
+/// A way out of a member.
+struct Channel {
+    code: Code,
+    way: u16,
+    place: SocketAddr,
+    label: String,
+    offer: PoolOffer,
+    hub: Option<SocketAddr>,
+    network: Option<NetworkId>,
+}
+
+/// What comes of a connection.
+enum News {
+    Heard(Code, PoolMessage),
+    Down(String),
+}
+
+/// What has happened.
+pub(super) enum Happened {
+    News(u64, Box<PoolNews>),
+    Found(Found),
+}
+
+/// What a member's connection brings.
+pub(super) struct PoolNews(News);
+
+impl Pool {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        let (news, incoming) = mpsc::channel(NEWS);
+        Self {
+            dir,
+            configured: None,
+            own: None,
+            search: None,
+            places: BTreeMap::new(),
+            next_dial: 0,
+            registry: Registry::new(),
+            channels: BTreeMap::new(),
+            next_channel: 0,
+            strangers: BTreeMap::new(),
+            look_at: Clock::now(),
+            news,
+            incoming,
+        }
+    }
+
+    /// Begins, changes or ends what the configuration asks for.
+    fn configure(&mut self, config: &PoolConfig) {
+        if self.configured.as_ref() == Some(config) {
+            return;
+        }
+        self.configured = Some(config.clone());
+        if config.is_used() && self.own.is_none() {
+            match self.own() {
+                Ok(own) => self.own = Some(own),
+                Err(error) => tracing::warn!(error = format!("{error:#}"), "no neighbours"),
+            }
+        }
+        if !config.is_used() {
+            self.own = None;
+        }
+        if config.neighbours && self.own.is_some() {
+            if self.search.is_none() {
+                let search = Search::start();
+                let failed = |error: &_| tracing::warn!(%error, "neighbours are not looked for");
+                self.search = search.inspect_err(failed).ok();
+            }
+        } else {
+            self.search = None;
+        }
+        let now = Clock::now();
+        self.places
+            .retain(|at, place| !place.is_fixed || config.members.contains(at));
+        for member in &config.members {
+            let place = self.places.entry(*member).or_insert_with(|| Place::new(now));
+            place.is_fixed = true;
+        }
+        if self.own.is_none() || !config.neighbours {
+            self.places.retain(|_, place| place.is_fixed && config.is_used());
+        }
+    }
+
+    fn own(&self) -> anyhow::Result<Own> {
+        let identity = neighbours::identity(&self.dir)?;
+        let in_use = InUse::take(&self.dir);
+        let failed =
+            |error: &_| tracing::warn!(error = format!("{error:#}"), "neighbours in use are not said");
+        Ok(Own {
+            code: Code::of(identity.hash()),
+            identity,
+            trust: Watched::open(&self.dir)?,
+            in_use: in_use.inspect_err(failed).ok(),
+        })
+    }
+
+    /// What happens next. May be dropped while it waits.
+    pub(super) async fn next(&mut self) -> Happened {
+        let found = async {
+            match &mut self.search {
+                Some(search) => search.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            found = found => Happened::Found(found),
+            news = self.incoming.recv() => match news {
+                Some((dial, news)) => Happened::News(dial, Box::new(PoolNews(news))),
+                // This holds a sender.
+                None => std::future::pending().await,
+            },
+        }
+    }
+
+    /// When [`Client::see_to_pool`] has something to do, if nothing else happens.
+    pub(super) fn poll_timeout(&self) -> Option<Clock> {
+        self.own.as_ref().map(|_| self.look_at)
+    }
+
+    fn on_found(&mut self, found: Found) {
+        let Some(own) = &self.own else { return };
+        let now = Clock::now();
+        // Clocks differ, and a day ends for one sooner.
+        let today = local_time();
+        let is_tag = |code: Code| code.tag(&day(today)) == found.tag;
+        if own.code.tag(&day(today)) == found.tag {
+            return;
+        }
+        if own.trust.trust().members.iter().any(|known| is_tag(known.code)) {
+            for address in found.addresses {
+                if self.places.len() < MOST_PLACES {
+                    self.places
+                        .entry(address)
+                        .and_modify(|place| place.found = now)
+                        .or_insert_with(|| Place::new(now));
+                }
+            }
+        } else if self.strangers.len() < MOST_PLACES {
+            self.strangers.insert(found.tag, now);
+        }
+    }
+
+    fn on_news(&mut self, dial: u64, news: News, now: Instant) {
+        let is_it = |place: &Place| place.dial.as_ref().is_some_and(|(number, _)| *number == dial);
+        let Some((at, place)) = self.places.iter_mut().find(|(_, place)| is_it(place)) else {
+            return;
+        };
+        let at = *at;
+        match news {
+            News::Down(why) => {
+                tracing::debug!(%at, why, "neighbour out of reach");
+                place.dial = None;
+                place.state = "out of reach";
+                place.trouble.get_or_insert(why);
+                place.retry_at = Clock::now() + place.pause;
+                place.pause = (place.pause * 2).min(LAST_PAUSE);
+            }
+            News::Heard(code, message) => {
+                place.code = Some(code);
+                place.hear(&message);
+                let hubs = place.hubs.clone();
+                self.on_message(at, code, message, &hubs, now);
+            }
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        at: SocketAddr,
+        code: Code,
+        message: PoolMessage,
+        hubs: &[SocketAddr],
+        now: Instant,
+    ) {
+        match message {
+            PoolMessage::Offer(offer) => self.on_offer(at, code, offer, hubs, now),
+            PoolMessage::Withdraw { way, sequence } => {
+                let channel = self.channels.iter().find(|(_, known)| known.is(code, way));
+                if let Some((member, _)) = channel {
+                    let (member, say) = (*member, Say::Withdraw);
+                    self.registry.handle_beacon(
+                        &Beacon {
+                            member,
+                            sequence,
+                            say,
+                        },
+                        now,
+                    );
+                }
+            }
+            // What it had offered, it has withdrawn before.
+            PoolMessage::Refused(_) | PoolMessage::Waiting | PoolMessage::Hello(_) => {}
+        }
+    }
+
+    fn on_offer(&mut self, at: SocketAddr, code: Code, offer: PoolOffer, hubs: &[SocketAddr], now: Instant) {
+        let Some(known) = self.own.as_ref().and_then(|own| own.trust.trust().member(code)) else {
+            return;
+        };
+        let owner = known.name.clone();
+        let channel = self.channels.iter().find(|(_, known)| known.is(code, offer.way));
+        let member = match channel {
+            Some((member, _)) => *member,
+            None if self.channels.len() >= MOST_CHANNELS => return,
+            None => {
+                self.next_channel += 1;
+                MemberId(self.next_channel)
+            }
+        };
+        let say = Say::Announce(
+            Offer {
+                rate: Rate::from_bps(offer.cap_bps),
+                cost: 0,
+            },
+            Duration::from_millis(offer.lifetime_ms.into()),
+        );
+        let sequence = offer.sequence;
+        let hub = hubs.get(usize::from(offer.hub)).copied();
+        let label = self.label(member, &owner, &offer.name);
+        let entry = self.channels.entry(member).or_insert_with(|| Channel {
+            code,
+            way: offer.way,
+            place: at,
+            label,
+            offer: offer.clone(),
+            hub,
+            network: None,
+        });
+        entry.offer = offer;
+        if entry.network.is_none() {
+            (entry.place, entry.hub) = (at, hub);
+        }
+        self.registry.handle_beacon(
+            &Beacon {
+                member,
+                sequence,
+                say,
+            },
+            now,
+        );
+    }
+
+    /// What a way out is called: whose it is, and what; two of a kind are numbered.
+    fn label(&self, member: MemberId, owner: &str, what: &str) -> String {
+        let plain = format!("{owner}'s {what}");
+        let is_taken = |label: &str| {
+            let mut others = self.channels.iter().filter(|(other, _)| **other != member);
+            others.any(|(_, channel)| channel.label == label)
+        };
+        let numbered = (2..).map(|number| format!("{plain} {number}"));
+        let mut names = std::iter::once(plain.clone()).chain(numbered);
+        names.find(|name| !is_taken(name)).unwrap_or(plain)
+    }
+
+    /// Another hub is in use: members relay to the one that they were told of, so all is asked anew.
+    pub(super) fn handle_hub_changed(&mut self) {
+        for place in self.places.values_mut() {
+            (place.dial, place.retry_at) = (None, Clock::now());
+        }
+        self.channels.clear();
+        self.registry = Registry::new();
+    }
+
+    /// What the data plane says of a path.
+    pub(super) fn handle_path(&mut self, network: NetworkId, path: u16, state: PathState, now: Instant) {
+        let of = |channel: &Channel| channel.network == Some(network);
+        let Some((member, _)) = self.channels.iter().find(|(_, channel)| of(channel)) else {
+            return;
+        };
+        let measured = Measured {
+            path: PathId(path),
+            state: match state {
+                PathState::Validating => path::State::Validating,
+                PathState::Active => path::State::Active,
+                PathState::Suspect => path::State::Suspect,
+                PathState::Dead => path::State::Dead,
+            },
+            rate: Rate::ZERO,
+            loss: 0.0,
+            delay: Duration::ZERO,
+        };
+        self.registry.handle_measured(*member, measured, now);
+    }
+
+    /// For status; nothing where nobody is asked.
+    pub(super) fn status(&self) -> Value {
+        let Some(own) = &self.own else { return Value::Null };
+        let now = Clock::now();
+        let members = self.places.iter().map(|(at, place)| {
+            let of_it = self.channels.iter().filter(|(_, channel)| channel.place == *at);
+            let ways = of_it.map(|(member, channel)| {
+                let state = self.registry.state(*member);
+                json!({
+                    "label": channel.label,
+                    "state": state.map_or("gone", shown),
+                    "cap_bps": Some(channel.offer.cap_bps).filter(|cap| *cap > 0),
+                    "up_bytes": channel.offer.carried[0],
+                    "down_bytes": channel.offer.carried[1],
+                })
+            });
+            let known = place.code.and_then(|code| own.trust.trust().member(code));
+            json!({
+                "at": at,
+                "name": known.map(|known| known.name.clone()),
+                "state": place.state,
+                "why": place.trouble,
+                "ways": ways.collect::<Vec<_>>(),
+            })
+        });
+        let is_new = |found: &&Clock| now.duration_since(**found) < FORGOTTEN;
+        json!({
+            "code": own.code.to_string(),
+            "looks": self.search.is_some(),
+            "trusts": own.trust.trust().members.iter().map(|known| &known.name).collect::<Vec<_>>(),
+            "strangers": self.strangers.values().filter(is_new).count(),
+            "members": members.collect::<Vec<_>>(),
+        })
+    }
+
+    /// Dials where somebody may be.
+    fn dial(&mut self, hubs: &[SocketAddr]) {
+        let Some(own) = &mut self.own else { return };
+        let now = Clock::now();
+        let has_changed = own.trust.refresh();
+        self.strangers
+            .retain(|_, found| now.duration_since(*found) < FORGOTTEN);
+        self.places.retain(|_, place| {
+            place.is_fixed || place.dial.is_some() || now.duration_since(place.found) < FORGOTTEN
+        });
+        if own.trust.trust().members.is_empty() {
+            return;
+        }
+        let busy: Vec<Code> = self
+            .places
+            .values()
+            .filter(|place| place.dial.is_some())
+            .filter_map(|place| place.code)
+            .collect();
+        for (at, place) in &mut self.places {
+            // A member has several addresses, of which one is enough.
+            let is_there = place.code.is_some_and(|code| busy.contains(&code));
+            let is_due = has_changed || now >= place.retry_at;
+            if place.dial.is_some() || is_there || !is_due || hubs.is_empty() {
+                continue;
+            }
+            let trusted: Vec<Code> = own.trust.trust().members.iter().map(|known| known.code).collect();
+            let config = tls::client_config_for(&own.identity, move |key| trusted.contains(&Code::of(key)));
+            let Ok(config) = config else { continue };
+            place.hubs = hubs.iter().copied().take(MAX_HUBS).collect();
+            let hello = PoolHello {
+                version: VERSION,
+                hubs: place.hubs.clone(),
+                name_hint: hawser_linux::process::host_name(),
+            };
+            let (number, at, news) = (self.next_dial, *at, self.news.clone());
+            self.next_dial += 1;
+            place.state = "dialing";
+            let task = tokio::spawn(async move {
+                let why = match speak(at, config, hello, number, &news).await {
+                    Ok(why) => why,
+                    Err(error) => format!("{error:#}"),
+                };
+                let _ = news.send((number, News::Down(why))).await;
+            });
+            place.dial = Some((number, crate::relays::Task(task)));
+        }
+    }
+}
+
+impl Place {
+    fn new(found: Clock) -> Self {
+        Self {
+            is_fixed: false,
+            found,
+            dial: None,
+            code: None,
+            state: "found",
+            trouble: None,
+            retry_at: found,
+            pause: FIRST_PAUSE,
+            hubs: Vec::new(),
+        }
+    }
+
+    fn hear(&mut self, message: &PoolMessage) {
+        match message {
+            PoolMessage::Offer(_) => {
+                (self.state, self.trouble, self.pause) = ("gives", None, FIRST_PAUSE);
+            }
+            PoolMessage::Waiting => {
+                self.state = "waits for consent";
+                self.trouble = None;
+            }
+            PoolMessage::Refused(reason) => {
+                self.state = "refused";
+                self.trouble = Some(reason.to_string());
+            }
+            PoolMessage::Hello(_) | PoolMessage::Withdraw { .. } => {}
+        }
+    }
+}
+
+impl Channel {
+    fn is(&self, code: Code, way: u16) -> bool {
+        self.code == code && self.way == way
+    }
+}
+
+impl Client {
+    /// Takes in what has happened around neighbours.
+    pub(super) fn on_pool(&mut self, happened: Happened) {
+        let now = self.now();
+        match happened {
+            Happened::Found(found) => self.pool.on_found(found),
+            Happened::News(dial, news) => self.pool.on_news(dial, news.0, now),
+        }
+    }
+
+    /// Looks for members, and takes and leaves ways out. To be called after whatever has happened.
+    pub(super) fn see_to_pool(&mut self) {
+        let now = self.now();
+        if Clock::now() >= self.pool.look_at {
+            self.pool.look_at = Clock::now() + LOOK;
+            self.pool.configure(&self.config.pool);
+            self.pool.dial(&self.hubs.current().addresses);
+            self.leave_untrusted(now);
+        }
+        self.pool.registry.handle_timeout(now);
+        let Pool {
+            channels, registry, ..
+        } = &mut self.pool;
+        channels.retain(|member, channel| channel.network.is_some() || registry.state(*member).is_some());
+        let mut has_changed = false;
+        while let Some(event) = self.pool.registry.poll_event() {
+            has_changed = true;
+            match event {
+                Event::Offered(member) => self.take_channel(member),
+                Event::Joined(member) => {
+                    if let Some(channel) = self.pool.channels.get(&member) {
+                        tracing::info!(network = channel.label, "a neighbour's way out carries packets");
+                    }
+                }
+                Event::Left(member, why) => self.leave_channel(member, why),
+                Event::Changed(_) => {}
+            }
+        }
+        if has_changed && let Some(in_use) = self.pool.own.as_ref().and_then(|own| own.in_use.as_ref()) {
+            let used = self
+                .pool
+                .channels
+                .values()
+                .filter(|channel| channel.network.is_some());
+            in_use.set(used.map(|channel| channel.code));
+        }
+    }
+
+    /// Ends at once what is taken of somebody who is not trusted any more.
+    fn leave_untrusted(&mut self, now: Instant) {
+        let trust = self.pool.own.as_ref().map(|own| own.trust.trust());
+        let is_trusted = |code: Code| trust.is_some_and(|trust| trust.member(code).is_some());
+        let gone: Vec<_> = self
+            .pool
+            .channels
+            .iter()
+            .filter(|(_, channel)| !is_trusted(channel.code))
+            .map(|(member, channel)| (*member, channel.offer.sequence + 1))
+            .collect();
+        for place in self.pool.places.values_mut() {
+            if place.code.is_some_and(|code| !is_trusted(code)) {
+                (place.dial, place.code, place.state) = (None, None, "not trusted");
+            }
+        }
+        for (member, sequence) in gone {
+            let say = Say::Withdraw;
+            let beacon = Beacon {
+                member,
+                sequence,
+                say,
+            };
+            self.pool.registry.handle_beacon(&beacon, now);
+        }
+    }
+
+    fn take_channel(&mut self, member: MemberId) {
+        let Some(channel) = self.pool.channels.get_mut(&member) else {
+            return;
+        };
+        let Some(hub) = channel.hub else { return };
+        let mut relay = channel.place;
+        relay.set_port(channel.offer.port);
+        let attached = self.networks.attach_member(
+            &channel.label,
+            (relay, hub),
+            channel.offer.mtu,
+            channel.offer.cap_bps,
+        );
+        match attached {
+            Ok(id) => {
+                channel.network = Some(id);
+                tracing::info!(network = channel.label, at = %relay, "a neighbour offers a way out");
+                self.machine.handle_network_added(id, fresh_index());
+                if self.line.is_none() {
+                    self.seek_also(id);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(
+                    network = channel.label,
+                    error = format!("{error:#}"),
+                    "not usable"
+                );
+            }
+        }
+    }
+
+    fn leave_channel(&mut self, member: MemberId, why: Left) {
+        let Some(channel) = self.pool.channels.get_mut(&member) else {
+            return;
+        };
+        let why = match why {
+            Left::Withdrawn => "its owner has taken it back",
+            Left::Expired => "it was not offered again",
+            Left::Silent => "it has fallen silent",
+        };
+        tracing::info!(network = channel.label, why, "a neighbour's way out is gone");
+        let network = channel.network.take();
+        // One that falls silent may come back under its number; the registry holds it off.
+        if let Some(id) = network {
+            self.remove_network(id);
+        }
+    }
+}
+
+/// Says hello to a member, and passes on what it says until the connection ends; why it did.
+async fn speak(
+    at: SocketAddr,
+    config: quinn::ClientConfig,
+    hello: PoolHello,
+    number: u64,
+    news: &mpsc::Sender<(u64, News)>,
+) -> anyhow::Result<String> {
+    let endpoint = quinn::Endpoint::new(
+        tls::client_endpoint_config(),
+        None,
+        open_near(at.is_ipv6())?,
+        Arc::new(quinn::TokioRuntime),
+    )?;
+    let reaching = async {
+        let connection = endpoint.connect_with(config, at, tls::SERVER_NAME)?.await?;
+        let (send, receive) = connection.open_bi().await?;
+        let mut stream = ControlStream::<PoolMessage>::new(send, receive);
+        stream.send(&PoolMessage::Hello(hello)).await?;
+        anyhow::Ok((connection, stream))
+    };
+    let reached = tokio::time::timeout(PATIENCE, reaching).await;
+    let (connection, mut stream) = reached.context("no answer")??;
+    let code = Code::of(tls::peer_key(&connection)?);
+    loop {
+        match stream.next().await {
+            Ok(message) => {
+                let is_last = matches!(message, PoolMessage::Refused(_));
+                if news.send((number, News::Heard(code, message))).await.is_err() || is_last {
+                    return Ok("refused".to_owned());
+                }
+            }
+            Err(error) => return Ok(error.to_string()),
+        }
+    }
+}
+
+/// A socket for members: past the tunnel, where the routes of the local networks lead.
+pub(super) fn open_near(is_ipv6: bool) -> anyhow::Result<std::net::UdpSocket> {
+    let any: IpAddr = if is_ipv6 {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
+    };
+    let any = SocketAddr::new(any, 0);
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(any),
+        socket2::Type::DGRAM,
+        Some(socket2::Protocol::UDP),
+    )?;
+    keep_outside(&socket, None)?;
+    socket.bind(&any.into())?;
+    Ok(socket.into())
+}
+
+fn shown(state: State) -> &'static str {
+    match state {
+        State::Offered => "offered",
+        State::Active => "active",
+        State::Suspect => "suspect",
+        State::Barred => "gone",
+    }
+}
+
+/// Between two looks at who is trusted and who is to be dialled.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two attempts at a place, at first and at last.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(15);
+/// A device that is near answers within a few milliseconds.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// How long a place is tried after it was found last: records of multicast DNS live for two
+/// minutes (RFC 6762 section 10).
+const FORGOTTEN: Duration = Duration::from_secs(240);
+/// Places and strangers, against one device that announces many.
+const MOST_PLACES: usize = 64;
+/// Ways out that are remembered, against a member that offers many: as many as the registry holds.
+const MOST_CHANNELS: usize = hawser_proto::pool::monitor::MOST_MEMBERS;
+/// News that wait; a member that says more waits too.
+const NEWS: usize = 64;

@@ -1,0 +1,119 @@
+//! The code of a device: what people tell each other, so that their devices know each other.
+
+use std::fmt;
+use std::str::FromStr;
+
+use aws_lc_rs::hmac;
+use data_encoding::{BASE32_NOPAD, HEXLOWER};
+use hawser_linux::clock::LocalTime;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::identity::KeyHash;
+
+/// The first 80 bits of the hash of a device's key, in 16 letters and digits.
+///
+/// Each side is told the other's: who wants to stand in for a device needs another key with the
+/// same 80 bits, some 2^80 attempts. A code for both devices together could be found in 2^40,
+/// because who stands between them chooses two keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Code([u8; LEN]);
+
+impl Code {
+    /// The code of a key.
+    #[must_use]
+    pub fn of(key: KeyHash) -> Self {
+        let mut code = [0; LEN];
+        code.copy_from_slice(&key.0[..LEN]);
+        Self(code)
+    }
+
+    /// What the device calls itself on a day, so that those who know its code find it, and nobody
+    /// else knows it again the next day.
+    pub(crate) fn tag(&self, day: &str) -> String {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        let tag = hmac::sign(&key, format!("hawser pool v1 {day}").as_bytes());
+        HEXLOWER.encode(&tag.as_ref()[..TAG_LEN])
+    }
+}
+
+/// The day as devices name it to each other.
+pub(crate) fn day(time: LocalTime) -> String {
+    format!("{:04}-{:02}-{:02}", time.year, time.month, time.day)
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = BASE32_NOPAD.encode(&self.0).to_ascii_lowercase();
+        let (a, b, c, d) = (&text[..4], &text[4..8], &text[8..12], &text[12..]);
+        write!(f, "{a}-{b}-{c}-{d}")
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl FromStr for Code {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let letters: String = text.chars().filter(|c| !c.is_whitespace() && *c != '-').collect();
+        let bytes = BASE32_NOPAD.decode(letters.to_ascii_uppercase().as_bytes());
+        bytes
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(Self)
+            .ok_or(())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse()
+            .map_err(|()| de::Error::custom(format_args!("{text:?} is no code of a device")))
+    }
+}
+
+const LEN: usize = 10;
+/// Two of a thousand devices have the same by chance once in 2^108 days.
+const TAG_LEN: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_survives_its_text_however_it_is_typed() {
+        let code = Code::of(KeyHash(std::array::from_fn(|at| at as u8 * 7)));
+        let text = code.to_string();
+        assert_eq!(text.len(), 19);
+        assert_eq!(text.parse(), Ok(code));
+        assert_eq!(text.to_uppercase().replace('-', " ").parse(), Ok(code));
+        for wrong in [
+            "",
+            "aaaa-bbbb-cccc",
+            "aaaa-bbbb-cccc-dddd-eeee",
+            "aaaa-bbbb-cccc-ddd1",
+        ] {
+            assert_eq!(wrong.parse::<Code>(), Err(()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_tag_is_another_every_day_and_for_everybody() {
+        let [one, other] = [1, 2].map(|byte| Code::of(KeyHash([byte; 32])));
+        assert_eq!(one.tag("2026-11-23"), one.tag("2026-11-23"));
+        assert_ne!(one.tag("2026-11-23"), one.tag("2026-11-24"));
+        assert_ne!(one.tag("2026-11-23"), other.tag("2026-11-23"));
+        assert!(!one.tag("2026-11-23").contains(&HEXLOWER.encode(&one.0)[..8]));
+    }
+}

@@ -1,0 +1,312 @@
+//! Pool messages: what a device that takes a neighbour's ways out and the member that gives them
+//! say to each other.
+//!
+//! The frame is that of [`control`](crate::control), the channel TLS 1.3 with both keys known. The
+//! taker says one message, its hello; everything else comes from the member. Bytes come from an
+//! authenticated peer, which may still be mistaken or hostile: parsing is total.
+
+use std::net::SocketAddr;
+
+use thiserror::Error;
+
+use crate::control::{ParseError, Reader, put_text};
+use crate::frame::{self, put_socket};
+
+/// The version of the pool protocol that this code speaks.
+pub const VERSION: u16 = 1;
+/// Most addresses of a hub that a taker names.
+pub const MAX_HUBS: usize = 4;
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolMessage {
+    /// Taker: the first message of a connection, and its only one.
+    Hello(PoolHello),
+    /// Member: its owner has not said yet whether this taker may take.
+    Waiting,
+    /// Member: a way out is there, or is still there.
+    Offer(PoolOffer),
+    /// Member: a way out is not there any more.
+    Withdraw {
+        /// Which.
+        way: u16,
+        /// Grows with every message about ways.
+        sequence: u64,
+    },
+    /// Member: nothing is given. The connection ends.
+    Refused(NotGiven),
+}
+
+/// How a taker presents itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolHello {
+    /// The highest version of this protocol that it speaks.
+    pub version: u16,
+    /// The addresses of its hub, the likeliest first: where its datagrams go, and nowhere else.
+    pub hubs: Vec<SocketAddr>,
+    /// What the device calls itself: shown to the member's owner, who gives it a name.
+    pub name_hint: String,
+}
+
+/// A way out that a member relays to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolOffer {
+    /// The member's number for it.
+    pub way: u16,
+    /// Grows with every message about ways, over the member's restarts too.
+    pub sequence: u64,
+    /// How long it may be taken to be there. Unit: milliseconds.
+    pub lifetime_ms: u32,
+    /// What kind of network it is, or what it is called: `modem`.
+    pub name: String,
+    /// The UDP port of the member where the taker's datagrams go: what comes there goes to the hub.
+    pub port: u16,
+    /// Which of the hub's addresses that is: its place in [`PoolHello::hubs`].
+    pub hub: u8,
+    /// Its MTU, bytes of IP packet.
+    pub mtu: u16,
+    /// At most this in each direction, all takers together; 0 where there is no cap. Unit: bit/s of
+    /// IP packets.
+    pub cap_bps: u64,
+    /// What it has relayed for this taker so far, up and down. Unit: bytes of IP packets.
+    pub carried: [u64; 2],
+}
+
+/// Why a member gives nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NotGiven {
+    /// Its owner has taken the leave back.
+    #[error("its owner does not share with this machine any more")]
+    Revoked,
+    /// It relays to none of the addresses that were named.
+    #[error("it does not relay to this hub: `hubs` in its share.toml may name it")]
+    Hub,
+    /// It uses the taker itself.
+    #[error("it uses this machine's networks itself")]
+    Loop,
+    /// The quota is used up, or the end has come.
+    #[error("it has given all that its owner allows")]
+    Over,
+    /// Too many takers are there.
+    #[error("it gives to too many already")]
+    Busy,
+    /// It does not speak this version.
+    #[error("its version of Hawser is another: update the older one")]
+    Version,
+}
+
+impl NotGiven {
+    fn code(self) -> u8 {
+        match self {
+            Self::Revoked => 1,
+            Self::Hub => 2,
+            Self::Loop => 3,
+            Self::Over => 4,
+            Self::Busy => 5,
+            Self::Version => 6,
+        }
+    }
+
+    fn from_code(code: u8) -> Result<Self, ParseError> {
+        Ok(match code {
+            1 => Self::Revoked,
+            2 => Self::Hub,
+            3 => Self::Loop,
+            4 => Self::Over,
+            5 => Self::Busy,
+            6 => Self::Version,
+            _ => return Err(ParseError::Field("reason")),
+        })
+    }
+}
+
+/// The types of messages are counted from here: above those of [`control`](crate::control) and
+/// [`peer`](crate::peer).
+const TYPES: u8 = 128;
+
+impl PoolMessage {
+    /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)`
+    /// when more bytes are needed.
+    ///
+    /// # Errors
+    /// Any [`ParseError`]: the stream cannot be continued.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
+        frame::parse(bytes, Self::parse_body)
+    }
+
+    fn parse_body(r: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let kind = r.u8()?;
+        Ok(match kind.wrapping_sub(TYPES) {
+            1 => Self::Hello(PoolHello::parse(r)?),
+            2 => Self::Waiting,
+            3 => Self::Offer(PoolOffer {
+                way: r.u16()?,
+                sequence: r.u64()?,
+                lifetime_ms: r.u32()?,
+                name: r.text("name")?,
+                port: r.u16()?,
+                hub: r.u8()?,
+                mtu: r.u16()?,
+                cap_bps: r.u64()?,
+                carried: [r.u64()?, r.u64()?],
+            }),
+            4 => Self::Withdraw {
+                way: r.u16()?,
+                sequence: r.u64()?,
+            },
+            5 => Self::Refused(NotGiven::from_code(r.u8()?)?),
+            _ => return Err(ParseError::Type(kind)),
+        })
+    }
+
+    /// Appends the frame to `out`. Text that is too long is cut, and so is a list.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        frame::emit(out, TYPES, |out| self.emit_body(out));
+    }
+
+    fn emit_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello(hello) => hello.emit(out),
+            Self::Waiting => out.push(2),
+            Self::Offer(offer) => {
+                out.push(3);
+                out.extend_from_slice(&offer.way.to_be_bytes());
+                out.extend_from_slice(&offer.sequence.to_be_bytes());
+                out.extend_from_slice(&offer.lifetime_ms.to_be_bytes());
+                put_text(out, &offer.name);
+                out.extend_from_slice(&offer.port.to_be_bytes());
+                out.push(offer.hub);
+                out.extend_from_slice(&offer.mtu.to_be_bytes());
+                for number in [offer.cap_bps, offer.carried[0], offer.carried[1]] {
+                    out.extend_from_slice(&number.to_be_bytes());
+                }
+            }
+            Self::Withdraw { way, sequence } => {
+                out.push(4);
+                out.extend_from_slice(&way.to_be_bytes());
+                out.extend_from_slice(&sequence.to_be_bytes());
+            }
+            Self::Refused(reason) => out.extend_from_slice(&[5, reason.code()]),
+        }
+    }
+}
+
+impl PoolHello {
+    fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let version = r.u16()?;
+        let count = usize::from(r.u8()?);
+        if count > MAX_HUBS {
+            return Err(ParseError::Field("hubs"));
+        }
+        Ok(Self {
+            version,
+            hubs: (0..count).map(|_| r.socket()).collect::<Result<_, _>>()?,
+            name_hint: r.text("name hint")?,
+        })
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.push(1);
+        out.extend_from_slice(&self.version.to_be_bytes());
+        let hubs = &self.hubs[..self.hubs.len().min(MAX_HUBS)];
+        out.push(hubs.len() as u8);
+        for hub in hubs {
+            put_socket(out, *hub);
+        }
+        put_text(out, &self.name_hint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::control::MAX_FRAME;
+
+    fn socket() -> impl Strategy<Value = SocketAddr> {
+        prop_oneof![
+            any::<([u8; 4], u16)>().prop_map(SocketAddr::from),
+            any::<([u16; 8], u16)>().prop_map(SocketAddr::from),
+        ]
+    }
+
+    fn message() -> impl Strategy<Value = PoolMessage> {
+        let hello = (
+            any::<u16>(),
+            prop::collection::vec(socket(), 0..=MAX_HUBS),
+            "[a-z .-]{0,40}",
+        );
+        let offer = (
+            any::<(u16, u64, u32, u16, u8, u16, u64, [u64; 2])>(),
+            "[a-z0-9 .-]{0,40}",
+        );
+        prop_oneof![
+            hello.prop_map(|(version, hubs, name_hint)| PoolMessage::Hello(PoolHello {
+                version,
+                hubs,
+                name_hint
+            })),
+            Just(PoolMessage::Waiting),
+            offer.prop_map(
+                |((way, sequence, lifetime_ms, port, hub, mtu, cap_bps, carried), name)| {
+                    PoolMessage::Offer(PoolOffer {
+                        way,
+                        sequence,
+                        lifetime_ms,
+                        name,
+                        port,
+                        hub,
+                        mtu,
+                        cap_bps,
+                        carried,
+                    })
+                }
+            ),
+            any::<(u16, u64)>().prop_map(|(way, sequence)| PoolMessage::Withdraw { way, sequence }),
+            (1..=6_u8).prop_map(|code| PoolMessage::Refused(NotGiven::from_code(code).expect("known"))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_survives_the_wire(message in message()) {
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes);
+            prop_assert!(bytes.len() <= MAX_FRAME);
+            let len = bytes.len();
+            bytes.push(0xaa);
+            prop_assert_eq!(PoolMessage::parse(&bytes), Ok(Some((message, len))));
+            for cut in 0..len {
+                prop_assert_eq!(PoolMessage::parse(&bytes[..cut]), Ok(None));
+            }
+        }
+
+        #[test]
+        fn what_parses_emits_the_same_bytes(body in prop::collection::vec(any::<u8>(), 1..80), kind in 129..=134_u8) {
+            let mut bytes = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
+            bytes.extend_from_slice(&body);
+            bytes[2] = kind;
+            if let Ok(Some((message, used))) = PoolMessage::parse(&bytes) {
+                let mut out = Vec::new();
+                message.emit(&mut out);
+                prop_assert_eq!(&out, &bytes[..used]);
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_out_of_bounds() {
+        assert_eq!(PoolMessage::parse(&[0, 1, 1]), Err(ParseError::Type(1)));
+        assert_eq!(
+            PoolMessage::parse(&[0, 2, 133, 99]),
+            Err(ParseError::Field("reason"))
+        );
+        assert_eq!(PoolMessage::parse(&[0, 2, 130, 0]), Err(ParseError::Trailing(1)));
+        assert_eq!(
+            PoolMessage::parse(&[0, 4, 129, 0, 1, 5]),
+            Err(ParseError::Field("hubs"))
+        );
+    }
+}

@@ -1,0 +1,374 @@
+//! Neighbours: a device takes the modems of others beside its own network.
+//!
+//! The taker has a network of 8 Mbit/s, two members have modems of 5 and 3 Mbit/s, and a local
+//! network joins each of them to the taker.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::transfer::Transfer;
+use super::world::{Daemon, World, active, good, is_up, run};
+
+/// Far more than what is needed: a machine may be busy with other things. What it took is printed.
+const LOOSE: Duration = Duration::from_secs(12);
+
+/// A member: a namespace with a modem to the hub, and a local network to the taker.
+struct Member {
+    side: &'static str,
+    /// Of its modem: 10.0.NET.0/24, and of the local network: 192.168.NET.0/24.
+    net: u8,
+}
+
+const BOB: Member = Member { side: "d", net: 20 };
+const CAROL: Member = Member { side: "e", net: 21 };
+
+fn tc(namespace: &str, device: &str, rate: &str) {
+    let mut all = vec!["-n", namespace, "qdisc", "replace", "dev", device];
+    all.extend(["root", "tbf", "rate", rate, "burst", "15k", "latency", "100ms"]);
+    run("tc", &all);
+}
+
+impl Member {
+    fn build(&self, world: &World, rate: &str) {
+        let Self { side, net } = self;
+        world.add_client(side, *net);
+        let (own, client, hub) = (world.namespace(side), world.namespace("c"), world.namespace("h"));
+        let cable = format!("cable-{side}");
+        world.ip(&own, &format!("link set {cable} down"));
+        world.ip(&own, &format!("link set {cable} name wwan0"));
+        world.ip(&own, "link set wwan0 up");
+        world.ip(&own, &format!("route add default via 10.0.{net}.1"));
+        let lan = format!("lan-{side}");
+        run(
+            "ip",
+            &[
+                "link", "add", "lan", "netns", &own, "type", "veth", "peer", "name", &lan, "netns", &client,
+            ],
+        );
+        for (namespace, device, last) in [(&own, "lan", 2), (&client, lan.as_str(), 1)] {
+            world.ip(
+                namespace,
+                &format!("addr add 192.168.{net}.{last}/24 dev {device}"),
+            );
+            world.ip(namespace, &format!("link set {device} up"));
+        }
+        tc(&own, "wwan0", rate);
+        tc(&hub, &cable, rate);
+    }
+
+    fn address(&self) -> String {
+        format!("192.168.{}.2:47473", self.net)
+    }
+
+    fn configure(&self, world: &World, text: &str) {
+        std::fs::create_dir_all(world.place(self.side)).unwrap();
+        std::fs::write(world.place(self.side).join("share.toml"), text).unwrap();
+    }
+
+    fn share(&self, world: &World, arguments: &[&str]) -> Daemon {
+        let daemon = world.start(self.side, &[&["share", "--foreground"], arguments].concat());
+        world.wait("shared", |world| self.status(world)["state"] == "up");
+        daemon
+    }
+
+    fn status(&self, world: &World) -> Value {
+        json(world, self.side, &["share", "status", "--json"])
+    }
+
+    /// What the only taker has had, both ways.
+    fn carried(&self, world: &World) -> u64 {
+        let taker = self.status(world)["takers"][0].clone();
+        let count = |key: &str| taker[key].as_u64().unwrap_or(0);
+        count("up_bytes") + count("down_bytes")
+    }
+}
+
+fn json(world: &World, side: &str, arguments: &[&str]) -> Value {
+    let output = world.hawser(side, arguments).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+fn code(world: &World, side: &str) -> String {
+    let all = json(world, side, &["pool", "--json"]);
+    all["code"].as_str().unwrap().to_owned()
+}
+
+/// The taker, with its own network of 8 Mbit/s and these members.
+fn taker(world: &World, members: &[&Member]) {
+    let (client, hub) = (world.namespace("c"), world.namespace("h"));
+    tc(&client, "fiber", "8mbit");
+    tc(&hub, "fiber", "8mbit");
+    let places: Vec<_> = members
+        .iter()
+        .map(|member| format!("{:?}", member.address()))
+        .collect();
+    let text = format!("exclude = [\"lte\"]\n[pool]\nmembers = [{}]\n", places.join(", "));
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+}
+
+/// What the transfer carries, over some seconds. Unit: Mbit/s.
+fn rate(transfer: &Transfer, over: Duration) -> f64 {
+    let (before, since) = (transfer.received(), Instant::now());
+    std::thread::sleep(over);
+    (transfer.received() - before) as f64 * 8e-6 / since.elapsed().as_secs_f64()
+}
+
+fn took(what: &str, since: Instant) {
+    let took = since.elapsed();
+    eprintln!("{what}: {:.2} s", took.as_secs_f64());
+    assert!(took < LOOSE, "{what}: {took:?}");
+}
+
+#[test]
+fn two_modems_of_neighbours_add_to_the_own_network_and_may_leave() {
+    let Some(world) = World::new("n1") else { return };
+    let server = world.add_server();
+    BOB.build(&world, "5mbit");
+    CAROL.build(&world, "3mbit");
+    taker(&world, &[&BOB, &CAROL]);
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let alice = code(&world, "c");
+    for (name, member) in [("bob", &BOB), ("carol", &CAROL)] {
+        member.configure(&world, "announce = false\n");
+        good(world.hawser("c", &["pool", "trust", name, &code(&world, member.side)]));
+    }
+    let before = world.system("d");
+    let mut bob = BOB.share(&world, &[]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", is_up);
+
+    // Nobody takes unasked.
+    world.wait("asked for", |world| {
+        BOB.status(world)["takers"][0]["state"] == "waiting"
+    });
+    assert_eq!(BOB.status(&world)["takers"][0]["code"], alice);
+    world.wait("told", |world| {
+        world.status("c")["pool"]["members"][0]["state"] == "waits for consent"
+    });
+    assert_eq!(active(&world), ["fiber"]);
+    good(world.hawser("d", &["share", "allow", "alice", &alice]));
+    world.wait("on bob's modem", |world| {
+        active(world) == ["bob's modem", "fiber"]
+    });
+
+    let mut carol = CAROL.share(&world, &["--allow", &format!("alice={alice}")]);
+    world.wait("on all", |world| {
+        active(world) == ["bob's modem", "carol's modem", "fiber"]
+    });
+    let transfer = Transfer::start(&server, &world.open("c"));
+    world.wait("on the way", |_| transfer.received() > 4 << 20);
+    let together = rate(&transfer, Duration::from_secs(6));
+    eprintln!(
+        "8 Mbit/s and modems of 5 and 3: {together:.2} Mbit/s, {:.3} of the sum",
+        together / 16.0
+    );
+    assert!(together > 0.8 * 16.0, "{together}");
+    let said = String::from_utf8(good(world.hawser("c", &["status"])).stdout).unwrap();
+    assert!(said.contains("\nbob's modem "), "{said}");
+    let said = String::from_utf8(good(world.hawser("c", &["pool"])).stdout).unwrap();
+    assert!(
+        said.contains("\ncarol's modem ") && said.contains("active"),
+        "{said}"
+    );
+
+    // One is gone without a word.
+    transfer.take_longest_gap();
+    carol.signal("-KILL");
+    let since = Instant::now();
+    world.wait("without carol", |world| active(world) == ["bob's modem", "fiber"]);
+    took("a member was killed, its path is gone after", since);
+    let gap = transfer.take_longest_gap();
+    eprintln!("no data for {:.3} s", gap.as_secs_f64());
+    assert!(gap < LOOSE, "{gap:?}");
+    // And comes back.
+    let since = Instant::now();
+    let _carol = CAROL.share(&world, &["--allow", "alice"]);
+    world.wait("with carol again", |world| {
+        active(world) == ["bob's modem", "carol's modem", "fiber"]
+    });
+    eprintln!(
+        "it came back, and carries after {:.2} s",
+        since.elapsed().as_secs_f64()
+    );
+
+    // What is taken back ends at once.
+    transfer.take_longest_gap();
+    good(world.hawser("d", &["share", "revoke", "alice"]));
+    let since = Instant::now();
+    let at_once = BOB.status(&world);
+    world.wait("without bob", |world| active(world) == ["carol's modem", "fiber"]);
+    took("revoked, its path is gone after", since);
+    let later = BOB.status(&world);
+    assert_eq!(
+        at_once["carried_bytes"], later["carried_bytes"],
+        "nothing passed any more"
+    );
+    assert!(at_once["carried_bytes"].as_u64() > Some(0));
+    let before_more = transfer.received();
+    world.wait("on the way still", |_| {
+        transfer.received() > before_more + (1 << 20)
+    });
+    bob.signal("-TERM");
+    assert_eq!(world.system("d"), before, "nothing stays behind");
+}
+
+/// Bob gives to alice, who is allowed.
+fn one_member(name: &str, config: &str) -> Option<(World, [Daemon; 3])> {
+    let world = World::new(name)?;
+    BOB.build(&world, "20mbit");
+    taker(&world, &[&BOB]);
+    world.init();
+    BOB.configure(&world, config);
+    good(world.hawser("c", &["pool", "trust", "bob", &code(&world, "d")]));
+    let hub = world.start("h", &["hub", "run"]);
+    let allowed = format!("alice={}", code(&world, "c"));
+    let bob = BOB.share(&world, &["--allow", &allowed]);
+    let client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    Some((world, [hub, bob, client]))
+}
+
+#[test]
+fn a_cap_and_a_quota_hold_and_the_transfer_goes_on() {
+    let config = "announce = false\ncap = \"2mbit\"\nquota = \"3MB\"\n";
+    let Some((world, _daemons)) = one_member("n2", config) else {
+        return;
+    };
+    let server = world.add_server();
+    world.wait("on both", |world| active(world) == ["bob's modem", "fiber"]);
+    let transfer = Transfer::start(&server, &world.open("c"));
+    world.wait("on the way", |_| transfer.received() > 1 << 20);
+    let (before, since) = (BOB.carried(&world), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let (after, passed) = (BOB.carried(&world), since.elapsed().as_secs_f64());
+    // Both directions count, and answers are few.
+    let mbps = (after - before) as f64 * 8e-6 / passed;
+    eprintln!("a cap of 2 Mbit/s each way: {mbps:.3} Mbit/s of IP packets in both");
+    assert!(mbps < 2.0 * 1.02 * 1.1 && mbps > 0.5, "{mbps}");
+    world.wait("over", |world| BOB.status(world)["over"] == "quota");
+    world.wait("without bob", |world| active(world) == ["fiber"]);
+    let carried = BOB.status(&world)["carried_bytes"].as_u64().unwrap();
+    assert!(carried <= 3_000_000 && carried > 2_990_000, "{carried}");
+    let received = transfer.received();
+    world.wait("on the way still", |_| transfer.received() > received + (1 << 20));
+    assert_eq!(
+        BOB.status(&world)["carried_bytes"].as_u64(),
+        Some(carried),
+        "to the packet"
+    );
+}
+
+#[test]
+fn nobody_else_passes_and_nothing_goes_anywhere_else() {
+    let Some((world, _daemons)) = one_member("n3", "announce = false\n") else {
+        return;
+    };
+    world.wait("on both", |world| active(world) == ["bob's modem", "fiber"]);
+    let way = || BOB.status(&world)["takers"][0]["ways"][0].clone();
+    let port = way()["port"].as_u64().unwrap();
+    let relay = format!("192.168.20.2:{port}");
+    // Another address in the same network is another machine.
+    world.ip(&world.namespace("c"), "addr add 192.168.20.77/24 dev lan-d");
+    let client = world.open("c");
+    let stranger = client.run(|| UdpSocket::bind("192.168.20.77:0")).unwrap();
+    for _ in 0..10 {
+        stranger.send_to(&[0x40; 1_200], &relay).unwrap();
+    }
+    world.wait("refused", |_| way()["refused"].as_u64() >= Some(10));
+    // The taker itself: what it sends arrives at its hub, and many ports of it are not served.
+    let refused = way()["refused"].as_u64().unwrap();
+    let flood: Vec<_> = (0..50)
+        .map(|_| client.run(|| UdpSocket::bind("192.168.20.1:0")).unwrap())
+        .collect();
+    for socket in &flood {
+        socket.send_to(&[0x40; 1_200], &relay).unwrap();
+    }
+    world.wait("bounded", |_| way()["refused"].as_u64() >= Some(refused + 40));
+    let mut sockets = world.inside("d", "ss");
+    sockets.args(["-Hun", "state", "connected"]);
+    let listed = String::from_utf8(good(sockets).stdout).unwrap();
+    let peers: Vec<_> = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    assert!((1..=4).contains(&peers.len()), "{listed}");
+    assert!(peers.iter().all(|peer| *peer == "198.51.100.1:4430"), "{listed}");
+    assert_eq!(active(&world), ["bob's modem", "fiber"], "the taker goes on");
+}
+
+#[test]
+fn a_hub_in_a_private_network_is_no_hub_unless_it_is_named() {
+    let Some(world) = World::new("n4") else { return };
+    BOB.build(&world, "20mbit");
+    taker(&world, &[&BOB]);
+    world.init_at("10.0.10.1:4430");
+    BOB.configure(&world, "announce = false\n");
+    good(world.hawser("c", &["pool", "trust", "bob", &code(&world, "d")]));
+    let _hub = world.start("h", &["hub", "run"]);
+    let allowed = format!("alice={}", code(&world, "c"));
+    let mut bob = BOB.share(&world, &["--allow", &allowed]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("refused", |world| {
+        let member = world.status("c")["pool"]["members"][0].clone();
+        member["why"]
+            .as_str()
+            .is_some_and(|why| why.contains("share.toml"))
+    });
+    assert_eq!(active(&world), ["fiber"]);
+    bob.signal("-TERM");
+    BOB.configure(&world, "announce = false\nhubs = [\"10.0.10.1:4430\"]\n");
+    let _bob = BOB.share(&world, &[]);
+    // Over bob's modem the hub has that address too.
+    world.wait("on both", |world| active(world) == ["bob's modem", "fiber"]);
+}
+
+#[test]
+fn a_member_is_found_by_its_tag_and_a_loop_is_refused() {
+    let Some(world) = World::new("n5") else { return };
+    BOB.build(&world, "20mbit");
+    taker(&world, &[]);
+    world.init();
+    let text = "exclude = [\"lte\"]\n[pool]\nneighbours = true\n";
+    std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    good(world.hawser("c", &["pool", "trust", "bob", &code(&world, "d")]));
+    let _hub = world.start("h", &["hub", "run"]);
+    let allowed = format!("alice={}", code(&world, "c"));
+    let _bob = BOB.share(&world, &["--allow", &allowed]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    let since = Instant::now();
+    world.wait("found", |world| active(world) == ["bob's modem", "fiber"]);
+    took("found by multicast DNS, its path is there after", since);
+
+    // Bob would take of alice, who takes of him.
+    let text = "exclude = [\"lan\"]\n[pool]\nmembers = [\"192.168.20.1:47473\"]\n";
+    std::fs::write(world.place("d").join("client.toml"), text).unwrap();
+    good(world.hawser("d", &["pool", "trust", "alice", &code(&world, "c")]));
+    let bobs = format!("bob={}", code(&world, "d"));
+    let second = |side: &str, arguments: &[&str]| {
+        let mut command = world.inside(side, env!("CARGO_BIN_EXE_hawser"));
+        command.args(arguments).arg("--dir").arg(world.place(side));
+        command
+            .arg("--run-dir")
+            .arg(world.run_dir(&format!("{side}-second")));
+        command
+    };
+    good(second("c", &["share", "--allow", &bobs]));
+    good(second("d", &["up", &world.invite_as("bob")]));
+    let why = || {
+        let output = second("d", &["status", "--json"]).output().unwrap();
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        status["pool"]["members"][0]["why"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    world.wait("refused", |_| {
+        why().contains("uses this machine's networks itself")
+    });
+    assert_eq!(active(&world), ["bob's modem", "fiber"]);
+    good(second("d", &["down"]));
+    good(second("c", &["share", "stop"]));
+}
