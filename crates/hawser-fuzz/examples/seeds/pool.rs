@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use hawser_wire::pool::{NotGiven, PoolHello, PoolMessage, PoolOffer};
 
-use crate::packets::Seeds;
+use crate::Seeds;
 
 /// Every message, one that is cut, and values out of range.
 pub(crate) fn pool() -> Seeds {

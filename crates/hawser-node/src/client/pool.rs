@@ -233,8 +233,9 @@ impl Pool {
             News::Down(why) => {
                 tracing::debug!(%at, why, "neighbour out of reach");
                 place.dial = None;
-                place.state = "out of reach";
-                place.trouble.get_or_insert(why);
+                if place.state != "refused" {
+                    (place.state, place.trouble) = ("out of reach", Some(why));
+                }
                 place.retry_at = Clock::now() + place.pause;
                 place.pause = (place.pause * 2).min(LAST_PAUSE);
             }
@@ -437,7 +438,9 @@ impl Pool {
             };
             let (number, at, news) = (self.next_dial, *at, self.news.clone());
             self.next_dial += 1;
-            place.state = "dialing";
+            if place.trouble.is_none() {
+                place.state = "dialing";
+            }
             let task = tokio::spawn(async move {
                 let why = match speak(at, config, hello, number, &news).await {
                     Ok(why) => why,
@@ -470,13 +473,9 @@ impl Place {
             PoolMessage::Offer(_) => {
                 (self.state, self.trouble, self.pause) = ("gives", None, FIRST_PAUSE);
             }
-            PoolMessage::Waiting => {
-                self.state = "waits for consent";
-                self.trouble = None;
-            }
+            PoolMessage::Waiting => (self.state, self.trouble) = ("waits for consent", None),
             PoolMessage::Refused(reason) => {
-                self.state = "refused";
-                self.trouble = Some(reason.to_string());
+                (self.state, self.trouble) = ("refused", Some(reason.to_string()));
             }
             PoolMessage::Hello(_) | PoolMessage::Withdraw { .. } => {}
         }

@@ -134,12 +134,12 @@ fn daemon() -> mdns_sd::Result<ServiceDaemon> {
 }
 
 fn address(ip: &ScopedIp, port: u16) -> SocketAddr {
-    match ip {
-        ScopedIp::V6(v6) if v6.addr().is_unicast_link_local() => {
-            SocketAddrV6::new(*v6.addr(), port, 0, v6.scope_id().index).into()
-        }
-        other => SocketAddr::new(other.to_ip_addr(), port),
+    if let ScopedIp::V6(v6) = ip
+        && v6.addr().is_unicast_link_local()
+    {
+        return SocketAddrV6::new(*v6.addr(), port, 0, v6.scope_id().index).into();
     }
+    SocketAddr::new(ip.to_ip_addr(), port)
 }
 
 /// The service: Hawser over UDP.

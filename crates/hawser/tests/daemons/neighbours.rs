@@ -161,12 +161,11 @@ fn two_modems_of_neighbours_add_to_the_own_network_and_may_leave() {
     });
     let transfer = Transfer::start(&server, &world.open("c"));
     world.wait("on the way", |_| transfer.received() > 4 << 20);
-    let together = rate(&transfer, Duration::from_secs(6));
-    eprintln!(
-        "8 Mbit/s and modems of 5 and 3: {together:.2} Mbit/s, {:.3} of the sum",
-        together / 16.0
-    );
-    assert!(together > 0.8 * 16.0, "{together}");
+    // Paths begin slowly, and find out what fits; then it stays so.
+    let mut windows = (0..4).map(|_| rate(&transfer, Duration::from_secs(3)));
+    let together = windows.find(|rate| *rate > 0.85 * 16.0);
+    let share = together.expect("the sum is not reached") / 16.0;
+    eprintln!("8 Mbit/s and modems of 5 and 3: {share:.3} of the sum");
     let said = String::from_utf8(good(world.hawser("c", &["status"])).stdout).unwrap();
     assert!(said.contains("\nbob's modem "), "{said}");
     let said = String::from_utf8(good(world.hawser("c", &["pool"])).stdout).unwrap();
@@ -304,7 +303,7 @@ fn a_hub_in_a_private_network_is_no_hub_unless_it_is_named() {
     let Some(world) = World::new("n4") else { return };
     BOB.build(&world, "20mbit");
     taker(&world, &[&BOB]);
-    world.init_at("10.0.10.1:4430");
+    world.init_at("10.0.10.1:4431");
     BOB.configure(&world, "announce = false\n");
     good(world.hawser("c", &["pool", "trust", "bob", &code(&world, "d")]));
     let _hub = world.start("h", &["hub", "run"]);
@@ -317,9 +316,9 @@ fn a_hub_in_a_private_network_is_no_hub_unless_it_is_named() {
             .as_str()
             .is_some_and(|why| why.contains("share.toml"))
     });
-    assert_eq!(active(&world), ["fiber"]);
+    world.wait("on its own", |world| active(world) == ["fiber"]);
     bob.signal("-TERM");
-    BOB.configure(&world, "announce = false\nhubs = [\"10.0.10.1:4430\"]\n");
+    BOB.configure(&world, "announce = false\nhubs = [\"10.0.10.1:4431\"]\n");
     let _bob = BOB.share(&world, &[]);
     // Over bob's modem the hub has that address too.
     world.wait("on both", |world| active(world) == ["bob's modem", "fiber"]);
