@@ -17,6 +17,7 @@ use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table, masquerade, replace_nft_table};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
+use hawser_wire::frame::Format;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
@@ -260,7 +261,11 @@ impl Carrying {
         let socket = Arc::new(socket);
         handover::keep_open(&tun, &socket);
         let seed = u64::from_be_bytes(random());
-        let plane = dataplane::start(DataPlaneConfig { tun, seed })?;
+        let plane = dataplane::start(DataPlaneConfig {
+            tun,
+            format: Format::Ip,
+            seed,
+        })?;
         let store = SharedStore::new(store);
         let control = HubControl::new(store.clone(), settings(config), plane.orders.clone());
         let all = inherited.sessions.len();

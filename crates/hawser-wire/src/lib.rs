@@ -7,6 +7,7 @@
 pub mod compression;
 pub mod control;
 pub mod data;
+pub mod frame;
 pub mod icmp;
 pub mod inner;
 pub mod layer;

@@ -33,6 +33,7 @@ use hawser_linux::tun::Tun;
 use hawser_proto::session::{ClientAction, ClientSession, NetworkId, SessionConfig};
 use hawser_units::{Instant, PathId};
 use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
 use crate::config::{self, ClientConfig, Via};
@@ -149,6 +150,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     }
     let plane = dataplane::start(DataPlaneConfig {
         tun,
+        format: Format::Ip,
         seed: u64::from_be_bytes(random()),
     })?;
     let socket = ControlSocket::listen(run_dir.socket())?;
