@@ -10,6 +10,7 @@ pub mod echo;
 pub mod hwsim;
 pub mod isolation;
 pub mod journal;
+pub mod links;
 pub mod mptcp;
 pub mod netlink;
 mod netlink_bytes;

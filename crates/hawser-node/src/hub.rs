@@ -25,9 +25,9 @@ use tokio::sync::watch;
 use crate::atomic_file;
 use crate::client::{PLANE_ENDED, Signals, report};
 use crate::config::{self, HubConfig, Nat, Net4, Net6, TlsListen, differing, log_reload};
-use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings, LOOK};
+use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings, LOOK, PATH_MTU};
 use crate::control::peer::{Guests, guest_news};
-use crate::control::quic_socket::SharedSocket;
+use crate::control::quic_socket::{Ports, SharedSocket};
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Declined, Request, ask};
 use crate::dataplane::checkpoint::SessionCheckpoint;
@@ -312,7 +312,7 @@ async fn serve(
     let endpoint = quinn::Endpoint::new_with_abstract_socket(
         tls::hub_endpoint_config(identity),
         Some(tls::server_config(identity)?),
-        Arc::new(SharedSocket::new(udp, datagrams)?),
+        Arc::new(SharedSocket::new(Ports::of(udp)?, datagrams)),
         Arc::new(quinn::TokioRuntime),
     )?;
     let (tell, guests) = guest_news();
@@ -608,6 +608,8 @@ fn settings(config: &HubConfig) -> HubSettings {
         mtu: config.mtu.0,
         schedulers: config.schedulers.chosen(),
         layer_rules: config.layer_rules(),
+        format: Format::Ip,
+        path_mtu: PATH_MTU,
     }
 }
 

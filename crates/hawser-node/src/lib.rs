@@ -24,6 +24,7 @@ pub mod peers;
 mod private_bus;
 mod program;
 pub mod radio;
+pub mod repeater;
 pub mod run_dir;
 mod system_bus;
 pub mod usage;

@@ -23,6 +23,8 @@ pub enum Role {
     Client,
     /// A hub: `/run/hawser-hub`.
     Hub,
+    /// One side of a repeater: `/run/hawser-repeat`.
+    Repeater,
 }
 
 impl Role {
@@ -32,6 +34,7 @@ impl Role {
         Path::new(match self {
             Self::Client => "/run/hawser",
             Self::Hub => "/run/hawser-hub",
+            Self::Repeater => "/run/hawser-repeat",
         })
     }
 }

@@ -11,6 +11,7 @@ pub mod frame;
 pub mod icmp;
 pub mod inner;
 pub mod layer;
+pub mod link_hello;
 pub mod offload;
 pub mod opening;
 pub mod parity;

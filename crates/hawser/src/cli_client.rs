@@ -59,7 +59,7 @@ pub(crate) struct UpArgs {
     detached: bool,
 }
 
-/// Takes the tunnel (or the hub) down and undoes every change to the system, also after a crash.
+/// Takes the tunnel (or the hub, or the repeater) down and undoes every change to the system, also after a crash.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DownArgs {
     /// Prints the result as JSON.
@@ -278,7 +278,7 @@ pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
         }
         "was not running; undid what it had left behind"
     } else if args.which.socket()? != socket {
-        "no client runs here; `hawser down --hub` takes the hub down"
+        "no client runs here; `hawser down --hub` takes the hub down, `hawser down --repeat` the repeater"
     } else {
         "was not running"
     };

@@ -15,6 +15,7 @@ mod cli_pages;
 mod cli_peer;
 mod cli_radio;
 mod cli_record;
+mod cli_repeat;
 mod cli_run;
 mod cli_status;
 mod cli_usage;
@@ -51,8 +52,8 @@ enum Command {
     /// Brings the tunnel up: joins a hub with an invitation, or the known one without; --direct
     /// needs no hub.
     Up(cli_client::UpArgs),
-    /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a
-    /// crash.
+    /// Takes the tunnel (the hub, the repeater) down and undoes every change to the system, also after
+    /// a crash.
     Down(cli_client::DownArgs),
     Lockdown(cli_lockdown::LockdownArgs),
     /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
@@ -74,6 +75,7 @@ enum Command {
     Peer(cli_peer::PeerArgs),
     /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
+    Repeat(cli_repeat::RepeatArgs),
     /// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
     Record(cli_record::RecordArgs),
     #[cfg(feature = "pages")]
@@ -87,7 +89,8 @@ struct Places {
     /// Key, configuration, clients.
     #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
     dir: PathBuf,
-    /// Lock, control socket, undo journal; /run/hawser unless given, or /run/hawser-hub of a hub.
+    /// Lock, control socket, undo journal; /run/hawser unless given, or /run/hawser-hub of a hub and
+    /// /run/hawser-repeat of a repeater.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 }
@@ -113,17 +116,23 @@ struct Which {
     /// Means the hub of this machine, where a client may run as well.
     #[arg(long, conflicts_with = "run_dir")]
     hub: bool,
+    /// Means the repeater of this machine, where another daemon may run as well.
+    #[arg(long, conflicts_with_all = ["run_dir", "hub"])]
+    repeat: bool,
 }
 
 impl Which {
     /// The run directory of the daemon that is named, and the client's where none is.
     fn run_dir(&self) -> PathBuf {
-        self.places
-            .run_dir(if self.hub { Role::Hub } else { Role::Client })
+        self.places.run_dir(match (self.hub, self.repeat) {
+            (true, _) => Role::Hub,
+            (_, true) => Role::Repeater,
+            (false, false) => Role::Client,
+        })
     }
 
     /// The control socket of the daemon that is named; where none is, of the client, or of the hub
-    /// where it runs alone.
+    /// or the repeater where it runs alone.
     ///
     /// # Errors
     /// Somebody else could have put it there.
@@ -131,9 +140,11 @@ impl Which {
         let run_dir = self.run_dir();
         run_dir::check(&run_dir)?;
         let named = run_dir::socket(&run_dir);
-        let hub = run_dir::socket(Role::Hub.run_dir());
-        let is_hub_meant = self.places.run_dir.is_none() && !is_alive(&named) && is_alive(&hub);
-        Ok(if is_hub_meant { hub } else { named })
+        if self.places.run_dir.is_some() || is_alive(&named) {
+            return Ok(named);
+        }
+        let others = [Role::Hub, Role::Repeater].map(|role| run_dir::socket(role.run_dir()));
+        Ok(others.into_iter().find(|other| is_alive(other)).unwrap_or(named))
     }
 }
 
@@ -180,6 +191,7 @@ fn main() -> ExitCode {
         Command::Move(args) => cli_move::run(&args),
         Command::Peer(args) => cli_peer::run(args),
         Command::Hub(args) => cli_hub::run(args),
+        Command::Repeat(args) => cli_repeat::run(args),
         Command::Record(args) => cli_record::run(&args),
         #[cfg(feature = "pages")]
         Command::Pages(args) => cli_pages::write(&args),

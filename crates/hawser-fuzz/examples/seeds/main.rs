@@ -285,6 +285,7 @@ fn control() -> Seeds {
             enrol_token: Some([7; 16]),
             resume: Some(9),
             prefers: Cipher::Aes256Gcm,
+            format: Format::Ethernet,
             name_hint: "laptop".to_owned(),
         }),
         Message::Welcome(Welcome {

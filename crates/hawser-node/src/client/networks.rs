@@ -13,21 +13,21 @@ use crate::control::tls;
 use crate::dataplane::{Change, Orders, PathState, SocketId};
 
 /// A network in use.
-pub(super) struct Attached {
-    pub(super) network: Network,
+pub(crate) struct Attached {
+    pub(crate) network: Network,
     /// Where the hub is reached over it.
-    pub(super) remote: SocketAddr,
-    pub(super) socket: SocketId,
-    pub(super) endpoint: quinn::Endpoint,
+    pub(crate) remote: SocketAddr,
+    pub(crate) socket: SocketId,
+    pub(crate) endpoint: quinn::Endpoint,
     /// What the data plane says of its path.
-    pub(super) state: Option<PathState>,
+    pub(crate) state: Option<PathState>,
     /// The network of UDP, where this is the way by TLS beside it: `remote` is a relay on loopback.
-    pub(super) beside: Option<NetworkId>,
+    pub(crate) beside: Option<NetworkId>,
 }
 
 impl Attached {
     /// What its path is called.
-    pub(super) fn path_name(&self) -> String {
+    pub(crate) fn path_name(&self) -> String {
         match self.beside {
             Some(_) => format!("{}/tls", self.network.name),
             None => self.network.name.clone(),
@@ -36,14 +36,14 @@ impl Attached {
 }
 
 /// All networks in use.
-pub(super) struct Networks {
+pub(crate) struct Networks {
     orders: Orders,
     next: u32,
-    pub(super) attached: BTreeMap<NetworkId, Attached>,
+    pub(crate) attached: BTreeMap<NetworkId, Attached>,
 }
 
 impl Networks {
-    pub(super) fn new(orders: Orders) -> Self {
+    pub(crate) fn new(orders: Orders) -> Self {
         Self {
             orders,
             next: 0,
@@ -51,7 +51,7 @@ impl Networks {
         }
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Option<NetworkId> {
+    pub(crate) fn by_name(&self, name: &str) -> Option<NetworkId> {
         self.attached
             .iter()
             .find(|(_, a)| a.network.name == name && a.beside.is_none())
@@ -59,7 +59,7 @@ impl Networks {
     }
 
     /// Takes a network into use; `None` when the hub has no address of a family that it carries.
-    pub(super) fn attach(
+    pub(crate) fn attach(
         &mut self,
         network: Network,
         hub: &[SocketAddr],
@@ -85,7 +85,7 @@ impl Networks {
 
     /// Takes the way by TLS beside a network into use: `relay` stands in place of the hub. `None`
     /// when the network is gone.
-    pub(super) fn attach_beside(
+    pub(crate) fn attach_beside(
         &mut self,
         id: NetworkId,
         relay: SocketAddr,
@@ -107,7 +107,7 @@ impl Networks {
     }
 
     /// Where the hub is reached over a network, also where a relay stands in between.
-    pub(super) fn hub(&self, id: NetworkId) -> Option<SocketAddr> {
+    pub(crate) fn hub(&self, id: NetworkId) -> Option<SocketAddr> {
         let attached = self.attached.get(&id)?;
         match attached.beside {
             Some(plain) => Some(self.attached.get(&plain)?.remote),
@@ -124,7 +124,7 @@ impl Networks {
 
     /// Gives a changed network new sockets where the old ones hang on what is gone. True: its path
     /// has to move to the new socket, and the old one, named, may go then.
-    pub(super) fn refresh(&mut self, id: NetworkId, network: Network) -> anyhow::Result<Option<SocketId>> {
+    pub(crate) fn refresh(&mut self, id: NetworkId, network: Network) -> anyhow::Result<Option<SocketId>> {
         let Some(attached) = self.attached.get_mut(&id) else {
             return Ok(None);
         };
@@ -145,7 +145,7 @@ impl Networks {
     }
 
     /// Forgets a network. Its path must have been closed.
-    pub(super) fn detach(&mut self, id: NetworkId) {
+    pub(crate) fn detach(&mut self, id: NetworkId) {
         if let Some(attached) = self.attached.remove(&id) {
             (self.orders)(Change::RemoveSocket { id: attached.socket }.into());
         }

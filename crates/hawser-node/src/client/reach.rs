@@ -13,10 +13,10 @@ use crate::control::client::{ConnectError, Established, Turn, connect};
 use crate::control::stream::ControlStream;
 
 /// What an attempt came to.
-pub(super) type Outcome = (NetworkId, Result<Established, ConnectError>);
+pub(crate) type Outcome = (NetworkId, Result<Established, ConnectError>);
 
 /// Attempts under way.
-pub(super) struct Reach {
+pub(crate) struct Reach {
     attempts: JoinSet<Outcome>,
     /// What the attempts under way have in common.
     campaign: Option<Campaign>,
@@ -31,7 +31,7 @@ struct Campaign {
 }
 
 impl Reach {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             attempts: JoinSet::new(),
             campaign: None,
@@ -39,12 +39,12 @@ impl Reach {
         }
     }
 
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         !self.attempts.is_empty()
     }
 
     /// Tries every network, those in `last` at the end, each a moment after the one before.
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         networks: &Networks,
         last: Option<NetworkId>,
@@ -77,7 +77,7 @@ impl Reach {
     }
 
     /// Tries one network more, beside those that are being tried. False: nobody is being sought.
-    pub(super) fn join(&mut self, networks: &Networks, id: NetworkId) -> bool {
+    pub(crate) fn join(&mut self, networks: &Networks, id: NetworkId) -> bool {
         let is_busy = self.is_busy() && self.campaign.is_some();
         if is_busy {
             self.attempt(networks, id, Duration::ZERO);
@@ -100,7 +100,7 @@ impl Reach {
     }
 
     /// The next outcome; waits for ever while no attempt runs. May be dropped while it waits.
-    pub(super) async fn next(&mut self) -> Outcome {
+    pub(crate) async fn next(&mut self) -> Outcome {
         loop {
             match self.attempts.join_next().await {
                 Some(Ok(outcome)) => return outcome,
@@ -112,7 +112,7 @@ impl Reach {
     }
 
     /// The hub is reached: the other attempts are moot.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
         self.campaign = None;
@@ -120,7 +120,7 @@ impl Reach {
     }
 
     /// How long to wait after all attempts have failed.
-    pub(super) fn pause(&mut self) -> Duration {
+    pub(crate) fn pause(&mut self) -> Duration {
         let pause = FIRST_PAUSE * 2_u32.pow(self.pauses.min(4));
         self.pauses += 1;
         pause.min(LAST_PAUSE)
@@ -128,7 +128,7 @@ impl Reach {
 }
 
 /// What a control connection reports.
-pub(super) enum News {
+pub(crate) enum News {
     /// The hub said something.
     Message(Message),
     /// The connection is gone.
@@ -136,17 +136,17 @@ pub(super) enum News {
 }
 
 /// The connection that carries the session.
-pub(super) struct Line {
-    pub(super) number: u64,
-    pub(super) network: NetworkId,
+pub(crate) struct Line {
+    pub(crate) number: u64,
+    pub(crate) network: NetworkId,
     connection: quinn::Connection,
     outbox: mpsc::UnboundedSender<Message>,
-    pub(super) task: tokio::task::JoinHandle<()>,
+    pub(crate) task: tokio::task::JoinHandle<()>,
 }
 
 impl Line {
     /// Serves a connection in the background; what it hears goes to `news`, under its number.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         number: u64,
         network: NetworkId,
         connection: quinn::Connection,
@@ -172,18 +172,18 @@ impl Line {
         }
     }
 
-    pub(super) fn send(&self, message: Message) {
+    pub(crate) fn send(&self, message: Message) {
         let _ = self.outbox.send(message);
     }
 
     /// Ends the connection with a word to the hub.
-    pub(super) fn close(self, reason: CloseReason) -> tokio::task::JoinHandle<()> {
+    pub(crate) fn close(self, reason: CloseReason) -> tokio::task::JoinHandle<()> {
         self.send(Message::Close(reason));
         self.task
     }
 
     /// Ends a connection that is of no more use: the other side would not hear.
-    pub(super) fn abandon(self) {
+    pub(crate) fn abandon(self) {
         self.connection.close(0_u8.into(), b"");
         self.task.abort();
     }

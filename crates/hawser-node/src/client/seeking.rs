@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use hawser_proto::session::NetworkId;
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
+use hawser_wire::frame::Format;
 
 use super::reach::{self, Line, News};
 use super::{Client, Next, fresh_index};
@@ -32,6 +33,7 @@ impl Client {
             enrol_token: self.token.as_ref().map(|token| token.0),
             resume: self.machine.session().filter(|_| !self.renew),
             prefers: dataplane::preferred_cipher(),
+            format: Format::Ip,
             name_hint: hawser_linux::process::host_name(),
         };
         self.reach.start(&self.networks, last, &self.tls, &hello);

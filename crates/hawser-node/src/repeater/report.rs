@@ -1,0 +1,79 @@
+//! What a box says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{INTERFACE, Node, trust};
+use crate::client::report::{add_snapshot, with_snapshot};
+use crate::dataplane::PathState;
+use crate::identity::KeyHash;
+
+impl Node {
+    /// Answers with what both sides know and with `fields` of the one.
+    pub(super) fn report(&self, answer: oneshot::Sender<anyhow::Result<Value>>, fields: Value) {
+        let by_index: BTreeMap<u32, String> = self
+            .links
+            .up()
+            .map(|link| (link.index, link.name.clone()))
+            .collect();
+        let links: Vec<_> = self
+            .links
+            .names()
+            .iter()
+            .map(|name| {
+                let up = self.links.up().find(|link| link.name == *name);
+                let heard = up.and_then(|up| self.links.heard().find(|heard| heard.link == up.index));
+                json!({
+                    "name": name,
+                    "up": up.is_some(),
+                    "address": up.map(|link| link.address),
+                    "mtu": up.map(|link| link.mtu),
+                    "neighbour": heard.map(|heard| heard.address),
+                })
+            })
+            .collect();
+        let store = self.store.lock();
+        let strangers: BTreeSet<String> = self
+            .links
+            .heard()
+            .map(|heard| KeyHash(heard.key))
+            .filter(|key| !trust::is_trusted(&store, *key))
+            .map(|key| key.code())
+            .collect();
+        drop(store);
+        let mut status = json!({
+            "role": "repeater",
+            "bridge": self.options.bridge,
+            "interface": INTERFACE,
+            "code": self.identity.hash().code(),
+            "strangers": strangers,
+            "links": links,
+            "uptime_s": self.started.elapsed().as_secs(),
+        });
+        if let (Some(status), Value::Object(fields)) = (status.as_object_mut(), fields) {
+            status.extend(fields);
+        }
+        with_snapshot(&self.orders, answer, move |mut snapshot| {
+            let mut is_up = false;
+            for path in snapshot
+                .sessions
+                .iter_mut()
+                .flat_map(|session| &mut session.paths)
+            {
+                is_up |= path.state == PathState::Active;
+                // The access point learns from packets by which link a path comes.
+                if let Some(SocketAddr::V6(remote)) = path.remote
+                    && let Some(name) = by_index.get(&remote.scope_id())
+                {
+                    path.name.clone_from(name);
+                }
+            }
+            status["state"] = json!(if is_up { "up" } else { "waiting" });
+            add_snapshot(&mut status, snapshot);
+            status
+        });
+    }
+}
