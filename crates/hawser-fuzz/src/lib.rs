@@ -19,12 +19,13 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
     ("opening", packets::opening),
     ("inner", packets::inner),
+    ("frame", packets::frame),
     ("layer", packets::layer),
     ("segment", packets::segment),
     ("coalesce", packets::coalesce),

@@ -134,8 +134,22 @@ impl Identity {
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let identity = Self::generate()?;
-                atomic_file::write(path, identity.to_pem().as_bytes(), 0o600)?;
-                Ok(identity)
+                // A daemon and a command may both be the first: the file that is there first counts.
+                let fresh = path.with_extension(format!("new-{}", std::process::id()));
+                atomic_file::write(&fresh, identity.to_pem().as_bytes(), 0o600)?;
+                let made = std::fs::hard_link(&fresh, path);
+                let _ = std::fs::remove_file(&fresh);
+                match made {
+                    Ok(()) => Ok(identity),
+                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                        Self::load_or_create(path)
+                    }
+                    // A file system without links.
+                    Err(_) => {
+                        atomic_file::write(path, identity.to_pem().as_bytes(), 0o600)?;
+                        Ok(identity)
+                    }
+                }
             }
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }

@@ -214,6 +214,17 @@ async fn a_client_enrols_opens_a_path_and_resumes() {
     assert_ne!(receive_index, 7);
     assert!(hub.saw("open path") && hub.saw("install keys"));
 
+    // A hub carries packets, and says so to who brings frames.
+    let frames = Hello {
+        format: Format::Ethernet,
+        ..hello(None, None)
+    };
+    let refused = up(&hub, hub.key, &who, frames).await.err();
+    assert!(
+        matches!(refused, Some(ConnectError::Refused(Refusal::Format))),
+        "{refused:?}"
+    );
+
     // A second connection carries the session on with new keys; the path stays. This one runs on a
     // CPU without AES.
     let resuming = Hello {

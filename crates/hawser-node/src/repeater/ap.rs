@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::links::Change;
 use super::{Node, PORT, Sources};
-use crate::client::{PLANE_ENDED, report};
+use crate::client::PLANE_ENDED;
 use crate::control::hub::{HubControl, HubSettings, LOOK, PATH_MTU};
 use crate::control::quic_socket::{Ports, SharedSocket};
 use crate::control::tls;
@@ -139,11 +139,7 @@ impl AccessPoint {
                 });
                 self.own.report(answer, fields);
             }
-            Request::Explain { flow } => {
-                report::with_snapshot(&self.own.orders, answer, move |snapshot| {
-                    report::explain(&snapshot, &flow)
-                });
-            }
+            Request::Explain { flow } => self.own.explain(answer, flow),
             Request::Down => {
                 let _ = answer.send(Ok(json!({ "state": "down" })));
                 return true;

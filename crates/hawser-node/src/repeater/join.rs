@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 
 use super::links::Change;
 use super::{Node, Sources, trust};
+use crate::client::PLANE_ENDED;
 use crate::client::networks::Networks;
 use crate::client::reach::{Line, News, Outcome, Reach};
-use crate::client::{PLANE_ENDED, report};
 use crate::control::client::{ConnectError, Established};
 use crate::control::tls;
 use crate::control_socket::{Asked, Request};
@@ -452,11 +452,7 @@ impl Joining {
                 });
                 self.own.report(answer, fields);
             }
-            Request::Explain { flow } => {
-                report::with_snapshot(&self.own.orders, answer, move |snapshot| {
-                    report::explain(&snapshot, &flow)
-                });
-            }
+            Request::Explain { flow } => self.own.explain(answer, flow),
             Request::Down => {
                 let _ = answer.send(Ok(json!({ "state": "down" })));
                 return true;

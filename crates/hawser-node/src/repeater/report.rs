@@ -7,18 +7,14 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{INTERFACE, Node, trust};
-use crate::client::report::{add_snapshot, with_snapshot};
-use crate::dataplane::PathState;
+use crate::client::report::{add_snapshot, explain, with_snapshot};
+use crate::dataplane::{PathState, Snapshot};
 use crate::identity::KeyHash;
 
 impl Node {
     /// Answers with what both sides know and with `fields` of the one.
     pub(super) fn report(&self, answer: oneshot::Sender<anyhow::Result<Value>>, fields: Value) {
-        let by_index: BTreeMap<u32, String> = self
-            .links
-            .up()
-            .map(|link| (link.index, link.name.clone()))
-            .collect();
+        let names = self.names();
         let links: Vec<_> = self
             .links
             .names()
@@ -57,23 +53,42 @@ impl Node {
             status.extend(fields);
         }
         with_snapshot(&self.orders, answer, move |mut snapshot| {
-            let mut is_up = false;
-            for path in snapshot
-                .sessions
-                .iter_mut()
-                .flat_map(|session| &mut session.paths)
-            {
-                is_up |= path.state == PathState::Active;
-                // The access point learns from packets by which link a path comes.
-                if let Some(SocketAddr::V6(remote)) = path.remote
-                    && let Some(name) = by_index.get(&remote.scope_id())
-                {
-                    path.name.clone_from(name);
-                }
-            }
+            name_paths(&mut snapshot, &names);
+            let mut paths = snapshot.sessions.iter().flat_map(|session| &session.paths);
+            let is_up = paths.any(|path| path.state == PathState::Active);
             status["state"] = json!(if is_up { "up" } else { "waiting" });
             add_snapshot(&mut status, snapshot);
             status
         });
+    }
+
+    /// Answers which class flows have, and which links carry them.
+    pub(super) fn explain(&self, answer: oneshot::Sender<anyhow::Result<Value>>, flow: String) {
+        let names = self.names();
+        with_snapshot(&self.orders, answer, move |mut snapshot| {
+            name_paths(&mut snapshot, &names);
+            explain(&snapshot, &flow)
+        });
+    }
+
+    /// The name of each link that is up, by its index.
+    fn names(&self) -> BTreeMap<u32, String> {
+        let up = self.links.up();
+        up.map(|link| (link.index, link.name.clone())).collect()
+    }
+}
+
+/// Calls paths by their links: an access point learns from packets by which link a path comes.
+fn name_paths(snapshot: &mut Snapshot, names: &BTreeMap<u32, String>) {
+    for path in snapshot
+        .sessions
+        .iter_mut()
+        .flat_map(|session| &mut session.paths)
+    {
+        if let Some(SocketAddr::V6(remote)) = path.remote
+            && let Some(name) = names.get(&remote.scope_id())
+        {
+            path.name.clone_from(name);
+        }
     }
 }
