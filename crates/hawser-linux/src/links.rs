@@ -3,11 +3,15 @@
 //! A link needs no address but the one that the kernel gives it by itself: the link-local one of
 //! IPv6.
 
-use std::fs;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, UdpSocket};
 
+use futures_util::TryStreamExt;
+use rtnetlink::Handle;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
+use rtnetlink::packet_route::link::{
+    BridgeStpState, InfoBridge, InfoData, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::udp::keep_outside;
@@ -25,97 +29,120 @@ pub struct Link {
     pub mtu: u32,
 }
 
-/// The links among `names` that are up and have a link-local address.
-///
-/// # Errors
-/// The kernel does not list its addresses.
-pub fn usable(names: &[String]) -> io::Result<Vec<Link>> {
-    let table = match fs::read_to_string("/proc/thread-self/net/if_inet6") {
-        // No IPv6 at all.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        other => other?,
-    };
-    let mut links: Vec<Link> = table.lines().filter_map(link_of).collect();
-    links.retain(|link| names.contains(&link.name) && is_running(&link.name));
-    // A device may have several such addresses: the first is the one that the kernel made.
-    let mut seen = Vec::new();
-    links.retain(|link| {
-        let is_first = !seen.contains(&link.index);
-        seen.push(link.index);
-        is_first
-    });
-    for link in &mut links {
-        let mtu = fs::read_to_string(device(&link.name).join("mtu"));
-        link.mtu = mtu.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(1280);
+/// An interface, as far as bridges and links are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its MTU, bytes of IP packet.
+    pub mtu: u32,
+    /// Whether it is up and has a carrier.
+    pub is_running: bool,
+    /// The index of the bridge (or bond) that it is a port of.
+    pub controller: Option<u32>,
+    /// Of a bridge: whether it runs its spanning tree protocol.
+    pub bridge: Option<bool>,
+}
+
+/// Asks the kernel for interfaces.
+#[derive(Clone)]
+pub struct Interfaces {
+    handle: Handle,
+}
+
+impl Interfaces {
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// No netlink socket is to be had.
+    pub fn open() -> io::Result<Self> {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        Ok(Self { handle })
     }
-    Ok(links)
+
+    /// All there are.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub async fn list(&self) -> io::Result<Vec<Interface>> {
+        let links = self.handle.link().get().execute();
+        let links: Vec<LinkMessage> = links.try_collect().await.map_err(io::Error::other)?;
+        Ok(links.iter().filter_map(interface).collect())
+    }
+
+    /// The links among `names` that are up and have a link-local address that is ready.
+    ///
+    /// # Errors
+    /// As for [`list`](Self::list).
+    pub async fn usable(&self, names: &[String]) -> io::Result<Vec<Link>> {
+        let addresses = self.handle.address().get().execute();
+        let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(io::Error::other)?;
+        let running = self.list().await?.into_iter();
+        let running = running.filter(|one| one.is_running && names.contains(&one.name));
+        // A device may have several such addresses: the first is the one that the kernel made.
+        let link = |one: Interface| {
+            let mut own = addresses
+                .iter()
+                .filter(|address| address.header.index == one.index);
+            Some(Link {
+                address: own.find_map(link_local)?,
+                name: one.name,
+                index: one.index,
+                mtu: one.mtu,
+            })
+        };
+        Ok(running.filter_map(link).collect())
+    }
 }
 
-/// A line of the table: address, index, length of the prefix, scope, flags, name.
-fn link_of(line: &str) -> Option<Link> {
-    let mut words = line.split_whitespace();
-    let address = Ipv6Addr::from_bits(u128::from_str_radix(words.next()?, 16).ok()?);
-    let mut number = || u32::from_str_radix(words.next()?, 16).ok();
-    let (index, _, scope, flags) = (number()?, number()?, number()?, number()?);
-    let is_ready = scope == SCOPE_LINK && flags & NOT_READY == 0;
-    is_ready.then(|| Link {
-        name: words.next().unwrap_or_default().to_owned(),
-        index,
-        address,
+fn interface(message: &LinkMessage) -> Option<Interface> {
+    let mut found = Interface {
+        name: String::new(),
+        index: message.header.index,
         mtu: 0,
+        is_running: message.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+        controller: None,
+        bridge: None,
+    };
+    for attribute in &message.attributes {
+        if let LinkAttribute::IfName(name) = attribute {
+            found.name.clone_from(name);
+        } else if let LinkAttribute::Mtu(mtu) = attribute {
+            found.mtu = *mtu;
+        } else if let LinkAttribute::Controller(index) = attribute {
+            found.controller = Some(*index);
+        } else if let LinkAttribute::LinkInfo(infos) = attribute
+            && infos.contains(&LinkInfo::Kind(InfoKind::Bridge))
+        {
+            found.bridge = Some(infos.iter().any(runs_spanning_tree));
+        }
+    }
+    (!found.name.is_empty()).then_some(found)
+}
+
+fn runs_spanning_tree(info: &LinkInfo) -> bool {
+    let LinkInfo::Data(InfoData::Bridge(settings)) = info else {
+        return false;
+    };
+    let is_on = |setting: &InfoBridge| matches!(setting, InfoBridge::StpState(state) if *state != BridgeStpState::Disabled);
+    settings.iter().any(is_on)
+}
+
+/// The address of a message, if it is link-local and neighbours may be spoken to from it.
+fn link_local(message: &AddressMessage) -> Option<Ipv6Addr> {
+    let not_ready = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if message.header.scope != AddressScope::Link || message.header.flags.intersects(not_ready) {
+        return None;
+    }
+    message.attributes.iter().find_map(|attribute| {
+        let AddressAttribute::Address(IpAddr::V6(address)) = attribute else {
+            return None;
+        };
+        address.is_unicast_link_local().then_some(*address)
     })
-}
-
-/// Whether an interface exists.
-#[must_use]
-pub fn exists(name: &str) -> bool {
-    is_name(name) && device(name).exists()
-}
-
-/// Whether an interface is up and has a carrier.
-#[must_use]
-pub fn is_running(name: &str) -> bool {
-    fs::read_to_string(device(name).join("carrier")).is_ok_and(|carrier| carrier.trim() == "1")
-}
-
-/// Whether an interface is a bridge of the kernel.
-#[must_use]
-pub fn is_bridge(name: &str) -> bool {
-    is_name(name) && device(name).join("bridge").is_dir()
-}
-
-/// The bridge (or bond) that an interface is a port of.
-#[must_use]
-pub fn controller(name: &str) -> Option<String> {
-    let target = fs::read_link(device(name).join("master")).ok()?;
-    Some(target.file_name()?.to_str()?.to_owned())
-}
-
-/// Whether a bridge runs its spanning tree protocol.
-#[must_use]
-pub fn has_spanning_tree(bridge: &str) -> bool {
-    let state = fs::read_to_string(device(bridge).join("bridge/stp_state"));
-    state.is_ok_and(|state| state.trim() != "0")
-}
-
-/// The index of an interface.
-#[must_use]
-pub fn index(name: &str) -> Option<u32> {
-    fs::read_to_string(device(name).join("ifindex"))
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-}
-
-/// An interface's MTU, bytes.
-#[must_use]
-pub fn mtu(name: &str) -> Option<u16> {
-    fs::read_to_string(device(name).join("mtu"))
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
 }
 
 /// Opens the UDP port of a link: packets come and go by the link alone.
@@ -143,34 +170,52 @@ pub fn open_group(link: &Link, group: Ipv6Addr, port: u16) -> io::Result<UdpSock
     Ok(socket.into())
 }
 
-fn device(name: &str) -> PathBuf {
-    Path::new("/sys/class/net").join(name)
-}
-
-/// Nothing that leads elsewhere.
-fn is_name(name: &str) -> bool {
-    !name.is_empty() && !name.contains('/') && name != "." && name != ".."
-}
-
-/// Of an address. Source: linux/ipv6.h, `IFA_LINK`.
-const SCOPE_LINK: u32 = 0x20;
-/// Tentative, or in use by a neighbour. Source: linux/if_addr.h, `IFA_F_TENTATIVE` and
-/// `IFA_F_DADFAILED`.
-const NOT_READY: u32 = 0x40 | 0x08;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_link_local_addresses_that_are_ready_count() {
-        let line = |scope, flags| format!("fe80000000000000021122fffe334455 0c 40 {scope} {flags}     eth1");
-        let link = link_of(&line("20", "80")).expect("a link");
-        assert_eq!((link.name.as_str(), link.index), ("eth1", 12));
-        assert_eq!(link.address.to_string(), "fe80::211:22ff:fe33:4455");
-        assert_eq!(link_of(&line("00", "80")), None);
-        assert_eq!(link_of(&line("20", "c0")), None, "tentative");
-        assert_eq!(link_of("nonsense"), None);
-        assert!(!is_bridge("../../x") && !exists(""));
+    fn bridges_their_ports_and_links_that_are_ready_are_told_apart() {
+        let Ok(namespace) = crate::netns::Namespace::new() else {
+            hawser_testing::skip("no namespaces");
+            return;
+        };
+        for command in [
+            "link add br0 type bridge stp_state 1",
+            "link add eth1 type veth peer name far1",
+            "link add eth2 type veth peer name far2",
+            "link set eth2 master br0",
+            "link set eth1 up",
+            "link set far1 up",
+        ] {
+            let done = namespace.command("ip").args(command.split(' ')).status();
+            assert!(done.unwrap().success(), "{command}");
+        }
+        let looked = namespace.run(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(async {
+                let interfaces = Interfaces::open()?;
+                let names = ["eth1", "eth2"].map(str::to_owned);
+                let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+                // Whether another host has the address takes a second or two to find out.
+                let mut usable = Vec::new();
+                while usable.is_empty() && std::time::Instant::now() < deadline {
+                    usable = interfaces.usable(&names).await?;
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+                Ok((interfaces.list().await?, usable))
+            })
+        });
+        let (all, usable) = looked.unwrap();
+        let find = |name: &str| all.iter().find(|one| one.name == name).expect("is there");
+        let bridge = find("br0");
+        assert_eq!((bridge.bridge, bridge.controller), (Some(true), None));
+        assert_eq!(find("eth2").controller, Some(bridge.index));
+        assert_eq!((find("eth1").controller, find("eth1").bridge), (None, None));
+        let names: Vec<_> = usable.iter().map(|link| (link.name.as_str(), link.mtu)).collect();
+        assert_eq!(names, [("eth1", 1500)], "eth2 is down");
+        assert!(usable[0].address.is_unicast_link_local());
     }
 }

@@ -70,8 +70,8 @@ impl Tun {
         Self::create_as(name, mtu, libc::IFF_TUN)
     }
 
-    /// Creates an Ethernet interface named `name` (down, with an address that the kernel draws) with
-    /// an MTU of `mtu` bytes. Reads and writes are frames behind their virtio headers.
+    /// Creates an Ethernet interface named `name` (down, with an address that the kernel draws)
+    /// with an MTU of `mtu` bytes. Reads and writes are frames behind their virtio headers.
     ///
     /// # Errors
     /// [`TunError`]: no interface is left behind.

@@ -134,7 +134,7 @@ impl Identity {
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let identity = Self::generate()?;
-                // A daemon and a command may both be the first: the file that is there first counts.
+                // A daemon and a command may both be the first: the first file counts.
                 let fresh = path.with_extension(format!("new-{}", std::process::id()));
                 atomic_file::write(&fresh, identity.to_pem().as_bytes(), 0o600)?;
                 let made = std::fs::hard_link(&fresh, path);

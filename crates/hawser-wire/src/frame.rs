@@ -152,8 +152,8 @@ impl Format {
     }
 
     /// Whether a large packet is an IPv4 packet that may be fragmented on its way, and its
-    /// fragments if it is: each of at most `mtu` bytes, Ethernet header included. Its checksums must
-    /// be complete.
+    /// fragments if it is: each of at most `mtu` bytes, Ethernet header included. Its checksums
+    /// must be complete.
     ///
     /// Source: RFC 791 section 3.2 (an example fragmentation procedure). Only what a TAP brings is
     /// fragmented here: packets for a TUN have passed the kernel's own routing and its MTU.

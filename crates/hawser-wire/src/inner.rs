@@ -40,8 +40,8 @@ pub struct Summary {
     pub ip_at: u16,
     /// Bytes of the IP header, options included; 0 of a frame without IP.
     pub ip_len: u16,
-    /// Bytes of all headers together; no more than [`Self::transport_at`] where the transport is not
-    /// TCP or UDP.
+    /// Bytes of all headers together; no more than [`Self::transport_at`] where the transport is
+    /// not TCP or UDP.
     pub headers_len: u16,
     /// The TCP flags; zero for others.
     pub tcp_flags: u8,
@@ -332,7 +332,7 @@ pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool)
                         let field = transport + 16;
                         let sum = u16::from_be_bytes([packet[field], packet[field + 1]]);
                         // An option at an odd offset sits in the other half of the words.
-                        let (old, new) = if (at - transport) % 2 == 0 {
+                        let (old, new) = if (at - transport).is_multiple_of(2) {
                             (old, most)
                         } else {
                             (old.swap_bytes(), most.swap_bytes())

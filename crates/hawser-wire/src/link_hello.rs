@@ -8,8 +8,8 @@
 //! ```
 //!
 //! An ask goes to a multicast group of the link or to a neighbour's address, the answer to who has
-//! asked. Both say whose key is meant, and prove nothing: the handshake that follows does. An answer
-//! is as long as an ask, so nobody's traffic grows by it.
+//! asked. Both say whose key is meant, and prove nothing: the handshake that follows does. An
+//! answer is as long as an ask, so nobody's traffic grows by it.
 
 /// Bytes of a hello.
 pub const HELLO_LEN: usize = 44;

@@ -59,7 +59,8 @@ pub(crate) struct UpArgs {
     detached: bool,
 }
 
-/// Takes the tunnel (or the hub, or the repeater) down and undoes every change to the system, also after a crash.
+/// Takes the tunnel (or the hub, or the repeater) down and undoes every change to the system, also
+/// after a crash.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DownArgs {
     /// Prints the result as JSON.

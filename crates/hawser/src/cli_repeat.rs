@@ -20,10 +20,10 @@ use crate::{Places, confine};
 
 /// Joins two bridges by several links at once: a repeater, or two sites as one network.
 ///
-/// On the box with the way out: `sudo hawser repeat ap --bridge br0 --links eth1,eth2`. On the other
-/// box: `sudo hawser repeat join --bridge br0 --links eth1,eth2`. Both show a code; on each, type the
-/// code of the other once: `sudo hawser repeat trust CODE`. From then on the hosts of both bridges
-/// are in one network, over all links together. `hawser status` shows the links.
+/// On the box with the way out: `sudo hawser repeat ap --bridge br0 --links eth1,eth2`. On the
+/// other box: `sudo hawser repeat join --bridge br0 --links eth1,eth2`. Both show a code; on each,
+/// type the code of the other once: `sudo hawser repeat trust CODE`. From then on the hosts of both
+/// bridges are in one network, over all links together. `hawser status` shows the links.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RepeatArgs {
     #[command(subcommand)]
@@ -51,8 +51,8 @@ struct SideArgs {
     /// The bridge whose hosts are joined to those of the other box.
     #[arg(long, value_name = "BRIDGE")]
     bridge: String,
-    /// The interfaces that lead to the other box, such as eth1,eth2: up, and in no bridge. They need
-    /// no addresses.
+    /// The interfaces that lead to the other box, such as eth1,eth2: up, and in no bridge. They
+    /// need no addresses.
     #[arg(
         long,
         alias = "radios",
@@ -148,7 +148,6 @@ fn serve(args: SideArgs, side: Side) -> anyhow::Result<()> {
         links: args.links,
         neighbours,
     };
-    options.check()?;
     confine(Duty::Hub, &options.dir, &options.run_dir)?;
     runtime()?.block_on(repeater::run(options))
 }

@@ -52,8 +52,8 @@ enum Command {
     /// Brings the tunnel up: joins a hub with an invitation, or the known one without; --direct
     /// needs no hub.
     Up(cli_client::UpArgs),
-    /// Takes the tunnel (the hub, the repeater) down and undoes every change to the system, also after
-    /// a crash.
+    /// Takes the tunnel (the hub, the repeater) down and undoes every change to the system, also
+    /// after a crash.
     Down(cli_client::DownArgs),
     Lockdown(cli_lockdown::LockdownArgs),
     /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
@@ -89,8 +89,8 @@ struct Places {
     /// Key, configuration, clients.
     #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
     dir: PathBuf,
-    /// Lock, control socket, undo journal; /run/hawser unless given, or /run/hawser-hub of a hub and
-    /// /run/hawser-repeat of a repeater.
+    /// Lock, control socket, undo journal; /run/hawser unless given, or /run/hawser-hub of a hub
+    /// and /run/hawser-repeat of a repeater.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 }

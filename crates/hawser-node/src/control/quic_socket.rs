@@ -1,5 +1,5 @@
-//! The QUIC socket of a hub, or of a repeater's access point: sends on the ports that the data plane
-//! reads, and hears what the data plane hands over.
+//! The QUIC socket of a hub, or of a repeater's access point: sends on the ports that the data
+//! plane reads, and hears what the data plane hands over.
 
 use std::collections::BTreeMap;
 use std::fmt;

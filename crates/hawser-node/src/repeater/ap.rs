@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
-use hawser_linux::links::{self, Link, open_port};
+use hawser_linux::links::{Link, open_port};
 use hawser_linux::udp::DataSocket;
 use hawser_wire::frame::Format;
 use serde_json::json;
@@ -38,7 +38,6 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         Arc::new(SharedSocket::new(ports.clone(), datagrams)),
         Arc::new(quinn::TokioRuntime),
     )?;
-    let largest = own.options.links.iter().filter_map(|link| links::mtu(link)).max();
     let settings = HubSettings {
         pool: peers::NO_ADDRESSES,
         dns: Vec::new(),
@@ -46,7 +45,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         schedulers: Vec::new(),
         layer_rules: Vec::new(),
         format: Format::Ethernet,
-        path_mtu: largest.unwrap_or(PATH_MTU),
+        path_mtu: own.largest_mtu,
     };
     let control = HubControl::new(own.store.clone(), settings, Arc::clone(&own.orders));
     let serving = tokio::spawn({
@@ -83,21 +82,18 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
 
 impl AccessPoint {
     fn on_links(&mut self, changes: Vec<Change>) {
+        // A device that is only down keeps its socket, which works again when it is up.
         for change in changes {
-            match change {
-                Change::Up(link) => {
-                    if let Err(error) = self.open(&link) {
-                        tracing::warn!(link = link.name, error = format!("{error:#}"), "link not usable");
-                    }
-                }
-                // A device that is only down keeps its socket, which works again when it is up.
-                Change::Down(_) => self.close_gone(),
+            if let Change::Up(link) = change
+                && let Err(error) = self.open(&link)
+            {
+                tracing::warn!(link = link.name, error = format!("{error:#}"), "link not usable");
             }
         }
     }
 
     fn open(&mut self, link: &Link) -> anyhow::Result<()> {
-        self.close_gone();
+        self.close_others(link);
         if self.sockets.contains_key(&link.index) {
             return Ok(());
         }
@@ -111,17 +107,17 @@ impl AccessPoint {
         Ok(())
     }
 
-    /// Forgets the sockets of devices that do not exist any more.
-    fn close_gone(&mut self) {
+    /// Forgets the sockets of devices of that name that do not exist any more.
+    fn close_others(&mut self, link: &Link) {
         let (ports, orders) = (&self.ports, &self.own.orders);
         self.sockets.retain(|index, name| {
-            let is_there = links::index(name) == Some(*index);
-            if !is_there {
+            let stays = *name != link.name || *index == link.index;
+            if !stays {
                 ports.remove(*index);
                 let id = SocketId(*index);
                 orders(dataplane::Change::RemoveSocket { id }.into());
             }
-            is_there
+            stays
         });
     }
 

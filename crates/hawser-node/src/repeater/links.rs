@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant as Clock;
 
 use anyhow::Context;
-use hawser_linux::links::{self, Link, open_group};
+use hawser_linux::links::{Interfaces, Link, open_group};
 use hawser_linux::netlink::{Device, Watch};
 use hawser_proto::discovery::{Discovery, Heard, Side, Transmit};
 use hawser_units::Instant;
@@ -34,6 +34,7 @@ pub(super) struct Links {
     discovery: Discovery,
     tell: mpsc::Sender<Hello>,
     hellos: mpsc::Receiver<Hello>,
+    interfaces: Interfaces,
     watch: Watch<Device>,
     look_at: tokio::time::Instant,
     started: Clock,
@@ -56,7 +57,12 @@ impl Drop for Used {
 
 impl Links {
     /// None yet. Must be called within a tokio runtime.
-    pub(super) fn new(options: &Options, side: Side, own: KeyHash) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        options: &Options,
+        side: Side,
+        own: KeyHash,
+        interfaces: Interfaces,
+    ) -> anyhow::Result<Self> {
         let (tell, hellos) = mpsc::channel(HELLOS);
         Ok(Self {
             names: options.links.clone(),
@@ -65,6 +71,7 @@ impl Links {
             discovery: Discovery::new(side, own.0),
             tell,
             hellos,
+            interfaces,
             watch: Watch::devices().context("cannot watch the links")?,
             look_at: tokio::time::Instant::now(),
             started: Clock::now(),
@@ -104,7 +111,7 @@ impl Links {
             }
             () = tokio::time::sleep_until(due) => looks = self.look_at <= tokio::time::Instant::now(),
         }
-        let changes = if looks { self.look()? } else { Vec::new() };
+        let changes = if looks { self.look().await? } else { Vec::new() };
         let now = self.now();
         self.discovery.handle_timeout(now);
         while let Some(transmit) = self.discovery.poll_transmit(now) {
@@ -113,9 +120,14 @@ impl Links {
         Ok(changes)
     }
 
-    fn look(&mut self) -> anyhow::Result<Vec<Change>> {
+    /// May be dropped while it waits for the kernel: nothing has changed then.
+    async fn look(&mut self) -> anyhow::Result<Vec<Change>> {
+        let found = self
+            .interfaces
+            .usable(&self.names)
+            .await
+            .context("cannot list the links")?;
         self.look_at = tokio::time::Instant::now() + LOOK;
-        let found = links::usable(&self.names).context("cannot list the links")?;
         let gone: Vec<u32> = self
             .up
             .iter()

@@ -9,8 +9,9 @@
 //!   hosts -- bridge -- TAP == session ==[ link 1, link 2 ]== session == TAP -- bridge -- hosts
 //! ```
 //!
-//! It fails as clients and hubs do: a box that is away is waited for, and a link that is gone leaves
-//! its packets to the others. The TAP ends with the process, and so does its place in the bridge.
+//! It fails as clients and hubs do: a box that is away is waited for, and a link that is gone
+//! leaves its packets to the others. The TAP ends with the process, and so does its place in the
+//! bridge.
 
 mod ap;
 mod join;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use hawser_linux::links as link;
+use hawser_linux::links::{Interface, Interfaces};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
 use hawser_proto::discovery;
@@ -67,29 +68,28 @@ pub struct Options {
 }
 
 impl Options {
-    /// Looks whether this can work; nothing has been touched.
+    /// Looks whether this can work; nothing has been touched. Gives the bridge.
     ///
     /// # Errors
     /// One line: what is wrong, and what to do.
-    pub fn check(&self) -> anyhow::Result<()> {
-        let bridge = &self.bridge;
-        if !link::exists(bridge) {
-            bail!("there is no bridge {bridge}: `ip link add {bridge} type bridge` makes one");
-        }
-        if !link::is_bridge(bridge) {
-            bail!("{bridge} is no bridge: name the bridge whose hosts the other box is to serve too");
-        }
-        if self.links.is_empty() {
-            bail!("no links are named: --links eth1,eth2 names the interfaces to the other box");
+    fn check(&self, all: &[Interface]) -> anyhow::Result<Interface> {
+        let find = |name: &str| all.iter().find(|one| one.name == name);
+        let name = &self.bridge;
+        let bridge = find(name).with_context(|| {
+            format!("there is no bridge {name}: `ip link add {name} type bridge` makes one")
+        })?;
+        if bridge.bridge.is_none() {
+            bail!("{name} is no bridge: name the bridge whose hosts the other box is to serve too");
         }
         for (at, name) in self.links.iter().enumerate() {
-            if !link::exists(name) {
-                bail!("there is no interface {name}: `ip link` shows what there is");
-            }
-            if name == bridge {
+            let link = find(name)
+                .with_context(|| format!("there is no interface {name}: `ip link` shows what there is"))?;
+            if link.index == bridge.index {
                 bail!("{name} is the bridge itself: links lead to the other box beside it");
             }
-            if let Some(other) = link::controller(name) {
+            if let Some(index) = link.controller {
+                let other = all.iter().find(|one| one.index == index);
+                let other = other.map_or("another interface", |other| other.name.as_str());
                 bail!(
                     "{name} is a port of {other}: frames would go around in a loop; `ip link set {name} nomaster` takes it out"
                 );
@@ -100,7 +100,7 @@ impl Options {
         }
         match self.neighbours.keys().find(|name| !self.links.contains(name)) {
             Some(name) => bail!("--neighbour names {name}, which is none of the links"),
-            None => Ok(()),
+            None => Ok(bridge.clone()),
         }
     }
 }
@@ -113,6 +113,8 @@ struct Node {
     orders: Orders,
     links: Links,
     started: Instant,
+    /// Of the links there were at the start. Units: bytes of IP packet.
+    largest_mtu: u16,
 }
 
 /// Runs one side of a repeater until it is asked to end.
@@ -120,7 +122,9 @@ struct Node {
 /// # Errors
 /// What keeps it from working, in one line; the system is as it was before.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    options.check()?;
+    let interfaces = Interfaces::open().context("cannot look at the interfaces")?;
+    let all = interfaces.list().await.context("cannot list the interfaces")?;
+    let bridge = options.check(&all)?;
     atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = peers::identity(&options.dir)?;
@@ -132,7 +136,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     system.undo_left().await;
     // A bridge has the least MTU of its ports, and drops longer frames without a word. With the
     // bridge's own MTU here, they arrive, and their sender hears what fits.
-    let mtu = link::mtu(&options.bridge).unwrap_or(ETHERNET_MTU);
+    let mtu = u16::try_from(bridge.mtu).unwrap_or(u16::MAX);
     let tun = Tun::create_ethernet(INTERFACE, mtu)?;
     let plane = dataplane::start(DataPlaneConfig {
         tun,
@@ -143,12 +147,17 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     system
         .put_into_bridge(INTERFACE, own_address(), &options.bridge)
         .await?;
-    if !link::has_spanning_tree(&options.bridge) {
+    if bridge.bridge == Some(false) {
         tracing::info!(
             bridge = options.bridge,
             "the bridge runs no spanning tree protocol: see to it that the boxes have no other way to each other's hosts"
         );
     }
+    let mtus = all
+        .iter()
+        .filter(|one| options.links.contains(&one.name))
+        .map(|one| one.mtu);
+    let largest_mtu = u16::try_from(mtus.max().unwrap_or(0)).unwrap_or(u16::MAX);
     let side = match options.side {
         Side::AccessPoint => discovery::Side::AccessPoint(PORT),
         Side::Joining => discovery::Side::Joining,
@@ -159,12 +168,13 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         "repeater is up"
     );
     let this = Node {
-        links: Links::new(&options, side, identity.hash())?,
+        links: Links::new(&options, side, identity.hash(), interfaces)?,
         options,
         identity,
         store,
         orders: Arc::clone(&plane.orders),
         started: Instant::now(),
+        largest_mtu,
     };
     let all = (plane, socket, signals);
     let result = match this.options.side {
@@ -193,4 +203,3 @@ pub const INTERFACE: &str = "hawserport0";
 pub const PORT: u16 = (hawser_linux::udp::OUTER_MARK >> 16) as u16;
 /// UDP port of hellos.
 pub const HELLO_PORT: u16 = PORT + 1;
-const ETHERNET_MTU: u16 = 1500;

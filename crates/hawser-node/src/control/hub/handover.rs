@@ -155,7 +155,7 @@ mod tests {
             mtu: 1432,
             schedulers: Vec::new(),
             layer_rules: Vec::new(),
-            format: Format::Ip,
+            format: hawser_wire::frame::Format::Ip,
             path_mtu: 1500,
         };
         let mut core = Core::new(SharedStore::new(store), settings, orders);
