@@ -211,14 +211,23 @@ impl World {
         ping.output().unwrap()
     }
 
-    /// Everything that a box may change.
+    /// Everything that a box may change; carriers come by themselves, a moment after their link.
     pub(crate) fn system(&self, side: &str) -> String {
         let mut all = String::new();
         for question in ["ip -br link", "ip rule", "nft list ruleset", "bridge link"] {
             let mut words = question.split(' ');
             let mut command = self.inside(side, words.next().unwrap());
             command.args(words);
-            all.push_str(&String::from_utf8_lossy(&good(command).stdout));
+            let text = String::from_utf8_lossy(&good(command).stdout).into_owned();
+            for line in text.lines() {
+                let of_link: Vec<_> = line.split_whitespace().step_by(2).take(2).collect();
+                all.push_str(&if question == "ip -br link" {
+                    of_link.join(" ")
+                } else {
+                    line.to_owned()
+                });
+                all.push('\n');
+            }
         }
         all
     }
