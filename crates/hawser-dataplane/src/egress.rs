@@ -13,8 +13,8 @@ use hawser_proto::path;
 use hawser_proto::tunnel::{Burst, Relay, Role};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::FRAMING;
-use hawser_wire::inner::Ecn;
-use hawser_wire::offload::VIRTIO_LEN;
+use hawser_wire::frame::Format;
+use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
 use super::batch::{Batches, Target};
 use super::checkpoint::{ReceivingHalf, SessionCheckpoint};
@@ -66,6 +66,7 @@ pub(super) struct Lane {
 
 pub(super) struct Sender {
     tun: Tun,
+    format: Format,
     orders: Taker<Order, Relayed, Waker>,
     events: Events,
     sockets: HashMap<SocketId, Arc<DataSocket>>,
@@ -77,17 +78,18 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(
-        tun: Tun,
+        (tun, format): (Tun, Format),
         orders: Taker<Order, Relayed, Waker>,
         events: tokio::sync::mpsc::Sender<Event>,
         seed: u64,
     ) -> Self {
         Self {
             tun,
+            format,
             orders,
             events: Events::new(events),
             sockets: HashMap::new(),
-            sessions: Sessions::new(seed, now()),
+            sessions: Sessions::new(format, seed, now()),
             batches: Batches::new(),
             no_key: 0,
         }
@@ -139,7 +141,9 @@ impl Sender {
         for _ in 0..READS {
             match self.tun.read(self.sessions.reading()) {
                 Ok(Some(len)) => {
-                    if let Accepted::TooLarge(mtu) = self.sessions.accept(len, now()) {
+                    if let Accepted::TooLarge(mtu) = self.sessions.accept(len, now())
+                        && !self.fragment(len, mtu)
+                    {
                         self.say_too_large(len, mtu);
                     }
                 }
@@ -154,10 +158,32 @@ impl Sender {
         true
     }
 
+    /// Queues the packet that was read last, larger than any path, in fragments; false when it may
+    /// not be fragmented.
+    fn fragment(&mut self, len: usize, mtu: u16) -> bool {
+        let reading = &mut self.sessions.reading()[..len];
+        let Some((virtio, packet)) = reading.split_first_chunk_mut::<VIRTIO_LEN>() else {
+            return false;
+        };
+        // Looked at first: a packet of which the sender is told is quoted as it came.
+        if self.format.fragments(packet, mtu).is_none() || Offload::completed(virtio, packet).is_none() {
+            return false;
+        }
+        let fragments = self.format.fragments(packet, mtu).unwrap_or_default();
+        for fragment in fragments {
+            let len = VIRTIO_LEN + fragment.len();
+            let room = &mut self.sessions.reading()[..len];
+            room[..VIRTIO_LEN].fill(0);
+            room[VIRTIO_LEN..].copy_from_slice(&fragment);
+            self.sessions.accept(len, now());
+        }
+        true
+    }
+
     /// Tells the sender of the packet that was read last, larger than any path, what would fit.
     fn say_too_large(&mut self, len: usize, mtu: u16) {
         let packet = &self.sessions.reading()[VIRTIO_LEN..len];
-        if let Some(answer) = hawser_wire::icmp::too_large(packet, mtu) {
+        if let Some(answer) = self.format.too_large(packet, mtu) {
             let virtio = [0; VIRTIO_LEN];
             let pieces = [std::io::IoSlice::new(&virtio), std::io::IoSlice::new(&answer)];
             if let Err(error) = self.tun.write(&pieces) {
@@ -173,11 +199,12 @@ impl Sender {
             batches,
             events,
             no_key,
+            format,
             ..
         } = self;
         sessions.service(
             now,
-            |_, lane, burst, packet| *no_key += u64::from(!lane.send(burst, packet, batches)),
+            |_, lane, burst, packet| *no_key += u64::from(!lane.send(burst, *format, packet, batches)),
             |event| events.tell(event),
         );
     }
@@ -386,7 +413,13 @@ impl Lane {
 
     /// Writes and encrypts the datagrams of a burst into the batch of their path; false when the
     /// session has no key. What has no address or socket is lost.
-    fn send(&self, burst: &Burst<'_, BufferId, DataKey>, packet: &[u8], batches: &mut Batches) -> bool {
+    fn send(
+        &self,
+        burst: &Burst<'_, BufferId, DataKey>,
+        format: Format,
+        packet: &[u8],
+        batches: &mut Batches,
+    ) -> bool {
         let Some(key) = burst.key() else {
             return false;
         };
@@ -397,25 +430,13 @@ impl Lane {
             socket,
             from: self.local,
             to,
-            ecn: if packet.is_empty() {
-                0
-            } else {
-                ecn_of(packet).bits()
-            },
+            ecn: format.ecn(packet).bits(),
         };
         for datagram in burst.datagrams() {
             let room = batches.room(&target, datagram.udp_len());
             datagram.seal(burst.path(), self.peer_index, key, packet, room);
         }
         true
-    }
-}
-
-fn ecn_of(packet: &[u8]) -> Ecn {
-    if packet[0] >> 4 == 4 {
-        Ecn::from_bits(packet[1])
-    } else {
-        Ecn::from_bits(packet[1] >> 4)
     }
 }
 

@@ -16,6 +16,7 @@ use hawser_proto::tunnel::{self, Arrival, Items, Refusal, RelayIntervals, Role};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::compression::Headers;
 use hawser_wire::data::{INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN, is_data};
+use hawser_wire::frame::Format;
 use hawser_wire::inner::Ecn;
 use quinn_udp::RecvMeta;
 
@@ -98,6 +99,7 @@ struct Dropped {
 
 pub(super) struct Links {
     pub(super) tun: Tun,
+    pub(super) format: Format,
     pub(super) orders: Taker<Order, (), Waker>,
     /// The sending thread, which ends with this one.
     pub(super) egress: StopsOther<egress::Order, Relayed, Waker>,
@@ -427,9 +429,13 @@ impl Receiving {
             }
             Change::RemoveSocket { id } => self.sockets.retain(|(known, _)| known != id),
             Change::AddSession { session, role, inner } => {
-                // All that a hub sends to its client is the hub's to answer for.
-                let addresses = (*role == Role::Hub).then(|| inner.clone());
+                // All that a hub sends to its client is the hub's to answer for, and frames have
+                // no addresses that anybody gave out.
+                let format = self.links.format;
+                let is_checked = *role == Role::Hub && format == Format::Ip;
+                let addresses = is_checked.then(|| inner.clone());
                 let tunnel = tunnel::Receiving::new(*role, addresses, RelayIntervals::THREADS);
+                let tunnel = tunnel.carrying(format);
                 self.add_session(*session, tunnel);
             }
             Change::RemoveSession { session } => self.remove_session(*session),

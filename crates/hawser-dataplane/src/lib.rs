@@ -37,6 +37,7 @@ use checkpoint::SessionCheckpoint;
 use hawser_units::{PathId, Rate};
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
+use hawser_wire::frame::Format;
 use hawser_wire::layer;
 
 use handoff::StopsOther;
@@ -366,6 +367,8 @@ const CONTROL_QUEUE: usize = 1024;
 pub struct DataPlaneConfig {
     /// The interface that applications see, already created.
     pub tun: Tun,
+    /// What it carries: the inner packets of all sessions.
+    pub format: Format,
     /// From the operating system's randomness: seeds what must not be guessed but is no secret.
     pub seed: u64,
 }
@@ -416,14 +419,15 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
     // Each thread ends with the other, however that one ends: a daemon whose other half goes on
     // alone would look alive and carry nothing. The sending thread holds the only sender of events,
     // so whoever listens to them notices.
-    let seed = config.seed;
+    let (seed, format) = (config.seed, config.format);
     let sending = spawn("hawser-egress", move || {
         let _other = StopsOther(to_ingress);
-        egress::Sender::new(config.tun, for_egress, event_sender, seed).run();
+        egress::Sender::new((config.tun, format), for_egress, event_sender, seed).run();
     })?;
     let receiving = spawn("hawser-ingress", move || {
         let links = ingress::Links {
             tun,
+            format,
             orders: for_ingress,
             egress: StopsOther(to_egress),
             control: control_sender,

@@ -20,6 +20,7 @@ use hawser_proto::egress::{Egress, Refused};
 use hawser_proto::flow::Run;
 use hawser_proto::tunnel::{self, Buffers, Burst, Role, Sending};
 use hawser_units::{Instant, PathId};
+use hawser_wire::frame::Format;
 use hawser_wire::inner;
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
@@ -94,10 +95,12 @@ pub(super) enum Accepted {
 
 /// All sessions.
 pub(super) struct Sessions {
+    /// What the inner packets of all of them are.
+    format: Format,
     all: BTreeMap<SessionId, Session>,
     pool: Pool,
     routes: HashMap<IpAddr, SessionId>,
-    /// On a client: all goes to its one session.
+    /// On a client, and where frames are carried: all goes to its one session.
     only: Option<SessionId>,
     due: BTreeSet<(Instant, SessionId)>,
     busy: Vec<SessionId>,
@@ -106,8 +109,9 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(seed: u64, now: Instant) -> Self {
+    pub(super) fn new(format: Format, seed: u64, now: Instant) -> Self {
         Self {
+            format,
             all: BTreeMap::new(),
             pool: Pool::new(CAPACITY, now),
             routes: HashMap::new(),
@@ -124,6 +128,7 @@ impl Sessions {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut egress = Egress::new(self.seed, at);
         egress.keep_at_most(KEPT);
+        egress.set_format(self.format);
         let session = Session {
             tunnel: Sending::with(role, egress),
             lanes: BTreeMap::new(),
@@ -136,7 +141,7 @@ impl Sessions {
         for address in inner {
             self.routes.insert(*address, name);
         }
-        if role == Role::Client {
+        if role == Role::Client || self.format == Format::Ethernet {
             self.only = Some(name);
         }
     }
@@ -188,11 +193,13 @@ impl Sessions {
 
     /// Queues the packet of `len` bytes that was read, behind its virtio header.
     pub(super) fn accept(&mut self, len: usize, now: Instant) -> Accepted {
-        let Some((virtio, packet)) = self.pool.reading()[..len].split_first_chunk::<VIRTIO_LEN>() else {
+        let format = self.format;
+        let reading = &mut self.pool.reading()[..len];
+        let Some((virtio, packet)) = reading.split_first_chunk_mut::<VIRTIO_LEN>() else {
             self.dropped.malformed += 1;
             return Accepted::Dropped;
         };
-        let Some(offload) = Offload::parse(virtio) else {
+        let Some(offload) = Offload::settle(virtio, packet, format) else {
             self.dropped.malformed += 1;
             return Accepted::Dropped;
         };

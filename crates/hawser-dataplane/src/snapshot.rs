@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hawser_proto::flow::Flow;
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::Class;
+use hawser_wire::frame::NOT_IP;
 use hawser_wire::inner::{FlowKey, protocol};
 
 use super::egress::Lane;
@@ -114,6 +115,13 @@ fn words(key: &FlowKey) -> String {
         protocol::TCP => "tcp".to_owned(),
         protocol::UDP => "udp".to_owned(),
         protocol::ICMP | protocol::ICMPV6 => "icmp".to_owned(),
+        NOT_IP => {
+            let vlan = match key.source_port {
+                0 => String::new(),
+                vlan => format!(" of VLAN {vlan}"),
+            };
+            return format!("frames 0x{:04x}{vlan}", key.destination_port);
+        }
         other => format!("protocol {other}"),
     };
     if key.source_port == 0 && key.destination_port == 0 {

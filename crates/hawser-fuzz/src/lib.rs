@@ -19,13 +19,14 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
     ("pool", packets::pool),
     ("opening", packets::opening),
     ("inner", packets::inner),
+    ("frame", packets::frame),
     ("layer", packets::layer),
     ("segment", packets::segment),
     ("coalesce", packets::coalesce),

@@ -5,8 +5,10 @@ use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::compression::{Compressed, Contexts};
 use hawser_wire::control::Message;
 use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer, is_data};
+use hawser_wire::frame::{ETHERNET_LEN, Format};
 use hawser_wire::inner::{self, Ecn};
 use hawser_wire::layer::{self, Layer, Pattern, Reading, Rtp, Rule};
+use hawser_wire::link_hello::LinkHello;
 use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
 use hawser_wire::opening::{Challenge, Opening};
 use hawser_wire::parity::{PARITY_LEN, Parity, emit_symbol, parse_symbol, symbol_len};
@@ -153,6 +155,10 @@ pub(crate) fn layer(input: &[u8]) {
 
 /// A large packet from the TUN device: two bytes of MTU, a virtio header, the packet.
 pub(crate) fn segment(input: &[u8]) {
+    segment_as(Format::Ip, input);
+}
+
+fn segment_as(format: Format, input: &[u8]) {
     let Some((mtu, rest)) = input.split_first_chunk::<2>() else {
         return;
     };
@@ -162,7 +168,7 @@ pub(crate) fn segment(input: &[u8]) {
     if packet.len() > 65_535 {
         return;
     }
-    let (Some(offload), Some(summary)) = (Offload::parse(header), inner::parse(packet)) else {
+    let (Some(offload), Some(summary)) = (Offload::parse(header), format.parse(packet)) else {
         return;
     };
     let Some(mut segmenter) = Segmenter::new(packet, &summary, offload) else {
@@ -182,7 +188,11 @@ pub(crate) fn segment(input: &[u8]) {
 /// Contexts and compressed packets of a flow: each behind two bytes, a flag and twelve bits of
 /// length.
 pub(crate) fn compression(input: &[u8]) {
-    let mut contexts = Contexts::default();
+    compression_as(Format::Ip, input);
+}
+
+fn compression_as(format: Format, input: &[u8]) {
+    let mut contexts = Contexts::new(format);
     let mut sequence = Sequence(u32::MAX);
     let mut rest = input;
     while let Some((head, tail)) = rest.split_first_chunk::<2>() {
@@ -204,7 +214,7 @@ pub(crate) fn compression(input: &[u8]) {
         let flow = head >> 12 & 7;
         if let Some(headers) = contexts.rebuild(flow, sequence, compressed, payload.len()) {
             let packet = [headers.bytes(), payload].concat();
-            let summary = inner::parse(&packet).expect("is a packet");
+            let summary = format.parse(&packet).expect("is a packet");
             assert_eq!(usize::from(summary.headers_len), headers.bytes().len());
         }
     }
@@ -254,7 +264,11 @@ pub(crate) fn parity(input: &[u8]) {
 /// Packets to be joined for the TUN device: each behind two bytes, a flag and twelve bits of
 /// length.
 pub(crate) fn coalesce(input: &[u8]) {
-    let mut coalescer = Coalescer::default();
+    coalesce_as(Format::Ip, input);
+}
+
+fn coalesce_as(format: Format, input: &[u8]) {
+    let mut coalescer = Coalescer::new(format);
     let (mut rest, mut pieces, mut written) = (input, 0, 0);
     let mut taken = 0;
     while let Some((head, tail)) = rest.split_first_chunk::<2>() {
@@ -262,7 +276,7 @@ pub(crate) fn coalesce(input: &[u8]) {
         let (packet, next) = tail.split_at(usize::from(head & 0xfff).min(tail.len()));
         rest = next;
         // The data plane refuses what is not an inner packet before it comes here.
-        let Some(summary) = inner::parse(packet) else {
+        let Some(summary) = format.parse(packet) else {
             continue;
         };
         let mut join = coalescer.push(packet, packet.len(), head & 0x8000 != 0);
@@ -295,5 +309,46 @@ fn flush(coalescer: &mut Coalescer, pieces: &mut usize) -> usize {
             headers.len() + payload
         }
         None => 0,
+    }
+}
+
+/// A frame of a bridge behind the virtio header of a TAP, all that is done to it, and what packets
+/// go through, with frames.
+pub(crate) fn frame(input: &[u8]) {
+    let format = Format::Ethernet;
+    if let Some(hello) = LinkHello::parse(input) {
+        assert_eq!(hello.emit(), input);
+    }
+    segment_as(format, input);
+    compression_as(format, input);
+    coalesce_as(format, input);
+    let Some((header, packet)) = input.split_first_chunk::<VIRTIO_LEN>() else {
+        return;
+    };
+    let mut settled = packet.to_vec();
+    let offload = Offload::settle(header, &mut settled, format);
+    let Some(summary) = format.parse(packet) else {
+        assert!(packet.len() < ETHERNET_LEN);
+        return;
+    };
+    assert!(usize::from(summary.headers_len) <= packet.len());
+    assert!(summary.transport_at() <= usize::from(summary.headers_len));
+    let len = format.unpadded_len(packet, &summary);
+    assert!(len <= packet.len());
+    assert_eq!(format.ecn(packet), format.ecn(&packet[..len]));
+    if offload.is_some_and(|offload| offload.checksum_partial) {
+        assert_eq!(settled, packet, "it is completed elsewhere");
+    }
+    for mtu in [0, 576, 1_412, u16::MAX] {
+        if let Some(answer) = format.too_large(packet, mtu) {
+            let back = format.parse(&answer).expect("is a frame");
+            assert_eq!(back.ip_at, summary.ip_at);
+        }
+        let fragments = format.fragments(packet, mtu).unwrap_or_default();
+        assert!(
+            fragments
+                .iter()
+                .all(|fragment| fragment.len() <= usize::from(mtu))
+        );
     }
 }

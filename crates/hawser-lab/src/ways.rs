@@ -29,7 +29,7 @@ pub(crate) fn asked(scenario: &Scenario, compare: bool, versus: &[String]) -> Re
         let via = Via::from_label(label)
             .filter(|via| !matches!(via, Via::Single(_)) || singles.clone().any(|single| single == *via));
         asked.push(via.ok_or(format!(
-            "--vs {label}: no such way; write hub, direct, peer, mptcp or single:<network>"
+            "--vs {label}: no such way; write hub, direct, peer, repeater, mptcp or single:<network>"
         ))?);
     }
     for via in asked {
@@ -51,16 +51,12 @@ pub(crate) fn in_lab(
     versus: &[String],
 ) -> Result<Vec<Via>, String> {
     let ways = asked(scenario, compare, versus)?;
-    match ways.iter().find(|via| matches!(via, Via::Repeater)) {
-        Some(via) => Err(format!(
-            "via {:?} does not exist yet; use hub, direct, peer, mptcp or single:<network>",
-            via.label()
-        )),
-        None if scenario.workloads.is_empty() => Err(format!(
+    if scenario.workloads.is_empty() {
+        return Err(format!(
             "{file}: there is no workload; write at least one [[workload]]"
-        )),
-        None => Ok(ways),
+        ));
     }
+    Ok(ways)
 }
 
 /// Readies this process for the lab, while it has one thread. `keep`: where configurations and logs

@@ -221,6 +221,17 @@ fn between_two_peers_one_connection_outlives_its_networks() {
     }
 }
 
+/// Frames between two bridges, over both networks.
+#[test]
+fn a_repeater_carries_a_download_over_both_networks() {
+    let Some((output, _)) = lab("repeater", &["--json", "--set", "via=repeater"]) else {
+        return;
+    };
+    let result = report(&output);
+    let delivered = mbps(&result, 0.5, 2.0);
+    assert!(delivered > 24.0, "{delivered} Mbit/s of two networks of 20");
+}
+
 /// Every scheduler carries a download over a real hub. Those that share it out send each byte over
 /// one network, and deliver half as much again as the busier network carried. `redundant` sends
 /// many bytes over both.

@@ -11,6 +11,7 @@ pub mod gateway;
 pub mod hwsim;
 pub mod isolation;
 pub mod journal;
+pub mod links;
 pub mod mptcp;
 pub mod netlink;
 mod netlink_bytes;

@@ -2,6 +2,7 @@
 //! and undone.
 
 mod bridge;
+mod bridge_port;
 mod kill_switch;
 mod lease;
 mod multipath;

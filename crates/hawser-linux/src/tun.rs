@@ -1,4 +1,5 @@
-//! The TUN interface that applications see, with segmentation offload.
+//! The TUN interface that applications see, or the TAP interface that a bridge sees, with
+//! segmentation offload.
 //!
 //! One read or write carries up to 64 KB of one flow behind a virtio header, so that the kernel
 //! boundary is crossed once for some forty packets.
@@ -66,7 +67,20 @@ impl Tun {
     /// # Errors
     /// [`TunError`]: no interface is left behind.
     pub fn create(name: &str, mtu: u16) -> Result<Self, TunError> {
-        let file = open(name, libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR)?;
+        Self::create_as(name, mtu, libc::IFF_TUN)
+    }
+
+    /// Creates an Ethernet interface named `name` (down, with an address that the kernel draws)
+    /// with an MTU of `mtu` bytes. Reads and writes are frames behind their virtio headers.
+    ///
+    /// # Errors
+    /// [`TunError`]: no interface is left behind.
+    pub fn create_ethernet(name: &str, mtu: u16) -> Result<Self, TunError> {
+        Self::create_as(name, mtu, libc::IFF_TAP)
+    }
+
+    fn create_as(name: &str, mtu: u16, kind: c_int) -> Result<Self, TunError> {
+        let file = open(name, kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR)?;
         let tun = Self {
             file,
             name: name.to_owned(),

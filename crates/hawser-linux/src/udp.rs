@@ -128,10 +128,14 @@ impl AsFd for DataSocket {
     }
 }
 
-/// The address without its IPv4-in-IPv6 dress.
+/// An IPv4 address that is written as an IPv6 address as what it is. Any other keeps its scope: a
+/// link-local address is of no use without.
 #[must_use]
 pub fn plain(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+    match address.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
 }
 
 pub(crate) fn grow(socket: &(impl AsFd + AsRawFd)) {

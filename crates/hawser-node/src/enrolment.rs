@@ -382,6 +382,30 @@ impl ClientStore {
         Ok(client)
     }
 
+    /// Enrols the key of a client that is known by name and not by key: its name is made from the
+    /// key, and somebody has compared it. Does nothing for a name that nobody knows.
+    ///
+    /// # Errors
+    /// The disk refuses, and then nothing changes.
+    pub fn meet(&mut self, name: &str, key: KeyHash) -> anyhow::Result<()> {
+        self.reload()?;
+        if self.by_name(name).is_none_or(|client| client.key.is_some()) {
+            return Ok(());
+        }
+        let mut lock = self.lock()?;
+        self.reload()?;
+        match self.by_name(name).cloned() {
+            Some(client) if client.key.is_none() => self.save(
+                Client {
+                    key: Some(key),
+                    ..client
+                },
+                &mut lock,
+            ),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Forgets a client or its invitation; its addresses become free. What is wrong with other
     /// files does not keep it from that.
     ///

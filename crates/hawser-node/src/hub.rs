@@ -19,6 +19,7 @@ use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table, masquerade};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
+use hawser_wire::frame::Format;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
@@ -26,9 +27,9 @@ use tokio::sync::watch;
 use crate::atomic_file;
 use crate::client::{PLANE_ENDED, Signals, report};
 use crate::config::{self, HubConfig, Nat, Net4, Net6, TlsListen, differing, log_reload};
-use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings, LOOK};
+use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings, LOOK, PATH_MTU};
 use crate::control::peer::{Guests, guest_news};
-use crate::control::quic_socket::SharedSocket;
+use crate::control::quic_socket::{Ports, SharedSocket};
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Declined, Request, ask};
 use crate::enrolment::{ClientStore, SharedStore};
@@ -43,7 +44,7 @@ use crate::run_dir::{self, HubClaim, RunDir};
 use crate::waypoint::{Done, Policy, Waypoint};
 use hawser_dataplane::checkpoint::SessionCheckpoint;
 use hawser_dataplane::{Change, DataPlane, DataPlaneConfig, Event, Orders};
-use ports::Ports;
+use ports::ClientPorts;
 
 pub use ports::forward;
 
@@ -266,7 +267,11 @@ impl Carrying {
         let socket = Arc::new(socket);
         handover::keep_open(&tun, &socket);
         let seed = u64::from_be_bytes(random());
-        let plane = hawser_dataplane::start(DataPlaneConfig { tun, seed })?;
+        let plane = hawser_dataplane::start(DataPlaneConfig {
+            tun,
+            format: Format::Ip,
+            seed,
+        })?;
         let store = SharedStore::new(store);
         let control = HubControl::new(store.clone(), settings(config), plane.orders.clone());
         let all = inherited.sessions.len();
@@ -313,7 +318,7 @@ async fn serve(
     let endpoint = quinn::Endpoint::new_with_abstract_socket(
         tls::hub_endpoint_config(identity),
         Some(tls::server_config(identity)?),
-        Arc::new(SharedSocket::new(udp, datagrams)?),
+        Arc::new(SharedSocket::new(Ports::of(udp)?, datagrams)),
         Arc::new(quinn::TokioRuntime),
     )?;
     let (tell, guests) = guest_news();
@@ -323,7 +328,7 @@ async fn serve(
         control = control.with_relays(tls.listening.places().clone());
     }
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
-    let ports = Ports::new(store.clone(), isolation);
+    let ports = ClientPorts::new(store.clone(), isolation);
     let waypoint = Waypoint::new(guests, store, given);
     let relayed = waypoint.done();
     tokio::spawn(waypoint.run());
@@ -356,7 +361,7 @@ struct Hub {
     control: HubControl,
     orders: Orders,
     policy: watch::Sender<Policy>,
-    ports: Ports,
+    ports: ClientPorts,
     relayed: Arc<Done>,
     /// Where clients come in whose networks block UDP.
     tls: Option<OverTls>,
@@ -615,6 +620,8 @@ fn settings(config: &HubConfig) -> HubSettings {
         mtu: config.mtu.0,
         schedulers: config.schedulers.chosen(),
         layer_rules: config.layer_rules(),
+        format: Format::Ip,
+        path_mtu: PATH_MTU,
     }
 }
 

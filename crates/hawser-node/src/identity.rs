@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use aws_lc_rs::{constant_time, digest, hmac, signature::Ed25519KeyPair};
-use data_encoding::{BASE64, HEXLOWER};
+use data_encoding::{BASE32_NOPAD, BASE64, HEXLOWER};
 use rustls::crypto::aws_lc_rs::sign::any_eddsa_type;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
@@ -25,6 +25,17 @@ impl KeyHash {
     #[must_use]
     pub fn of(spki: &[u8]) -> Self {
         Self(sha256(spki))
+    }
+
+    /// The first 80 bits for people, to compare and to type: `abcd-efgh-ijkl-mnop`.
+    ///
+    /// To find another key with the code of a given one takes 2^80 tries; a code that both ends
+    /// made together would need twice the bits, because there any two keys that match would do.
+    #[must_use]
+    pub fn code(&self) -> String {
+        let text = BASE32_NOPAD.encode(&self.0[..10]).to_ascii_lowercase();
+        let groups = [&text[..4], &text[4..8], &text[8..12], &text[12..]];
+        groups.join("-")
     }
 }
 
@@ -123,8 +134,22 @@ impl Identity {
             }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let identity = Self::generate()?;
-                atomic_file::write(path, identity.to_pem().as_bytes(), 0o600)?;
-                Ok(identity)
+                // A daemon and a command may both be the first: the first file counts.
+                let fresh = path.with_extension(format!("new-{}", std::process::id()));
+                atomic_file::write(&fresh, identity.to_pem().as_bytes(), 0o600)?;
+                let made = std::fs::hard_link(&fresh, path);
+                let _ = std::fs::remove_file(&fresh);
+                match made {
+                    Ok(()) => Ok(identity),
+                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                        Self::load_or_create(path)
+                    }
+                    // A file system without links.
+                    Err(_) => {
+                        atomic_file::write(path, identity.to_pem().as_bytes(), 0o600)?;
+                        Ok(identity)
+                    }
+                }
             }
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }

@@ -16,6 +16,7 @@ use anyhow::Context;
 use hawser_proto::session::{ClientAction, ClientSession, NetworkId, SessionConfig};
 use hawser_units::Instant;
 use hawser_wire::control::{Hello, Message, VERSION};
+use hawser_wire::frame::Format;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -86,6 +87,7 @@ async fn enrol_one(
         enrol_token: Some(invitation.token.0),
         resume: None,
         prefers: hawser_dataplane::preferred_cipher(),
+        format: Format::Ip,
         name_hint: invitation.name.clone(),
     };
     Ok(connect(endpoint, config, hub, hello, &Turn::default()).await?)

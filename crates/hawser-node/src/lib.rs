@@ -27,6 +27,7 @@ mod private_bus;
 mod program;
 pub mod radio;
 mod relays;
+pub mod repeater;
 pub mod run_dir;
 mod system_bus;
 pub mod usage;

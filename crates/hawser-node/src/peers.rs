@@ -222,7 +222,7 @@ const KEY: &str = "identity.key";
 const PEERS: &str = "peers";
 const GUESTS: &str = "guests";
 /// The store gives everybody an inner address; here nobody uses it.
-const NO_ADDRESSES: Pool = Pool {
+pub(crate) const NO_ADDRESSES: Pool = Pool {
     v4: (Ipv4Addr::new(100, 64, 0, 0), 16),
     v6: None,
 };

@@ -25,6 +25,8 @@ pub enum Role {
     Hub,
     /// A device that gives its ways out to neighbours: `/run/hawser-share`.
     Share,
+    /// One side of a repeater: `/run/hawser-repeat`.
+    Repeater,
 }
 
 impl Role {
@@ -35,6 +37,7 @@ impl Role {
             Self::Client => "/run/hawser",
             Self::Hub => "/run/hawser-hub",
             Self::Share => "/run/hawser-share",
+            Self::Repeater => "/run/hawser-repeat",
         })
     }
 }

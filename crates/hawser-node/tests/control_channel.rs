@@ -11,11 +11,12 @@ use std::time::{Duration, SystemTime};
 use hawser_dataplane::{Change, Command, ControlDatagram, Orders};
 use hawser_node::control::client::{ConnectError, Established, Turn, connect};
 use hawser_node::control::hub::{HubControl, HubSettings};
-use hawser_node::control::quic_socket::SharedSocket;
+use hawser_node::control::quic_socket::{Ports, SharedSocket};
 use hawser_node::control::tls;
 use hawser_node::enrolment::{ClientStore, Pool, SharedStore};
 use hawser_node::identity::{Identity, KeyHash};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION};
+use hawser_wire::frame::Format;
 use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::sync::mpsc;
 
@@ -55,12 +56,14 @@ impl Hub {
             mtu: 1432,
             schedulers: vec![],
             layer_rules: vec![],
+            format: Format::Ip,
+            path_mtu: 1500,
         };
         let hub = HubControl::new(SharedStore::new(store), settings, orders);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(
             tls::hub_endpoint_config(&identity),
             Some(tls::server_config(&identity).unwrap()),
-            Arc::new(SharedSocket::new(socket, control).unwrap()),
+            Arc::new(SharedSocket::new(Ports::of(socket).unwrap(), control)),
             Arc::new(quinn::TokioRuntime),
         )
         .unwrap();
@@ -141,6 +144,7 @@ fn hello(token: Option<[u8; 16]>, resume: Option<u64>) -> Hello {
         enrol_token: token,
         resume,
         prefers: Cipher::Aes256Gcm,
+        format: Format::Ip,
         name_hint: "test".to_owned(),
     }
 }
@@ -209,6 +213,17 @@ async fn a_client_enrols_opens_a_path_and_resumes() {
     };
     assert_ne!(receive_index, 7);
     assert!(hub.saw("open path") && hub.saw("install keys"));
+
+    // A hub carries packets, and says so to who brings frames.
+    let frames = Hello {
+        format: Format::Ethernet,
+        ..hello(None, None)
+    };
+    let refused = up(&hub, hub.key, &who, frames).await.err();
+    assert!(
+        matches!(refused, Some(ConnectError::Refused(Refusal::Format))),
+        "{refused:?}"
+    );
 
     // A second connection carries the session on with new keys; the path stays. This one runs on a
     // CPU without AES.

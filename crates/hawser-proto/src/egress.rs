@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, InnerBytes, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
+use hawser_wire::frame::Format;
 use hawser_wire::layer;
 
 use crate::fec;
@@ -169,6 +170,8 @@ pub struct Egress<B> {
     peer_takes_parity: bool,
     counters: Counters,
     layer_rules: Vec<layer::Rule>,
+    /// What its inner packets are.
+    format: Format,
     /// How far the flows behind the first in turn have been looked at.
     rotation: usize,
     seed: u64,
@@ -202,6 +205,7 @@ impl<B: Copy> Egress<B> {
             peer_takes_parity: false,
             counters: Counters::default(),
             layer_rules: Vec::new(),
+            format: Format::Ip,
             rotation: 0,
             seed,
         }
@@ -246,6 +250,11 @@ impl<B: Copy> Egress<B> {
     /// needs more of them.
     pub fn keep_at_most(&mut self, buffers: usize) {
         self.kept.limit = buffers;
+    }
+
+    /// Says what inner packets are; before the first comes in.
+    pub fn set_format(&mut self, format: Format) {
+        self.format = format;
     }
 
     /// Changes how packets of layered streams are known; it holds for packets that come in from now

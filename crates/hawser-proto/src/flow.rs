@@ -14,6 +14,7 @@ use std::hash::{BuildHasher, Hasher};
 use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::compression::{CONTEXT_SLOTS, Form, MAX_BACK};
 use hawser_wire::data::Class;
+use hawser_wire::frame::NOT_IP;
 use hawser_wire::inner::{self, Ecn, FlowKey, Summary, protocol};
 use hawser_wire::layer::Layer;
 use hawser_wire::offload::Segmenter;
@@ -98,7 +99,7 @@ impl<B> Run<B> {
             None => self.cut.emit(packet, index, out),
         }
         if self.mark && index == self.next {
-            inner::set_ecn(out, Ecn::Ce);
+            inner::set_ecn(&mut out[self.cut.ip_at()..], Ecn::Ce);
         }
     }
 }
@@ -580,12 +581,13 @@ fn classify(summary: &Summary) -> (Class, &'static str) {
     }
 }
 
-/// Whether reordering does the flow no harm: everything but TCP and QUIC.
+/// Whether reordering does the flow no harm: everything of IP but TCP and QUIC.
 fn order_is_free(summary: &Summary) -> bool {
     let key = &summary.key;
     match key.protocol {
         protocol::TCP => false,
         protocol::UDP => !summary.quic_opening && key.source_port != 443 && key.destination_port != 443,
+        NOT_IP => false,
         _ => true,
     }
 }

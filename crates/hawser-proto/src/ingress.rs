@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Class, Feedback, Inner, Kind, Outer};
+use hawser_wire::frame::Format;
 
 mod allowance;
 mod checkpoint;
@@ -133,6 +134,11 @@ impl<T> Default for Ingress<T> {
 }
 
 impl<T> Ingress<T> {
+    /// Says what inner packets are; before the first comes.
+    pub fn set_format(&mut self, format: Format) {
+        self.fec.format = format;
+    }
+
     /// Opens a path.
     pub fn open_path(&mut self, id: PathId, now: Instant) {
         self.receivers.push(Receiver::new(id, now));

@@ -6,6 +6,7 @@
 
 pub mod assignment;
 pub mod checkpoint;
+pub mod discovery;
 pub mod egress;
 pub mod endpoints;
 pub mod fec;

@@ -56,16 +56,6 @@ pub fn run(
     options: &Options,
     on_progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Report> {
-    match via {
-        Via::Hub
-        | Via::Direct
-        | Via::DirectMptcp
-        | Via::Peer
-        | Via::Mptcp
-        | Via::Single(_)
-        | Via::Tool(_) => {}
-        Via::Repeater => bail!("via {:?} does not exist yet", via.label()),
-    }
     if scenario.workloads.is_empty() {
         bail!("the scenario has no workload; write at least one [[workload]]");
     }
@@ -84,6 +74,10 @@ pub fn run(
             let directory = options.run_dir.subdirectory("peer")?;
             Some(Daemons::start_peers(&world, &options.program, &directory)?)
         }
+        Via::Repeater => {
+            let directory = options.run_dir.subdirectory("repeater")?;
+            Some(Daemons::start_repeater(&world, &options.program, &directory)?)
+        }
         Via::Tool(name) => {
             let tool = options.tools.iter().find(|tool| tool.name == *name);
             let tool = tool.with_context(|| format!("no command starts {name}"))?;
@@ -93,7 +87,7 @@ pub fn run(
                 &options.run_dir.subdirectory(name)?,
             )?)
         }
-        Via::Repeater | Via::Mptcp | Via::Single(_) => None,
+        Via::Mptcp | Via::Single(_) => None,
     };
     let before = Snapshot::take(&world, daemons.as_ref())?;
     let period = Arc::new(Period::new(clock::now() + LEAD, scenario.duration));

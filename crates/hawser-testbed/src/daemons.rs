@@ -14,7 +14,7 @@ use hawser_wire::data::Class;
 
 use crate::sample;
 use crate::tool::Tool;
-use crate::world::{HUB, SERVER, World};
+use crate::world::{BRIDGE, HUB, SERVER, World};
 
 /// A hub and a client that are connected, or a client that needs no hub.
 #[derive(Debug)]
@@ -28,6 +28,11 @@ pub(crate) struct Daemons {
 #[derive(Debug)]
 enum Readiness {
     Status(StatusQuery),
+    /// So many links of a repeater carry packets.
+    Repeater {
+        query: StatusQuery,
+        links: usize,
+    },
     /// The server, which cannot be reached without the tool, answers.
     Server(Namespace),
 }
@@ -134,6 +139,51 @@ impl Daemons {
         server.add_to(&mut up);
         let peer = Daemon::start("peer", up, directory)?;
         Self::start_client(world, program, &client, "--direct", Some(peer))
+    }
+
+    /// Starts both sides of a repeater, which trust each other: the access point's box where the
+    /// networks end, the joining one at the client. Returns when the server answers through them.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub(crate) fn start_repeater(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
+        let (far, near) = (Place::new(directory, "ap")?, Place::new(directory, "join")?);
+        let own_code = |place: &Place| {
+            let mut command = world.client.command(program);
+            command.args(["repeat", "code"]);
+            place.add_to(&mut command);
+            output(command).context("`hawser repeat code` failed")
+        };
+        for (place, other) in [(&far, &near), (&near, &far)] {
+            let mut command = world.client.command(program);
+            command.args(["repeat", "trust", own_code(other)?.trim()]);
+            place.add_to(&mut command);
+            output(command).context("`hawser repeat trust` failed")?;
+        }
+        let side = |what: &'static str, namespace: &Namespace, place: &Place, links: Vec<String>| {
+            let mut command = namespace.command(program);
+            let links = links.join(",");
+            command.args(["repeat", what, "--bridge", BRIDGE, "--links", &links]);
+            place.add_to(&mut command);
+            Daemon::start(what, command, directory)
+        };
+        let (ap, join) = world.link_ends();
+        let mut daemons = Self {
+            hub: Some(side("ap", &world.net, &far, ap)?),
+            client: side("join", &world.client, &near, join.clone())?,
+            readiness: Readiness::Repeater {
+                query: StatusQuery {
+                    program: program.to_owned(),
+                    namespace: world.client.clone(),
+                    run_dir: near.run_dir.clone(),
+                },
+                links: join.len(),
+            },
+        };
+        daemons.wait_until_up()?;
+        daemons.readiness = Readiness::Server(world.client.clone());
+        daemons.wait_until_up()?;
+        Ok(daemons)
     }
 
     fn start_client(
@@ -280,6 +330,18 @@ impl Readiness {
                     Ok(())
                 } else {
                     bail!("its state is {}", status["state"])
+                };
+            }
+            Self::Repeater { query, links } => {
+                let status = query.ask()?;
+                let paths = status["sessions"][0]["paths"].as_array();
+                let active = paths
+                    .into_iter()
+                    .flatten()
+                    .filter(|path| path["state"] == "active");
+                return match active.count() {
+                    count if count == *links => Ok(()),
+                    count => bail!("{count} of {links} links carry packets"),
                 };
             }
             Self::Server(namespace) => namespace,

@@ -262,7 +262,8 @@ impl World {
                 self.accept_subflows()
             }
             Via::Tool(_) => ip(&self.client, &[], &self.rules_by_source()),
-            Via::Hub | Via::Repeater | Via::Single(_) => Ok(()),
+            Via::Repeater => self.bridge(),
+            Via::Hub | Via::Single(_) => Ok(()),
         }
     }
 
@@ -272,8 +273,8 @@ impl World {
             format!("link set dev {name} up\naddr replace fd77:{number:x}::2/64 dev {name} nodad\n");
         let has_default = match &self.via {
             Via::Single(only) => only == name,
-            Via::Tool(_) => false,
-            Via::Hub | Via::Direct | Via::DirectMptcp | Via::Peer | Via::Repeater | Via::Mptcp => true,
+            Via::Tool(_) | Via::Repeater => false,
+            Via::Hub | Via::Direct | Via::DirectMptcp | Via::Peer | Via::Mptcp => true,
         };
         if has_default {
             let metric = 100 + number;
@@ -291,6 +292,29 @@ impl World {
             commands += &format!("route replace default via 10.77.{number}.1 dev {name} table {table}\n");
         }
         commands
+    }
+
+    /// A bridge at both ends of the networks, in one subnet: the way to the server leads through
+    /// it.
+    fn bridge(&self) -> anyhow::Result<()> {
+        for (namespace, last) in [(&self.net, 1), (&self.client, 2)] {
+            let commands = format!(
+                "link add {BRIDGE} type bridge\n\
+                 addr add 10.78.0.{last}/24 dev {BRIDGE}\n\
+                 addr add fd78::{last}/64 dev {BRIDGE} nodad\n\
+                 link set {BRIDGE} up\n"
+            );
+            ip(namespace, &[], &commands)?;
+        }
+        let routes = "route add default via 10.78.0.1\nroute add ::/0 via fd78::1\n";
+        ip(&self.client, &[], routes)
+    }
+
+    /// The devices of all networks: at their far ends, and at the client's.
+    pub(crate) fn link_ends(&self) -> (Vec<String>, Vec<String>) {
+        let ends = self.networks.iter();
+        ends.map(|network| (gateway_device(network.number), network.name.clone()))
+            .unzip()
     }
 
     /// Every network has an address of its own towards the world, as behind a provider's or a
@@ -451,6 +475,8 @@ fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Whose hosts a repeater joins, on either side.
+pub(crate) const BRIDGE: &str = "bridge";
 /// What leads from an access point to the internet.
 const CABLE: &str = "cable";
 

@@ -20,7 +20,8 @@
 
 use hawser_units::Sequence;
 
-use crate::inner::{self, Summary, protocol, tcp_flag};
+use crate::frame::Format;
+use crate::inner::{Summary, protocol, tcp_flag};
 use crate::offload::set_lengths;
 
 /// Bytes in front of a compressed packet's payload.
@@ -30,8 +31,9 @@ pub const MAX_BACK: u16 = 63;
 /// Flow slots that may have a context: bounds what a receiver remembers of a session to about 600
 /// KB.
 pub const CONTEXT_SLOTS: u16 = 4096;
-/// The longest headers of a context: IPv4 and TCP with all options.
-pub const MAX_HEADERS: usize = 128;
+/// The longest headers of a context: Ethernet with two tags, IPv4 and TCP with all options (142
+/// bytes).
+pub const MAX_HEADERS: usize = 144;
 
 const PUSH: u8 = 0x80;
 const FIN: u8 = 0x40;
@@ -81,6 +83,7 @@ impl Compressed {
 #[derive(Debug)]
 struct Context {
     sequence: Sequence,
+    ip_at: u8,
     ip_len: u8,
     headers_len: u8,
     protocol: u8,
@@ -113,15 +116,26 @@ impl Headers {
 /// Cost: O(1) a packet.
 #[derive(Debug, Default)]
 pub struct Contexts {
+    format: Format,
     slots: Vec<Option<Box<Context>>>,
 }
 
 impl Contexts {
+    /// Contexts of packets of that format.
+    #[must_use]
+    pub fn new(format: Format) -> Self {
+        Self {
+            format,
+            slots: Vec::new(),
+        }
+    }
+
     /// Remembers a packet of [`Form::Context`], `len` bytes long, that begins with `headers`. One
     /// that comes late does not replace its successor; one that cannot be a context is let be, and
     /// nothing will be rebuilt from it.
     pub fn remember(&mut self, flow: u16, sequence: Sequence, headers: &[u8], len: usize) {
-        let Some(summary) = inner::parse(headers).filter(|summary| can_be_context(summary, len)) else {
+        let summary = self.format.parse(headers);
+        let Some(summary) = summary.filter(|summary| can_be_context(summary, len)) else {
             return;
         };
         if flow >= CONTEXT_SLOTS {
@@ -137,6 +151,7 @@ impl Contexts {
         }
         let headers_len = usize::from(summary.headers_len);
         context.sequence = sequence;
+        context.ip_at = summary.ip_at as u8;
         context.ip_len = summary.ip_len as u8;
         context.headers_len = summary.headers_len as u8;
         context.protocol = summary.key.protocol;
@@ -163,17 +178,17 @@ impl Contexts {
             bytes: context.bytes,
             len: context.headers_len,
         };
-        let ip_len = usize::from(context.ip_len);
-        let len = usize::from(context.headers_len) + payload;
+        let (ip_at, ip_len) = (usize::from(context.ip_at), usize::from(context.ip_len));
+        let len = usize::from(context.headers_len) + payload - ip_at;
         if context.protocol == protocol::TCP {
-            let (before, rest) = headers.bytes[ip_len + 4..].split_first_chunk_mut::<4>()?;
+            let (before, rest) = headers.bytes[ip_at + ip_len + 4..].split_first_chunk_mut::<4>()?;
             let at = u32::from_be_bytes(*before).wrapping_add(back * u32::from(context.segment));
             *before = at.to_be_bytes();
             // What is left begins with the acknowledgement number; the flags are five bytes on.
             rest[5] = rest[5] & !(tcp_flag::CWR | tcp_flag::PSH | tcp_flag::FIN) | compressed.last_flags;
         }
         set_lengths(
-            headers.bytes_mut(),
+            &mut headers.bytes_mut()[ip_at..],
             len,
             ip_len,
             context.protocol,
@@ -187,6 +202,7 @@ impl Context {
     fn new(sequence: Sequence) -> Self {
         Self {
             sequence,
+            ip_at: 0,
             ip_len: 0,
             headers_len: 0,
             protocol: 0,
@@ -199,13 +215,13 @@ impl Context {
 /// Whether segments behind such a packet, `len` bytes long, can be rebuilt from it.
 fn can_be_context(summary: &Summary, len: usize) -> bool {
     let headers_len = usize::from(summary.headers_len);
-    let has_transport = summary.headers_len > summary.ip_len;
-    has_transport && headers_len <= MAX_HEADERS && len > headers_len && len <= usize::from(u16::MAX)
+    summary.has_transport() && headers_len <= MAX_HEADERS && len > headers_len && len <= usize::from(u16::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inner;
     use crate::inner::tests::{tcp_packet, udp_packet};
     use crate::offload::{Offload, Segmenter};
     use proptest::prelude::*;

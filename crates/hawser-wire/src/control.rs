@@ -18,7 +18,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use thiserror::Error;
 
 use crate::data::Class;
-use crate::frame;
+use crate::frame::Format;
+use crate::framing;
 
 /// The version of the control protocol that this code speaks.
 pub const VERSION: u16 = 1;
@@ -112,6 +113,9 @@ pub struct Hello {
     pub resume: Option<u64>,
     /// The cipher that is faster on the client.
     pub prefers: Cipher,
+    /// What the session is to carry. A hub that does not know frames does not know their flag, and
+    /// ends the connection.
+    pub format: Format,
     /// What the machine calls itself: for the hub's log only.
     pub name_hint: String,
 }
@@ -123,6 +127,7 @@ impl core::fmt::Debug for Hello {
             .field("enrol_token", &self.enrol_token.map(|_| "redacted"))
             .field("resume", &self.resume)
             .field("prefers", &self.prefers)
+            .field("format", &self.format)
             .field("name_hint", &self.name_hint)
             .finish()
     }
@@ -186,12 +191,14 @@ pub enum Refusal {
     Flapping,
     /// The hub cannot serve the client now: storage or limits.
     Busy,
+    /// One side carries IP packets and the other Ethernet frames.
+    Format,
     /// A reason this version does not know.
     Other(u8),
 }
 
 impl Refusal {
-    const KNOWN: [Self; 7] = [
+    const KNOWN: [Self; 8] = [
         Self::NotEnrolled,
         Self::UnknownToken,
         Self::UsedToken,
@@ -199,6 +206,7 @@ impl Refusal {
         Self::Version,
         Self::Flapping,
         Self::Busy,
+        Self::Format,
     ];
 
     pub(crate) fn code(self) -> u8 {
@@ -210,6 +218,7 @@ impl Refusal {
             Self::Version => 5,
             Self::Flapping => 6,
             Self::Busy => 7,
+            Self::Format => 8,
             Self::Other(code) => code,
         }
     }
@@ -244,6 +253,7 @@ impl core::fmt::Display for Refusal {
                 "two machines use the same identity in turns: enrol one of them with an invitation of its own"
             }
             Self::Busy => "the hub cannot serve this machine now: see the hub's log",
+            Self::Format => "one side carries IP packets (hawser hub, hawser up), the other Ethernet frames (hawser repeat): run the same on both",
             Self::Other(code) => return write!(f, "the hub refused (code {code}): update this side"),
         })
     }
@@ -342,7 +352,7 @@ impl Message {
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
-        frame::parse(bytes, Self::parse_body)
+        framing::parse(bytes, Self::parse_body)
     }
 
     fn parse_body(r: &mut Reader<'_>) -> Result<Self, ParseError> {
@@ -379,7 +389,7 @@ impl Message {
 
     /// Appends the frame to `out`. Text and lists that are too long are cut to their bounds.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        frame::emit(out, 0, |out| self.emit_body(out));
+        framing::emit(out, 0, |out| self.emit_body(out));
     }
 
     fn emit_body(&self, out: &mut Vec<u8>) {
@@ -413,7 +423,7 @@ impl Hello {
     fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
         let version = r.u16()?;
         let flags = r.u8()?;
-        if flags & !(HAS_TOKEN | HAS_RESUME | PREFERS_CHACHA20) != 0 {
+        if flags & !(HAS_TOKEN | HAS_RESUME | PREFERS_CHACHA20 | CARRIES_FRAMES) != 0 {
             return Err(ParseError::Field("flags"));
         }
         Ok(Self {
@@ -433,6 +443,11 @@ impl Hello {
             } else {
                 Cipher::Aes256Gcm
             },
+            format: if flags & CARRIES_FRAMES != 0 {
+                Format::Ethernet
+            } else {
+                Format::Ip
+            },
             name_hint: r.text("name hint")?,
         })
     }
@@ -446,7 +461,11 @@ impl Hello {
             Cipher::Aes256Gcm => 0,
             Cipher::ChaCha20Poly1305 => PREFERS_CHACHA20,
         };
-        out.push(token | resume | prefers);
+        let format = match self.format {
+            Format::Ip => 0,
+            Format::Ethernet => CARRIES_FRAMES,
+        };
+        out.push(token | resume | prefers | format);
         if let Some(token) = &self.enrol_token {
             out.extend_from_slice(token);
         }
@@ -613,6 +632,7 @@ impl<'a> Reader<'a> {
 const HAS_TOKEN: u8 = 1;
 const HAS_RESUME: u8 = 2;
 const PREFERS_CHACHA20: u8 = 4;
+const CARRIES_FRAMES: u8 = 8;
 /// Type and fields of the longest message: the largest text and the largest list fit with room to
 /// spare.
 const MAX_BODY: usize = 512;
@@ -665,15 +685,16 @@ mod tests {
             any::<u16>(),
             any::<Option<[u8; 16]>>(),
             any::<Option<u64>>(),
-            cipher(),
+            (cipher(), prop_oneof![Just(Format::Ip), Just(Format::Ethernet)]),
             text(),
         )
-            .prop_map(|(version, enrol_token, resume, prefers, name_hint)| {
+            .prop_map(|(version, enrol_token, resume, (prefers, format), name_hint)| {
                 Message::Hello(Hello {
                     version,
                     enrol_token,
                     resume,
                     prefers,
+                    format,
                     name_hint,
                 })
             });
@@ -751,6 +772,7 @@ mod tests {
             enrol_token: Some([0x5a; 16]),
             resume: None,
             prefers: Cipher::Aes256Gcm,
+            format: Format::Ip,
             name_hint: String::new(),
         };
         let shown = format!("{hello:?}");

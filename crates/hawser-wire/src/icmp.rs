@@ -15,14 +15,13 @@ const QUOTE_V6: usize = 1280 - 48;
 
 /// The answer to a packet that is larger than `mtu` bytes: "fragmentation needed" (RFC 1191) or
 /// "packet too big" (RFC 4443). `None` where none may be sent: for packets that cannot be parsed,
-/// ICMP itself, and multicast.
+/// errors of ICMP itself, and multicast.
 #[must_use]
 pub fn too_large(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let summary = inner::parse(packet)?;
     let key = &summary.key;
-    let silent = matches!(key.protocol, protocol::ICMP | protocol::ICMPV6)
-        || key.destination.is_multicast()
-        || key.source.is_unspecified();
+    let is_error = is_icmp_error(key.protocol, packet.get(usize::from(summary.ip_len)));
+    let silent = is_error || key.destination.is_multicast() || key.source.is_unspecified();
     if silent {
         return None;
     }
@@ -30,6 +29,17 @@ pub fn too_large(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
         (IpAddr::V4(source), IpAddr::V4(destination)) => v4(packet, mtu, destination, source),
         _ => v6(packet, mtu),
     })
+}
+
+/// Whether an ICMP message may be an error, which is never answered with another.
+///
+/// Source: RFC 1122 section 3.2.2, RFC 4443 section 2.4.
+fn is_icmp_error(protocol: u8, kind: Option<&u8>) -> bool {
+    match protocol {
+        protocol::ICMP => kind.is_none_or(|kind| !matches!(kind, 0 | 8 | 13 | 14)),
+        protocol::ICMPV6 => kind.is_none_or(|kind| *kind < 128),
+        _ => false,
+    }
 }
 
 fn v4(packet: &[u8], mtu: u16, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
@@ -132,13 +142,16 @@ mod tests {
             assert_eq!(too_large(&packet, 1280), None);
         };
         let v4 = inner::tests::tcp_packet(1, &[0; 1400], 0x10);
-        silent(&v4, &|p| p[9] = protocol::ICMP);
+        silent(&v4, &|p| (p[9], p[20]) = (protocol::ICMP, 3));
         silent(&v4, &|p| p[16] = 224);
         silent(&v4, &|p| p[12..16].fill(0));
         silent(&v4, &|p| p[0] = 0x15);
         let v6 = inner::tests::udp_packet(&[0; 1400]);
-        silent(&v6, &|p| p[6] = protocol::ICMPV6);
+        silent(&v6, &|p| (p[6], p[40]) = (protocol::ICMPV6, 1));
         silent(&v6, &|p| p[24] = 0xff);
+        let mut ping = v4;
+        (ping[9], ping[20]) = (protocol::ICMP, 8);
+        assert!(too_large(&ping, 1280).is_some(), "a ping is no error");
         silent(&v6, &|p| p[8..24].fill(0));
     }
 

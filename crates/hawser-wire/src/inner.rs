@@ -35,9 +35,13 @@ pub struct FlowKey {
 pub struct Summary {
     /// The flow.
     pub key: FlowKey,
-    /// Bytes of the IP header, options included.
+    /// Where the IP header begins: 0, or behind the Ethernet header of a frame
+    /// ([`crate::frame::Format`]).
+    pub ip_at: u16,
+    /// Bytes of the IP header, options included; 0 of a frame without IP.
     pub ip_len: u16,
-    /// Bytes of IP and transport header together; `ip_len` where the transport is not TCP or UDP.
+    /// Bytes of all headers together; no more than [`Self::transport_at`] where the transport is
+    /// not TCP or UDP.
     pub headers_len: u16,
     /// The TCP flags; zero for others.
     pub tcp_flags: u8,
@@ -51,6 +55,20 @@ pub struct Summary {
     ///
     /// Source: RFC 9000 section 17.2, RFC 9369 section 3.1, RFC 9287 section 3.1.
     pub quic_opening: bool,
+}
+
+impl Summary {
+    /// Where the transport header begins.
+    #[must_use]
+    pub fn transport_at(&self) -> usize {
+        usize::from(self.ip_at) + usize::from(self.ip_len)
+    }
+
+    /// Whether it is TCP or UDP, and its header is there.
+    #[must_use]
+    pub fn has_transport(&self) -> bool {
+        usize::from(self.headers_len) > self.transport_at()
+    }
 }
 
 /// The two ECN bits.
@@ -182,6 +200,7 @@ fn finish(
             source_port,
             destination_port,
         },
+        ip_at: 0,
         ip_len: ip_len as u16,
         headers_len: headers_len as u16,
         tcp_flags,
@@ -288,9 +307,9 @@ pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool)
     if summary.tcp_flags & tcp_flag::SYN == 0 {
         return false;
     }
-    let ip_len = usize::from(summary.ip_len);
-    let most = mtu.saturating_sub(summary.ip_len + 20);
-    let mut at = ip_len + 20;
+    let transport = summary.transport_at();
+    let most = mtu.saturating_sub(transport as u16 + 20);
+    let mut at = transport + 20;
     let end = usize::from(summary.headers_len);
     while at < end {
         match packet[at] {
@@ -310,10 +329,10 @@ pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool)
                     }
                     packet[at + 2..at + 4].copy_from_slice(&most.to_be_bytes());
                     if complete {
-                        let field = ip_len + 16;
+                        let field = transport + 16;
                         let sum = u16::from_be_bytes([packet[field], packet[field + 1]]);
                         // An option at an odd offset sits in the other half of the words.
-                        let (old, new) = if (at - ip_len) % 2 == 0 {
+                        let (old, new) = if (at - transport).is_multiple_of(2) {
                             (old, most)
                         } else {
                             (old.swap_bytes(), most.swap_bytes())

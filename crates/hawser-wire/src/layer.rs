@@ -336,7 +336,7 @@ pub fn layer_of(packet: &[u8], summary: &Summary, rules: &[Rule]) -> Option<Laye
         return None;
     }
     let datagram = match summary.key.protocol {
-        protocol::UDP if summary.headers_len > summary.ip_len => {
+        protocol::UDP if summary.has_transport() => {
             packet.get(usize::from(summary.headers_len)..).unwrap_or_default()
         }
         _ => &[],

@@ -7,10 +7,12 @@
 pub mod compression;
 pub mod control;
 pub mod data;
-mod frame;
+pub mod frame;
+mod framing;
 pub mod icmp;
 pub mod inner;
 pub mod layer;
+pub mod link_hello;
 pub mod offload;
 pub mod opening;
 pub mod parity;

@@ -9,7 +9,8 @@
 //! Source: virtio 1.2 section 5.1.6 for the header; the joining conditions follow the kernel's own
 //! generic receive offload.
 
-use crate::compression::{COMPRESSED_LEN, Compressed};
+use crate::compression::{COMPRESSED_LEN, Compressed, MAX_HEADERS};
+use crate::frame::Format;
 use crate::inner::{self, protocol, tcp_flag};
 
 /// Bytes of the virtio network header in front of a packet.
@@ -34,6 +35,39 @@ pub struct Offload {
 }
 
 impl Offload {
+    /// Reads the virtio header of a packet from a TAP. What a bridge forwards may hold a partial
+    /// checksum elsewhere than in its own TCP or UDP header (inside of another tunnel): that is
+    /// completed here. `None` where header and packet contradict each other.
+    #[must_use]
+    pub fn settle(header: &[u8; VIRTIO_LEN], packet: &mut [u8], format: Format) -> Option<Self> {
+        let offload = Self::parse(header)?;
+        if format == Format::Ip || !offload.checksum_partial {
+            return Some(offload);
+        }
+        let summary = format.parse(packet)?;
+        let word = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
+        let (start, offset) = (word(6), word(8));
+        let own = match summary.key.protocol {
+            protocol::TCP => 16,
+            protocol::UDP => 6,
+            _ => 0,
+        };
+        if summary.has_transport() && (start, offset) == (summary.transport_at(), own) {
+            return Some(offload);
+        }
+        Self::completed(header, packet)
+    }
+
+    /// The same packet with its checksum completed. `None` where header and packet contradict each
+    /// other, or where it is to be cut.
+    #[must_use]
+    pub fn completed(header: &[u8; VIRTIO_LEN], packet: &mut [u8]) -> Option<Self> {
+        let offload = Self::parse(header)?;
+        let word = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
+        let is_done = !offload.checksum_partial || complete_checksum(packet, word(6), word(8));
+        (is_done && offload.segment == 0).then(Self::default)
+    }
+
     /// Reads a native-endian virtio header; `None` for a kind of offload that was never asked for.
     #[must_use]
     pub fn parse(header: &[u8; VIRTIO_LEN]) -> Option<Self> {
@@ -49,9 +83,31 @@ impl Offload {
     }
 }
 
+/// Completes a partial checksum: sums everything from `start` on and puts the result `offset` bytes
+/// behind it. False where that is outside of the packet.
+///
+/// Source: virtio 1.2 section 5.1.6.2.
+fn complete_checksum(packet: &mut [u8], start: usize, offset: usize) -> bool {
+    let Some(covered) = packet.get_mut(start..) else {
+        return false;
+    };
+    if covered.get(offset..offset + 2).is_none() {
+        return false;
+    }
+    // The field holds the pseudo-header's sum, so it is summed as it stands.
+    let sum = match !inner::ones_sum(covered, 0) {
+        // Zero means "none" in UDP (RFC 768); to TCP both are the same number.
+        0 => 0xffff,
+        sum => sum,
+    };
+    covered[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+    true
+}
+
 /// A packet from the TUN, to be cut into segments that each fit a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Segmenter {
+    ip_at: u16,
     ip_len: u16,
     headers_len: u16,
     protocol: u8,
@@ -68,10 +124,11 @@ impl Segmenter {
         if cuts && !matches!(summary.key.protocol, protocol::TCP | protocol::UDP) {
             return None;
         }
-        if cuts && usize::from(summary.headers_len) == usize::from(summary.ip_len) {
+        if cuts && !summary.has_transport() {
             return None;
         }
         Some(Self {
+            ip_at: summary.ip_at,
             ip_len: summary.ip_len,
             headers_len: summary.headers_len,
             protocol: summary.key.protocol,
@@ -90,6 +147,16 @@ impl Segmenter {
         if self.protocol == protocol::TCP && self.packet_len() > u32::from(mtu) && self.count() > 1 {
             self.segment = self.segment.min(mtu.saturating_sub(self.headers_len).max(1));
         }
+    }
+
+    /// Where the IP header begins.
+    #[must_use]
+    pub fn ip_at(&self) -> usize {
+        usize::from(self.ip_at)
+    }
+
+    fn transport_at(&self) -> usize {
+        usize::from(self.ip_at) + usize::from(self.ip_len)
     }
 
     /// How many segments there are; at least 1.
@@ -137,7 +204,7 @@ impl Segmenter {
         payload.copy_from_slice(&packet[start..end]);
         let is_last = self.protocol == protocol::TCP && end == packet.len();
         let flags = if is_last {
-            packet[usize::from(self.ip_len) + 13]
+            packet[self.transport_at() + 13]
         } else {
             0
         };
@@ -157,7 +224,7 @@ impl Segmenter {
     /// When `packet` is not the one planned for, or `index` or the length of `out` is out of range.
     pub fn emit(&self, packet: &[u8], index: u16, out: &mut [u8]) {
         let headers = usize::from(self.headers_len);
-        let ip_len = usize::from(self.ip_len);
+        let (ip_at, ip_len) = (usize::from(self.ip_at), usize::from(self.ip_len));
         let start = headers + usize::from(index) * usize::from(self.segment);
         let payload = out.len() - headers;
         out[..headers].copy_from_slice(&packet[..headers]);
@@ -165,18 +232,20 @@ impl Segmenter {
         if self.count() == 1 {
             return;
         }
-        set_lengths(out, out.len(), ip_len, self.protocol, index);
+        let len = out.len() - ip_at;
+        set_lengths(&mut out[ip_at..], len, ip_len, self.protocol, index);
         if self.protocol == protocol::TCP {
-            let at = ip_len + 4;
+            let transport = ip_at + ip_len;
+            let at = transport + 4;
             let sequence = u32::from_be_bytes([out[at], out[at + 1], out[at + 2], out[at + 3]])
                 .wrapping_add(u32::from(index) * u32::from(self.segment));
             out[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
             let last = start + payload == packet.len();
             if !last {
-                out[ip_len + 13] &= !(tcp_flag::FIN | tcp_flag::PSH);
+                out[transport + 13] &= !(tcp_flag::FIN | tcp_flag::PSH);
             }
             if index > 0 {
-                out[ip_len + 13] &= !tcp_flag::CWR;
+                out[transport + 13] &= !tcp_flag::CWR;
             }
         }
     }
@@ -215,13 +284,16 @@ pub enum Join {
 /// `virtio header, headers, pieces...` in one vectored call, so that no payload is copied.
 #[derive(Debug)]
 pub struct Coalescer {
-    headers: [u8; 128],
+    format: Format,
+    headers: [u8; MAX_HEADERS],
     open: Option<Run>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    ip_len: usize,
+    ip_at: usize,
+    /// Where the transport header begins.
+    transport: usize,
     headers_len: usize,
     protocol: u8,
     partial: bool,
@@ -233,20 +305,27 @@ struct Run {
 
 impl Default for Coalescer {
     fn default() -> Self {
-        Self {
-            headers: [0; 128],
-            open: None,
-        }
+        Self::new(Format::Ip)
     }
 }
 
 impl Coalescer {
+    /// One for packets of that format.
+    #[must_use]
+    pub fn new(format: Format) -> Self {
+        Self {
+            format,
+            headers: [0; MAX_HEADERS],
+            open: None,
+        }
+    }
+
     /// Offers the next packet in order: `len` bytes, of which `packet` holds the headers at least.
     /// `partial`: its transport checksum covers only the pseudo-header.
     ///
     /// A packet that cannot be parsed is passed on alone, with all its bytes as payload.
     pub fn push(&mut self, packet: &[u8], len: usize, partial: bool) -> Join {
-        let summary = inner::parse(packet);
+        let summary = self.format.parse(packet);
         if let Some(run) = &mut self.open {
             let Some(summary) = summary else {
                 return Join::Flush;
@@ -264,7 +343,8 @@ impl Coalescer {
         };
         self.headers[..headers_len].copy_from_slice(&packet[..headers_len]);
         let mut run = Run {
-            ip_len: 0,
+            ip_at: 0,
+            transport: 0,
             headers_len,
             protocol: 0,
             partial: false,
@@ -274,14 +354,14 @@ impl Coalescer {
             closed: true,
         };
         if let Some(s) = summary.filter(|_| headers_len > 0) {
-            run.ip_len = usize::from(s.ip_len);
+            run.ip_at = usize::from(s.ip_at);
+            run.transport = s.transport_at();
             run.protocol = s.key.protocol;
-            let transport = headers_len > run.ip_len;
-            run.partial = partial && transport;
-            if transport && run.partial && run.payload > 0 {
+            run.partial = partial && s.has_transport();
+            if run.partial && run.payload > 0 {
                 run.closed = ends_run(&s);
                 run.next_sequence = match s.key.protocol {
-                    protocol::TCP => sequence_of(packet, run.ip_len).wrapping_add(run.payload as u32),
+                    protocol::TCP => sequence_of(packet, run.transport).wrapping_add(run.payload as u32),
                     _ => 0,
                 };
             }
@@ -302,22 +382,24 @@ impl Coalescer {
         let mut virtio = [0; VIRTIO_LEN];
         if run.partial {
             let field: usize = if run.protocol == protocol::TCP { 16 } else { 6 };
-            let len = run.headers_len - run.ip_len + run.payload;
-            let sum = inner::pseudo_header_sum(&self.headers, run.protocol, len);
-            self.headers[run.ip_len + field..run.ip_len + field + 2].copy_from_slice(&sum.to_be_bytes());
+            let len = run.headers_len - run.transport + run.payload;
+            let sum = inner::pseudo_header_sum(&self.headers[run.ip_at..], run.protocol, len);
+            self.headers[run.transport + field..run.transport + field + 2]
+                .copy_from_slice(&sum.to_be_bytes());
             virtio[0] = NEEDS_CSUM;
-            virtio[6..8].copy_from_slice(&(run.ip_len as u16).to_ne_bytes());
+            virtio[6..8].copy_from_slice(&(run.transport as u16).to_ne_bytes());
             virtio[8..10].copy_from_slice(&(field as u16).to_ne_bytes());
         }
         if run.payload > run.segment {
-            let total = run.headers_len + run.payload;
-            set_lengths(&mut self.headers, total, run.ip_len, run.protocol, 0);
-            virtio[1] = match (run.protocol, self.headers[0] >> 4) {
+            let total = run.headers_len + run.payload - run.ip_at;
+            let ip_len = run.transport - run.ip_at;
+            set_lengths(&mut self.headers[run.ip_at..], total, ip_len, run.protocol, 0);
+            virtio[1] = match (run.protocol, self.headers[run.ip_at] >> 4) {
                 (protocol::UDP, _) => GSO_UDP_L4,
                 (_, 4) => GSO_TCPV4,
                 _ => GSO_TCPV6,
             };
-            if run.protocol == protocol::TCP && self.headers[run.ip_len + 13] & tcp_flag::CWR != 0 {
+            if run.protocol == protocol::TCP && self.headers[run.transport + 13] & tcp_flag::CWR != 0 {
                 virtio[1] |= GSO_ECN;
             }
             virtio[2..4].copy_from_slice(&(run.headers_len as u16).to_ne_bytes());
@@ -327,12 +409,12 @@ impl Coalescer {
     }
 }
 
-fn sequence_of(packet: &[u8], ip_len: usize) -> u32 {
+fn sequence_of(packet: &[u8], transport: usize) -> u32 {
     u32::from_be_bytes([
-        packet[ip_len + 4],
-        packet[ip_len + 5],
-        packet[ip_len + 6],
-        packet[ip_len + 7],
+        packet[transport + 4],
+        packet[transport + 5],
+        packet[transport + 6],
+        packet[transport + 7],
     ])
 }
 
@@ -348,7 +430,7 @@ fn ends_run(summary: &inner::Summary) -> bool {
 /// Appends to the run if the packet continues it; fills in what the last segment decides (PSH,
 /// FIN).
 fn append(
-    headers: &mut [u8; 128],
+    headers: &mut [u8; MAX_HEADERS],
     run: &mut Run,
     (packet, len): (&[u8], usize),
     summary: &inner::Summary,
@@ -366,28 +448,29 @@ fn append(
     {
         return false;
     }
-    let ip_len = run.ip_len;
-    if usize::from(summary.ip_len) != ip_len || !same_ip_header(&headers[..ip_len], &packet[..ip_len]) {
-        return false;
-    }
-    if headers[ip_len..ip_len + 4] != packet[ip_len..ip_len + 4] {
+    let (ip_at, at) = (run.ip_at, run.transport);
+    let is_alike = usize::from(summary.ip_at) == ip_at
+        && summary.transport_at() == at
+        && headers[..ip_at] == packet[..ip_at]
+        && same_ip_header(&headers[ip_at..at], &packet[ip_at..at]);
+    if !is_alike || headers[at..at + 4] != packet[at..at + 4] {
         return false;
     }
     if run.protocol == protocol::TCP {
         let flags = summary.tcp_flags;
-        let same_rest = headers[ip_len + 8..ip_len + 13] == packet[ip_len + 8..ip_len + 13]
-            && headers[ip_len + 14..ip_len + 16] == packet[ip_len + 14..ip_len + 16]
-            && headers[ip_len + 18..headers_len] == packet[ip_len + 18..headers_len];
+        let same_rest = headers[at + 8..at + 13] == packet[at + 8..at + 13]
+            && headers[at + 14..at + 16] == packet[at + 14..at + 16]
+            && headers[at + 18..headers_len] == packet[at + 18..headers_len];
         let allowed = tcp_flag::FIN | tcp_flag::PSH;
-        let differing = (headers[ip_len + 13] ^ flags) & !(allowed | tcp_flag::CWR);
+        let differing = (headers[at + 13] ^ flags) & !(allowed | tcp_flag::CWR);
         if !same_rest
             || differing != 0
             || flags & tcp_flag::CWR != 0
-            || sequence_of(packet, ip_len) != run.next_sequence
+            || sequence_of(packet, at) != run.next_sequence
         {
             return false;
         }
-        headers[ip_len + 13] |= flags & allowed;
+        headers[at + 13] |= flags & allowed;
         run.next_sequence = run.next_sequence.wrapping_add(payload as u32);
         run.closed = flags & allowed != 0;
     }

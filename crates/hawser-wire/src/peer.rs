@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use crate::control::{PREFIX, ParseError, Reader, Refusal, TOKEN_LEN, put_text};
-use crate::frame::{self, put_socket};
+use crate::framing::{self, put_socket};
 
 /// The version of the peer protocol that this code speaks.
 pub const VERSION: u16 = 1;
@@ -215,7 +215,7 @@ impl PeerMessage {
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
-        frame::parse(bytes, Self::parse_body)
+        framing::parse(bytes, Self::parse_body)
     }
 
     fn parse_body(r: &mut Reader<'_>) -> Result<Self, ParseError> {
@@ -298,7 +298,7 @@ impl PeerMessage {
 
     /// Appends the frame to `out`. Text that is too long is cut.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        frame::emit(out, TYPES, |out| self.emit_body(out));
+        framing::emit(out, TYPES, |out| self.emit_body(out));
     }
 
     fn emit_body(&self, out: &mut Vec<u8>) {

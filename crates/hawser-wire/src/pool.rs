@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 use crate::control::{ParseError, Reader, put_text};
-use crate::frame::{self, put_socket};
+use crate::framing::{self, put_socket};
 
 /// The version of the pool protocol that this code speaks.
 pub const VERSION: u16 = 1;
@@ -132,7 +132,7 @@ impl PoolMessage {
     /// # Errors
     /// Any [`ParseError`]: the stream cannot be continued.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ParseError> {
-        frame::parse(bytes, Self::parse_body)
+        framing::parse(bytes, Self::parse_body)
     }
 
     fn parse_body(r: &mut Reader<'_>) -> Result<Self, ParseError> {
@@ -162,7 +162,7 @@ impl PoolMessage {
 
     /// Appends the frame to `out`. Text that is too long is cut, and so is a list.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        frame::emit(out, TYPES, |out| self.emit_body(out));
+        framing::emit(out, TYPES, |out| self.emit_body(out));
     }
 
     fn emit_body(&self, out: &mut Vec<u8>) {

@@ -58,7 +58,8 @@ pub(crate) struct UpArgs {
     detached: bool,
 }
 
-/// Takes the tunnel (or the hub) down and undoes every change to the system, also after a crash.
+/// Takes the tunnel (or the hub, or the repeater) down and undoes every change to the system, also
+/// after a crash.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DownArgs {
     /// Prints the result as JSON.
@@ -228,7 +229,7 @@ pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
     let message = if let Some(message) = background::end(&place)? {
         message
     } else if args.which.socket()? != socket {
-        "no client runs here; `hawser down --hub` takes the hub down"
+        "no client runs here; `hawser down --hub` takes the hub down, `hawser down --repeat` the repeater"
     } else {
         "was not running"
     };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::Which;
 
-/// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
+/// Shows networks, paths, rates, round trips, loss and flows, of a client, a hub or a repeater.
 ///
 /// Rates are those of the last second: "up" towards the hub, "down" from it (on a hub: to and from
 /// the client).
@@ -140,6 +140,7 @@ fn render(status: &Value) -> String {
     match status["role"].as_str() {
         Some("hub") => render_hub(status),
         Some("direct") => render_direct(status),
+        Some("repeater") => render_repeater(status),
         Some(_) | None => render_client(status),
     }
 }
@@ -254,6 +255,56 @@ fn render_direct(status: &Value) -> String {
     out.push_str(&columns(&heads, &rows, ""));
     out.push_str(&moving(&status["moving"]));
     out
+}
+
+fn render_repeater(status: &Value) -> String {
+    let side = match status["side"].as_str() {
+        Some("ap") => "access point",
+        _ => "joining",
+    };
+    let peer = match status["peer"].as_str() {
+        Some(peer) => format!("with {peer}"),
+        None => "alone".to_owned(),
+    };
+    let mut out = format!(
+        "{}: {} in {} ({side}), {peer}, {}\nthis box: {}\n",
+        text(&status["state"]),
+        text(&status["interface"]),
+        text(&status["bridge"]),
+        since(number(&status["uptime_s"])),
+        text(&status["code"]),
+    );
+    if let Some(notice) = status["notice"].as_str() {
+        let _ = writeln!(out, "note: {notice}");
+    }
+    for stranger in list(&status["strangers"]) {
+        let code = text(stranger);
+        let _ = writeln!(
+            out,
+            "heard, but not trusted: {code} (if the other box shows it: hawser repeat trust {code})"
+        );
+    }
+    let paths: Vec<_> = list(&status["sessions"])
+        .iter()
+        .flat_map(|session| list(&session["paths"]))
+        .collect();
+    let links = list(&status["links"]).iter();
+    let rows: Vec<_> = links
+        .map(|link| {
+            let path = paths.iter().find(|path| path["name"] == link["name"]);
+            let state = match path {
+                Some(path) => text(&path["state"]),
+                None if link["up"] == true => "waiting",
+                None => "down, or without IPv6",
+            };
+            row(text(&link["name"]).to_owned(), state, path.copied())
+        })
+        .collect();
+    let mut heads = PATH_HEADS;
+    heads[0] = "link";
+    out.push_str(&columns(&heads, &rows, "\n"));
+    out.push_str(&flows(status));
+    out.trim_end().to_owned()
 }
 
 /// Access points by their card, a line each: where it is, and what share of the card's traffic each

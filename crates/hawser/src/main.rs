@@ -19,6 +19,7 @@ mod cli_peer;
 mod cli_pool;
 mod cli_radio;
 mod cli_record;
+mod cli_repeat;
 mod cli_run;
 mod cli_share;
 mod cli_status;
@@ -58,8 +59,8 @@ enum Command {
     Up(cli_client::UpArgs),
     Join(cli_join::JoinArgs),
     Leave(cli_join::LeaveArgs),
-    /// Takes the tunnel (or the hub) down and undoes every change to the system, also after a
-    /// crash.
+    /// Takes the tunnel (the hub, the repeater) down and undoes every change to the system, also
+    /// after a crash.
     Down(cli_client::DownArgs),
     Lockdown(cli_lockdown::LockdownArgs),
     /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
@@ -84,6 +85,7 @@ enum Command {
     Pool(cli_pool::PoolArgs),
     /// Sets up and runs a hub, invites and revokes clients.
     Hub(cli_hub::HubArgs),
+    Repeat(cli_repeat::RepeatArgs),
     /// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
     Record(cli_record::RecordArgs),
     #[cfg(feature = "pages")]
@@ -98,7 +100,7 @@ struct Places {
     #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
     dir: PathBuf,
     /// Lock, control socket, undo journal; /run/hawser unless given, /run/hawser-hub of a hub,
-    /// /run/hawser-share of a device that gives.
+    /// /run/hawser-share of a device that gives, /run/hawser-repeat of a repeater.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 }
@@ -124,17 +126,23 @@ struct Which {
     /// Means the hub of this machine, where a client may run as well.
     #[arg(long, conflicts_with = "run_dir")]
     hub: bool,
+    /// Means the repeater of this machine, where another daemon may run as well.
+    #[arg(long, conflicts_with_all = ["run_dir", "hub"])]
+    repeat: bool,
 }
 
 impl Which {
     /// The run directory of the daemon that is named, and the client's where none is.
     fn run_dir(&self) -> PathBuf {
-        self.places
-            .run_dir(if self.hub { Role::Hub } else { Role::Client })
+        self.places.run_dir(match (self.hub, self.repeat) {
+            (true, _) => Role::Hub,
+            (_, true) => Role::Repeater,
+            (false, false) => Role::Client,
+        })
     }
 
     /// The control socket of the daemon that is named; where none is, of the client, or of the hub
-    /// where it runs alone.
+    /// or the repeater where it runs alone.
     ///
     /// # Errors
     /// Somebody else could have put it there.
@@ -142,9 +150,11 @@ impl Which {
         let run_dir = self.run_dir();
         run_dir::check(&run_dir)?;
         let named = run_dir::socket(&run_dir);
-        let hub = run_dir::socket(Role::Hub.run_dir());
-        let is_hub_meant = self.places.run_dir.is_none() && !is_alive(&named) && is_alive(&hub);
-        Ok(if is_hub_meant { hub } else { named })
+        if self.places.run_dir.is_some() || is_alive(&named) {
+            return Ok(named);
+        }
+        let others = [Role::Hub, Role::Repeater].map(|role| run_dir::socket(role.run_dir()));
+        Ok(others.into_iter().find(|other| is_alive(other)).unwrap_or(named))
     }
 }
 
@@ -196,6 +206,7 @@ fn main() -> ExitCode {
         Command::Share(args) => cli_share::run(*args),
         Command::Pool(args) => cli_pool::run(&args),
         Command::Hub(args) => cli_hub::run(args),
+        Command::Repeat(args) => cli_repeat::run(args),
         Command::Record(args) => cli_record::run(&args),
         #[cfg(feature = "pages")]
         Command::Pages(args) => cli_pages::write(&args),

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use hawser_linux::tun::Tun;
 use hawser_proto::tunnel::Restored;
 use hawser_wire::compression::{COMPRESSED_LEN, Form};
-use hawser_wire::inner::{self, Ecn, ecn_at_exit, set_ecn};
+use hawser_wire::inner::{Ecn, ecn_at_exit, set_ecn};
 use hawser_wire::offload::{Coalescer, Join};
 
 use super::Receiving;
@@ -32,7 +32,7 @@ impl Receiving {
         let mut rebuilt = self.rebuilt.iter();
         let mut writer = Writer {
             tun: &self.links.tun,
-            coalescer: Coalescer::default(),
+            coalescer: Coalescer::new(self.links.format),
             pieces: Vec::new(),
         };
         for id in &out {
@@ -94,11 +94,11 @@ impl Receiving {
             Some(headers) => headers.bytes_mut(),
             None => self.store.bytes_mut(id),
         };
-        let Some(summary) = inner::parse(packet) else {
+        let Some(summary) = self.links.format.parse(packet) else {
             return true;
         };
         match ecn_at_exit(summary.ecn, Ecn::Ce) {
-            Some(ecn) => set_ecn(packet, ecn),
+            Some(ecn) => set_ecn(&mut packet[usize::from(summary.ip_at)..], ecn),
             None => {
                 self.dropped.not_ect += 1;
                 if inner.form == Form::Compressed {

@@ -16,7 +16,10 @@ use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
+use hawser_wire::frame::Format;
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
+use hawser_wire::link_hello::{Kind as HelloKind, LinkHello};
+use hawser_wire::offload::VIRTIO_LEN;
 use hawser_wire::opening::{Challenge, Opening, Step};
 use hawser_wire::parity::PARITY_LEN;
 use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
@@ -165,6 +168,7 @@ fn main() -> io::Result<()> {
         ("pool", pool::pool()),
         ("opening", opening()),
         ("inner", inner()),
+        ("frame", frames()),
         ("layer", layer()),
         ("segment", segment()),
         ("coalesce", coalesce()),
@@ -287,6 +291,7 @@ fn control() -> Seeds {
             enrol_token: Some([7; 16]),
             resume: Some(9),
             prefers: Cipher::Aes256Gcm,
+            format: Format::Ethernet,
             name_hint: "laptop".to_owned(),
         }),
         Message::Welcome(Welcome {
@@ -498,6 +503,65 @@ fn coalesce() -> Seeds {
         ("tcp-v4", frame(&v4)),
         ("tcp-v6", frame(&v6)),
         ("mixed", frame(&mixed)),
+    ]
+}
+
+/// What a TAP brings, and what is made of it: whole, to be cut, and as runs of segments.
+fn frames() -> Seeds {
+    let around = |tags: usize, ip: &[u8]| {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        (0..tags).for_each(|_| frame.extend([0x81, 0, 0, 7]));
+        frame.extend(if ip[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] });
+        frame.extend(ip);
+        frame
+    };
+    let plain = |frame: Vec<u8>| [vec![0; VIRTIO_LEN], frame].concat();
+    let mut large = ipv4(protocol::UDP, 1_472);
+    large[6] = 0;
+    fill_ipv4_checksum(&mut large, 20);
+    large.resize(1_492, 7);
+    let mut arp = around(0, &[0x45; 28]);
+    arp[12..14].copy_from_slice(&[8, 6]);
+    let mut padded = around(0, &tcp_v4(tcp_flag::ACK, &[], 0));
+    padded.extend([0; 6]);
+    let mut within = [0; VIRTIO_LEN];
+    within[0] = 1;
+    within[6..8].copy_from_slice(&50_u16.to_ne_bytes());
+    within[8..10].copy_from_slice(&6_u16.to_ne_bytes());
+    let mut cut = vec![5, 0x84, 1, 1, 0, 0];
+    cut.extend(500_u16.to_ne_bytes());
+    cut.extend(38_u16.to_ne_bytes());
+    cut.extend(16_u16.to_ne_bytes());
+    let run: Vec<u8> = (0..4_u32)
+        .flat_map(|n| {
+            let mut frame = around(1, &tcp_v4(0, &[1; 12], 200));
+            frame[42..46].copy_from_slice(&(1000 + n * 200).to_be_bytes());
+            let head = (0x8000 | frame.len() as u16).to_be_bytes();
+            [&head[..], &frame].concat()
+        })
+        .collect();
+    vec![
+        ("fragments", plain(around(0, &large))),
+        (
+            "vlan-v6",
+            plain(around(1, &tcp_v6(tcp_flag::SYN, &[2, 4, 5, 0xb4], 0))),
+        ),
+        ("two-vlans", plain(around(2, &tcp_v4(0, &[], 1_400)))),
+        ("arp", plain(arp)),
+        ("padded", plain(padded)),
+        ("tunnel", [&within[..], &around(0, &udp_v4(60))].concat()),
+        ("cut", [cut, around(1, &tcp_v4(0, &[1; 12], 2_000))].concat()),
+        ("run", run),
+        (
+            "hello",
+            LinkHello {
+                kind: HelloKind::Answer,
+                port: 18_519,
+                key: [7; 32],
+            }
+            .emit()
+            .to_vec(),
+        ),
     ]
 }
 

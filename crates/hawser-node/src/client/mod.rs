@@ -16,10 +16,10 @@ pub mod hubs;
 mod joined;
 mod kill_switch;
 mod lookup;
-mod networks;
+pub(crate) mod networks;
 mod pool;
 mod quotas;
-mod reach;
+pub(crate) mod reach;
 mod reload;
 pub(crate) mod report;
 mod seeking;
@@ -36,6 +36,7 @@ use hawser_linux::tun::Tun;
 use hawser_proto::session::{ClientAction, ClientSession, NetworkId, SessionConfig};
 use hawser_units::{Instant, PathId};
 use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
 use crate::config::{self, ClientConfig, Via};
@@ -148,6 +149,7 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     }
     let plane = hawser_dataplane::start(DataPlaneConfig {
         tun,
+        format: Format::Ip,
         seed: u64::from_be_bytes(random()),
     })?;
     let socket = ControlSocket::listen(run_dir.socket())?;

@@ -16,21 +16,21 @@ use crate::control::tls;
 use hawser_dataplane::{Change, Orders, PathState, SocketId};
 
 /// A network in use.
-pub(super) struct Attached {
-    pub(super) network: Network,
+pub(crate) struct Attached {
+    pub(crate) network: Network,
     /// Where the hub is reached over it.
-    pub(super) remote: SocketAddr,
-    pub(super) socket: SocketId,
-    pub(super) endpoint: quinn::Endpoint,
+    pub(crate) remote: SocketAddr,
+    pub(crate) socket: SocketId,
+    pub(crate) endpoint: quinn::Endpoint,
     /// What the data plane says of its path.
-    pub(super) state: Option<PathState>,
+    pub(crate) state: Option<PathState>,
     /// What `remote` is.
-    pub(super) way: Way,
+    pub(crate) way: Way,
 }
 
 /// How the hub is reached over a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// By UDP: `remote` is the hub.
     Udp,
     /// By TLS beside the way of UDP over that network: `remote` is a relay on loopback.
@@ -47,7 +47,7 @@ pub(super) enum Way {
 
 impl Attached {
     /// Which of these addresses its sockets lead to; none from where a relay stands in between.
-    pub(super) fn leads_to(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    pub(crate) fn leads_to(&self, addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let mut fitting = addresses
             .iter()
             .filter(|address| self.is_plain() && address.is_ipv6() == self.remote.is_ipv6());
@@ -55,7 +55,7 @@ impl Attached {
     }
 
     /// What its path is called.
-    pub(super) fn path_name(&self) -> String {
+    pub(crate) fn path_name(&self) -> String {
         match self.way {
             Way::Tls(_) => format!("{}/tls", self.network.name),
             Way::Udp | Way::Member { .. } => self.network.name.clone(),
@@ -63,12 +63,12 @@ impl Attached {
     }
 
     /// Whether a network of this machine leads to the hub here, with nothing in between.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.way == Way::Udp
     }
 
     /// The caps towards the hub and from it: those of the configuration, and of a neighbour.
-    pub(super) fn caps(&self, config: &ClientConfig) -> [Option<Rate>; 2] {
+    pub(crate) fn caps(&self, config: &ClientConfig) -> [Option<Rate>; 2] {
         let own = config.network(&self.network.name);
         let of_member = match self.way {
             Way::Member { cap, .. } => cap,
@@ -79,14 +79,14 @@ impl Attached {
 }
 
 /// All networks in use.
-pub(super) struct Networks {
+pub(crate) struct Networks {
     orders: Orders,
     next: u32,
-    pub(super) attached: BTreeMap<NetworkId, Attached>,
+    pub(crate) attached: BTreeMap<NetworkId, Attached>,
 }
 
 impl Networks {
-    pub(super) fn new(orders: Orders) -> Self {
+    pub(crate) fn new(orders: Orders) -> Self {
         Self {
             orders,
             next: 0,
@@ -94,7 +94,7 @@ impl Networks {
         }
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Option<NetworkId> {
+    pub(crate) fn by_name(&self, name: &str) -> Option<NetworkId> {
         self.attached
             .iter()
             .find(|(_, a)| a.network.name == name && a.is_plain())
@@ -102,7 +102,7 @@ impl Networks {
     }
 
     /// Takes a network into use; `None` when the hub has no address of a family that it carries.
-    pub(super) fn attach(
+    pub(crate) fn attach(
         &mut self,
         network: Network,
         hub: &[SocketAddr],
@@ -128,7 +128,7 @@ impl Networks {
 
     /// Takes the way by TLS beside a network into use: `relay` stands in place of the hub. `None`
     /// when the network is gone.
-    pub(super) fn attach_beside(
+    pub(crate) fn attach_beside(
         &mut self,
         id: NetworkId,
         relay: SocketAddr,
@@ -150,7 +150,7 @@ impl Networks {
     }
 
     /// Where the hub is reached over a network, also where a relay stands in between.
-    pub(super) fn hub(&self, id: NetworkId) -> Option<SocketAddr> {
+    pub(crate) fn hub(&self, id: NetworkId) -> Option<SocketAddr> {
         let attached = self.attached.get(&id)?;
         match attached.way {
             Way::Tls(plain) => Some(self.attached.get(&plain)?.remote),
@@ -161,7 +161,7 @@ impl Networks {
 
     /// Takes a neighbour's way out into use: `relay` stands in place of the hub. `cap_bps`: of IP
     /// packets; 0 for none.
-    pub(super) fn attach_member(
+    pub(crate) fn attach_member(
         &mut self,
         label: &str,
         (relay, hub): (SocketAddr, SocketAddr),
@@ -199,7 +199,7 @@ impl Networks {
 
     /// Gives a changed network new sockets where the old ones hang on what is gone. True: its path
     /// has to move to the new socket, and the old one, named, may go then.
-    pub(super) fn refresh(&mut self, id: NetworkId, network: Network) -> anyhow::Result<Option<SocketId>> {
+    pub(crate) fn refresh(&mut self, id: NetworkId, network: Network) -> anyhow::Result<Option<SocketId>> {
         let Some(attached) = self.attached.get_mut(&id) else {
             return Ok(None);
         };
@@ -220,7 +220,7 @@ impl Networks {
     }
 
     /// Forgets a network. Its path must have been closed.
-    pub(super) fn detach(&mut self, id: NetworkId) {
+    pub(crate) fn detach(&mut self, id: NetworkId) {
         if let Some(attached) = self.attached.remove(&id) {
             (self.orders)(Change::RemoveSocket { id: attached.socket }.into());
         }

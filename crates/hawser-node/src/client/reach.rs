@@ -15,21 +15,21 @@ use crate::control::stream::ControlStream;
 use crate::identity::KeyHash;
 
 /// What an attempt came to: at which hub, over which network.
-pub(super) type Outcome = (KeyHash, NetworkId, Result<Established, ConnectError>);
+pub(crate) type Outcome = (KeyHash, NetworkId, Result<Established, ConnectError>);
 
 /// A hub to be tried.
-pub(super) struct Call {
+pub(crate) struct Call {
     /// Its key.
-    pub(super) hub: KeyHash,
-    pub(super) config: quinn::ClientConfig,
-    pub(super) hello: Hello,
+    pub(crate) hub: KeyHash,
+    pub(crate) config: quinn::ClientConfig,
+    pub(crate) hello: Hello,
     /// Where it is, unless the networks lead to it.
-    pub(super) addresses: Option<Vec<SocketAddr>>,
-    pub(super) turn: Turn,
+    pub(crate) addresses: Option<Vec<SocketAddr>>,
+    pub(crate) turn: Turn,
 }
 
 /// Attempts under way.
-pub(super) struct Reach {
+pub(crate) struct Reach {
     attempts: JoinSet<Outcome>,
     /// The hubs that are being tried.
     calls: Vec<Arc<Call>>,
@@ -38,7 +38,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             attempts: JoinSet::new(),
             calls: Vec::new(),
@@ -47,17 +47,17 @@ impl Reach {
         }
     }
 
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         !self.attempts.is_empty()
     }
 
     /// Whether attempts are under way that are younger than that.
-    pub(super) fn has_begun_within(&self, age: Duration) -> bool {
+    pub(crate) fn has_begun_within(&self, age: Duration) -> bool {
         self.is_busy() && self.begun.is_some_and(|begun| begun.elapsed() < age)
     }
 
     /// Tries every network, those in `last` at the end, each a moment after the one before.
-    pub(super) fn start(&mut self, networks: &Networks, last: Option<NetworkId>, calls: Vec<Call>) {
+    pub(crate) fn start(&mut self, networks: &Networks, last: Option<NetworkId>, calls: Vec<Call>) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
         let mut order: Vec<_> = networks.attached.iter().collect();
@@ -81,7 +81,7 @@ impl Reach {
     }
 
     /// Tries one network more, beside those that are being tried. False: nobody is being sought.
-    pub(super) fn join(&mut self, networks: &Networks, id: NetworkId) -> bool {
+    pub(crate) fn join(&mut self, networks: &Networks, id: NetworkId) -> bool {
         let is_busy = self.is_busy() && !self.calls.is_empty();
         if is_busy {
             self.attempt(networks, id, Duration::ZERO);
@@ -116,7 +116,7 @@ impl Reach {
     }
 
     /// The next outcome; waits for ever while no attempt runs. May be dropped while it waits.
-    pub(super) async fn next(&mut self) -> Outcome {
+    pub(crate) async fn next(&mut self) -> Outcome {
         loop {
             match self.attempts.join_next().await {
                 Some(Ok(outcome)) => return outcome,
@@ -128,7 +128,7 @@ impl Reach {
     }
 
     /// The hub is reached: the other attempts are moot.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
         self.calls.clear();
@@ -136,7 +136,7 @@ impl Reach {
     }
 
     /// How long to wait after all attempts have failed.
-    pub(super) fn pause(&mut self) -> Duration {
+    pub(crate) fn pause(&mut self) -> Duration {
         let pause = FIRST_PAUSE * 2_u32.pow(self.pauses.min(4));
         self.pauses += 1;
         pause.min(LAST_PAUSE)
@@ -144,7 +144,7 @@ impl Reach {
 }
 
 /// What a control connection reports.
-pub(super) enum News {
+pub(crate) enum News {
     /// The hub said something.
     Message(Message),
     /// The connection is gone.
@@ -152,17 +152,17 @@ pub(super) enum News {
 }
 
 /// The connection that carries the session.
-pub(super) struct Line {
-    pub(super) number: u64,
-    pub(super) network: NetworkId,
+pub(crate) struct Line {
+    pub(crate) number: u64,
+    pub(crate) network: NetworkId,
     connection: quinn::Connection,
     outbox: mpsc::UnboundedSender<Message>,
-    pub(super) task: tokio::task::JoinHandle<()>,
+    pub(crate) task: tokio::task::JoinHandle<()>,
 }
 
 impl Line {
     /// Serves a connection in the background; what it hears goes to `news`, under its number.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         number: u64,
         network: NetworkId,
         connection: quinn::Connection,
@@ -188,18 +188,18 @@ impl Line {
         }
     }
 
-    pub(super) fn send(&self, message: Message) {
+    pub(crate) fn send(&self, message: Message) {
         let _ = self.outbox.send(message);
     }
 
     /// Ends the connection with a word to the hub.
-    pub(super) fn close(self, reason: CloseReason) -> tokio::task::JoinHandle<()> {
+    pub(crate) fn close(self, reason: CloseReason) -> tokio::task::JoinHandle<()> {
         self.send(Message::Close(reason));
         self.task
     }
 
     /// Ends a connection that is of no more use: the other side would not hear.
-    pub(super) fn abandon(self) {
+    pub(crate) fn abandon(self) {
         self.connection.close(0_u8.into(), b"");
         self.task.abort();
     }

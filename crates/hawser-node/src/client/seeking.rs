@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use hawser_proto::session::NetworkId;
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
+use hawser_wire::frame::Format;
 
 use super::reach::{self, Line, News};
 use super::{Client, Next, fresh_index};
@@ -38,6 +39,7 @@ impl Client {
             enrol_token: None,
             resume: self.machine.session().filter(|_| !self.renew),
             prefers: hawser_dataplane::preferred_cipher(),
+            format: Format::Ip,
             name_hint: hawser_linux::process::host_name(),
         }
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use hawser_linux::udp::plain;
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
+use hawser_wire::frame::Format;
 use hawser_wire::layer;
 use hawser_wire::peer::PeerHello;
 use quinn::{Connection, Endpoint, Incoming};
@@ -39,6 +40,11 @@ pub struct HubSettings {
     pub schedulers: Vec<(Class, String)>,
     /// How packets of layered streams are known.
     pub layer_rules: Vec<layer::Rule>,
+    /// What sessions carry.
+    pub format: Format,
+    /// The largest outer packet that a path may carry, bytes: where the search for what does pass
+    /// begins.
+    pub path_mtu: u16,
 }
 
 /// The hub's sessions and the store behind them, shared by all connections.
@@ -336,6 +342,8 @@ impl HubControl {
     }
 }
 
+/// Every network in use carries Ethernet's 1500.
+pub const PATH_MTU: u16 = 1500;
 /// The hub's one UDP socket.
 pub const HUB_SOCKET: SocketId = SocketId(0);
 /// How often the store is looked at: four times within the second in which a revocation takes

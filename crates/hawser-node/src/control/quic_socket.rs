@@ -1,11 +1,12 @@
-//! The hub's QUIC socket: sends on the port that the data plane reads, and hears what the data
-//! plane hands over.
+//! The QUIC socket of a hub, or of a repeater's access point: sends on the ports that the data
+//! plane reads, and hears what the data plane hands over.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 use hawser_linux::udp::plain;
@@ -15,37 +16,83 @@ use tokio::sync::mpsc;
 
 use hawser_dataplane::ControlDatagram;
 
-/// A socket that shares its port with the data plane.
-pub struct SharedSocket {
+/// The sockets that datagrams leave by: one for all, or one for each link, by the index of its
+/// interface, which is the scope of link-local addresses there (RFC 4007 section 6).
+#[derive(Clone, Default)]
+pub struct Ports(Arc<Mutex<BTreeMap<u32, Arc<Port>>>>);
+
+struct Port {
     socket: Arc<UdpSocket>,
     state: UdpSocketState,
     /// A dual-stack socket takes IPv4 destinations only in their mapped form.
     is_v6: bool,
+}
+
+/// Sends what no link has; links have indices from 1 on.
+const ANY: u32 = 0;
+
+impl Ports {
+    /// One socket for all.
+    ///
+    /// # Errors
+    /// The socket cannot be prepared.
+    pub fn of(socket: Arc<UdpSocket>) -> io::Result<Self> {
+        let ports = Self::default();
+        ports.add(ANY, socket)?;
+        Ok(ports)
+    }
+
+    /// Adds the socket of a link, in place of the one before.
+    ///
+    /// # Errors
+    /// The socket cannot be prepared.
+    pub fn add(&self, link: u32, socket: Arc<UdpSocket>) -> io::Result<()> {
+        let state = UdpSocketState::new((&*socket).into())?;
+        let is_v6 = socket.local_addr()?.is_ipv6();
+        let port = Port { socket, state, is_v6 };
+        self.lock().insert(link, Arc::new(port));
+        Ok(())
+    }
+
+    /// Forgets the socket of a link.
+    pub fn remove(&self, link: u32) {
+        self.lock().remove(&link);
+    }
+
+    fn to(&self, destination: SocketAddr) -> Option<Arc<Port>> {
+        let ports = self.lock();
+        let link = match destination {
+            SocketAddr::V6(v6) => v6.scope_id(),
+            SocketAddr::V4(_) => ANY,
+        };
+        ports.get(&link).or_else(|| ports.get(&ANY)).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Port>>> {
+        self.0.lock().expect("no holder panics")
+    }
+}
+
+/// A socket that shares its ports with the data plane.
+pub struct SharedSocket {
+    ports: Ports,
     incoming: Mutex<mpsc::Receiver<ControlDatagram>>,
 }
 
 impl fmt::Debug for SharedSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedSocket")
-            .field("socket", &self.socket)
-            .finish_non_exhaustive()
+        f.debug_struct("SharedSocket").finish_non_exhaustive()
     }
 }
 
 impl SharedSocket {
-    /// Joins the socket to the datagrams that the data plane takes off it.
-    ///
-    /// # Errors
-    /// The socket cannot be prepared.
-    pub fn new(socket: Arc<UdpSocket>, incoming: mpsc::Receiver<ControlDatagram>) -> io::Result<Self> {
-        let state = UdpSocketState::new((&*socket).into())?;
-        let is_v6 = socket.local_addr()?.is_ipv6();
-        Ok(Self {
-            socket,
-            state,
-            is_v6,
+    /// Joins the sockets to the datagrams that the data plane takes off them.
+    #[must_use]
+    pub fn new(ports: Ports, incoming: mpsc::Receiver<ControlDatagram>) -> Self {
+        Self {
+            ports,
             incoming: Mutex::new(incoming),
-        })
+        }
     }
 }
 
@@ -55,12 +102,16 @@ impl AsyncUdpSocket for SharedSocket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        // A link that is gone: the datagram counts as lost on the way.
+        let Some(port) = self.ports.to(transmit.destination) else {
+            return Ok(());
+        };
         let transmit = Transmit {
-            destination: destination(transmit.destination, self.is_v6),
-            src_ip: transmit.src_ip.map(|ip| source(ip, self.is_v6)),
+            destination: destination(transmit.destination, port.is_v6),
+            src_ip: transmit.src_ip.map(|ip| source(ip, port.is_v6)),
             ..transmit.clone()
         };
-        match self.state.try_send((&*self.socket).into(), &transmit) {
+        match port.state.try_send((&*port.socket).into(), &transmit) {
             // The data plane fills the buffer: the datagram counts as lost on the way, and QUIC
             // sends it again.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
@@ -111,15 +162,23 @@ impl AsyncUdpSocket for SharedSocket {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        let first = self.ports.lock().values().next().cloned();
+        match first {
+            Some(port) => port.socket.local_addr(),
+            // No link is there yet; nobody asks for more than the family.
+            None => Ok((Ipv6Addr::UNSPECIFIED, 0).into()),
+        }
     }
 
     fn may_fragment(&self) -> bool {
-        self.state.may_fragment()
+        let ports = self.ports.lock();
+        ports.values().any(|port| port.state.may_fragment())
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.state.max_gso_segments()
+        let ports = self.ports.lock();
+        let segments = ports.values().map(|port| port.state.max_gso_segments());
+        segments.min().unwrap_or(1)
     }
 }
 

@@ -46,7 +46,7 @@ fn is_served_here(port: Service) -> bool {
 }
 
 /// The ports that lead to clients, as the rules in force have them.
-pub(super) struct Ports {
+pub(super) struct ClientPorts {
     store: SharedStore,
     /// Of the store, when they were read.
     generation: Option<u64>,
@@ -54,7 +54,7 @@ pub(super) struct Ports {
     pub(super) isolation: Isolation,
 }
 
-impl Ports {
+impl ClientPorts {
     pub(super) fn new(store: SharedStore, isolation: Isolation) -> Self {
         Self {
             store,

@@ -12,7 +12,7 @@ use crate::path::{Path, State};
 /// Why a packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Neither IPv4 nor IPv6, or cut short.
+    /// Not what the session carries, or cut short.
     Malformed,
     /// Larger than any path takes; the largest inner packet that fits is given.
     TooLarge(u16),
@@ -59,7 +59,13 @@ impl<B: Copy> Egress<B> {
         buffer: B,
         now: Instant,
     ) -> Result<(), Refused> {
-        let summary = inner::parse(packet).ok_or(Refused::Malformed)?;
+        let summary = self.format.parse(packet).ok_or(Refused::Malformed)?;
+        let len = if offload.segment == 0 {
+            self.format.unpadded_len(packet, &summary)
+        } else {
+            packet.len()
+        };
+        let packet = &mut packet[..len];
         let mut cut = Segmenter::new(packet, &summary, offload).ok_or(Refused::Malformed)?;
         if let Some(sizes) = self.sizes() {
             inner::clamp_mss(packet, &summary, sizes.likely_least, !offload.checksum_partial);

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::compression::Form;
 use hawser_wire::data::{Inner, Kind};
-use hawser_wire::inner;
+use hawser_wire::frame::Format;
 use hawser_wire::parity::{MAX_PACKET, Parity, emit_symbol, parse_symbol, symbol_len};
 
 use super::code::Code;
@@ -85,6 +85,8 @@ struct Flow {
 /// nothing where no parity comes.
 #[derive(Debug, Default)]
 pub struct Decoder {
+    /// What inner packets are.
+    pub format: Format,
     /// The one that had parity most recently comes last.
     flows: Vec<Flow>,
     rebuilt: VecDeque<Rebuilt>,
@@ -233,7 +235,7 @@ impl Decoder {
             let Some((header, packet)) = parse_symbol(&symbol) else {
                 continue;
             };
-            let is_packet = header.form != Form::Compressed && inner::parse(packet).is_some();
+            let is_packet = header.form != Form::Compressed && self.format.parse(packet).is_some();
             if place.sequence == Some(sequence) || !is_packet {
                 continue;
             }

@@ -20,6 +20,7 @@ fn summary(protocol: u8, source_port: u16, destination_port: u16, dscp: u8) -> S
             source_port,
             destination_port,
         },
+        ip_at: 0,
         ip_len: 20,
         headers_len: 40,
         tcp_flags: 0,

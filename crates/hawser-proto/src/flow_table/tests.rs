@@ -22,6 +22,7 @@ fn packet(source: u8, destination: u8, port: u16, dscp: u8) -> Summary {
             source_port: 1000,
             destination_port: port,
         },
+        ip_at: 0,
         ip_len: 20,
         headers_len: 40,
         tcp_flags: 0,

@@ -213,6 +213,7 @@ fn the_application_sees_the_same_addresses_before_and_after_and_by_a_waypoint() 
             source_port: from.port(),
             destination_port: to.port(),
         },
+        ip_at: 0,
         ip_len: 20,
         headers_len: 40,
         tcp_flags: 0,

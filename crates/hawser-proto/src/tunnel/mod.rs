@@ -82,7 +82,7 @@ pub trait Open {
 
 /// Where inner packets lie until they have been sent. `B` is a handle of one.
 pub trait Buffers<B> {
-    /// The bytes of the packet that a run is cut from, from its IP header on.
+    /// The bytes of the inner packet that a run is cut from.
     fn packet(&mut self, run: &Run<B>) -> &[u8];
 
     /// Takes a buffer back that is not needed any more.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use hawser_units::{Instant, PathId};
 use hawser_wire::compression::{Compressed, Contexts, Form, Headers};
 use hawser_wire::data::{Inner, Kind, Outer};
+use hawser_wire::frame::Format;
 use hawser_wire::inner;
 
 use super::keys::{ReceivingKey, ReceivingKeys};
@@ -128,6 +129,14 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             origins: Vec::new(),
             intervals,
         }
+    }
+
+    /// The same for a session whose inner packets are of that format.
+    #[must_use]
+    pub fn carrying(mut self, format: Format) -> Self {
+        self.contexts = Contexts::new(format);
+        self.ingress.set_format(format);
+        self
     }
 
     /// The machine of this direction.

@@ -268,6 +268,7 @@ fn summary(packet: &Packet) -> Summary {
             source_port: source.port(),
             destination_port: destination.port(),
         },
+        ip_at: 0,
         ip_len: 20,
         headers_len: 40,
         tcp_flags: 0,

@@ -21,6 +21,7 @@ use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, Violation};
 use hawser_units::PathId;
 use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION, Welcome};
+use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
@@ -130,6 +131,12 @@ impl Core {
         if hello.version != VERSION {
             return Err(Refusal::Version);
         }
+        if hello.format != self.settings.format {
+            return Err(Refusal::Format);
+        }
+        if hello.format == Format::Ethernet {
+            self.meet(key)?;
+        }
         let token = hello.enrol_token.as_ref();
         let client = self.store.authorise(token, key, SystemTime::now())?;
         // It may have had another name until now.
@@ -140,6 +147,32 @@ impl Core {
         } else {
             Err(Refusal::Flapping)
         }
+    }
+
+    /// Lets a key in whose code somebody has compared: the name of its entry is the code.
+    fn meet(&mut self, key: KeyHash) -> Result<(), Refusal> {
+        let met = self.store.lock().meet(&key.code(), key);
+        met.map_err(|error| {
+            tracing::error!(error = format!("{error:#}"), "cannot remember a key");
+            Refusal::Busy
+        })
+    }
+
+    /// Frames have one way: whoever is connected keeps it.
+    fn make_way(&mut self, name: &str) -> Result<(), Refusal> {
+        let others = self.sessions.values().filter(|session| session.name != name);
+        if self.settings.format == Format::Ip {
+            return Ok(());
+        }
+        let (connected, absent): (Vec<_>, Vec<_>) = others.partition(|session| session.link.is_some());
+        if !connected.is_empty() {
+            return Err(Refusal::Busy);
+        }
+        let absent: Vec<_> = absent.iter().map(|session| session.name.clone()).collect();
+        for name in absent {
+            self.end_sessions_of(&name, CloseReason::Replaced);
+        }
+        Ok(())
     }
 
     fn account(&mut self, name: &str) -> &mut Account {
@@ -164,6 +197,7 @@ impl Core {
         });
         if resumed.is_none() {
             self.check_flapping(&client.name)?;
+            self.make_way(&client.name)?;
         }
         let session = resumed.unwrap_or_else(|| u64::from_be_bytes(random()));
         let epoch = resumed.map_or(0, |id| self.sessions[&id].epoch.wrapping_add(1));
@@ -455,6 +489,7 @@ impl Core {
             sessions,
             indices,
             orders,
+            settings,
             ..
         } = self;
         let session = sessions.get_mut(&id).expect("it was there");
@@ -467,7 +502,7 @@ impl Core {
             if let HubAction::Closed(reason) = action {
                 goodbye = Some(reason);
             } else {
-                carry_out(id, action, session, indices, orders);
+                carry_out(id, action, session, indices, (orders, settings.path_mtu));
             }
         }
         let answers = std::iter::from_fn(|| session.machine.poll_transmit()).collect();
@@ -548,7 +583,13 @@ fn fresh_index(taken: &mut HashSet<u32>) -> u32 {
     }
 }
 
-fn carry_out(id: u64, action: HubAction, session: &mut Session, indices: &mut HashSet<u32>, orders: &Orders) {
+fn carry_out(
+    id: u64,
+    action: HubAction,
+    session: &mut Session,
+    indices: &mut HashSet<u32>,
+    (orders, mtu): (&Orders, u16),
+) {
     let id = SessionId(id);
     match action {
         HubAction::OpenPath {
@@ -566,7 +607,7 @@ fn carry_out(id: u64, action: HubAction, session: &mut Session, indices: &mut Ha
                     peer_index,
                     local_index,
                     name: format!("{}/{path}", session.name),
-                    mtu: PATH_MTU,
+                    mtu,
                     cap: None,
                 }
                 .into(),
@@ -619,13 +660,11 @@ fn counter(refusal: Refusal) -> &'static str {
         Refusal::Version => "refused_version",
         Refusal::Flapping => "refused_flapping",
         Refusal::Busy => "refused_busy",
+        Refusal::Format => "refused_format",
         Refusal::Other(_) => "refused_other",
     }
 }
 
-/// What a path may carry until the data plane has probed it: every network in use carries
-/// Ethernet's 1500.
-const PATH_MTU: u16 = 1500;
 /// How long a session waits for a client that went without a word: a tunnel, a lift, a modem that
 /// starts again. A new session costs the client a round trip and what was under way; its addresses,
 /// and so its connections, are the same.

@@ -155,6 +155,8 @@ mod tests {
             mtu: 1432,
             schedulers: Vec::new(),
             layer_rules: Vec::new(),
+            format: hawser_wire::frame::Format::Ip,
+            path_mtu: 1500,
         };
         let mut core = Core::new(SharedStore::new(store), settings, orders);
         for (name, key, inner) in [

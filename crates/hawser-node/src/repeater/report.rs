@@ -1,0 +1,94 @@
+//! What a box says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{INTERFACE, Node, trust};
+use crate::client::report::{add_snapshot, explain, with_snapshot};
+use crate::identity::KeyHash;
+use hawser_dataplane::{PathState, Snapshot};
+
+impl Node {
+    /// Answers with what both sides know and with `fields` of the one.
+    pub(super) fn report(&self, answer: oneshot::Sender<anyhow::Result<Value>>, fields: Value) {
+        let names = self.names();
+        let links: Vec<_> = self
+            .links
+            .names()
+            .iter()
+            .map(|name| {
+                let up = self.links.up().find(|link| link.name == *name);
+                let heard = up.and_then(|up| self.links.heard().find(|heard| heard.link == up.index));
+                json!({
+                    "name": name,
+                    "up": up.is_some(),
+                    "address": up.map(|link| link.address),
+                    "mtu": up.map(|link| link.mtu),
+                    "neighbour": heard.map(|heard| heard.address),
+                })
+            })
+            .collect();
+        let store = self.store.lock();
+        let strangers: BTreeSet<String> = self
+            .links
+            .heard()
+            .map(|heard| KeyHash(heard.key))
+            .filter(|key| !trust::is_trusted(&store, *key))
+            .map(|key| key.code())
+            .collect();
+        drop(store);
+        let mut status = json!({
+            "role": "repeater",
+            "bridge": self.options.bridge,
+            "interface": INTERFACE,
+            "code": self.identity.hash().code(),
+            "strangers": strangers,
+            "links": links,
+            "uptime_s": self.started.elapsed().as_secs(),
+        });
+        if let (Some(status), Value::Object(fields)) = (status.as_object_mut(), fields) {
+            status.extend(fields);
+        }
+        with_snapshot(&self.orders, answer, move |mut snapshot| {
+            name_paths(&mut snapshot, &names);
+            let mut paths = snapshot.sessions.iter().flat_map(|session| &session.paths);
+            let is_up = paths.any(|path| path.state == PathState::Active);
+            status["state"] = json!(if is_up { "up" } else { "waiting" });
+            add_snapshot(&mut status, snapshot);
+            status
+        });
+    }
+
+    /// Answers which class flows have, and which links carry them.
+    pub(super) fn explain(&self, answer: oneshot::Sender<anyhow::Result<Value>>, flow: String) {
+        let names = self.names();
+        with_snapshot(&self.orders, answer, move |mut snapshot| {
+            name_paths(&mut snapshot, &names);
+            explain(&snapshot, &flow)
+        });
+    }
+
+    /// The name of each link that is up, by its index.
+    fn names(&self) -> BTreeMap<u32, String> {
+        let up = self.links.up();
+        up.map(|link| (link.index, link.name.clone())).collect()
+    }
+}
+
+/// Calls paths by their links: an access point learns from packets by which link a path comes.
+fn name_paths(snapshot: &mut Snapshot, names: &BTreeMap<u32, String>) {
+    for path in snapshot
+        .sessions
+        .iter_mut()
+        .flat_map(|session| &mut session.paths)
+    {
+        if let Some(SocketAddr::V6(remote)) = path.remote
+            && let Some(name) = names.get(&remote.scope_id())
+        {
+            path.name.clone_from(name);
+        }
+    }
+}

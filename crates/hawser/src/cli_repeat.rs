@@ -1,0 +1,172 @@
+//! `hawser repeat ...`.
+
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use hawser_linux::confine::Duty;
+use hawser_node::repeater::{self, Options, Side, trust};
+use hawser_node::run_dir::Role;
+use hawser_terminal::columns;
+use serde_json::{Value, json};
+
+use crate::cli_client::runtime;
+use crate::cli_status::{list, text};
+use crate::guests::{ListArgs, print};
+use crate::logs::LogArgs;
+use crate::{Places, confine};
+
+/// Joins two bridges by several links at once: a repeater, or two sites as one network.
+///
+/// On the box with the way out: `sudo hawser repeat ap --bridge br0 --links eth1,eth2`. On the
+/// other box: `sudo hawser repeat join --bridge br0 --links eth1,eth2`. Both show a code; on each,
+/// type the code of the other once: `sudo hawser repeat trust CODE`. From then on the hosts of both
+/// bridges are in one network, over all links together. `hawser status` shows the links.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RepeatArgs {
+    #[command(subcommand)]
+    command: RepeatCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum RepeatCommand {
+    /// Runs the side of the access point, in the foreground: it waits for the other box.
+    Ap(SideArgs),
+    /// Runs the side that joins, in the foreground: it finds the other box on the links.
+    Join(SideArgs),
+    /// Shows the code of this box: type it on the other one.
+    Code(ListArgs),
+    /// Trusts the box with this code, from now on. Works while the repeater runs, too.
+    Trust(CodeArgs),
+    /// Takes the trust back; a session with that box ends at once.
+    Distrust(CodeArgs),
+    /// Lists the codes that are trusted here.
+    List(ListArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct SideArgs {
+    /// The bridge whose hosts are joined to those of the other box.
+    #[arg(long, value_name = "BRIDGE")]
+    bridge: String,
+    /// The interfaces that lead to the other box, such as eth1,eth2: up, and in no bridge. They
+    /// need no addresses.
+    #[arg(
+        long,
+        alias = "radios",
+        value_name = "LINK,...",
+        value_delimiter = ',',
+        required = true
+    )]
+    links: Vec<String>,
+    /// The other box's link-local address on a link, such as fe80::1%eth1, where multicast does not
+    /// find it. May be repeated.
+    #[arg(long, value_name = "ADDRESS%LINK", value_parser = neighbour)]
+    neighbour: Vec<(Ipv6Addr, String)>,
+    #[command(flatten)]
+    places: Places,
+    #[command(flatten)]
+    logs: LogArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct CodeArgs {
+    /// What the other box shows, such as abcd-efgh-ijkl-mnop.
+    code: String,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Key and trusted codes.
+    #[arg(long, value_name = "DIR", default_value = "/etc/hawser")]
+    dir: PathBuf,
+    /// Takes no part here: the running repeater sees the change by itself.
+    #[arg(long, value_name = "DIR", hide = true)]
+    run_dir: Option<PathBuf>,
+}
+
+fn neighbour(text: &str) -> Result<(Ipv6Addr, String), String> {
+    let parts = text.split_once('%');
+    let parsed = parts.and_then(|(address, link)| Some((address.parse::<Ipv6Addr>().ok()?, link)));
+    match parsed {
+        Some((address, link)) if address.is_unicast_link_local() && !link.is_empty() => {
+            Ok((address, link.to_owned()))
+        }
+        _ => Err("a link-local address and its link, such as fe80::1%eth1".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        RepeatCommand::Ap(args) => serve(args, Side::AccessPoint)?,
+        RepeatCommand::Join(args) => serve(args, Side::Joining)?,
+        RepeatCommand::Code(args) => {
+            let code = trust::own_code(&args.places.dir)?;
+            print(args.json, || json!({ "version": 1, "code": code }), &code)?;
+        }
+        RepeatCommand::Trust(args) => {
+            let code = trust::trust(&args.dir, &args.code)?;
+            let own = trust::own_code(&args.dir)?;
+            print(
+                args.json,
+                || json!({ "version": 1, "trusted": code }),
+                &format!("{code} is trusted; on the other box: hawser repeat trust {own}"),
+            )?;
+        }
+        RepeatCommand::Distrust(args) => {
+            let code = trust::distrust(&args.dir, &args.code)?;
+            print(
+                args.json,
+                || json!({ "version": 1, "distrusted": code }),
+                &format!("{code} is not trusted any more"),
+            )?;
+        }
+        RepeatCommand::List(args) => {
+            let all = trust::list(&args.places.dir)?;
+            print(args.json, || all.clone(), &table(&all))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(args: SideArgs, side: Side) -> anyhow::Result<()> {
+    let run_dir = args.places.run_dir(Role::Repeater);
+    let mut neighbours = BTreeMap::new();
+    for (address, link) in args.neighbour {
+        neighbours.insert(link, address);
+    }
+    if !hawser_linux::process::is_root() {
+        bail!("needs root to make an interface: sudo hawser repeat ...");
+    }
+    args.logs.start()?;
+    let options = Options {
+        dir: args.places.dir,
+        run_dir,
+        side,
+        bridge: args.bridge,
+        links: args.links,
+        neighbours,
+    };
+    confine(Duty::Hub, &options.dir, &options.run_dir)?;
+    runtime()?.block_on(repeater::run(options))
+}
+
+fn table(all: &Value) -> String {
+    let own = format!("this box: {}", text(&all["code"]));
+    let rows: Vec<_> = list(&all["trusted"])
+        .iter()
+        .map(|one| {
+            let state = if one["met"] == true {
+                "has been here"
+            } else {
+                "not met yet"
+            };
+            vec![text(&one["code"]).to_owned(), state.to_owned()]
+        })
+        .collect();
+    if rows.is_empty() {
+        return format!("{own}\nnobody is trusted yet: `hawser repeat trust CODE`");
+    }
+    format!("{own}\n{}", columns(&["trusted", "state"], &rows, ""))
+}

@@ -1,0 +1,302 @@
+//! Two real boxes that join their bridges over two links: what hosts behind them see.
+//!
+//! Needs root; without it the tests say so and pass.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "../daemons/transfer.rs"]
+mod transfer;
+mod world;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use transfer::Transfer;
+use world::{Daemon, World, good};
+
+#[test]
+fn two_boxes_that_trust_each_other_become_one_network() {
+    let Some(world) = World::new("a") else { return };
+    let before = (world.system("a"), world.system("b"));
+    let codes = ["a", "b"].map(|side| world.said(side, &["repeat", "code"]));
+    let code = |side: &str| codes[usize::from(side == "b")].clone();
+    let (mut ap, mut joining) = (world.start("a"), world.start("b"));
+    // Strangers at first: each shows the other's code.
+    world.wait("heard", |world| {
+        let strangers = |side: &str| world.status(side)["strangers"].clone();
+        strangers("a") == serde_json::json!([code("b")]) && strangers("b") == serde_json::json!([code("a")])
+    });
+    assert!(
+        world
+            .said("b", &["status"])
+            .contains(&format!("hawser repeat trust {}", code("a")))
+    );
+    world.said("b", &["repeat", "trust", &code("a")]);
+    world.wait("told to be trusted there", |world| {
+        let notice = world.status("b")["notice"].clone();
+        notice.as_str().is_some_and(|notice| notice.contains(&code("b")))
+    });
+    assert!(!world.ping("ha", &["203.0.113.1"]).status.success());
+    world.said("a", &["repeat", "trust", &code("b")]);
+    world.wait_for_both_links();
+    world.wait("through", |world| {
+        world.ping("ha", &["203.0.113.1"]).status.success()
+    });
+    assert!(world.ping("hb", &["fd07::2"]).status.success());
+
+    frames_of_a_vlan_pass(&world);
+    multicast_passes_once(&world);
+    large_packets_pass_or_their_sender_is_told(&world);
+    addresses_are_leased(&world);
+
+    // Nothing stays behind, neither after an end nor after a crash.
+    joining.signal("-TERM");
+    assert_eq!(world.system("b"), before.1);
+    ap.signal("-KILL");
+    assert_eq!(world.system("a"), before.0);
+
+    // The codes are remembered; taken back, the session ends at once.
+    let (_ap, _joining) = (world.start("a"), world.start("b"));
+    world.wait("through again", |world| {
+        world.ping("ha", &["203.0.113.1"]).status.success()
+    });
+    world.said("a", &["repeat", "distrust", &code("b")]);
+    world.wait("apart", |world| {
+        world.status("a")["state"] == "waiting" && world.status("b")["state"] == "waiting"
+    });
+    assert!(!world.ping("ha", &["203.0.113.1"]).status.success());
+}
+
+/// Tagged frames, as they are.
+fn frames_of_a_vlan_pass(world: &World) {
+    if !hawser_testing::require_program(&["python3"]) {
+        return;
+    }
+    let listen = "import socket,sys\n\
+        s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW,socket.htons(3)); s.bind(('eth0',0)); s.settimeout(5)\n\
+        print('ready',flush=True)\n\
+        while True:\n\
+        \x20 f=s.recv(2048)\n\
+        \x20 if b'in a vlan' in f: print(f[:12].hex(),flush=True); sys.exit(0)\n";
+    let mut listener = world.inside("hb", "python3");
+    let mut listener = listener
+        .args(["-c", listen])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut heard = listener.stdout.take().unwrap();
+    heard.read_exact(&mut [0; 6]).unwrap();
+    let mut sender = world.inside("ha", "python3");
+    sender.args([
+        "-c",
+        "import socket\n\
+         s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW); s.bind(('eth0',0))\n\
+         s.send(bytes.fromhex('ffffffffffff020000000001810000070806')+b'in a vlan'+bytes(50))\n",
+    ]);
+    good(sender);
+    assert!(listener.wait().unwrap().success(), "no tagged frame came");
+    let mut said = String::new();
+    heard.read_to_string(&mut said).unwrap();
+    assert_eq!(said.trim(), "ffffffffffff020000000001");
+}
+
+/// Each datagram to a group arrives once: no loop, no copy.
+fn multicast_passes_once(world: &World) {
+    let group = Ipv4Addr::new(239, 7, 7, 7);
+    let receiver = world.open("hb").run(|| {
+        let socket = UdpSocket::bind((group, 7000))?;
+        socket.join_multicast_v4(&group, &Ipv4Addr::new(203, 0, 113, 1))?;
+        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+        Ok(socket)
+    });
+    let receiver = receiver.unwrap();
+    let sender = world
+        .open("ha")
+        .run(|| UdpSocket::bind((Ipv4Addr::new(203, 0, 113, 2), 0)))
+        .unwrap();
+    for n in 0..50_u8 {
+        sender.send_to(&[n], (group, 7000)).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while receiver.recv(&mut byte).is_ok() {
+        seen.push(byte[0]);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..50).collect::<Vec<_>>());
+}
+
+fn large_packets_pass_or_their_sender_is_told(world: &World) {
+    // 1,472 bytes and two headers are a whole Ethernet frame.
+    let may_be_cut = world.ping("ha", &["-M", "dont", "-s", "1472", "203.0.113.1"]);
+    assert!(may_be_cut.status.success(), "{may_be_cut:?}");
+    let may_not = world.ping("ha", &["-M", "do", "-s", "1472", "203.0.113.1"]);
+    assert!(!may_not.status.success());
+    let said =
+        String::from_utf8_lossy(&may_not.stdout).into_owned() + &String::from_utf8_lossy(&may_not.stderr);
+    assert!(said.contains("mtu"), "{said}");
+    // Both hosts hear it, each from its own box.
+    let by_ipv6 = |_| world.ping("ha", &["-s", "1472", "fd07::1"]).status.success();
+    assert!((0..5).any(by_ipv6), "no large packet came through");
+}
+
+/// A host behind one box gets its address from a server behind the other.
+fn addresses_are_leased(world: &World) {
+    let require = hawser_testing::require_program;
+    if !require(&["dnsmasq"]) || !require(&["udhcpc"]) {
+        return;
+    }
+    let mut server = world.inside("ha", "dnsmasq");
+    hawser_testing::dhcp_server(&mut server, &world.place("leases"));
+    server.args([
+        "--interface=eth0",
+        "--dhcp-range=203.0.113.100,203.0.113.109,255.255.255.0,2m",
+    ]);
+    let _server = Daemon(server.spawn().unwrap());
+    let mut client = world.inside("hb", "udhcpc");
+    client.args(["-f", "-q", "-n", "-i", "eth0", "-s", "/bin/true"]);
+    let output = good(client);
+    let said =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("203.0.113.10"), "{said}");
+}
+
+#[test]
+fn a_download_takes_both_links_and_lives_through_the_death_of_one() {
+    let Some(world) = World::new("b") else { return };
+    if !hawser_testing::require_program(&["tc"]) {
+        return;
+    }
+    world.shape([20, 10]);
+    world.trust();
+    let (_ap, _joining) = (world.start("a"), world.start("b"));
+    world.wait_for_both_links();
+    let (mut from, to) = connect(&world);
+    let received = std::thread::spawn(move || drain(to));
+    let until = |seconds| Instant::now() + Duration::from_secs(seconds);
+    // Slow start, in which a queue may overflow.
+    let start = send_until(&mut from, until(2));
+    let before = segments(&world);
+    let sent = send_until(&mut from, until(8));
+    let mbits = sent as f64 * 8.0 / 8e6;
+    assert!(mbits > 23.0, "{mbits} Mbit/s of links with 20 and 10");
+    let after = segments(&world);
+    let (segments, again) = (after.0 - before.0, after.1 - before.1);
+    assert!(
+        again * 1000 <= segments,
+        "{again} of {segments} segments were sent again"
+    );
+    world.cut("eth1");
+    let alone = send_until(&mut from, until(5));
+    assert!(
+        alone as f64 * 8.0 / 5e6 > 5.0,
+        "{alone} bytes in 5 s over 10 Mbit/s alone"
+    );
+    world.wait("on one link", |world| world.active("b") == ["eth2"]);
+    world.heal();
+    world.wait_for_both_links();
+    drop(from);
+    let (bytes, gap) = received.join().unwrap();
+    assert!(bytes >= start + sent + alone);
+    assert!(gap < Duration::from_secs(3), "nothing came for {gap:?}");
+}
+
+fn connect(world: &World) -> (TcpStream, TcpStream) {
+    let listener = world
+        .open("hb")
+        .run(|| TcpListener::bind("203.0.113.1:7000"))
+        .unwrap();
+    let to: SocketAddr = "203.0.113.1:7000".parse().unwrap();
+    let from = world
+        .open("ha")
+        .run(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)));
+    (from.unwrap(), listener.accept().unwrap().0)
+}
+
+fn send_until(stream: &mut TcpStream, until: Instant) -> u64 {
+    stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut sent = 0;
+    while Instant::now() < until {
+        stream.write_all(&[7; 16 << 10]).unwrap();
+        sent += 16 << 10;
+    }
+    sent
+}
+
+/// Bytes of all, and the longest time without any.
+fn drain(mut stream: TcpStream) -> (u64, Duration) {
+    let (mut bytes, mut gap, mut before) = (0, Duration::ZERO, Instant::now());
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match stream.read(&mut buffer).unwrap() {
+            0 => return (bytes, gap),
+            len => bytes += len as u64,
+        }
+        gap = gap.max(before.elapsed());
+        before = Instant::now();
+    }
+}
+
+/// Segments that the sender has sent, and sent again, as its kernel counts them.
+fn segments(world: &World) -> (u64, u64) {
+    let mut ss = world.inside("ha", "ss");
+    ss.args(["-tinH", "dport", "=", ":7000"]);
+    let said = String::from_utf8(good(ss).stdout).unwrap();
+    let number = |key: &str| -> Option<u64> {
+        let value = said.split(key).nth(1)?;
+        let value = value.split([' ', '\n']).next()?;
+        value.rsplit('/').next()?.parse().ok()
+    };
+    let sent = number("data_segs_out:").unwrap_or_else(|| panic!("{said}"));
+    (sent, number(" retrans:").unwrap_or(0))
+}
+
+#[test]
+fn a_transfer_lives_through_a_restart_of_either_box() {
+    let Some(world) = World::new("c") else { return };
+    world.trust();
+    let (mut ap, mut joining) = (world.start("a"), world.start("b"));
+    world.wait_for_both_links();
+    let transfer = Transfer::start(&world.open("ha"), &world.open("hb"));
+    world.wait("on the way", |_| transfer.received() > 2 << 20);
+    ap.signal("-KILL");
+    let _ap = world.start("a");
+    world.wait_for_both_links();
+    let so_far = transfer.received();
+    world.wait("on again", |_| transfer.received() > so_far + (2 << 20));
+    joining.signal("-TERM");
+    let _joining = world.start("b");
+    world.wait_for_both_links();
+    assert!(!transfer.is_over(), "the restart came too late");
+    transfer.finish();
+}
+
+#[test]
+fn what_would_make_a_loop_or_cannot_work_is_refused() {
+    let Some(world) = World::new("d") else { return };
+    let before = world.system("a");
+    let refused = |bridge: &str, links: &str| {
+        let output = world
+            .hawser("a", &["repeat", "ap", "--bridge", bridge, "--links", links])
+            .output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            (output.status.code(), said.lines().count()),
+            (Some(1), 1),
+            "{said}"
+        );
+        said
+    };
+    assert!(refused("br0", "eth1,lan").contains("lan is a port of br0"));
+    assert!(refused("br0", "eth1,br0").contains("the bridge itself"));
+    assert!(refused("br0", "eth1,eth9").contains("no interface eth9"));
+    assert!(refused("br9", "eth1,eth2").contains("no bridge br9"));
+    assert!(refused("eth2", "eth1").contains("is no bridge"));
+    assert!(refused("br0", "eth1,eth1").contains("twice"));
+    assert_eq!(world.system("a"), before);
+    let wrong = world.hawser("a", &["repeat", "trust", "abcd"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(1));
+}
