@@ -168,7 +168,7 @@ impl Networks {
         mtu: u16,
         cap_bps: u64,
     ) -> anyhow::Result<NetworkId> {
-        // What is near has an MTU of this at least (RFC 894), and where it has not, probes find out.
+        // Local networks carry 1,500 bytes (RFC 894); where one does not, probes find that out.
         let network = Network {
             name: label.to_owned(),
             index: 0,
