@@ -234,7 +234,7 @@ impl Share {
                 if way.network.index != network.index {
                     // Sockets hang on the device that is gone.
                     way.number = self.next_way;
-                    self.next_way += 1;
+                    self.next_way = self.next_way.wrapping_add(1);
                 }
                 way.network = network;
                 continue;
