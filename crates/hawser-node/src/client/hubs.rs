@@ -263,8 +263,11 @@ impl Client {
             self.hubs.next_try = Instant::now() + FIRST_CHOICE;
         }
         let now = Instant::now();
-        let is_busy = self.hubs.elsewhere.is_busy() || self.networks.attached.is_empty();
-        if is_busy || now < self.hubs.due() {
+        if self.hubs.elsewhere.is_busy() || now < self.hubs.due() {
+            return;
+        }
+        if self.networks.attached.is_empty() {
+            self.hubs.next_try = now + PATIENCE;
             return;
         }
         let calls: Vec<_> = self
@@ -474,5 +477,6 @@ const SILENCE: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(4);
 /// At the start, before others are asked.
 const FIRST_CHOICE: Duration = Duration::from_secs(1);
-/// What the hub in use gets for an answer, at least, before it is asked anew.
+/// What the hub in use gets for an answer, at least, before it is asked anew; and between two
+/// looks whether there is a network.
 const PATIENCE: Duration = Duration::from_millis(500);
