@@ -11,9 +11,9 @@ use crate::cli_client::runtime;
 
 /// Shows the daemon in a browser: networks, rates over time, flows and why each goes where it goes.
 ///
-/// Serves a page on this machine until Ctrl-C. It shows and changes nothing, and nobody else reaches
-/// it; from another machine: ssh -L 9468:localhost:9468 root@MACHINE, then open the same address
-/// there.
+/// Serves a page on this machine until Ctrl-C. It shows and changes nothing, and nobody else
+/// reaches it; from another machine: ssh -L 9468:localhost:9468 root@MACHINE, then open the same
+/// address there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DashboardArgs {
     /// Where to serve: an address of this machine alone.

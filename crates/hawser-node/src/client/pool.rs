@@ -336,7 +336,8 @@ impl Pool {
         names.find(|name| !is_taken(name)).unwrap_or(plain)
     }
 
-    /// Another hub is in use: members relay to the one that they were told of, so all is asked anew.
+    /// Another hub is in use: members relay to the one that they were told of, so all is asked
+    /// anew.
     pub(super) fn handle_hub_changed(&mut self) {
         for place in self.places.values_mut() {
             (place.dial, place.retry_at) = (None, Clock::now());
