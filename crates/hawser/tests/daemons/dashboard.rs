@@ -100,9 +100,14 @@ fn a_browser_shows_networks_by_their_names() {
                 "--headless=new",
                 "--no-sandbox",
                 "--disable-gpu",
-                "--hide-scrollbars",
+                "--disable-dev-shm-usage",
             ])
-            .args(["--window-size=1100,900", "--virtual-time-budget=3000", what])
+            .args([
+                "--hide-scrollbars",
+                "--window-size=1100,900",
+                "--virtual-time-budget=3000",
+                what,
+            ])
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("http://localhost:9468/");
         String::from_utf8_lossy(&good(browser).stdout).into_owned()
