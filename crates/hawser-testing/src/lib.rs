@@ -5,6 +5,7 @@
 //! test that runs the program of another crate asks for it with [`require_beside`].
 #![forbid(unsafe_code)]
 
+mod command;
 mod kernel;
 mod program;
 
@@ -12,6 +13,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::panic::Location;
 
+pub use command::{Daemon, good, run};
 pub use kernel::{Kernel, require_kernel};
 pub use program::{dhcp_server, require_beside};
 

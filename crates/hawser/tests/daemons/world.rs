@@ -1,10 +1,11 @@
 //! Namespaces with a client, a hub and a server, and the daemons in them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hawser_linux::netns::Namespace;
+pub(crate) use hawser_testing::{Daemon, good, run};
 use serde_json::Value;
 
 /// Two namespaces, a client's and a hub's, joined by two cables.
@@ -274,47 +275,6 @@ impl Drop for World {
                 .status();
         }
     }
-}
-
-/// A daemon that does not outlive the test.
-pub(crate) struct Daemon(pub(crate) Child);
-
-impl Daemon {
-    /// Its process id; `ip netns exec` has become the daemon.
-    pub(crate) fn signal(&mut self, signal: &str) {
-        self.tell(signal);
-        self.0.wait().unwrap();
-    }
-}
-
-impl Daemon {
-    /// Sends a signal that it lives on with.
-    pub(crate) fn tell(&self, signal: &str) {
-        run("kill", &[signal, &self.0.id().to_string()]);
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-pub(crate) fn run(program: &str, arguments: &[&str]) {
-    let mut command = Command::new(program);
-    command.args(arguments);
-    good(command);
-}
-
-pub(crate) fn good(mut command: Command) -> Output {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
 }
 
 pub(crate) fn is_up(world: &World) -> bool {

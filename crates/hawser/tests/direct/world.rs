@@ -12,10 +12,11 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use hawser_linux::netns::Namespace;
+pub(crate) use hawser_testing::Daemon;
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
@@ -357,15 +358,6 @@ fn serve(namespace: &Namespace, address: &str) {
             let _ = datagrams.send_to(peer.ip().to_string().as_bytes(), peer);
         }
     });
-}
-
-pub(crate) struct Daemon(pub(crate) Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 pub(crate) fn ip(namespace: &Namespace, commands: &str) {

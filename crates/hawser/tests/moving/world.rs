@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use hawser_linux::netns::Namespace;
 use hawser_netem::scenario::{Scenario, Via};
 use hawser_testbed::world;
+pub(crate) use hawser_testing::Daemon;
 use serde_json::Value;
 
 pub(crate) const SERVER: &str = "203.0.113.2";
@@ -456,12 +457,3 @@ fn receive(
 
 /// Shorter gaps are of no interest.
 pub(crate) const NOTABLE: Duration = Duration::from_millis(20);
-
-pub(crate) struct Daemon(pub(crate) Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}

@@ -1,10 +1,11 @@
 //! Two boxes with a bridge and a host each, joined by two links.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use hawser_linux::netns::Namespace;
+pub(crate) use hawser_testing::{Daemon, good, run};
 use serde_json::Value;
 
 /// Namespaces: host `ha` behind box `a`, host `hb` behind box `b`.
@@ -242,38 +243,4 @@ impl Drop for World {
                 .status();
         }
     }
-}
-
-/// A process that does not outlive the test.
-pub(crate) struct Daemon(pub(crate) Child);
-
-impl Daemon {
-    /// Ends it; `ip netns exec` has become the daemon.
-    pub(crate) fn signal(&mut self, signal: &str) {
-        run("kill", &[signal, &self.0.id().to_string()]);
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-pub(crate) fn run(program: &str, arguments: &[&str]) {
-    let mut command = Command::new(program);
-    command.args(arguments);
-    good(command);
-}
-
-pub(crate) fn good(mut command: Command) -> Output {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
 }

@@ -1,0 +1,58 @@
+//! Commands that must succeed, and daemons that do not outlive their test.
+
+use std::process::{Child, Command, Output};
+
+/// Runs a program that must succeed.
+///
+/// # Panics
+/// It cannot be started, or fails.
+pub fn run(program: &str, arguments: &[&str]) {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    good(command);
+}
+
+/// What a command prints that must succeed.
+///
+/// # Panics
+/// It cannot be started, or fails.
+pub fn good(mut command: Command) -> Output {
+    let output = command.output().expect("it starts");
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// A daemon that does not outlive the test. Of one that is started by `ip netns exec`, the process
+/// has become the daemon.
+#[derive(Debug)]
+pub struct Daemon(pub Child);
+
+impl Daemon {
+    /// Sends a signal that it ends with, and waits for that.
+    ///
+    /// # Panics
+    /// It is gone.
+    pub fn signal(&mut self, signal: &str) {
+        self.tell(signal);
+        self.0.wait().expect("it ends");
+    }
+
+    /// Sends a signal that it lives on with.
+    ///
+    /// # Panics
+    /// It is gone.
+    pub fn tell(&self, signal: &str) {
+        run("kill", &[signal, &self.0.id().to_string()]);
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
