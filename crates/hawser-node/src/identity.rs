@@ -1,5 +1,7 @@
 //! Who a machine is: an Ed25519 key, named by the SHA-256 of its public half.
 
+mod code;
+
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -7,13 +9,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use aws_lc_rs::{constant_time, digest, hmac, signature::Ed25519KeyPair};
-use data_encoding::{BASE32_NOPAD, BASE64, HEXLOWER};
+use data_encoding::{BASE64, HEXLOWER};
 use rustls::crypto::aws_lc_rs::sign::any_eddsa_type;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use zeroize::Zeroizing;
 
 use crate::atomic_file;
+pub use code::Code;
 
 /// The SHA-256 of a public key (its `SubjectPublicKeyInfo`): what an invitation pins and a hub
 /// enrols.
@@ -27,15 +30,10 @@ impl KeyHash {
         Self(sha256(spki))
     }
 
-    /// The first 80 bits for people, to compare and to type: `abcd-efgh-ijkl-mnop`.
-    ///
-    /// To find another key with the code of a given one takes 2^80 tries; a code that both ends
-    /// made together would need twice the bits, because there any two keys that match would do.
+    /// What people compare and type of it.
     #[must_use]
-    pub fn code(&self) -> String {
-        let text = BASE32_NOPAD.encode(&self.0[..10]).to_ascii_lowercase();
-        let groups = [&text[..4], &text[4..8], &text[8..12], &text[12..]];
-        groups.join("-")
+    pub fn code(&self) -> Code {
+        Code::of(*self)
     }
 }
 

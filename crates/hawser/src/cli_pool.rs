@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use hawser_node::control_socket::{Request, ask, is_alive};
-use hawser_node::neighbours::{self, Code, Trust, forget};
+use hawser_node::identity::Code;
+use hawser_node::neighbours::{self, Trust, forget};
 use hawser_node::run_dir::{self, Role};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn own_code(places: &Places) -> anyhow::Result<String> {
-    Ok(Code::of(neighbours::identity(&places.dir)?.hash()).to_string())
+    Ok(neighbours::identity(&places.dir)?.hash().code().to_string())
 }
 
 fn show(args: &PoolArgs) -> anyhow::Result<()> {

@@ -33,9 +33,9 @@ use super::{Client, fresh_index};
 use crate::config::PoolConfig;
 use crate::control::stream::ControlStream;
 use crate::control::tls;
-use crate::identity::Identity;
+use crate::identity::{Code, Identity};
 use crate::neighbours::discovery::{Found, Search};
-use crate::neighbours::{self, Code, InUse, Watched, day};
+use crate::neighbours::{self, InUse, Watched, day, tag};
 use hawser_dataplane::PathState;
 
 /// All that is known of neighbours.
@@ -170,7 +170,7 @@ impl Pool {
         let failed =
             |error: &_| tracing::warn!(error = format!("{error:#}"), "neighbours in use are not said");
         Ok(Own {
-            code: Code::of(identity.hash()),
+            code: identity.hash().code(),
             identity,
             trust: Watched::open(&self.dir)?,
             in_use: in_use.inspect_err(failed).ok(),
@@ -205,8 +205,8 @@ impl Pool {
         let now = Clock::now();
         // Clocks differ, and a day ends for one sooner.
         let today = local_time();
-        let is_tag = |code: Code| code.tag(&day(today)) == found.tag;
-        if own.code.tag(&day(today)) == found.tag {
+        let is_tag = |code: Code| tag(code, &day(today)) == found.tag;
+        if tag(own.code, &day(today)) == found.tag {
             return;
         }
         if own.trust.trust().members.iter().any(|known| is_tag(known.code)) {
@@ -429,7 +429,7 @@ impl Pool {
                 continue;
             }
             let trusted: Vec<Code> = own.trust.trust().members.iter().map(|known| known.code).collect();
-            let config = tls::client_config_for(&own.identity, move |key| trusted.contains(&Code::of(key)));
+            let config = tls::client_config_for(&own.identity, move |key| trusted.contains(&key.code()));
             let Ok(config) = config else { continue };
             place.hubs = hubs.iter().copied().take(MAX_HUBS).collect();
             let hello = PoolHello {
@@ -637,7 +637,7 @@ async fn speak(
     };
     let reached = tokio::time::timeout(PATIENCE, reaching).await;
     let (connection, mut stream) = reached.context("no answer")??;
-    let code = Code::of(tls::peer_key(&connection)?);
+    let code = tls::peer_key(&connection)?.code();
     loop {
         match stream.next().await {
             Ok(message) => {

@@ -10,7 +10,8 @@ use std::net::{SocketAddr, SocketAddrV6};
 use hawser_linux::clock::local_time;
 use mdns_sd::{IfKind, Receiver, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo};
 
-use super::{Code, day};
+use super::{day, tag};
+use crate::identity::Code;
 
 /// Says that a member is there, until it is dropped.
 pub(crate) struct Announcement {
@@ -50,7 +51,7 @@ impl Announcement {
     }
 
     fn say(&mut self) -> mdns_sd::Result<()> {
-        let tag = self.code.tag(&self.day);
+        let tag = tag(self.code, &self.day);
         let host = format!("{tag}.local.");
         let properties = [(TAG, tag.as_str())];
         let info = ServiceInfo::new(SERVICE, &tag, &host, (), self.port, &properties[..])?.enable_addr_auto();

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::Code;
+use crate::identity::Code;
 
 /// Says whom a running daemon takes from; what it says ends with the process.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn what_is_in_use_is_known_while_the_daemon_runs() {
         let dir = tempfile::tempdir().unwrap();
-        let [one, other] = [1, 2].map(|byte| Code::of(KeyHash([byte; 32])));
+        let [one, other] = [1, 2].map(|byte| KeyHash([byte; 32]).code());
         assert!(!takes_from(dir.path(), one));
         let in_use = InUse::take(dir.path()).unwrap();
         in_use.set([one, other].into_iter());

@@ -12,7 +12,7 @@
 //!   client    -- QUIC, LAN --> share: who may, what is offered
 //! ```
 //!
-//! The two know each other's keys by their [`Code`]s, which their owners have told each other
+//! The two know each other's keys by their [`Code`](crate::identity::Code)s, which their owners have told each other
 //! ([`Trust`]); QUIC and the keys' proofs are those of hub and client (`control/tls.rs`). A member
 //! is found by its daily tag in multicast DNS (`discovery.rs`), or at an address that is
 //! configured.
@@ -22,17 +22,16 @@
 //! are no loops of relays; and two devices that would take from each other are told so
 //! (`in_use.rs`).
 
-mod code;
 pub(crate) mod discovery;
 mod in_use;
 pub mod share;
+mod tag;
 mod trust;
 
 use std::path::Path;
 
-pub use code::Code;
-pub(crate) use code::day;
 pub(crate) use in_use::{InUse, takes_from};
+pub(crate) use tag::{day, tag};
 pub(crate) use trust::Watched;
 pub use trust::{Known, Trust, forget};
 

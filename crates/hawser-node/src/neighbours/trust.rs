@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use super::Code;
 use crate::atomic_file;
+use crate::identity::Code;
+use crate::invitation::check_name;
 
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -116,8 +117,7 @@ pub fn forget(list: &mut Vec<Known>, name: &str) -> anyhow::Result<Known> {
 }
 
 fn put(list: &mut Vec<Known>, name: &str, code: Code, hubs: Vec<SocketAddr>) -> anyhow::Result<()> {
-    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-    if name.is_empty() || name.len() > 32 || !name.chars().all(is_name) {
+    if check_name(name).is_err() {
         bail!("{name:?} cannot be a name: 1 to 32 of a-z, 0-9, - and _");
     }
     list.retain(|known| known.name != name && known.code != code);
@@ -189,7 +189,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn code(byte: u8) -> Code {
-        Code::of(KeyHash([byte; 32]))
+        KeyHash([byte; 32]).code()
     }
 
     #[test]

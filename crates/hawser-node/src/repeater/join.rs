@@ -283,7 +283,7 @@ impl Joining {
             return;
         }
         if let Some((key, _)) = &self.to
-            && let Err(error) = self.own.store.lock().meet(&key.code(), *key)
+            && let Err(error) = self.own.store.lock().meet(&key.code().to_string(), *key)
         {
             tracing::warn!(
                 error = format!("{error:#}"),
@@ -452,7 +452,7 @@ impl Joining {
             Request::Status => {
                 let fields = json!({
                     "side": "join",
-                    "peer": self.to.as_ref().map(|(key, _)| key.code()),
+                    "peer": self.to.as_ref().map(|(key, _)| key.code().to_string()),
                     "session": self.machine.session(),
                     "control": self.line.is_some(),
                     "notice": self.notice,

@@ -163,7 +163,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         Side::Joining => discovery::Side::Joining,
     };
     tracing::info!(
-        code = identity.hash().code(),
+        code = %identity.hash().code(),
         bridge = options.bridge,
         "repeater is up"
     );

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::{INTERFACE, Node, trust};
 use crate::client::report::{add_snapshot, explain, with_snapshot};
-use crate::identity::KeyHash;
+use crate::identity::{Code, KeyHash};
 use hawser_dataplane::{PathState, Snapshot};
 
 impl Node {
@@ -32,7 +32,7 @@ impl Node {
             })
             .collect();
         let store = self.store.lock();
-        let strangers: BTreeSet<String> = self
+        let strangers: BTreeSet<Code> = self
             .links
             .heard()
             .map(|heard| KeyHash(heard.key))

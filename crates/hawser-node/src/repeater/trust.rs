@@ -11,7 +11,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use crate::enrolment::ClientStore;
-use crate::identity::KeyHash;
+use crate::identity::{Code, KeyHash};
 use crate::peers;
 
 /// The code of this box.
@@ -19,7 +19,7 @@ use crate::peers;
 /// # Errors
 /// The key cannot be read or made.
 pub fn own_code(dir: &Path) -> anyhow::Result<String> {
-    Ok(peers::identity(dir)?.hash().code())
+    Ok(peers::identity(dir)?.hash().code().to_string())
 }
 
 /// Trusts the box with that code, from now on. Returns the code as it is written.
@@ -77,25 +77,18 @@ pub fn open(dir: &Path) -> anyhow::Result<ClientStore> {
 
 /// Whether a store trusts a key.
 pub(super) fn is_trusted(store: &ClientStore, key: KeyHash) -> bool {
-    let entry = store.by_name(&key.code());
+    let entry = store.by_name(&key.code().to_string());
     entry.is_some_and(|entry| entry.key.is_none_or(|known| known == key))
 }
 
 /// A code as it is written: `abcd-efgh-ijkl-mnop`, from capitals and without dashes too.
 fn canonical(code: &str) -> anyhow::Result<String> {
-    let letters: String = code
-        .chars()
-        .filter(|c| !matches!(c, '-' | ' '))
-        .map(|c| c.to_ascii_lowercase())
-        .collect();
-    let is_one = letters.len() == 16 && letters.bytes().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7'));
-    if !is_one {
-        bail!(
+    match code.parse::<Code>() {
+        Ok(code) => Ok(code.to_string()),
+        Err(()) => bail!(
             "a code has 16 of a-z and 2-7, such as abcd-efgh-ijkl-mnop: the other box shows it (`hawser repeat code`)"
-        );
+        ),
     }
-    let groups: Vec<_> = [0, 4, 8, 12].map(|at| &letters[at..at + 4]).into();
-    Ok(groups.join("-"))
 }
 
 const STORE: &str = "repeaters";
@@ -112,7 +105,7 @@ mod tests {
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let code = own_code(there.path()).unwrap();
         let key = peers::identity(there.path()).unwrap().hash();
-        assert_eq!(code, key.code());
+        assert_eq!(code, key.code().to_string());
         let typed = code.replace('-', "").to_uppercase();
         assert_eq!(trust(here.path(), &typed).unwrap(), code);
         assert!(

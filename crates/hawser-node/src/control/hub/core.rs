@@ -151,7 +151,7 @@ impl Core {
 
     /// Lets a key in whose code somebody has compared: the name of its entry is the code.
     fn meet(&mut self, key: KeyHash) -> Result<(), Refusal> {
-        let met = self.store.lock().meet(&key.code(), key);
+        let met = self.store.lock().meet(&key.code().to_string(), key);
         met.map_err(|error| {
             tracing::error!(error = format!("{error:#}"), "cannot remember a key");
             Refusal::Busy

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::control::admission::{Admission, Permit, Verdict};
 use crate::control::stream::ControlStream;
 use crate::control::tls;
-use crate::neighbours::Code;
+use crate::identity::Code;
 
 type Stream = ControlStream<PoolMessage>;
 
@@ -90,7 +90,7 @@ async fn serve_one(
         let PoolMessage::Hello(hello) = stream.next().await? else {
             anyhow::bail!("the first message is no hello");
         };
-        anyhow::Ok((connection, Code::of(key), permit, stream, hello))
+        anyhow::Ok((connection, key.code(), permit, stream, hello))
     };
     let (connection, code, _permit, stream, hello) = tokio::time::timeout(PATIENCE, opening)
         .await

@@ -39,11 +39,12 @@ use socket2::SockRef;
 use tokio::sync::mpsc;
 
 use super::discovery::Announcement;
-use super::{Code, Trust, Watched, takes_from};
+use super::{Trust, Watched, takes_from};
 use crate::client::{Signals, overlap};
 use crate::config::{self, ShareConfig};
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Request};
+use crate::identity::Code;
 use crate::logging::LogLevel;
 use crate::run_dir::RunDir;
 use guest::{Guest, GuestNews};
@@ -87,7 +88,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     )?;
     let (news, incoming) = mpsc::channel(NEWS);
     tokio::spawn(guest::serve(endpoint.clone(), news));
-    let code = Code::of(identity.hash());
+    let code = identity.hash().code();
     let announcement = announce(&options.config, code, port);
     let control = ControlSocket::listen(run_dir.socket())?;
     let started = Clock::now();

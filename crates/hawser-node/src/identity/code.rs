@@ -1,44 +1,32 @@
-//! The code of a device: what people tell each other, so that their devices know each other.
+//! The code of a key: what people tell each other, so that their machines know each other.
 
 use std::fmt;
 use std::str::FromStr;
 
-use aws_lc_rs::hmac;
-use data_encoding::{BASE32_NOPAD, HEXLOWER};
-use hawser_linux::clock::LocalTime;
+use data_encoding::BASE32_NOPAD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::identity::KeyHash;
+use super::KeyHash;
 
-/// The first 80 bits of the hash of a device's key, in 16 letters and digits.
+/// The first 80 bits of the hash of a key, in 16 letters and digits: `abcd-efgh-ijkl-mnop`.
 ///
-/// Each side is told the other's: who wants to stand in for a device needs another key with the
-/// same 80 bits, some 2^80 attempts. A code for both devices together could be found in 2^40,
+/// Each side is told the other's: who wants to stand in for a machine needs another key with the
+/// same 80 bits, some 2^80 attempts. A code for both machines together could be found in 2^40,
 /// because who stands between them chooses two keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Code([u8; LEN]);
 
 impl Code {
-    /// The code of a key.
-    #[must_use]
-    pub fn of(key: KeyHash) -> Self {
+    pub(super) fn of(key: KeyHash) -> Self {
         let mut code = [0; LEN];
         code.copy_from_slice(&key.0[..LEN]);
         Self(code)
     }
 
-    /// What the device calls itself on a day, so that those who know its code find it, and nobody
-    /// else knows it again the next day.
-    pub(crate) fn tag(&self, day: &str) -> String {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
-        let tag = hmac::sign(&key, format!("hawser pool v1 {day}").as_bytes());
-        HEXLOWER.encode(&tag.as_ref()[..TAG_LEN])
+    /// Its bits.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
     }
-}
-
-/// The day as devices name it to each other.
-pub(crate) fn day(time: LocalTime) -> String {
-    format!("{:04}-{:02}-{:02}", time.year, time.month, time.day)
 }
 
 impl fmt::Display for Code {
@@ -83,9 +71,8 @@ impl<'de> Deserialize<'de> for Code {
     }
 }
 
+/// Bytes of a code: 80 bits are 16 letters of base 32 (RFC 4648 section 6), in four groups.
 const LEN: usize = 10;
-/// Two of a thousand devices have the same by chance once in 2^108 days.
-const TAG_LEN: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -106,14 +93,5 @@ mod tests {
         ] {
             assert_eq!(wrong.parse::<Code>(), Err(()), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_tag_is_another_every_day_and_for_everybody() {
-        let [one, other] = [1, 2].map(|byte| Code::of(KeyHash([byte; 32])));
-        assert_eq!(one.tag("2026-11-23"), one.tag("2026-11-23"));
-        assert_ne!(one.tag("2026-11-23"), one.tag("2026-11-24"));
-        assert_ne!(one.tag("2026-11-23"), other.tag("2026-11-23"));
-        assert!(!one.tag("2026-11-23").contains(&HEXLOWER.encode(&one.0)[..8]));
     }
 }
