@@ -26,6 +26,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::nft;
 use crate::udp::OUTER_MARK;
 
 /// The mark of a flow: everything but reason and network.
@@ -417,7 +418,7 @@ chain forward {{
         let mut text =
             "chain leaving {\n  type filter hook postrouting priority 300; policy accept;\n".to_owned();
         for address in &self.own {
-            let ip = if address.is_ipv6() { "ip6" } else { "ip" };
+            let ip = nft::family(*address);
             // Addresses first: every packet comes here, and devices are compared by name.
             let _ = writeln!(
                 text,
@@ -440,14 +441,10 @@ chain forward {{
         {
             let mark = mark(0, *number);
             for address in addresses {
-                let (family, ip) = if address.is_ipv6() {
-                    ("ipv6", "ip6")
-                } else {
-                    ("ipv4", "ip")
-                };
+                let (version, ip) = (nft::version(*address), nft::family(*address));
                 let _ = writeln!(
                     text,
-                    "  oifname \"{device}\" meta nfproto {family} meta mark & {NETWORK_MASK:#x} == {mark:#x} snat {ip} to {address}"
+                    "  oifname \"{device}\" meta nfproto {version} meta mark & {NETWORK_MASK:#x} == {mark:#x} snat {ip} to {address}"
                 );
             }
         }

@@ -15,7 +15,8 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use crate::isolation::{Net, Service, family};
+use crate::isolation::{Net, Service};
+use crate::nft::{self, family, version};
 
 /// The name of the table.
 pub const GATEWAY_TABLE: &str = "hawser_gateway";
@@ -115,11 +116,11 @@ chain out_of_tunnel {{
     fn direction(&self, which: &str) -> String {
         match &self.lans {
             Lans::Only(names) if names.is_empty() => String::new(),
-            Lans::Only(names) => format!("  {which} {{ {} }} accept\n", quoted(names)),
+            Lans::Only(names) => format!("  {which} {{ {} }} accept\n", nft::names(names)),
             Lans::AllBut(names) => {
                 let mut others = names.clone();
                 others.push(self.tunnel.clone());
-                format!("  {which} != {{ {} }} accept\n", quoted(&others))
+                format!("  {which} != {{ {} }} accept\n", nft::names(&others))
             }
         }
     }
@@ -149,15 +150,6 @@ chain out_of_tunnel {{
         let (tunnel, ip) = (&self.tunnel, family(*own));
         format!("  iifname \"{tunnel}\" {ip} daddr {own} {matches} dnat {ip} to {to}\n")
     }
-}
-
-fn version(address: IpAddr) -> &'static str {
-    if address.is_ipv6() { "ipv6" } else { "ipv4" }
-}
-
-fn quoted(names: &[String]) -> String {
-    let names: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
-    names.join(", ")
 }
 
 #[cfg(test)]

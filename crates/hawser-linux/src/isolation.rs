@@ -20,6 +20,8 @@ use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use crate::nft::{family, version};
+
 /// The name of the table.
 pub const ISOLATION_TABLE: &str = "hawser_isolation";
 
@@ -210,8 +212,7 @@ chain to_clients {{
         }
         let interface = &self.interface;
         let rule = |(service, to): &(Service, IpAddr)| {
-            let (ip, matches) = (family(*to), service.matches());
-            let version = if to.is_ipv6() { "ipv6" } else { "ipv4" };
+            let (ip, version, matches) = (family(*to), version(*to), service.matches());
             format!(
                 "  iifname != \"{interface}\" fib daddr type local meta nfproto {version} {matches} dnat {ip} to {to}\n"
             )
@@ -253,11 +254,6 @@ fn rules(which: &str, nets: &[Net]) -> String {
         format!("  {} {which} {address}/{prefix} accept\n", family(*address))
     };
     nets.iter().map(rule).collect()
-}
-
-/// What nftables calls the family of an address.
-pub(crate) fn family(address: IpAddr) -> &'static str {
-    if address.is_ipv6() { "ip6" } else { "ip" }
 }
 
 /// Addresses that are not public (RFC 6890, RFC 1918, RFC 6598), among them the metadata services

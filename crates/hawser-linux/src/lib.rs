@@ -16,6 +16,7 @@ pub mod mptcp;
 pub mod netlink;
 mod netlink_bytes;
 pub mod netns;
+mod nft;
 mod offload;
 pub mod process;
 pub mod secret;

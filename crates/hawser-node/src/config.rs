@@ -378,6 +378,15 @@ impl HubConfig {
             .unwrap_or_else(|| (Ipv6Addr::UNSPECIFIED, port).into())
     }
 
+    /// Where they come in by TLS, if they do.
+    pub(crate) fn tls_address(&self) -> Option<SocketAddr> {
+        match self.tls.listen {
+            Some(TlsListen::Off) => None,
+            Some(TlsListen::At(at)) => Some(at),
+            None => Some((self.listen_address().ip(), crate::over_tls::DEFAULT_PORT).into()),
+        }
+    }
+
     /// The address pools.
     #[must_use]
     pub fn pools(&self) -> Pool {

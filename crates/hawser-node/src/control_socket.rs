@@ -178,6 +178,15 @@ pub fn ask(path: &Path, request: &Request) -> anyhow::Result<Value> {
     }
 }
 
+/// What the daemon whose socket is `path` says of itself, without making the runtime wait.
+///
+/// # Errors
+/// As [`ask`].
+pub(crate) async fn status(path: &Path) -> anyhow::Result<Value> {
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || ask(&path, &Request::Status)).await?
+}
+
 /// Whether a daemon listens at `path`.
 #[must_use]
 pub fn is_alive(path: &Path) -> bool {

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::atomic_file;
 use crate::client::{PLANE_ENDED, Signals, report};
-use crate::config::{self, HubConfig, Nat, Net4, Net6, TlsListen, differing, log_reload};
+use crate::config::{self, HubConfig, Nat, Net4, Net6, differing, log_reload};
 use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings, LOOK, PATH_MTU};
 use crate::control::peer::{Guests, guest_news};
 use crate::control::quic_socket::{Ports, SharedSocket};
@@ -38,7 +38,6 @@ use crate::identity::{Identity, random};
 use crate::invitation::{HubAddress, Invitation};
 use crate::logging::LogLevel;
 use crate::metrics;
-use crate::over_tls;
 use crate::over_tls::listen::{Listening, Shown};
 use crate::run_dir::{self, HubClaim, RunDir};
 use crate::waypoint::{Done, Policy, Waypoint};
@@ -378,10 +377,8 @@ struct OverTls {
 /// Listens for TLS on TCP, unless the configuration says otherwise. A port that nobody has asked
 /// for may be taken: by a web server, for example.
 fn over_tls(config: &HubConfig, udp: SocketAddr, identity: &Identity) -> anyhow::Result<Option<OverTls>> {
-    let at = match config.tls.listen {
-        Some(TlsListen::Off) => return Ok(None),
-        Some(TlsListen::At(at)) => at,
-        None => (udp.ip(), over_tls::DEFAULT_PORT).into(),
+    let Some(at) = config.tls_address() else {
+        return Ok(None);
     };
     let shown = Shown::new(identity, config.tls.certificate.as_ref()).context("hub.toml, [tls]")?;
     match Listening::start(at, udp, shown.clone()) {
@@ -708,6 +705,7 @@ pub(crate) fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
 const CONFIG: &str = "hub.toml";
 const KEY: &str = "hub.key";
 const CLIENTS: &str = "clients";
+/// UDP port of HTTP/3, which few networks block.
 pub(crate) const DEFAULT_PORT: u16 = 443;
 const SWEEP: Duration = Duration::from_secs(15);
 const GOODBYE: Duration = Duration::from_millis(300);

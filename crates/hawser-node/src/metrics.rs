@@ -12,7 +12,7 @@ use anyhow::Context;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::control_socket::{self, Request};
+use crate::control_socket;
 use crate::http::{self, Answer, Get};
 
 /// Serves the figures of the daemon behind `socket` at `address`, until the runtime ends.
@@ -26,16 +26,14 @@ pub async fn serve(address: SocketAddr, socket: PathBuf) -> anyhow::Result<()> {
 
 async fn answer(get: Get, mut stream: TcpStream, socket: PathBuf) -> std::io::Result<()> {
     let answer = if get.path == "/metrics" {
-        let status =
-            tokio::task::spawn_blocking(move || control_socket::ask(&socket, &Request::Status)).await;
-        match status {
-            Ok(Ok(status)) => Answer {
+        match control_socket::status(&socket).await {
+            Ok(status) => Answer {
                 status: "200 OK",
                 kind: "text/plain; version=0.0.4",
                 fields: "",
                 body: render(&status).into_bytes(),
             },
-            Ok(Err(_)) | Err(_) => Answer::line("503 Service Unavailable", "the daemon does not answer"),
+            Err(_) => Answer::line("503 Service Unavailable", "the daemon does not answer"),
         }
     } else {
         Answer::line("404 Not Found", "GET /metrics is all there is")

@@ -629,6 +629,7 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Flags of a hello.
 const HAS_TOKEN: u8 = 1;
 const HAS_RESUME: u8 = 2;
 const PREFERS_CHACHA20: u8 = 4;

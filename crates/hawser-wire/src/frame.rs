@@ -230,6 +230,7 @@ fn without_ip(link: Link) -> Summary {
     }
 }
 
+// Flags and offset of a fragment (RFC 791 section 3.1).
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;

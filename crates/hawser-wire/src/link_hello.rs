@@ -14,6 +14,7 @@
 /// Bytes of a hello.
 pub const HELLO_LEN: usize = 44;
 const MAGIC: [u8; 8] = *b"hwsrLink";
+/// Of these hellos.
 const VERSION: u8 = 1;
 
 /// What a hello wants.

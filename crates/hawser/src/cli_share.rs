@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hawser_linux::confine::Duty;
@@ -18,7 +17,7 @@ use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use crate::cli_client::{pattern, runtime};
-use crate::cli_status::{bytes, list, number, rate, text};
+use crate::cli_status::{bytes, list, number, rate, show, text};
 use crate::guests::{ListArgs, NameArgs, print};
 use crate::logs::LogArgs;
 use crate::{Places, background, confine};
@@ -247,28 +246,9 @@ fn arguments(run_dir: &Path) -> Vec<OsString> {
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let run_dir = args.places.run_dir(Role::Share);
-    let socket = run_dir::socket(&run_dir);
-    loop {
-        if !is_alive(&socket) {
-            print(
-                args.json,
-                || json!({ "version": 1, "state": "down" }),
-                "nothing is given here: `sudo hawser share` begins",
-            )?;
-            return Ok(ExitCode::FAILURE);
-        }
-        let status = ask(&socket, &Request::Status)?;
-        match (args.json, args.watch) {
-            (true, _) => say!("{status}")?,
-            (false, true) => say!("\x1b[H\x1b[2J{}", render(&status))?,
-            (false, false) => say!("{}", render(&status))?,
-        }
-        if !args.watch {
-            return Ok(ExitCode::SUCCESS);
-        }
-        std::thread::sleep(REFRESH);
-    }
+    let socket = run_dir::socket(&args.places.run_dir(Role::Share));
+    let down = "nothing is given here: `sudo hawser share` begins";
+    show(&socket, (args.json, args.watch), down, render)
 }
 
 /// What is given, and the takers.
@@ -389,8 +369,6 @@ fn refresh(run_dir: &Path) -> anyhow::Result<()> {
     }
     Ok(())
 }
-
-const REFRESH: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! `hawser status` and `explain`.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use crate::Which;
+use crate::guests::print;
 
 /// Shows networks, paths, rates, round trips, loss and flows, of a client, a hub or a repeater.
 ///
@@ -44,25 +46,33 @@ pub(crate) struct ExplainArgs {
 
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let socket = args.which.socket()?;
+    let down = format!(
+        "down (nothing answers at {}): `sudo hawser up` brings it up",
+        socket.display()
+    );
+    show(&socket, (args.json, args.watch), &down, render)
+}
+
+/// Shows the status of the daemon behind a socket, once or again and again; `down`: what is said
+/// where there is none.
+pub(crate) fn show(
+    socket: &Path,
+    (as_json, watch): (bool, bool),
+    down: &str,
+    render: impl Fn(&Value) -> String,
+) -> anyhow::Result<ExitCode> {
     loop {
-        if !is_alive(&socket) {
-            if args.json {
-                say!("{}", json!({ "version": 1, "state": "down" }))?;
-            } else {
-                say!(
-                    "down (nothing answers at {}): `sudo hawser up` brings it up",
-                    socket.display()
-                )?;
-            }
+        if !is_alive(socket) {
+            print(as_json, || json!({ "version": 1, "state": "down" }), down)?;
             return Ok(ExitCode::FAILURE);
         }
-        let status = ask(&socket, &Request::Status)?;
-        match (args.json, args.watch) {
+        let status = ask(socket, &Request::Status)?;
+        match (as_json, watch) {
             (true, _) => say!("{status}")?,
             (false, true) => say!("\x1b[H\x1b[2J{}", render(&status))?,
             (false, false) => say!("{}", render(&status))?,
         }
-        if !args.watch {
+        if !watch {
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(REFRESH);

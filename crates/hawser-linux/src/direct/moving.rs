@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use crate::nft;
+
 /// The name of the table.
 pub const MOVED_TABLE: &str = "hawser_moved";
 /// Its name at a waypoint, which may run direct mode too.
@@ -258,7 +260,7 @@ fn last_packets(flow: &Moved) -> String {
 
 /// The statements that give a packet another source (`s`) or destination (`d`).
 fn set(which: &str, protocol: u8, to: SocketAddr) -> String {
-    let ip = if to.is_ipv6() { "ip6" } else { "ip" };
+    let ip = nft::family(to.ip());
     let transport = if protocol == TCP { "tcp" } else { "udp" };
     format!(
         "  {ip} {which}addr set {}\n  {transport} {which}port set {}\n",

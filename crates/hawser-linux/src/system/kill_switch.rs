@@ -8,6 +8,7 @@
 use super::{System, SystemError};
 use crate::direct::{MARK, MARK_MASK, REASON_MASK, reason};
 use crate::journal::Entry;
+use crate::nft;
 use crate::udp::OUTER_MARK;
 
 impl System {
@@ -53,8 +54,7 @@ impl System {
 fn table(interface: &str, lans: &[String], has_direct_rules: bool) -> String {
     let (mut near, mut between) = (String::new(), String::new());
     if !lans.is_empty() {
-        let names: Vec<_> = lans.iter().map(|name| format!("\"{name}\"")).collect();
-        let names = names.join(", ");
+        let names = nft::names(lans);
         near = format!("  oifname {{ {names} }} accept\n");
         between = format!("  iifname {{ {names} }} oifname {{ {names} }} accept\n");
     }

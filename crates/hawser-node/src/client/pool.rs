@@ -261,15 +261,8 @@ impl Pool {
             PoolMessage::Withdraw { way, sequence } => {
                 let channel = self.channels.iter().find(|(_, known)| known.is(code, way));
                 if let Some((member, _)) = channel {
-                    let (member, say) = (*member, Say::Withdraw);
-                    self.registry.handle_beacon(
-                        &Beacon {
-                            member,
-                            sequence,
-                            say,
-                        },
-                        now,
-                    );
+                    let member = *member;
+                    self.hear(member, sequence, Say::Withdraw, now);
                 }
             }
             // What it had offered, it has withdrawn before.
@@ -314,14 +307,17 @@ impl Pool {
         if entry.network.is_none() {
             (entry.place, entry.hub) = (at, hub);
         }
-        self.registry.handle_beacon(
-            &Beacon {
-                member,
-                sequence,
-                say,
-            },
-            now,
-        );
+        self.hear(member, sequence, say, now);
+    }
+
+    /// What a member says of a way out.
+    fn hear(&mut self, member: MemberId, sequence: u64, say: Say, now: Instant) {
+        let beacon = Beacon {
+            member,
+            sequence,
+            say,
+        };
+        self.registry.handle_beacon(&beacon, now);
     }
 
     /// What a way out is called: whose it is, and what; two of a kind are numbered.
@@ -554,13 +550,7 @@ impl Client {
             }
         }
         for (member, sequence) in gone {
-            let say = Say::Withdraw;
-            let beacon = Beacon {
-                member,
-                sequence,
-                say,
-            };
-            self.pool.registry.handle_beacon(&beacon, now);
+            self.pool.hear(member, sequence, Say::Withdraw, now);
         }
     }
 

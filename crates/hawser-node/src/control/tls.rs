@@ -5,6 +5,7 @@
 //! but the invitation. rustls proves that the peer holds the private half; who may come in is
 //! decided by the hash, on a client at once, on a hub after the `Hello`.
 
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,6 +111,16 @@ pub fn server_config(identity: &Identity) -> anyhow::Result<quinn::ServerConfig>
         .incoming_buffer_size(INCOMING_BYTES)
         .incoming_buffer_size_total(INCOMING_BYTES * 64);
     Ok(config)
+}
+
+/// An endpoint on that socket, where others come in.
+///
+/// # Errors
+/// The key is of no use, or the socket.
+pub fn listening(identity: &Identity, socket: UdpSocket) -> anyhow::Result<quinn::Endpoint> {
+    let (config, server) = (hub_endpoint_config(identity), server_config(identity)?);
+    let runtime = Arc::new(quinn::TokioRuntime);
+    Ok(quinn::Endpoint::new(config, Some(server), socket, runtime)?)
 }
 
 /// A hub's endpoint configuration. What it derives from `identity` stays the same over a restart,

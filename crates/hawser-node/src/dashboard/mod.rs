@@ -12,7 +12,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use crate::control_socket::{self, Request};
+use crate::control_socket;
 use crate::http::{self, Answer, Get};
 
 /// Serves the page for the daemon behind `socket` until the runtime ends; returns where.
@@ -74,13 +74,8 @@ fn is_ours(get: &Get) -> bool {
 
 /// The daemon's status, or why there is none.
 async fn status(socket: &Path) -> Value {
-    let socket = socket.to_owned();
-    let asked = tokio::task::spawn_blocking(move || control_socket::ask(&socket, &Request::Status)).await;
-    match asked {
-        Ok(Ok(status)) => status,
-        Ok(Err(error)) => json!({ "state": "down", "notice": format!("{error:#}") }),
-        Err(error) => json!({ "state": "down", "notice": error.to_string() }),
-    }
+    let status = control_socket::status(socket).await;
+    status.unwrap_or_else(|error| json!({ "state": "down", "notice": format!("{error:#}") }))
 }
 
 /// Nothing from elsewhere, nothing within the page that is not in its files, and no frames around.

@@ -9,7 +9,6 @@ use hawser_linux::system::replace_nft_table;
 
 use super::{CLIENTS, Hub, load};
 use crate::enrolment::{ClientStore, SharedStore};
-use crate::over_tls;
 
 /// Leads a port of the hub to a client, or to nobody again. A hub that runs follows within a
 /// second.
@@ -19,11 +18,9 @@ use crate::over_tls;
 pub fn forward(dir: &Path, name: &str, port: Service, is_on: bool) -> anyhow::Result<()> {
     let config = load(dir)?;
     if is_on {
-        let own = [
-            Service::Udp(config.listen_address().port()),
-            Service::Tcp(over_tls::DEFAULT_PORT),
-        ];
-        if own.contains(&port) {
+        let udp = Service::Udp(config.listen_address().port());
+        let tls = config.tls_address().map(|at| Service::Tcp(at.port()));
+        if port == udp || Some(port) == tls {
             bail!("{port} is the hub's own: clients come in there");
         }
         if is_served_here(port) {

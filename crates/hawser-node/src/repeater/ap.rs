@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use hawser_linux::links::{Link, open_port};
 use hawser_linux::udp::DataSocket;
 use hawser_wire::frame::Format;
@@ -16,7 +16,7 @@ use crate::client::PLANE_ENDED;
 use crate::control::hub::{HubControl, HubSettings, LOOK, PATH_MTU};
 use crate::control::quic_socket::{Ports, SharedSocket};
 use crate::control::tls;
-use crate::control_socket::{Asked, Request};
+use crate::control_socket::Asked;
 use crate::peers;
 use hawser_dataplane::{Event, SocketId};
 
@@ -123,28 +123,15 @@ impl AccessPoint {
 
     /// Whether this was the last request.
     fn on_asked(&self, asked: Asked) -> bool {
-        let answer = asked.answer;
-        match asked.request {
-            Request::Status => {
-                let clients = self.control.clients();
-                let joined = clients.iter().find(|client| client.connected);
-                let fields = json!({
-                    "side": "ap",
-                    "peer": joined.map(|client| client.name.clone()),
-                    "counters": self.control.counters().into_iter().collect::<BTreeMap<_, _>>(),
-                });
-                self.own.report(answer, fields);
-            }
-            Request::Explain { flow } => self.own.explain(answer, flow),
-            Request::Down => {
-                let _ = answer.send(Ok(json!({ "state": "down" })));
-                return true;
-            }
-            Request::Reload | Request::Move { .. } | Request::Weight { .. } | Request::Revoke { .. } => {
-                let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));
-            }
-        }
-        false
+        self.own.on_asked(asked, || {
+            let clients = self.control.clients();
+            let joined = clients.iter().find(|client| client.connected);
+            json!({
+                "side": "ap",
+                "peer": joined.map(|client| client.name.clone()),
+                "counters": self.control.counters().into_iter().collect::<BTreeMap<_, _>>(),
+            })
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use hawser_linux::links::Link;
 use hawser_linux::netlink::{Network, NextHop};
 use hawser_proto::discovery::Heard;
@@ -22,7 +22,7 @@ use crate::client::networks::Networks;
 use crate::client::reach::{Call, Line, News, Outcome, Reach};
 use crate::control::client::{ConnectError, Established, Turn};
 use crate::control::tls;
-use crate::control_socket::{Asked, Request};
+use crate::control_socket::Asked;
 use crate::identity::{KeyHash, random};
 use hawser_dataplane::{Event, PathState, Role, SessionId};
 
@@ -447,28 +447,15 @@ impl Joining {
 
     /// Whether this was the last request.
     fn on_asked(&self, asked: Asked) -> bool {
-        let answer = asked.answer;
-        match asked.request {
-            Request::Status => {
-                let fields = json!({
-                    "side": "join",
-                    "peer": self.to.as_ref().map(|(key, _)| key.code().to_string()),
-                    "session": self.machine.session(),
-                    "control": self.line.is_some(),
-                    "notice": self.notice,
-                });
-                self.own.report(answer, fields);
-            }
-            Request::Explain { flow } => self.own.explain(answer, flow),
-            Request::Down => {
-                let _ = answer.send(Ok(json!({ "state": "down" })));
-                return true;
-            }
-            Request::Reload | Request::Move { .. } | Request::Weight { .. } | Request::Revoke { .. } => {
-                let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));
-            }
-        }
-        false
+        self.own.on_asked(asked, || {
+            json!({
+                "side": "join",
+                "peer": self.to.as_ref().map(|(key, _)| key.code().to_string()),
+                "session": self.machine.session(),
+                "control": self.line.is_some(),
+                "notice": self.notice,
+            })
+        })
     }
 }
 

@@ -3,17 +3,37 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use anyhow::anyhow;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{INTERFACE, Node, trust};
 use crate::client::report::{add_snapshot, explain, with_snapshot};
+use crate::control_socket::{Asked, Request};
 use crate::identity::{Code, KeyHash};
 use hawser_dataplane::{PathState, Snapshot};
 
 impl Node {
+    /// Answers what somebody asks; true: this was the last request. `fields`: what this side knows
+    /// beside the other.
+    pub(super) fn on_asked(&self, asked: Asked, fields: impl FnOnce() -> Value) -> bool {
+        let answer = asked.answer;
+        match asked.request {
+            Request::Status => self.report(answer, fields()),
+            Request::Explain { flow } => self.explain(answer, flow),
+            Request::Down => {
+                let _ = answer.send(Ok(json!({ "state": "down" })));
+                return true;
+            }
+            Request::Reload | Request::Move { .. } | Request::Weight { .. } | Request::Revoke { .. } => {
+                let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));
+            }
+        }
+        false
+    }
+
     /// Answers with what both sides know and with `fields` of the one.
-    pub(super) fn report(&self, answer: oneshot::Sender<anyhow::Result<Value>>, fields: Value) {
+    fn report(&self, answer: oneshot::Sender<anyhow::Result<Value>>, fields: Value) {
         let names = self.names();
         let links: Vec<_> = self
             .links
@@ -63,7 +83,7 @@ impl Node {
     }
 
     /// Answers which class flows have, and which links carry them.
-    pub(super) fn explain(&self, answer: oneshot::Sender<anyhow::Result<Value>>, flow: String) {
+    fn explain(&self, answer: oneshot::Sender<anyhow::Result<Value>>, flow: String) {
         let names = self.names();
         with_snapshot(&self.orders, answer, move |mut snapshot| {
             name_paths(&mut snapshot, &names);

@@ -19,7 +19,6 @@ mod unasked;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::conntrack::{self, Connection};
@@ -177,12 +176,7 @@ impl Moving {
         let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         let socket = crate::hub::open(address)
             .with_context(|| format!("cannot listen on UDP port {port} for peers"))?;
-        let endpoint = quinn::Endpoint::new(
-            tls::hub_endpoint_config(&identity),
-            Some(tls::server_config(&identity)?),
-            socket,
-            Arc::new(quinn::TokioRuntime),
-        )?;
+        let endpoint = tls::listening(&identity, socket)?;
         let store = SharedStore::new(peers::guests(&self.dir)?);
         let guests = Guests::new(store, port, self.guests.clone());
         tokio::spawn(guests.serve(endpoint.clone()));

@@ -22,7 +22,6 @@ mod report;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant as Clock, SystemTime};
 
 use anyhow::{Context, anyhow, bail};
@@ -80,12 +79,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     let socket = crate::hub::open((Ipv6Addr::UNSPECIFIED, port).into())
         .with_context(|| format!("cannot listen on UDP port {port} (`port` in share.toml names another)"))?;
     SockRef::from(&socket).set_mark(OUTER_MARK)?;
-    let endpoint = quinn::Endpoint::new(
-        tls::hub_endpoint_config(&identity),
-        Some(tls::server_config(&identity)?),
-        socket,
-        Arc::new(quinn::TokioRuntime),
-    )?;
+    let endpoint = tls::listening(&identity, socket)?;
     let (news, incoming) = mpsc::channel(NEWS);
     tokio::spawn(guest::serve(endpoint.clone(), news));
     let code = identity.hash().code();
