@@ -20,8 +20,9 @@ use hawser_proto::session::NetworkId;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::Client;
+use super::driver::fresh_index;
 use super::networks::Attached;
-use super::{Client, fresh_index};
 use crate::config::TlsUse;
 use crate::over_tls::THREAD;
 use crate::over_tls::dial::{Dialer, Plan, Way};
@@ -121,6 +122,7 @@ impl Client {
     pub(super) fn see_to_fallback(&mut self) {
         let now = Instant::now();
         let plain: Vec<(NetworkId, bool)> = self
+            .driver
             .networks
             .attached
             .iter()
@@ -160,13 +162,13 @@ impl Client {
         match attached.state {
             Some(PathState::Active) => true,
             // The hub has answered there; its path follows.
-            None | Some(PathState::Validating) => self.line.as_ref().is_some_and(|line| line.network == id),
+            None | Some(PathState::Validating) => self.driver.is_line_over(id),
             Some(PathState::Suspect | PathState::Dead) => false,
         }
     }
 
     fn allows_fallback(&self, id: NetworkId) -> bool {
-        let Some(attached) = self.networks.attached.get(&id) else {
+        let Some(attached) = self.driver.networks.attached.get(&id) else {
             return false;
         };
         let own = self.config.network(&attached.network.name).tls;
@@ -174,7 +176,7 @@ impl Client {
     }
 
     fn begin_fallback(&mut self, id: NetworkId) {
-        let Some(attached) = self.networks.attached.get(&id) else {
+        let Some(attached) = self.driver.networks.attached.get(&id) else {
             return;
         };
         let name = attached.network.name.clone();
@@ -222,7 +224,7 @@ impl Client {
         }
         let is_news = beside.way != way;
         beside.way = way;
-        let network = self.networks.attached.get(&id);
+        let network = self.driver.networks.attached.get(&id);
         let network = network.map_or("", |attached| attached.network.name.as_str());
         match &beside.way {
             Way::Up { is_hubs_key } if is_news => {
@@ -249,11 +251,11 @@ impl Client {
             return;
         };
         let relay = beside.dialer.relay;
-        match self.networks.attach_beside(id, relay, sockets) {
+        match self.driver.networks.attach_beside(id, relay, sockets) {
             Ok(Some(twin)) => {
                 beside.twin = Some(twin);
-                self.machine.handle_network_added(twin, fresh_index());
-                if self.line.is_none() {
+                self.driver.machine.handle_network_added(twin, fresh_index());
+                if self.driver.line.is_none() {
                     self.seek_also(twin);
                 }
             }
@@ -271,10 +273,11 @@ impl Client {
         };
         let (twin, is_first) = (beside.twin, beside.leaving.is_none());
         let since = *beside.leaving.get_or_insert(now);
-        let is_controlled_by_it = twin.is_some() && self.line.as_ref().map(|line| line.network) == twin;
+        let is_controlled_by_it =
+            twin.is_some() && self.driver.line.as_ref().map(|line| line.network) == twin;
         if !is_controlled_by_it || now.saturating_duration_since(since) >= LEAVE_WITHIN {
             self.end_fallback(id);
-        } else if is_first && !self.reach.is_busy() {
+        } else if is_first && !self.driver.reach.is_busy() {
             // Make before break.
             self.seek(twin);
         }
@@ -292,7 +295,7 @@ impl Client {
             return;
         };
         if let Some(twin) = beside.twin {
-            let network = self.networks.attached.get(&twin);
+            let network = self.driver.networks.attached.get(&twin);
             let network = network.map(|attached| attached.network.name.as_str());
             tracing::info!(network, "no TLS on TCP any more");
             self.remove_network(twin);

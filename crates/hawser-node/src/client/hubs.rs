@@ -257,7 +257,7 @@ impl Hubs {
 impl Client {
     /// Tries other hubs while it is of use. To be called after whatever has happened.
     pub(super) fn see_to_hubs(&mut self) {
-        if self.machine.session().is_none() && self.hubs.silent_since.is_none() {
+        if self.driver.machine.session().is_none() && self.hubs.silent_since.is_none() {
             // Nobody has answered yet: the first choice has a second for that.
             self.hubs.handle_alive(false);
             self.hubs.next_try = Instant::now() + FIRST_CHOICE;
@@ -266,7 +266,7 @@ impl Client {
         if self.hubs.elsewhere.is_busy() || now < self.hubs.due() {
             return;
         }
-        if self.networks.attached.is_empty() {
+        if self.driver.networks.attached.is_empty() {
             self.hubs.next_try = now + PATIENCE;
             return;
         }
@@ -280,7 +280,7 @@ impl Client {
             return;
         }
         self.hubs.next_try = now + AGAIN;
-        self.hubs.elsewhere.start(&self.networks, None, calls);
+        self.hubs.elsewhere.start(&self.driver.networks, None, calls);
     }
 
     fn standby(&self, hub: &Hub) -> Call {
@@ -311,7 +311,7 @@ impl Client {
                 self.hubs.elsewhere.stop();
                 self.hubs.next_try = Instant::now();
                 self.hubs.handle_let_in(&self.options.dir, key, Some(remote))?;
-                if self.hubs.silent_since.is_some() && self.networks.attached.contains_key(&network) {
+                if self.hubs.silent_since.is_some() && self.driver.networks.attached.contains_key(&network) {
                     self.change_hub(key);
                     return self.on_reached(network, established).await;
                 }
@@ -331,13 +331,13 @@ impl Client {
         if self.hubs.silent_since.is_none() {
             return;
         }
-        match &self.line {
+        match &self.driver.line {
             Some(_) => {
                 let now = self.now();
-                self.machine.handle_doubt(now);
+                self.driver.machine.handle_doubt(now);
             }
             // An attempt that has just begun would only begin anew.
-            None if self.reach.has_begun_within(PATIENCE) => {}
+            None if self.driver.reach.has_begun_within(PATIENCE) => {}
             None => self.seek(None),
         }
     }
@@ -353,23 +353,24 @@ impl Client {
 
     /// Ends what there was with another hub, and leads all networks to the one in use.
     fn begin_anew(&mut self) {
-        if let Some(line) = self.line.take() {
+        if let Some(line) = self.driver.line.take() {
             line.abandon();
         }
-        self.reach.stop();
+        self.driver.reach.stop();
         self.renew_fallback();
         self.pool.handle_hub_changed();
-        self.machine.handle_session_over();
+        self.driver.machine.handle_session_over();
         self.carry_out();
         let addresses = self.hubs.current().addresses.clone();
         let stays: Vec<_> = self
+            .driver
             .networks
             .attached
             .iter()
             .map(|(id, attached)| (*id, attached.leads_to(&addresses)))
             .collect();
         for (id, remote) in stays {
-            let Some(attached) = self.networks.attached.get_mut(&id) else {
+            let Some(attached) = self.driver.networks.attached.get_mut(&id) else {
                 continue;
             };
             if let Some(remote) = remote {

@@ -10,6 +10,7 @@
 //! for good; everything changed in the system is undone at the end.
 
 pub mod doctor;
+pub(crate) mod driver;
 mod fallback;
 mod gateway;
 pub mod hubs;
@@ -28,16 +29,15 @@ mod tunnel;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant as Clock};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::netlink::{Change, Network, Watch, changes};
 use hawser_linux::tun::Tun;
-use hawser_proto::session::{ClientAction, ClientSession, NetworkId, SessionConfig};
+use hawser_proto::session::{NetworkId, SessionConfig};
 use hawser_units::{Instant, PathId};
-use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::control::Message;
 use hawser_wire::frame::Format;
-use tokio::sync::mpsc;
 
 use crate::config::{self, ClientConfig, Via};
 use crate::control_socket::{Asked, ControlSocket, Request};
@@ -49,14 +49,13 @@ use crate::logging::LogLevel;
 use crate::metrics;
 use crate::radio::Radio;
 use crate::run_dir::RunDir;
+use driver::{Driver, Told, Want, fresh_index};
 use fallback::Fallback;
-use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Orders, PathState, Role, SessionId};
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, PathState, SessionId};
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
-use networks::Networks;
 use pool::Pool;
 use quotas::Quotas;
-use reach::{Line, News, Reach};
 use tunnel::Tunnel;
 
 pub use kill_switch::close_at_boot;
@@ -177,10 +176,8 @@ struct Client {
     options: ClientOptions,
     config: ClientConfig,
     hubs: Hubs,
-    orders: Orders,
+    driver: Driver,
     tunnel: Tunnel,
-    machine: ClientSession,
-    networks: Networks,
     /// What the kernel shows, used or not.
     seen: Vec<Network>,
     quotas: Quotas,
@@ -188,18 +185,11 @@ struct Client {
     dhcp: Option<Dhcp>,
     /// Access points.
     radio: Option<Radio>,
-    reach: Reach,
     /// TLS on TCP, where UDP is blocked.
     fallback: Fallback,
     /// Neighbours' ways out.
     pool: Pool,
-    line: Option<Line>,
-    news: mpsc::UnboundedSender<(u64, News)>,
-    incoming: mpsc::UnboundedReceiver<(u64, News)>,
-    lines: u64,
     epoch: u8,
-    started: Clock,
-    retry_at: Option<tokio::time::Instant>,
     /// What a user should know; shown by `status`.
     notice: Option<String>,
     /// The machine asked for a session of its own.
@@ -220,8 +210,6 @@ impl Client {
         (tunnel, quotas): (Tunnel, Quotas),
         plane: &DataPlane,
     ) -> Self {
-        let orders = Arc::clone(&plane.orders);
-        let (news, incoming) = mpsc::unbounded_channel();
         let pool = Pool::new(options.dir.clone());
         let session = SessionConfig {
             rekey_after: config.rekey_after.0,
@@ -229,26 +217,17 @@ impl Client {
         };
         Self {
             hubs,
-            networks: Networks::new(orders.clone()),
+            driver: Driver::new(Arc::clone(&plane.orders), session),
             quotas,
             dhcp: None,
             radio: None,
             options,
             config,
-            orders,
             tunnel,
-            machine: ClientSession::new(session),
             seen: Vec::new(),
-            reach: Reach::new(),
             fallback: Fallback::new(),
             pool,
-            line: None,
-            news,
-            incoming,
-            lines: 0,
             epoch: 0,
-            started: Clock::now(),
-            retry_at: None,
             notice: None,
             renew: false,
         }
@@ -265,8 +244,7 @@ impl Client {
             let deadline = self.deadline();
             let next = tokio::select! {
                 networks = watch.next() => self.on_networks(networks?),
-                outcome = self.reach.next() => self.on_outcome(outcome).await?,
-                Some((line, news)) = self.incoming.recv() => self.on_news(line, news)?,
+                happened = self.driver.next() => self.on_happened(happened).await?,
                 event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
                 Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
                 news = self.hubs.next() => {
@@ -297,9 +275,7 @@ impl Client {
 
     /// Says goodbye and puts the system back.
     async fn end(&mut self, asker: Option<Asker>) {
-        if let Some(line) = self.line.take() {
-            let _ = tokio::time::timeout(GOODBYE, line.close(CloseReason::Shutdown)).await;
-        }
+        self.driver.end().await;
         if let Some(radio) = self.radio.take() {
             radio.end().await;
         }
@@ -310,35 +286,23 @@ impl Client {
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.driver.now()
     }
 
     fn deadline(&self) -> tokio::time::Instant {
-        let machine = self.machine.poll_timeout().map(|(at, _)| {
-            tokio::time::Instant::from_std(self.started + Duration::from_nanos(at.as_nanos()))
-        });
-        let count = Duration::from_nanos(self.quotas.poll_timeout().as_nanos());
-        let count = Some(tokio::time::Instant::from_std(self.started + count));
+        let count = Some(self.driver.at(self.quotas.poll_timeout()));
         let far = tokio::time::Instant::now() + Duration::from_secs(60);
         let fallback = self.fallback.poll_timeout().map(tokio::time::Instant::from_std);
         let pool = self.pool.poll_timeout().map(tokio::time::Instant::from_std);
-        [
-            machine,
-            self.retry_at,
-            count,
-            fallback,
-            pool,
-            self.hubs.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .fold(far, std::cmp::Ord::min)
+        let (driver, hubs) = (self.driver.poll_timeout(), self.hubs.poll_timeout());
+        [driver, count, fallback, pool, hubs]
+            .into_iter()
+            .flatten()
+            .fold(far, std::cmp::Ord::min)
     }
 
     fn on_deadline(&mut self) -> Next {
-        let now = self.now();
-        self.machine.handle_timeout(now);
-        if self.retry_at.is_some_and(|at| at <= tokio::time::Instant::now()) {
+        if self.driver.handle_timeout() {
             self.seek(None);
         }
         Next::Continue
@@ -371,14 +335,14 @@ impl Client {
         match change {
             Change::Added(network) => self.add_network(network),
             Change::Removed(name) => {
-                if let Some(id) = self.networks.by_name(&name) {
+                if let Some(id) = self.driver.networks.by_name(&name) {
                     tracing::info!(network = name, "network gone");
                     self.remove_network(id);
                 }
                 Ok(())
             }
-            Change::Changed(network) => match self.networks.by_name(&network.name) {
-                Some(id) if network.carries(self.networks.attached[&id].remote.is_ipv6()) => {
+            Change::Changed(network) => match self.driver.networks.by_name(&network.name) {
+                Some(id) if network.carries(self.driver.networks.attached[&id].remote.is_ipv6()) => {
                     self.refresh_network(id, network)
                 }
                 Some(id) => {
@@ -393,24 +357,28 @@ impl Client {
     fn add_network(&mut self, network: Network) -> anyhow::Result<()> {
         let name = network.name.clone();
         self.tunnel.meet(&network);
-        let Some(id) = self.networks.attach(network, &self.hubs.current().addresses)? else {
+        let Some(id) = self
+            .driver
+            .networks
+            .attach(network, &self.hubs.current().addresses)?
+        else {
             tracing::info!(network = name, "not used: the hub has no address of its family");
             return Ok(());
         };
-        tracing::info!(network = name, hub = %self.networks.attached[&id].remote, "network found");
-        self.machine.handle_network_added(id, fresh_index());
-        if self.line.is_none() {
+        tracing::info!(network = name, hub = %self.driver.networks.attached[&id].remote, "network found");
+        self.driver.machine.handle_network_added(id, fresh_index());
+        if self.driver.line.is_none() {
             self.seek(None);
         }
         Ok(())
     }
 
     fn remove_network(&mut self, id: NetworkId) {
-        self.machine.handle_network_removed(id);
+        self.driver.machine.handle_network_removed(id);
         self.carry_out();
-        self.networks.detach(id);
+        self.driver.networks.detach(id);
         self.tell_radio();
-        if self.line.as_ref().is_some_and(|line| line.network == id) {
+        if self.driver.is_line_over(id) {
             self.lose_line("its network is gone");
         }
     }
@@ -418,71 +386,52 @@ impl Client {
     fn refresh_network(&mut self, id: NetworkId, network: Network) -> anyhow::Result<()> {
         let name = network.name.clone();
         self.tunnel.warn_of_overlap(&network);
-        let Some(old) = self.networks.refresh(id, network)? else {
+        let Some(old) = self.driver.networks.refresh(id, network)? else {
             return Ok(());
         };
         tracing::info!(network = name, "network changed: moved to new sockets");
         self.end_fallback(id);
-        if self.machine.handle_network_moved(id) {
+        if self.driver.machine.handle_network_moved(id) {
             self.carry_out();
-        } else if let (Some(session), Some(path)) = (self.machine.session(), self.machine.path(id)) {
-            let socket = self.networks.attached[&id].socket;
-            (self.orders)(
-                hawser_dataplane::Change::RebindPath {
-                    session: SessionId(session),
-                    path: PathId(path),
-                    socket,
-                }
-                .into(),
-            );
+        } else if let (Some(session), Some(path)) =
+            (self.driver.machine.session(), self.driver.machine.path(id))
+        {
+            let socket = self.driver.networks.attached[&id].socket;
+            self.driver.order(hawser_dataplane::Change::RebindPath {
+                session: SessionId(session),
+                path: PathId(path),
+                socket,
+            });
         }
-        (self.orders)(hawser_dataplane::Change::RemoveSocket { id: old }.into());
-        if self.line.as_ref().is_some_and(|line| line.network == id) {
+        self.driver
+            .order(hawser_dataplane::Change::RemoveSocket { id: old });
+        if self.driver.is_line_over(id) {
             let now = self.now();
-            self.machine.handle_doubt(now);
+            self.driver.machine.handle_doubt(now);
         }
         Ok(())
     }
 
     fn on_event(&mut self, event: &Event) -> Next {
-        let now = self.now();
-        match *event {
-            Event::Path { session, path, state } if self.machine.session() == Some(session.0) => {
-                if let Some(id) = self.machine.network(path.0) {
-                    self.on_path_state(id, state, now);
+        match self.driver.handle_event(event) {
+            Some(Told::Path(network, state)) => {
+                if let Some(path) = self.driver.machine.path(network) {
+                    let now = self.now();
+                    self.pool.handle_path(network, path, state, now);
                 }
+                self.tell_radio();
             }
-            Event::Alive { session, alive } if self.machine.session() == Some(session.0) => {
-                self.hubs.handle_alive(alive);
-                if !alive {
-                    self.machine.handle_doubt(now);
-                }
-            }
-            Event::RekeyWanted { session } if self.machine.session() == Some(session.0) => self.rekey(),
-            Event::Path { .. } | Event::Alive { .. } | Event::RekeyWanted { .. } => {}
+            Some(Told::Alive(is_alive)) => self.hubs.handle_alive(is_alive),
+            Some(Told::Rekey) => self.rekey(),
+            None => {}
         }
         Next::Continue
-    }
-
-    fn on_path_state(&mut self, id: NetworkId, state: PathState, now: Instant) {
-        if let Some(attached) = self.networks.attached.get_mut(&id) {
-            attached.state = Some(state);
-            tracing::debug!(network = attached.network.name, ?state, "path");
-        }
-        if let Some(path) = self.machine.path(id) {
-            self.pool.handle_path(id, path, state, now);
-        }
-        self.tell_radio();
-        let doubtful = matches!(state, PathState::Suspect | PathState::Dead);
-        if doubtful && self.line.as_ref().is_some_and(|line| line.network == id) {
-            self.machine.handle_doubt(now);
-        }
     }
 
     /// Over which networks the hub answers.
     fn tell_radio(&self) {
         let Some(radio) = &self.radio else { return };
-        let attached = self.networks.attached.values();
+        let attached = self.driver.networks.attached.values();
         let own = attached.filter(|one| !matches!(one.way, networks::Way::Member { .. }));
         let live = own.filter(|one| one.state == Some(PathState::Active));
         radio.handle_live(live.map(|one| one.network.name.clone()).collect());
@@ -516,127 +465,49 @@ impl Client {
         next
     }
 
-    fn tell(&self, message: Message) {
-        if let Some(line) = &self.line {
-            line.send(message);
-        }
-    }
-
     /// Carries out what the machine wants.
     fn carry_out(&mut self) {
-        while let Some(action) = self.machine.poll_action() {
-            self.act(action);
-        }
-        while let Some(message) = self.machine.poll_transmit() {
-            self.tell(message);
+        loop {
+            let config = &self.config;
+            let Some(want) = self.driver.poll(|attached| attached.caps(config)[0]) else {
+                return;
+            };
+            self.act(want);
         }
     }
 
-    fn act(&mut self, action: ClientAction) {
-        match action {
-            ClientAction::Start { session } => {
-                (self.orders)(
-                    hawser_dataplane::Change::AddSession {
-                        session: SessionId(session),
-                        role: Role::Client,
-                        inner: Vec::new(),
-                    }
-                    .into(),
-                );
+    fn act(&mut self, want: Want) {
+        match want {
+            Want::Begun(session) => {
                 for (class, scheduler) in self.config.schedulers.chosen() {
-                    (self.orders)(
-                        hawser_dataplane::Change::SetScheduler {
-                            session: SessionId(session),
-                            class,
-                            scheduler,
-                        }
-                        .into(),
-                    );
+                    self.driver.order(hawser_dataplane::Change::SetScheduler {
+                        session,
+                        class,
+                        scheduler,
+                    });
                 }
                 let rules = self.config.layer_rules();
-                let session = SessionId(session);
-                (self.orders)(hawser_dataplane::Change::SetLayerRules { session, rules }.into());
+                self.driver
+                    .order(hawser_dataplane::Change::SetLayerRules { session, rules });
             }
-            ClientAction::End { session } => {
-                (self.orders)(
-                    hawser_dataplane::Change::RemoveSession {
-                        session: SessionId(session),
-                    }
-                    .into(),
-                );
-                self.networks
-                    .attached
-                    .values_mut()
-                    .for_each(|attached| attached.state = None);
-            }
-            ClientAction::OpenPath {
-                network,
-                path,
-                local_index,
-                peer_index,
-            } => {
-                self.open_path(network, path, local_index, peer_index);
-                self.machine.prepare_move(fresh_index());
-            }
-            ClientAction::ClosePath { network, path } => {
-                if let Some(session) = self.machine.session() {
-                    (self.orders)(
-                        hawser_dataplane::Change::ClosePath {
-                            session: SessionId(session),
-                            path: PathId(path),
-                        }
-                        .into(),
-                    );
+            Want::Opened(network, path) => {
+                let attached = self.driver.networks.attached.get(&network);
+                if let Some(rate) = attached.and_then(|attached| attached.caps(&self.config)[1]) {
+                    let rate_bps = rate.as_bps();
+                    self.driver.tell(Message::Cap { path, rate_bps });
                 }
-                if let Some(attached) = self.networks.attached.get_mut(&network) {
-                    attached.state = None;
-                }
+                self.driver.machine.prepare_move(fresh_index());
             }
-            ClientAction::Reconnect => self.lose_line("no answer from the hub"),
-            ClientAction::Rekey => self.rekey(),
-            ClientAction::Renew => {
+            Want::Silent => self.lose_line("no answer from the hub"),
+            Want::Rekey => self.rekey(),
+            Want::Renew => {
                 self.renew = true;
                 self.seek(None);
             }
-            ClientAction::Closed(reason) => self.on_closed(reason),
+            Want::Closed(reason) => self.on_closed(reason),
         }
     }
-
-    fn open_path(&mut self, network: NetworkId, path: u16, local_index: u32, peer_index: u32) {
-        let (Some(session), Some(attached)) = (self.machine.session(), self.networks.attached.get(&network))
-        else {
-            return;
-        };
-        let [cap, cap_down] = attached.caps(&self.config);
-        let name = attached.path_name();
-        (self.orders)(
-            hawser_dataplane::Change::OpenPath {
-                session: SessionId(session),
-                path: PathId(path),
-                socket: attached.socket,
-                remote: Some(attached.remote),
-                peer_index,
-                local_index,
-                name,
-                mtu: u16::try_from(attached.network.mtu).unwrap_or(u16::MAX),
-                cap,
-            }
-            .into(),
-        );
-        if let Some(rate) = cap_down {
-            self.tell(Message::Cap {
-                path,
-                rate_bps: rate.as_bps(),
-            });
-        }
-    }
-}
-
-fn fresh_index() -> u32 {
-    u32::from_be_bytes(random())
 }
 
 /// Nothing can be done without it.
 pub(crate) const PLANE_ENDED: &str = "the data plane stopped: see the log";
-/// How long a goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(1);

@@ -29,7 +29,8 @@ use hawser_wire::pool::{MAX_HUBS, PoolHello, PoolMessage, PoolOffer, VERSION};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Client, fresh_index};
+use super::Client;
+use super::driver::fresh_index;
 use crate::config::PoolConfig;
 use crate::control::stream::ControlStream;
 use crate::control::tls;
@@ -561,7 +562,7 @@ impl Client {
         let Some(hub) = channel.hub else { return };
         let mut relay = channel.place;
         relay.set_port(channel.offer.port);
-        let attached = self.networks.attach_member(
+        let attached = self.driver.networks.attach_member(
             &channel.label,
             (relay, hub),
             channel.offer.mtu,
@@ -571,8 +572,8 @@ impl Client {
             Ok(id) => {
                 channel.network = Some(id);
                 tracing::info!(network = channel.label, at = %relay, "a neighbour offers a way out");
-                self.machine.handle_network_added(id, fresh_index());
-                if self.line.is_none() {
+                self.driver.machine.handle_network_added(id, fresh_index());
+                if self.driver.line.is_none() {
                     self.seek_also(id);
                 }
             }

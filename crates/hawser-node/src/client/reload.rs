@@ -108,47 +108,42 @@ impl Client {
     }
 
     fn apply_caps(&mut self) {
-        let Some(session) = self.machine.session() else {
+        let Some(session) = self.driver.machine.session() else {
             return;
         };
         let open: Vec<_> = self
+            .driver
             .networks
             .attached
             .iter()
-            .filter_map(|(id, a)| Some((self.machine.path(*id)?, a.caps(&self.config))))
+            .filter_map(|(id, a)| Some((self.driver.machine.path(*id)?, a.caps(&self.config))))
             .collect();
         for (path, [cap, cap_down]) in open {
             let session = SessionId(session);
-            (self.orders)(
-                Change::SetCap {
-                    session,
-                    path: PathId(path),
-                    cap,
-                }
-                .into(),
-            );
+            self.driver.order(Change::SetCap {
+                session,
+                path: PathId(path),
+                cap,
+            });
             let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
-            self.tell(Message::Cap { path, rate_bps });
+            self.driver.tell(Message::Cap { path, rate_bps });
         }
     }
 
     fn apply_schedulers(&self) {
-        let Some(session) = self.machine.session() else {
+        let Some(session) = self.driver.machine.session() else {
             return;
         };
         let session = SessionId(session);
         let rules = self.config.layer_rules();
-        (self.orders)(Change::SetLayerRules { session, rules }.into());
+        self.driver.order(Change::SetLayerRules { session, rules });
         for (class, scheduler) in self.config.schedulers.chosen() {
-            (self.orders)(
-                Change::SetScheduler {
-                    session,
-                    class,
-                    scheduler: scheduler.clone(),
-                }
-                .into(),
-            );
-            self.tell(Message::SetScheduler { class, scheduler });
+            self.driver.order(Change::SetScheduler {
+                session,
+                class,
+                scheduler: scheduler.clone(),
+            });
+            self.driver.tell(Message::SetScheduler { class, scheduler });
         }
     }
 }

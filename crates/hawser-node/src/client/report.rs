@@ -25,10 +25,11 @@ impl Client {
                 Some(PathState::Active | PathState::Validating | PathState::Suspect)
             )
         };
-        let open = self.networks.attached.iter().any(|(id, attached)| {
-            self.machine.path(*id).is_some() && carries(&attached.state.or(Some(PathState::Validating)))
+        let open = self.driver.networks.attached.iter().any(|(id, attached)| {
+            self.driver.machine.path(*id).is_some()
+                && carries(&attached.state.or(Some(PathState::Validating)))
         });
-        if self.machine.session().is_some() && open {
+        if self.driver.machine.session().is_some() && open {
             "up"
         } else {
             "connecting"
@@ -37,9 +38,9 @@ impl Client {
 
     /// The way of a network that carries packets: UDP where it works, else TLS beside it.
     fn carrying(&self, plain: Option<NetworkId>) -> Option<NetworkId> {
-        let attached = self.networks.attached.get(&plain?)?;
+        let attached = self.driver.networks.attached.get(&plain?)?;
         let twin = self.fallback.twin(plain?);
-        let is_open = |id: &NetworkId| self.machine.path(*id).is_some();
+        let is_open = |id: &NetworkId| self.driver.machine.path(*id).is_some();
         match attached.state {
             Some(PathState::Active) => plain,
             None | Some(_) => twin.filter(is_open).or(plain),
@@ -51,9 +52,9 @@ impl Client {
             .seen
             .iter()
             .map(|network| {
-                let plain = self.networks.by_name(&network.name);
+                let plain = self.driver.networks.by_name(&network.name);
                 let id = self.carrying(plain);
-                let attached = id.and_then(|id| self.networks.attached.get(&id));
+                let attached = id.and_then(|id| self.driver.networks.attached.get(&id));
                 let addresses: Vec<_> = network
                     .addresses
                     .iter()
@@ -65,14 +66,14 @@ impl Client {
                     "mtu": network.mtu,
                     "addresses": addresses,
                     "used": attached.is_some(),
-                    "hub": id.and_then(|id| self.networks.hub(id)),
+                    "hub": id.and_then(|id| self.driver.networks.hub(id)),
                     "tls": plain.map(|plain| self.fallback.status(plain)),
-                    "path": id.and_then(|id| self.machine.path(id)),
+                    "path": id.and_then(|id| self.driver.machine.path(id)),
                     "state": attached.and_then(|a| a.state),
                     "over_quota": self.quotas.is_shut(&network.name),
                     "usage": self.usage(&network.name),
                     "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),
-                    "control": self.line.as_ref().is_some_and(|line| {
+                    "control": self.driver.line.as_ref().is_some_and(|line| {
                         let network = Some(line.network);
                         network == plain || network == id
                     }),
@@ -88,10 +89,10 @@ impl Client {
             "hubs": self.hubs.status(),
             "interface": self.tunnel.interface(),
             "inner": self.tunnel.addresses(),
-            "session": self.machine.session(),
+            "session": self.driver.machine.session(),
             "epoch": self.epoch,
-            "control": self.line.is_some(),
-            "uptime_s": self.started.elapsed().as_secs(),
+            "control": self.driver.line.is_some(),
+            "uptime_s": self.driver.started.elapsed().as_secs(),
             "notice": self.notices(),
             "radio": self.radio.as_ref().map(Radio::status),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
@@ -105,7 +106,7 @@ impl Client {
             status["direct"] = direct;
             status
         });
-        with_snapshot(&self.orders, answer, move |snapshot| {
+        with_snapshot(&self.driver.orders, answer, move |snapshot| {
             add_snapshot(&mut status, snapshot);
             status
         });
@@ -113,7 +114,7 @@ impl Client {
 
     /// Neighbours' ways out: networks like any other.
     fn of_neighbours(&self) -> impl Iterator<Item = Value> {
-        let attached = self.networks.attached.iter();
+        let attached = self.driver.networks.attached.iter();
         let of_members = attached.filter(|(_, attached)| matches!(attached.way, Way::Member { .. }));
         of_members.map(|(id, attached)| {
             json!({
@@ -121,10 +122,10 @@ impl Client {
                 "mtu": attached.network.mtu,
                 "neighbour": attached.remote,
                 "used": true,
-                "hub": self.networks.hub(*id),
-                "path": self.machine.path(*id),
+                "hub": self.driver.networks.hub(*id),
+                "path": self.driver.machine.path(*id),
                 "state": attached.state,
-                "control": self.line.as_ref().is_some_and(|line| line.network == *id),
+                "control": self.driver.is_line_over(*id),
             })
         })
     }
@@ -132,7 +133,9 @@ impl Client {
     pub(super) fn explain(&self, flow: String, answer: Answer) {
         let question = Request::Explain { flow: flow.clone() };
         let answer = self.with_direct(question, answer, both_ways);
-        with_snapshot(&self.orders, answer, move |snapshot| explain(&snapshot, &flow));
+        with_snapshot(&self.driver.orders, answer, move |snapshot| {
+            explain(&snapshot, &flow)
+        });
     }
 
     /// Where the client's own answer goes, when direct mode beside it has something to say too;
