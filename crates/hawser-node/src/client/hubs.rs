@@ -388,7 +388,8 @@ impl Client {
     /// Follows the file, which `hawser join` and `hawser leave` change.
     pub(super) fn reload_hubs(&mut self) -> anyhow::Result<()> {
         let saved = Joined::load(&self.options.dir)?;
-        if saved.is_empty() {
+        // What `hawser up` was given is in no file until the hub has let this client in.
+        if saved.is_empty() || self.hubs.current().token.is_some() {
             return Ok(());
         }
         let mut known = Vec::new();
