@@ -12,6 +12,7 @@ mod pool;
 mod radio;
 mod reach;
 mod reload;
+mod store;
 mod tls;
 mod when;
 
@@ -41,6 +42,7 @@ pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
 pub use radio::{Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
 pub(crate) use reload::{differing, log_reload};
+pub use store::{StoreConfig, StoreUrl};
 pub use tls::{HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
 pub use values::{
     Day, DhcpMode, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
@@ -350,6 +352,9 @@ pub struct HubConfig {
     /// Where clients come in whose networks block UDP.
     #[serde(default)]
     pub tls: HubTlsConfig,
+    /// The database that keeps the clients, for several hubs; files beside this one unless set.
+    #[serde(default)]
+    pub store: Option<StoreConfig>,
     /// Which clients may send moved flows through this hub, by name; `"*"` for all.
     #[serde(default)]
     pub waypoint: WaypointFor,
@@ -461,14 +466,27 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigEr
 /// # Errors
 /// In words, with the remedy.
 pub fn check_secrecy(path: &Path, config: &ClientConfig) -> anyhow::Result<()> {
+    refuse_readers(path, config.radio.is_secret().then_some("a Wi-Fi password"))
+}
+
+/// The same for a hub's.
+///
+/// # Errors
+/// In words, with the remedy.
+pub fn check_hub_secrecy(path: &Path, config: &HubConfig) -> anyhow::Result<()> {
+    let is_secret = config.store.as_ref().is_some_and(|store| store.url.is_secret());
+    refuse_readers(path, is_secret.then_some("a database's password"))
+}
+
+fn refuse_readers(path: &Path, secret: Option<&str>) -> anyhow::Result<()> {
     let is_open = || std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0);
-    if config.radio.is_secret() && is_open() {
-        anyhow::bail!(
-            "{} holds a Wi-Fi password, and others may read it: `chmod 600 {0}`",
+    match secret {
+        Some(secret) if is_open() => anyhow::bail!(
+            "{} holds {secret}, and others may read it: `chmod 600 {0}`",
             path.display()
-        );
+        ),
+        Some(_) | None => Ok(()),
     }
-    Ok(())
 }
 
 fn hub_interface() -> InterfaceName {

@@ -1,29 +1,35 @@
 //! The hub's store of clients: who may come in, and with which inner addresses.
 //!
-//! One file per client, `NAME.toml`, replaced atomically. Tokens are stored only as hashes.
-//! `hawser hub invite` may write while the hub runs: files are separate, a lock file serialises
-//! changes, and it grows by a byte with each. So the hub sees at a glance whether what it knows is
-//! still true, and reads again only when it is not.
+//! What is decided about them is here; where they are kept is behind [`Records`]: a directory of
+//! files ([`directory`]), or a database that several hubs share ([`database`]). Tokens are stored
+//! only as hashes. Others may change what is stored at any time; a change is decided by what is
+//! there when it is made.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::Write;
+mod database;
+mod directory;
+mod fleet;
+mod records;
+
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use data_encoding::HEXLOWER;
 use hawser_linux::isolation::Service;
 use hawser_wire::control::Refusal;
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::atomic_file;
-use crate::config::HubService;
+use self::database::Database;
+use self::directory::Directory;
+use self::fleet::{Fleet, View, Writer};
+use self::records::{Edit, Known, Records, unknown};
+use crate::config::StoreConfig;
 use crate::identity::{KeyHash, random, sha256};
-use crate::invitation::{Token, check_name};
+use crate::invitation::{HubAddress, Token, check_name};
+
+pub use self::fleet::OtherHub;
 
 /// The inner address pools of a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,72 +101,14 @@ impl Client {
     }
 }
 
-/// The file of a client.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClientFile {
-    inner_v4: Ipv4Addr,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inner_v6: Option<Ipv6Addr>,
-    /// SHA-256 of the client's public key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
-    /// SHA-256 of the invitation's token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<String>,
-    /// When the invitation ends, seconds since 1970.
-    expires_unix_s: u64,
-    /// The hub's ports that lead to it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    ports: Vec<HubService>,
-}
-
-/// All clients of a hub.
+/// All clients of a hub, as they were when they were read last.
 #[derive(Debug)]
 pub struct ClientStore {
-    directory: PathBuf,
+    records: Box<dyn Records>,
     pool: Pool,
-    clients: BTreeMap<String, Client>,
-    /// Which files they were read from.
-    read_from: BTreeMap<String, Stamp>,
-    /// What `clients` was read from; none when that cannot be told.
-    version: Option<Version>,
-    /// What is wrong with a file, in words with the remedy.
-    damage: Option<String>,
-    /// How often what is in memory has changed.
+    known: Known,
+    /// How often what is known has changed.
     generation: u64,
-}
-
-/// A state of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    inode: u64,
-    length: u64,
-    modified: SystemTime,
-}
-
-impl Stamp {
-    /// None for one that may change again without a difference: within a tick of the file system's
-    /// clock.
-    fn of(path: &Path) -> Option<Self> {
-        let found = fs::metadata(path).ok()?;
-        let modified = found.modified().ok()?;
-        let is_settled = modified.elapsed().is_ok_and(|age| age > TICK);
-        is_settled.then(|| Self {
-            inode: found.ino(),
-            length: found.len(),
-            modified,
-        })
-    }
-}
-
-/// A state of the directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
-    /// Changes that a store made.
-    changes: u64,
-    /// When a file came or went, also by hand.
-    modified: SystemTime,
 }
 
 impl ClientStore {
@@ -170,7 +118,7 @@ impl ClientStore {
     /// The directory or a file in it cannot be read; the message names it.
     pub fn open(directory: &Path, pool: Pool) -> anyhow::Result<Self> {
         let store = Self::open_damaged(directory, pool)?;
-        store.refuse_damage()?;
+        store.known.refuse_damage()?;
         Ok(store)
     }
 
@@ -179,80 +127,86 @@ impl ClientStore {
     /// # Errors
     /// The directory cannot be read.
     pub fn open_damaged(directory: &Path, pool: Pool) -> anyhow::Result<Self> {
-        atomic_file::private_directory(directory)?;
+        Self::read_from(Box::new(Directory::open(directory)?), pool)
+    }
+
+    /// The clients in a database that several hubs share. Waits: not for tasks.
+    ///
+    /// # Errors
+    /// It cannot be reached, or belongs to hubs with other pools, or a row is damaged.
+    pub fn in_database(config: &StoreConfig, pool: Pool) -> anyhow::Result<Self> {
+        Self::read_from(Box::new(Database::open(config, pool)?), pool)
+    }
+
+    /// Takes clients of another store over as they are, and says how many.
+    ///
+    /// # Errors
+    /// One of them is here already under its name, address or key, or the storage refuses; nothing
+    /// changes then.
+    pub fn take_over(&mut self, others: &Self) -> anyhow::Result<usize> {
+        self.change(|known| {
+            let mut edits = Vec::new();
+            for client in others.iter() {
+                let clash = known.clients.values().find(|known| {
+                    known.name == client.name
+                        || known.inner_v4 == client.inner_v4
+                        || client.key.is_some() && known.key == client.key
+                });
+                if let Some(clash) = clash {
+                    bail!(
+                        "{} ({}) is in the way of {} ({}): revoke one of them",
+                        clash.name,
+                        clash.inner_v4,
+                        client.name,
+                        client.inner_v4
+                    );
+                }
+                edits.push(Edit::Put(Box::new(client.clone())));
+            }
+            let count = edits.len();
+            Ok((edits, count))
+        })
+    }
+
+    fn read_from(records: Box<dyn Records>, pool: Pool) -> anyhow::Result<Self> {
         let mut store = Self {
-            directory: directory.to_owned(),
+            records,
             pool,
-            clients: BTreeMap::new(),
-            read_from: BTreeMap::new(),
-            version: None,
-            damage: None,
+            known: Known::default(),
             generation: 0,
         };
         store.reload()?;
         Ok(store)
     }
 
-    /// Reads everything again, unless nothing has changed.
+    /// Reads everything again, unless nothing has changed. Cheap when nothing has.
     ///
-    /// Cost: two system calls when nothing has changed; else one for each client, and the files
-    /// that are not as they were.
-    ///
-    /// A damaged file keeps its own client out and nobody else ([`damage`](Self::damage)).
+    /// A damaged record keeps its own client out and nobody else ([`damage`](Self::damage)).
     ///
     /// # Errors
-    /// The directory cannot be read: what is in memory stays.
+    /// The storage cannot be read: what is in memory stays.
     pub fn reload(&mut self) -> anyhow::Result<()> {
-        // Seen before the files are: what changes in between is read twice, never missed.
-        let version = self.version_on_disk();
-        if version.is_some() && version == self.version {
-            return Ok(());
-        }
-        self.version = None;
-        self.read_all()?;
-        // A file that comes by hand within the same tick of the file system's clock would not show.
-        let settled = |seen: &Version| seen.modified.elapsed().is_ok_and(|age| age > TICK);
-        // A repair in place would not show either.
-        self.version = version.filter(settled).filter(|_| self.damage.is_none());
+        let has_changed = self.records.read(&mut self.known)?;
+        self.generation += u64::from(has_changed);
         Ok(())
     }
 
-    fn read_all(&mut self) -> anyhow::Result<()> {
-        let (mut clients, mut read_from) = (BTreeMap::new(), BTreeMap::new());
-        let mut damaged = None;
-        let entries = fs::read_dir(&self.directory)
-            .with_context(|| format!("cannot read the directory {}", self.directory.display()))?;
-        for entry in entries {
-            let path = entry?.path();
-            let Some(name) = path
-                .file_name()
-                .and_then(|n| n.to_str())
-                .and_then(|n| n.strip_suffix(".toml"))
-            else {
-                continue;
-            };
-            if check_name(name).is_err() {
-                continue;
-            }
-            // Seen before the file is: a change in between is read the next time.
-            let stamp = Stamp::of(&path);
-            read_from.extend(stamp.map(|stamp| (name.to_owned(), stamp)));
-            let known = self.clients.get(name).filter(|_| {
-                let before = self.read_from.get(name);
-                stamp.is_some() && before == stamp.as_ref()
-            });
-            let client = known.cloned().map_or_else(|| read_client(name, &path), Ok);
-            match client {
-                Ok(client) => drop(clients.insert(name.to_owned(), client)),
-                // Taken away between the listing and the look at it.
-                Err(_) if !path.exists() => {}
-                Err(error) => damaged = Some(error),
-            }
-        }
-        (self.clients, self.read_from) = (clients, read_from);
-        self.generation += 1;
-        self.damage = damaged.map(|error: anyhow::Error| format!("{error:#}"));
-        Ok(())
+    /// Carries out what `decide` says of the clients as they are now, while nobody else changes
+    /// anything.
+    fn change<T>(
+        &mut self,
+        mut decide: impl FnMut(&Known) -> anyhow::Result<(Vec<Edit>, T)>,
+    ) -> anyhow::Result<T> {
+        let mut outcome = None;
+        let changed = self.records.change(&mut self.known, &mut |known| {
+            let (edits, value) = decide(known)?;
+            outcome = Some(value);
+            Ok(edits)
+        });
+        // It may have failed half-way.
+        self.generation += u64::from(*changed.as_ref().unwrap_or(&true));
+        changed?;
+        Ok(outcome.expect("decided"))
     }
 
     /// A number that is another whenever what is known of clients may be another.
@@ -261,86 +215,61 @@ impl ClientStore {
         self.generation
     }
 
-    /// What is wrong with a file, in words with the remedy.
+    /// What is wrong with a record, in words with the remedy.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
-        self.damage.as_deref()
-    }
-
-    fn refuse_damage(&self) -> anyhow::Result<()> {
-        match &self.damage {
-            Some(damage) => bail!("{damage}"),
-            None => Ok(()),
-        }
-    }
-
-    fn version_on_disk(&self) -> Option<Version> {
-        let changes = match fs::metadata(self.lock_file()) {
-            Ok(lock) => lock.len(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
-            Err(_) => return None,
-        };
-        let modified = fs::metadata(&self.directory).and_then(|directory| directory.modified());
-        modified.ok().map(|modified| Version { changes, modified })
-    }
-
-    /// Counts a change that is on the disk and in memory; the lock keeps others from changing at
-    /// the same time.
-    fn count_change(&mut self, lock: &mut File) {
-        // Where the disk is too full for one more byte, the directory's time still tells others.
-        self.generation += 1;
-        let counted = lock.write_all(b".").is_ok();
-        let is_known = counted && self.damage.is_none();
-        self.version = if is_known { self.version_on_disk() } else { None };
+        self.known.damage.as_deref()
     }
 
     /// All clients, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Client> {
-        self.clients.values()
+        self.known.clients.values()
     }
 
     /// The client of that name.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Client> {
-        self.clients.get(name)
+        self.known.clients.get(name)
     }
 
     /// The enrolled client with that key.
     #[must_use]
     pub fn by_key(&self, key: KeyHash) -> Option<&Client> {
-        self.clients.values().find(|client| client.key == Some(key))
+        self.known.by_key(key)
     }
 
     /// Invites `name`, or invites it again while nobody has used its invitation.
     ///
     /// # Errors
-    /// The name is unfit or enrolled, the pool is used up, or the disk refuses; nothing changes
+    /// The name is unfit or enrolled, the pool is used up, or the storage refuses; nothing changes
     /// then.
     pub fn invite(&mut self, name: &str, lifetime: Duration, now: SystemTime) -> anyhow::Result<Token> {
         check_name(name)?;
-        let mut lock = self.lock()?;
-        self.reload()?;
-        // Nobody knows which addresses its client has.
-        self.refuse_damage()?;
-        if self.clients.get(name).is_some_and(|client| client.key.is_some()) {
-            bail!("{name} is already enrolled: choose another name, or `hawser hub revoke {name}` first");
-        }
-        let (inner_v4, inner_v6) = match self.clients.get(name) {
-            Some(client) => (client.inner_v4, client.inner_v6),
-            None => self.free_addresses()?,
-        };
+        let pool = self.pool;
         let token = Token(random());
-        let expires = now + lifetime;
-        let client = Client {
-            name: name.to_owned(),
-            inner_v4,
-            inner_v6,
-            key: None,
-            ports: Vec::new(),
-            token: Some(sha256(&token.0)),
-            expires,
-        };
-        self.save(client, &mut lock)?;
+        let hash = sha256(&token.0);
+        self.change(|known| {
+            // Nobody knows which addresses its client has.
+            known.refuse_damage()?;
+            let before = known.clients.get(name);
+            if before.is_some_and(|client| client.key.is_some()) {
+                bail!("{name} is already enrolled: choose another name, or `hawser hub revoke {name}` first");
+            }
+            let (inner_v4, inner_v6) = match before {
+                Some(client) => (client.inner_v4, client.inner_v6),
+                None => known.free_addresses(pool)?,
+            };
+            let client = Client {
+                name: name.to_owned(),
+                inner_v4,
+                inner_v6,
+                key: None,
+                ports: Vec::new(),
+                token: Some(hash),
+                expires: now + lifetime,
+            };
+            Ok((vec![Edit::Put(Box::new(client))], ()))
+        })?;
         Ok(token)
     }
 
@@ -348,99 +277,89 @@ impl ClientStore {
     /// it, in case it never heard the answer.
     ///
     /// # Errors
-    /// The refusal to send; [`Refusal::Busy`] when the disk refuses, and then nothing changes.
+    /// The refusal to send; [`Refusal::Busy`] when the storage refuses, and then nothing changes.
     pub fn enrol(&mut self, token: &[u8; 16], key: KeyHash, now: SystemTime) -> Result<Client, Refusal> {
         let token = sha256(token);
-        let busy = |error: anyhow::Error| {
+        let outcome = self.change(|known| {
+            let invited = known.clients.values().find(|client| client.token == Some(token));
+            let Some(invited) = invited.cloned() else {
+                return Ok((Vec::new(), Err(Refusal::UnknownToken)));
+            };
+            match invited.key {
+                Some(before) if before == key => return Ok((Vec::new(), Ok(invited))),
+                Some(_) => return Ok((Vec::new(), Err(Refusal::UsedToken))),
+                None if now >= invited.expires => return Ok((Vec::new(), Err(Refusal::ExpiredToken))),
+                None => {}
+            }
+            // A machine has one enrolment at a hub: the new one replaces the old, whose addresses
+            // become free.
+            let old = known.by_key(key).map(|old| Edit::Remove(old.name.clone()));
+            let client = Client {
+                key: Some(key),
+                ..invited
+            };
+            let edits = old.into_iter().chain([Edit::Put(Box::new(client.clone()))]);
+            Ok((edits.collect(), Ok(client)))
+        });
+        outcome.unwrap_or_else(|error| {
             tracing::error!(error = format!("{error:#}"), "cannot enrol a client");
-            Refusal::Busy
-        };
-        let mut lock = self.lock().map_err(busy)?;
-        self.reload().map_err(busy)?;
-        let client = self
-            .clients
-            .values()
-            .find(|client| client.token == Some(token))
-            .cloned()
-            .ok_or(Refusal::UnknownToken)?;
-        match client.key {
-            Some(known) if known == key => return Ok(client),
-            Some(_) => return Err(Refusal::UsedToken),
-            None if now >= client.expires => return Err(Refusal::ExpiredToken),
-            None => {}
-        }
-        // A machine has one enrolment at a hub: the new one replaces the old, whose addresses
-        // become free.
-        if let Some(old) = self.by_key(key).map(|old| old.name.clone()) {
-            self.remove_file(&old, &mut lock).map_err(busy)?;
-        }
-        let client = Client {
-            key: Some(key),
-            ..client
-        };
-        self.save(client.clone(), &mut lock).map_err(busy)?;
-        Ok(client)
+            Err(Refusal::Busy)
+        })
     }
 
     /// Enrols the key of a client that is known by name and not by key: its name is made from the
     /// key, and somebody has compared it. Does nothing for a name that nobody knows.
     ///
     /// # Errors
-    /// The disk refuses, and then nothing changes.
+    /// The storage refuses, and then nothing changes.
     pub fn meet(&mut self, name: &str, key: KeyHash) -> anyhow::Result<()> {
         self.reload()?;
         if self.by_name(name).is_none_or(|client| client.key.is_some()) {
             return Ok(());
         }
-        let mut lock = self.lock()?;
-        self.reload()?;
-        match self.by_name(name).cloned() {
-            Some(client) if client.key.is_none() => self.save(
-                Client {
+        self.change(|known| {
+            let expected = known.clients.get(name).filter(|client| client.key.is_none());
+            let met = expected.map(|client| {
+                Edit::Put(Box::new(Client {
                     key: Some(key),
-                    ..client
-                },
-                &mut lock,
-            ),
-            Some(_) | None => Ok(()),
-        }
+                    ..client.clone()
+                }))
+            });
+            Ok((met.into_iter().collect(), ()))
+        })
     }
 
     /// Forgets a client or its invitation; its addresses become free. What is wrong with other
-    /// files does not keep it from that.
+    /// records does not keep it from that.
     ///
     /// # Errors
-    /// There is no such client, or the disk refuses.
+    /// There is no such client, or the storage refuses.
     pub fn revoke(&mut self, name: &str) -> anyhow::Result<()> {
         check_name(name)?;
-        let mut lock = self.lock()?;
-        if !self.file(name).exists() {
-            bail!("no client is called {name}: `hawser hub list` shows who there is");
-        }
-        self.remove_file(name, &mut lock)
+        self.change(|_| Ok((vec![Edit::Remove(name.to_owned())], ())))
     }
 
     /// Leads a port of the hub to a client, or to nobody again.
     ///
     /// # Errors
-    /// There is no such client, another has the port, or the disk refuses; nothing changes then.
+    /// There is no such client, another has the port, or the storage refuses; nothing changes then.
     pub fn set_port(&mut self, name: &str, port: Service, is_on: bool) -> anyhow::Result<()> {
         check_name(name)?;
-        let mut lock = self.lock()?;
-        self.reload()?;
-        let other = self.clients.values().find(|client| client.ports.contains(&port));
-        if let Some(other) = other.filter(|other| is_on && other.name != name) {
-            let other = &other.name;
-            bail!("{port} leads to {other}: `hawser hub forward {other} {port} --off` takes it away first");
-        }
-        let Some(mut client) = self.by_name(name).cloned() else {
-            bail!("no client is called {name}: `hawser hub list` shows who there is");
-        };
-        client.ports.retain(|one| *one != port);
-        if is_on {
-            client.ports.push(port);
-        }
-        self.save(client, &mut lock)
+        self.change(|known| {
+            let other = known.clients.values().find(|client| client.ports.contains(&port));
+            if let Some(other) = other.filter(|other| is_on && other.name != name) {
+                let other = &other.name;
+                bail!(
+                    "{port} leads to {other}: `hawser hub forward {other} {port} --off` takes it away first"
+                );
+            }
+            let mut client = known.clients.get(name).cloned().ok_or_else(|| unknown(name))?;
+            client.ports.retain(|one| *one != port);
+            if is_on {
+                client.ports.push(port);
+            }
+            Ok((vec![Edit::Put(Box::new(client))], ()))
+        })
     }
 
     /// The hub's ports that lead to clients, each with where.
@@ -452,82 +371,105 @@ impl ClientStore {
                 .flat_map(|port| client.inner().into_iter().map(|to| (*port, to)))
                 .collect()
         };
-        self.clients.values().flat_map(of).collect()
+        self.known.clients.values().flat_map(of).collect()
+    }
+}
+
+impl Known {
+    fn refuse_damage(&self) -> anyhow::Result<()> {
+        match &self.damage {
+            Some(damage) => bail!("{damage}"),
+            None => Ok(()),
+        }
     }
 
-    fn free_addresses(&self) -> anyhow::Result<(Ipv4Addr, Option<Ipv6Addr>)> {
+    fn by_key(&self, key: KeyHash) -> Option<&Client> {
+        self.clients.values().find(|client| client.key == Some(key))
+    }
+
+    fn free_addresses(&self, pool: Pool) -> anyhow::Result<(Ipv4Addr, Option<Ipv6Addr>)> {
         let taken: BTreeSet<_> = self.clients.values().map(|client| client.inner_v4).collect();
-        self.pool
-            .numbers()
-            .map(|number| self.pool.host(number))
+        pool.numbers()
+            .map(|number| pool.host(number))
             .find(|(v4, _)| !taken.contains(v4))
             .with_context(|| {
                 format!(
                     "the pool {}/{} is used up: revoke clients, or set a larger pool in hub.toml",
-                    self.pool.v4.0, self.pool.v4.1
+                    pool.v4.0, pool.v4.1
                 )
             })
-    }
-
-    fn save(&mut self, client: Client, lock: &mut File) -> anyhow::Result<()> {
-        let file = ClientFile {
-            inner_v4: client.inner_v4,
-            inner_v6: client.inner_v6,
-            key: client.key.map(|key| key.to_string()),
-            token: client.token.map(|token| HEXLOWER.encode(&token)),
-            expires_unix_s: client
-                .expires
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |d| d.as_secs()),
-            ports: client.ports.iter().copied().map(HubService).collect(),
-        };
-        atomic_file::write(
-            &self.file(&client.name),
-            toml::to_string(&file)?.as_bytes(),
-            0o600,
-        )?;
-        self.read_from.remove(&client.name);
-        self.clients.insert(client.name.clone(), client);
-        self.count_change(lock);
-        Ok(())
-    }
-
-    fn remove_file(&mut self, name: &str, lock: &mut File) -> anyhow::Result<()> {
-        let path = self.file(name);
-        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
-        self.clients.remove(name);
-        self.count_change(lock);
-        Ok(())
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("{name}.toml"))
-    }
-
-    fn lock_file(&self) -> PathBuf {
-        self.directory.join(".lock")
-    }
-
-    fn lock(&self) -> anyhow::Result<File> {
-        let path = self.lock_file();
-        let lock = || {
-            let file = File::options().create(true).append(true).open(&path)?;
-            file.lock()?;
-            Ok::<_, std::io::Error>(file)
-        };
-        lock().with_context(|| format!("cannot lock {}", path.display()))
     }
 }
 
 /// A store that several parts of a process ask.
 #[derive(Clone, Debug)]
-pub struct SharedStore(Arc<Mutex<ClientStore>>);
+pub struct SharedStore {
+    /// What is known; it never waits for a database.
+    view: Arc<Mutex<ClientStore>>,
+    /// What changes it: the same where that takes no longer than a file.
+    writer: Arc<Mutex<ClientStore>>,
+    fleet: Option<Fleet>,
+}
 
 impl SharedStore {
-    /// Shares a store.
+    /// Shares a store that is not on another machine.
     #[must_use]
     pub fn new(store: ClientStore) -> Self {
-        Self(Arc::new(Mutex::new(store)))
+        let store = Arc::new(Mutex::new(store));
+        Self {
+            view: Arc::clone(&store),
+            writer: store,
+            fleet: None,
+        }
+    }
+
+    /// The store of a fleet, for a hub that runs; it is followed from now on. Waits: not for tasks.
+    ///
+    /// # Errors
+    /// The database cannot be reached, or belongs to hubs with other pools.
+    pub fn of_fleet(
+        config: &StoreConfig,
+        pool: Pool,
+        own: KeyHash,
+        endpoints: &[HubAddress],
+    ) -> anyhow::Result<Self> {
+        let database = Database::open(config, pool)?;
+        let fleet = Fleet::follow(database, own, texts(endpoints))?;
+        let writer = Writer {
+            fleet: fleet.clone(),
+            database: Database::open(config, pool)?,
+        };
+        let view = View {
+            fleet: fleet.clone(),
+            version: 0,
+        };
+        let open = |records: Box<dyn Records>| -> anyhow::Result<_> {
+            Ok(Arc::new(Mutex::new(ClientStore::read_from(records, pool)?)))
+        };
+        Ok(Self {
+            view: open(Box::new(view))?,
+            writer: open(Box::new(writer))?,
+            fleet: Some(fleet),
+        })
+    }
+
+    /// Clients reach this hub elsewhere from now on.
+    pub fn set_endpoints(&self, endpoints: &[HubAddress]) {
+        if let Some(fleet) = &self.fleet {
+            fleet.set_endpoints(texts(endpoints));
+        }
+    }
+
+    /// The other hubs of the fleet, and a number that is another whenever they are others.
+    #[must_use]
+    pub fn other_hubs(&self) -> (u64, Vec<OtherHub>) {
+        self.fleet.as_ref().map(Fleet::others).unwrap_or_default()
+    }
+
+    /// For status; none where the clients are files of this machine.
+    #[must_use]
+    pub fn fleet_status(&self) -> Option<Value> {
+        self.fleet.as_ref().map(Fleet::status)
     }
 
     /// The store as it is in memory.
@@ -535,10 +477,10 @@ impl SharedStore {
     /// # Panics
     /// Never: no holder panics.
     pub fn lock(&self) -> MutexGuard<'_, ClientStore> {
-        self.0.lock().expect("no holder panics")
+        self.view.lock().expect("no holder panics")
     }
 
-    /// The store as it is on the disk now, whoever has changed it.
+    /// The store as it is now, whoever has changed it; of a fleet, as it was read last.
     ///
     /// # Errors
     /// As [`ClientStore::reload`].
@@ -548,34 +490,62 @@ impl SharedStore {
         Ok(store)
     }
 
+    /// Changes something, on a thread that may wait where that takes long.
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut ClientStore) -> T + Send + 'static,
+    ) -> T {
+        let writer = Arc::clone(&self.writer);
+        let work = move || work(&mut writer.lock().expect("no holder panics"));
+        if self.fleet.is_none() {
+            return work();
+        }
+        tokio::task::spawn_blocking(work).await.expect("no work panics")
+    }
+
     /// Who the key belongs to, by what is enrolled now; with a token, the invitation is used first.
-    /// A stale token of one that is enrolled harms nothing.
+    /// A stale token of one that is enrolled harms nothing. `is_resuming` says that the key has a
+    /// session here: that one goes on also while a database does not answer.
     ///
     /// # Errors
-    /// The refusal to send; [`Refusal::Busy`] when the disk cannot say.
-    pub fn authorise(
+    /// The refusal to send; [`Refusal::Busy`] when the storage cannot say.
+    pub async fn authorise(
         &self,
-        token: Option<&[u8; 16]>,
+        token: Option<[u8; 16]>,
         key: KeyHash,
         now: SystemTime,
+        is_resuming: bool,
     ) -> Result<Client, Refusal> {
-        let mut store = self.lock();
-        store.reload().map_err(|error| {
+        if !is_resuming && self.fleet.as_ref().is_some_and(Fleet::is_stale) {
+            return Err(Refusal::Busy);
+        }
+        let mut refusal = Refusal::NotEnrolled;
+        if let Some(token) = token.filter(|_| !is_resuming) {
+            match self.change(move |store| store.enrol(&token, key, now)).await {
+                Ok(client) => return Ok(client),
+                Err(error) => refusal = error,
+            }
+        }
+        let store = self.refreshed().map_err(|error| {
             tracing::error!(error = format!("{error:#}"), "cannot read who may come in");
             Refusal::Busy
         })?;
-        let enrolled = token.map(|token| store.enrol(token, key, now));
-        match enrolled {
-            Some(Ok(client)) => Ok(client),
-            Some(Err(refusal)) => store.by_key(key).cloned().ok_or(refusal),
-            None => store.by_key(key).cloned().ok_or(Refusal::NotEnrolled),
-        }
+        store.by_key(key).cloned().ok_or(refusal)
     }
 
-    /// Whether the client is enrolled with that key now; as far as is known, where the disk cannot
-    /// say.
+    /// Forgets a client, as [`ClientStore::revoke`] does.
     ///
-    /// Cost: two system calls while the store is as it was.
+    /// # Errors
+    /// There is no such client, or the storage refuses.
+    pub async fn revoke(&self, name: &str) -> anyhow::Result<()> {
+        let name = name.to_owned();
+        self.change(move |store| store.revoke(&name)).await
+    }
+
+    /// Whether the client is enrolled with that key now; as far as is known, where the storage
+    /// cannot say.
+    ///
+    /// Cost: two system calls at most while the store is as it was.
     #[must_use]
     pub fn has(&self, name: &str, key: KeyHash) -> bool {
         let mut store = self.lock();
@@ -586,33 +556,17 @@ impl SharedStore {
     }
 }
 
-fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
-    let place = || {
-        format!(
-            "{} is damaged: restore it, or remove it and invite {name} again",
-            path.display()
-        )
-    };
-    let file: ClientFile =
-        toml::from_str(&fs::read_to_string(path).with_context(place)?).with_context(place)?;
-    let token = file
-        .token
-        .map(|token| token.parse::<KeyHash>())
-        .transpose()
-        .with_context(place)?;
-    Ok(Client {
-        name: name.to_owned(),
-        inner_v4: file.inner_v4,
-        inner_v6: file.inner_v6,
-        key: file.key.map(|key| key.parse()).transpose().with_context(place)?,
-        token: token.map(|hash| hash.0),
-        expires: UNIX_EPOCH + Duration::from_secs(file.expires_unix_s),
-        ports: file.ports.iter().map(|port| port.0).collect(),
-    })
+fn texts(endpoints: &[HubAddress]) -> Vec<String> {
+    endpoints.iter().map(ToString::to_string).collect()
 }
 
-/// More than a tick of the clock that file systems stamp with.
-const TICK: Duration = Duration::from_millis(50);
+/// The pools that the hubs of a database have, as `NET/LENGTH NET/LENGTH`; none when it is new.
+///
+/// # Errors
+/// The database cannot be reached, or belongs to a newer program.
+pub fn pool_of_fleet(config: &StoreConfig) -> anyhow::Result<Option<String>> {
+    Database::pool_of(config)
+}
 
 #[cfg(test)]
 mod tests;

@@ -26,13 +26,13 @@ use tokio::sync::watch;
 
 use crate::atomic_file;
 use crate::client::{PLANE_ENDED, Signals, report};
-use crate::config::{self, HubConfig, Nat, Net4, Net6, differing, log_reload};
+use crate::config::{self, HubConfig, Nat, Net4, Net6, StoreConfig, differing, log_reload};
 use crate::control::hub::{HUB_SOCKET, HubControl, HubSettings, LOOK, PATH_MTU};
 use crate::control::peer::{Guests, guest_news};
 use crate::control::quic_socket::{Ports, SharedSocket};
 use crate::control::tls;
 use crate::control_socket::{Asked, ControlSocket, Declined, Request, ask};
-use crate::enrolment::{ClientStore, SharedStore};
+use crate::enrolment::{ClientStore, SharedStore, pool_of_fleet};
 use crate::handover::{self, HubSessionCheckpoint, Inherited};
 use crate::identity::{Identity, random};
 use crate::invitation::{HubAddress, Invitation};
@@ -52,12 +52,14 @@ pub use ports::forward;
 pub struct HubInit {
     /// Where clients reach the hub.
     pub endpoints: Vec<HubAddress>,
-    /// Inner IPv4 pool.
-    pub pool: Net4,
-    /// Inner IPv6 pool; drawn at random when absent.
+    /// Inner IPv4 pool; as the other hubs of its database have it, or 100.96.0.0/16, when absent.
+    pub pool: Option<Net4>,
+    /// Inner IPv6 pool; as the other hubs have it, or drawn at random, when absent.
     pub pool6: Option<Net6>,
     /// Whether to hide clients behind the hub's address.
     pub nat: bool,
+    /// The database that keeps the clients, for several hubs.
+    pub store: Option<StoreConfig>,
 }
 
 /// How to run a hub.
@@ -73,7 +75,7 @@ pub struct HubOptions {
 /// Makes the key and the configuration of a hub.
 ///
 /// # Errors
-/// There is a configuration already, or the directory cannot be written.
+/// There is a configuration already, the directory cannot be written, or the database is of no use.
 pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
     atomic_file::private_directory(dir)?;
     let path = dir.join(CONFIG);
@@ -83,8 +85,8 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
             path.display()
         );
     }
+    let (pool, pool6) = pools(init)?;
     Identity::load_or_create(&dir.join(KEY))?;
-    let pool6 = init.pool6.unwrap_or_else(random_ula);
     let endpoints: Vec<_> = init
         .endpoints
         .iter()
@@ -114,15 +116,66 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
          # Clients whose networks block UDP come by TLS on TCP 443 unless this says something else.\n\
          # [tls]\n\
          # listen = \"[::]:8443\"             # clients say port = 8443; \"off\": nowhere\n",
-        init.pool.0,
-        init.pool.1,
+        pool.0,
+        pool.1,
         pool6.0,
         pool6.1,
         path = path.display(),
         endpoints = endpoints.join(", "),
     );
-    atomic_file::write(&path, text.as_bytes(), 0o644)?;
+    let (store, mode) = match &init.store {
+        Some(store) => (store_table(store), 0o600),
+        None => (String::new(), 0o644),
+    };
+    atomic_file::write(&path, format!("{text}{store}").as_bytes(), mode)?;
+    let written = load(dir).and_then(|config| open_store(dir, &config));
+    if let Err(error) = written {
+        // The next attempt begins anew.
+        std::fs::remove_file(&path).ok();
+        return Err(error);
+    }
     Ok(path)
+}
+
+/// The pools that a new hub has.
+fn pools(init: &HubInit) -> anyhow::Result<(Net4, Net6)> {
+    let theirs = init.store.as_ref().map(pool_of_fleet).transpose()?.flatten();
+    let mut theirs = theirs.as_deref().unwrap_or_default().split(' ');
+    let pool = theirs.next().and_then(|text| text.parse().ok());
+    let pool6 = theirs.next().and_then(|text| text.parse().ok());
+    let default = || DEFAULT_POOL.parse().expect("a network");
+    Ok((
+        init.pool.or(pool).unwrap_or_else(default),
+        init.pool6.or(pool6).unwrap_or_else(random_ula),
+    ))
+}
+
+fn store_table(store: &StoreConfig) -> String {
+    let ca = store
+        .ca
+        .as_ref()
+        .map(|ca| format!("ca = {:?}\n", ca.display().to_string()));
+    format!(
+        "\n# The database that keeps the clients, for all hubs that name it.\n\
+         [store]\n\
+         url = {:?}\n\
+         {}",
+        store.url.text(),
+        ca.unwrap_or_default()
+    )
+}
+
+/// Takes the clients in the files of a hub over into its database; how many.
+///
+/// # Errors
+/// The hub has no database, or one of the clients is in it already; nothing changes then.
+pub fn migrate(dir: &Path) -> anyhow::Result<usize> {
+    let config = load(dir)?;
+    let Some(store) = &config.store else {
+        bail!("hub.toml names no database: [store], url = \"postgresql://...\"");
+    };
+    let files = ClientStore::open(&dir.join(CLIENTS), config.pools())?;
+    ClientStore::in_database(store, config.pools())?.take_over(&files)
 }
 
 /// Invites a client; the result is the line to give to it.
@@ -132,7 +185,7 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
 pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invitation> {
     let config = load(dir)?;
     let identity = Identity::load_or_create(&dir.join(KEY))?;
-    let mut store = ClientStore::open(&dir.join(CLIENTS), config.pools())?;
+    let mut store = open_store(dir, &config)?;
     let token = store.invite(name, lifetime, std::time::SystemTime::now())?;
     Ok(Invitation {
         endpoints: config.addresses(),
@@ -165,7 +218,11 @@ pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
         None => hub.err(),
     };
     let config = load(dir)?;
-    ClientStore::open_damaged(&dir.join(CLIENTS), config.pools())?.revoke(name)?;
+    match &config.store {
+        Some(store) => ClientStore::in_database(store, config.pools())?,
+        None => ClientStore::open_damaged(&dir.join(CLIENTS), config.pools())?,
+    }
+    .revoke(name)?;
     match trouble {
         None => Ok(()),
         Some(error) => Err(error.context(format!(
@@ -181,10 +238,11 @@ pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
 pub fn list(dir: &Path) -> anyhow::Result<Value> {
     if let Some(hub) = run_dir::hub_of(dir)? {
         let mut status = ask(&run_dir::socket(&hub), &Request::Status)?;
-        return Ok(json!({ "version": 1, "clients": status["clients"].take() }));
+        let hubs = status["store"]["hubs"].take();
+        return Ok(json!({ "version": 1, "clients": status["clients"].take(), "hubs": hubs }));
     }
     let config = load(dir)?;
-    let store = ClientStore::open(&dir.join(CLIENTS), config.pools())?;
+    let store = open_store(dir, &config)?;
     let now = std::time::SystemTime::now();
     let clients: Vec<_> = store
         .iter()
@@ -202,7 +260,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let run_dir = RunDir::take(&options.run_dir)?;
     let _claim = HubClaim::take(&options.dir, &options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join(KEY))?;
-    let store = ClientStore::open(&options.dir.join(CLIENTS), config.pools())?;
+    let store = share_store(&options.dir, &config, &identity).await?;
     let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
@@ -211,7 +269,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
         Some(tun) => tun,
         None => Tun::create(&config.interface.0, config.mtu.0)?,
     };
-    let isolation = config.isolation(store.ports());
+    let isolation = config.isolation(store.lock().ports());
     let carrying = Carrying::start(&config, store, tun, inherited);
     let mut prepared = prepare(&mut system, &config, &isolation).await;
     if prepared.is_ok() {
@@ -257,7 +315,7 @@ struct Carrying {
 }
 
 impl Carrying {
-    fn start(config: &HubConfig, store: ClientStore, tun: Tun, inherited: Inherited) -> anyhow::Result<Self> {
+    fn start(config: &HubConfig, store: SharedStore, tun: Tun, inherited: Inherited) -> anyhow::Result<Self> {
         let listen = config.listen_address();
         let socket = match inherited.socket {
             Some(socket) => socket,
@@ -271,7 +329,6 @@ impl Carrying {
             format: Format::Ip,
             seed,
         })?;
-        let store = SharedStore::new(store);
         let control = HubControl::new(store.clone(), settings(config), plane.orders.clone());
         let all = inherited.sessions.len();
         let restored = inherited.sessions.into_iter().map(|saved| control.restore(saved));
@@ -328,7 +385,7 @@ async fn serve(
     }
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
     let ports = ClientPorts::new(store.clone(), isolation);
-    let waypoint = Waypoint::new(guests, store, given);
+    let waypoint = Waypoint::new(guests, store.clone(), given);
     let relayed = waypoint.done();
     tokio::spawn(waypoint.run());
     let socket = ControlSocket::listen(run_dir.socket())?;
@@ -347,6 +404,7 @@ async fn serve(
         policy,
         ports,
         relayed,
+        store,
         tls,
         identity: identity.clone(),
         started: Instant::now(),
@@ -362,6 +420,7 @@ struct Hub {
     policy: watch::Sender<Policy>,
     ports: ClientPorts,
     relayed: Arc<Done>,
+    store: SharedStore,
     /// Where clients come in whose networks block UDP.
     tls: Option<OverTls>,
     identity: Identity,
@@ -502,7 +561,14 @@ impl Hub {
                 "this is a hub: flows are moved where `hawser up --direct` runs"
             )),
             Request::Weight { .. } => Err(anyhow!("this is a hub: ask where `hawser up` runs")),
-            Request::Revoke { name } => self.control.revoke(&name).map(|()| json!({ "revoked": name })),
+            Request::Revoke { name } => {
+                let control = self.control.clone();
+                tokio::spawn(async move {
+                    let revoked = control.revoke(&name).await;
+                    let _ = answer.send(revoked.map(|()| json!({ "revoked": name })));
+                });
+                return false;
+            }
             Request::Down => {
                 let _ = answer.send(Ok(json!({ "state": "down" })));
                 return true;
@@ -527,6 +593,7 @@ impl Hub {
             "waypoint": self.relayed.status(),
             "tls": self.tls.as_ref().map(|tls| tls.listening.status()),
             "counters": counters,
+            "store": self.store.fleet_status(),
         })
     }
 
@@ -552,6 +619,7 @@ impl Hub {
             ("mtu", old.mtu != new.mtu),
             ("nat", old.nat != new.nat),
             ("metrics", old.metrics != new.metrics),
+            ("store", old.store != new.store),
             ("tls.listen", old.tls.listen != new.tls.listen),
         ];
         let restart = differing(&fixed);
@@ -568,6 +636,7 @@ impl Hub {
         let mut settings = settings(new);
         (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);
         self.control.apply(settings);
+        self.store.set_endpoints(&new.addresses());
         Ok(restart)
     }
 }
@@ -607,7 +676,27 @@ fn load(dir: &Path) -> anyhow::Result<HubConfig> {
             dir.display()
         ));
     }
-    Ok(config::load(&path)?)
+    let config = config::load(&path)?;
+    config::check_hub_secrecy(&path, &config)?;
+    Ok(config)
+}
+
+/// The clients of a hub, for a command.
+fn open_store(dir: &Path, config: &HubConfig) -> anyhow::Result<ClientStore> {
+    match &config.store {
+        Some(store) => ClientStore::in_database(store, config.pools()),
+        None => ClientStore::open(&dir.join(CLIENTS), config.pools()),
+    }
+}
+
+/// The clients of a hub, for one that runs.
+async fn share_store(dir: &Path, config: &HubConfig, identity: &Identity) -> anyhow::Result<SharedStore> {
+    let Some(store) = config.store.clone() else {
+        return Ok(SharedStore::new(open_store(dir, config)?));
+    };
+    let (pools, own, endpoints) = (config.pools(), identity.hash(), config.addresses());
+    let opened = tokio::task::spawn_blocking(move || SharedStore::of_fleet(&store, pools, own, &endpoints));
+    opened.await.expect("opening does not panic")
 }
 
 fn settings(config: &HubConfig) -> HubSettings {
@@ -705,6 +794,7 @@ pub(crate) fn open(address: SocketAddr) -> std::io::Result<UdpSocket> {
 const CONFIG: &str = "hub.toml";
 const KEY: &str = "hub.key";
 const CLIENTS: &str = "clients";
+const DEFAULT_POOL: &str = "100.96.0.0/16";
 /// UDP port of HTTP/3, which few networks block.
 pub(crate) const DEFAULT_PORT: u16 = 443;
 const SWEEP: Duration = Duration::from_secs(15);
@@ -717,9 +807,10 @@ mod tests {
     fn example() -> HubInit {
         HubInit {
             endpoints: vec!["hub.example.org:443".parse().unwrap()],
-            pool: "100.96.0.0/16".parse().unwrap(),
+            pool: None,
             pool6: None,
             nat: true,
+            store: None,
         }
     }
 

@@ -323,7 +323,7 @@ async fn revocation_ends_a_session_at_once() {
     let who = Identity::generate().unwrap();
     let token = invite(dir.path(), "alice", DAY);
     let mut alice = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
-    hub.control.revoke("alice").unwrap();
+    hub.control.revoke("alice").await.unwrap();
     assert!(hub.saw("remove session"));
     assert_eq!(
         alice.stream.next().await.unwrap(),

@@ -7,6 +7,7 @@
 
 mod command;
 mod kernel;
+mod postgres;
 mod program;
 
 use std::fmt::Display;
@@ -15,6 +16,7 @@ use std::panic::Location;
 
 pub use command::{Daemon, good, run};
 pub use kernel::{Kernel, require_kernel};
+pub use postgres::Postgres;
 pub use program::{dhcp_server, require_beside};
 
 /// Environment variable: set to `1` on a machine where everything must be there. A skip then

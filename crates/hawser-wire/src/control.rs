@@ -34,6 +34,11 @@ pub const MAX_TEXT: usize = 200;
 /// Most resolver addresses in a [`Welcome`].
 pub const MAX_DNS: usize = 8;
 
+/// Most hubs of a fleet beside the one that speaks.
+pub const MAX_OTHER_HUBS: u8 = 16;
+/// Most endpoints of one of them.
+pub const MAX_ENDPOINTS: usize = 2;
+
 /// The names of all schedulers, as in configuration and in [`Message::SetScheduler`];
 /// `hawser_proto::scheduler` has them.
 pub const SCHEDULERS: [&str; 11] = [
@@ -96,10 +101,26 @@ pub enum Message {
     Ping(u32),
     /// Answers a ping.
     Pong(u32),
+    /// Hub: one of the other hubs where this client may come in as well. All of them are named, one
+    /// after another, when a connection begins and when they have changed.
+    OtherHub(OtherHub),
     /// Hub: wants fresh keys; the client opens a new control connection.
     RekeyWanted,
     /// Either: the connection ends, and why.
     Close(CloseReason),
+}
+
+/// Another hub of the same fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherHub {
+    /// Its place among all that are named, from 0.
+    pub index: u8,
+    /// How many are named, at most [`MAX_OTHER_HUBS`].
+    pub count: u8,
+    /// SHA-256 of its public key.
+    pub key: [u8; 32],
+    /// Where it is reached, `HOST:PORT`: at most [`MAX_ENDPOINTS`].
+    pub endpoints: Vec<String>,
 }
 
 /// How a client presents itself.
@@ -383,6 +404,7 @@ impl Message {
             10 => Self::Ping(r.u32()?),
             11 => Self::Pong(r.u32()?),
             12 => Self::RekeyWanted,
+            13 => Self::OtherHub(OtherHub::parse(r)?),
             other => return Err(ParseError::Type(other)),
         })
     }
@@ -415,6 +437,7 @@ impl Message {
                 out.extend_from_slice(&number.to_be_bytes());
             }
             Self::RekeyWanted => out.push(12),
+            Self::OtherHub(hub) => hub.emit(out),
         }
     }
 }
@@ -533,6 +556,38 @@ impl Welcome {
         }
         out.extend_from_slice(&self.hub_mtu.to_be_bytes());
         out.push(self.cipher as u8);
+    }
+}
+
+impl OtherHub {
+    fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let (index, count) = (r.u8()?, r.u8()?);
+        if index >= count || count > MAX_OTHER_HUBS {
+            return Err(ParseError::Field("other hubs"));
+        }
+        let key = r.array()?;
+        let endpoints = usize::from(r.u8()?);
+        if endpoints > MAX_ENDPOINTS {
+            return Err(ParseError::Field("endpoints"));
+        }
+        Ok(Self {
+            index,
+            count,
+            key,
+            endpoints: (0..endpoints)
+                .map(|_| r.text("endpoint"))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[13, self.index, self.count]);
+        out.extend_from_slice(&self.key);
+        let endpoints = &self.endpoints[..self.endpoints.len().min(MAX_ENDPOINTS)];
+        out.push(endpoints.len() as u8);
+        for endpoint in endpoints {
+            put_text(out, endpoint);
+        }
     }
 }
 
@@ -681,6 +736,20 @@ mod tests {
         prop_oneof![Just(Cipher::Aes256Gcm), Just(Cipher::ChaCha20Poly1305)]
     }
 
+    fn other_hub() -> impl Strategy<Value = Message> {
+        let endpoints = proptest::collection::vec(text(), 0..=MAX_ENDPOINTS);
+        (1..=MAX_OTHER_HUBS, any::<u8>(), any::<[u8; 32]>(), endpoints).prop_map(
+            |(count, index, key, endpoints)| {
+                Message::OtherHub(OtherHub {
+                    index: index % count,
+                    count,
+                    key,
+                    endpoints,
+                })
+            },
+        )
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         let hello = (
             any::<u16>(),
@@ -715,6 +784,7 @@ mod tests {
             any::<u32>().prop_map(Message::Ping),
             any::<u32>().prop_map(Message::Pong),
             Just(Message::RekeyWanted),
+            other_hub(),
         ]
     }
 
@@ -733,7 +803,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..80), kind in 1..=13_u8) {
+        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..80), kind in 1..=14_u8) {
             let mut frame = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
             frame.extend_from_slice(&body);
             frame[2] = kind;

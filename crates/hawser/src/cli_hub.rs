@@ -1,11 +1,12 @@
 //! `hawser hub ...`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use hawser_linux::confine::Duty;
 use hawser_linux::isolation::Service;
-use hawser_node::config::{self, HubConfig, Net4, Net6, Span};
+use hawser_node::config::{self, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl};
 use hawser_node::hub::{self, HubInit, HubOptions};
 use hawser_node::invitation::HubAddress;
 use hawser_node::run_dir::Role;
@@ -35,8 +36,13 @@ enum HubCommand {
     Invite(InviteArgs),
     /// Takes a client's enrolment or invitation back; its session ends at once.
     Revoke(NameArgs),
-    /// Lists the clients.
+    /// Lists the clients, and the hubs that share them.
     List(ListArgs),
+    /// Moves clients from this machine's files into the database that hub.toml names.
+    ///
+    /// Everybody stays enrolled. The hub reads the database from its next start on; the files stay
+    /// where they are, and are not read any more.
+    Migrate(ListArgs),
     /// Leads a port of the hub to a client, so that it is reached from outside.
     ///
     /// TCP connections and UDP packets that come to the hub's public addresses at that port go to
@@ -53,12 +59,20 @@ struct InitArgs {
     /// likeliest first.
     #[arg(long, value_name = "HOST:PORT", required = true, value_parser = address)]
     endpoint: Vec<HubAddress>,
-    /// Inner IPv4 addresses: one for the hub and each client.
-    #[arg(long, value_name = "NET", default_value = "100.96.0.0/16", value_parser = net4)]
-    pool: Net4,
-    /// Inner IPv6 addresses; a random private prefix unless given.
+    /// Inner IPv4 addresses: one for the hub and each client; 100.96.0.0/16 unless given, or what
+    /// the other hubs of the database have.
+    #[arg(long, value_name = "NET", value_parser = net4)]
+    pool: Option<Net4>,
+    /// Inner IPv6 addresses; a random private prefix unless given, or what the other hubs have.
     #[arg(long, value_name = "NET", value_parser = net6)]
     pool6: Option<Net6>,
+    /// The PostgreSQL database that keeps the clients of several hubs, such as
+    /// postgresql://hawser:PASSWORD@db.example.org/hawser. Files of this machine unless given.
+    #[arg(long, value_name = "URL", value_parser = store_url)]
+    store: Option<StoreUrl>,
+    /// Who signed the certificate of that database, a file of PEM.
+    #[arg(long, value_name = "FILE", requires = "store")]
+    ca: Option<PathBuf>,
     /// Does not hide clients behind the hub's address: the network around it has routes back to the
     /// pools.
     #[arg(long)]
@@ -122,6 +136,11 @@ fn net6(text: &str) -> Result<Net6, String> {
     })
 }
 
+fn store_url(text: &str) -> Result<StoreUrl, String> {
+    text.parse()
+        .map_err(|()| "expected postgresql://USER:PASSWORD@HOST/DATABASE".to_owned())
+}
+
 pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         HubCommand::Init(args) => init(args)?,
@@ -145,6 +164,14 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         HubCommand::List(args) => {
             let list = hub::list(&args.places.dir)?;
             print(args.json, || list.clone(), &table(&list))?;
+        }
+        HubCommand::Migrate(args) => {
+            let count = hub::migrate(&args.places.dir)?;
+            print(
+                args.json,
+                || json!({ "version": 1, "clients": count }),
+                &format!("{count} clients are in the database now: restart the hub"),
+            )?;
         }
         HubCommand::Run(args) => {
             let config: HubConfig = load(&args.places)?;
@@ -192,11 +219,13 @@ fn load(places: &Places) -> anyhow::Result<HubConfig> {
 
 fn init(args: InitArgs) -> anyhow::Result<()> {
     let port = args.endpoint[0].port;
+    let store = args.store.map(|url| StoreConfig::new(url, args.ca)).transpose();
     let init = HubInit {
         endpoints: args.endpoint,
         pool: args.pool,
         pool6: args.pool6,
         nat: !args.no_nat,
+        store: store.map_err(anyhow::Error::msg)?,
     };
     let path = hub::init(&args.places.dir, &init)?;
     let text = format!(
@@ -237,8 +266,33 @@ fn table(list: &Value) -> String {
             ]
         })
         .collect();
-    if rows.is_empty() {
-        return "no clients yet: `hawser hub invite NAME` prints an invitation".to_owned();
+    let clients = if rows.is_empty() {
+        "no clients yet: `hawser hub invite NAME` prints an invitation".to_owned()
+    } else {
+        columns(&["client", "state", "inner addresses"], &rows, "")
+    };
+    match list["hubs"].as_array() {
+        Some(hubs) => format!("{clients}\n\n{}", table_of_hubs(hubs)),
+        None => clients,
     }
-    columns(&["client", "state", "inner addresses"], &rows, "")
 }
+
+/// The hubs that share the clients.
+fn table_of_hubs(hubs: &[Value]) -> String {
+    let row = |hub: &Value| {
+        let endpoints = hub["endpoints"].as_array().into_iter().flatten();
+        let endpoints: Vec<_> = endpoints.filter_map(Value::as_str).collect();
+        let state = match hub["seen_s"].as_u64() {
+            _ if hub["own"] == true => "this one".to_owned(),
+            Some(seen) if seen < SILENT_S => "there".to_owned(),
+            Some(seen) => format!("silent for {seen} s"),
+            None => "?".to_owned(),
+        };
+        vec![endpoints.join(" "), state]
+    };
+    let rows: Vec<_> = hubs.iter().map(row).collect();
+    columns(&["hub", "state"], &rows, "")
+}
+
+/// A hub says every second that it is there.
+const SILENT_S: u64 = 5;

@@ -14,7 +14,7 @@ use hawser_node::invitation::{HubAddress, Invitation, Token};
 use hawser_proto::fec::{Cover, Encoder};
 use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::{Compressed, Form};
-use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, Welcome};
+use hawser_wire::control::{Cipher, CloseReason, Hello, Message, OtherHub, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
 use hawser_wire::frame::Format;
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
@@ -326,6 +326,12 @@ fn control() -> Seeds {
         Message::Ping(5),
         Message::Pong(5),
         Message::RekeyWanted,
+        Message::OtherHub(OtherHub {
+            index: 0,
+            count: 1,
+            key: [7; 32],
+            endpoints: vec!["hub2.example.org:443".to_owned()],
+        }),
         Message::PathClose { path: 1 },
         Message::Close(CloseReason::Shutdown),
     ];

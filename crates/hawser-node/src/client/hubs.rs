@@ -49,8 +49,21 @@ pub(super) struct Hubs {
     /// Another has answered.
     heard: mpsc::UnboundedSender<()>,
     hearing: mpsc::UnboundedReceiver<()>,
+    /// The hubs of the fleet have been looked up.
+    found: mpsc::UnboundedSender<Vec<Joined>>,
+    finding: mpsc::UnboundedReceiver<Vec<Joined>>,
     /// The hubs that have refused this client for good, for the log and for status.
     refused: BTreeSet<KeyHash>,
+}
+
+/// What has happened with other hubs.
+pub(super) enum Elsewhere {
+    /// An attempt at one has ended.
+    Outcome(Box<Outcome>),
+    /// One has answered, and waits.
+    Answered,
+    /// The other hubs of the fleet of the one in use, with their addresses.
+    Found(Vec<Joined>),
 }
 
 #[derive(Clone)]
@@ -92,6 +105,7 @@ impl Hubs {
         let current = current.hub_key;
         let known = saved.into_iter().map(|joined| Hub::new(joined, identity));
         let (heard, hearing) = mpsc::unbounded_channel();
+        let (found, finding) = mpsc::unbounded_channel();
         Ok(Self {
             known: known.collect::<Result<_, _>>()?,
             current,
@@ -101,6 +115,8 @@ impl Hubs {
             silent_since: None,
             heard,
             hearing,
+            found,
+            finding,
             refused: BTreeSet::new(),
         })
     }
@@ -151,12 +167,13 @@ impl Hubs {
         self.known.len() > 1
     }
 
-    /// The next outcome at another hub, or `None` when one has answered. May be dropped while it
-    /// waits.
-    pub(super) async fn next(&mut self) -> Option<Outcome> {
+    /// What happens next with other hubs. May be dropped while it waits.
+    pub(super) async fn next(&mut self) -> Elsewhere {
         tokio::select! {
-            outcome = self.elsewhere.next() => Some(outcome),
-            _ = self.hearing.recv() => None,
+            outcome = self.elsewhere.next() => Elsewhere::Outcome(Box::new(outcome)),
+            _ = self.hearing.recv() => Elsewhere::Answered,
+            // This holds a sender, so there is always more to come.
+            Some(found) = self.finding.recv() => Elsewhere::Found(found),
         }
     }
 
@@ -237,6 +254,44 @@ impl Hubs {
         Ok(())
     }
 
+    /// The other hubs of a fleet are these now. Those that this machine was invited to stay.
+    fn take_in(&mut self, directory: &Path, others: Vec<Joined>) -> anyhow::Result<()> {
+        let fleet = self.current().fleet();
+        let mut saved = Joined::load(directory)?;
+        let before = saved.clone();
+        let is_named = |key: KeyHash| others.iter().any(|other| other.hub_key == key);
+        let stays = |known: &Joined| {
+            known.fleet != Some(fleet) || known.hub_key == self.current || is_named(known.hub_key)
+        };
+        saved.retain(stays);
+        self.known.retain(|hub| stays(&hub.joined));
+        for other in others {
+            let update = |known: &mut Joined| {
+                known.endpoints.clone_from(&other.endpoints);
+                if !other.addresses.is_empty() {
+                    known.addresses.clone_from(&other.addresses);
+                }
+            };
+            match self
+                .known
+                .iter_mut()
+                .find(|hub| hub.joined.hub_key == other.hub_key)
+            {
+                Some(hub) => update(&mut hub.joined),
+                None => self.known.push(Hub::new(other.clone(), &self.identity)?),
+            }
+            match saved.iter_mut().find(|saved| saved.hub_key == other.hub_key) {
+                Some(saved) => update(saved),
+                None => saved.push(other.clone()),
+            }
+        }
+        if saved == before {
+            return Ok(());
+        }
+        tracing::info!(hubs = self.known.len(), "the fleet of this hub is known");
+        Joined::save(&saved, directory)
+    }
+
     /// For status.
     pub(super) fn status(&self) -> Vec<Value> {
         let hub = |hub: &Hub| {
@@ -248,6 +303,7 @@ impl Hubs {
                 "in_use": joined.hub_key == self.current,
                 "joined": joined.token.is_none(),
                 "refused": self.refused.contains(&joined.hub_key),
+                "invited": joined.fleet.is_none(),
             })
         };
         self.known.iter().map(hub).collect()
@@ -298,11 +354,28 @@ impl Client {
         }
     }
 
+    /// The hub in use has named the others of its fleet: their names are looked up.
+    pub(super) fn on_other_hubs(&mut self) {
+        let current = self.hubs.current().clone();
+        let named = self.driver.machine.other_hubs().iter();
+        let mut others: Vec<_> = named.filter_map(|other| current.from_fleet(other)).collect();
+        let (config, found) = (self.config.clone(), self.hubs.found.clone());
+        tokio::spawn(async move {
+            let lookups = others.iter_mut().map(|hub| hub.resolve(&config));
+            futures_util::future::join_all(lookups).await;
+            let _ = found.send(others);
+        });
+    }
+
     /// Another hub has answered, or has let the client in, or has not.
-    pub(super) async fn on_elsewhere(&mut self, news: Option<Outcome>) -> anyhow::Result<()> {
-        let Some((key, network, outcome)) = news else {
-            self.ask_again();
-            return Ok(());
+    pub(super) async fn on_elsewhere(&mut self, news: Elsewhere) -> anyhow::Result<()> {
+        let (key, network, outcome) = match news {
+            Elsewhere::Outcome(outcome) => *outcome,
+            Elsewhere::Answered => {
+                self.ask_again();
+                return Ok(());
+            }
+            Elsewhere::Found(others) => return self.hubs.take_in(&self.options.dir, others),
         };
         match outcome {
             Ok(established) => {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::Context;
+use hawser_wire::control::OtherHub;
 use serde::{Deserialize, Serialize};
 
 use super::lookup;
@@ -26,6 +27,8 @@ pub(super) struct Joined {
     pub(super) addresses: Vec<SocketAddr>,
     /// What lets the client in for the first time.
     pub(super) token: Option<Token>,
+    /// The hub of the same fleet that this client was invited to, where it was not this one.
+    pub(super) fleet: Option<KeyHash>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -39,6 +42,9 @@ struct JoinedFile {
     /// Of an invitation that has not been used yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token: Option<String>,
+    /// Of a hub that was named by others: the one that this machine was invited to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fleet: Option<String>,
     /// The hubs that come after the first.
     #[serde(default, rename = "hub", skip_serializing_if = "Vec::is_empty")]
     others: Vec<Self>,
@@ -54,7 +60,27 @@ impl Joined {
             hub_key: invitation.hub_key,
             addresses: Vec::new(),
             token: Some(invitation.token.clone()),
+            fleet: None,
         }
+    }
+
+    /// What a hub says of another one of its fleet; `None` where that is no place.
+    pub(super) fn from_fleet(&self, other: &OtherHub) -> Option<Self> {
+        let endpoints = other.endpoints.iter().map(|endpoint| endpoint.parse());
+        let endpoints: Vec<_> = endpoints.collect::<Result<_, _>>().ok()?;
+        (!endpoints.is_empty()).then(|| Self {
+            name: self.name.clone(),
+            endpoints,
+            hub_key: KeyHash(other.key),
+            addresses: Vec::new(),
+            token: None,
+            fleet: Some(self.fleet()),
+        })
+    }
+
+    /// Its fleet, called by the hub that this client was invited to.
+    pub(super) fn fleet(&self) -> KeyHash {
+        self.fleet.unwrap_or(self.hub_key)
     }
 
     /// Reads what was saved; nothing when the client has never joined a hub.
@@ -88,6 +114,7 @@ impl Joined {
             hub_key: file.hub_key.parse()?,
             addresses: file.addresses,
             token: file.token.map(|token| token.parse()).transpose()?,
+            fleet: file.fleet.map(|key| key.parse()).transpose()?,
         })
     }
 
@@ -98,6 +125,7 @@ impl Joined {
             hub_key: self.hub_key.to_string(),
             addresses: self.addresses.clone(),
             token: self.token.as_ref().map(Token::text),
+            fleet: self.fleet.map(|key| key.to_string()),
             others: Vec::new(),
         }
     }
@@ -186,6 +214,7 @@ mod tests {
             hub_key: KeyHash([1; 32]),
             addresses: vec![],
             token: None,
+            fleet: None,
         };
         joined.resolve(&ClientConfig::default()).await;
         assert_eq!(
@@ -195,6 +224,7 @@ mod tests {
         let second = Joined {
             hub_key: KeyHash([2; 32]),
             token: Some(Token([7; 16])),
+            fleet: Some(KeyHash([3; 32])),
             ..joined.clone()
         };
         for all in [vec![joined.clone()], vec![joined, second]] {

@@ -504,6 +504,7 @@ impl Client {
                 self.renew = true;
                 self.seek(None);
             }
+            Want::OtherHubs => self.on_other_hubs(),
             Want::Closed(reason) => self.on_closed(reason),
         }
     }

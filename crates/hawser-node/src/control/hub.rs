@@ -7,10 +7,10 @@ mod handover;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use hawser_linux::udp::plain;
-use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::control::{CloseReason, Hello, Message, Refusal};
 use hawser_wire::data::Class;
 use hawser_wire::frame::Format;
 use hawser_wire::layer;
@@ -22,8 +22,9 @@ use super::admission::{Admission, Permit, Verdict};
 use super::peer::{Guests, PeerStream};
 use super::stream::{ControlStream, First, StreamError};
 use super::tls;
-use crate::enrolment::{Pool, SharedStore};
+use crate::enrolment::{Client, Pool, SharedStore};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
+use crate::identity::KeyHash;
 use crate::over_tls::listen::Places;
 use hawser_dataplane::{Orders, Role, SessionId, SocketId};
 
@@ -140,9 +141,11 @@ impl HubControl {
     /// Takes a client's enrolment back and ends its session at once.
     ///
     /// # Errors
-    /// No such client, or the disk refuses.
-    pub fn revoke(&self, name: &str) -> anyhow::Result<()> {
-        self.lock().revoke(name)?;
+    /// No such client, or the storage refuses.
+    pub async fn revoke(&self, name: &str) -> anyhow::Result<()> {
+        let store = self.lock().store.clone();
+        store.revoke(name).await?;
+        self.lock().hold_against_store();
         if let Some(movers) = &self.movers {
             movers.expel();
         }
@@ -266,7 +269,8 @@ impl HubControl {
         };
         let mut stream: ControlStream = stream.speak();
         let export = |session, epoch, cipher| tls::epoch_keys(&connection, session, epoch, cipher, Role::Hub);
-        let admitted = self.lock().admit(key, &hello, export);
+        let client = self.authorise(key, &hello).await;
+        let admitted = self.lock().admit(client, key, &hello, export);
         match admitted {
             Ok(admitted) => {
                 stream.send(&Message::Welcome(admitted.welcome.clone())).await?;
@@ -283,6 +287,17 @@ impl HubControl {
                 anyhow::bail!("refused: {refusal:?}")
             }
         }
+    }
+
+    /// Asks the store for a client, while others go on.
+    async fn authorise(&self, key: KeyHash, hello: &Hello) -> Result<Client, Refusal> {
+        let (is_resuming, store) = {
+            let mut core = self.lock();
+            (core.check(key, hello)?, core.store.clone())
+        };
+        store
+            .authorise(hello.enrol_token, key, SystemTime::now(), is_resuming)
+            .await
     }
 
     /// Carries messages both ways until the connection ends; says why it did.

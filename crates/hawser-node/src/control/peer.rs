@@ -373,7 +373,7 @@ impl Guests {
         seen: SocketAddr,
     ) -> anyhow::Result<(PeerStream, KeyHash, Client)> {
         let key = tls::peer_key(connection)?;
-        match self.authorise(key, hello) {
+        match self.authorise(key, hello).await {
             Ok(client) => {
                 let port = self.port;
                 stream.send(&PeerMessage::Welcome { port, seen }).await?;
@@ -387,12 +387,13 @@ impl Guests {
         }
     }
 
-    fn authorise(&self, key: KeyHash, hello: &PeerHello) -> Result<Client, Refusal> {
+    async fn authorise(&self, key: KeyHash, hello: &PeerHello) -> Result<Client, Refusal> {
         if hello.version != VERSION {
             return Err(Refusal::Version);
         }
-        let token = hello.enrol_token.as_ref();
-        self.store.authorise(token, key, SystemTime::now())
+        self.store
+            .authorise(hello.enrol_token, key, SystemTime::now(), false)
+            .await
     }
 
     fn present(&self) -> MutexGuard<'_, Present> {

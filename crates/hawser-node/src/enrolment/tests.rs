@@ -1,3 +1,9 @@
+use std::fs::{self, File};
+
+use data_encoding::HEXLOWER;
+use futures_util::FutureExt;
+
+use super::directory::{Stamp, TICK};
 use super::*;
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
@@ -13,6 +19,17 @@ fn store(prefix: u8) -> (tempfile::TempDir, ClientStore) {
     let dir = tempfile::tempdir().unwrap();
     let store = ClientStore::open(&dir.path().join("clients"), pool(prefix)).unwrap();
     (dir, store)
+}
+
+/// Of files, which never wait.
+fn authorise(
+    store: &SharedStore,
+    token: Option<&[u8; 16]>,
+    key: KeyHash,
+    now: SystemTime,
+) -> Result<Client, Refusal> {
+    let authorised = store.authorise(token.copied(), key, now, false);
+    authorised.now_or_never().expect("no database is asked")
 }
 
 #[test]
@@ -93,8 +110,8 @@ fn a_damaged_file_is_named_and_keeps_its_own_client_out() {
     let shared = SharedStore::new(ClientStore::open(&path, pool(16)).unwrap());
     fs::remove_file(path.join("bob.toml")).unwrap();
     fs::write(path.join("bob.toml"), "inner_v4 = 7").unwrap();
-    assert!(shared.authorise(None, alice, now).is_ok());
-    assert_eq!(shared.authorise(None, bob, now), Err(Refusal::NotEnrolled));
+    assert!(authorise(&shared, None, alice, now).is_ok());
+    assert_eq!(authorise(&shared, None, bob, now), Err(Refusal::NotEnrolled));
     let damage = shared.lock().damage().unwrap().to_owned();
     assert!(damage.contains("bob.toml is damaged"), "{damage}");
     assert!(ClientStore::open(&path, pool(16)).is_err());
@@ -111,12 +128,15 @@ fn who_is_revoked_by_others_is_not_let_in() {
     let key = KeyHash([1; 32]);
     let path = dir.path().join("clients");
     let shared = SharedStore::new(ClientStore::open(&path, pool(16)).unwrap());
-    assert_eq!(shared.authorise(Some(&token.0), key, now).unwrap().name, "alice");
+    assert_eq!(
+        authorise(&shared, Some(&token.0), key, now).unwrap().name,
+        "alice"
+    );
     assert!(shared.has("alice", key));
     store.revoke("alice").unwrap();
-    assert_eq!(shared.authorise(None, key, now), Err(Refusal::NotEnrolled));
+    assert_eq!(authorise(&shared, None, key, now), Err(Refusal::NotEnrolled));
     assert_eq!(
-        shared.authorise(Some(&token.0), key, now),
+        authorise(&shared, Some(&token.0), key, now),
         Err(Refusal::UnknownToken)
     );
     assert!(!shared.has("alice", key));
@@ -278,22 +298,22 @@ fn whoever_is_enrolled_is_let_in_also_with_a_token_that_is_stale() {
     let [alice, stranger] = [KeyHash([1; 32]), KeyHash([2; 32])];
     let shared = SharedStore::new(ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap());
     assert_eq!(
-        shared.authorise(Some(&token.0), alice, now).unwrap().name,
+        authorise(&shared, Some(&token.0), alice, now).unwrap().name,
         "alice"
     );
     assert_eq!(
-        shared.authorise(Some(&[0; 16]), alice, now).unwrap().name,
+        authorise(&shared, Some(&[0; 16]), alice, now).unwrap().name,
         "alice"
     );
     assert_eq!(
-        shared.authorise(Some(&token.0), stranger, now),
+        authorise(&shared, Some(&token.0), stranger, now),
         Err(Refusal::UsedToken)
     );
     assert_eq!(
-        shared.authorise(Some(&other.0), stranger, now + WEEK),
+        authorise(&shared, Some(&other.0), stranger, now + WEEK),
         Err(Refusal::ExpiredToken)
     );
-    assert_eq!(shared.authorise(None, stranger, now), Err(Refusal::NotEnrolled));
+    assert_eq!(authorise(&shared, None, stranger, now), Err(Refusal::NotEnrolled));
     assert!(!shared.has("alice", stranger) && !shared.has("bob", alice));
     assert!(shared.refreshed().unwrap().by_name("bob").is_some());
 }
@@ -337,7 +357,7 @@ fn other_files_beside_are_no_clients_and_a_missing_directory_is_an_error() {
     assert!(store.by_name("alice").is_some(), "what is in memory stays");
     let key = KeyHash([1; 32]);
     assert_eq!(
-        SharedStore::new(store).authorise(None, key, SystemTime::now()),
+        authorise(&SharedStore::new(store), None, key, SystemTime::now()),
         Err(Refusal::Busy)
     );
 }

@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, Service};
 use hawser_linux::system::replace_nft_table;
 
-use super::{CLIENTS, Hub, load};
-use crate::enrolment::{ClientStore, SharedStore};
+use super::{Hub, load, open_store};
+use crate::enrolment::SharedStore;
 
 /// Leads a port of the hub to a client, or to nobody again. A hub that runs follows within a
 /// second.
@@ -27,7 +27,7 @@ pub fn forward(dir: &Path, name: &str, port: Service, is_on: bool) -> anyhow::Re
             bail!("{port} is served by this machine itself: choose another port");
         }
     }
-    let mut store = ClientStore::open(&dir.join(CLIENTS), config.pools())?;
+    let mut store = open_store(dir, &config)?;
     store.set_port(name, port, is_on)
 }
 

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::{Duration, Instant};
-use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::control::{CloseReason, Message, OtherHub};
 
 use super::Violation;
 
@@ -67,6 +67,8 @@ pub enum ClientAction {
     Rekey,
     /// Path ids have run out: make a connection that does not resume.
     Renew,
+    /// The hub has named all others of its fleet: [`ClientSession::other_hubs`].
+    NameHubs,
     /// The hub ended the connection.
     Closed(CloseReason),
 }
@@ -119,6 +121,7 @@ pub struct ClientSession {
     /// Closed, and the hub has not said that it has heard.
     closed: Vec<u16>,
     next_ping: u32,
+    other_hubs: Vec<OtherHub>,
     transmits: VecDeque<Message>,
     actions: VecDeque<ClientAction>,
 }
@@ -136,6 +139,7 @@ impl ClientSession {
             next_path: 0,
             closed: Vec::new(),
             next_ping: 0,
+            other_hubs: Vec::new(),
             transmits: VecDeque::new(),
             actions: VecDeque::new(),
         }
@@ -344,6 +348,10 @@ impl ClientSession {
                 self.actions.push_back(ClientAction::Rekey);
                 Ok(())
             }
+            Message::OtherHub(ref hub) => {
+                self.on_other_hub(hub);
+                Ok(())
+            }
             Message::Close(reason) => {
                 self.actions.push_back(ClientAction::Closed(reason));
                 Ok(())
@@ -355,6 +363,27 @@ impl ClientSession {
             Message::SetScheduler { .. } => Err(Violation::Unexpected("set scheduler")),
             Message::Cap { .. } => Err(Violation::Unexpected("cap")),
         }
+    }
+
+    /// Whatever does not follow what came before begins anew, or is left out.
+    fn on_other_hub(&mut self, hub: &OtherHub) {
+        if hub.index == 0 {
+            self.other_hubs.clear();
+        }
+        if usize::from(hub.index) != self.other_hubs.len() {
+            return;
+        }
+        self.other_hubs.push(hub.clone());
+        if hub.index + 1 == hub.count {
+            self.actions.push_back(ClientAction::NameHubs);
+        }
+    }
+
+    /// The hubs that the one in use has named last: at most
+    /// [`MAX_OTHER_HUBS`](hawser_wire::control::MAX_OTHER_HUBS).
+    #[must_use]
+    pub fn other_hubs(&self) -> &[OtherHub] {
+        &self.other_hubs
     }
 
     /// The next message for the hub.

@@ -1,7 +1,10 @@
-//! A client with two hubs: the second takes over when the first is gone, and not before.
+//! A client with several hubs: another takes over when the one in use is gone, and not before. Hubs
+//! of a fleet, which share a database.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use hawser_testing::Postgres;
 use serde_json::Value;
 
 use crate::world::{Daemon, World, good, is_up};
@@ -113,4 +116,77 @@ fn networks_that_all_fail_for_a_while_are_no_failure_of_the_hub() {
         assert_eq!(hubs.in_use(), "198.51.100.1:4430", "after {seconds} s");
     }
     assert_eq!(hubs.world.status("c")["session"], session);
+}
+
+#[test]
+fn a_fleet_has_one_invitation_and_outlives_a_hub_and_its_database() {
+    let Some(mut database) = Postgres::start() else {
+        return;
+    };
+    let Some(world) = World::new("fleet") else { return };
+    let _server = world.add_server();
+    world.ip(&world.namespace("s"), "link set lo up");
+    world.ip(&world.namespace("s"), "route add default via 203.0.113.1");
+    let url = database.url();
+    for (side, endpoint) in [("h", "198.51.100.1:4430"), ("s", SECOND)] {
+        good(world.hawser(side, &["hub", "init", "--endpoint", endpoint, "--store", &url]));
+    }
+    let config = std::fs::metadata(world.place("h").join("hub.toml")).unwrap();
+    assert_eq!(config.permissions().mode() & 0o777, 0o600);
+    let first = world.start("h", &["hub", "run"]);
+    let _second = world.start("s", &["hub", "run"]);
+    let client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("through", World::ping_hub);
+    let mut hubs = Hubs {
+        world,
+        first,
+        _second,
+        client,
+    };
+    // The second hub is known without an invitation to it.
+    hubs.world.wait("told", |world| {
+        world.status("c")["hubs"].as_array().map(Vec::len) == Some(2)
+    });
+    let listed = good(hubs.world.hawser("s", &["hub", "list", "--json"])).stdout;
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    assert_eq!(listed["clients"][0]["name"], "alice");
+    assert_eq!(listed["hubs"].as_array().map(Vec::len), Some(2), "{listed}");
+    let inner = hubs.world.status("c")["inner"].clone();
+    // Its database is gone: who is there stays, who is new does not come in.
+    database.kill();
+    hubs.world.wait("noticed", |world| {
+        !world.status("h")["store"]["trouble"].is_null()
+    });
+    assert!(hubs.world.ping_hub());
+    let refused = hubs
+        .world
+        .hawser("h", &["hub", "invite", "bob"])
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("database"),
+        "{refused:?}"
+    );
+    database.restart();
+    hubs.world.wait("well again", |world| {
+        world.status("h")["store"]["trouble"].is_null()
+    });
+    // A hub dies: the other takes over, with the same inner addresses.
+    hubs.lose(OF_THE_FIRST);
+    hubs.first.signal("-KILL");
+    let silent = Instant::now();
+    hubs.world.wait("taken over", World::ping_hub);
+    println!("new flows after {:?}", silent.elapsed());
+    assert_eq!(hubs.in_use(), SECOND);
+    assert_eq!(hubs.world.status("c")["inner"], inner);
+    // What one hub decides the other knows at its start.
+    good(hubs.world.hawser("s", &["hub", "revoke", "alice"]));
+    hubs.world.wait("revoked", |world| !world.ping_hub());
+    hubs.lose("");
+    hubs.first = hubs.world.start("h", &["hub", "run"]);
+    hubs.client.signal("-TERM");
+    hubs.client = hubs.world.start("c", &["up", "--foreground"]);
+    hubs.world.wait("refused", |world| {
+        world.status("h")["counters"]["refused_not_enrolled"].as_u64() > Some(0)
+    });
 }

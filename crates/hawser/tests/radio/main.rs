@@ -54,8 +54,8 @@ fn two_protected_access_points_of_one_channel_carry_one_download() {
     println!("two paths to the hub after {:?}", begun.elapsed());
     let rate = world.download(Duration::from_secs(10));
     println!("{:.2} Mbit/s over two of 6", rate / 1e6);
-    // 9.0 to 9.2 Mbit/s on the machines where this has run: less than that is not noise.
-    assert!(rate > 1.4 * 6e6, "{rate} bit/s is not more than one access point");
+    // One access point alone carries less than its 6; two, 8.9 to 9.2 on machines where this ran.
+    assert!(rate > 1.25 * 6e6, "{rate} bit/s is not more than one access point");
     let status = world.status();
     let shares = received(&status);
     assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");

@@ -20,13 +20,15 @@ use std::time::{Duration, Instant, SystemTime};
 use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, Violation};
 use hawser_units::PathId;
-use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION, Welcome};
+use hawser_wire::control::{
+    self, Cipher, CloseReason, Hello, MAX_OTHER_HUBS, Message, Refusal, VERSION, Welcome,
+};
 use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
 use crate::control::budget::{Budget, Pace};
-use crate::enrolment::{Client, SharedStore};
+use crate::enrolment::{Client, OtherHub, SharedStore};
 use crate::identity::{KeyHash, random};
 use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
 
@@ -43,6 +45,8 @@ pub(super) struct Core {
     next_link: u64,
     /// The state of the store that the sessions were held against.
     held_against: u64,
+    /// The state of the fleet that clients know.
+    told_of: u64,
 }
 
 pub(super) struct Session {
@@ -109,17 +113,20 @@ impl Core {
             counters: BTreeMap::new(),
             next_link: 0,
             held_against: 0,
+            told_of: 0,
         }
     }
 
+    /// Lets a client in, or not, whom the store has been asked for ([`Self::check`]).
     pub(super) fn admit(
         &mut self,
+        client: Result<Client, Refusal>,
         key: KeyHash,
         hello: &Hello,
         export: impl FnOnce(u64, u8, Cipher) -> anyhow::Result<EpochKeys>,
     ) -> Result<Admitted, Refusal> {
-        let result = self
-            .authorise(key, hello)
+        let result = client
+            .and_then(|client| self.welcome_back(client, key))
             .and_then(|client| self.attach(&client, key, hello, export));
         if let Err(refusal) = &result {
             self.count(counter(*refusal));
@@ -127,7 +134,9 @@ impl Core {
         result
     }
 
-    fn authorise(&mut self, key: KeyHash, hello: &Hello) -> Result<Client, Refusal> {
+    /// Whether the store is to be asked for a client at all; true: it has a session here, which it
+    /// continues.
+    pub(super) fn check(&mut self, key: KeyHash, hello: &Hello) -> Result<bool, Refusal> {
         if hello.version != VERSION {
             return Err(Refusal::Version);
         }
@@ -137,10 +146,17 @@ impl Core {
         if hello.format == Format::Ethernet {
             self.meet(key)?;
         }
-        let token = hello.enrol_token.as_ref();
-        let client = self.store.authorise(token, key, SystemTime::now())?;
+        let session = hello.resume.and_then(|id| self.sessions.get(&id));
+        Ok(session.is_some_and(|session| session.key == key))
+    }
+
+    /// What was known of the client when the store was asked must still be so.
+    fn welcome_back(&mut self, client: Client, key: KeyHash) -> Result<Client, Refusal> {
         // It may have had another name until now.
         self.hold_against_store();
+        if !self.store.has(&client.name, key) {
+            return Err(Refusal::NotEnrolled);
+        }
         let account = self.account(&client.name);
         if account.budget.spend(COST_OF_HELLO, Instant::now()) {
             Ok(client)
@@ -221,6 +237,8 @@ impl Core {
         let link = self.next_link;
         self.next_link += 1;
         let (sender, outbox) = mpsc::channel(OUTBOX);
+        let (_, others) = self.store.other_hubs();
+        name_hubs(&sender, &others);
         let entry = self.sessions.get_mut(&session).expect("resumed or just started");
         entry.epoch = epoch;
         entry.machine.handle_control_up();
@@ -330,18 +348,17 @@ impl Core {
         (self.orders)(Change::SetLayerRules { session, rules }.into());
     }
 
-    /// Takes a client's enrolment back and ends its session.
-    pub(super) fn revoke(&mut self, name: &str) -> anyhow::Result<()> {
-        self.store.lock().revoke(name)?;
-        self.hold_against_store();
-        Ok(())
-    }
-
     /// Ends the sessions of those who are not enrolled as they were when they began: revoked by
     /// whomever, or enrolled under another name.
     ///
     /// Cost: two system calls while the store is as it was.
     pub(super) fn hold_against_store(&mut self) {
+        let (told_of, others) = self.store.other_hubs();
+        if told_of != self.told_of {
+            self.told_of = told_of;
+            let links = self.sessions.values().filter_map(|session| session.link.as_ref());
+            links.for_each(|link| name_hubs(&link.outbox, &others));
+        }
         let store = match self.store.refreshed() {
             Ok(store) => store,
             Err(error) => {
@@ -648,6 +665,20 @@ fn carry_out(
             .into(),
         ),
         HubAction::Closed(_) => {}
+    }
+}
+
+/// Names the other hubs of a fleet to a client. One that does not read hears of them the next time.
+fn name_hubs(outbox: &mpsc::Sender<Message>, others: &[OtherHub]) {
+    let count = others.len().min(usize::from(MAX_OTHER_HUBS));
+    for (index, hub) in others[..count].iter().enumerate() {
+        let named = control::OtherHub {
+            index: index as u8,
+            count: count as u8,
+            key: hub.key.0,
+            endpoints: hub.endpoints.clone(),
+        };
+        let _ = outbox.try_send(Message::OtherHub(named));
     }
 }
 

@@ -1,0 +1,151 @@
+//! What a configuration says of the store of clients.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+use tokio_postgres::config::{Host, SslMode};
+use zeroize::Zeroizing;
+
+/// `[store]` of `hub.toml`: a PostgreSQL database that keeps the clients of several hubs.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "StoreTable")]
+pub struct StoreConfig {
+    /// Where it is.
+    pub url: StoreUrl,
+    /// Who signed the certificate that it shows, a file of PEM.
+    pub ca: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoreTable {
+    url: StoreUrl,
+    ca: Option<PathBuf>,
+}
+
+impl StoreConfig {
+    /// A store that is known by its URL, and perhaps by who signed its certificate.
+    ///
+    /// # Errors
+    /// What passes between hub and database could be read and altered on the way.
+    pub fn new(url: StoreUrl, ca: Option<PathBuf>) -> Result<Self, String> {
+        let config = url.config();
+        let is_near = config.get_hosts().iter().all(|host| match host {
+            Host::Unix(_) => true,
+            Host::Tcp(name) => {
+                name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+            }
+        });
+        if ca.is_none() && !is_near && config.get_ssl_mode() != SslMode::Disable {
+            return Err(
+                "the database is on another machine: name the file of the authority that signed its certificate \
+                 (ca = \"...\"), or add ?sslmode=disable to the URL where nobody else is on the way"
+                    .to_owned(),
+            );
+        }
+        Ok(Self { url, ca })
+    }
+}
+
+impl TryFrom<StoreTable> for StoreConfig {
+    type Error = String;
+
+    fn try_from(table: StoreTable) -> Result<Self, String> {
+        Self::new(table.url, table.ca)
+    }
+}
+
+/// `postgresql://USER:PASSWORD@HOST/DATABASE`, as libpq knows it; several hosts are tried in turn.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl(Zeroizing<String>);
+
+impl StoreUrl {
+    /// What it says.
+    #[must_use]
+    pub fn config(&self) -> tokio_postgres::Config {
+        self.0.parse().expect("it was parsed before")
+    }
+
+    /// Whether it holds a password.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        self.config().get_password().is_some()
+    }
+
+    /// As it is written, password and all.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let scheme = ["postgresql://", "postgres://"];
+        let config: tokio_postgres::Config = text.parse().map_err(drop)?;
+        let is_url = scheme.iter().any(|scheme| text.starts_with(scheme));
+        if is_url && !config.get_hosts().is_empty() && config.get_user().is_some() {
+            Ok(Self(Zeroizing::new(text.to_owned())))
+        } else {
+            Err(())
+        }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StoreUrl").field(&self.config()).finish()
+    }
+}
+
+from_text!(
+    StoreUrl,
+    "a database, such as \"postgresql://hawser:PASSWORD@db.example.org/hawser\""
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_checked_and_its_password_is_not_shown() {
+        for wrong in [
+            "",
+            "mysql://a@b/c",
+            "postgresql:///hawser",
+            "postgresql://db/hawser",
+            "host=db user=a",
+        ] {
+            assert_eq!(wrong.parse::<StoreUrl>(), Err(()), "{wrong}");
+        }
+        let url: StoreUrl = "postgresql://hawser:secret@db.example.org,db2.example.org/hawser"
+            .parse()
+            .unwrap();
+        assert!(!format!("{url:?}").contains("secret"));
+        assert_eq!(url.config().get_hosts().len(), 2);
+    }
+
+    #[test]
+    fn a_database_elsewhere_is_not_asked_in_the_clear_unless_that_is_said() {
+        let store =
+            |url: &str, ca: Option<&str>| StoreConfig::new(url.parse().unwrap(), ca.map(PathBuf::from));
+        assert!(
+            store("postgresql://a@db.example.org/h", None)
+                .unwrap_err()
+                .contains("ca =")
+        );
+        for (url, ca) in [
+            ("postgresql://a@db.example.org/h", Some("/ca.pem")),
+            ("postgresql://a@db.example.org/h?sslmode=disable", None),
+            ("postgresql://a@127.0.0.1/h", None),
+            ("postgresql://a@%2Frun%2Fpostgresql/h", None),
+        ] {
+            assert!(store(url, ca).is_ok(), "{url}");
+        }
+    }
+}
