@@ -75,8 +75,12 @@ impl Database {
             door: Door::new(config)?,
             connection: None,
             version: 0,
+            // A thread of its own: what a transaction that ends early says last, that it is off, goes
+            // out also while nobody waits for the database.
             runtime: Some(
-                tokio::runtime::Builder::new_current_thread()
+                tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(1)
+                    .thread_name("database")
                     .enable_all()
                     .build()?,
             ),

@@ -55,7 +55,10 @@ fn two_protected_access_points_of_one_channel_carry_one_download() {
     let rate = world.download(Duration::from_secs(10));
     println!("{:.2} Mbit/s over two of 6", rate / 1e6);
     // One access point alone carries less than its 6; two, 8.9 to 9.2 on machines where this ran.
-    assert!(rate > 1.25 * 6e6, "{rate} bit/s is not more than one access point");
+    assert!(
+        rate > 1.25 * 6e6,
+        "{rate} bit/s is not more than one access point"
+    );
     let status = world.status();
     let shares = received(&status);
     assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
