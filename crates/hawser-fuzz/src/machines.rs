@@ -8,7 +8,7 @@ use hawser_proto::ingress::Ingress;
 use hawser_proto::path;
 use hawser_proto::session::{ClientAction, ClientSession, HubAction, HubSession, NetworkId, SessionConfig};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::control::Message;
+use hawser_wire::control::{MAX_OTHER_HUBS, Message};
 
 /// A stream of messages, given to a hub's session and to a client's; between them the client's
 /// networks come and go.
@@ -110,6 +110,9 @@ impl Client {
                     assert!(self.open.remove(&path).is_some(), "it was open: {path}");
                 }
                 ClientAction::End { .. } => self.open.clear(),
+                ClientAction::NameHubs => {
+                    assert!(self.machine.other_hubs().len() <= usize::from(MAX_OTHER_HUBS));
+                }
                 ClientAction::Start { .. }
                 | ClientAction::Reconnect
                 | ClientAction::Rekey

@@ -280,7 +280,8 @@ impl Place {
         let endpoint = HUB.to_string().parse()?;
         let init = HubInit {
             endpoints: vec![endpoint],
-            pool: POOL.parse().ok().context("the pool is a network")?,
+            pool: Some(POOL.parse().ok().context("the pool is a network")?),
+            store: None,
             pool6: None,
             nat: false,
         };

@@ -178,6 +178,30 @@ pub fn migrate(dir: &Path) -> anyhow::Result<usize> {
     ClientStore::in_database(store, config.pools())?.take_over(&files)
 }
 
+/// What a firewall has to let through for a hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaysIn {
+    /// The UDP port that clients come in at.
+    pub udp: u16,
+    /// The TCP port for clients whose networks block UDP.
+    pub tcp: Option<u16>,
+    /// The interface that their packets come out of.
+    pub interface: String,
+}
+
+/// What a firewall has to let through for the hub of a directory.
+///
+/// # Errors
+/// The hub has not been initialised.
+pub fn ways_in(dir: &Path) -> anyhow::Result<WaysIn> {
+    let config = load(dir)?;
+    Ok(WaysIn {
+        udp: config.listen_address().port(),
+        tcp: config.tls_address().map(|at| at.port()),
+        interface: config.interface.0.clone(),
+    })
+}
+
 /// Invites a client; the result is the line to give to it.
 ///
 /// # Errors

@@ -10,18 +10,20 @@ use hawser_node::config::{self, HubConfig, Net4, Net6, Span, StoreConfig, StoreU
 use hawser_node::hub::{self, HubInit, HubOptions};
 use hawser_node::invitation::HubAddress;
 use hawser_node::run_dir::Role;
-use hawser_terminal::columns;
+use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use crate::cli_client::runtime;
+use crate::cli_setup::{self, SetupArgs};
 use crate::guests::{ListArgs, NameArgs, address, print, span};
 use crate::logs::LogArgs;
-use crate::{Places, confine};
+use crate::{Places, confine, qr};
 
 /// Sets up and runs a hub, invites and revokes clients.
 ///
-/// A hub is a machine with a public address: clients' traffic surfaces there. First `init`, then
-/// `run` (or the systemd unit hawser-hub), then `invite` each client.
+/// A hub is a machine with a public address: clients' traffic surfaces there. `setup` does
+/// everything on a fresh server; or first `init`, then `run` (or the systemd unit hawser-hub), then
+/// `invite` each client.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HubArgs {
     #[command(subcommand)]
@@ -30,6 +32,7 @@ pub(crate) struct HubArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum HubCommand {
+    Setup(SetupArgs),
     /// Makes the hub's key and configuration, and says what to open in a firewall.
     Init(InitArgs),
     /// Prints an invitation: one line to give to one client. It works once.
@@ -91,6 +94,9 @@ struct InviteArgs {
     /// How long the invitation may be used.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = span)]
     expires: Span,
+    /// Shows it as a QR code, too.
+    #[arg(long, conflicts_with = "json")]
+    qr: bool,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -143,6 +149,7 @@ fn store_url(text: &str) -> Result<StoreUrl, String> {
 
 pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
     match args.command {
+        HubCommand::Setup(args) => cli_setup::run(&args)?,
         HubCommand::Init(args) => init(args)?,
         HubCommand::Invite(args) => {
             let invitation = hub::invite(&args.places.dir, &args.name, args.expires.0)?.to_string();
@@ -151,6 +158,9 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
                 || json!({ "version": 1, "name": args.name, "invitation": invitation }),
                 &invitation,
             )?;
+            if args.qr {
+                say!("{}", qr::code(&invitation)?)?;
+            }
         }
         HubCommand::Revoke(args) => {
             hub::revoke(&args.places.dir, &args.name)?;

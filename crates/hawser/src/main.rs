@@ -21,11 +21,14 @@ mod cli_radio;
 mod cli_record;
 mod cli_repeat;
 mod cli_run;
+mod cli_setup;
 mod cli_share;
 mod cli_status;
 mod cli_usage;
+mod firewall;
 mod guests;
 mod logs;
+mod qr;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use hawser_wire::control::{CloseReason, Hello, Message};
+use hawser_wire::control::{CloseReason, Hello, Message, OtherHub};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -49,7 +49,9 @@ pub(super) struct Hubs {
     /// Another has answered.
     heard: mpsc::UnboundedSender<()>,
     hearing: mpsc::UnboundedReceiver<()>,
-    /// The hubs of the fleet have been looked up.
+    /// What the hub in use has named of its fleet, and whether that is being looked up.
+    named: Vec<OtherHub>,
+    is_looking: bool,
     found: mpsc::UnboundedSender<Vec<Joined>>,
     finding: mpsc::UnboundedReceiver<Vec<Joined>>,
     /// The hubs that have refused this client for good, for the log and for status.
@@ -62,7 +64,8 @@ pub(super) enum Elsewhere {
     Outcome(Box<Outcome>),
     /// One has answered, and waits.
     Answered,
-    /// The other hubs of the fleet of the one in use, with their addresses.
+    /// The other hubs of the fleet of the one in use, with their addresses; none: others may be
+    /// looked up.
     Found(Vec<Joined>),
 }
 
@@ -115,6 +118,8 @@ impl Hubs {
             silent_since: None,
             heard,
             hearing,
+            named: Vec::new(),
+            is_looking: false,
             found,
             finding,
             refused: BTreeSet::new(),
@@ -354,16 +359,25 @@ impl Client {
         }
     }
 
-    /// The hub in use has named the others of its fleet: their names are looked up.
+    /// The hub in use has named the others of its fleet: their names are looked up. One that names
+    /// others all the time causes no more than a look-up a second.
     pub(super) fn on_other_hubs(&mut self) {
+        let named = self.driver.machine.other_hubs();
+        if self.hubs.is_looking || self.hubs.named == named {
+            return;
+        }
+        self.hubs.is_looking = true;
+        self.hubs.named = named.to_vec();
         let current = self.hubs.current().clone();
-        let named = self.driver.machine.other_hubs().iter();
-        let mut others: Vec<_> = named.filter_map(|other| current.from_fleet(other)).collect();
+        let others = named.iter().filter_map(|other| current.fleet_mate(other));
+        let mut others: Vec<_> = others.collect();
         let (config, found) = (self.config.clone(), self.hubs.found.clone());
         tokio::spawn(async move {
             let lookups = others.iter_mut().map(|hub| hub.resolve(&config));
             futures_util::future::join_all(lookups).await;
             let _ = found.send(others);
+            tokio::time::sleep(BETWEEN_LOOKUPS).await;
+            let _ = found.send(Vec::new());
         });
     }
 
@@ -373,6 +387,11 @@ impl Client {
             Elsewhere::Outcome(outcome) => *outcome,
             Elsewhere::Answered => {
                 self.ask_again();
+                return Ok(());
+            }
+            Elsewhere::Found(others) if others.is_empty() => {
+                self.hubs.is_looking = false;
+                self.on_other_hubs();
                 return Ok(());
             }
             Elsewhere::Found(others) => return self.hubs.take_in(&self.options.dir, others),
@@ -552,6 +571,8 @@ const SILENCE: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(4);
 /// At the start, before others are asked.
 const FIRST_CHOICE: Duration = Duration::from_secs(1);
+/// From one look at the hubs of a fleet to the next.
+const BETWEEN_LOOKUPS: Duration = Duration::from_secs(1);
 /// What the hub in use gets for an answer, at least, before it is asked anew; and between two
 /// looks whether there is a network.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -65,7 +65,7 @@ impl Joined {
     }
 
     /// What a hub says of another one of its fleet; `None` where that is no place.
-    pub(super) fn from_fleet(&self, other: &OtherHub) -> Option<Self> {
+    pub(super) fn fleet_mate(&self, other: &OtherHub) -> Option<Self> {
         let endpoints = other.endpoints.iter().map(|endpoint| endpoint.parse());
         let endpoints: Vec<_> = endpoints.collect::<Result<_, _>>().ok()?;
         (!endpoints.is_empty()).then(|| Self {

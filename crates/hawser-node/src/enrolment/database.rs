@@ -267,7 +267,7 @@ fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
     }
     let key = |column| -> anyhow::Result<Option<KeyHash>> {
         let text: Option<String> = row.try_get(column)?;
-        Ok(text.map(|text| text.parse()).transpose()?)
+        text.map(|text| text.parse()).transpose()
     };
     let expires: i64 = row.try_get(5)?;
     let ports: String = row.try_get(6)?;
@@ -345,7 +345,7 @@ impl Fault {
     fn of_commit(error: tokio_postgres::Error) -> Self {
         match Self::from(error) {
             Self::Gone(error) => Self::Unknown(error),
-            other => other,
+            other @ (Self::Conflict(_) | Self::Unknown(_) | Self::Decided(_)) => other,
         }
     }
 }

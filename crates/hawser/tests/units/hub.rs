@@ -109,3 +109,51 @@ fn a_stop_of_the_unit_leaves_nothing_also_after_a_restart() {
     assert_eq!(machine.show(UNIT, "Result"), "success", "{}", machine.journal());
     assert_eq!(world.system("h"), before, "{}", machine.journal());
 }
+
+#[test]
+fn setup_makes_a_hub_of_a_fresh_server_behind_a_firewall() {
+    let Some(world) = World::new("setup") else { return };
+    let mut nft = world.inside("h", "nft");
+    nft.arg(
+        "table inet filter { \
+         chain input { type filter hook input priority 0; policy drop; ct state established,related accept; } \
+         chain forward { type filter hook forward priority 0; policy drop; } }",
+    );
+    good(nft);
+    let Some(machine) = Machine::boot(&world, "h", &[]) else {
+        return;
+    };
+    let setup = [
+        "hub",
+        "setup",
+        "--endpoint",
+        "198.51.100.1:4430",
+        "--client",
+        "alice",
+        "--yes",
+    ];
+    let said = machine.say("hawser", &setup);
+    assert!(
+        said.contains("udp dport 4430 accept") && said.contains("nftables.conf"),
+        "{said}"
+    );
+    assert_eq!(machine.show(UNIT, "ActiveState"), "active");
+    let enabled = machine.say("systemctl", &["is-enabled", UNIT]);
+    assert_eq!(enabled.trim(), "enabled");
+    let (_, line) = said.split_once("hawser up '").expect("an invitation");
+    let (invitation, _) = line.split_once('\'').expect("its end");
+    good(world.hawser("c", &["up", invitation]));
+    world.wait("through", is_up);
+    // Once more: what is there stays, and another is invited.
+    let again = machine.say("hawser", &["hub", "setup", "--client", "bob", "--yes"]);
+    assert!(
+        again.contains("a hub already") && !again.contains("nft insert"),
+        "{again}"
+    );
+    let wrong = world
+        .hawser("c", &["hub", "setup", "--yes"])
+        .output()
+        .expect("it starts");
+    let error = String::from_utf8_lossy(&wrong.stderr);
+    assert!(error.contains("--endpoint HOST:PORT"), "{error}");
+}

@@ -1,0 +1,208 @@
+//! `hawser hub setup`: from a fresh server to an invitation.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use hawser_linux::process::is_root;
+use hawser_node::control_socket::is_alive;
+use hawser_node::hub::{self, HubInit};
+use hawser_node::invitation::HubAddress;
+use hawser_node::run_dir::{self, Role};
+use hawser_terminal::say;
+
+use crate::Places;
+use crate::firewall::{self, Wanted};
+use crate::guests::address;
+
+/// Makes a hub of a fresh server: asks three things, and prints an invitation.
+///
+/// Writes the key and the configuration, lets the hub through the firewall that is there (ufw,
+/// firewalld, nftables), starts the unit hawser-hub, and invites the first client. What is there
+/// already stays; it may be run again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SetupArgs {
+    /// Where clients reach this machine: public name or address, and UDP port.
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    endpoint: Option<HubAddress>,
+    /// The name of the first client.
+    #[arg(long, value_name = "NAME")]
+    client: Option<String>,
+    /// Asks nothing: what is not given is what would have been proposed.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
+    if !is_root() {
+        bail!("needs root to write /etc/hawser and to start a unit: sudo hawser hub setup");
+    }
+    let asks = !args.yes && std::io::stdin().is_terminal();
+    let dir = &args.places.dir;
+    if dir.join("hub.toml").exists() {
+        say!("there is a hub already in {}: it stays as it is", dir.display())?;
+    } else {
+        let endpoint = endpoint(args, asks)?;
+        let init = HubInit {
+            endpoints: vec![endpoint],
+            pool: None,
+            pool6: None,
+            nat: true,
+            store: None,
+        };
+        say!("wrote {}", hub::init(dir, &init)?.display())?;
+    }
+    let ways = hub::ways_in(dir)?;
+    let wanted = Wanted {
+        udp: ways.udp,
+        tcp: ways.tcp,
+        interface: &ways.interface,
+    };
+    for line in firewall::open(wanted)? {
+        say!("{line}")?;
+    }
+    let is_running = start(&args.places.run_dir(Role::Hub))?;
+    let client = match &args.client {
+        Some(name) => name.clone(),
+        None if asks => ask("the name of the first client", FIRST)?,
+        None => FIRST.to_owned(),
+    };
+    let invitation = hub::invite(dir, &client, LIFETIME)?.to_string();
+    say!("\non {client}, within seven days: sudo hawser up '{invitation}'")?;
+    if std::io::stdout().is_terminal() {
+        say!("{}", crate::qr::code(&invitation)?)?;
+    }
+    if !is_running {
+        say!("first start the hub: hawser hub run (there is no systemd with a unit hawser-hub here)")?;
+    }
+    Ok(())
+}
+
+/// Where clients reach this machine.
+fn endpoint(args: &SetupArgs, asks: bool) -> anyhow::Result<HubAddress> {
+    if let Some(endpoint) = &args.endpoint {
+        return Ok(endpoint.clone());
+    }
+    let own = public_address();
+    let host = match own {
+        Some(own) if !asks => own.to_string(),
+        None if !asks => bail!(
+            "this machine has no public address of its own: say what clients reach it by, --endpoint HOST:PORT"
+        ),
+        own => {
+            let own = own.map(|own| own.to_string()).unwrap_or_default();
+            ask("the public name or address of this machine", &own)?
+        }
+    };
+    let port = if asks {
+        ask("the UDP port", PORT)?
+    } else {
+        PORT.to_owned()
+    };
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    address(&format!("{host}:{port}")).map_err(anyhow::Error::msg)
+}
+
+/// The address that this machine has towards the internet, where that is its own.
+fn public_address() -> Option<IpAddr> {
+    // Connecting sends nothing; it asks the routing table (RFC 5737, RFC 3849).
+    let own = |from: &str, to: &str| {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let v4 = own("0.0.0.0:0", "203.0.113.1:9");
+    let v6 = || own("[::]:0", "[2001:db8::1]:9");
+    v4.filter(|ip| is_public(*ip))
+        .or_else(|| v6().filter(|ip| is_public(*ip)))
+}
+
+/// Whether an address is none of those that translators and laboratories use.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let is_shared = v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64;
+            !(v4.is_private() || v4.is_loopback() || v4.is_link_local() || v4.is_unspecified() || is_shared)
+        }
+        // RFC 4291: what is routed on the internet.
+        IpAddr::V6(v6) => v6.segments()[0] & 0xe000 == 0x2000,
+    }
+}
+
+/// Asks somebody who sits there; an empty answer is the proposal.
+fn ask(what: &str, proposal: &str) -> anyhow::Result<String> {
+    let mut error = std::io::stderr();
+    write!(error, "{what} [{proposal}]: ")?;
+    error.flush()?;
+    let mut line = String::new();
+    if std::io::stdin().lock().read_line(&mut line)? == 0 {
+        bail!("no answer");
+    }
+    let answer = line.trim();
+    let answer = if answer.is_empty() { proposal } else { answer };
+    if answer.is_empty() {
+        bail!("{what} is needed");
+    }
+    Ok(answer.to_owned())
+}
+
+/// Starts the unit, where there is one; whether the hub runs.
+fn start(run_dir: &Path) -> anyhow::Result<bool> {
+    let socket = run_dir::socket(run_dir);
+    if is_alive(&socket) {
+        return Ok(true);
+    }
+    let is_systemd = Path::new("/run/systemd/system").is_dir();
+    if !is_systemd || firewall::say("systemctl", &["cat", UNIT]).is_err() {
+        return Ok(false);
+    }
+    firewall::say("systemctl", &["enable", "--now", UNIT])
+        .with_context(|| format!("the hub does not start: journalctl -u {UNIT}"))?;
+    let begun = Instant::now();
+    while !is_alive(&socket) {
+        if begun.elapsed() > PATIENCE {
+            bail!("the hub does not answer: journalctl -u {UNIT}");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    say!("{UNIT} runs, and starts with the machine")?;
+    Ok(true)
+}
+
+const UNIT: &str = "hawser-hub";
+/// UDP port of HTTP/3, which few networks block.
+const PORT: &str = "443";
+const FIRST: &str = "laptop";
+const LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_address_of_the_internet_is_not_proposed() {
+        let is_public = |text: &str| is_public(text.parse().unwrap());
+        for own in [
+            "10.0.0.1",
+            "192.168.1.2",
+            "100.64.3.4",
+            "169.254.1.1",
+            "127.0.0.1",
+            "fd00::1",
+            "fe80::1",
+            "::1",
+        ] {
+            assert!(!is_public(own), "{own}");
+        }
+        assert!(is_public("198.51.100.1") && is_public("2001:db8::1"));
+    }
+}
