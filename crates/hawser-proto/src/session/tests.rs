@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hawser_units::{Duration, Instant};
-use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::control::{CloseReason, Message, OtherHub};
 use hawser_wire::data::Class;
 use proptest::prelude::*;
 
@@ -187,6 +187,34 @@ fn path_ids_run_out_into_a_new_session() {
     done(&mut client);
     client.handle_network_added(NetworkId(1), 1);
     assert_eq!(done(&mut client), [ClientAction::Renew]);
+}
+
+#[test]
+fn a_fleet_is_known_when_all_of_it_was_named_in_order() {
+    let hub = |index, count| OtherHub {
+        index,
+        count,
+        key: [index; 32],
+        endpoints: vec!["hub.example.org:443".to_owned()],
+    };
+    let mut client = with_path();
+    let mut name = |index, count| {
+        client
+            .handle_message(&Message::OtherHub(hub(index, count)))
+            .expect("it may");
+        (done(&mut client), client.other_hubs().len())
+    };
+    assert_eq!(name(0, 2), (vec![], 1));
+    assert_eq!(name(1, 2), (vec![ClientAction::NameHubs], 2));
+    assert_eq!(name(0, 3), (vec![], 1), "begins anew");
+    assert_eq!(name(2, 3), (vec![], 1), "one is missing");
+    assert_eq!(name(1, 3), (vec![], 2));
+    assert_eq!(name(2, 3), (vec![ClientAction::NameHubs], 3));
+    let mut at_hub = HubSession::new();
+    assert_eq!(
+        at_hub.handle_message(&Message::OtherHub(hub(0, 1)), || 1),
+        Err(Violation::Unexpected("other hub"))
+    );
 }
 
 /// What the client makes of every message, with a session and without an open ping.
@@ -572,7 +600,10 @@ impl Pair {
                 }
                 ClientAction::End { .. } => self.client_paths.clear(),
                 ClientAction::Reconnect => self.disconnect(),
-                ClientAction::Start { .. } | ClientAction::Rekey | ClientAction::Renew => {}
+                ClientAction::Start { .. }
+                | ClientAction::Rekey
+                | ClientAction::Renew
+                | ClientAction::NameHubs => {}
                 ClientAction::Closed(reason) => panic!("{reason:?}"),
             }
         }

@@ -116,8 +116,8 @@ fn setup_makes_a_hub_of_a_fresh_server_behind_a_firewall() {
     let mut nft = world.inside("h", "nft");
     nft.arg(
         "table inet filter { \
-         chain input { type filter hook input priority 0; policy drop; ct state established,related accept; } \
-         chain forward { type filter hook forward priority 0; policy drop; } }",
+         chain input { type filter hook input priority 0; policy drop; ct state established,related accept; }; \
+         chain forward { type filter hook forward priority 0; policy drop; }; }",
     );
     good(nft);
     let Some(machine) = Machine::boot(&world, "h", &[]) else {
