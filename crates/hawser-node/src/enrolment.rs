@@ -516,11 +516,12 @@ impl SharedStore {
         now: SystemTime,
         is_resuming: bool,
     ) -> Result<Client, Refusal> {
-        if !is_resuming && self.fleet.as_ref().is_some_and(Fleet::is_stale) {
+        let is_stale = self.fleet.as_ref().is_some_and(Fleet::is_stale);
+        if is_stale && !is_resuming {
             return Err(Refusal::Busy);
         }
         let mut refusal = Refusal::NotEnrolled;
-        if let Some(token) = token.filter(|_| !is_resuming) {
+        if let Some(token) = token.filter(|_| !is_stale) {
             match self.change(move |store| store.enrol(&token, key, now)).await {
                 Ok(client) => return Ok(client),
                 Err(error) => refusal = error,

@@ -1,11 +1,12 @@
 //! Clients in a PostgreSQL database, which several hubs share.
 //!
-//! Every change is one transaction that first takes the row of `hawser_store`: so changes happen one
-//! after another, whoever makes them, and each has a number. A row of a client says which change it
-//! is of, and one that is gone stays as a mark; so whoever knows the state after some change reads
-//! what has changed since, and nothing when the number is the same. The database refuses by itself
-//! to give one address or one key to two clients. No statement is more than standard SQL of the kind
-//! that distributed databases with PostgreSQL's protocol have.
+//! Every change is one transaction that first takes the row of `hawser_store`: so changes
+//! happen one after another, whoever makes them, and each has a number. A row of a client says
+//! which change it is of, and one that is gone stays as a mark; so whoever knows the state
+//! after some change reads what has changed since, and nothing when the number is the same. The
+//! database refuses by itself to give one address or one key to two clients. No statement is
+//! more than standard SQL of the kind that distributed databases with PostgreSQL's protocol
+//! have.
 //!
 //! Failure: a connection that breaks is made anew once, unless a change may have been made already;
 //! then an error says so, and repeating the command harms nothing. Nothing takes longer than
@@ -75,8 +76,8 @@ impl Database {
             door: Door::new(config)?,
             connection: None,
             version: 0,
-            // A thread of its own: what a transaction that ends early says last, that it is off, goes
-            // out also while nobody waits for the database.
+            // A thread of its own: what a transaction that ends early says last, that it is
+            // off, goes out also while nobody waits for the database.
             runtime: Some(
                 tokio::runtime::Builder::new_multi_thread()
                     .worker_threads(1)
@@ -87,8 +88,8 @@ impl Database {
         })
     }
 
-    /// Does something with a connection, and once more with a fresh one where the first broke before
-    /// anything could have been changed.
+    /// Does something with a connection, and once more with a fresh one where the first broke
+    /// before anything could have been changed.
     fn run<T>(
         &mut self,
         mut work: impl AsyncFnMut(&mut Connection) -> Result<T, Fault>,

@@ -1,10 +1,10 @@
 //! Clients as files: one for each, `NAME.toml`, replaced atomically.
 //!
 //! `hawser hub invite` may write while the hub runs: files are separate, a lock file serialises
-//! changes, and it grows by a byte with each. So the hub sees at a glance whether what it knows is
-//! still true, and reads again only when it is not: two system calls when nothing has changed; else
-//! one for each client, and the files that are not as they were. A damaged file keeps its own client
-//! out and nobody else.
+//! changes, and it grows by a byte with each. So the hub sees at a glance whether what it knows
+//! is still true, and reads again only when it is not: two system calls when nothing has
+//! changed; else one for each client, and the files that are not as they were. A damaged file
+//! keeps its own client out and nobody else.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -222,7 +222,8 @@ impl Records for Directory {
             }
             known.apply(edit);
             has_changed = true;
-            // Where the disk is too full for one more byte, the directory's time still tells others.
+            // Where the disk is too full for one more byte, the directory's time still tells
+            // others.
             let counted = lock.write_all(b".").is_ok();
             let is_known = counted && known.damage.is_none();
             self.version = if is_known { self.version_on_disk() } else { None };

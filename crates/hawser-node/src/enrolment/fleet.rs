@@ -1,8 +1,8 @@
 //! What a hub that runs knows of its fleet: the clients and the other hubs in the database.
 //!
-//! A thread reads the database all the time, so that nobody else waits for it. What was read last is
-//! there at once, and stays when the database does not answer. Changes are made by whoever wants
-//! them, on a thread that may wait, and are seen here as soon as they are made.
+//! A thread reads the database all the time, so that nobody else waits for it. What was read
+//! last is there at once, and stays when the database does not answer. Changes are made by
+//! whoever wants them, on a thread that may wait, and are seen here as soon as they are made.
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Where the clients of a hub are kept: a directory of files, or a database that several hubs share.
+//! Where the clients of a hub are kept: a directory of files, or a database that several hubs
+//! share.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres::{Client as Connection, Config, NoTls, Socket};
 use tokio_rustls::TlsConnector;
@@ -74,12 +74,11 @@ impl Door {
 
     /// Says which database an error is of.
     pub(super) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        let hosts: Vec<_> = self
-            .config
-            .get_hosts()
-            .iter()
-            .map(|host| format!("{host:?}"))
-            .collect();
+        let host = |host: &Host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string(),
+        };
+        let hosts: Vec<_> = self.config.get_hosts().iter().map(host).collect();
         error.context(format!("the database at {} is of no use now", hosts.join(", ")))
     }
 }
