@@ -116,6 +116,7 @@ impl Client {
                 ClientAction::Start { .. }
                 | ClientAction::Reconnect
                 | ClientAction::Rekey
+                | ClientAction::Leave
                 | ClientAction::Renew
                 | ClientAction::Closed(_) => {}
             }

@@ -54,6 +54,11 @@ pub enum Request {
     Reload,
     /// End.
     Down,
+    /// Send the clients to other hubs, and let no others in (hub).
+    Drain {
+        /// Or serve them as before.
+        is_on: bool,
+    },
     /// Take a client's enrolment back (hub).
     Revoke {
         /// Its name.

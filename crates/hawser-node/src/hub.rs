@@ -165,6 +165,30 @@ fn store_table(store: &StoreConfig) -> String {
     )
 }
 
+/// Sends the clients of a hub that runs to other hubs, and lets no others in; or, with `is_on`
+/// false, serves them as before.
+///
+/// # Errors
+/// The hub does not run or does not answer.
+pub fn drain(dir: &Path, is_on: bool) -> anyhow::Result<()> {
+    ask_running(dir, &Request::Drain { is_on }).map(drop)
+}
+
+/// How many clients are connected to a hub that runs.
+///
+/// # Errors
+/// The hub does not run or does not answer.
+pub fn connected(dir: &Path) -> anyhow::Result<usize> {
+    let status = ask_running(dir, &Request::Status)?;
+    let clients = status["clients"].as_array().into_iter().flatten();
+    Ok(clients.filter(|client| client["connected"] == true).count())
+}
+
+fn ask_running(dir: &Path, request: &Request) -> anyhow::Result<Value> {
+    let hub = run_dir::hub_of(dir)?.context("the hub does not run")?;
+    ask(&run_dir::socket(&hub), request)
+}
+
 /// Takes the clients in the files of a hub over into its database; how many.
 ///
 /// # Errors
@@ -585,6 +609,10 @@ impl Hub {
                 "this is a hub: flows are moved where `hawser up --direct` runs"
             )),
             Request::Weight { .. } => Err(anyhow!("this is a hub: ask where `hawser up` runs")),
+            Request::Drain { is_on } => {
+                self.control.drain(is_on);
+                Ok(json!({ "draining": is_on }))
+            }
             Request::Revoke { name } => {
                 let control = self.control.clone();
                 tokio::spawn(async move {
@@ -609,7 +637,7 @@ impl Hub {
             .collect();
         json!({
             "role": "hub",
-            "state": "up",
+            "state": if self.control.is_draining() { "draining" } else { "up" },
             "endpoints": self.config.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "interface": self.config.interface.0,
             "uptime_s": self.started.elapsed().as_secs(),

@@ -104,6 +104,8 @@ pub enum Message {
     /// Hub: one of the other hubs where this client may come in as well. All of them are named, one
     /// after another, when a connection begins and when they have changed.
     OtherHub(OtherHub),
+    /// Hub: will be taken down; the client goes to another hub while this one still serves it.
+    Leave,
     /// Hub: wants fresh keys; the client opens a new control connection.
     RekeyWanted,
     /// Either: the connection ends, and why.
@@ -405,6 +407,7 @@ impl Message {
             11 => Self::Pong(r.u32()?),
             12 => Self::RekeyWanted,
             13 => Self::OtherHub(OtherHub::parse(r)?),
+            14 => Self::Leave,
             other => return Err(ParseError::Type(other)),
         })
     }
@@ -438,6 +441,7 @@ impl Message {
             }
             Self::RekeyWanted => out.push(12),
             Self::OtherHub(hub) => hub.emit(out),
+            Self::Leave => out.push(14),
         }
     }
 }
@@ -784,6 +788,7 @@ mod tests {
             any::<u32>().prop_map(Message::Ping),
             any::<u32>().prop_map(Message::Pong),
             Just(Message::RekeyWanted),
+            Just(Message::Leave),
             other_hub(),
         ]
     }
@@ -803,7 +808,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..80), kind in 1..=14_u8) {
+        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..80), kind in 1..=15_u8) {
             let mut frame = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
             frame.extend_from_slice(&body);
             frame[2] = kind;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use hawser_linux::confine::Duty;
@@ -46,6 +47,12 @@ enum HubCommand {
     /// Everybody stays enrolled. The hub reads the database from its next start on; the files stay
     /// where they are, and are not read any more.
     Migrate(ListArgs),
+    /// Sends the clients to other hubs, before this one is taken down.
+    ///
+    /// Clients that know another hub go there while this one still serves them, so packets pass all
+    /// the time; connections of their applications end, because they surface elsewhere. Nobody else
+    /// comes in. Clients that know no other hub stay. Waits until all are gone.
+    Drain(DrainArgs),
     /// Leads a port of the hub to a client, so that it is reached from outside.
     ///
     /// TCP connections and UDP packets that come to the hub's public addresses at that port go to
@@ -97,6 +104,21 @@ struct InviteArgs {
     /// Shows it as a QR code, too.
     #[arg(long, conflicts_with = "json")]
     qr: bool,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
+struct DrainArgs {
+    /// How long to wait for clients to go.
+    #[arg(long, value_name = "TIME", default_value = "1min", value_parser = span)]
+    within: Span,
+    /// Serves clients as before.
+    #[arg(long)]
+    off: bool,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -170,6 +192,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
                 &format!("{} is revoked", args.name),
             )?;
         }
+        HubCommand::Drain(args) => drain(&args)?,
         HubCommand::Forward(args) => forward(&args)?,
         HubCommand::List(args) => {
             let list = hub::list(&args.places.dir)?;
@@ -200,6 +223,32 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn drain(args: &DrainArgs) -> anyhow::Result<()> {
+    let dir = &args.places.dir;
+    hub::drain(dir, !args.off)?;
+    let begun = Instant::now();
+    let mut left = hub::connected(dir)?;
+    let first = left;
+    while !args.off && left > 0 && begun.elapsed() < args.within.0 {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = hub::connected(dir)?;
+        if now != left && !args.json {
+            say!("{now} of {first} clients are left")?;
+        }
+        left = now;
+    }
+    let text = match left {
+        _ if args.off => "clients are served as before".to_owned(),
+        0 => "the hub is empty: it may be taken down".to_owned(),
+        left => format!("{left} clients stay: they know no other hub, or reach none"),
+    };
+    print(
+        args.json,
+        || json!({ "version": 1, "draining": !args.off, "connected": left }),
+        &text,
+    )
 }
 
 fn forward(args: &ForwardArgs) -> anyhow::Result<()> {

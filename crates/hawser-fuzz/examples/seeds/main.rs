@@ -326,6 +326,7 @@ fn control() -> Seeds {
         Message::Ping(5),
         Message::Pong(5),
         Message::RekeyWanted,
+        Message::Leave,
         Message::OtherHub(OtherHub {
             index: 0,
             count: 1,

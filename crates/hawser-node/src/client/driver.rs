@@ -47,6 +47,8 @@ pub(crate) enum Want {
     Rekey,
     /// Path ids have run out.
     Renew,
+    /// The hub will be taken down.
+    Leave,
     /// The hub has named the others of its fleet.
     OtherHubs,
     /// The other side ended the connection.
@@ -286,6 +288,7 @@ impl Driver {
             ClientAction::Reconnect => Some(Want::Silent),
             ClientAction::Rekey => Some(Want::Rekey),
             ClientAction::Renew => Some(Want::Renew),
+            ClientAction::Leave => Some(Want::Leave),
             ClientAction::NameHubs => Some(Want::OtherHubs),
             ClientAction::Closed(reason) => Some(Want::Closed(reason)),
         }

@@ -46,6 +46,8 @@ pub(super) struct Hubs {
     next_try: Instant,
     /// No path to the hub in use works, since then.
     silent_since: Option<Instant>,
+    /// The hub in use will be taken down.
+    is_leaving: bool,
     /// Another has answered.
     heard: mpsc::UnboundedSender<()>,
     hearing: mpsc::UnboundedReceiver<()>,
@@ -116,6 +118,7 @@ impl Hubs {
             elsewhere: Reach::new(),
             next_try: Instant::now(),
             silent_since: None,
+            is_leaving: false,
             heard,
             hearing,
             named: Vec::new(),
@@ -210,15 +213,27 @@ impl Hubs {
         }
     }
 
-    /// Whom to try: all others when the hub in use is silent, else those where this client has not
-    /// been yet.
+    /// The hub in use asks the client to go to another one.
+    pub(super) fn handle_leave(&mut self) {
+        tracing::info!("the hub will be taken down: another is looked for");
+        self.is_leaving = true;
+        self.next_try = Instant::now();
+    }
+
+    /// Whether another may take the place of the one in use.
+    fn is_wanting(&self) -> bool {
+        self.is_leaving || self.silent_since.is_some()
+    }
+
+    /// Whom to try: all others when the hub in use is silent or goes, else those where this client
+    /// has not been yet.
     fn wanted(&self) -> Vec<&Hub> {
         let others = self.known.iter().filter(|hub| {
             let key = hub.joined.hub_key;
             key != self.current && !self.refused.contains(&key)
         });
         others
-            .filter(|hub| self.silent_since.is_some() || hub.joined.token.is_some())
+            .filter(|hub| self.is_wanting() || hub.joined.token.is_some())
             .collect()
     }
 
@@ -403,7 +418,7 @@ impl Client {
                 self.hubs.elsewhere.stop();
                 self.hubs.next_try = Instant::now();
                 self.hubs.handle_let_in(&self.options.dir, key, Some(remote))?;
-                if self.hubs.silent_since.is_some() && self.driver.networks.attached.contains_key(&network) {
+                if self.hubs.is_wanting() && self.driver.networks.attached.contains_key(&network) {
                     self.change_hub(key);
                     return self.on_reached(network, established).await;
                 }
@@ -438,8 +453,9 @@ impl Client {
     fn change_hub(&mut self, key: KeyHash) {
         let from = self.hubs.current().place();
         self.hubs.current = key;
+        self.hubs.is_leaving = false;
         let to = self.hubs.current().place();
-        tracing::warn!(from, to, "the hub is silent: another takes over");
+        tracing::warn!(from, to, "another hub takes over");
         self.begin_anew();
     }
 

@@ -456,10 +456,10 @@ impl Client {
                 Some(radio) => radio.set_weight(network, weight, asked.answer),
                 None => drop(asked.answer.send(Err(anyhow!("there is no Wi-Fi here")))),
             },
-            Request::Revoke { .. } => {
+            Request::Revoke { .. } | Request::Drain { .. } => {
                 let _ = asked
                     .answer
-                    .send(Err(anyhow!("this is a client: revoke on the hub")));
+                    .send(Err(anyhow!("this is a client: ask on the hub")));
             }
         }
         next
@@ -504,6 +504,7 @@ impl Client {
                 self.renew = true;
                 self.seek(None);
             }
+            Want::Leave => self.hubs.handle_leave(),
             Want::OtherHubs => self.on_other_hubs(),
             Want::Closed(reason) => self.on_closed(reason),
         }

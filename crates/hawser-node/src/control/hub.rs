@@ -173,6 +173,18 @@ impl HubControl {
         self.lock().restore(saved)
     }
 
+    /// Sends clients to other hubs and lets no others in, or serves them as before.
+    pub fn drain(&self, is_on: bool) {
+        self.lock().drain(is_on);
+        tracing::info!(is_on, "clients are sent to other hubs");
+    }
+
+    /// Whether clients are sent to other hubs.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.lock().is_draining()
+    }
+
     /// Asks the client of a session for fresh keys.
     pub fn rekey(&self, session: SessionId) {
         self.lock().rekey(session);

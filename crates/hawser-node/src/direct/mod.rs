@@ -685,10 +685,9 @@ impl Direct {
                 )
             }
             Request::Down => (Ok(json!({ "state": "down" })), Next::End),
-            Request::Revoke { .. } => (
-                Err(anyhow!("this is direct mode: revoke on a hub")),
-                Next::Continue,
-            ),
+            Request::Revoke { .. } | Request::Drain { .. } => {
+                (Err(anyhow!("this is direct mode: ask on a hub")), Next::Continue)
+            }
         };
         let _ = asked.answer.send(answer);
         next

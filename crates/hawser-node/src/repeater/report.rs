@@ -25,7 +25,11 @@ impl Node {
                 let _ = answer.send(Ok(json!({ "state": "down" })));
                 return true;
             }
-            Request::Reload | Request::Move { .. } | Request::Weight { .. } | Request::Revoke { .. } => {
+            Request::Reload
+            | Request::Move { .. }
+            | Request::Weight { .. }
+            | Request::Drain { .. }
+            | Request::Revoke { .. } => {
                 let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));
             }
         }

@@ -67,6 +67,8 @@ pub enum ClientAction {
     Rekey,
     /// Path ids have run out: make a connection that does not resume.
     Renew,
+    /// The hub will be taken down: go to another, if there is one.
+    Leave,
     /// The hub has named all others of its fleet: [`ClientSession::other_hubs`].
     NameHubs,
     /// The hub ended the connection.
@@ -346,6 +348,10 @@ impl ClientSession {
             }
             Message::RekeyWanted => {
                 self.actions.push_back(ClientAction::Rekey);
+                Ok(())
+            }
+            Message::Leave => {
+                self.actions.push_back(ClientAction::Leave);
                 Ok(())
             }
             Message::OtherHub(ref hub) => {

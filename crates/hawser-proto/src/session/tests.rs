@@ -239,6 +239,7 @@ fn client_transition_table() {
         (Message::Ping(3), vec![]),
         (Message::Pong(3), vec![]),
         (Message::RekeyWanted, vec![ClientAction::Rekey]),
+        (Message::Leave, vec![ClientAction::Leave]),
         (
             Message::Close(CloseReason::Revoked),
             vec![ClientAction::Closed(CloseReason::Revoked)],
@@ -379,6 +380,7 @@ fn hub_transition_table() {
             Violation::Unexpected("path opened"),
         ),
         (Message::RekeyWanted, Violation::Unexpected("rekey wanted")),
+        (Message::Leave, Violation::Unexpected("leave")),
     ];
     for (message, violation) in wrong {
         assert_eq!(
@@ -603,6 +605,7 @@ impl Pair {
                 ClientAction::Start { .. }
                 | ClientAction::Rekey
                 | ClientAction::Renew
+                | ClientAction::Leave
                 | ClientAction::NameHubs => {}
                 ClientAction::Closed(reason) => panic!("{reason:?}"),
             }

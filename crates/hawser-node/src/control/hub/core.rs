@@ -45,6 +45,8 @@ pub(super) struct Core {
     next_link: u64,
     /// The state of the store that the sessions were held against.
     held_against: u64,
+    /// Clients are sent away, and nobody else comes in.
+    is_draining: bool,
     /// The state of the fleet that clients know.
     told_of: u64,
 }
@@ -113,6 +115,7 @@ impl Core {
             counters: BTreeMap::new(),
             next_link: 0,
             held_against: 0,
+            is_draining: false,
             told_of: 0,
         }
     }
@@ -147,7 +150,11 @@ impl Core {
             self.meet(key)?;
         }
         let session = hello.resume.and_then(|id| self.sessions.get(&id));
-        Ok(session.is_some_and(|session| session.key == key))
+        let is_resuming = session.is_some_and(|session| session.key == key);
+        if self.is_draining && !is_resuming {
+            return Err(Refusal::Busy);
+        }
+        Ok(is_resuming)
     }
 
     /// What was known of the client when the store was asked must still be so.
@@ -239,6 +246,9 @@ impl Core {
         let (sender, outbox) = mpsc::channel(OUTBOX);
         let (_, others) = self.store.other_hubs();
         name_hubs(&sender, &others);
+        if self.is_draining {
+            let _ = sender.try_send(Message::Leave);
+        }
         let entry = self.sessions.get_mut(&session).expect("resumed or just started");
         entry.epoch = epoch;
         entry.machine.handle_control_up();
@@ -470,6 +480,20 @@ impl Core {
             .as_ref()
             .is_some_and(|l| l.id == link)
             .then_some(session)
+    }
+
+    /// Whether clients are sent to other hubs.
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    /// Sends clients to other hubs and lets no others in, or serves them as before.
+    pub(super) fn drain(&mut self, is_on: bool) {
+        self.is_draining = is_on;
+        if is_on {
+            let links = self.sessions.values().filter_map(|session| session.link.as_ref());
+            links.for_each(|link| drop(link.outbox.try_send(Message::Leave)));
+        }
     }
 
     /// Asks the client of a session for fresh keys.
