@@ -45,7 +45,8 @@ async fn answer(get: Get, mut stream: TcpStream, socket: PathBuf) -> std::io::Re
 #[must_use]
 pub fn render(status: &Value) -> String {
     let mut families = Families::default();
-    let up = f64::from(u8::from(status["state"] == "up"));
+    let is_up = ["up", "draining"].contains(&text(&status["state"]));
+    let up = f64::from(u8::from(is_up));
     families.add("hawser_up", "gauge", "Whether traffic can flow.", &[], up);
     for session in array(&status["sessions"]) {
         let client = text(&session["client"]);
@@ -55,11 +56,7 @@ pub fn render(status: &Value) -> String {
                 ("network", text(&path["name"])),
                 ("path", &number(&path["path"])),
             ];
-            for (name, kind, field, scale, help) in PATH_FIGURES {
-                if let Some(value) = path[field].as_f64() {
-                    families.add(name, kind, help, &labels, value * scale);
-                }
-            }
+            families.add_all(&PATH_FIGURES, path, &labels);
             let active = f64::from(u8::from(path["state"] == "active"));
             families.add(
                 "hawser_path_active",
@@ -69,6 +66,14 @@ pub fn render(status: &Value) -> String {
                 active,
             );
         }
+    }
+    for network in array(&status["networks"]) {
+        families.add_all(&NETWORK_FIGURES, network, &[("network", text(&network["name"]))]);
+    }
+    families.add_all(&STORE_FIGURES, &status["store"], &[]);
+    for hub in array(&status["store"]["hubs"]) {
+        let endpoint = text(&hub["endpoints"][0]);
+        families.add_all(&HUB_FIGURES, hub, &[("hub", endpoint)]);
     }
     if let Some(counters) = status["counters"].as_object() {
         for (reason, count) in counters {
@@ -124,6 +129,15 @@ impl Families {
         let _ = writeln!(lines, " {value}");
     }
 
+    /// The figures that `of` has.
+    fn add_all(&mut self, figures: &[Figure], of: &Value, labels: &[(&str, &str)]) {
+        for (name, kind, field, scale, help) in figures {
+            if let Some(value) = of[field].as_f64() {
+                self.add(name, kind, help, labels, value * scale);
+            }
+        }
+    }
+
     fn text(self) -> String {
         let mut out = String::new();
         for (name, (kind, help, lines)) in self.0 {
@@ -152,8 +166,68 @@ fn number(value: &Value) -> String {
     value.as_u64().map(|n| n.to_string()).unwrap_or_default()
 }
 
-/// Name, type, field of a path in `status`, factor to Prometheus' base units, help.
-const PATH_FIGURES: [(&str, &str, &str, f64, &str); 6] = [
+/// Name, type, field in `status`, factor to Prometheus' base units, help.
+type Figure = (&'static str, &'static str, &'static str, f64, &'static str);
+
+/// Of a network, as direct mode and sensors see it.
+const NETWORK_FIGURES: [Figure; 5] = [
+    (
+        "hawser_network_rtt_seconds",
+        "gauge",
+        "rtt_ms",
+        1e-3,
+        "Round trip to what answers on the network.",
+    ),
+    (
+        "hawser_network_receive_bits_per_second",
+        "gauge",
+        "receive_bps",
+        1.0,
+        "What the network receives now.",
+    ),
+    (
+        "hawser_network_send_bits_per_second",
+        "gauge",
+        "send_bps",
+        1.0,
+        "What the network sends now.",
+    ),
+    (
+        "hawser_network_flows",
+        "gauge",
+        "flows",
+        1.0,
+        "Connections on the network.",
+    ),
+    (
+        "hawser_network_share_ratio",
+        "gauge",
+        "share_v4",
+        1.0,
+        "Share of new IPv4 connections.",
+    ),
+];
+
+/// Of the database of a fleet.
+const STORE_FIGURES: [Figure; 1] = [(
+    "hawser_store_age_seconds",
+    "gauge",
+    "age_s",
+    1.0,
+    "Since the store of clients was read last.",
+)];
+
+/// Of each hub of a fleet.
+const HUB_FIGURES: [Figure; 1] = [(
+    "hawser_hub_silent_seconds",
+    "gauge",
+    "seen_s",
+    1.0,
+    "Since the hub said that it is there.",
+)];
+
+/// Of a path.
+const PATH_FIGURES: [Figure; 6] = [
     (
         "hawser_path_sent_bytes_total",
         "counter",
@@ -210,6 +284,8 @@ mod tests {
                 { "path": 0, "name": "a\"b", "state": "active", "rtt_ms": 20.0, "sent_bytes": 7 },
                 { "path": 1, "name": "c", "state": "dead", "rtt_ms": 1.0, "sent_bytes": 8 },
             ]}],
+            "networks": [{ "name": "lte", "rtt_ms": 40.0, "flows": 3, "state": "used" }],
+            "store": { "age_s": 0.2, "hubs": [{ "endpoints": ["a:1"], "seen_s": 4 }] },
             "counters": { "replayed": 3 },
         });
         let text = render(&status);
@@ -226,6 +302,14 @@ mod tests {
             text.contains("hawser_events_total{reason=\"replayed\"} 3\n"),
             "{text}"
         );
+        for line in [
+            "hawser_network_rtt_seconds{network=\"lte\"} 0.04\n",
+            "hawser_network_flows{network=\"lte\"} 3\n",
+            "hawser_store_age_seconds 0.2\n",
+            "hawser_hub_silent_seconds{hub=\"a:1\"} 4\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
         assert_eq!(
             text.matches("# TYPE hawser_path_sent_bytes_total counter")
                 .count(),

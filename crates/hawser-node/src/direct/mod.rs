@@ -56,6 +56,7 @@ use crate::client::{ClientOptions, Signals};
 use crate::config::{ClientConfig, Dataplane, Moves};
 use crate::control_socket::{Asked, ControlSocket, Request};
 use crate::dhcp::{self, Dhcp};
+use crate::metrics;
 use crate::radio::Radio;
 use crate::run_dir::RunDir;
 use crate::system_bus::SystemBus;
@@ -86,9 +87,6 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
     if let Some(problem) = config.unfit_for_direct() {
         bail!("client.toml: {problem}");
     }
-    if config.metrics.is_some() {
-        tracing::warn!("metrics are not served without a hub");
-    }
     crate::atomic_file::private_directory(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
     let system = System::open(&run_dir.journal())
@@ -99,6 +97,9 @@ pub async fn run(options: ClientOptions) -> anyhow::Result<()> {
         Dataplane::OpenVSwitch => None,
     };
     let mut socket = ControlSocket::listen(run_dir.socket())?;
+    if let Some(address) = config.metrics {
+        metrics::serve(address, run_dir.socket()).await?;
+    }
     let usage = Rc::new(RefCell::new(Usage::open(&options.dir)));
     let signals = Signals::new()?;
     let dhcp = Dhcp::start(system.clone(), run_dir.dhcp(), &config);

@@ -4,6 +4,7 @@
 mod conditions;
 mod dhcp;
 mod link_events;
+mod metrics;
 mod multipath;
 mod names;
 mod openvswitch;
