@@ -13,8 +13,8 @@ use crate::ways::lab_options;
 
 /// Downloads a file over three emulated networks, alone and together, and draws what happened.
 ///
-/// With `--neighbours`: over the own modem, alone and with those of two neighbours, of whom one comes
-/// meanwhile and the other leaves without a word.
+/// With `--neighbours`: over the own modem, alone and with those of two neighbours, of whom one
+/// comes meanwhile and the other leaves without a word.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
     /// Where picture and report go.

@@ -276,7 +276,8 @@ impl Daemons {
     }
 
     fn wait_until_up(&mut self) -> anyhow::Result<()> {
-        let deadline = clock::now() + UP_PATIENCE;
+        let patience = self.readiness.patience();
+        let deadline = clock::now() + patience;
         let mut last = String::new();
         while clock::now() < deadline {
             if shutdown::is_requested() {
@@ -291,7 +292,7 @@ impl Daemons {
         }
         bail!(
             "the client was not up within {} s ({last}); {}{}",
-            UP_PATIENCE.as_secs(),
+            patience.as_secs(),
             self.client.log_tail(),
             self.hub
                 .as_ref()
@@ -402,6 +403,13 @@ impl Place {
 }
 
 impl Readiness {
+    fn patience(&self) -> Duration {
+        match self {
+            Self::Members { .. } => MEMBERS_PATIENCE,
+            Self::Status(_) | Self::Repeater { .. } | Self::Server(_) => UP_PATIENCE,
+        }
+    }
+
     /// # Errors
     /// Why it is not up.
     fn ask(&self) -> anyhow::Result<()> {
@@ -550,6 +558,8 @@ fn output_of(command: &mut Command) -> anyhow::Result<String> {
 /// Enrolment takes a few round trips; on the slowest network of interest a round trip takes a
 /// second.
 const UP_PATIENCE: Duration = Duration::from_secs(10);
+/// Over the slowest links of published evaluations (16 kbit/s) a few packets take seconds.
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const DISCARD: u16 = 9;
 /// Where neighbours are asked (`port` of share.toml).

@@ -275,7 +275,8 @@ impl World {
         Ok((cable, None))
     }
 
-    /// A neighbour, and the client's device to it, with addresses: and its modem, which has none yet.
+    /// A neighbour, and the client's device to it, with addresses: and its modem, which has none
+    /// yet.
     fn build_member(
         &self,
         (name, number): (&str, usize),

@@ -9,8 +9,8 @@
 //! Scope: every workload and event of a scenario, and networks whose last hop is the air
 //! (`run/air.rs`). Limitations: events of such a network change what lies behind its access point;
 //! processors cost nothing, so rates beyond what a machine carries are reached here and not in the
-//! lab; a network without emulation is a 10 Gbit/s cable of 20 us; members relay without a registry,
-//! so one that leaves is a path that falls silent (`run/member.rs`).
+//! lab; a network without emulation is a 10 Gbit/s cable of 20 us; members relay without a
+//! registry, so one that leaves is a path that falls silent (`run/member.rs`).
 
 mod air;
 mod direct;

@@ -177,7 +177,7 @@ impl Demo {
                 self.networks[outage.network], self.story.silent, outage.from, outage.to, outage.gap_ms
             ));
         }
-        lines.extend(self.steady.iter().flat_map(Steady::to_lines));
+        lines.extend(self.steady.iter().flat_map(Steady::lines));
         lines.join("\n") + "\n"
     }
 

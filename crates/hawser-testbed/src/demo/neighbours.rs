@@ -33,7 +33,7 @@ impl Steady {
         self.rate_bps / self.sum_bps.max(1.0)
     }
 
-    pub(super) fn to_lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         vec![
             format!(
                 "  With all three, from {:.0} s to {:.0} s: {:.2} Mbit/s, {:.3} of the {:.2} Mbit/s that the modems \
@@ -206,3 +206,47 @@ const STORY: Story = Story {
           each queue 100 ms long. The networks' rates include the headers of every layer, which is why \
           they stand above what curl received.",
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_netem::State;
+
+    #[test]
+    fn one_comes_and_one_leaves_and_the_time_between_is_measured() {
+        let scenario = scenario(Modems::Constant).expect("a scenario");
+        assert_eq!(scenario.sum_of_rates(), Some(Rate::from_mbps(16)));
+        let moves: Vec<_> = scenario
+            .events
+            .iter()
+            .map(|event| (event.at, event.network, event.change.state))
+            .collect();
+        assert_eq!(moves[0], (Duration::ZERO, 2, Some(State::Blackhole)));
+        assert_eq!(moves[1], (COMES, 2, Some(State::Up)));
+        assert_eq!(moves[2], (LEAVES, 1, Some(State::Blackhole)));
+        // 15 Mbit/s of body in bins of 100 ms.
+        let mut download = Download {
+            title: String::new(),
+            seconds: 30.0,
+            delivered: vec![187_500; 300],
+            networks: Vec::new(),
+            longest_gap_ms: 0.0,
+            outage: None,
+        };
+        let found = steady(&scenario, &download).expect("it lasted");
+        assert!((found.share() - 15.0 / 16.0).abs() < 1e-6, "{found:?}");
+        assert!((found.round_trip_ms - 72.0).abs() < 1.0, "{found:?}");
+        download.delivered.truncate(200);
+        assert!(
+            steady(&scenario, &download).is_none(),
+            "it was over before Bob left"
+        );
+    }
+
+    #[test]
+    fn wandering_modems_stay_around_their_rates() {
+        let scenario = scenario(Modems::Wandering).expect("a scenario");
+        let sum = scenario.sum_of_rates().expect("traces have means").as_bps();
+        assert!((10_000_000..24_000_000).contains(&sum), "{sum}");
+    }
+}
