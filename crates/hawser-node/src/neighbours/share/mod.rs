@@ -30,7 +30,7 @@ use hawser_linux::isolation::is_private;
 use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::system::System;
 use hawser_linux::udp::{OUTER_MARK, plain};
-use hawser_proto::pool::giving::{Over, TakerId, Terms};
+use hawser_proto::pool::giving::{Over, TakerId, Terms, WayId};
 use hawser_proto::pool::monitor::{Announcer, MemberId, Offer, Say};
 use hawser_units::{Bytes, Rate};
 use hawser_wire::pool::{NotGiven, PoolMessage, PoolOffer, VERSION};
@@ -95,7 +95,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
             .map(|until| since(started) + until.from_now(local_time())),
     };
     let mut share = Share {
-        relay: Relay::start(terms)?,
+        relay: Relay::start(terms, options.config.mine_first)?,
         options,
         code,
         trust,
@@ -440,7 +440,8 @@ impl Share {
                 }
                 let from = plain(taker.guest.from).ip();
                 let places = (meeting_place(&taker.guest), from);
-                match self.relay.open(taking.id, places, hub, &way.network.name).await {
+                let way_out = (WayId(number), way.network.name.as_str());
+                match self.relay.open(taking.id, places, hub, way_out).await {
                     Ok(link) => {
                         let mut announcer = Announcer::new(MemberId(number.into()), sequence(), LIFETIME);
                         let rate = self.options.config.cap.map_or(UNCAPPED, |speed| speed.0);
