@@ -2,8 +2,8 @@
 //! connection.
 //!
 //! Deliberately small: it reads a head of 8 KiB at most within five seconds, by `httparse`, and
-//! knows GET alone (RFC 9110). Libraries for servers know bodies, persistent connections and HTTP/2,
-//! of which three pages need nothing.
+//! knows GET alone (RFC 9110). Libraries for servers know bodies, persistent connections and
+//! HTTP/2, of which three pages need nothing.
 
 use std::future::Future;
 use std::net::SocketAddr;
