@@ -5,7 +5,7 @@
 demo:
 	scripts/needs run
 	scripts/with-cargo build --release --locked
-	target/release/hawser-lab demo --out out/demo
+	target/release/hawser-lab demo --out out/demo $(ARGS)
 
 test:
 	scripts/needs test

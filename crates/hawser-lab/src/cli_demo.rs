@@ -6,19 +6,29 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use hawser_terminal::{say, show};
+use hawser_testbed::demo::neighbours::{self, Modems};
 use hawser_testbed::demo::{self, DemoProgress};
 
 use crate::ways::lab_options;
 
 /// Downloads a file over three emulated networks, alone and together, and draws what happened.
+///
+/// With `--neighbours`: over the own modem, alone and with those of two neighbours, of whom one
+/// comes meanwhile and the other leaves without a word.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
     /// Where picture and report go.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
-    /// What one download fetches, in megabytes.
-    #[arg(long, value_name = "MB", default_value_t = demo::SIZE / 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100))]
-    size: u64,
+    /// What one download fetches, in megabytes; 75, and 60 with neighbours.
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=100))]
+    size: Option<u64>,
+    /// Shows what neighbours' modems are worth.
+    #[arg(long)]
+    neighbours: bool,
+    /// The modems keep their rates, which otherwise wander as those of moving LTE users do.
+    #[arg(long, requires = "neighbours")]
+    constant: bool,
     /// Keeps configurations and logs of the daemons there.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -31,26 +41,50 @@ pub(crate) struct DemoArgs {
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     let options = lab_options(args.keep.as_deref())?;
-    say!(
-        "One file of {} MB over three networks: Wi-Fi 30 Mbit/s, LTE 5 to 40 Mbit/s, DSL 12 Mbit/s.\n\
-         First over each of them alone, then over all with Hawser, while Wi-Fi dies and returns.\n",
-        args.size
-    )?;
+    let size = args.size.map(|megabytes| megabytes * 1_000_000);
     let mut screen = Screen::new();
-    let demo = demo::run(args.size * 1_000_000, &options, &mut |progress| {
-        screen.show(progress)
-    })?;
+    let mut on_progress = |progress: &DemoProgress<'_>| screen.show(progress);
+    let (name, demo) = if args.neighbours {
+        let size = size.unwrap_or(neighbours::SIZE);
+        say!(
+            "One file of {} MB over modems of 8, 5 and 3 Mbit/s: the own one, and those of two neighbours.\n\
+             First over the own one alone, then over all; Carol comes, and Bob leaves without a word.\n",
+            size / 1_000_000
+        )?;
+        let modems = if args.constant {
+            Modems::Constant
+        } else {
+            Modems::Wandering
+        };
+        (
+            "neighbours",
+            neighbours::run(size, modems, &options, &mut on_progress)?,
+        )
+    } else {
+        let size = size.unwrap_or(demo::SIZE);
+        say!(
+            "One file of {} MB over three networks: Wi-Fi 30 Mbit/s, LTE 5 to 40 Mbit/s, DSL 12 Mbit/s.\n\
+             First over each of them alone, then over all with Hawser, while Wi-Fi dies and returns.\n",
+            size / 1_000_000
+        )?;
+        let path = args.out.join("lte-like.csv");
+        std::fs::write(&path, demo::lte_trace())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        ("demo", demo::run(size, &options, &mut on_progress)?)
+    };
     screen.leave();
     for (name, content) in [
-        ("demo.html", demo.to_html()),
-        ("demo.svg", demo.to_svg()),
-        ("lte-like.csv", demo::lte_trace()),
+        (format!("{name}.html"), demo.to_html()),
+        (format!("{name}.svg"), demo.to_svg()),
     ] {
         let path = args.out.join(name);
         std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
     say!("\n{}\n\n{}", demo.headline(), demo.to_text())?;
-    say!("Open {} to see it.", args.out.join("demo.html").display())?;
+    say!(
+        "Open {} to see it.",
+        args.out.join(format!("{name}.html")).display()
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -9,6 +9,8 @@ use hawser_experiments::parallel;
 use hawser_experiments::reproduce::{self, EXPERIMENTS, Plan, Progress, Reproduction, Selected, Verdict};
 
 use crate::progress;
+use crate::real;
+use crate::ways::lab_options;
 use hawser_terminal::{columns, say, show, unknown};
 
 /// Runs the evaluations of the papers again and holds them against what the papers print.
@@ -39,6 +41,13 @@ pub(crate) struct ReproduceArgs {
     /// How many runs at once; by default one for each core.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
+    /// Measures with real packets and daemons, once each, and asks whether Hawser does at least as
+    /// well as the paper after its own headers (piconet; some 25 minutes in all).
+    #[arg(long, conflicts_with_all = ["seeds", "html", "timeline", "jobs"])]
+    real: bool,
+    /// Keeps configurations and logs of the daemons there.
+    #[arg(long, value_name = "DIR", requires = "real")]
+    keep: Option<PathBuf>,
 }
 
 /// Runs the command; 0 nothing is outside, 1 something is, 2 nothing has that name.
@@ -50,6 +59,9 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
         Ok(selected) => selected,
         Err(problem) => return Ok(unknown(problem)),
     };
+    if args.real {
+        return measure_really(&selected, args);
+    }
     if args.list {
         list(&selected, args.json)?;
         return Ok(ExitCode::SUCCESS);
@@ -68,6 +80,44 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
         show!("{}", reproduction.to_text())?;
     }
     Ok(if reproduction.count(Verdict::Outside) == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The exit codes of [`run`].
+fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
+    let has_any = |claim: &&str| selected.iter().any(|(_, _, known)| known.id == **claim);
+    let claims: Vec<&str> = real::claims().into_iter().filter(has_any).collect();
+    if claims.is_empty() {
+        return Ok(unknown(
+            "none of the selected claims is measured on real packets; try piconet",
+        ));
+    }
+    if args.list {
+        say!("{}", claims.join("\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let options = lab_options(args.keep.as_deref())?;
+    let mut on_progress = |what: &str, now: &hawser_testbed::Progress<'_>| {
+        progress::line(|| {
+            format!(
+                "{what}: {:.0} s, {:.0} kb/s",
+                now.elapsed.as_secs_f64(),
+                now.goodput_bps / 1e3
+            )
+        });
+    };
+    let all = real::run(selected, &options, &mut on_progress)?;
+    progress::clear_line();
+    if args.json {
+        say!("{}", serde_json::to_string(&all)?)?;
+    } else {
+        say!("{}", real::table(&all))?;
+    }
+    let is_as_good = all.iter().all(|found| found.is_as_good);
+    Ok(if is_as_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

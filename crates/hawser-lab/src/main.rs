@@ -25,6 +25,7 @@ mod committed;
 mod daemon;
 mod large_pages;
 mod progress;
+mod real;
 mod trace_pairs;
 mod ways;
 

@@ -199,6 +199,7 @@ impl Recorded {
                 up: link(&self.up),
             }),
             wifi: None,
+            member: None,
         }
     }
 }

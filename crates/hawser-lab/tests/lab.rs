@@ -34,8 +34,12 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// The output of the lab, and its process id; `None` where namespaces are not permitted.
 fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
+    lab_of(SCENARIO, name, arguments)
+}
+
+fn lab_of(scenario: &str, name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
     let file = std::env::temp_dir().join(format!("hawser-test-{}-{name}.toml", std::process::id()));
-    std::fs::write(&file, SCENARIO).expect("a temporary file can be written");
+    std::fs::write(&file, scenario).expect("a temporary file can be written");
     let program = env!("CARGO_BIN_EXE_hawser-lab");
     // Whose daemons it runs.
     let _ = hawser_testing::require_beside(program, "hawser");
@@ -59,6 +63,15 @@ fn lab(name: &str, arguments: &[&str]) -> Option<(Output, u32)> {
         return None;
     }
     Some((output, pid))
+}
+
+/// Two networks, of which the second is a neighbour's.
+fn with_member() -> String {
+    let member = "[[member]]\nname = \"right\"\naway = [[\"4s\", \"9s\"]]";
+    let (first, last) = SCENARIO
+        .rsplit_once("[[network]]\nname = \"right\"")
+        .expect("it is there");
+    format!("{first}{member}{last}")
 }
 
 /// What a run that went well found.
@@ -93,6 +106,29 @@ fn carries_a_download_at_the_rate_of_its_network_and_leaves_nothing() {
         .lines()
         .count();
     assert_eq!(devices_before, devices_after, "a device is left");
+}
+
+#[test]
+fn a_neighbour_adds_its_modem_until_it_leaves_without_a_word() {
+    let settings = ["--json", "--set", "via=hub", "--set", "duration=7s"];
+    let Some((output, _)) = lab_of(&with_member(), "member", &settings) else {
+        return;
+    };
+    let result = report(&output);
+    let bytes = result["networks"]["right"]["down"]["bytes"]
+        .as_u64()
+        .expect("a number");
+    assert!(bytes > 2_000_000, "the neighbour has carried {bytes} bytes");
+    let series = result["series"]["networks"]["right"]
+        .as_array()
+        .expect("a series");
+    let late = &series[series.len() - 10..];
+    let after: u64 = late.iter().filter_map(Value::as_u64).sum();
+    // Its hub may still send a little to where it was.
+    assert!(after < 50_000, "{after} bytes went through it in the last second");
+    let bins = result["series"]["bytes"].as_array().expect("a series");
+    let last: u64 = bins[600..].iter().filter_map(Value::as_u64).sum();
+    assert!(last > 1_000_000, "the download went on: {last}");
 }
 
 #[test]

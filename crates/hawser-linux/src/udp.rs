@@ -42,6 +42,27 @@ pub fn open_bound(device: &str, ipv6: bool) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
+/// Marks what a socket sends as of least effort (RFC 8622), and lets it wait behind everything else
+/// in the kernel's own queues. Datagrams that are sent with an ECN codepoint carry that alone.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn least_effort(socket: &UdpSocket, ipv6: bool) -> io::Result<()> {
+    let socket = socket2::SockRef::from(socket);
+    if ipv6 {
+        socket.set_tclass_v6(LEAST_EFFORT)?;
+    } else {
+        socket.set_tos_v4(LEAST_EFFORT)?;
+    }
+    // The field above sets it too.
+    socket.set_priority(FILLER)
+}
+
+/// DSCP 000001 in the upper six bits (RFC 8622 section 2).
+const LEAST_EFFORT: u32 = 0b0000_0100;
+/// `TC_PRIO_FILLER` (linux/pkt_sched.h): the last band of pfifo_fast.
+const FILLER: u32 = 1;
+
 /// A socket of the data plane; shared by the thread that sends and the one that receives.
 #[derive(Debug)]
 pub struct DataSocket {

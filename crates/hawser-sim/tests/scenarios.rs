@@ -450,3 +450,24 @@ fn workloads_that_go_their_own_way_share_the_networks() {
         "{clients:?} of {sum}"
     );
 }
+
+#[test]
+fn a_neighbour_is_two_links_in_a_row_that_carry_until_it_leaves() {
+    let member = "[[member]]\nname = \"bob\"\ndown = { rate = \"10mbit\", delay = \"20ms\" }\n\
+                  up = { rate = \"10mbit\", delay = \"20ms\" }\n\
+                  local = { down = { delay = \"5ms\" }, up = { delay = \"5ms\" } }\n";
+    let ping = "[[workload]]\nkind = \"ping\"\n";
+    let alone = report(&format!("{TWO}{ping}{member}"), &["via=single:bob"]);
+    let rtt = alone.rtt_ms.expect("echoes").min;
+    assert!((50.0..51.0).contains(&rtt), "two delays each way: {rtt}");
+    let both = report(&format!("{TWO}{TCP}{member}"), &[]);
+    assert!(both.share_of_ideal > Some(0.9), "{:?}", both.share_of_ideal);
+    let capped = report(&format!("{TWO}{TCP}{member}cap = \"2mbit\"\n"), &[]);
+    let rate = capped.networks["bob"].down.bytes as f64 * 8.0 / 20.0;
+    assert!(rate > 1e6 && rate < 4e6, "{rate}");
+    let away = report(&format!("{TWO}{TCP}{member}away = [[\"5s\", \"60s\"]]\n"), &[]);
+    let series = &away.series.networks["bob"];
+    let late: u64 = series[series.len() - 20..].iter().sum();
+    assert!(late < 20_000, "{late} bytes went out after it had left");
+    assert!(away.goodput_bps.total > 20e6, "{}", away.goodput_bps.total);
+}

@@ -14,12 +14,14 @@ use hawser_wire::data::Class;
 
 use crate::sample;
 use crate::tool::Tool;
-use crate::world::{BRIDGE, HUB, SERVER, World};
+use crate::world::{BRIDGE, BuiltMember, HUB, SERVER, World};
 
 /// A hub and a client that are connected, or a client that needs no hub.
 #[derive(Debug)]
 pub(crate) struct Daemons {
     hub: Option<Daemon>,
+    /// Neighbours that give.
+    members: Vec<Daemon>,
     client: Daemon,
     readiness: Readiness,
 }
@@ -28,6 +30,11 @@ pub(crate) struct Daemons {
 #[derive(Debug)]
 enum Readiness {
     Status(StatusQuery),
+    /// What the neighbours at these addresses give carries packets.
+    Members {
+        query: StatusQuery,
+        addresses: Vec<String>,
+    },
     /// So many links of a repeater carry packets.
     Repeater {
         query: StatusQuery,
@@ -39,14 +46,14 @@ enum Readiness {
 
 #[derive(Debug)]
 struct Daemon {
-    what: &'static str,
+    what: String,
     child: Child,
     /// Whether it is a script with children of its own, all in one process group.
     is_group: bool,
     log: PathBuf,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct StatusQuery {
     program: PathBuf,
     namespace: Namespace,
@@ -68,10 +75,11 @@ impl Daemons {
         schedulers: &[(Class, String)],
     ) -> anyhow::Result<Self> {
         let (hub_place, client_place) = (Place::new(directory, "hub")?, Place::new(directory, "client")?);
+        let members: Vec<&BuiltMember> = world.members().collect();
         let chosen = schedulers
             .iter()
             .map(|(class, scheduler)| format!("{} = \"{scheduler}\"\n", class.name()));
-        let config = format!("[schedulers]\n{}", chosen.collect::<String>());
+        let config = format!("[schedulers]\n{}", chosen.collect::<String>()) + &pool_config(&members);
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {
             let mut command = world.hub.command(program);
@@ -88,7 +96,20 @@ impl Daemons {
             .find(|line| line.starts_with("hawser://"))
             .with_context(|| format!("`hawser hub invite` printed no invitation but {invitation:?}"))?;
         let hub = Daemon::start("hub", hub_command(&["run"]), directory)?;
-        Self::start_client(world, program, &client_place, invitation, Some(hub))
+        let sharing = Sharing::new(program, (&world.client, &client_place), directory)?;
+        let given: anyhow::Result<Vec<_>> = members.iter().map(|member| sharing.start(member)).collect();
+        let mut daemons = Self::start_client(world, program, &client_place, invitation, Some(hub))?;
+        daemons.members = given?;
+        let present = members
+            .iter()
+            .filter(|member| !member.described.is_away_at_start());
+        let addresses: Vec<String> = present.map(|member| pool_address(member)).collect();
+        if let (false, Readiness::Status(query)) = (addresses.is_empty(), &daemons.readiness) {
+            let query = query.clone();
+            daemons.readiness = Readiness::Members { query, addresses };
+            daemons.wait_until_up()?;
+        }
+        Ok(daemons)
     }
 
     /// Starts a client without a hub; returns when it is up.
@@ -170,6 +191,7 @@ impl Daemons {
         let (ap, join) = world.link_ends();
         let mut daemons = Self {
             hub: Some(side("ap", &world.net, &far, ap)?),
+            members: Vec::new(),
             client: side("join", &world.client, &near, join.clone())?,
             readiness: Readiness::Repeater {
                 query: StatusQuery {
@@ -198,6 +220,7 @@ impl Daemons {
         place.add_to(&mut up);
         let mut daemons = Self {
             hub,
+            members: Vec::new(),
             client: Daemon::start("client", up, place.log_directory())?,
             readiness: Readiness::Status(StatusQuery {
                 program: program.to_owned(),
@@ -226,6 +249,7 @@ impl Daemons {
         };
         let mut daemons = Self {
             hub: Some(side("hub", &world.hub)?),
+            members: Vec::new(),
             client: side("client", &world.client)?,
             readiness: Readiness::Server(world.client.clone()),
         };
@@ -236,6 +260,7 @@ impl Daemons {
     /// Fails when a daemon has ended, with the end of its log.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         self.hub.as_mut().map_or(Ok(()), Daemon::check)?;
+        self.members.iter_mut().try_for_each(Daemon::check)?;
         self.client.check()
     }
 
@@ -251,7 +276,8 @@ impl Daemons {
     }
 
     fn wait_until_up(&mut self) -> anyhow::Result<()> {
-        let deadline = clock::now() + UP_PATIENCE;
+        let patience = self.readiness.patience();
+        let deadline = clock::now() + patience;
         let mut last = String::new();
         while clock::now() < deadline {
             if shutdown::is_requested() {
@@ -266,7 +292,7 @@ impl Daemons {
         }
         bail!(
             "the client was not up within {} s ({last}); {}{}",
-            UP_PATIENCE.as_secs(),
+            patience.as_secs(),
             self.client.log_tail(),
             self.hub
                 .as_ref()
@@ -274,6 +300,77 @@ impl Daemons {
                 .unwrap_or_default()
         )
     }
+}
+
+/// Lets neighbours and the client know each other, and starts the former.
+struct Sharing<'a> {
+    program: &'a Path,
+    client: (&'a Namespace, &'a Place),
+    directory: &'a Path,
+    /// Of the client.
+    code: String,
+}
+
+impl<'a> Sharing<'a> {
+    fn new(
+        program: &'a Path,
+        client: (&'a Namespace, &'a Place),
+        directory: &'a Path,
+    ) -> anyhow::Result<Self> {
+        let mut sharing = Self {
+            program,
+            client,
+            directory,
+            code: String::new(),
+        };
+        sharing.code = sharing.code_of(client.1)?;
+        Ok(sharing)
+    }
+
+    /// What the devices of a neighbour and of the client are known by.
+    fn code_of(&self, place: &Place) -> anyhow::Result<String> {
+        let mut command = self.client.0.command(self.program);
+        command.args(["pool", "--json"]);
+        place.add_to(&mut command);
+        let shown = output(command).context("`hawser pool` failed")?;
+        let shown: serde_json::Value = serde_json::from_str(&shown)?;
+        let code = shown["code"].as_str().context("`hawser pool` shows no code")?;
+        Ok(code.to_owned())
+    }
+
+    fn start(&self, member: &BuiltMember) -> anyhow::Result<Daemon> {
+        let place = Place::new(self.directory, &member.name)?;
+        let cap = member.described.cap;
+        let cap = cap.map_or(String::new(), |cap| format!("cap = \"{}bit\"\n", cap.as_bps()));
+        std::fs::write(place.dir.join("share.toml"), format!("announce = false\n{cap}"))?;
+        let mut trust = self.client.0.command(self.program);
+        trust.args(["pool", "trust", &member.name, &self.code_of(&place)?]);
+        self.client.1.add_to(&mut trust);
+        output(trust).context("`hawser pool trust` failed")?;
+        let mut command = member.place.command(self.program);
+        command.args([
+            "share",
+            "--foreground",
+            "--allow",
+            &format!("client={}", self.code),
+        ]);
+        place.add_to(&mut command);
+        Daemon::start(&member.name, command, self.directory)
+    }
+}
+
+/// Where the client finds the neighbours: nothing announces them here.
+fn pool_config(members: &[&BuiltMember]) -> String {
+    let addresses = members.iter().map(|member| format!("{:?}", pool_address(member)));
+    let addresses: Vec<String> = addresses.collect();
+    if addresses.is_empty() {
+        return String::new();
+    }
+    format!("[pool]\nmembers = [{}]\n", addresses.join(", "))
+}
+
+fn pool_address(member: &BuiltMember) -> String {
+    format!("{}:{SHARE_PORT}", member.address)
 }
 
 struct Place {
@@ -306,6 +403,13 @@ impl Place {
 }
 
 impl Readiness {
+    fn patience(&self) -> Duration {
+        match self {
+            Self::Members { .. } => MEMBERS_PATIENCE,
+            Self::Status(_) | Self::Repeater { .. } | Self::Server(_) => UP_PATIENCE,
+        }
+    }
+
     /// # Errors
     /// Why it is not up.
     fn ask(&self) -> anyhow::Result<()> {
@@ -331,6 +435,23 @@ impl Readiness {
                 } else {
                     bail!("its state is {}", status["state"])
                 };
+            }
+            Self::Members { query, addresses } => {
+                let status = query.ask()?;
+                let known: Vec<_> = status["pool"]["members"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .collect();
+                for address in addresses {
+                    let member = known.iter().find(|member| member["at"] == address.as_str());
+                    let member = member.with_context(|| format!("nobody is at {address}"))?;
+                    let ways = member["ways"].as_array();
+                    if !ways.into_iter().flatten().any(|way| way["state"] == "active") {
+                        bail!("the member at {address} gives nothing: {member}");
+                    }
+                }
+                return Ok(());
             }
             Self::Repeater { query, links } => {
                 let status = query.ask()?;
@@ -366,7 +487,7 @@ impl StatusQuery {
 }
 
 impl Daemon {
-    fn start(what: &'static str, mut command: Command, directory: &Path) -> anyhow::Result<Self> {
+    fn start(what: &str, mut command: Command, directory: &Path) -> anyhow::Result<Self> {
         let log = directory.join(format!("{what}.log"));
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let child = command
@@ -376,7 +497,7 @@ impl Daemon {
             .spawn()
             .with_context(|| format!("cannot start the {what}"))?;
         Ok(Self {
-            what,
+            what: what.to_owned(),
             child,
             is_group: false,
             log,
@@ -437,8 +558,12 @@ fn output_of(command: &mut Command) -> anyhow::Result<String> {
 /// Enrolment takes a few round trips; on the slowest network of interest a round trip takes a
 /// second.
 const UP_PATIENCE: Duration = Duration::from_secs(10);
+/// Over the slowest links of published evaluations (16 kbit/s) a few packets take seconds.
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const DISCARD: u16 = 9;
+/// Where neighbours are asked (`port` of share.toml).
+const SHARE_PORT: u16 = 47473;
 /// Where the server lets peers in.
 const PEER_PORT: u16 = 4443;
 /// Lines of a log that an error quotes.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::tun::Tun;
-use hawser_netem::scenario::{Direction, Event, Links, Scenario, Via, Wifi};
-use hawser_netem::{Change, State};
+use hawser_netem::scenario::{Direction, Event, Hop, Links, Member, Network, Scenario, Via, Wifi};
+use hawser_netem::{Change, LinkConfig, State};
 
 use crate::pump::Pump;
 use crate::sample::{self, Carried};
@@ -44,6 +44,22 @@ struct BuiltNetwork {
     pumps: Option<Pumps>,
     /// Its last hop, where that is on the air.
     wifi: Option<Wifi>,
+    /// Whose it is, where it is a neighbour's.
+    member: Option<BuiltMember>,
+}
+
+/// A neighbour: a namespace between the client and the network that it gives.
+#[derive(Debug)]
+pub(crate) struct BuiltMember {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Where it runs.
+    pub(crate) place: Namespace,
+    /// Where the client finds it.
+    pub(crate) address: Ipv4Addr,
+    /// What the scenario says of it.
+    pub(crate) described: Member,
+    local: Pumps,
 }
 
 #[derive(Debug)]
@@ -52,12 +68,42 @@ struct Pumps {
     up: Pump,
 }
 
+impl BuiltNetwork {
+    /// The device where it begins.
+    fn end(&self) -> &str {
+        if self.member.is_some() { MODEM } else { &self.name }
+    }
+}
+
+impl Pumps {
+    /// Carries packets between the client's end and the other one, as `links` says.
+    fn start(
+        label: &str,
+        (near, far): (Arc<Tun>, Arc<Tun>),
+        links: &Links,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
+        let start = |way: &str, ends, link: &LinkConfig, seed| {
+            Pump::start(&format!("{label}-{way}"), ends, link.clone(), seed)
+        };
+        let towards = (Arc::clone(&far), Arc::clone(&near));
+        Ok(Self {
+            down: start("down", towards, &links.down, seed)?,
+            up: start("up", (near, far), &links.up, seed.wrapping_add(1))?,
+        })
+    }
+}
+
 impl World {
     /// Builds the networks of `scenario`, with routes for `via`.
     ///
     /// # Errors
     /// When namespaces or devices are not permitted, or `ip` is missing or refuses.
     pub fn build(scenario: &Scenario, via: &Via) -> anyhow::Result<Self> {
+        let has_members = scenario.networks.iter().any(|network| network.member.is_some());
+        if has_members && !matches!(via, Via::Hub | Via::Single(_)) {
+            bail!("via {}: members give to a client of a hub only", via.label());
+        }
         let namespace = || Namespace::new().context("cannot make a network namespace");
         let mut world = Self {
             client: namespace()?,
@@ -81,11 +127,14 @@ impl World {
         world.join_far_ends()?;
         for (index, network) in scenario.networks.iter().enumerate() {
             let number = index + 1;
+            let mut member = None;
             let pumps = match &network.links {
                 Some(links) => {
                     let seed = scenario.seed.wrapping_mul(1000).wrapping_add(number as u64 * 2);
-                    let near = world.near_end((&network.name, number), network.wifi.as_ref())?;
-                    Some(world.emulate((near, number), links, seed)?)
+                    let (near, built) = world.near_end((network, number), seed)?;
+                    member = built;
+                    let far = tun(&world.net, &gateway_device(number))?;
+                    Some(Pumps::start(&number.to_string(), (near, far), links, seed)?)
                 }
                 None => {
                     world.plug(&network.name, number)?;
@@ -97,9 +146,15 @@ impl World {
                 number,
                 pumps,
                 wifi: network.wifi.clone(),
+                member,
             });
         }
         world.configure_networks()?;
+        // Who is away at first is away before anything starts.
+        let first = scenario.events.iter().filter(|event| event.at.is_zero());
+        for event in first.filter(|event| event.hop == Hop::Local) {
+            world.apply(event)?;
+        }
         Ok(world)
     }
 
@@ -109,7 +164,12 @@ impl World {
     /// When the kernel refuses to change a device.
     pub fn apply(&self, event: &Event) -> anyhow::Result<()> {
         let network = &self.networks[event.network];
-        if let Some(pumps) = &network.pumps {
+        let member = network.member.as_ref();
+        let pumps = match event.hop {
+            Hop::WayOut => network.pumps.as_ref(),
+            Hop::Local => member.map(|member| &member.local),
+        };
+        if let Some(pumps) = pumps {
             if event.direction != Some(Direction::Up) {
                 pumps.down.change(event.change.clone());
             }
@@ -120,7 +180,7 @@ impl World {
         match event.change {
             Change {
                 state: Some(state), ..
-            } => self.show_state(network, state),
+            } if event.hop == Hop::WayOut => self.show_state(network, state),
             _ => Ok(()),
         }
     }
@@ -187,14 +247,23 @@ impl World {
     }
 
     /// The device at the client's end of an emulated network: the client's own, or the cable of
-    /// the access point before it.
-    fn near_end(&mut self, (name, number): (&str, usize), wifi: Option<&Wifi>) -> anyhow::Result<Arc<Tun>> {
-        let (Some(wifi), Some(air)) = (wifi, &mut self.air) else {
-            return tun(&self.client, name);
+    /// the access point before it, or the modem of the neighbour whose it is.
+    fn near_end(
+        &mut self,
+        (network, number): (&Network, usize),
+        seed: u64,
+    ) -> anyhow::Result<(Arc<Tun>, Option<BuiltMember>)> {
+        let name = &network.name;
+        if let Some(described) = &network.member {
+            let (modem, member) = self.build_member((name, number), described, seed)?;
+            return Ok((modem, Some(member)));
+        }
+        let (Some(wifi), Some(air)) = (&network.wifi, &mut self.air) else {
+            return Ok((tun(&self.client, name)?, None));
         };
         let place = air.add(&self.client, (name, number), wifi)?;
         place
-            .run(|| prepare_kernel(SETTINGS).and_then(|()| prepare_kernel(ROUTER_SETTINGS)))
+            .run(prepare_router)
             .context("cannot prepare the access point")?;
         let cable = tun(&place, CABLE)?;
         let commands = format!(
@@ -203,19 +272,57 @@ impl World {
              route add ::/0 dev {CABLE}\n"
         );
         ip(&place, &[], &commands)?;
-        Ok(cable)
+        Ok((cable, None))
     }
 
-    fn emulate(&self, (near, number): (Arc<Tun>, usize), links: &Links, seed: u64) -> anyhow::Result<Pumps> {
-        let far = tun(&self.net, &gateway_device(number))?;
-        let down = Pump::start(
-            &format!("{number}-down"),
-            (Arc::clone(&far), Arc::clone(&near)),
-            links.down.clone(),
-            seed,
+    /// A neighbour, and the client's device to it, with addresses: and its modem, which has none
+    /// yet.
+    fn build_member(
+        &self,
+        (name, number): (&str, usize),
+        described: &Member,
+        seed: u64,
+    ) -> anyhow::Result<(Arc<Tun>, BuiltMember)> {
+        let place = Namespace::new().context("cannot make a network namespace")?;
+        place.run(prepare_router).context("cannot prepare a neighbour")?;
+        let (near, far) = (tun(&self.client, name)?, tun(&place, LAN)?);
+        let label = format!("{number}-local");
+        let local = Pumps::start(
+            &label,
+            (near, far),
+            &described.local,
+            seed.wrapping_add(LOCAL_SEED),
         )?;
-        let up = Pump::start(&format!("{number}-up"), (near, far), links.up.clone(), seed + 1)?;
-        Ok(Pumps { down, up })
+        let device = |device: &str, last: u8| {
+            format!(
+                "link set lo up\n\
+                 link set dev {device} mtu 1500 txqueuelen 10000\n\
+                 addr add 192.168.{number}.{last}/24 dev {device}\n\
+                 link set dev {device} up\n"
+            )
+        };
+        ip(&self.client, &[], &device(name, 1))?;
+        ip(&place, &[], &device(LAN, 2))?;
+        let modem = tun(&place, MODEM)?;
+        let number = u8::try_from(number).context("too many networks")?;
+        let member = BuiltMember {
+            name: name.to_owned(),
+            place,
+            address: Ipv4Addr::new(192, 168, number, 2),
+            described: described.clone(),
+            local,
+        };
+        Ok((modem, member))
+    }
+
+    /// The neighbours, in the order of the networks.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &BuiltMember> {
+        self.networks.iter().filter_map(|network| network.member.as_ref())
+    }
+
+    /// The neighbour of that name.
+    pub(crate) fn member(&self, name: &str) -> Option<&BuiltMember> {
+        self.members().find(|member| member.name == name)
     }
 
     fn plug(&self, name: &str, number: usize) -> anyhow::Result<()> {
@@ -235,9 +342,19 @@ impl World {
             } = network;
             let device = gateway_device(*number);
             self.join_air(network)?;
-            client += &format!("link set dev {name} mtu 1500 txqueuelen 10000\n");
-            client += &format!("addr add 10.77.{number}.2/24 dev {name}\n");
-            client += &self.bring_up(name, *number);
+            let near = format!(
+                "link set dev {end} mtu 1500 txqueuelen 10000\naddr add 10.77.{number}.2/24 dev {end}\n",
+                end = network.end(),
+            );
+            match &network.member {
+                Some(member) => {
+                    ip(&member.place, &[], &(near + &self.bring_up(network)))?;
+                    if self.via == Via::Single(name.clone()) {
+                        client += &format!("route add default via {}\n", member.address);
+                    }
+                }
+                None => client += &(near + &self.bring_up(network)),
+            }
             router += &format!("link set dev {device} mtu 1500 txqueuelen 10000 up\n");
             // Behind an access point, that is the gateway.
             router += &if wifi.is_some() {
@@ -251,6 +368,9 @@ impl World {
                      addr add fd77:{number:x}::1/64 dev {device} nodad\n"
                 )
             };
+            if network.member.is_some() {
+                router += &format!("route add 192.168.{number}.0/24 dev {device}\n");
+            }
         }
         ip(&self.client, &[], &client)?;
         ip(&self.net, &[], &router)?;
@@ -268,10 +388,12 @@ impl World {
     }
 
     /// What a network manager does when a device gets its carrier.
-    fn bring_up(&self, name: &str, number: usize) -> String {
+    fn bring_up(&self, network: &BuiltNetwork) -> String {
+        let (name, number) = (network.end(), network.number);
         let mut commands =
             format!("link set dev {name} up\naddr replace fd77:{number:x}::2/64 dev {name} nodad\n");
         let has_default = match &self.via {
+            _ if network.member.is_some() => true,
             Via::Single(only) => only == name,
             Via::Tool(_) | Via::Repeater => false,
             Via::Hub | Via::Direct | Via::DirectMptcp | Via::Peer | Via::Mptcp => true,
@@ -383,17 +505,19 @@ impl World {
     }
 
     fn show_state(&self, network: &BuiltNetwork, state: State) -> anyhow::Result<()> {
-        let BuiltNetwork {
-            name, number, pumps, ..
-        } = network;
+        let BuiltNetwork { number, pumps, .. } = network;
+        let place = network
+            .member
+            .as_ref()
+            .map_or(&self.client, |member| &member.place);
         match state {
-            State::Down => ip(&self.client, &[], &format!("link set dev {name} down\n")),
+            State::Down => ip(place, &[], &format!("link set dev {} down\n", network.end())),
             State::Up => {
                 if pumps.is_none() {
                     swallow(&self.net, &gateway_device(*number), false)?;
                 }
                 self.join_air(network)?;
-                ip(&self.client, &[], &self.bring_up(name, *number))
+                ip(place, &[], &self.bring_up(network))
             }
             State::Blackhole if pumps.is_none() => swallow(&self.net, &gateway_device(*number), true),
             State::Blackhole => Ok(()),
@@ -462,6 +586,11 @@ pub(crate) fn run(mut command: std::process::Command, input: &str) -> anyhow::Re
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Readies the present namespace for somebody who forwards.
+fn prepare_router() -> std::io::Result<()> {
+    prepare_kernel(SETTINGS).and_then(|()| prepare_kernel(ROUTER_SETTINGS))
+}
+
 fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
     for (name, value) in settings {
         let path = format!("/proc/sys/net/{name}");
@@ -479,6 +608,12 @@ fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
 pub(crate) const BRIDGE: &str = "bridge";
 /// What leads from an access point to the internet.
 const CABLE: &str = "cable";
+/// A neighbour's devices: towards the client, and its way out. The latter is called as the kernel
+/// calls modems, so that offers say that it is one.
+const LAN: &str = "lan";
+const MODEM: &str = "wwan0";
+/// Keeps the randomness of local links apart from that of the networks, whose seeds are numbered.
+const LOCAL_SEED: u64 = 500;
 
 /// The addresses that a hub gives to its clients.
 const HUB_POOL: &str = "100.96.0.0/16";

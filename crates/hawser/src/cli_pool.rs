@@ -6,7 +6,7 @@ use hawser_node::control_socket::{Request, ask, is_alive};
 use hawser_node::identity::Code;
 use hawser_node::neighbours::{self, Trust, forget};
 use hawser_node::run_dir::{self, Role};
-use hawser_terminal::{columns, say};
+use hawser_terminal::{columns, say, show};
 use serde_json::{Value, json};
 
 use crate::Places;
@@ -28,6 +28,10 @@ pub(crate) struct PoolArgs {
     /// Prints everything as JSON.
     #[arg(long)]
     json: bool,
+    /// Prints the accounts as comma-separated values: side, name, code, month, bytes towards the
+    /// taker and from it.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
     #[command(flatten)]
     places: Places,
 }
@@ -87,6 +91,11 @@ fn own_code(places: &Places) -> anyhow::Result<String> {
 }
 
 fn show(args: &PoolArgs) -> anyhow::Result<()> {
+    let trust = Trust::load(&args.places.dir)?;
+    let accounts = neighbours::accounts(&args.places.dir, &trust)?;
+    if args.csv {
+        return show!("{}", neighbours::to_csv(&accounts));
+    }
     let status = |role: Role| -> anyhow::Result<Value> {
         let run_dir = args.places.run_dir(role);
         run_dir::check(&run_dir)?;
@@ -105,12 +114,12 @@ fn show(args: &PoolArgs) -> anyhow::Result<()> {
         Value::Null
     };
     let code = own_code(&args.places)?;
-    let trust = Trust::load(&args.places.dir)?;
     let all = json!({
         "version": 1,
         "code": code,
         "pool": client["pool"],
         "share": share,
+        "accounts": accounts,
         "trusted": trust.members.iter().map(|known| json!({ "name": known.name, "code": known.code.to_string() })).collect::<Vec<_>>(),
         "allowed": trust.takers.iter().map(|known| json!({ "name": known.name, "code": known.code.to_string() })).collect::<Vec<_>>(),
     });
@@ -140,10 +149,30 @@ fn render(all: &Value) -> String {
     if !rows.is_empty() {
         out += &columns(&["takes of", "state", "cap", "up", "down"], &rows, "\n");
     }
+    let rows: Vec<_> = list(&all["accounts"]).iter().map(account_row).collect();
+    if !rows.is_empty() {
+        out += &columns(&["account", "with", "month", "up", "down"], &rows, "\n");
+    }
     if !all["share"].is_null() {
         out += &cli_share::render(&all["share"]);
     }
     out.trim_end().to_owned()
+}
+
+fn account_row(account: &Value) -> Vec<String> {
+    let name = text(&account["name"]);
+    vec![
+        text(&account["side"]).to_owned(),
+        if name.is_empty() {
+            text(&account["code"])
+        } else {
+            name
+        }
+        .to_owned(),
+        text(&account["month"]).get(..7).unwrap_or_default().to_owned(),
+        bytes(number(&account["up_bytes"])),
+        bytes(number(&account["down_bytes"])),
+    ]
 }
 
 fn member_rows(member: &Value) -> Vec<Vec<String>> {

@@ -281,6 +281,20 @@ pub(crate) fn render(status: &Value) -> String {
     if let Some(over) = status["over"].as_str() {
         out += &format!("note: it is over ({over}): `hawser share stop`, then `hawser share` begins anew\n");
     }
+    for left in list(&status["left"]) {
+        let (down, up) = (left["down_bps"].as_u64(), left["up_bps"].as_u64());
+        let shown: Vec<_> = [(down, "down"), (up, "up")]
+            .iter()
+            .filter_map(|(bps, way)| Some(format!("{} {way}", rate((*bps)?))))
+            .collect();
+        if !shown.is_empty() {
+            out += &format!(
+                "{} has {} left for takers\n",
+                text(&left["network"]),
+                shown.join(" and ")
+            );
+        }
+    }
     let takers = list(&status["takers"]);
     for taker in takers.iter().filter(|taker| taker["state"] == "waiting") {
         let hubs: Vec<_> = list(&taker["hubs"]).iter().filter_map(Value::as_str).collect();

@@ -5,6 +5,7 @@
 //! an error names file, line and remedy. Reading files is the caller's: [`Scenario::parse`] gets a
 //! function that does it.
 
+mod member;
 mod overrides;
 mod parse;
 mod values;
@@ -18,6 +19,7 @@ use hawser_wire::data::Class;
 
 use crate::{Capacity, Change, LinkConfig};
 
+pub use member::Member;
 pub use wifi::{Slots, Wifi};
 
 /// One experiment.
@@ -72,6 +74,8 @@ pub enum Via {
 pub enum Beside {
     /// The kernel, over the network of this name only.
     Single(String),
+    /// The own traffic of the member of this name, over its way out and outside of the tunnel.
+    Member(String),
     /// A second client of Hawser, with a tunnel of its own over the same networks.
     OtherClient,
 }
@@ -85,6 +89,8 @@ pub struct Network {
     pub links: Option<Links>,
     /// Its last hop, where that is the air.
     pub wifi: Option<Wifi>,
+    /// Whose it is, where it is a neighbour's.
+    pub member: Option<Member>,
 }
 
 /// Both directions of an emulated network.
@@ -175,6 +181,16 @@ impl Coding {
     }
 }
 
+/// A part of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Hop {
+    /// What its `down` and `up` describe.
+    #[default]
+    WayOut,
+    /// What joins the member whose network it is to the client.
+    Local,
+}
+
 /// A change at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
@@ -182,6 +198,8 @@ pub struct Event {
     pub at: Duration,
     /// Index into [`Scenario::networks`].
     pub network: usize,
+    /// Which part of it changes.
+    pub hop: Hop,
     /// The direction it changes; both when `None`.
     pub direction: Option<Direction>,
     /// What changes.
@@ -288,6 +306,7 @@ impl Scenario {
                     .map(move |(direction, link)| Event {
                         at: Duration::ZERO,
                         network,
+                        hop: Hop::WayOut,
                         direction: Some(direction),
                         change: Change {
                             capacity: Some(link.capacity.clone()),
@@ -296,6 +315,15 @@ impl Scenario {
                     })
             })
             .collect()
+    }
+
+    /// What members do, in order of time: they leave and come without a word. A scenario that was
+    /// read has that among its events.
+    #[must_use]
+    pub fn movements(&self) -> Vec<Event> {
+        let mut events = member::movements(&self.networks);
+        events.sort_by_key(|event| event.at);
+        events
     }
 
     /// The direction of the first workload that moves bulk data; down when there is none.

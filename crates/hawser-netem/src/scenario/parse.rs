@@ -1,6 +1,6 @@
 //! From text to a [`Scenario`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,11 @@ use hawser_wire::data::Class;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::member::{RawMember, movements};
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
-    Beside, Coding, Direction, Event, Links, Network, Scenario, ScenarioError, Via, Workload, overrides,
+    Beside, Coding, Direction, Event, Hop, Links, Network, Scenario, ScenarioError, Via, Workload, overrides,
 };
 use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
 
@@ -32,6 +33,8 @@ struct RawScenario {
     schedulers: BTreeMap<Spanned<String>, Spanned<String>>,
     #[serde(rename = "network", default)]
     networks: Vec<RawNetwork>,
+    #[serde(rename = "member", default)]
+    members: Vec<RawMember>,
     #[serde(rename = "workload", default)]
     workloads: Vec<RawWorkload>,
     #[serde(rename = "event", default)]
@@ -49,7 +52,7 @@ struct RawNetwork {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawLink {
+pub(super) struct RawLink {
     rate: Option<WithUnit<Rate>>,
     trace: Option<PathBuf>,
     delay: Option<WithUnit<Duration>>,
@@ -139,7 +142,7 @@ impl Scenario {
     }
 }
 
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     text: &'a str,
     path: &'a Path,
     read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
@@ -149,7 +152,15 @@ impl Reader<'_> {
     fn scenario(&mut self) -> Result<Scenario, ScenarioError> {
         let raw: RawScenario = toml::from_str(self.text)
             .map_err(|error| self.invalid(error.span(), one_line(error.message())))?;
-        let networks = self.networks(raw.networks)?;
+        let mut networks = self.networks(raw.networks)?;
+        self.members(raw.members, &mut networks)?;
+        if networks.is_empty() {
+            return Err(self.invalid(None, "there is no network; write at least one [[network]]"));
+        }
+        if networks.len() > MAX_NETWORKS {
+            let problem = format!("{} networks; at most {MAX_NETWORKS}", networks.len());
+            return Err(self.invalid(None, problem));
+        }
         let duration = raw.duration.get_ref().0;
         if duration.is_zero() {
             return Err(self.invalid(
@@ -195,32 +206,12 @@ impl Reader<'_> {
     }
 
     fn networks(&mut self, raw: Vec<RawNetwork>) -> Result<Vec<Network>, ScenarioError> {
-        if raw.is_empty() {
-            return Err(self.invalid(None, "there is no network; write at least one [[network]]"));
-        }
-        if raw.len() > MAX_NETWORKS {
-            return Err(self.invalid(None, format!("{} networks; at most {MAX_NETWORKS}", raw.len())));
-        }
-        let mut names = BTreeSet::new();
         let mut networks = Vec::new();
         for network in raw {
             let name = network.name.get_ref().clone();
-            self.check_name(&name, network.name.span())?;
-            if !names.insert(name.clone()) {
-                let problem = format!("two networks are called {name:?}; give each its own name");
-                return Err(self.invalid(Some(network.name.span()), problem));
-            }
+            self.check_new(&name, network.name.span(), &networks)?;
             let is_emulated = network.down.is_some() || network.up.is_some();
-            let down = network
-                .down
-                .map(|link| self.link(link))
-                .transpose()?
-                .unwrap_or_default();
-            let up = network
-                .up
-                .map(|link| self.link(link))
-                .transpose()?
-                .unwrap_or_default();
+            let links = self.links((network.down, network.up))?;
             let wifi = network.wifi.map(|raw| {
                 let span = raw.span();
                 let read = raw.into_inner().read();
@@ -228,11 +219,40 @@ impl Reader<'_> {
             });
             networks.push(Network {
                 name,
-                links: is_emulated.then_some(Links { down, up }),
+                links: is_emulated.then_some(links),
                 wifi: wifi.transpose()?,
+                member: None,
             });
         }
         Ok(networks)
+    }
+
+    pub(super) fn links(
+        &mut self,
+        (down, up): (Option<Spanned<RawLink>>, Option<Spanned<RawLink>>),
+    ) -> Result<Links, ScenarioError> {
+        let mut link = |raw: Option<Spanned<RawLink>>| {
+            let read = raw.map(|link| self.link(link)).transpose();
+            read.map(Option::unwrap_or_default)
+        };
+        Ok(Links {
+            down: link(down)?,
+            up: link(up)?,
+        })
+    }
+
+    pub(super) fn check_new(
+        &self,
+        name: &str,
+        span: Range<usize>,
+        networks: &[Network],
+    ) -> Result<(), ScenarioError> {
+        self.check_name(name, span.clone())?;
+        if networks.iter().any(|network| network.name == name) {
+            let problem = format!("two networks are called {name:?}; give each its own name");
+            return Err(self.invalid(Some(span), problem));
+        }
+        Ok(())
     }
 
     fn check_name(&self, name: &str, span: Range<usize>) -> Result<(), ScenarioError> {
@@ -250,7 +270,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn link(&mut self, raw: Spanned<RawLink>) -> Result<LinkConfig, ScenarioError> {
+    pub(super) fn link(&mut self, raw: Spanned<RawLink>) -> Result<LinkConfig, ScenarioError> {
         let span = raw.span();
         let link = raw.into_inner();
         let change = self.change(link, span)?;
@@ -347,18 +367,24 @@ impl Reader<'_> {
     }
 
     fn beside(&self, raw: &Spanned<String>, networks: &[Network]) -> Result<Beside, ScenarioError> {
-        match (raw.get_ref().as_str(), raw.get_ref().strip_prefix("single:")) {
-            ("other-client", _) => Ok(Beside::OtherClient),
-            (_, Some(name)) => {
-                self.network_index(name, raw.span(), networks)?;
-                Ok(Beside::Single(name.to_owned()))
-            }
-            (other, None) => {
-                let problem =
-                    format!("unknown via {other:?} of a workload; write single:<network> or other-client");
-                Err(self.invalid(Some(raw.span()), problem))
+        let via = raw.get_ref().as_str();
+        if via == "other-client" {
+            return Ok(Beside::OtherClient);
+        }
+        if let Some(name) = via.strip_prefix("single:") {
+            self.network_index(name, raw.span(), networks)?;
+            return Ok(Beside::Single(name.to_owned()));
+        }
+        if let Some(name) = via.strip_prefix("member:") {
+            let index = self.network_index(name, raw.span(), networks)?;
+            if networks[index].member.is_some() {
+                return Ok(Beside::Member(name.to_owned()));
             }
         }
+        let problem = format!(
+            "unknown via {via:?} of a workload; write single:<network>, member:<member> or other-client"
+        );
+        Err(self.invalid(Some(raw.span()), problem))
     }
 
     /// One, or two of which one goes each way at the same time, as `iperf3 --bidir` does.
@@ -503,7 +529,7 @@ impl Reader<'_> {
     }
 
     fn events(&mut self, raw: Vec<RawEvent>, networks: &[Network]) -> Result<Vec<Event>, ScenarioError> {
-        let mut events = Vec::new();
+        let mut events = movements(networks);
         for event in raw {
             let network = self.network_index(event.network.get_ref(), event.network.span(), networks)?;
             let direction = event.direction.as_ref().map(|d| self.direction(d)).transpose()?;
@@ -534,6 +560,7 @@ impl Reader<'_> {
             events.push(Event {
                 at: event.at.get_ref().0,
                 network,
+                hop: Hop::WayOut,
                 direction,
                 change,
             });
@@ -571,7 +598,7 @@ impl Reader<'_> {
         }
     }
 
-    fn invalid(&self, span: Option<Range<usize>>, problem: impl Into<String>) -> ScenarioError {
+    pub(super) fn invalid(&self, span: Option<Range<usize>>, problem: impl Into<String>) -> ScenarioError {
         let start = span.map_or(0, |span| span.start).min(self.text.len());
         let line = self.text.as_bytes()[..start]
             .iter()

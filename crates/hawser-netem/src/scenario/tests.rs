@@ -309,10 +309,83 @@ fn a_workload_may_go_its_own_way() {
     );
     for (wrong, part) in [
         ("single:wifi", "no network is called"),
-        ("hub", "single:<network> or other-client"),
+        ("hub", "member:<member> or other-client"),
     ] {
         let error = with(wrong).expect_err("illegal").to_string();
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(parse_with(FULL, &[]).expect("legal").beside, BTreeMap::new());
+}
+
+const MEMBERS: &str = r#"
+name = "neighbours"
+duration = "20s"
+via = "hub"
+
+[[network]]
+name = "own"
+down = { rate = "8mbit", delay = "20ms" }
+up = { rate = "8mbit", delay = "20ms" }
+
+[[member]]
+name = "bob"
+down = { rate = "5mbit", delay = "25ms" }
+up = { rate = "2mbit", delay = "25ms" }
+local = { up = { delay = "2ms" } }
+cap = "4mbit"
+away = [["0s", "3s"], ["10s", "12s"]]
+
+[[workload]]
+kind = "tcp"
+
+[[workload]]
+kind = "tcp"
+via = "member:bob"
+
+[[event]]
+at = "5s"
+network = "bob"
+set = { rate = "1mbit" }
+"#;
+
+#[test]
+fn a_member_is_a_network_behind_a_local_link_that_comes_and_goes() {
+    let scenario = parse_with(MEMBERS, &[]).expect("a scenario");
+    let [own, bob] = scenario.networks.as_slice() else {
+        panic!("{:?}", scenario.networks)
+    };
+    assert_eq!((&own.member, bob.name.as_str()), (&None, "bob"));
+    let member = bob.member.as_ref().expect("a member");
+    assert_eq!(member.cap, Some(Rate::from_mbps(4)));
+    assert_eq!(member.local.up.delay, Duration::from_millis(2));
+    assert_eq!(member.local.down, LinkConfig::default());
+    assert!(member.is_away_at_start());
+    let said: Vec<_> = scenario
+        .events
+        .iter()
+        .map(|event| (event.at.as_secs(), event.network, event.hop, event.change.state))
+        .collect();
+    let (gone, back) = (Some(State::Blackhole), Some(State::Up));
+    assert_eq!(
+        said,
+        [
+            (0, 1, Hop::Local, gone),
+            (3, 1, Hop::Local, back),
+            (5, 1, Hop::WayOut, None),
+            (10, 1, Hop::Local, gone),
+            (12, 1, Hop::Local, back),
+        ]
+    );
+    assert_eq!(scenario.beside.get(&1), Some(&Beside::Member("bob".into())));
+    assert_eq!(scenario.sum_of_rates(), Some(Rate::from_mbps(13)));
+}
+
+#[test]
+fn members_that_make_no_sense_are_refused() {
+    let changed = |from: &str, to: &str| problem(&MEMBERS.replace(from, to));
+    assert!(changed("\"0s\", \"3s\"", "\"3s\", \"3s\"").contains(":17: write times that follow"));
+    assert!(changed("\"10s\", \"12s\"", "\"2s\", \"12s\"").contains("follow each other"));
+    assert!(changed("name = \"bob\"\ndown", "name = \"own\"\ndown").contains("two networks"));
+    assert!(changed("name = \"bob\"\ndown", "name = \"Bob\"\ndown").contains("a-z, 0-9"));
+    assert!(changed("member:bob", "member:own").contains("member:<member>"));
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
 use hawser_linux::clock::local_time;
-use hawser_linux::udp::keep_outside;
+use hawser_linux::udp::{keep_outside, plain};
 use hawser_proto::path;
 use hawser_proto::pool::monitor::{Beacon, Event, Left, Measured, MemberId, Offer, Registry, Say, State};
 use hawser_proto::session::NetworkId;
@@ -36,8 +36,8 @@ use crate::control::stream::ControlStream;
 use crate::control::tls;
 use crate::identity::{Code, Identity};
 use crate::neighbours::discovery::{Found, Search};
-use crate::neighbours::{self, InUse, Watched, day, tag};
-use hawser_dataplane::PathState;
+use crate::neighbours::{self, Accounts, InUse, Side, Watched, day, tag};
+use hawser_dataplane::{Command, PathState, Snapshot};
 
 /// All that is known of neighbours.
 pub(super) struct Pool {
@@ -65,6 +65,10 @@ struct Own {
     code: Code,
     trust: Watched,
     in_use: Option<InUse>,
+    accounts: Accounts,
+    /// What paths had carried when they were last asked: by session and number, up and down.
+    accounted: BTreeMap<(u64, u16), [u64; 2]>,
+    account_at: Clock,
 }
 
 /// Where a member is, or may be.
@@ -94,8 +98,10 @@ struct Channel {
     network: Option<NetworkId>,
 }
 
-/// What comes of a connection.
+/// What comes of a connection, or of the data plane.
 enum News {
+    /// What paths have carried so far: session and number, remote address, up and down.
+    Carried(Vec<(u64, u16, SocketAddr, [u64; 2])>),
     Heard(Code, PoolMessage),
     Down(String),
 }
@@ -175,6 +181,9 @@ impl Pool {
             identity,
             trust: Watched::open(&self.dir)?,
             in_use: in_use.inspect_err(failed).ok(),
+            accounts: Accounts::open(&self.dir),
+            accounted: BTreeMap::new(),
+            account_at: Clock::now(),
         })
     }
 
@@ -225,12 +234,17 @@ impl Pool {
     }
 
     fn on_news(&mut self, dial: u64, news: News, now: Instant) {
+        if let News::Carried(paths) = news {
+            self.account(paths, now);
+            return;
+        }
         let is_it = |place: &Place| place.dial.as_ref().is_some_and(|(number, _)| *number == dial);
         let Some((at, place)) = self.places.iter_mut().find(|(_, place)| is_it(place)) else {
             return;
         };
         let at = *at;
         match news {
+            News::Carried(_) => {}
             News::Down(why) => {
                 tracing::debug!(%at, why, "neighbour out of reach");
                 place.dial = None;
@@ -246,6 +260,22 @@ impl Pool {
                 let hubs = place.hubs.clone();
                 self.on_message(at, code, message, &hubs, now);
             }
+        }
+    }
+
+    /// Enters what members' ways out have carried since the paths were last asked.
+    fn account(&mut self, paths: Vec<(u64, u16, SocketAddr, [u64; 2])>, now: Instant) {
+        let Some(own) = &mut self.own else { return };
+        let mut before = std::mem::take(&mut own.accounted);
+        for (session, path, remote, total) in paths {
+            let mut channels = self.channels.values();
+            let Some(channel) = channels.find(|channel| channel.relay() == remote) else {
+                continue;
+            };
+            let had = before.remove(&(session, path)).unwrap_or_default();
+            let fresh = [0, 1].map(|way| total[way].saturating_sub(had[way]));
+            own.accounts.count(Side::Taken, channel.code, fresh, now);
+            own.accounted.insert((session, path), total);
         }
     }
 
@@ -480,7 +510,25 @@ impl Place {
     }
 }
 
+/// Session, number, remote address, and bytes up and down of every path.
+fn carried(snapshot: &Snapshot) -> Vec<(u64, u16, SocketAddr, [u64; 2])> {
+    let sessions = snapshot.sessions.iter();
+    let paths = sessions.flat_map(|session| session.paths.iter().map(|path| (session.session, path)));
+    let carried = paths.filter_map(|(session, path)| {
+        let bytes = [path.sent_bytes, path.received_bytes];
+        Some((session, path.path, plain(path.remote?), bytes))
+    });
+    carried.collect()
+}
+
 impl Channel {
+    /// Where the taker's datagrams go.
+    fn relay(&self) -> SocketAddr {
+        let mut relay = self.place;
+        relay.set_port(self.offer.port);
+        relay
+    }
+
     fn is(&self, code: Code, way: u16) -> bool {
         self.code == code && self.way == way
     }
@@ -504,6 +552,7 @@ impl Client {
             self.pool.configure(&self.config.pool);
             self.pool.dial(&self.hubs.current().addresses);
             self.leave_untrusted(now);
+            self.ask_what_was_carried();
         }
         self.pool.registry.handle_timeout(now);
         let Pool {
@@ -534,6 +583,27 @@ impl Client {
         }
     }
 
+    /// Asks the data plane for the accounts, once a second while something is taken.
+    fn ask_what_was_carried(&mut self) {
+        let is_taken = self
+            .pool
+            .channels
+            .values()
+            .any(|channel| channel.network.is_some());
+        let now = self.now();
+        let Some(own) = &mut self.pool.own else { return };
+        own.accounts.keep(now);
+        if !is_taken || Clock::now() < own.account_at {
+            return;
+        }
+        own.account_at = Clock::now() + ACCOUNT_EVERY;
+        let news = self.pool.news.clone();
+        (self.driver.orders)(Command::Snapshot(Box::new(move |snapshot| {
+            // Where news wait, the next second's has this one's too.
+            let _ = news.try_send((u64::MAX, News::Carried(carried(&snapshot))));
+        })));
+    }
+
     /// Ends at once what is taken of somebody who is not trusted any more.
     fn leave_untrusted(&mut self, now: Instant) {
         let trust = self.pool.own.as_ref().map(|own| own.trust.trust());
@@ -560,8 +630,7 @@ impl Client {
             return;
         };
         let Some(hub) = channel.hub else { return };
-        let mut relay = channel.place;
-        relay.set_port(channel.offer.port);
+        let relay = channel.relay();
         let attached = self.driver.networks.attach_member(
             &channel.label,
             (relay, hub),
@@ -671,6 +740,8 @@ fn shown(state: State) -> &'static str {
 
 /// Between two looks at who is trusted and who is to be dialled.
 const LOOK: Duration = Duration::from_millis(500);
+/// What an account may miss when a member leaves without a word.
+const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
 /// Between two attempts at a place, at first and at last.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(15);

@@ -46,6 +46,8 @@ pub struct ShareConfig {
     pub quota: Option<Size>,
     /// Until that time of the day.
     pub until: Option<TimeOfDay>,
+    /// Whether takers get only what this machine's own traffic leaves of a network.
+    pub mine_first: bool,
     /// The UDP port where takers ask.
     pub port: NonZeroU16,
     /// Hubs that may be relayed to although their addresses are private or this machine's own.
@@ -64,6 +66,7 @@ impl Default for ShareConfig {
             cap: None,
             quota: None,
             until: None,
+            mine_first: true,
             port: NonZeroU16::new(PORT).expect("it is not 0"),
             hubs: Vec::new(),
             announce: true,

@@ -22,6 +22,7 @@
 //! are no loops of relays; and two devices that would take from each other are told so
 //! (`in_use.rs`).
 
+mod accounts;
 pub(crate) mod discovery;
 mod in_use;
 pub mod share;
@@ -30,6 +31,8 @@ mod trust;
 
 use std::path::Path;
 
+pub use accounts::{Account, accounts, to_csv};
+pub(crate) use accounts::{Accounts, Side};
 pub(crate) use in_use::{InUse, takes_from};
 pub(crate) use tag::{day, tag};
 pub(crate) use trust::Watched;

@@ -41,11 +41,16 @@ pub(crate) struct Usage {
 impl Usage {
     /// Goes on from what is kept in the directory; in memory alone where that cannot be read.
     pub(crate) fn open(dir: &Path) -> Self {
-        let opened = Store::open(&file(dir)).and_then(|store| Ok((store.load()?, store)));
+        Self::open_file(&file(dir))
+    }
+
+    /// The same, of another file than that of the networks.
+    pub(crate) fn open_file(path: &Path) -> Self {
+        let opened = Store::open(path).and_then(|store| Ok((store.load()?, store)));
         let (ledgers, store) = match opened {
             Ok((ledgers, store)) => (ledgers, Some(store)),
             Err(error) => {
-                tracing::warn!(%error, "usage is not kept: quotas begin anew with each start");
+                tracing::warn!(%error, "usage is not kept: counts and quotas begin anew with each start");
                 (BTreeMap::new(), None)
             }
         };
@@ -73,6 +78,18 @@ impl Usage {
             };
             self.count(name, since(before, shown));
         }
+        self.write_if_due(now);
+    }
+
+    /// Counts what was carried in the name of something that has no counters of the kernel's.
+    pub(crate) fn handle_carried(&mut self, name: &str, used: Used, now: Instant) {
+        self.today = today();
+        self.count(name, used);
+        self.write_if_due(now);
+    }
+
+    /// Brings to the disk what has waited for [`WRITE_EVERY`].
+    pub(crate) fn write_if_due(&mut self, now: Instant) {
         if now >= self.write_at {
             self.write_at = now + WRITE_EVERY;
             self.write();
@@ -169,10 +186,7 @@ impl Drop for Usage {
 /// # Errors
 /// The file is there and cannot be read.
 pub fn read(dir: &Path, config: &ClientConfig) -> Result<Value, StoreError> {
-    let ledgers = match Store::open_to_read(&file(dir))? {
-        Some(store) => store.load()?,
-        None => BTreeMap::new(),
-    };
+    let ledgers = load(&file(dir))?;
     let networks: Vec<_> = ledgers
         .iter()
         .map(|(name, ledger)| {
@@ -187,6 +201,26 @@ pub fn read(dir: &Path, config: &ClientConfig) -> Result<Value, StoreError> {
         })
         .collect();
     Ok(json!({ "version": 1, "networks": networks }))
+}
+
+/// All that is kept in a file, by name and calendar month.
+///
+/// # Errors
+/// The file is there and cannot be read.
+pub(crate) fn months(path: &Path) -> Result<Vec<(String, Date, Used)>, StoreError> {
+    let ledgers = load(path)?.into_iter();
+    let months = ledgers.flat_map(|(name, ledger)| {
+        let periods = ledger.periods(1).into_iter();
+        periods.map(move |(month, used)| (name.clone(), month, used))
+    });
+    Ok(months.collect())
+}
+
+fn load(path: &Path) -> Result<BTreeMap<String, Ledger>, StoreError> {
+    match Store::open_to_read(path)? {
+        Some(store) => store.load(),
+        None => Ok(BTreeMap::new()),
+    }
 }
 
 fn period(start: Date, used: Used, config: &NetworkConfig) -> Value {

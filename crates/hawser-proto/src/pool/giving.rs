@@ -5,8 +5,9 @@
 //! datagrams that wait, and knows nothing of sockets.
 //!
 //! ```text
-//!   handle_packet --> queue of the taker --> poll_transmit (fair between takers, paced to the cap)
-//!   pass          --> at once, where there is no cap
+//!   handle_packet --> queue of the taker --> poll_transmit (fair between takers, paced to the cap,
+//!                                            and to what each way out has left)
+//!   pass          --> at once, where there is neither a cap nor a limit
 //! ```
 //!
 //! Steady state: a queue of at most [`QUEUE_TIME`] at the cap, in all; beyond that, the taker whose
@@ -15,7 +16,8 @@
 //!
 //! Pacing is the virtual scheduling algorithm of ITU-T I.371 annex A: a datagram may go when the
 //! virtual clock of the direction is at most [`BURST`] ahead of time. Over any second, at most
-//! `cap * (1 s + BURST)` and one datagram pass. Units: sizes are bytes of IP packets.
+//! `cap * (1 s + BURST)` and one datagram pass. A way out may have a limit of its own, which is
+//! paced in the same way ([`super::yielding`] finds it). Units: sizes are bytes of IP packets.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,6 +26,10 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 /// A device that takes. Numbered by whoever authenticates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TakerId(pub u64);
+
+/// A way out of the member. Numbered by whoever opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WayId(pub u16);
 
 /// Which way a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +71,9 @@ pub struct Granted<P> {
 
 /// Decides about the datagrams of all takers.
 ///
-/// Cost: O(takers) a datagram, of which there are [`MOST_TAKERS`] at most; memory bounded by
-/// [`QUEUE_TIME`] at the cap, and never more than [`LONGEST_QUEUE`] in each direction.
+/// Cost: O(takers and their ways out) a datagram, of which there are [`MOST_TAKERS`] at most;
+/// memory bounded by [`QUEUE_TIME`] at the cap, and never more than [`LONGEST_QUEUE`] in each
+/// direction.
 #[derive(Debug)]
 pub struct Giving<P> {
     terms: Terms,
@@ -78,12 +85,22 @@ pub struct Giving<P> {
 
 #[derive(Debug)]
 struct Lane<P> {
-    queues: BTreeMap<TakerId, Queue<P>>,
+    queues: BTreeMap<(TakerId, WayId), Queue<P>>,
     bytes: u64,
     /// The virtual clock: when all that has gone would have gone at the cap.
     clock: Instant,
+    /// Ways out that are to carry no more than so much.
+    limits: BTreeMap<WayId, Limit>,
     /// What a taker that begins to wait is taken to have had.
     turn: u64,
+}
+
+/// A way out with its own pace.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    rate: Rate,
+    /// As that of a lane.
+    clock: Instant,
 }
 
 #[derive(Debug)]
@@ -99,7 +116,8 @@ impl<P> Default for Lane<P> {
         Self {
             queues: BTreeMap::new(),
             bytes: 0,
-            clock: Instant::from_nanos(0),
+            clock: START,
+            limits: BTreeMap::new(),
             turn: 0,
         }
     }
@@ -134,9 +152,11 @@ impl<P> Giving<P> {
     pub fn handle_taker_gone(&mut self, taker: TakerId) {
         self.takers.remove(&taker);
         for lane in &mut self.lanes {
-            if let Some(queue) = lane.queues.remove(&taker) {
-                lane.bytes -= queue.bytes;
-            }
+            lane.queues.retain(|(whose, _), queue| {
+                let stays = *whose != taker;
+                lane.bytes -= if stays { 0 } else { queue.bytes };
+                stays
+            });
         }
     }
 
@@ -150,24 +170,43 @@ impl<P> Giving<P> {
         is_spent.then_some(Over::Quota)
     }
 
-    /// Whether datagrams have to be queued one by one; without a cap they [`pass`](Self::pass).
-    #[must_use]
-    pub fn is_paced(&self) -> bool {
-        self.terms.cap.is_some()
+    /// Sets how much a way out carries at most in a direction from now on; `None`: no limit of its
+    /// own.
+    pub fn handle_limit(&mut self, way: WayId, direction: Direction, rate: Option<Rate>, now: Instant) {
+        let limits = &mut self.lanes[direction as usize].limits;
+        match rate {
+            Some(rate) => {
+                let limit = limits.entry(way).or_insert(Limit { rate, clock: now });
+                limit.rate = rate;
+                // What a slower rate has put off is not put off any longer.
+                limit.clock = limit
+                    .clock
+                    .min(now + LIMIT_BURST + rate.time_for(Bytes(FULL_PACKET)));
+            }
+            None => drop(limits.remove(&way)),
+        }
     }
 
-    /// How many of the first datagrams of these sizes go at once, where there is no cap. The rest
+    /// Whether datagrams have to be queued one by one; without cap and limit they
+    /// [`pass`](Self::pass).
+    #[must_use]
+    pub fn is_paced(&self, way: WayId, direction: Direction) -> bool {
+        let lane = &self.lanes[direction as usize];
+        self.terms.cap.is_some() || lane.limits.contains_key(&way) || lane.bytes > 0
+    }
+
+    /// How many of the first datagrams of these sizes go at once, where nothing is paced. The rest
     /// is to be dropped.
     pub fn pass(
         &mut self,
-        taker: TakerId,
+        (taker, way): (TakerId, WayId),
         direction: Direction,
         sizes: impl IntoIterator<Item = Bytes>,
         now: Instant,
     ) -> usize {
         let mut count = 0;
         for size in sizes {
-            if self.is_paced() || !self.charge(taker, direction, size.0, now) {
+            if self.is_paced(way, direction) || !self.charge(taker, direction, size.0, now) {
                 self.dropped += 1;
             } else {
                 count += 1;
@@ -176,11 +215,11 @@ impl<P> Giving<P> {
         count
     }
 
-    /// Takes in a datagram, where there is a cap. [`poll_transmit`](Self::poll_transmit) says when
-    /// it goes, unless the queue is full.
+    /// Takes in a datagram, where something is paced. [`poll_transmit`](Self::poll_transmit) says
+    /// when it goes, unless the queue is full.
     pub fn handle_packet(
         &mut self,
-        taker: TakerId,
+        (taker, way): (TakerId, WayId),
         direction: Direction,
         size: Bytes,
         packet: P,
@@ -193,7 +232,7 @@ impl<P> Giving<P> {
         let most = self.longest_queue();
         let lane = &mut self.lanes[direction as usize];
         let turn = lane.turn;
-        let queue = lane.queues.entry(taker).or_insert_with(|| Queue {
+        let queue = lane.queues.entry((taker, way)).or_insert_with(|| Queue {
             packets: VecDeque::new(),
             bytes: 0,
             had: turn,
@@ -205,6 +244,17 @@ impl<P> Giving<P> {
         queue.packets.push_back((size.0, packet));
         queue.bytes += size.0;
         lane.bytes += size.0;
+        if let Some(limit) = lane.limits.get(&way) {
+            // Slow ways have short queues: two packets, so that one can wait while one is sent.
+            let most = limit.rate.bytes_in(QUEUE_TIME).0.max(2 * FULL_PACKET);
+            while queue.bytes > most
+                && let Some((size, _)) = queue.packets.pop_back()
+            {
+                queue.bytes -= size;
+                lane.bytes -= size;
+                self.dropped += 1;
+            }
+        }
         while lane.bytes > most {
             let longest = lane.queues.values_mut().max_by_key(|queue| queue.bytes);
             let Some((size, _)) = longest.and_then(|queue| {
@@ -225,17 +275,19 @@ impl<P> Giving<P> {
             self.clear();
             return None;
         }
-        let cap = self.terms.cap?;
         let lane = &mut self.lanes[direction as usize];
         if lane.clock > now + BURST {
             return None;
         }
-        let waiting = lane
-            .queues
-            .iter_mut()
-            .filter(|(_, queue)| !queue.packets.is_empty());
-        let (taker, queue) = waiting.min_by_key(|(_, queue)| queue.had)?;
-        let taker = *taker;
+        let limits = &lane.limits;
+        let is_free = |way: &WayId| {
+            limits
+                .get(way)
+                .is_none_or(|limit| limit.clock <= now + LIMIT_BURST)
+        };
+        let waiting = lane.queues.iter_mut();
+        let waiting = waiting.filter(|((_, way), queue)| !queue.packets.is_empty() && is_free(way));
+        let (&(taker, way), queue) = waiting.min_by_key(|(_, queue)| queue.had)?;
         let (size, packet) = queue.packets.pop_front()?;
         queue.bytes -= size;
         lane.turn = queue.had;
@@ -246,16 +298,24 @@ impl<P> Giving<P> {
             return None;
         }
         let lane = &mut self.lanes[direction as usize];
-        lane.clock = lane.clock.max(now) + cap.time_for(Bytes(size));
+        if let Some(cap) = self.terms.cap {
+            lane.clock = lane.clock.max(now) + cap.time_for(Bytes(size));
+        }
+        if let Some(limit) = lane.limits.get_mut(&way) {
+            limit.clock = limit.clock.max(now) + limit.rate.time_for(Bytes(size));
+        }
         Some(Granted { taker, packet })
     }
 
     /// When [`poll_transmit`](Self::poll_transmit) has something, or the end comes.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let waiting = self.lanes.iter().filter(|lane| lane.bytes > 0);
-        let due = waiting
-            .map(|lane| Instant::from_nanos(lane.clock.since(START).saturating_sub(BURST).as_nanos() as u64));
+        let due = self.lanes.iter().filter_map(|lane| {
+            let waiting = lane.queues.iter().filter(|(_, queue)| !queue.packets.is_empty());
+            let limit = |way: &WayId| lane.limits.get(way).map_or(START, |limit| limit.clock);
+            let free = |way: &WayId| before(lane.clock, BURST).max(before(limit(way), LIMIT_BURST));
+            waiting.map(|((_, way), _)| free(way)).min()
+        });
         due.chain(self.terms.until).min()
     }
 
@@ -314,9 +374,16 @@ impl<P> Giving<P> {
     }
 
     fn longest_queue(&self) -> u64 {
-        let at_cap = self.terms.cap.map_or(0, |cap| cap.bytes_in(QUEUE_TIME).0);
+        let at_cap = self
+            .terms
+            .cap
+            .map_or(LONGEST_QUEUE, |cap| cap.bytes_in(QUEUE_TIME).0);
         at_cap.clamp(SHORTEST_QUEUE, LONGEST_QUEUE)
     }
+}
+
+fn before(at: Instant, time: Duration) -> Instant {
+    Instant::from_nanos(at.since(START).saturating_sub(time).as_nanos() as u64)
 }
 
 const START: Instant = Instant::from_nanos(0);
@@ -326,9 +393,14 @@ pub const MOST_TAKERS: usize = 64;
 /// How far a direction may be ahead of its cap: half of the 2 % of a second that a cap may be off,
 /// and several times what a timer is late.
 pub const BURST: Duration = Duration::from_millis(10);
+/// How far a way out may be ahead of its limit: what a timer is late. More would be a queue at the
+/// modem.
+const LIMIT_BURST: Duration = Duration::from_millis(2);
 /// What waits at most, at the cap: the path's model of the taker sees the queue grow and holds
 /// back; a longer one would delay all that is behind it.
 pub const QUEUE_TIME: Duration = Duration::from_millis(100);
+/// Unit: bytes (RFC 894).
+const FULL_PACKET: u64 = 1_500;
 /// Whatever the cap: a burst of segments of one large packet fits.
 const SHORTEST_QUEUE: u64 = 64 << 10;
 /// Memory that takers can make a member use, in each direction.

@@ -113,6 +113,7 @@ impl Air {
             sends: [behind.to_radio, bus.to_radio],
             arrives: [bus.from_radio, behind.from_radio],
             station: Some(client),
+            local: None,
         })
     }
 

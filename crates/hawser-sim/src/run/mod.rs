@@ -9,17 +9,19 @@
 //! Scope: every workload and event of a scenario, and networks whose last hop is the air
 //! (`run/air.rs`). Limitations: events of such a network change what lies behind its access point;
 //! processors cost nothing, so rates beyond what a machine carries are reached here and not in the
-//! lab; a network without emulation is a 10 Gbit/s cable of 20 us.
+//! lab; a network without emulation is a 10 Gbit/s cable of 20 us; members relay without a
+//! registry, so one that leaves is a path that falls silent (`run/member.rs`).
 
 mod air;
 mod direct;
+mod member;
 mod offload;
 mod tunnel;
 mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Beside, Coding, Direction, Scenario, Via, Workload};
+use hawser_netem::scenario::{Beside, Coding, Direction, Hop as Part, Scenario, Via, Workload};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_units::{Duration, Instant, Rate};
 
@@ -61,6 +63,9 @@ pub enum RunError {
     /// The air knows its stations by the ways of the scenario.
     #[error("a workload with a via of its own needs networks without wifi")]
     BesideOnAir,
+    /// Links of a member have one taker.
+    #[error("a workload with a via of its own needs networks without members; use hawser-lab lab")]
+    Members,
     /// A picture of the air is wanted, and there is none.
     #[error("no network of the scenario has wifi = {{ .. }}: there is no air to draw")]
     NoAir,
@@ -181,6 +186,8 @@ struct Hop {
     arrives: [LinkId; 2],
     /// The client's, where it has one.
     station: Option<StationId>,
+    /// Those between the client and a member.
+    local: Option<[LinkId; 2]>,
 }
 
 impl World {
@@ -215,6 +222,13 @@ impl World {
                 hops.push(hop);
                 continue;
             }
+            if let Some(member) = &described.member {
+                if is_shared {
+                    return Err(RunError::Members);
+                }
+                hops.push(member::connect(&mut network, name, ends, (both, member)));
+                continue;
+            }
             let mut connect = |way: &str, from, to, link| match is_shared {
                 true => network.connect_shared(&format!("{name}:{way}"), from, link),
                 false => network.connect(&format!("{name}:{way}"), from, to, link),
@@ -226,6 +240,7 @@ impl World {
                 sends: [down, up],
                 arrives: [down, up],
                 station: None,
+                local: None,
             });
         }
         let has_other = scenario.beside.values().any(|way| *way == Beside::OtherClient);
@@ -274,6 +289,7 @@ impl World {
         match scenario.beside.get(&workload) {
             None => Ok(self.ways.clone()),
             Some(Beside::OtherClient) => Ok(self.other.into_iter().collect()),
+            Some(Beside::Member(_)) => Err(RunError::Members),
             Some(Beside::Single(name)) => {
                 let index = network_named(scenario, name)?;
                 self.add_ways(index..index + 1);
@@ -336,7 +352,11 @@ impl World {
 
     fn schedule_events(&mut self, scenario: &Scenario) {
         for event in scenario.trace_starts().iter().chain(&scenario.events) {
-            let [down, up] = self.hops[event.network].carries;
+            let hop = &self.hops[event.network];
+            let [down, up] = match event.hop {
+                Part::WayOut => hop.carries,
+                Part::Local => hop.local.unwrap_or(hop.carries),
+            };
             let links = match event.direction {
                 Some(Direction::Down) => &[down][..],
                 Some(Direction::Up) => &[up][..],

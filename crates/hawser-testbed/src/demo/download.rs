@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use hawser_linux::{clock, shutdown};
-use hawser_netem::scenario::{Event, Scenario, Via};
+use hawser_netem::scenario::{Event, Hop, Scenario, Via};
 use hawser_netem::{Change, State};
 use hawser_units::{Duration, Instant};
 
-use super::{DemoProgress, SAMPLE_MS, VICTIM};
+use super::{DemoProgress, SAMPLE_MS};
 use crate::arm::Options;
 use crate::daemons::Daemons;
 use crate::recorder::Recorder;
@@ -65,6 +65,9 @@ pub(super) struct Job<'a> {
     pub(super) title: &'a str,
     pub(super) size: u64,
     pub(super) networks: &'a [&'static str],
+    /// The network that dies for a while where Hawser carries the download; the scenario's events
+    /// happen there anyway.
+    pub(super) victim: Option<usize>,
 }
 
 pub(super) fn run(
@@ -106,11 +109,17 @@ struct Watch<'a> {
     start: Instant,
     recorder: Arc<Recorder>,
     samples: Vec<Vec<Carried>>,
-    outage: Option<(Instant, Option<Instant>)>,
+    /// The network that fell silent last, and when it did and spoke again.
+    outage: Option<(usize, Instant, Option<Instant>)>,
+    /// How many of the scenario's events have happened.
+    happened: usize,
 }
 
 impl<'a> Watch<'a> {
     fn start(job: &'a Job<'a>, world: &'a World) -> anyhow::Result<Self> {
+        for event in job.scenario.trace_starts() {
+            world.apply(&event)?;
+        }
         let start = clock::now();
         let recorder = Arc::new(Recorder::new(start, PATIENCE));
         let client = Client::start(world, job.size, Arc::clone(&recorder))?;
@@ -122,6 +131,7 @@ impl<'a> Watch<'a> {
             recorder,
             samples: Vec::new(),
             outage: None,
+            happened: 0,
         })
     }
 
@@ -146,6 +156,7 @@ impl<'a> Watch<'a> {
             }
             let delivered = self.recorder.total();
             self.drive_outage(delivered, now)?;
+            self.drive_events(now)?;
             if now >= next_sample {
                 next_sample += Duration::from_millis(SAMPLE_MS);
                 self.samples.push(self.world.carried()?);
@@ -164,30 +175,58 @@ impl<'a> Watch<'a> {
 
     /// Only the download through all networks meets an outage: alone, it would simply stop.
     fn drive_outage(&mut self, delivered: u64, now: Instant) -> anyhow::Result<()> {
-        if *self.job.via != Via::Hub {
+        let Some(victim) = self.job.victim.filter(|_| *self.job.via == Via::Hub) else {
             return Ok(());
-        }
+        };
         match self.outage {
             None if delivered as f64 >= self.job.size as f64 * OUTAGE_AT => {
-                self.outage = Some((now, None));
-                self.set(State::Blackhole)
+                self.outage = Some((victim, now, None));
+                self.set(victim, State::Blackhole)
             }
-            Some((from, None)) if now >= from + OUTAGE => {
-                self.outage = Some((from, Some(now)));
-                self.set(State::Up)
+            Some((_, from, None)) if now >= from + OUTAGE => {
+                self.outage = Some((victim, from, Some(now)));
+                self.set(victim, State::Up)
             }
             None | Some(_) => Ok(()),
         }
     }
 
-    fn set(&self, state: State) -> anyhow::Result<()> {
+    /// What the scenario lets happen, and which network falls silent by it.
+    fn drive_events(&mut self, now: Instant) -> anyhow::Result<()> {
+        let events = &self.job.scenario.events;
+        while let Some(event) = events
+            .get(self.happened)
+            .filter(|event| self.start + event.at <= now)
+        {
+            self.happened += 1;
+            self.world.apply(event)?;
+            // Who is away at first has not left.
+            match event.change.state {
+                Some(State::Blackhole) if !event.at.is_zero() => {
+                    self.outage = Some((event.network, now, None));
+                }
+                Some(State::Up) => {
+                    if let Some((network, _, to @ None)) = &mut self.outage
+                        && *network == event.network
+                    {
+                        *to = Some(now);
+                    }
+                }
+                Some(State::Blackhole | State::Down) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&self, network: usize, state: State) -> anyhow::Result<()> {
         let change = Change {
             state: Some(state),
             ..Change::default()
         };
         self.world.apply(&Event {
             at: Duration::ZERO,
-            network: VICTIM,
+            network,
+            hop: Hop::WayOut,
             direction: None,
             change,
         })
@@ -212,7 +251,10 @@ impl<'a> Watch<'a> {
                 .enumerate()
                 .map(|(n, name)| (*name, rate(n)))
                 .collect(),
-            dead: matches!(self.outage, Some((_, None))).then(|| self.job.networks[VICTIM]),
+            dead: match self.outage {
+                Some((network, _, None)) => self.job.networks.get(network).copied(),
+                Some((_, _, Some(_))) | None => None,
+            },
         }
     }
 
@@ -228,10 +270,10 @@ impl<'a> Watch<'a> {
                 .map(|gap| gap.length.as_secs_f64() * 1e3)
                 .fold(0.0, f64::max)
         };
-        let outage = self.outage.map(|(from, to)| {
+        let outage = self.outage.map(|(network, from, to)| {
             let to = to.unwrap_or(end);
             Outage {
-                network: VICTIM,
+                network,
                 from: from.since(self.start).as_secs_f64(),
                 to: to.since(self.start).as_secs_f64(),
                 gap_ms: longest(from, to + Duration::from_secs(1)),

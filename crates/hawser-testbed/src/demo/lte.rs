@@ -4,19 +4,19 @@ use std::fmt::Write;
 
 use hawser_netem::Random;
 
-/// One minute of `seconds,bytes_per_second`, ten steps a second.
+/// One minute of `seconds,bytes_per_second`, ten steps a second, around `middle_mbps`.
 ///
 /// The logarithm of the rate follows a random walk that is drawn back to its middle (an
 /// Ornstein-Uhlenbeck process): it varies by a factor within seconds and stays between the bounds,
 /// as published measurements of LTE do.
-pub(super) fn walk(seed: u64) -> String {
+pub(super) fn walk(seed: u64, middle_mbps: f64) -> String {
     let mut random = Random::new(seed, "lte");
     let mut text = String::from("# seconds,bytes_per_second: made by a seeded random walk, not recorded\n");
-    let middle = f64::ln(MIDDLE_MBPS);
+    let middle = middle_mbps.ln();
     let mut log_rate = middle;
     for step in 0..STEPS {
         log_rate += PULL * (middle - log_rate) + SPREAD * random.normal();
-        let mbps = log_rate.exp().clamp(LEAST_MBPS, MOST_MBPS);
+        let mbps = log_rate.exp().clamp(LEAST * middle_mbps, MOST * middle_mbps);
         log_rate = mbps.ln();
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{:.1},{:.0}", f64::from(step) / 10.0, mbps * 125_000.0);
@@ -25,9 +25,9 @@ pub(super) fn walk(seed: u64) -> String {
 }
 
 const STEPS: u32 = 600;
-const LEAST_MBPS: f64 = 5.0;
-const MIDDLE_MBPS: f64 = 18.0;
-const MOST_MBPS: f64 = 40.0;
+/// Of the middle rate: 5 to 40 Mbit/s around 18.
+const LEAST: f64 = 5.0 / 18.0;
+const MOST: f64 = 40.0 / 18.0;
 /// Half of a deviation is gone after 1.4 s.
 const PULL: f64 = 0.05;
 /// Gives a standard deviation of half the middle rate.

@@ -7,6 +7,7 @@
 
 mod download;
 mod lte;
+pub mod neighbours;
 mod page;
 mod picture;
 
@@ -17,6 +18,7 @@ use hawser_netem::{Capacity, Jitter, LinkConfig, Trace};
 use hawser_units::{Duration, Rate};
 
 pub use download::{Download, Outage};
+pub use neighbours::Steady;
 
 use crate::arm::Options;
 use crate::report::SAMPLE_MS;
@@ -30,6 +32,22 @@ pub struct Demo {
     pub size: u64,
     /// One per network alone, then the one through all of them.
     pub downloads: Vec<Download>,
+    /// How fast the last one was between what happened to its networks, where that was measured.
+    pub steady: Option<Steady>,
+    story: Story,
+}
+
+/// What a demonstration says of itself.
+#[derive(Clone, Copy, Debug)]
+struct Story {
+    /// What is compared.
+    subtitle: &'static str,
+    /// What is said of a network that has fallen silent.
+    silent: &'static str,
+    /// What Hawser does there.
+    what: &'static str,
+    /// How it was measured.
+    how: &'static str,
 }
 
 /// How far the demonstration is, ten times a second.
@@ -68,14 +86,39 @@ pub fn run(
         .iter()
         .map(|(name, title)| (Via::Single((*name).to_owned()), format!("{title} alone")));
     let ways: Vec<(Via, String)> = ways.chain([(Via::Hub, ALL.to_owned())]).collect();
+    Ok(Demo {
+        downloads: run_all(
+            &ways,
+            (&scenario, Some(VICTIM)),
+            (&networks, size),
+            options,
+            on_progress,
+        )?,
+        networks,
+        size,
+        steady: None,
+        story: ALL_NETWORKS,
+    })
+}
+
+/// Runs a download over each of the ways in turn. `victim`: which network dies in the middle of the
+/// last one.
+fn run_all(
+    ways: &[(Via, String)],
+    (scenario, victim): (&Scenario, Option<usize>),
+    (networks, size): (&[&'static str], u64),
+    options: &Options,
+    on_progress: &mut dyn FnMut(&DemoProgress<'_>),
+) -> anyhow::Result<Vec<Download>> {
     let mut downloads = Vec::new();
     for (step, (via, title)) in ways.iter().enumerate() {
         let job = download::Job {
-            scenario: &scenario,
+            scenario,
             via,
             title,
             size,
-            networks: &networks,
+            networks,
+            victim,
         };
         let mut report = |mut progress: DemoProgress<'_>| {
             progress.step = (step, ways.len());
@@ -83,11 +126,7 @@ pub fn run(
         };
         downloads.push(download::run(&job, options, &mut report)?);
     }
-    Ok(Demo {
-        networks,
-        size,
-        downloads,
-    })
+    Ok(downloads)
 }
 
 impl Demo {
@@ -134,10 +173,11 @@ impl Demo {
         }
         if let Some(outage) = self.together().and_then(|all| all.outage) {
             lines.push(format!(
-                "  {} was dead from {:.1} s to {:.1} s of the last one; the download paused for {:.0} ms.",
-                self.networks[outage.network], outage.from, outage.to, outage.gap_ms
+                "  {} {} from {:.1} s to {:.1} s of the last one; the download paused for {:.0} ms.",
+                self.networks[outage.network], self.story.silent, outage.from, outage.to, outage.gap_ms
             ));
         }
+        lines.extend(self.steady.iter().flat_map(Steady::lines));
         lines.join("\n") + "\n"
     }
 
@@ -157,47 +197,56 @@ impl Demo {
 /// The capacity of the LTE-like network, as a trace file of `seconds,bytes_per_second`.
 #[must_use]
 pub fn lte_trace() -> String {
-    lte::walk(SEED)
+    lte::walk(SEED, LTE_MBPS)
 }
 
 fn scenario() -> anyhow::Result<Scenario> {
     let lte = Capacity::Trace(Arc::new(Trace::parse(&lte_trace())?));
     let rate = |mbps| Capacity::Rate(Rate::from_mbps(mbps));
-    let network = |name: &str, (down, up): (Capacity, Capacity), delay_ms, jitter_ms| {
-        let link = |capacity| LinkConfig {
-            capacity,
-            delay: Duration::from_millis(delay_ms),
-            jitter: Jitter {
-                sd: Duration::from_millis(jitter_ms),
-                reorder: false,
-            },
-            ..LinkConfig::default()
-        };
-        Network {
-            name: name.to_owned(),
-            links: Some(Links {
-                down: link(down),
-                up: link(up),
-            }),
-            wifi: None,
-        }
+    Ok(scenario_of(
+        "demo",
+        vec![
+            network("wifi", (rate(30), rate(30)), 8, 1),
+            network("lte", (lte, rate(10)), 35, 3),
+            network("dsl", (rate(12), rate(4)), 15, 0),
+        ],
+    ))
+}
+
+fn network(name: &str, (down, up): (Capacity, Capacity), delay_ms: u64, jitter_ms: u64) -> Network {
+    let link = |capacity| LinkConfig {
+        capacity,
+        delay: Duration::from_millis(delay_ms),
+        jitter: Jitter {
+            sd: Duration::from_millis(jitter_ms),
+            reorder: false,
+        },
+        ..LinkConfig::default()
     };
-    Ok(Scenario {
-        name: "demo".to_owned(),
+    Network {
+        name: name.to_owned(),
+        links: Some(Links {
+            down: link(down),
+            up: link(up),
+        }),
+        wifi: None,
+        member: None,
+    }
+}
+
+fn scenario_of(name: &str, networks: Vec<Network>) -> Scenario {
+    Scenario {
+        name: name.to_owned(),
         seed: SEED,
         duration: download::PATIENCE,
         warmup: Duration::ZERO,
         via: Via::Hub,
         schedulers: Vec::new(),
-        networks: vec![
-            network("wifi", (rate(30), rate(30)), 8, 1),
-            network("lte", (lte, rate(10)), 35, 3),
-            network("dsl", (rate(12), rate(4)), 15, 0),
-        ],
+        networks,
         workloads: Vec::new(),
         beside: std::collections::BTreeMap::new(),
         events: Vec::new(),
-    })
+    }
 }
 
 /// What a download takes by default: about half a minute for the middle network, under three
@@ -207,6 +256,23 @@ pub const SIZE: u64 = 75_000_000;
 const TITLES: [(&str, &str); 3] = [("wifi", "Wi-Fi"), ("lte", "LTE"), ("dsl", "DSL")];
 const ALL: &str = "All, with Hawser";
 const SEED: u64 = 4;
+/// The middle rate of the LTE-like network.
+const LTE_MBPS: f64 = 18.0;
+
+const ALL_NETWORKS: Story = Story {
+    subtitle: "The same file with curl: over each network alone, then over all of them with Hawser, \
+               while Wi-Fi dies and returns.",
+    silent: "is dead",
+    what: "Hawser makes one network out of all that a machine can reach. A program sees one interface \
+           that never changes; its packets travel over every network at once to a hub, which puts them \
+           back in order and passes them on.",
+    how: "Client, hub and server ran on this machine, each in a network namespace of its own, with the \
+          kernel's own TCP, the real Hawser programs and curl. The networks between them were emulated: \
+          Wi-Fi with 30 Mbit/s and 8 ms, an LTE-like network that wanders between 5 and 40 Mbit/s with \
+          35 ms, DSL with 12 Mbit/s and 15 ms, each delay one way and each queue 100 ms long. The bar of \
+          all networks is coloured by what each of them carried; the networks' rates include the headers \
+          of every layer, which is why they stand above what curl received.",
+};
 
 /// Which network dies: the best one.
 const VICTIM: usize = 0;

@@ -14,6 +14,8 @@ pub(super) fn write(demo: &Demo) -> String {
         .replace("{picture}", &picture::draw(demo))
         .replace("{rows}", &rows)
         .replace("{outage}", &escape(&outage(demo)))
+        .replace("{what}", &escape(demo.story.what))
+        .replace("{how}", &escape(demo.story.how))
 }
 
 fn row(demo: &Demo, download: &Download) -> String {
@@ -32,8 +34,14 @@ fn row(demo: &Demo, download: &Download) -> String {
 }
 
 fn outage(demo: &Demo) -> String {
-    match demo.downloads.last().and_then(|all| all.outage) {
-        Some(outage) => format!(
+    let all = demo.downloads.last();
+    match all.and_then(|all| Some((all, all.outage?))) {
+        Some((all, outage)) if outage.to >= all.seconds => format!(
+            "{:.1} seconds into the last download {} {}, without telling anybody. The connection that curl had open \
+             went on: nothing arrived for {:.0} milliseconds.",
+            outage.from, demo.networks[outage.network], demo.story.silent, outage.gap_ms
+        ),
+        Some((_, outage)) => format!(
             "{:.1} seconds into the last download {} stopped carrying anything, without telling anybody, and came back \
              {:.1} seconds later. The connection that curl had open went on: nothing arrived for {:.0} milliseconds.",
             outage.from,
@@ -75,15 +83,10 @@ tr.all td { font-weight: 700; }
 <tr><th></th><th>time</th><th>mean rate</th><th>longest pause</th></tr>
 {rows}</table>
 <h2>What happened</h2>
-<p>Hawser makes one network out of all that a machine can reach. A program sees one interface that never changes; its packets
-travel over every network at once to a hub, which puts them back in order and passes them on.</p>
+<p>{what}</p>
 <p>{outage}</p>
 <h2>How it was measured</h2>
-<p>Client, hub and server ran on this machine, each in a network namespace of its own, with the kernel's own TCP, the real
-Hawser programs and curl. The networks between them were emulated: Wi-Fi with 30 Mbit/s and 8 ms, an LTE-like network that
-wanders between 5 and 40 Mbit/s with 35 ms, DSL with 12 Mbit/s and 15 ms, each delay one way and each queue 100 ms long.
-The bar of all networks is coloured by what each of them carried; the networks' rates include the headers of every layer,
-which is why they stand above what curl received.</p>
+<p>{how}</p>
 </main>
 </body>
 </html>

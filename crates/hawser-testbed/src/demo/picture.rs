@@ -37,16 +37,7 @@ pub(super) fn draw(demo: &Demo) -> String {
         "start",
         &format!("<tspan font-weight=\"700\">{}</tspan>", escape(&demo.headline())),
     );
-    let subtitle = match demo.downloads.last().and_then(|all| all.outage) {
-        Some(outage) => format!(
-            "The same file with curl: over each network alone, then over all of them with Hawser, while {} dies and returns.",
-            demo.networks[outage.network]
-        ),
-        None => {
-            "The same file with curl: over each network alone, then over all of them with Hawser.".to_owned()
-        }
-    };
-    svg.text((LEFT, 106.0), 18.0, SOFT, "start", &escape(&subtitle));
+    svg.text((LEFT, 106.0), 18.0, SOFT, "start", &escape(demo.story.subtitle));
     draw_bars(&mut svg, demo);
     if let Some(all) = demo.downloads.last() {
         draw_chart(&mut svg, demo, all);
@@ -237,8 +228,9 @@ fn mark_outage(svg: &mut Svg, demo: &Demo, all: &Download, chart: &Chart) {
         ALARM,
         "middle",
         &format!(
-            "<tspan font-weight=\"700\">{} is dead</tspan>: the download pauses for {:.0} ms",
+            "<tspan font-weight=\"700\">{} {}</tspan>: the download pauses for {:.0} ms",
             escape(name),
+            escape(demo.story.silent),
             outage.gap_ms
         ),
     );

@@ -42,6 +42,8 @@ fn example() -> Demo {
             alone(2, "DSL alone", 52.4, 12.0),
             all,
         ],
+        steady: None,
+        story: ALL_NETWORKS,
     }
 }
 
@@ -83,6 +85,8 @@ fn an_empty_demo_draws_without_trouble() {
         networks: vec![],
         size: 0,
         downloads: vec![],
+        steady: None,
+        story: ALL_NETWORKS,
     };
     assert!(demo.to_svg().contains("nothing was measured") && !demo.to_text().is_empty());
 }

@@ -99,7 +99,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<Running> {
     let recorder = Arc::new(Recorder::new(period.start, period.end.since(period.start)));
     let context = Context {
-        client: world.client.clone(),
+        client: whose(beside, world)?,
         server: world.server.clone(),
         is_multipath: matches!(via, Via::Mptcp | Via::DirectMptcp) && beside.is_none(),
         device: device(workload, beside)?,
@@ -132,9 +132,21 @@ pub(crate) fn start(
     })
 }
 
+/// Where the client's side of a workload runs.
+fn whose(beside: Option<&Beside>, world: &World) -> anyhow::Result<Namespace> {
+    let Some(Beside::Member(name)) = beside else {
+        return Ok(world.client.clone());
+    };
+    let member = world.member(name);
+    Ok(member
+        .with_context(|| format!("no member is called {name}"))?
+        .place
+        .clone())
+}
+
 fn device(workload: &Workload, beside: Option<&Beside>) -> anyhow::Result<Option<String>> {
     match beside {
-        None => Ok(None),
+        None | Some(Beside::Member(_)) => Ok(None),
         Some(Beside::Single(name)) if matches!(workload, Workload::Tcp { .. }) => Ok(Some(name.clone())),
         Some(Beside::Single(_)) => {
             bail!("in the lab only a tcp workload has a via of its own; use hawser-lab sim")

@@ -260,6 +260,21 @@ fn a_cap_and_a_quota_hold_and_the_transfer_goes_on() {
         Some(carried),
         "to the packet"
     );
+    // Each side has its account. The giver's is what has passed: the datagram that did not fit into
+    // the quota any more ended it.
+    let account = |side: &str, what: &str| -> u64 {
+        let csv = good(world.hawser(side, &["pool", "--csv"])).stdout;
+        let csv = String::from_utf8(csv).unwrap();
+        let line = csv.lines().find(|line| line.starts_with(what));
+        let counts = line.into_iter().flat_map(|line| line.rsplit(',').take(2));
+        counts.map(|count| count.parse::<u64>().unwrap()).sum()
+    };
+    let fits = |given: u64| given <= carried && given + 1_500 > carried;
+    world.wait("accounted", |_| fits(account("d", "given,alice,")));
+    world.wait("accounted by the taker", |_| {
+        account("c", "taken,bob,") > carried / 2
+    });
+    assert!(account("c", "taken,bob,") < carried, "without headers");
 }
 
 #[test]

@@ -30,7 +30,7 @@ use hawser_linux::isolation::is_private;
 use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::system::System;
 use hawser_linux::udp::{OUTER_MARK, plain};
-use hawser_proto::pool::giving::{Over, TakerId, Terms};
+use hawser_proto::pool::giving::{Over, TakerId, Terms, WayId};
 use hawser_proto::pool::monitor::{Announcer, MemberId, Offer, Say};
 use hawser_units::{Bytes, Rate};
 use hawser_wire::pool::{NotGiven, PoolMessage, PoolOffer, VERSION};
@@ -38,7 +38,7 @@ use socket2::SockRef;
 use tokio::sync::mpsc;
 
 use super::discovery::Announcement;
-use super::{Trust, Watched, takes_from};
+use super::{Accounts, Side, Trust, Watched, takes_from};
 use crate::client::{Signals, overlap};
 use crate::config::{self, ShareConfig};
 use crate::control::tls;
@@ -71,6 +71,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     let run_dir = RunDir::take(&options.run_dir)?;
     let identity = super::identity(&options.dir)?;
     let trust = Watched::open(&options.dir)?;
+    let accounts = Accounts::open(&options.dir);
     let mut signals = Signals::new()?;
     let system = System::open(&run_dir.journal()).await;
     let mut system = system.context("cannot prepare the system (are you root?)")?;
@@ -95,7 +96,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
             .map(|until| since(started) + until.from_now(local_time())),
     };
     let mut share = Share {
-        relay: Relay::start(terms)?,
+        relay: Relay::start(terms, options.config.mine_first)?,
         options,
         code,
         trust,
@@ -106,6 +107,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
         guests: BTreeMap::new(),
         taker_ids: BTreeMap::new(),
         carried_before: BTreeMap::new(),
+        accounts,
         started,
     };
     tracing::info!(%code, port, "shares");
@@ -139,6 +141,7 @@ struct Share {
     taker_ids: BTreeMap<Code, TakerId>,
     /// By name: what earlier connections have carried, up and down.
     carried_before: BTreeMap<String, [u64; 2]>,
+    accounts: Accounts,
     started: Clock,
 }
 
@@ -170,6 +173,8 @@ struct Taking {
     hubs: Vec<(u8, SocketAddr)>,
     /// By way out.
     offers: BTreeMap<u16, Offered>,
+    /// What its account has of what it has had, up and down.
+    accounted: [u64; 2],
 }
 
 struct Offered {
@@ -213,8 +218,12 @@ impl Share {
                 }
             }
         }
+        let all: Vec<u64> = self.guests.keys().copied().collect();
         self.announcement = None;
         tokio::time::sleep(GOODBYE).await;
+        for id in all {
+            self.remove(id);
+        }
     }
 
     fn on_networks(&mut self, now: Vec<Network>) {
@@ -281,6 +290,14 @@ impl Share {
         for id in all {
             self.judge(id, false);
         }
+        let now = since(self.started);
+        for taker in self.guests.values_mut() {
+            if let Standing::Taking(taking) = &mut taker.standing {
+                let had = self.relay.carried_for(taking.id);
+                taking.account(&mut self.accounts, taker.guest.code, had, now);
+            }
+        }
+        self.accounts.keep(now);
     }
 
     /// Decides about a taker, anew whenever something may have changed.
@@ -376,6 +393,7 @@ impl Share {
             id,
             hubs,
             offers,
+            accounted: [0; 2],
         })
     }
 
@@ -402,6 +420,7 @@ impl Share {
                 withdraw(&taker.guest, *way, offered, since(self.started));
             }
             let had = self.relay.carried_for(taking.id);
+            taking.account(&mut self.accounts, taker.guest.code, had, since(self.started));
             let before = self.carried_before.entry(taking.name).or_default();
             *before = [before[0] + had[0], before[1] + had[1]];
             self.relay.dismiss(taking.id);
@@ -440,7 +459,8 @@ impl Share {
                 }
                 let from = plain(taker.guest.from).ip();
                 let places = (meeting_place(&taker.guest), from);
-                match self.relay.open(taking.id, places, hub, &way.network.name).await {
+                let way_out = (WayId(number), way.network.name.as_str());
+                match self.relay.open(taking.id, places, hub, way_out).await {
                     Ok(link) => {
                         let mut announcer = Announcer::new(MemberId(number.into()), sequence(), LIFETIME);
                         let rate = self.options.config.cap.map_or(UNCAPPED, |speed| speed.0);
@@ -510,6 +530,15 @@ impl Share {
         };
         let _ = asked.answer.send(answer);
         is_end
+    }
+}
+
+impl Taking {
+    /// Enters what it has had since it was last asked.
+    fn account(&mut self, accounts: &mut Accounts, code: Code, had: [u64; 2], now: hawser_units::Instant) {
+        let fresh = [0, 1].map(|way| had[way].saturating_sub(self.accounted[way]));
+        self.accounted = had;
+        accounts.count(Side::Given, code, fresh, now);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a device that gives says of itself.
 
+use hawser_proto::pool::giving::WayId;
 use serde_json::{Value, json};
 
 use super::{Share, Standing, Taker};
@@ -8,6 +9,12 @@ impl Share {
     pub(super) fn status(&self) -> Value {
         let config = &self.options.config;
         let ways: Vec<_> = self.ways.keys().collect();
+        let left = self.ways.iter().map(|(name, way)| {
+            let (queue, [up, down]) = self.relay.left_of(WayId(way.number));
+            let queue_ms = queue.map(|queue| queue.as_secs_f64() * 1e3);
+            json!({ "network": name, "queue_ms": queue_ms, "up_bps": up, "down_bps": down })
+        });
+        let left: Vec<_> = left.collect();
         let takers: Vec<_> = self.guests.values().map(|taker| self.taker(taker)).collect();
         json!({
             "role": "share",
@@ -23,6 +30,8 @@ impl Share {
             "dropped": self.relay.dropped(),
             "uptime_s": self.started.elapsed().as_secs(),
             "ways": ways,
+            "mine_first": config.mine_first,
+            "left": left,
             "takers": takers,
             "carried_before": self.carried_before,
         })

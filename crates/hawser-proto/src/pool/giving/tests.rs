@@ -4,6 +4,7 @@ use super::*;
 
 const ALICE: TakerId = TakerId(1);
 const BOB: TakerId = TakerId(2);
+const WAY: WayId = WayId(0);
 
 fn at(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1_000)
@@ -33,7 +34,7 @@ fn run(
     for ms in from..to {
         let now = at(ms * 1_000);
         for (taker, size) in offered(ms) {
-            giving.handle_packet(taker, Direction::Up, Bytes(size), size, now);
+            giving.handle_packet((taker, WAY), Direction::Up, Bytes(size), size, now);
         }
         while let Some(granted) = giving.poll_transmit(Direction::Up, now) {
             went.push((ms, granted.taker, granted.packet));
@@ -70,9 +71,12 @@ fn a_quota_holds_to_the_packet() {
     };
     let mut giving = giving(terms);
     let nine = std::iter::repeat_n(Bytes(1_000), 9);
-    assert_eq!(giving.pass(ALICE, Direction::Up, nine, at(0)), 9);
+    assert_eq!(giving.pass((ALICE, WAY), Direction::Up, nine, at(0)), 9);
     assert_eq!(giving.over(at(0)), None);
-    assert_eq!(giving.pass(BOB, Direction::Down, [Bytes(1_000); 3], at(0)), 1);
+    assert_eq!(
+        giving.pass((BOB, WAY), Direction::Down, [Bytes(1_000); 3], at(0)),
+        1
+    );
     assert_eq!(giving.carried(), Bytes(10_000));
     assert_eq!(giving.over(at(0)), Some(Over::Quota));
     assert_eq!(giving.carried_for(BOB), [Bytes(0), Bytes(1_000)]);
@@ -87,7 +91,7 @@ fn a_packet_that_does_not_fit_ends_it() {
     let mut giving = giving(terms);
     assert_eq!(
         giving.pass(
-            ALICE,
+            (ALICE, WAY),
             Direction::Up,
             [Bytes(1_000), Bytes(1_000), Bytes(10)],
             at(0)
@@ -116,8 +120,8 @@ fn nothing_passes_after_the_end() {
         ..capped(1)
     };
     let mut giving = giving(terms);
-    giving.handle_packet(ALICE, Direction::Up, Bytes(9_000), 0, at(0));
-    giving.handle_packet(ALICE, Direction::Up, Bytes(9_000), 1, at(0));
+    giving.handle_packet((ALICE, WAY), Direction::Up, Bytes(9_000), 0, at(0));
+    giving.handle_packet((ALICE, WAY), Direction::Up, Bytes(9_000), 1, at(0));
     assert!(giving.poll_transmit(Direction::Up, at(0)).is_some());
     assert_eq!(
         giving.poll_timeout(),
@@ -175,13 +179,13 @@ fn who_was_silent_has_no_claim_to_what_others_had() {
 fn a_taker_that_is_gone_has_nothing_in_the_queue() {
     let mut giving = giving(capped(1));
     for _ in 0..20 {
-        giving.handle_packet(ALICE, Direction::Down, Bytes(1_000), 0, at(0));
+        giving.handle_packet((ALICE, WAY), Direction::Down, Bytes(1_000), 0, at(0));
     }
     giving.handle_taker_gone(ALICE);
     assert_eq!(giving.poll_transmit(Direction::Down, at(0)), None);
     assert_eq!(giving.poll_timeout(), None);
-    assert_eq!(giving.pass(ALICE, Direction::Up, [Bytes(1)], at(0)), 0);
-    giving.handle_packet(ALICE, Direction::Up, Bytes(1_000), 0, at(0));
+    assert_eq!(giving.pass((ALICE, WAY), Direction::Up, [Bytes(1)], at(0)), 0);
+    giving.handle_packet((ALICE, WAY), Direction::Up, Bytes(1_000), 0, at(0));
     assert_eq!(giving.poll_timeout(), None);
 }
 
@@ -192,6 +196,55 @@ fn there_is_a_bound_on_takers() {
         .filter(|number| giving.handle_taker(TakerId(*number)))
         .count();
     assert_eq!(let_in, MOST_TAKERS, "the two who are in are among the thousand");
+}
+
+#[test]
+fn a_way_out_with_a_limit_is_paced_and_others_are_not() {
+    let mut giving = giving(Terms::default());
+    let free = WayId(1);
+    assert!(!giving.is_paced(WAY, Direction::Up));
+    giving.handle_limit(WAY, Direction::Up, Some(Rate::from_mbps(1)), at(0));
+    assert!(giving.is_paced(WAY, Direction::Up) && !giving.is_paced(WAY, Direction::Down));
+    assert!(!giving.is_paced(free, Direction::Up));
+    let mut went = [0_u64; 2];
+    for ms in 0..1_000 {
+        for (place, way) in [WAY, free].into_iter().enumerate() {
+            giving.handle_packet(
+                (ALICE, way),
+                Direction::Up,
+                Bytes(1_000),
+                place as u64,
+                at(ms * 1_000),
+            );
+        }
+        while let Some(granted) = giving.poll_transmit(Direction::Up, at(ms * 1_000)) {
+            went[granted.packet as usize] += 1_000;
+        }
+    }
+    // 1 Mbit/s for a second is 125,000 bytes.
+    assert!((120_000..=128_000).contains(&went[0]), "{}", went[0]);
+    assert_eq!(went[1], 1_000_000);
+    // What waits goes at once when the limit is gone, and then nothing is paced any more.
+    giving.handle_limit(WAY, Direction::Up, None, at(1_000_000));
+    while giving.poll_transmit(Direction::Up, at(1_000_000)).is_some() {}
+    assert!(!giving.is_paced(WAY, Direction::Up));
+    assert_eq!(giving.poll_timeout(), None);
+}
+
+#[test]
+fn a_slow_limit_holds_two_packets_and_a_faster_one_ends_the_wait() {
+    let mut giving = giving(Terms::default());
+    giving.handle_limit(WAY, Direction::Down, Some(Rate::from_bps(12_000)), at(0));
+    for _ in 0..10 {
+        giving.handle_packet((ALICE, WAY), Direction::Down, Bytes(1_500), 0, at(0));
+    }
+    assert_eq!(giving.dropped(), 8);
+    assert!(giving.poll_transmit(Direction::Down, at(0)).is_some());
+    assert!(giving.poll_transmit(Direction::Down, at(900_000)).is_none());
+    giving.handle_limit(WAY, Direction::Down, Some(Rate::from_mbps(12)), at(900_000));
+    let due = giving.poll_timeout().expect("one waits");
+    assert!(due <= at(902_000), "{due:?}");
+    assert!(giving.poll_transmit(Direction::Down, due).is_some());
 }
 
 #[derive(Clone, Debug)]
@@ -222,7 +275,7 @@ proptest! {
         for op in ops {
             let way = |up| if up { Direction::Up } else { Direction::Down };
             match op {
-                Op::Packet(taker, up, size) => giving.handle_packet(TakerId(taker), way(up), Bytes(size), size, at(now)),
+                Op::Packet(taker, up, size) => giving.handle_packet((TakerId(taker), WAY), way(up), Bytes(size), size, at(now)),
                 Op::Transmit(up) => {
                     if let Some(granted) = giving.poll_transmit(way(up), at(now)) {
                         went[way(up) as usize] += granted.packet;

@@ -1,0 +1,191 @@
+//! Evaluations of a paper again, on real packets: the daemons in namespaces instead of modelled
+//! schedulers.
+//!
+//! What is asked here is another question than that of `hawser_experiments::reproduce`, whose
+//! claims these are: not whether a number of the paper comes out again, but whether Hawser does at
+//! least as well as the paper with the same links, after its own headers. `framing` is the part of
+//! a frame that is payload of the application here.
+
+mod piconet;
+
+use std::fmt::Display;
+
+use hawser_experiments::reproduce::{Claim, Expected, Selected};
+use hawser_terminal::columns;
+use hawser_testbed::{Options, Progress};
+use serde::Serialize;
+
+/// What was measured of a claim.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Found {
+    /// Its id, like `H.fig3.single`.
+    pub(crate) claim: String,
+    /// What is claimed.
+    pub(crate) metric: String,
+    /// What the paper has; `None` for a relation between numbers.
+    pub(crate) paper: Option<f64>,
+    /// What the paper's number would be with the headers that packets have here.
+    pub(crate) needed: Option<f64>,
+    /// What was measured, in the paper's unit; `None` for a relation between numbers.
+    pub(crate) measured: Option<f64>,
+    /// Of all of them.
+    pub(crate) unit: String,
+    /// The part of a frame that is payload here.
+    pub(crate) framing: f64,
+    /// Whether it is at least as good as the paper's.
+    pub(crate) is_as_good: bool,
+    /// The numbers behind it.
+    pub(crate) evidence: Vec<(String, f64)>,
+}
+
+/// Measures what the selected claims need; what no evaluation here measures is left out.
+///
+/// Must be called on a thread that lives as long as the process: the daemons of the runs die with
+/// it.
+///
+/// # Errors
+/// When the lab cannot be built or a run fails.
+pub(crate) fn run(
+    selected: &[Selected],
+    options: &Options,
+    on_progress: &mut dyn FnMut(&str, &Progress<'_>),
+) -> anyhow::Result<Vec<Found>> {
+    let mut all = Vec::new();
+    for evaluation in piconet::EVALUATIONS {
+        let is_asked = |claim: &&str| selected.iter().any(|(_, _, known)| known.id == **claim);
+        if !evaluation.claims.iter().any(is_asked) {
+            continue;
+        }
+        let mut lab = piconet::Lab::new(evaluation.setup, options, on_progress);
+        for measured in (evaluation.run)(&mut lab)? {
+            let claim = selected.iter().find(|(_, _, known)| known.id == measured.claim);
+            if let Some((_, _, claim)) = claim {
+                all.push(measured.judge(claim));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The claims that are measured on real packets.
+pub(crate) fn claims() -> Vec<&'static str> {
+    let evaluations = piconet::EVALUATIONS.iter();
+    evaluations
+        .flat_map(|evaluation| evaluation.claims)
+        .copied()
+        .collect()
+}
+
+/// What an evaluation says of a claim.
+struct Measured {
+    claim: String,
+    outcome: Outcome,
+    framing: f64,
+    evidence: Vec<(String, f64)>,
+}
+
+enum Outcome {
+    /// More is better. `scale`: what this header share makes of the paper's number.
+    Rate { value: f64, scale: f64 },
+    /// Less is better. `floor`: what is lost because the links cannot carry it with these headers.
+    Loss { value: f64, floor: f64 },
+    /// A relation between numbers.
+    Holds(bool),
+}
+
+impl Measured {
+    fn rate(claim: impl Display, value: f64, framing: f64, of_paper: f64) -> Self {
+        Self {
+            claim: claim.to_string(),
+            outcome: Outcome::Rate {
+                value,
+                scale: framing / of_paper,
+            },
+            framing,
+            evidence: Vec::new(),
+        }
+    }
+
+    fn loss(claim: impl Display, value: f64, framing: f64, floor: f64) -> Self {
+        Self {
+            claim: claim.to_string(),
+            outcome: Outcome::Loss { value, floor },
+            framing,
+            evidence: Vec::new(),
+        }
+    }
+
+    fn holds(claim: impl Display, holds: bool, framing: f64, evidence: Vec<(String, f64)>) -> Self {
+        Self {
+            claim: claim.to_string(),
+            outcome: Outcome::Holds(holds),
+            framing,
+            evidence,
+        }
+    }
+
+    fn judge(self, claim: &Claim) -> Found {
+        let (paper, unit) = match &claim.expected {
+            Expected::Interval { paper, unit, .. } => (*paper, unit.symbol().to_owned()),
+            Expected::Shape { check } => (None, check.clone()),
+            Expected::Lost => (None, String::new()),
+        };
+        let (needed, measured, is_as_good) = match self.outcome {
+            Outcome::Rate { value, scale } => {
+                let needed = paper.map(|paper| paper * scale);
+                let is_as_good = needed.is_none_or(|needed| value >= needed * (1.0 - TOLERANCE));
+                (needed, Some(value), is_as_good)
+            }
+            Outcome::Loss { value, floor } => {
+                let needed = paper.map(|paper| paper.max(floor));
+                let is_as_good = needed.is_none_or(|needed| value <= needed + 100.0 * TOLERANCE);
+                (needed, Some(value), is_as_good)
+            }
+            Outcome::Holds(holds) => (None, None, holds),
+        };
+        Found {
+            claim: self.claim,
+            metric: claim.metric.clone(),
+            paper,
+            needed,
+            measured,
+            unit,
+            framing: self.framing,
+            is_as_good,
+            evidence: self.evidence,
+        }
+    }
+}
+
+/// A table for a terminal.
+pub(crate) fn table(all: &[Found]) -> String {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
+    let rows = all.iter().map(|found| {
+        let evidence = found.evidence.iter();
+        let evidence = evidence.map(|(name, value)| format!("{name} {value:.1}"));
+        vec![
+            found.claim.clone(),
+            number(found.paper),
+            number(found.needed),
+            number(found.measured),
+            found.unit.clone(),
+            format!("{:.3}", found.framing),
+            if found.is_as_good { "yes" } else { "no" }.to_owned(),
+            evidence.collect::<Vec<_>>().join(", "),
+        ]
+    });
+    let heads = [
+        "claim",
+        "paper",
+        "framed",
+        "measured",
+        "unit or relation",
+        "framing",
+        "as good",
+        "numbers",
+    ];
+    columns(&heads, &rows.collect::<Vec<_>>(), "")
+}
+
+/// What two runs of the same differ by.
+const TOLERANCE: f64 = 0.01;

@@ -1,0 +1,123 @@
+//! Neighbours that give their way out to the client.
+
+use hawser_units::{Duration, Rate};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::parse::{RawLink, Reader};
+use super::values::WithUnit;
+use super::{Event, Hop, Links, Network, ScenarioError};
+use crate::{Change, State};
+
+/// The device between the client and one of its networks: a neighbour that gives that network.
+///
+/// What the network's `down` and `up` say is the neighbour's own way out.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Member {
+    /// What joins it to the client.
+    pub local: Links,
+    /// The most that it relays in each direction. Units: bit/s of IP packets.
+    pub cap: Option<Rate>,
+    /// When it is out of the client's reach: from and to. It announces neither.
+    pub away: Vec<(Duration, Duration)>,
+}
+
+impl Member {
+    /// Whether it is out of reach when the workloads begin.
+    #[must_use]
+    pub fn is_away_at_start(&self) -> bool {
+        self.away.iter().any(|(from, _)| from.is_zero())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMember {
+    name: Spanned<String>,
+    down: Option<Spanned<RawLink>>,
+    up: Option<Spanned<RawLink>>,
+    local: Option<RawLocal>,
+    cap: Option<WithUnit<Rate>>,
+    #[serde(default)]
+    away: Vec<Spanned<[WithUnit<Duration>; 2]>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLocal {
+    down: Option<Spanned<RawLink>>,
+    up: Option<Spanned<RawLink>>,
+}
+
+impl Reader<'_> {
+    /// Adds the members behind the client's own networks.
+    pub(super) fn members(
+        &mut self,
+        raw: Vec<RawMember>,
+        networks: &mut Vec<Network>,
+    ) -> Result<(), ScenarioError> {
+        for member in raw {
+            let (name, span) = (member.name.get_ref().clone(), member.name.span());
+            self.check_new(&name, span.clone(), networks)?;
+            if name.chars().any(|c| c.is_ascii_uppercase()) {
+                let problem = format!("{name:?} cannot be a member; write 1 to 15 of a-z, 0-9, - and _");
+                return Err(self.invalid(Some(span), problem));
+            }
+            let local = member.local.unwrap_or(RawLocal { down: None, up: None });
+            let member = Network {
+                name,
+                links: Some(self.links((member.down, member.up))?),
+                wifi: None,
+                member: Some(Member {
+                    local: self.links((local.down, local.up))?,
+                    cap: member.cap.map(|cap| cap.0),
+                    away: self.times(&member.away)?,
+                }),
+            };
+            networks.push(member);
+        }
+        Ok(())
+    }
+
+    /// Pairs of times that follow each other.
+    fn times(
+        &self,
+        raw: &[Spanned<[WithUnit<Duration>; 2]>],
+    ) -> Result<Vec<(Duration, Duration)>, ScenarioError> {
+        let mut times: Vec<(Duration, Duration)> = Vec::new();
+        for pair in raw {
+            let [from, to] = pair.get_ref();
+            let follows = times.last().is_none_or(|(_, before)| *before < from.0);
+            if from.0 >= to.0 || !follows {
+                let problem =
+                    "write times that follow each other, like away = [[\"0s\", \"5s\"], [\"9s\", \"12s\"]]";
+                return Err(self.invalid(Some(pair.span()), problem));
+            }
+            times.push((from.0, to.0));
+        }
+        Ok(times)
+    }
+}
+
+/// What members do: they leave and come without a word.
+pub(super) fn movements(networks: &[Network]) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (network, described) in networks.iter().enumerate() {
+        let Some(member) = &described.member else { continue };
+        for (from, to) in &member.away {
+            for (at, state) in [(*from, State::Blackhole), (*to, State::Up)] {
+                events.push(Event {
+                    at,
+                    network,
+                    hop: Hop::Local,
+                    direction: None,
+                    change: Change {
+                        state: Some(state),
+                        ..Change::default()
+                    },
+                });
+            }
+        }
+    }
+    events
+}

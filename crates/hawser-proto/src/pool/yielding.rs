@@ -1,0 +1,383 @@
+//! How much of a way out takers may use, by the delay that its queue adds.
+//!
+//! The owner of a member and its takers share a modem, whose queue nobody sees. Echoes through it
+//! show how long it is. While the owner has traffic of its own and the queue is short, takers may
+//! send faster; when it grows, whoever fills it, they slow down to what the owner leaves. While the
+//! owner has no traffic, nothing limits them.
+//!
+//! | symbol | what | unit |
+//! |---|---|---|
+//! | b | base: the shortest echo of the last [`HISTORY`] minutes | time |
+//! | q | queueing delay: the shortest of the last [`FILTER`] echoes, less b | time |
+//! | T | [`TARGET`], or two full packets at the most that was sent, where that is longer | time |
+//! | p | what takers' datagrams took of the way in a direction, mean over [`MEAN_OVER`] | bit/s |
+//! | o | what else the device carried in the direction, the same mean | bit/s |
+//! | r | what is relayed at most in the direction | bit/s |
+//!
+//! ```text
+//!   o > p/100 + OWN in either direction within OWN_HOLD:
+//!     q <= T:  r grows by GROWTH (1 - q/T) each echo, up to 2 p
+//!     q >  T:  r = min(r, (p + o) (1 - q/DRAIN) - o), once in FALL_INTERVAL, where p is at least a
+//!              quarter of the other direction's: acknowledgements fill no queue
+//!     echoes missing, three in a row: as q = 2 T
+//!   otherwise: no limit
+//! ```
+//!
+//! While there is a queue, p + o is what the way carries, so that r is what the owner leaves of it,
+//! less what empties the queue within [`DRAIN`].
+//!
+//! Assumptions: echoes take the way that datagrams take, and their delay varies by less than T
+//! within [`FILTER`] echoes without load. Echoes measure both directions together: where takers
+//! send much both ways, both slow down. Failure: where nothing answers, nothing is limited; a route
+//! that becomes longer is taken for a queue until the base is forgotten, for [`HISTORY`] minutes at
+//! most.
+//!
+//! Source: RFC 6817 sections 2.4 and 2.5 (base history, current filter). Deviates: a rate instead
+//! of a window, because the datagrams' acknowledgements are sealed; a decrease to what is left
+//! instead of a fixed part, because the device's counters say what the owner uses; T is 5 ms
+//! instead of 100 ms, because calls of the owner are to wait no longer.
+
+use std::collections::VecDeque;
+
+use hawser_units::{Bytes, Duration, Instant, Rate};
+
+use super::giving::Direction;
+
+/// Decides how fast takers may send over one way out.
+///
+/// Cost: O([`FILTER`] + [`HISTORY`]) an echo.
+#[derive(Debug)]
+pub struct Yielding {
+    /// The shortest echo of each minute, the newest last.
+    minutes: VecDeque<(Instant, Duration)>,
+    recent: VecDeque<Duration>,
+    missing: u32,
+    lanes: [Lane; 2],
+    fell_at: Instant,
+    /// When the owner had traffic last.
+    own_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// `None`: the owner has no traffic, or the queue has been short since it has.
+    allowed: Option<Rate>,
+    /// Means of what takers sent and of all that the device carried, and the bytes since the last
+    /// echo.
+    sent: f64,
+    carried: f64,
+    sent_bytes: u64,
+    carried_bytes: u64,
+    most: f64,
+}
+
+impl Default for Yielding {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Yielding {
+    /// One that has heard nothing and limits nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            minutes: VecDeque::new(),
+            recent: VecDeque::new(),
+            missing: 0,
+            lanes: [Lane::default(), Lane::default()],
+            fell_at: Instant::ZERO,
+            own_at: None,
+        }
+    }
+
+    /// Counts takers' datagrams that have gone over the way out since the last echo, also those
+    /// that were dropped after it. Unit: bytes of IP packets.
+    pub fn handle_sent(&mut self, direction: Direction, bytes: Bytes) {
+        self.lanes[direction as usize].sent_bytes += bytes.0;
+    }
+
+    /// Counts what the device of the way out has carried since the last echo, takers' datagrams
+    /// included. Unit: bytes.
+    pub fn handle_carried(&mut self, direction: Direction, bytes: Bytes) {
+        self.lanes[direction as usize].carried_bytes += bytes.0;
+    }
+
+    /// An echo has come after `round_trip`, or none has come at all; `interval`: time since the one
+    /// before.
+    pub fn handle_echo(&mut self, round_trip: Option<Duration>, interval: Duration, now: Instant) {
+        for lane in &mut self.lanes {
+            lane.average(interval);
+        }
+        match round_trip {
+            Some(round_trip) => {
+                self.missing = 0;
+                self.remember(round_trip, now);
+            }
+            // Where nothing has answered yet, silence says nothing.
+            None if self.minutes.is_empty() => return,
+            None => self.missing += 1,
+        }
+        let Some(queueing) = self.queueing() else { return };
+        if self.lanes.iter().any(Lane::has_owner) {
+            self.own_at = Some(now);
+        }
+        if self.own_at.is_none_or(|at| now > at + OWN_HOLD) {
+            for lane in &mut self.lanes {
+                lane.allowed = None;
+            }
+            return;
+        }
+        let over = queueing.as_secs_f64() / self.target().as_secs_f64() - 1.0;
+        if over <= 0.0 {
+            for lane in &mut self.lanes {
+                lane.grow(-over);
+            }
+        } else if now >= self.fell_at + FALL_INTERVAL {
+            self.fell_at = now;
+            let most = self.lanes.iter().map(|lane| lane.sent).fold(LEAST_BPS, f64::max);
+            for lane in self.lanes.iter_mut().filter(|lane| lane.sent >= most * CAUSE) {
+                lane.fall(queueing);
+            }
+        }
+    }
+
+    /// How fast takers may send; `None` where nothing limits them.
+    #[must_use]
+    pub fn allowed(&self, direction: Direction) -> Option<Rate> {
+        self.lanes[direction as usize].allowed
+    }
+
+    /// How long packets wait on the way out; `None` before the first echo.
+    #[must_use]
+    pub fn queueing(&self) -> Option<Duration> {
+        if self.missing >= MISSING {
+            return Some(self.target() * 2);
+        }
+        let base = self.minutes.iter().map(|(_, least)| *least).min()?;
+        Some(self.recent.iter().min()?.saturating_sub(base))
+    }
+
+    /// On a slow way, one packet before an echo takes longer than [`TARGET`].
+    fn target(&self) -> Duration {
+        let most = self.lanes.iter().map(|lane| lane.most).fold(LEAST_BPS, f64::max);
+        TARGET.max(Rate::from_bps(most as u64).time_for(Bytes(2 * FULL_PACKET)))
+    }
+
+    fn remember(&mut self, round_trip: Duration, now: Instant) {
+        self.recent.push_back(round_trip);
+        if self.recent.len() > FILTER {
+            self.recent.pop_front();
+        }
+        match self.minutes.back_mut() {
+            Some((since, least)) if now < *since + MINUTE => *least = (*least).min(round_trip),
+            Some(_) | None => self.minutes.push_back((now, round_trip)),
+        }
+        if self.minutes.len() > HISTORY {
+            self.minutes.pop_front();
+        }
+    }
+}
+
+impl Lane {
+    fn average(&mut self, interval: Duration) {
+        let seconds = interval.as_secs_f64();
+        if seconds <= 0.0 {
+            return;
+        }
+        let weight = (seconds / MEAN_OVER.as_secs_f64()).min(1.0);
+        let mean = |mean: f64, bytes: u64| mean + (bytes as f64 * 8.0 / seconds - mean) * weight;
+        self.sent = mean(self.sent, self.sent_bytes);
+        self.carried = mean(self.carried, self.carried_bytes);
+        self.most = self.most.max(self.sent);
+        (self.sent_bytes, self.carried_bytes) = (0, 0);
+    }
+
+    /// What the device carried for its owner.
+    fn own(&self) -> f64 {
+        (self.carried - self.sent).max(0.0)
+    }
+
+    /// Whether that is more than what devices count beyond IP packets, and echoes.
+    fn has_owner(&self) -> bool {
+        self.own() > self.sent * FRAMING + OWN_BPS
+    }
+
+    fn grow(&mut self, by: f64) {
+        let Some(allowed) = self.allowed else { return };
+        let bps = allowed.as_bps() as f64;
+        // What is not used says nothing about what there would be.
+        if bps < self.sent.max(self.least()) * 2.0 {
+            self.allowed = Some(Rate::from_bps((bps * (1.0 + GROWTH * by)) as u64));
+        }
+    }
+
+    fn fall(&mut self, queueing: Duration) {
+        let emptying = (1.0 - queueing.as_secs_f64() / DRAIN.as_secs_f64()).max(0.0);
+        let left = (self.sent + self.own()) * emptying - self.own();
+        let before = self
+            .allowed
+            .map_or(f64::INFINITY, |allowed| allowed.as_bps() as f64);
+        self.allowed = Some(Rate::from_bps(left.min(before).max(self.least()) as u64));
+    }
+
+    /// What stays, so that a path is not taken for dead.
+    fn least(&self) -> f64 {
+        (self.most * LEAST).max(LEAST_BPS)
+    }
+}
+
+/// How long the queue may be: what a call of the owner may wait.
+pub const TARGET: Duration = Duration::from_millis(5);
+/// Between two echoes while takers send: some within a round trip of a cellular modem, and less
+/// than 1 % of 1 Mbit/s.
+pub const ECHO_INTERVAL: Duration = Duration::from_millis(50);
+/// Minutes that a base holds (RFC 6817 section 2.4: BASE_HISTORY).
+const HISTORY: usize = 10;
+const MINUTE: Duration = Duration::from_secs(60);
+/// Echoes of which the shortest counts (RFC 6817 section 2.4: CURRENT_FILTER).
+const FILTER: usize = 3;
+/// Echoes in a row that are missing only where the queue drops.
+const MISSING: u32 = 3;
+const MEAN_OVER: Duration = Duration::from_millis(200);
+/// Of the rate, each echo: doubles within 2.3 s. With 0.03 the queue of the tests below is 10 ms in
+/// the mean, with 0.015 it is 7 ms, and takers get 0.99 of what is left with either.
+const GROWTH: f64 = 0.015;
+/// A queue is to be empty after this time: a round trip and [`FALL_INTERVAL`] over cellular
+/// networks.
+const DRAIN: Duration = Duration::from_millis(250);
+/// Of what takers sent: an Ethernet header of 14 bytes for each packet of 1400.
+const FRAMING: f64 = 0.01;
+/// Echoes (13 kbit/s), and what devices say when nobody uses them. A call has some 100 kbit/s.
+const OWN_BPS: f64 = 40_000.0;
+/// The owner's pauses are shorter than this while it does something.
+const OWN_HOLD: Duration = Duration::from_secs(2);
+/// Of the direction that carries more: what fills a queue. Acknowledgements are some 2 %.
+const CAUSE: f64 = 0.25;
+/// A fall shows after a round trip and [`FILTER`] echoes.
+const FALL_INTERVAL: Duration = Duration::from_millis(200);
+/// Of the most that was sent.
+const LEAST: f64 = 0.01;
+/// Unit: bytes (RFC 894).
+const FULL_PACKET: u64 = 1_500;
+/// A packet of 1500 bytes a second.
+const LEAST_BPS: f64 = 12_000.0;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CAPACITY: f64 = 5e6;
+    const BASE: Duration = Duration::from_millis(60);
+
+    /// A way out with a queue of 100 ms, that takers and the owner fill; what takers sent in the
+    /// last ten seconds, and the mean queue. Units: bit/s, seconds.
+    fn drive(wanted: f64, owner: impl Fn(f64) -> f64) -> (f64, f64) {
+        let mut yielding = Yielding::new();
+        let (mut queue, mut sent, mut queued) = (0.0_f64, 0.0, 0.0);
+        let step = ECHO_INTERVAL.as_secs_f64();
+        for tick in 0..800_u32 {
+            let allowed = yielding.allowed(Direction::Down);
+            let taker = wanted.min(allowed.map_or(f64::INFINITY, |rate| rate.as_bps() as f64));
+            // The first echoes meet an idle way.
+            let (taker, owner) = if tick < 10 {
+                (0.0, 0.0)
+            } else {
+                (taker, owner(queue))
+            };
+            queue = (queue + (taker + owner - CAPACITY) / CAPACITY * step).clamp(0.0, 0.1);
+            let carried = taker.min(CAPACITY);
+            let bytes = |rate: f64| Bytes((rate * step / 8.0) as u64);
+            yielding.handle_sent(Direction::Down, bytes(carried));
+            yielding.handle_carried(Direction::Down, bytes(carried + owner));
+            let now = Instant::ZERO + ECHO_INTERVAL * tick;
+            let echo = BASE + Duration::from_secs_f64(queue);
+            yielding.handle_echo(Some(echo), ECHO_INTERVAL, now);
+            if tick >= 600 {
+                (sent, queued) = (sent + carried, queued + queue);
+            }
+        }
+        (sent / 200.0, queued / 200.0)
+    }
+
+    #[test]
+    fn takers_get_what_is_left_and_the_queue_stays_short() {
+        for own in [1e5, 1e6, 3e6] {
+            let (sent, queued) = drive(20e6, |_| own);
+            let left = CAPACITY - own;
+            assert!(
+                sent > 0.8 * left && sent <= left * 1.01,
+                "{own}: {sent} of {left}"
+            );
+            assert!(queued < 2.0 * TARGET.as_secs_f64(), "{own}: {queued}");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_takes_everything_gets_it() {
+        // CUBIC keeps a drop-tail queue between some 70 and 100 %.
+        let (sent, _) = drive(20e6, |queue| {
+            if queue < 0.09 {
+                CAPACITY * 1.1
+            } else {
+                CAPACITY * 0.97
+            }
+        });
+        assert!(sent < 0.05 * CAPACITY, "{sent}");
+    }
+
+    #[test]
+    fn on_a_slow_way_the_time_of_a_packet_is_no_queue() {
+        let mut yielding = Yielding::new();
+        for tick in 0..400_u32 {
+            // A full packet at 115 kbit/s takes 104 ms; each second echo waits for one.
+            let wait = if tick < 10 { 0 } else { 104 };
+            let sent = if tick < 10 { 0 } else { 115_200 / 8 / 20 };
+            yielding.handle_sent(Direction::Down, Bytes(sent));
+            yielding.handle_carried(Direction::Down, Bytes(sent + 700));
+            let echo = BASE + Duration::from_millis(wait);
+            yielding.handle_echo(Some(echo), ECHO_INTERVAL, Instant::ZERO + ECHO_INTERVAL * tick);
+        }
+        let allowed = yielding.allowed(Direction::Down);
+        assert!(
+            allowed.is_none_or(|rate| rate > Rate::from_bps(110_000)),
+            "{allowed:?}"
+        );
+    }
+
+    #[test]
+    fn without_a_queue_or_an_owner_nothing_is_limited() {
+        assert_eq!(drive(20e6, |_| 0.0).0, CAPACITY);
+        let (sent, queued) = drive(2e6, |_| 1e6);
+        assert_eq!((sent, queued), (2e6, 0.0));
+        let mut yielding = Yielding::new();
+        for tick in 0..100_u64 {
+            yielding.handle_sent(Direction::Up, Bytes(10_000));
+            yielding.handle_echo(None, ECHO_INTERVAL, Instant::from_nanos(tick * 50_000_000));
+        }
+        assert_eq!(yielding.allowed(Direction::Up), None, "nothing has ever answered");
+    }
+
+    proptest! {
+        #[test]
+        fn a_limit_is_never_zero_and_never_absurd(
+            echoes in prop::collection::vec((prop::option::of(0..2_000_u64), 0..1_000_000_u64, 0..500_u64), 1..300)
+        ) {
+            let mut yielding = Yielding::new();
+            let mut now = Instant::ZERO;
+            for (echo, bytes, interval) in echoes {
+                let interval = Duration::from_millis(interval);
+                now += interval;
+                yielding.handle_sent(Direction::Up, Bytes(bytes));
+                yielding.handle_carried(Direction::Up, Bytes(bytes * 2));
+                yielding.handle_echo(echo.map(Duration::from_millis), interval, now);
+                if let Some(rate) = yielding.allowed(Direction::Up) {
+                    prop_assert!(rate.as_bps() >= LEAST_BPS as u64);
+                    prop_assert!(rate.as_bps() < 1 << 50);
+                }
+            }
+        }
+    }
+}
