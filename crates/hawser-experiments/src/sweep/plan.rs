@@ -121,10 +121,8 @@ enum OneOrMore {
 impl Axis {
     /// What a value is for one of the fields.
     fn own<'a>(&self, value: &'a toml::Value, at: usize) -> &'a toml::Value {
-        match value {
-            toml::Value::Array(each) if self.fields.len() > 1 => each.get(at).unwrap_or(value),
-            _ => value,
-        }
+        let each = value.as_array().filter(|_| self.fields.len() > 1);
+        each.and_then(|each| each.get(at)).unwrap_or(value)
     }
 
     /// Whether the fields have values of their own, which tell its points apart only together.
