@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use hawser_experiments::sweep::Row;
+use hawser_experiments::sweep::{self, Row};
 use hawser_netem::report::Report;
 use hawser_netem::scenario::{Scenario, Via};
 use hawser_sim::network::Tap;
@@ -49,6 +49,13 @@ pub(crate) struct SimArgs {
     /// were (HTML, zoomable). For networks with `wifi`.
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
+    /// Writes what the tunnel's paths did there: states, rates, windows, round trips, repairs, every
+    /// 10 ms where they changed (qlog, JSON text sequences).
+    #[arg(long, value_name = "FILE")]
+    qlog: Option<PathBuf>,
+    /// Writes a picture of the same there: rates, windows, queues, holds and repairs over time (HTML).
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
 }
 
 /// Runs the command; 0 done, 1 failed while running, 64 a scenario that cannot be run.
@@ -73,7 +80,14 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
             let is_first = index == 0 && round == 0;
             let pcap = args.pcap.as_deref().filter(|_| is_first);
             let timeline = args.timeline.as_deref().filter(|_| is_first);
-            let outcome = match simulate(&scenario, via, pcap, timeline.is_some())? {
+            let qlog = args.qlog.as_deref().filter(|_| is_first);
+            let picture = args.picture.as_deref().filter(|_| is_first);
+            let watch = Watch {
+                tap: None,
+                air: timeline.is_some(),
+                paths: qlog.is_some() || picture.is_some(),
+            };
+            let outcome = match simulate(&scenario, via, pcap, watch)? {
                 Ok(outcome) => outcome,
                 Err(error) => return Ok(refuse(format!("{}: {error}", path.display()))),
             };
@@ -81,8 +95,15 @@ pub(crate) fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
                 write_series(&outcome.report, file)
                     .with_context(|| format!("cannot write {}", file.display()))?;
             }
-            if let (Some(page), Some(file)) = (&outcome.timeline, timeline) {
-                std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))?;
+            let write = |file: &Path, text: String| {
+                std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+            };
+            if let (Some(page), Some(file)) = (outcome.timeline, timeline) {
+                write(file, page)?;
+            }
+            if let Some(log) = outcome.log {
+                qlog.map_or(Ok(()), |file| write(file, log.qlog()))?;
+                picture.map_or(Ok(()), |file| write(file, log.html()))?;
             }
             runs[index].push(outcome.report);
         }
@@ -119,14 +140,16 @@ pub(crate) fn row(scenario: &Scenario) -> Result<Row, String> {
     let outcome = run::run(scenario, &scenario.via, Watch::default(), &mut |_| {});
     let report = outcome.map_err(|error| error.to_string())?.report;
     let report = serde_json::to_value(report).map_err(|error| error.to_string())?;
-    Ok(Row::from_json(&report))
+    let mut row = Row::from_json(&report);
+    sweep::allow(scenario, &mut row);
+    Ok(row)
 }
 
 fn simulate(
     scenario: &Scenario,
     via: &Via,
     pcap: Option<&Path>,
-    air: bool,
+    watch: Watch<'_>,
 ) -> anyhow::Result<Result<Outcome, run::RunError>> {
     let mut on_progress = |elapsed: Duration| {
         progress::line(|| {
@@ -135,7 +158,7 @@ fn simulate(
         });
     };
     let outcome = match pcap {
-        None => run::run(scenario, via, Watch { tap: None, air }, &mut on_progress),
+        None => run::run(scenario, via, watch, &mut on_progress),
         Some(path) => {
             let cannot = || format!("cannot write {}", path.display());
             let file = BufWriter::new(File::create(path).with_context(cannot)?);
@@ -145,7 +168,7 @@ fn simulate(
                 Box::new(PcapNg::new(file, links))
             };
             let tap: Option<TapMaker<'_>> = Some(&mut make);
-            let outcome = run::run(scenario, via, Watch { tap, air }, &mut on_progress);
+            let outcome = run::run(scenario, via, Watch { tap, ..watch }, &mut on_progress);
             match outcome {
                 Ok(mut outcome) => {
                     let tap = outcome.network.take_tap::<PcapNg<BufWriter<File>>>();
@@ -193,5 +216,7 @@ Who held the channel when two access points share it:
   hawser-lab sim scenarios/wifi-two-aps.toml --timeline air.html
 What happens in an outage, packet by packet:
   hawser-lab sim scenarios/blackhole.toml --pcap trace.pcapng --series series.csv
+The same, path by path:
+  hawser-lab sim scenarios/blackhole.toml --qlog run.sqlog --picture run.html
 
 Exit codes: 0 done, 1 failed while running, 2 usage, 64 a scenario that cannot be run.";

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use hawser_experiments::parallel;
-use hawser_experiments::sweep::{self, Progress, Shard, Summary, Sweep, SweepError, Versus};
+use hawser_experiments::sweep::{self, Pauses, Progress, Shard, Summary, Sweep, SweepError, Versus};
 use hawser_terminal::{refuse, say};
 use serde_json::json;
 
@@ -55,20 +55,21 @@ pub(crate) struct SweepArgs {
 /// # Errors
 /// When a journal cannot be used.
 pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<ExitCode> {
-    let (summary, versus) = match (&args.sweep, &args.merge) {
+    let (summary, versus, pauses) = match (&args.sweep, &args.merge) {
         (Some(file), _) => match Sweep::read(file, &|path| std::fs::read_to_string(path)) {
             Ok(sweep) => {
                 let summary = execute(&sweep, args, file)?;
                 draw(&sweep, args, &summary)?;
                 let versus = Versus::of(&summary.table, &sweep.axes());
-                (summary, versus)
+                let pauses = Pauses::of(&summary.table, &sweep.axes());
+                (summary, versus, pauses)
             }
             Err(error) => return Ok(refuse(error)),
         },
-        (None, Some(directory)) => (sweep::merge(directory)?, None),
+        (None, Some(directory)) => (sweep::merge(directory)?, None, None),
         (None, None) => return Err(anyhow!("there is no sweep")),
     };
-    print(&summary, versus.as_ref(), args.json)?;
+    print(&summary, versus.as_ref(), pauses.as_ref(), args.json)?;
     Ok(if summary.failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -102,7 +103,12 @@ fn draw(sweep: &Sweep, args: &SweepArgs, summary: &Summary) -> anyhow::Result<()
     std::fs::write(file, plot.to_svg()).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn print(summary: &Summary, versus: Option<&Versus>, as_json: bool) -> anyhow::Result<()> {
+fn print(
+    summary: &Summary,
+    versus: Option<&Versus>,
+    pauses: Option<&Pauses>,
+    as_json: bool,
+) -> anyhow::Result<()> {
     let [csv, parquet] = &summary.files;
     if as_json {
         say!(
@@ -110,7 +116,9 @@ fn print(summary: &Summary, versus: Option<&Versus>, as_json: bool) -> anyhow::R
             json!({ "version": 1, "rows": summary.rows, "resumed": summary.resumed, "failed": summary.failed,
                 "csv": csv, "parquet": parquet,
                 "against_best": versus.map(|versus| json!({ "points": versus.shares.len(), "median": versus.median(),
-                    "worse": versus.worse(), "least": versus.shares[0].0 })) })
+                    "worse": versus.worse(), "least": versus.shares[0].0 })),
+                "pauses": pauses.map(|pauses| json!({ "points": pauses.points.len(), "median": pauses.median(),
+                    "longer": pauses.longer(), "most": pauses.points[0].0 })) })
         )?;
         return Ok(());
     }
@@ -122,5 +130,6 @@ fn print(summary: &Summary, versus: Option<&Versus>, as_json: bool) -> anyhow::R
         csv.display(),
         parquet.display()
     )?;
-    versus.map_or(Ok(()), |versus| say!("{versus}"))
+    versus.map_or(Ok(()), |versus| say!("{versus}"))?;
+    pauses.map_or(Ok(()), |pauses| say!("{pauses}"))
 }

@@ -16,6 +16,7 @@ mod cli_conform;
 mod cli_demo;
 mod cli_lab;
 mod cli_medium;
+mod cli_oracle;
 mod cli_replay;
 mod cli_reproduce;
 mod cli_sim;
@@ -58,6 +59,8 @@ enum Command {
     Sim(Box<cli_sim::SimArgs>),
     /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
     Sweep(cli_sweep::SweepArgs),
+    /// Prints the most that any scheduler could have delivered over the networks of a scenario.
+    Oracle(cli_oracle::OracleArgs),
     /// Runs a recording in virtual time as it was, and with changes.
     Replay(cli_replay::ReplayArgs),
     /// Tests a scenario file, and touches nothing.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Uml(args) => cli_uml::run(&args),
         Command::Sim(args) => cli_sim::run(*args),
         Command::Sweep(args) => cli_sweep::run(&args),
+        Command::Oracle(args) => cli_oracle::run(&args),
         Command::Replay(args) => cli_replay::run(&args),
         Command::Check(args) => cli_check::check(&args),
         Command::Conform(args) => cli_conform::run(&args),

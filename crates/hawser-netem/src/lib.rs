@@ -14,6 +14,7 @@ pub mod air;
 mod capacity;
 mod link;
 mod loss;
+pub mod oracle;
 mod random;
 pub mod report;
 pub mod scenario;

@@ -10,6 +10,7 @@ use hawser_units::{Duration, Instant};
 use serde::Serialize;
 
 use crate::Counters;
+use crate::oracle;
 use crate::scenario::{Network, Scenario, Via};
 
 /// What a run saw, before anything is computed from it.
@@ -72,6 +73,9 @@ pub struct Report {
     /// The same, counting only gaps that overlap the second after an event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_gap_after_events_ms: Option<f64>,
+    /// The same, counting all gaps that end after the first event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_gap_since_event_ms: Option<f64>,
     /// Of the first ping workload.
     pub rtt_ms: Option<RoundTrips>,
     /// TCP segments queued out of order at client and server, plus datagrams overtaken.
@@ -86,6 +90,11 @@ pub struct Report {
     pub share_of_ideal: Option<f64>,
     /// Goodput over the sum of the networks' rates.
     pub share_of_sum: Option<f64>,
+    /// The most that any scheduler could have delivered ([`crate::oracle`]); `None` where no bound
+    /// is known.
+    pub oracle_bps: Option<f64>,
+    /// Goodput over `oracle_bps`.
+    pub share_of_oracle: Option<f64>,
     /// What each workload found beside its bytes.
     pub workloads: Vec<Finding>,
 }
@@ -271,6 +280,7 @@ impl Report {
         let goodputs: Vec<f64> = observed.bins.iter().map(rate).collect();
         let total: f64 = goodputs.iter().sum();
         let sum = scenario.sum_of_rates().map(|rate| rate.as_bps() as f64);
+        let oracle = oracle::goodput(scenario, via, None).map(|rate| rate.as_bps() as f64);
         Self {
             version: 1,
             name: scenario.name.clone(),
@@ -285,6 +295,7 @@ impl Report {
             networks: networks(scenario, &observed.carried),
             longest_gap_ms: longest(observed.gaps.iter()),
             longest_gap_after_events_ms: longest_after_events(scenario, &observed),
+            longest_gap_since_event_ms: longest_since_event(scenario, &observed),
             rtt_ms: observed.findings.iter().find_map(Finding::rtt_ms),
             reordered: observed.out_of_order + observed.findings.iter().map(Finding::reordered).sum::<u64>(),
             retransmitted: observed.retransmitted,
@@ -292,6 +303,8 @@ impl Report {
             ideal_bps: sum.map(|sum| sum * IDEAL_SHARE),
             share_of_ideal: sum.map(|sum| total / (sum * IDEAL_SHARE)),
             share_of_sum: sum.map(|sum| total / sum),
+            oracle_bps: oracle,
+            share_of_oracle: oracle.filter(|oracle| *oracle > 0.0).map(|oracle| total / oracle),
             series: Series::new(scenario, observed.bins, &observed.samples),
             workloads: observed.findings,
         }
@@ -301,12 +314,14 @@ impl Report {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!(
-            "{}: {} via {}{}",
+            "{}: {} via {}{}{}",
             self.name,
             mbps(self.goodput_bps.total),
             self.via,
             self.share_of_ideal
                 .map_or(String::new(), |share| format!(", {share:.3} of ideal")),
+            self.share_of_oracle
+                .map_or(String::new(), |share| format!(", {share:.3} of the oracle")),
         )];
         for (name, network) in &self.networks {
             lines.push(format!(
@@ -372,6 +387,12 @@ fn longest_after_events(scenario: &Scenario, observed: &Observed) -> Option<f64>
         })
     };
     (!scenario.events.is_empty()).then(|| longest(observed.gaps.iter().filter(is_after_an_event)))
+}
+
+fn longest_since_event(scenario: &Scenario, observed: &Observed) -> Option<f64> {
+    let first = observed.start + scenario.events.iter().map(|event| event.at).min()?;
+    let ends_after = |gap: &&Gap| gap.from + gap.length > first;
+    Some(longest(observed.gaps.iter().filter(ends_after)))
 }
 
 fn longest<'a>(gaps: impl Iterator<Item = &'a Gap>) -> f64 {

@@ -471,3 +471,33 @@ fn a_neighbour_is_two_links_in_a_row_that_carry_until_it_leaves() {
     assert!(late < 20_000, "{late} bytes went out after it had left");
     assert!(away.goodput_bps.total > 20e6, "{}", away.goodput_bps.total);
 }
+
+#[test]
+fn the_paths_of_a_tunnel_are_followed_without_changing_the_run() {
+    const DEATH: &str = include_str!("../../../scenarios/sweeps/death.toml");
+    let followed = |paths: bool, settings: &[&str]| {
+        let scenario = scenario(DEATH, settings);
+        let watch = Watch {
+            paths,
+            ..Watch::default()
+        };
+        run(&scenario, &scenario.via, watch, &mut |_| {})
+    };
+    let settings = ["duration=3s", "event.0.at=2s"];
+    let seen = followed(true, &settings).expect("it runs");
+    let log = seen.log.expect("it was followed");
+    let qlog = log.qlog();
+    for part in [
+        "\"path\":\"b\",\"name\":\"hawser:path_state_updated\",\"data\":{\"new\":\"suspect\"}",
+        "\"name\":\"quic:congestion_state_updated\",\"data\":{\"new\":\"congestion_avoidance\"}",
+        "\"name\":\"hawser:tunnel_metrics_updated\"",
+    ] {
+        assert!(qlog.contains(part), "{part}");
+    }
+    assert!(log.html().contains("[\"a\",\"b\"]"));
+    let unseen = followed(false, &settings).expect("it runs");
+    assert!(unseen.log.is_none());
+    assert_eq!(seen.report.series.bytes, unseen.report.series.bytes);
+    let refused = followed(true, &["via=mptcp"]);
+    assert_eq!(refused.err(), Some(RunError::NoTunnel));
+}

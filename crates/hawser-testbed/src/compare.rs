@@ -102,6 +102,7 @@ impl Arm {
         add("goodput_bps", &|run| Some(run.goodput_bps.total));
         add("share_of_ideal", &|run| run.share_of_ideal);
         add("share_of_sum", &|run| run.share_of_sum);
+        add("share_of_oracle", &|run| run.share_of_oracle);
         add("longest_gap_ms", &|run| Some(run.longest_gap_ms));
         add("longest_gap_after_events_ms", &|run| {
             run.longest_gap_after_events_ms
@@ -147,8 +148,8 @@ impl Comparison {
         let mut lines = vec![
             format!("{}: medians of {rounds}, min..max in brackets", self.main.name),
             format!(
-                "  {:<18} {:>14} {:<18} {:>8} {:>8} {:>9} {:>8} {:>8}",
-                "via", "goodput", "", "of ideal", "of sum", "gap ms", "rtt ms", "cpu s/GB"
+                "  {:<18} {:>14} {:<18} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8}",
+                "via", "goodput", "", "of ideal", "of sum", "of oracle", "gap ms", "rtt ms", "cpu s/GB"
             ),
         ];
         for arm in &self.arms {
@@ -159,7 +160,7 @@ impl Comparison {
             };
             let spread = arm.summary.get("goodput_bps");
             lines.push(format!(
-                "  {:<18} {:>14} {:<18} {:>8} {:>8} {:>9} {:>8} {:>8}",
+                "  {:<18} {:>14} {:<18} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8}",
                 arm.via,
                 mbps(arm.goodput()),
                 spread.map_or(String::new(), |s| format!(
@@ -169,6 +170,7 @@ impl Comparison {
                 )),
                 value("share_of_ideal", 3),
                 value("share_of_sum", 3),
+                value("share_of_oracle", 3),
                 value("longest_gap_ms", 0),
                 value("rtt_p50_ms", 1),
                 value("cpu_seconds_per_gigabyte", 2),

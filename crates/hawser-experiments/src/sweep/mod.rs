@@ -14,6 +14,7 @@
 
 mod engine;
 mod journal;
+mod pauses;
 mod plan;
 mod plot;
 mod row;
@@ -21,6 +22,7 @@ mod table;
 mod versus;
 
 pub use engine::{Progress, Summary, merge, run};
+pub use pauses::{Pauses, allow};
 pub use plan::{Shard, Sweep, SweepError};
 pub use plot::plot;
 pub use row::{Cell, Row};

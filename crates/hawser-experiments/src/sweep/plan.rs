@@ -36,6 +36,7 @@ pub struct Sweep {
 struct Axis {
     /// They change together; a column for each.
     fields: Vec<String>,
+    /// Each value is for all fields, or an array of one for each.
     values: Vec<(toml::Value, usize)>,
 }
 
@@ -117,13 +118,30 @@ enum OneOrMore {
     More(Vec<String>),
 }
 
+impl Axis {
+    /// What a value is for one of the fields.
+    fn own<'a>(&self, value: &'a toml::Value, at: usize) -> &'a toml::Value {
+        let each = value.as_array().filter(|_| self.fields.len() > 1);
+        each.and_then(|each| each.get(at)).unwrap_or(value)
+    }
+
+    /// Whether the fields have values of their own, which tell its points apart only together.
+    fn is_mixed(&self) -> bool {
+        self.fields.len() > 1 && self.values.iter().any(|(value, _)| value.is_array())
+    }
+}
+
 impl Sweep {
-    /// The columns of its axes, of each the first.
+    /// The columns that tell its points apart: of each axis the first, or all where its fields have
+    /// values of their own.
     #[must_use]
     pub fn axes(&self) -> Vec<&str> {
         self.axes
             .iter()
-            .filter_map(|axis| axis.fields.first().map(String::as_str))
+            .flat_map(|axis| {
+                let columns = if axis.is_mixed() { axis.fields.len() } else { 1 };
+                axis.fields.iter().take(columns).map(String::as_str)
+            })
             .collect()
     }
 
@@ -249,7 +267,8 @@ impl Sweep {
         row.push("seed", seed as i64);
         let mut lines = BTreeMap::new();
         for (axis, (value, line)) in self.axes.iter().zip(chosen) {
-            for field in &axis.fields {
+            for (at, field) in axis.fields.iter().enumerate() {
+                let value = axis.own(value, at);
                 let setting = format!("{field}={value}");
                 lines.insert(setting.clone(), *line);
                 settings.push(setting);
@@ -362,6 +381,15 @@ fn axis(raw: RawAxis, own: &str, at: &At<'_>, names: &mut BTreeSet<String>) -> R
             values_span,
             "an axis needs a field and at least one value".to_owned(),
         ));
+    }
+    for (value, _) in &values {
+        if let toml::Value::Array(each) = value
+            && fields.len() > 1
+            && each.len() != fields.len()
+        {
+            let problem = format!("{value} has {} values for {} fields", each.len(), fields.len());
+            return Err(at(values_span, problem));
+        }
     }
     Ok(Axis { fields, values })
 }

@@ -364,3 +364,23 @@ fn a_report_becomes_columns_without_its_series() {
     ];
     assert_eq!(names, BTreeSet::from(expected));
 }
+
+#[test]
+fn fields_that_change_together_may_have_values_of_their_own() {
+    let mixed = SWEEP.replace("\"1ms\",\n    \"20ms\",", "[\"1ms\", \"3ms\"],\n    \"20ms\",");
+    let sweep = read(&mixed).expect("a sweep");
+    let delays = |run: u64| {
+        let (row, scenario) = sweep.scenario(run).expect("a run");
+        let links = scenario.networks[0].links.as_ref().expect("emulated").clone();
+        let columns: Vec<Cell> = row.0.iter().skip(3).map(|(_, cell)| cell.clone()).collect();
+        (links.down.delay.as_millis(), links.up.delay.as_millis(), columns)
+    };
+    let cells = |values: [&str; 2]| values.map(|value| Cell::Text(value.to_owned())).to_vec();
+    assert_eq!(delays(0), (1, 3, cells(["1ms", "3ms"])));
+    assert_eq!(delays(3), (20, 20, cells(["20ms", "20ms"])));
+    let columns = ["via", "network.0.down.delay", "network.0.up.delay"];
+    assert_eq!(sweep.axes(), columns, "only together they tell the points apart");
+    assert_eq!(read(SWEEP).expect("a sweep").axes(), columns[..2]);
+    let error = read(&SWEEP.replace("\"1ms\",", "[\"1ms\"],")).expect_err("one value for two fields");
+    assert!(error.to_string().contains("1 values for 2 fields"), "{error}");
+}

@@ -14,6 +14,7 @@
 
 mod air;
 mod direct;
+mod log;
 mod member;
 mod offload;
 mod tunnel;
@@ -26,6 +27,7 @@ use hawser_netem::{Capacity, LinkConfig};
 use hawser_units::{Duration, Instant, Rate};
 
 use air::Air;
+pub use log::Log;
 
 use crate::host::{Host, Way};
 use crate::network::{LinkId, Network, NodeId, Tap};
@@ -69,6 +71,9 @@ pub enum RunError {
     /// A picture of the air is wanted, and there is none.
     #[error("no network of the scenario has wifi = {{ .. }}: there is no air to draw")]
     NoAir,
+    /// The paths of a tunnel are to be followed, and there is none.
+    #[error("only a tunnel has paths to follow; use via = \"hub\"")]
+    NoTunnel,
     /// The networks of a shared radio do not fit together.
     #[error(
         "networks whose wifi has slots share one radio: give all the same standard and slots, and none marks"
@@ -95,6 +100,8 @@ pub struct Outcome {
     pub network: Network,
     /// The page that [`Watch::air`] asks for.
     pub timeline: Option<String>,
+    /// What [`Watch::paths`] asks for.
+    pub log: Option<Log>,
 }
 
 /// Makes a tap, given the names of all links.
@@ -107,6 +114,8 @@ pub struct Watch<'a> {
     pub tap: Option<TapMaker<'a>>,
     /// Whether the air is recorded and drawn ([`crate::radio::Timeline`]).
     pub air: bool,
+    /// Whether the paths of the tunnel are followed, at the end that sends the bulk traffic.
+    pub paths: bool,
 }
 
 /// Runs `scenario` over `via` and shows it to `watch`; `on_progress` hears ten times a second of
@@ -135,6 +144,7 @@ pub fn run(
         let air = world.air.as_ref().ok_or(RunError::NoAir)?;
         air.record(&mut world.network);
     }
+    let mut log = world.log(scenario, watch.paths)?;
     world.schedule_events(scenario);
     world.network.run(world.start);
     let before = world.carried();
@@ -143,7 +153,7 @@ pub fn run(
     let step = Duration::from_millis(SAMPLE_MS);
     while world.network.now() < end && !workload::is_everything_done(&running, &world) {
         let next = (world.network.now() + step).min(end);
-        world.network.run(next);
+        world.run(next, scenario.bulk_direction(), &mut log);
         samples.push(world.carried());
         on_progress(world.network.now().since(world.start));
     }
@@ -154,6 +164,7 @@ pub fn run(
         report: Report::new(scenario, via, observed),
         packet_events: world.network.packet_events(),
         network: world.network,
+        log,
     })
 }
 
@@ -167,6 +178,8 @@ struct World {
     start: Instant,
     hops: Vec<Hop>,
     air: Option<Air>,
+    /// The scenario's own tunnel.
+    tunnel: Option<NodeId>,
     /// The tunnel of a second client, where a workload asks for one.
     other: Option<(Way, Way)>,
     /// Whether senders have to hear marks.
@@ -259,12 +272,16 @@ impl World {
             start,
             hops,
             air,
+            tunnel: None,
             other: None,
             marks: Air::marks(scenario),
             ways: Vec::new(),
         };
         match via {
-            Via::Hub => world.add_tunnel(ends.0),
+            Via::Hub => {
+                world.add_tunnel(ends.0);
+                world.tunnel = Some(ends.0);
+            }
             Via::Mptcp | Via::Direct => world.add_ways(0..scenario.networks.len()),
             Via::Single(name) => {
                 let index = network_named(scenario, name)?;
@@ -282,6 +299,28 @@ impl World {
             world.other = world.ways.pop();
         }
         Ok(world)
+    }
+
+    /// An empty log of the tunnel's paths, if they are to be followed.
+    fn log(&self, scenario: &Scenario, is_wanted: bool) -> Result<Option<Log>, RunError> {
+        if is_wanted && self.tunnel.is_none() {
+            return Err(RunError::NoTunnel);
+        }
+        let names = scenario.networks.iter().map(|network| network.name.clone());
+        Ok(is_wanted.then(|| Log::new(&scenario.name, names.collect())))
+    }
+
+    /// Runs until some time; looks at the tunnel on the way if there is a log.
+    fn run(&mut self, until: Instant, direction: Direction, log: &mut Option<Log>) {
+        while let (Some(log), Some(tunnel)) = (log.as_mut(), self.tunnel)
+            && self.network.now() < until
+        {
+            self.network.run((self.network.now() + log::STEP).min(until));
+            let at = self.network.now().since(self.start);
+            let tunnel: &Tunnel = self.network.node(tunnel).expect("it was added as a tunnel");
+            tunnel.look(direction, at, log);
+        }
+        self.network.run(until);
     }
 
     /// What a workload goes over: the scenario's own ways, or its own.

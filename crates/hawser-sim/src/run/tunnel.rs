@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use hawser_netem::scenario::Coding;
+use hawser_netem::scenario::{Coding, Direction};
 use hawser_proto::egress::Egress;
 use hawser_proto::flow::Run;
 use hawser_proto::path;
@@ -25,6 +25,7 @@ use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
 
 use super::Hop;
+use super::log::Log;
 use super::offload::{Large, cut};
 use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
@@ -317,6 +318,20 @@ impl Tunnel {
         self.outer = outer;
         self.inner_in = inner_in.to_vec();
         self.inner_out = inner_out.to_vec();
+    }
+
+    /// Writes down how the end stands that sends in a direction, so long after the start.
+    pub(super) fn look(&self, direction: Direction, at: Duration, log: &mut Log) {
+        let [client, hub] = self.ends.as_slice() else {
+            return;
+        };
+        let (near, far) = match direction {
+            Direction::Down => (hub, client),
+            Direction::Up => (client, hub),
+        };
+        let receiver = far.tunnel.receiving().ingress();
+        let seen = (receiver.held(), receiver.resequencer());
+        log.look(near.tunnel.sending().egress(), seen, at);
     }
 
     /// An inner packet enters at an end; what enters with it may be joined to it.

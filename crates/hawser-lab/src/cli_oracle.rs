@@ -1,0 +1,93 @@
+//! `hawser-lab oracle`: the best that any scheduler could have done.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use hawser_netem::oracle;
+use hawser_netem::scenario::Scenario;
+use hawser_terminal::{refuse, say};
+use hawser_testbed::read_scenario;
+use hawser_units::Rate;
+use serde_json::json;
+
+/// Prints the most that any scheduler could have delivered over the networks of a scenario.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct OracleArgs {
+    /// Scenarios, TOML files; a line for each.
+    #[arg(required = true)]
+    scenarios: Vec<PathBuf>,
+    /// Replaces a field of each, e.g. `--set network.1.down.delay=80ms`.
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    settings: Vec<String>,
+    /// Prints the results as JSON, one object for each.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command; 0 done, 64 a scenario that cannot be read or has no bound.
+///
+/// # Errors
+/// When nothing can be printed.
+pub(crate) fn run(args: &OracleArgs) -> anyhow::Result<ExitCode> {
+    for file in &args.scenarios {
+        let scenario = match read_scenario(file, &args.settings) {
+            Ok(scenario) => scenario,
+            Err(error) => return Ok(refuse(error)),
+        };
+        let Some(all) = oracle::goodput(&scenario, &scenario.via, None) else {
+            return Ok(refuse(format!(
+                "{}: no bound is known: it needs bulk transfers (tcp, quic) in one direction, and a rate or \
+                 a trace for every network",
+                file.display()
+            )));
+        };
+        print(&scenario, all, args.json)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(scenario: &Scenario, all: Rate, as_json: bool) -> anyhow::Result<()> {
+    let mbps = |rate: Rate| rate.as_bps() as f64 / 1e6;
+    let alone = |index| oracle::goodput(scenario, &scenario.via, Some(index)).map(mbps);
+    let names = scenario.networks.iter().map(|network| network.name.as_str());
+    let each: Vec<(&str, Option<f64>)> = names
+        .enumerate()
+        .map(|(index, name)| (name, alone(index)))
+        .collect();
+    if as_json {
+        let networks: serde_json::Map<_, _> = each
+            .iter()
+            .map(|(name, rate)| ((*name).to_owned(), json!(rate.map(|rate| rate * 1e6))))
+            .collect();
+        say!(
+            "{}",
+            json!({ "version": 1, "name": scenario.name, "oracle_bps": all.as_bps(), "networks": networks })
+        )?;
+        return Ok(());
+    }
+    let each: Vec<String> = each
+        .iter()
+        .map(|(name, rate)| format!("{name} {:.2}", rate.unwrap_or_default()))
+        .collect();
+    say!(
+        "{}: at most {:.2} Mbit/s; alone: {}",
+        scenario.name,
+        mbps(all),
+        each.join(", ")
+    )?;
+    Ok(())
+}
+
+const HELP: &str = "\
+A bound by calculation, for the time after the warm-up: every network is kept full by somebody who knows all future
+rates, delays, losses and outages; packets carry the tunnel's framing (40 bytes, and IP and UDP), or that of plain TCP
+where the scenario's way is mptcp or single; random loss counts by its mean; slow start from ten packets over the
+network with the least round trip bounds the beginning. Left out, so that no scheduler reaches all of it: congestion
+control after slow start, acknowledgements, repairs, jitter, other traffic. The simulator's reports hold each run
+against it (`share_of_oracle`, \"of oracle\").
+
+  hawser-lab oracle scenarios/bench/*.toml
+  hawser-lab sim scenarios/bench/rtt-70.toml --runs 5
+
+Exit codes: 0 done, 2 usage, 64 a scenario that cannot be read, or that has no bound.";

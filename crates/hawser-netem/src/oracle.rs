@@ -1,0 +1,318 @@
+//! The most that a bulk transfer can have over the networks of a scenario: the oracle.
+//!
+//! Scope: what a scheduler would deliver that knows all future capacities, keeps every network busy
+//! with full packets and never makes a packet wait for another. It is a bound by calculation:
+//!
+//! ```text
+//!   D(t) = min over s <= t of  S(s) + C(t) - C(s)
+//! ```
+//!
+//! - `C(t)`: payload that the networks together hand out by `t`. Each is the emulated link itself,
+//!   kept full: rates, recordings, delays and outages are those of the run, less the mean of what
+//!   the link loses at random.
+//! - `S(s)`: payload that slow start lets arrive by `s` over the network with the least round trip:
+//!   ten packets a connection, twice as many in each round trip (RFC 6928, RFC 5681 section 3.1),
+//!   the first of them after a round trip for the handshake.
+//!
+//! Limitations: jitter counts as its mean; congestion control after slow start, acknowledgements,
+//! repairs and what other workloads take are left out, so no scheduler reaches all of it; random
+//! losses are the mean, from which a short run deviates; no bound where a network is a plain cable
+//! or on the air.
+//!
+//! Units: payload in bytes, times since the start of the workloads.
+
+use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_wire::data::FRAMING;
+
+use crate::scenario::{Direction, Event, Links, Scenario, Via, Workload};
+use crate::{Capacity, Change, FRAME_OVERHEAD, Jitter, Link, LinkConfig, Loss, QueueBound, State};
+
+/// The most that a scheduler could have delivered of the bulk transfers of a scenario after its
+/// warm-up; `None` where no bound is known: no bulk transfer, transfers in both directions, a
+/// network without a rate or with Wi-Fi.
+///
+/// `via`: whose framing counts; that of the tunnel for all but the kernel's own ways. `only`: over
+/// this network alone, by index.
+/// Cost: some 20 ns for each packet that the networks could carry.
+#[must_use]
+pub fn goodput(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Rate> {
+    let delivered = delivered(scenario, via, only)?;
+    let step_of = |time: Duration| (time.as_nanos() / STEP.as_nanos()) as usize;
+    let end = *delivered.last()?;
+    let before = delivered.get(step_of(scenario.warmup)).copied().unwrap_or(end);
+    let counted = scenario.duration.saturating_sub(scenario.warmup);
+    Rate::of(Bytes((end - before) as u64), counted)
+}
+
+/// What the oracle has delivered after each [`STEP`].
+fn delivered(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Vec<f64>> {
+    let (direction, streams) = transfers(scenario)?;
+    let steps = scenario.duration.as_nanos().div_ceil(STEP.as_nanos()) as usize;
+    let mut handed_out = vec![0.0; steps + 1];
+    let mut fastest: Option<(Duration, Duration)> = None;
+    for (index, network) in scenario.networks.iter().enumerate() {
+        if only.is_some_and(|only| only != index) {
+            continue;
+        }
+        let links = network.links.as_ref().filter(|_| network.wifi.is_none())?;
+        let (link, back) = match direction {
+            Direction::Down => (&links.down, &links.up),
+            Direction::Up => (&links.up, &links.down),
+        };
+        let changes: Vec<&Event> = scenario
+            .events
+            .iter()
+            .filter(|event| event.network == index && event.direction.is_none_or(|way| way == direction))
+            .collect();
+        fill(link, &changes, &mut handed_out)?;
+        let delays = delays(scenario, index, links, direction);
+        debug_assert!(delays.0 <= link.delay && delays.1 <= back.delay);
+        fastest = fastest
+            .into_iter()
+            .chain([delays])
+            .min_by_key(|(there, back)| *there + *back);
+    }
+    let (there, back) = fastest?;
+    let payload = payload(via);
+    let mut handed = 0.0;
+    // Nothing has arrived at the beginning: S(0) = C(0) = 0.
+    let mut reserve: f64 = 0.0;
+    Some(
+        handed_out
+            .iter()
+            .enumerate()
+            .map(|(step, frames)| {
+                handed += frames * payload;
+                let allowed = slow_start(STEP * step as u32, there, back) * f64::from(streams) * payload;
+                reserve = reserve.min(allowed - handed);
+                handed + reserve
+            })
+            .collect(),
+    )
+}
+
+/// The direction of the bulk transfers, and how many connections they are.
+fn transfers(scenario: &Scenario) -> Option<(Direction, u32)> {
+    let mut found: Option<(Direction, u32)> = None;
+    for (index, workload) in scenario.workloads.iter().enumerate() {
+        let (way, connections) = match workload {
+            Workload::Tcp {
+                direction, streams, ..
+            }
+            | Workload::Quic { direction, streams } => (*direction, *streams),
+            Workload::Http { .. } | Workload::Udp { .. } | Workload::Video { .. } => return None,
+            Workload::Ping { .. } => continue,
+        };
+        if scenario.beside.contains_key(&index) || found.is_some_and(|(known, _)| known != way) {
+            return None;
+        }
+        found = Some((way, found.map_or(0, |(_, known)| known) + connections));
+    }
+    found
+}
+
+/// Adds the frames that a link hands out in each step while it is kept full, less those lost.
+fn fill(link: &LinkConfig, events: &[&Event], frames: &mut [f64]) -> Option<()> {
+    if link.capacity == Capacity::Unlimited {
+        return None;
+    }
+    let steady = LinkConfig {
+        queue: QueueBound::Bytes(Bytes(u64::MAX / 2)),
+        jitter: Jitter::default(),
+        loss: Loss::NONE,
+        ..link.clone()
+    };
+    let mut kept = 1.0 - mean_loss(link.loss);
+    let mut full = Link::new(steady, 0, Instant::ZERO);
+    let mut events = events.iter().peekable();
+    for (step, frames) in frames.iter_mut().enumerate() {
+        let now = Instant::ZERO + STEP * step as u32;
+        while full.poll_transmit(now).is_some() {
+            *frames += kept;
+        }
+        while let Some(event) = events.next_if(|event| Instant::ZERO + event.at <= now) {
+            if event.change.capacity == Some(Capacity::Unlimited) {
+                return None;
+            }
+            kept = event.change.loss.map_or(kept, |loss| 1.0 - mean_loss(loss));
+            let change = Change {
+                jitter: None,
+                loss: None,
+                queue: None,
+                ..event.change.clone()
+            };
+            full.set(change, now);
+            while full.poll_lost().is_some() {}
+        }
+        while full.state() == State::Up && full.queued().0 < AHEAD {
+            let _ = full.handle_packet((), PACKET, now);
+        }
+    }
+    Some(())
+}
+
+/// The share that a link loses at random, in the mean.
+fn mean_loss(loss: Loss) -> f64 {
+    match loss {
+        Loss::Uniform(share) => share,
+        Loss::GilbertElliott {
+            good,
+            bad,
+            to_bad,
+            to_good,
+        } if to_bad + to_good > 0.0 => (good * to_good + bad * to_bad) / (to_good + to_bad),
+        Loss::GilbertElliott { good, .. } => good,
+    }
+}
+
+/// The least delays that a network ever has, there and back.
+fn delays(scenario: &Scenario, network: usize, links: &Links, direction: Direction) -> (Duration, Duration) {
+    let least = |way: Direction, first: Duration| {
+        let events = scenario.events.iter().filter(|event| event.network == network);
+        events
+            .filter(|event| event.direction.is_none_or(|changed| changed == way))
+            .filter_map(|event| event.change.delay)
+            .fold(first, Duration::min)
+    };
+    let down = least(Direction::Down, links.down.delay);
+    let up = least(Direction::Up, links.up.delay);
+    match direction {
+        Direction::Down => (down, up),
+        Direction::Up => (up, down),
+    }
+}
+
+/// Packets that slow start lets arrive by a time.
+fn slow_start(time: Duration, there: Duration, back: Duration) -> f64 {
+    let round_trip = (there + back).as_secs_f64();
+    let since = time.as_secs_f64() - round_trip - there.as_secs_f64();
+    if since < 0.0 {
+        return 0.0;
+    }
+    if round_trip == 0.0 {
+        return f64::INFINITY;
+    }
+    let rounds = (since / round_trip).floor() + 1.0;
+    INITIAL_WINDOW * (rounds.exp2() - 1.0)
+}
+
+/// Payload of a full packet. Units: bytes.
+fn payload(via: &Via) -> f64 {
+    let headers = match via {
+        Via::Mptcp | Via::DirectMptcp | Via::Single(_) | Via::Direct => TCP_HEADERS,
+        // A segment whose headers came with one before it is a byte and its payload.
+        Via::Hub | Via::Peer | Via::Repeater | Via::Tool(_) => OUTER_HEADERS + FRAMING as u64 + 1,
+    };
+    (PACKET - headers) as f64
+}
+
+/// The resolution of the calculation.
+const STEP: Duration = Duration::from_millis(1);
+/// An IP packet that fills a frame. Units: bytes.
+const PACKET: u64 = 1500;
+/// What waits before a link at each step: more than any emulated link sends in one.
+const AHEAD: u64 = 4_000_000;
+/// IP and TCP with timestamps. Units: bytes.
+const TCP_HEADERS: u64 = 52;
+/// IP and UDP. Units: bytes.
+const OUTER_HEADERS: u64 = 28;
+/// Source: RFC 6928.
+const INITIAL_WINDOW: f64 = 10.0;
+const _: () = assert!(FRAME_OVERHEAD == 14, "PACKET fills a frame of 1514 bytes");
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn scenario(networks: &str, rest: &str) -> Scenario {
+        let text = format!(
+            "name = \"o\"\nduration = \"10s\"\nwarmup = \"2s\"\nvia = \"hub\"\n{networks}\n\
+             [[workload]]\nkind = \"tcp\"\n{rest}"
+        );
+        Scenario::parse(&text, Path::new("o.toml"), &[], &mut |_| {
+            Ok("0,1000000\n1,3000000\n".to_owned())
+        })
+        .expect("legal")
+    }
+
+    fn network(name: &str, down: &str) -> String {
+        format!(
+            "[[network]]\nname = \"{name}\"\ndown = {{ {down} }}\nup = {{ rate = \"9mbit\", delay = \"20ms\" }}\n"
+        )
+    }
+
+    fn mbps(scenario: &Scenario) -> f64 {
+        goodput(scenario, &scenario.via, None).expect("a bound").as_bps() as f64 / 1e6
+    }
+
+    #[test]
+    fn networks_add_up_less_framing_and_loss() {
+        let two = network("a", "rate = \"20mbit\", delay = \"10ms\"")
+            + &network("b", "rate = \"40mbit\", delay = \"30ms\", loss = 0.1");
+        let share = 1431.0 / 1514.0;
+        let found = mbps(&scenario(&two, ""));
+        assert!((found / (56.0 * share) - 1.0).abs() < 0.003, "{found}");
+    }
+
+    #[test]
+    fn a_recording_counts_by_its_own_time_and_an_outage_not_at_all() {
+        let one = network("a", "trace = \"t.csv\", delay = \"10ms\"");
+        let found = mbps(&scenario(&one, ""));
+        assert!((found / (16.0 * 1431.0 / 1514.0) - 1.0).abs() < 0.01, "{found}");
+        let dies = "[[event]]\nat = \"6s\"\nnetwork = \"a\"\nset = \"blackhole\"\n";
+        let half = mbps(&scenario(&one, dies));
+        assert!((half / found - 0.5).abs() < 0.01, "{half} of {found}");
+    }
+
+    #[test]
+    fn a_far_network_starts_as_slowly_as_slow_start_lets_it() {
+        let far = network("a", "rate = \"100mbit\", delay = \"1980ms\"");
+        // The first ten packets are there 1.98 s after a handshake of 2 s, thirty 2 s later.
+        let delivered = delivered(&scenario(&far, ""), &Via::Hub, None).expect("a bound");
+        assert_eq!(delivered[3979], 0.0);
+        assert!(
+            (delivered[3990] - 10.0 * 1431.0).abs() < 1.0,
+            "{}",
+            delivered[3990]
+        );
+        assert!(
+            (delivered[6100] - 30.0 * 1431.0).abs() < 1.0,
+            "{}",
+            delivered[6100]
+        );
+    }
+
+    #[test]
+    fn networks_without_delay_start_at_once() {
+        let near = network("a", "rate = \"20mbit\"").replace(", delay = \"20ms\"", "");
+        let found = mbps(&scenario(&near, ""));
+        assert!((found / (20.0 * 1431.0 / 1514.0) - 1.0).abs() < 0.003, "{found}");
+    }
+
+    #[test]
+    fn one_network_alone_is_counted_alone() {
+        let two = network("a", "rate = \"20mbit\", delay = \"10ms\"")
+            + &network("b", "rate = \"40mbit\", delay = \"30ms\"");
+        let scenario = scenario(&two, "");
+        let rate = |only| goodput(&scenario, &Via::Hub, only).expect("a bound").as_bps() as f64;
+        let (all, each) = (rate(None), [rate(Some(0)), rate(Some(1))]);
+        assert!((each[1] / each[0] - 2.0).abs() < 0.01, "{each:?}");
+        assert!(
+            ((each[0] + each[1]) / all - 1.0).abs() < 0.01,
+            "{each:?} of {all}"
+        );
+    }
+
+    #[test]
+    fn no_bound_without_a_rate_or_a_transfer() {
+        let cable = scenario("[[network]]\nname = \"a\"\n", "");
+        assert_eq!(goodput(&cable, &Via::Hub, None), None);
+        let one = network("a", "rate = \"9mbit\", delay = \"10ms\"");
+        let both = "[[workload]]\nkind = \"tcp\"\ndirection = \"up\"\n";
+        assert_eq!(goodput(&scenario(&one, both), &Via::Hub, None), None);
+        let plain = goodput(&scenario(&one, ""), &Via::Mptcp, None);
+        assert!(plain > goodput(&scenario(&one, ""), &Via::Hub, None));
+    }
+}
