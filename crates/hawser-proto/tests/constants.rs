@@ -49,7 +49,7 @@ impl Constant {
                 .map_or(self.about.len(), |n| at + n);
             return self.about[at..end].trim_end_matches('.').to_owned();
         }
-        if ["sweep", "scenarios/", "docs/"].iter().any(|word| names(word)) {
+        if ["sweep", "scenarios/", "docs/"].iter().any(names) {
             return "a sweep".to_owned();
         }
         String::new()
