@@ -21,9 +21,9 @@ const WHEN: &str = "event.0.at";
 const ROUND_TRIPS: f64 = 3.0;
 const NOTICED_MS: f64 = 20.0;
 
-/// The longest time without data from the first event on, as a share of what is allowed: three round
-/// trips of the farthest network and 20 ms. All of the time counts: a queue that is too long for one
-/// network is often dealt with only seconds after the other has died.
+/// The longest time without data from the first event on, as a share of what is allowed: three
+/// round trips of the farthest network and 20 ms. All of the time counts: a queue that is too long
+/// for one network is often dealt with only seconds after the other has died.
 ///
 /// Units: ratios of medians over the seeds and over the times of the event.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,14 +1,14 @@
 //! What the paths of a tunnel did over time, as a qlog file and as a picture.
 //!
-//! Scope: the state of the end that sends the scenario's bulk traffic, every [`STEP`]: rate, window,
-//! round trip and state of each path, the queue at the entrance, repairs, and what the other end
-//! holds back. Limitations: what comes and goes between two looks is not seen; single packets are in
-//! the file of `--pcap`.
+//! Scope: the state of the end that sends the scenario's bulk traffic, every [`STEP`]: rate,
+//! window, round trip and state of each path, the queue at the entrance, repairs, and what the
+//! other end holds back. Limitations: what comes and goes between two looks is not seen; single
+//! packets are in the file of `--pcap`.
 //!
-//! Source: draft-ietf-quic-qlog-main-schema (JSON text sequences, section on streaming; `path` of an
-//! event) and draft-ietf-quic-qlog-quic-events (`recovery_metrics_updated`,
-//! `congestion_state_updated`). Deviates: the protocol is Hawser's, so metrics without a field there
-//! have a name of their own in the schema [`SCHEMA`].
+//! Source: draft-ietf-quic-qlog-main-schema (JSON text sequences; `path` of an event) and
+//! draft-ietf-quic-qlog-quic-events (`recovery_metrics_updated`, `congestion_state_updated`).
+//! Deviates: the protocol is Hawser's, so metrics without a field there have a name of their own in
+//! the schema [`SCHEMA`].
 
 use std::fmt::Write as _;
 
