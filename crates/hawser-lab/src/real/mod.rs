@@ -11,6 +11,7 @@ mod piconet;
 use std::fmt::Display;
 
 use hawser_experiments::reproduce::{Claim, Expected, Selected};
+use hawser_linux::shutdown;
 use hawser_terminal::columns;
 use hawser_testbed::{Options, Progress};
 use serde::Serialize;
@@ -38,18 +39,17 @@ pub(crate) struct Found {
     pub(crate) evidence: Vec<(String, f64)>,
 }
 
-/// Measures what the selected claims need; what no evaluation here measures is left out.
+/// Measures what the selected claims need; what no evaluation here measures is left out. An
+/// evaluation that fails is told to `on_failure`, and the others go on.
 ///
 /// Must be called on a thread that lives as long as the process: the daemons of the runs die with
 /// it.
-///
-/// # Errors
-/// When the lab cannot be built or a run fails.
 pub(crate) fn run(
     selected: &[Selected],
     options: &Options,
     on_progress: &mut dyn FnMut(&str, &Progress<'_>),
-) -> anyhow::Result<Vec<Found>> {
+    on_failure: &mut dyn FnMut(anyhow::Error),
+) -> Vec<Found> {
     let mut all = Vec::new();
     for evaluation in piconet::EVALUATIONS {
         let is_asked = |claim: &&str| selected.iter().any(|(_, _, known)| known.id == **claim);
@@ -57,14 +57,21 @@ pub(crate) fn run(
             continue;
         }
         let mut lab = piconet::Lab::new(evaluation.setup, options, on_progress);
-        for measured in (evaluation.run)(&mut lab)? {
+        let found = (evaluation.run)(&mut lab).unwrap_or_else(|error| {
+            on_failure(error.context(evaluation.setup));
+            Vec::new()
+        });
+        if shutdown::is_requested() {
+            break;
+        }
+        for measured in found {
             let claim = selected.iter().find(|(_, _, known)| known.id == measured.claim);
             if let Some((_, _, claim)) = claim {
                 all.push(measured.judge(claim));
             }
         }
     }
-    Ok(all)
+    all
 }
 
 /// The claims that are measured on real packets.
