@@ -218,6 +218,7 @@ const TCP_HEADERS: u64 = 52;
 const OUTER_HEADERS: u64 = 28;
 /// Source: RFC 6928.
 const INITIAL_WINDOW: f64 = 10.0;
+// The frame's length is in another module.
 const _: () = assert!(FRAME_OVERHEAD == 14, "PACKET fills a frame of 1514 bytes");
 
 #[cfg(test)]

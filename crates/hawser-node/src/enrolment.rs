@@ -118,8 +118,16 @@ impl ClientStore {
     /// The directory or a file in it cannot be read; the message names it.
     pub fn open(directory: &Path, pool: Pool) -> anyhow::Result<Self> {
         let store = Self::open_damaged(directory, pool)?;
-        store.known.refuse_damage()?;
+        store.refuse_damage()?;
         Ok(store)
+    }
+
+    /// Fails where a record is damaged.
+    ///
+    /// # Errors
+    /// What is wrong with it ([`damage`](Self::damage)).
+    pub fn refuse_damage(&self) -> anyhow::Result<()> {
+        self.known.refuse_damage()
     }
 
     /// The same, but files may be damaged.
@@ -133,7 +141,7 @@ impl ClientStore {
     /// The clients in a database that several hubs share. Waits: not for tasks.
     ///
     /// # Errors
-    /// It cannot be reached, or belongs to hubs with other pools, or a row is damaged.
+    /// It cannot be reached, or belongs to hubs with other pools.
     pub fn in_database(config: &StoreConfig, pool: Pool) -> anyhow::Result<Self> {
         Self::read_from(Box::new(Database::open(config, pool)?), pool)
     }
@@ -437,7 +445,7 @@ impl SharedStore {
         let fleet = Fleet::follow(database, own, texts(endpoints))?;
         let writer = Writer {
             fleet: fleet.clone(),
-            database: Database::open(config, pool)?,
+            database: Database::new(config)?,
         };
         let view = View {
             fleet: fleet.clone(),
@@ -460,10 +468,16 @@ impl SharedStore {
         }
     }
 
-    /// The other hubs of the fleet, and a number that is another whenever they are others.
+    /// The other hubs of the fleet.
     #[must_use]
-    pub fn other_hubs(&self) -> (u64, Vec<OtherHub>) {
+    pub fn other_hubs(&self) -> Vec<OtherHub> {
         self.fleet.as_ref().map(Fleet::others).unwrap_or_default()
+    }
+
+    /// A number that is another whenever the other hubs are others.
+    #[must_use]
+    pub fn fleet_generation(&self) -> u64 {
+        self.fleet.as_ref().map_or(0, Fleet::generation)
     }
 
     /// For status; none where the clients are files of this machine.

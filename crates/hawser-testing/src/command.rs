@@ -1,6 +1,6 @@
 //! Commands that must succeed, and daemons that do not outlive their test.
 
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 /// Runs a program that must succeed.
 ///
@@ -54,5 +54,39 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// Pings that run beside a test.
+#[derive(Debug)]
+pub struct Pings(Child);
+
+impl Pings {
+    /// Starts a `ping`, whose interval, destination and the like are the caller's.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    #[must_use]
+    pub fn start(mut ping: Command) -> Self {
+        ping.arg("-q").stdout(Stdio::piped()).stderr(Stdio::null());
+        Self(ping.spawn().expect("it starts"))
+    }
+
+    /// Ends them: how many were lost, of how many.
+    ///
+    /// # Panics
+    /// They have said something else.
+    #[must_use]
+    pub fn end(self) -> (u32, u32) {
+        run("kill", &["-INT", &self.0.id().to_string()]);
+        let output = self.0.wait_with_output().expect("it ends");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let number = |word: &str| {
+            let before = text.split(word).next().unwrap_or_default();
+            let last = before.split_whitespace().next_back().unwrap_or_default();
+            last.parse::<u32>().unwrap_or_else(|_| panic!("{text}"))
+        };
+        let (sent, back) = (number(" packets transmitted"), number(" received"));
+        (sent.saturating_sub(back), sent)
     }
 }

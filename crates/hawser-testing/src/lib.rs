@@ -14,7 +14,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::panic::Location;
 
-pub use command::{Daemon, good, run};
+pub use command::{Daemon, Pings, good, run};
 pub use kernel::{Kernel, require_kernel};
 pub use postgres::Postgres;
 pub use program::{dhcp_server, require_beside};

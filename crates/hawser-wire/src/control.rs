@@ -13,13 +13,13 @@
 //! channel is TLS 1.3: bytes come from an authenticated peer, which may still be mistaken or
 //! hostile, so parsing is total.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
 use crate::data::Class;
 use crate::frame::Format;
-use crate::framing;
+use crate::framing::{self, Reader, put_text};
 
 /// The version of the control protocol that this code speaks.
 pub const VERSION: u16 = 1;
@@ -599,93 +599,6 @@ fn put_path(out: &mut Vec<u8>, kind: u8, path: u16, rest: &[u8]) {
     out.push(kind);
     out.extend_from_slice(&path.to_be_bytes());
     out.extend_from_slice(rest);
-}
-
-pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
-    let end = (0..=text.len().min(MAX_TEXT))
-        .rev()
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or(0);
-    out.push(end as u8);
-    out.extend_from_slice(&text.as_bytes()[..end]);
-}
-
-/// Takes fields off the front of a message body.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], ParseError> {
-        let (head, rest) = self.0.split_at_checked(len).ok_or(ParseError::Truncated)?;
-        self.0 = rest;
-        Ok(head)
-    }
-
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(ParseError::Truncated)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    pub(crate) fn u8(&mut self) -> Result<u8, ParseError> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(crate) fn u16(&mut self) -> Result<u16, ParseError> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, ParseError> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, ParseError> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn prefix(&mut self, most: u8) -> Result<u8, ParseError> {
-        self.u8().and_then(|len| {
-            if len <= most {
-                Ok(len)
-            } else {
-                Err(ParseError::Field("prefix length"))
-            }
-        })
-    }
-
-    /// A byte that is 0 or 1.
-    pub(crate) fn flag(&mut self, field: &'static str) -> Result<bool, ParseError> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(ParseError::Field(field)),
-        }
-    }
-
-    /// An address and a port.
-    pub(crate) fn socket(&mut self) -> Result<SocketAddr, ParseError> {
-        Ok(SocketAddr::new(self.address()?, self.u16()?))
-    }
-
-    fn address(&mut self) -> Result<IpAddr, ParseError> {
-        match self.u8()? {
-            4 => Ok(Ipv4Addr::from(self.array()?).into()),
-            6 => Ok(Ipv6Addr::from(self.array::<16>()?).into()),
-            _ => Err(ParseError::Field("address family")),
-        }
-    }
-
-    pub(crate) fn text(&mut self, field: &'static str) -> Result<String, ParseError> {
-        let len = usize::from(self.u8()?);
-        if len > MAX_TEXT {
-            return Err(ParseError::Field(field));
-        }
-        let text = std::str::from_utf8(self.take(len)?).map_err(|_| ParseError::Field(field))?;
-        // Text of a peer reaches logs and terminals.
-        if text.chars().any(char::is_control) {
-            return Err(ParseError::Field(field));
-        }
-        Ok(text.to_owned())
-    }
 }
 
 /// Flags of a hello.

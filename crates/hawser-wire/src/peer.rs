@@ -7,8 +7,8 @@
 
 use std::net::SocketAddr;
 
-use crate::control::{PREFIX, ParseError, Reader, Refusal, TOKEN_LEN, put_text};
-use crate::framing::{self, put_socket};
+use crate::control::{PREFIX, ParseError, Refusal, TOKEN_LEN};
+use crate::framing::{self, Reader, put_socket, put_text};
 
 /// The version of the peer protocol that this code speaks.
 pub const VERSION: u16 = 1;

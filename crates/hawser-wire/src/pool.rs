@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 
 use thiserror::Error;
 
-use crate::control::{ParseError, Reader, put_text};
-use crate::framing::{self, put_socket};
+use crate::control::ParseError;
+use crate::framing::{self, Reader, put_socket, put_text};
 
 /// The version of the pool protocol that this code speaks.
 pub const VERSION: u16 = 1;

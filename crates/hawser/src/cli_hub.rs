@@ -99,7 +99,7 @@ struct InviteArgs {
     /// The client's name: 1 to 32 of a-z, 0-9, - and _.
     name: String,
     /// How long the invitation may be used.
-    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = span)]
+    #[arg(long, value_name = "TIME", default_value = LIFETIME, value_parser = span)]
     expires: Span,
     /// Shows it as a QR code, too.
     #[arg(long, conflicts_with = "json")]
@@ -353,5 +353,7 @@ fn table_of_hubs(hubs: &[Value]) -> String {
     columns(&["hub", "state"], &rows, "")
 }
 
+/// How long an invitation may be used, unless something else is said.
+pub(crate) const LIFETIME: &str = "7d";
 /// A hub says every second that it is there.
 const SILENT_S: u64 = 5;

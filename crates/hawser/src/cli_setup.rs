@@ -3,9 +3,9 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use hawser_linux::isolation::is_private;
 use hawser_linux::process::is_root;
 use hawser_node::control_socket::is_alive;
 use hawser_node::hub::{self, HubInit};
@@ -14,8 +14,9 @@ use hawser_node::run_dir::{self, Role};
 use hawser_terminal::say;
 
 use crate::Places;
-use crate::firewall::{self, Wanted};
-use crate::guests::address;
+use crate::cli_hub::LIFETIME;
+use crate::firewall;
+use crate::guests::{address, span};
 
 /// Makes a hub of a fresh server: asks three things, and prints an invitation.
 ///
@@ -57,12 +58,7 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
         say!("wrote {}", hub::init(dir, &init)?.display())?;
     }
     let ways = hub::ways_in(dir)?;
-    let wanted = Wanted {
-        udp: ways.udp,
-        tcp: ways.tcp,
-        interface: &ways.interface,
-    };
-    for line in firewall::open(wanted)? {
+    for line in firewall::open(&ways)? {
         say!("{line}")?;
     }
     let is_running = start(&args.places.run_dir(Role::Hub))?;
@@ -71,8 +67,9 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
         None if asks => ask("the name of the first client", FIRST)?,
         None => FIRST.to_owned(),
     };
-    let invitation = hub::invite(dir, &client, LIFETIME)?.to_string();
-    say!("\non {client}, within seven days: sudo hawser up '{invitation}'")?;
+    let lifetime = span(LIFETIME).map_err(anyhow::Error::msg)?;
+    let invitation = hub::invite(dir, &client, lifetime.0)?.to_string();
+    say!("\non {client}, within {LIFETIME}: sudo hawser up '{invitation}'")?;
     if std::io::stdout().is_terminal() {
         say!("{}", crate::qr::code(&invitation)?)?;
     }
@@ -121,20 +118,8 @@ fn public_address() -> Option<IpAddr> {
     };
     let v4 = own("0.0.0.0:0", "203.0.113.1:9");
     let v6 = || own("[::]:0", "[2001:db8::1]:9");
-    v4.filter(|ip| is_public(*ip))
-        .or_else(|| v6().filter(|ip| is_public(*ip)))
-}
-
-/// Whether an address is none of those that translators and laboratories use.
-fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            let is_shared = v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64;
-            !(v4.is_private() || v4.is_loopback() || v4.is_link_local() || v4.is_unspecified() || is_shared)
-        }
-        // RFC 4291: what is routed on the internet.
-        IpAddr::V6(v6) => v6.segments()[0] & 0xe000 == 0x2000,
-    }
+    v4.filter(|ip| !is_private(*ip))
+        .or_else(|| v6().filter(|ip| !is_private(*ip)))
 }
 
 /// Asks somebody who sits there; an empty answer is the proposal.
@@ -154,7 +139,8 @@ fn ask(what: &str, proposal: &str) -> anyhow::Result<String> {
     Ok(answer.to_owned())
 }
 
-/// Starts the unit, where there is one; whether the hub runs.
+/// Starts the unit, where there is one; whether the hub runs. The service manager says when it is
+/// ready.
 fn start(run_dir: &Path) -> anyhow::Result<bool> {
     let socket = run_dir::socket(run_dir);
     if is_alive(&socket) {
@@ -166,13 +152,6 @@ fn start(run_dir: &Path) -> anyhow::Result<bool> {
     }
     firewall::say("systemctl", &["enable", "--now", UNIT])
         .with_context(|| format!("the hub does not start: journalctl -u {UNIT}"))?;
-    let begun = Instant::now();
-    while !is_alive(&socket) {
-        if begun.elapsed() > PATIENCE {
-            bail!("the hub does not answer: journalctl -u {UNIT}");
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
     say!("{UNIT} runs, and starts with the machine")?;
     Ok(true)
 }
@@ -181,8 +160,6 @@ const UNIT: &str = "hawser-hub";
 /// UDP port of HTTP/3, which few networks block.
 const PORT: &str = "443";
 const FIRST: &str = "laptop";
-const LIFETIME: Duration = Duration::from_secs(7 * 86_400);
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -190,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_no_address_of_the_internet_is_not_proposed() {
-        let is_public = |text: &str| is_public(text.parse().unwrap());
+        let is_public = |text: &str| !is_private(text.parse().unwrap());
         for own in [
             "10.0.0.1",
             "192.168.1.2",

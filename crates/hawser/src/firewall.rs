@@ -3,42 +3,33 @@
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use hawser_node::hub::WaysIn;
 use serde_json::Value;
-
-/// The ports that clients come in at, and the interface that their packets come out of.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) udp: u16,
-    pub(crate) tcp: Option<u16>,
-    pub(crate) interface: &'a str,
-}
 
 /// Opens what is wanted where a firewall is in the way; what was done, in words.
 ///
 /// # Errors
 /// A tool fails: what it said.
-pub(crate) fn open(wanted: Wanted<'_>) -> anyhow::Result<Vec<String>> {
+pub(crate) fn open(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
     if say("ufw", &["status"]).is_ok_and(|said| said.contains("Status: active")) {
-        return ufw(wanted);
+        return ufw(ways);
     }
     if say("firewall-cmd", &["--state"]).is_ok_and(|said| said.trim() == "running") {
-        return firewalld(wanted);
+        return firewalld(ways);
     }
-    nftables(wanted)
+    nftables(ways)
 }
 
-impl Wanted<'_> {
-    /// `443/udp`, `443/tcp`.
-    fn ports(self) -> impl Iterator<Item = String> {
-        let tcp = self.tcp.map(|port| format!("{port}/tcp"));
-        std::iter::once(format!("{}/udp", self.udp)).chain(tcp)
-    }
+/// `443/udp`, `443/tcp`.
+fn ports(ways: &WaysIn) -> Vec<String> {
+    let tcp = ways.tcp.map(|port| format!("{port}/tcp"));
+    std::iter::once(format!("{}/udp", ways.udp)).chain(tcp).collect()
 }
 
-fn ufw(wanted: Wanted<'_>) -> anyhow::Result<Vec<String>> {
-    let interface = wanted.interface;
-    for port in wanted.ports() {
-        say("ufw", &["allow", &port, "comment", COMMENT])?;
+fn ufw(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
+    let (ports, interface) = (ports(ways), ways.interface.as_str());
+    for port in &ports {
+        say("ufw", &["allow", port, "comment", COMMENT])?;
     }
     for direction in ["in", "out"] {
         say(
@@ -46,27 +37,28 @@ fn ufw(wanted: Wanted<'_>) -> anyhow::Result<Vec<String>> {
             &["route", "allow", direction, "on", interface, "comment", COMMENT],
         )?;
     }
-    let ports: Vec<_> = wanted.ports().collect();
     Ok(vec![format!(
         "ufw lets {} in, and forwards {interface}",
         ports.join(" and ")
     )])
 }
 
-fn firewalld(wanted: Wanted<'_>) -> anyhow::Result<Vec<String>> {
-    for port in wanted.ports() {
+fn firewalld(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
+    let (ports, interface) = (ports(ways), &ways.interface);
+    for port in &ports {
         say("firewall-cmd", &["--permanent", &format!("--add-port={port}")])?;
     }
-    let add = format!("--add-interface={}", wanted.interface);
+    let add = format!("--add-interface={interface}");
     say("firewall-cmd", &["--permanent", "--zone=trusted", &add])?;
     say("firewall-cmd", &["--reload"])?;
-    let ports: Vec<_> = wanted.ports().collect();
-    let (ports, interface) = (ports.join(" and "), wanted.interface);
-    Ok(vec![format!("firewalld lets {ports} in, and trusts {interface}")])
+    Ok(vec![format!(
+        "firewalld lets {} in, and trusts {interface}",
+        ports.join(" and ")
+    )])
 }
 
 /// Chains of others that drop what no rule of theirs knows: a rule of ours before theirs.
-fn nftables(wanted: Wanted<'_>) -> anyhow::Result<Vec<String>> {
+fn nftables(ways: &WaysIn) -> anyhow::Result<Vec<String>> {
     let chains = say("nft", &["-j", "list", "chains"]).context("cannot see the firewall")?;
     let chains: Value = serde_json::from_str(&chains).context("nft speaks another language")?;
     let mut done = Vec::new();
@@ -82,12 +74,10 @@ fn nftables(wanted: Wanted<'_>) -> anyhow::Result<Vec<String>> {
         }
         let rules = match chain["hook"].as_str() {
             Some("input") => {
-                let tcp = wanted.tcp.map(|port| format!("tcp dport {port}"));
-                [Some(format!("udp dport {}", wanted.udp)), tcp]
+                let tcp = ways.tcp.map(|port| format!("tcp dport {port}"));
+                [Some(format!("udp dport {}", ways.udp)), tcp]
             }
-            Some("forward") => {
-                ["iifname", "oifname"].map(|side| Some(format!("{side} {}", wanted.interface)))
-            }
+            Some("forward") => ["iifname", "oifname"].map(|side| Some(format!("{side} {}", ways.interface))),
             _ => continue,
         };
         let there = say("nft", &["list", "chain", family, table, name])?;

@@ -17,8 +17,10 @@ const ALLOWED: &str = "allowed_pause_ms";
 /// An axis of times of the event: medians are over them, as over the seeds.
 const WHEN: &str = "event.0.at";
 /// What is allowed: a death is noticed, told and mended in a round trip each of the farthest
-/// network, and the beginning of silence needs some time to be told from a pause.
+/// network.
 const ROUND_TRIPS: f64 = 3.0;
+/// Beside that: the beginning of silence needs some time to be told from a pause, as much as the
+/// receiver gives a path (`PathDelay::silent_at`).
 const NOTICED_MS: f64 = 20.0;
 
 /// The longest time without data from the first event on, as a share of what is allowed: three

@@ -58,7 +58,7 @@ pub(crate) fn run(
         }
         let mut lab = piconet::Lab::new(evaluation.setup, options, on_progress);
         let found = (evaluation.run)(&mut lab).unwrap_or_else(|error| {
-            on_failure(error.context(evaluation.setup));
+            on_failure(error);
             Vec::new()
         });
         if shutdown::is_requested() {

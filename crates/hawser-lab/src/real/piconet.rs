@@ -173,11 +173,7 @@ fn sizes(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
 }
 
 fn unequal(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
-    let mut stated = simulated(4);
-    for (link, kbps) in stated.links.iter_mut().zip(UNEQUAL) {
-        link.0 = kbps * 1_000;
-    }
-    let transfer = lab.transfer(&stated)?;
+    let transfer = lab.transfer(&simulated_unequal())?;
     // The paper stays below its fastest link. To be above it is better.
     let order = vec![("kb/s".to_owned(), transfer.kbps)];
     Ok(vec![
@@ -201,10 +197,8 @@ fn joining(
     let mut framing = 0.0;
     for duty in DUTIES {
         let transfer = lab.transfer(&at_duty(simulated(persistent + transient), transient, duty))?;
-        (framing, numbers) = (transfer.framing, {
-            numbers.push((format!("{duty} %"), transfer.kbps));
-            numbers
-        });
+        framing = transfer.framing;
+        numbers.push((format!("{duty} %"), transfer.kbps));
     }
     let rates: Vec<f64> = numbers.iter().map(|(_, rate)| *rate).collect();
     // Five points: a rank correlation of 0.9 lets one pair of neighbours be the other way round.
@@ -248,11 +242,7 @@ fn constant(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
 
 /// Table III: 256 kb/s over links of 128 to 16.
 fn unequal_constant(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
-    let mut stated = simulated(4);
-    for (link, kbps) in stated.links.iter_mut().zip(UNEQUAL) {
-        link.0 = kbps * 1_000;
-    }
-    let stream = lab.stream(&stated, 256, 160)?;
+    let stream = lab.stream(&simulated_unequal(), 256, 160)?;
     let floor = not_carried(UNEQUAL.iter().sum::<u64>() as f64, 256.0, stream.framing);
     Ok(vec![stream.measured("H.tab3.total.wrr".to_owned(), floor)])
 }
@@ -331,6 +321,15 @@ fn simulated(count: usize) -> Stated {
         queue: QueueBound::Bytes(Bytes(50 * 570)),
         transient: (Vec::new(), Duration::ZERO, Duration::ZERO),
     }
+}
+
+/// The paper's simulated links of different rates.
+fn simulated_unequal() -> Stated {
+    let mut stated = simulated(UNEQUAL.len());
+    for (link, kbps) in stated.links.iter_mut().zip(UNEQUAL) {
+        link.0 = kbps * 1_000;
+    }
+    stated
 }
 
 /// The paper's serial lines: ten bits for a byte.
@@ -504,6 +503,7 @@ fn carried(report: &Report) -> f64 {
         .sum()
 }
 
+/// What the paper transfers by TCP (section V-A). Units: bytes.
 const FILE: u64 = 1_000_000;
 /// Sizes of figure 3 that are measured.
 const SIZES: [usize; 6] = [1, 2, 4, 6, 10, 14];

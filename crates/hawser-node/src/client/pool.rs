@@ -55,8 +55,8 @@ pub(super) struct Pool {
     /// Devices that share here and are not trusted, by tag, with when they were found last.
     strangers: BTreeMap<String, Clock>,
     look_at: Clock,
-    news: mpsc::Sender<(u64, News)>,
-    incoming: mpsc::Receiver<(u64, News)>,
+    news: mpsc::Sender<News>,
+    incoming: mpsc::Receiver<News>,
 }
 
 /// This device, as a taker.
@@ -98,21 +98,26 @@ struct Channel {
     network: Option<NetworkId>,
 }
 
-/// What comes of a connection, or of the data plane.
 enum News {
+    /// What the connection of that number brings.
+    Of(u64, Brought),
     /// What paths have carried so far: session and number, remote address, up and down.
     Carried(Vec<(u64, u16, SocketAddr, [u64; 2])>),
+}
+
+/// What comes of a connection.
+enum Brought {
     Heard(Code, PoolMessage),
     Down(String),
 }
 
 /// What has happened.
 pub(super) enum Happened {
-    News(u64, Box<PoolNews>),
+    News(Box<PoolNews>),
     Found(Found),
 }
 
-/// What a member's connection brings.
+/// What members' connections and the data plane say.
 pub(super) struct PoolNews(News);
 
 impl Pool {
@@ -198,7 +203,7 @@ impl Pool {
         tokio::select! {
             found = found => Happened::Found(found),
             news = self.incoming.recv() => match news {
-                Some((dial, news)) => Happened::News(dial, Box::new(PoolNews(news))),
+                Some(news) => Happened::News(Box::new(PoolNews(news))),
                 // This holds a sender.
                 None => std::future::pending().await,
             },
@@ -233,19 +238,21 @@ impl Pool {
         }
     }
 
-    fn on_news(&mut self, dial: u64, news: News, now: Instant) {
-        if let News::Carried(paths) = news {
-            self.account(paths, now);
-            return;
+    fn on_news(&mut self, news: News, now: Instant) {
+        match news {
+            News::Of(dial, brought) => self.on_brought(dial, brought, now),
+            News::Carried(paths) => self.account(paths, now),
         }
+    }
+
+    fn on_brought(&mut self, dial: u64, brought: Brought, now: Instant) {
         let is_it = |place: &Place| place.dial.as_ref().is_some_and(|(number, _)| *number == dial);
         let Some((at, place)) = self.places.iter_mut().find(|(_, place)| is_it(place)) else {
             return;
         };
         let at = *at;
-        match news {
-            News::Carried(_) => {}
-            News::Down(why) => {
+        match brought {
+            Brought::Down(why) => {
                 tracing::debug!(%at, why, "neighbour out of reach");
                 place.dial = None;
                 if place.state != "refused" {
@@ -254,7 +261,7 @@ impl Pool {
                 place.retry_at = Clock::now() + place.pause;
                 place.pause = (place.pause * 2).min(LAST_PAUSE);
             }
-            News::Heard(code, message) => {
+            Brought::Heard(code, message) => {
                 place.code = Some(code);
                 place.hear(&message);
                 let hubs = place.hubs.clone();
@@ -474,7 +481,7 @@ impl Pool {
                     Ok(why) => why,
                     Err(error) => format!("{error:#}"),
                 };
-                let _ = news.send((number, News::Down(why))).await;
+                let _ = news.send(News::Of(number, Brought::Down(why))).await;
             });
             place.dial = Some((number, crate::relays::Task(task)));
         }
@@ -540,7 +547,7 @@ impl Client {
         let now = self.now();
         match happened {
             Happened::Found(found) => self.pool.on_found(found),
-            Happened::News(dial, news) => self.pool.on_news(dial, news.0, now),
+            Happened::News(news) => self.pool.on_news(news.0, now),
         }
     }
 
@@ -600,7 +607,7 @@ impl Client {
         let news = self.pool.news.clone();
         (self.driver.orders)(Command::Snapshot(Box::new(move |snapshot| {
             // Where news wait, the next second's has this one's too.
-            let _ = news.try_send((u64::MAX, News::Carried(carried(&snapshot))));
+            let _ = news.try_send(News::Carried(carried(&snapshot)));
         })));
     }
 
@@ -680,7 +687,7 @@ async fn speak(
     config: quinn::ClientConfig,
     hello: PoolHello,
     number: u64,
-    news: &mpsc::Sender<(u64, News)>,
+    news: &mpsc::Sender<News>,
 ) -> anyhow::Result<String> {
     let endpoint = quinn::Endpoint::new(
         tls::client_endpoint_config(),
@@ -702,7 +709,8 @@ async fn speak(
         match stream.next().await {
             Ok(message) => {
                 let is_last = matches!(message, PoolMessage::Refused(_));
-                if news.send((number, News::Heard(code, message))).await.is_err() || is_last {
+                let heard = News::Of(number, Brought::Heard(code, message));
+                if news.send(heard).await.is_err() || is_last {
                     return Ok("refused".to_owned());
                 }
             }

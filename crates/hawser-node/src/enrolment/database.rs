@@ -71,7 +71,11 @@ impl Database {
         Self::new(config)?.run(async |connection| schema::pool_of(connection).await)
     }
 
-    fn new(config: &StoreConfig) -> anyhow::Result<Self> {
+    /// One whose tables are there; nothing is asked yet.
+    ///
+    /// # Errors
+    /// The file of the authority is of no use.
+    pub(super) fn new(config: &StoreConfig) -> anyhow::Result<Self> {
         Ok(Self {
             door: Door::new(config)?,
             connection: None,
@@ -142,6 +146,11 @@ impl Database {
         })
     }
 
+    /// After which change rows are of interest: all of them, where one could not be read.
+    fn since(&self, known: &Known) -> i64 {
+        if known.damage.is_some() { 0 } else { self.version }
+    }
+
     /// Says that a hub is here, and reads which there are.
     ///
     /// # Errors
@@ -192,7 +201,7 @@ impl Drop for Database {
 
 impl Records for Database {
     fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
-        let before = self.version;
+        let (before, since) = (self.version, self.since(known));
         let fresh = self.run(async |connection| {
             let row = connection
                 .query_one("SELECT changes FROM hawser_store", &[])
@@ -201,7 +210,7 @@ impl Records for Database {
             if changes == before {
                 return Ok(None);
             }
-            Ok(Some((changes, connection.query(CHANGED, &[&before]).await?)))
+            Ok(Some((changes, connection.query(CHANGED, &[&since]).await?)))
         })?;
         let Some((changes, rows)) = fresh else {
             return Ok(false);
@@ -212,7 +221,7 @@ impl Records for Database {
     }
 
     fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool> {
-        let before = self.version;
+        let (before, since) = (self.version, self.since(known));
         let (version, after) = self.run(async |connection| {
             let transaction = connection.transaction().await?;
             let row = transaction
@@ -221,7 +230,7 @@ impl Records for Database {
             let changes: i64 = row.try_get(0)?;
             let mut after = known.clone();
             if changes != before {
-                take_in(&mut after, transaction.query(CHANGED, &[&before]).await?);
+                take_in(&mut after, transaction.query(CHANGED, &[&since]).await?);
             }
             let edits = decide(&after).map_err(Fault::Decided)?;
             if edits.is_empty() {
@@ -258,7 +267,7 @@ fn take_in(known: &mut Known, rows: Vec<Row>) {
             Err(error) => damage = Some(format!("a row of hawser_client is damaged: {error:#}")),
         }
     }
-    known.damage = damage.or(known.damage.take());
+    known.damage = damage;
 }
 
 fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {

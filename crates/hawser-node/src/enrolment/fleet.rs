@@ -89,10 +89,15 @@ impl Fleet {
         self.state().read_at.elapsed() > STALE
     }
 
-    /// The hubs beside this one, and a number that is another whenever they are others.
-    pub(super) fn others(&self) -> (u64, Vec<OtherHub>) {
+    /// The hubs beside this one.
+    pub(super) fn others(&self) -> Vec<OtherHub> {
         let state = self.state();
-        (state.members_changed, others(&state.members, state.own))
+        others(&state.members, state.own)
+    }
+
+    /// A number that is another whenever they are others.
+    pub(super) fn generation(&self) -> u64 {
+        self.state().members_changed
     }
 
     /// For status.

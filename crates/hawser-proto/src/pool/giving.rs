@@ -195,6 +195,12 @@ impl<P> Giving<P> {
         self.terms.cap.is_some() || lane.limits.contains_key(&way) || lane.bytes > 0
     }
 
+    /// Whether any datagram waits.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.bytes > 0)
+    }
+
     /// How many of the first datagrams of these sizes go at once, where nothing is paced. The rest
     /// is to be dropped.
     pub fn pass(

@@ -269,6 +269,7 @@ mod tests {
 
     use super::*;
 
+    /// Of a modem. Units: bit/s.
     const CAPACITY: f64 = 5e6;
     const BASE: Duration = Duration::from_millis(60);
 

@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 use hawser_netem::air::{Kind, StationId, Transmitted};
 use hawser_units::Instant;
 
+use crate::page::{self, quoted};
+
 /// A slot of a shared radio: whose, what for, from, until.
 pub type Slot = (StationId, String, Instant, Instant);
 
@@ -59,8 +61,7 @@ impl Timeline {
             let _ = write!(queues, "[{},{},{length}],", station.0, micros(*at));
         }
         let names: Vec<String> = self.stations.iter().map(|name| quoted(name)).collect();
-        let title: String = self.title.chars().filter(|c| !"<>&".contains(*c)).collect();
-        PAGE.replace("TITLE", &title)
+        PAGE.replace("TITLE", &page::plain(&self.title))
             .replace("\"NAMES\"", &format!("[{}]", names.join(",")))
             .replace("\"SENT\"", &format!("[{sent}]"))
             .replace("\"SLOTS\"", &format!("[{slots}]"))
@@ -70,23 +71,6 @@ impl Timeline {
 
 fn micros(at: Instant) -> u64 {
     at.as_nanos() / 1_000
-}
-
-/// A text in a script.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '<' | '>' | '&' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c if c.is_control() => {}
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 const PAGE: &str = r##"<!DOCTYPE html>

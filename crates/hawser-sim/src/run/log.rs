@@ -17,6 +17,8 @@ use hawser_proto::path::{Path, State};
 use hawser_proto::resequencer;
 use hawser_units::Duration;
 
+use crate::page::{self, quoted};
+
 /// How often is looked.
 pub(super) const STEP: Duration = Duration::from_millis(10);
 
@@ -230,8 +232,7 @@ impl Log {
             .iter()
             .map(|(name, lines)| format!("[{},[{lines}]]", quoted(name)))
             .collect();
-        let title: String = self.title.chars().filter(|c| !"<>&".contains(*c)).collect();
-        PAGE.replace("TITLE", &title)
+        PAGE.replace("TITLE", &page::plain(&self.title))
             .replace("\"NAMES\"", &format!("[{}]", names.join(",")))
             .replace("\"STEP\"", &format!("{}", STEP.as_secs_f64()))
             .replace("\"ROWS\"", &format!("[{}]", rows.join(",")))
@@ -268,23 +269,6 @@ const fn state_level(state: State) -> f64 {
         State::Suspect => 2.0,
         State::Active => 3.0,
     }
-}
-
-/// A text in JSON and in a script.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '<' | '>' | '&' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c if c.is_control() => {}
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 const PAGE: &str = r##"<!DOCTYPE html>

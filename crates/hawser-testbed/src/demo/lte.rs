@@ -25,8 +25,9 @@ pub(super) fn walk(seed: u64, middle_mbps: f64) -> String {
 }
 
 const STEPS: u32 = 600;
-/// Of the middle rate: 5 to 40 Mbit/s around 18.
+/// Of the middle rate: 5 Mbit/s where that is 18.
 const LEAST: f64 = 5.0 / 18.0;
+/// Of the middle rate: 40 Mbit/s where that is 18.
 const MOST: f64 = 40.0 / 18.0;
 /// Half of a deviation is gone after 1.4 s.
 const PULL: f64 = 0.05;

@@ -1,12 +1,11 @@
 //! Namespaces with a client, a hub and a server, and the daemons in them.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hawser_linux::netns::Namespace;
-pub(crate) use hawser_testing::{Daemon, good, run};
+pub(crate) use hawser_testing::{Daemon, Pings, good, run};
 use serde_json::Value;
 
 /// Two namespaces, a client's and a hub's, joined by two cables.
@@ -217,12 +216,11 @@ impl World {
         self.ping("100.96.0.1")
     }
 
-    /// Pings every 20 ms from the client, until asked how many were lost.
-    pub(crate) fn steady_ping(&self, address: &str) -> SteadyPing {
+    /// Pings every 20 ms from the client.
+    pub(crate) fn pings(&self, address: &str) -> Pings {
         let mut ping = self.inside("c", "ping");
-        ping.args(["-n", "-i", "0.02", "-q", address]);
-        let ping = ping.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        SteadyPing(Daemon(ping))
+        ping.args(["-n", "-i", "0.02", address]);
+        Pings::start(ping)
     }
 
     pub(crate) fn ping(&self, address: &str) -> bool {
@@ -303,22 +301,4 @@ pub(crate) fn active(world: &World) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-/// A ping that goes on.
-pub(crate) struct SteadyPing(Daemon);
-
-impl SteadyPing {
-    /// Ends it; how many of its packets got no answer.
-    pub(crate) fn lost(mut self) -> u32 {
-        self.0.signal("-INT");
-        let mut said = String::new();
-        let mut output = self.0.0.stdout.take().unwrap();
-        output.read_to_string(&mut said).unwrap();
-        let number = |before: &str| -> u32 {
-            let (head, _) = said.split_once(before).unwrap_or_else(|| panic!("{said}"));
-            head.rsplit([' ', '\n']).next().unwrap().parse().unwrap()
-        };
-        number(" packets transmitted") - number(" received")
-    }
 }

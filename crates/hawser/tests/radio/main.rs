@@ -8,7 +8,7 @@ use std::time::Duration;
 use hawser_testing::Kernel;
 use serde_json::Value;
 
-use world::{Pings, World, joined, run, said, station};
+use world::{World, joined, run, said, station};
 
 /// Two access points on channel 6 that no one but their passwords opens.
 fn protected() -> Kernel {
@@ -205,7 +205,7 @@ fn a_flow_lives_on_when_its_only_access_point_vanishes() {
     });
     let first = joined(&world.status()).remove(0);
     let number = if first == "cafe" { 0 } else { 1 };
-    let pings = Pings::start("hawser0", "203.0.113.2", Duration::from_millis(100), 300);
+    let pings = world::pings("hawser0", "203.0.113.2", Duration::from_millis(100), 300);
     std::thread::sleep(Duration::from_secs(3));
     world::access_point_vanishes(number);
     let begun = std::time::Instant::now();
@@ -259,7 +259,7 @@ fn the_network_that_somebody_else_has_joined_stays_as_it_is() {
     }
     let mut world = World::with_hub();
     world::somebody_joins("wlan0", "home", "password of home");
-    let pings = Pings::start("wlan0", "10.60.0.1", Duration::from_millis(20), 5000);
+    let pings = world::pings("wlan0", "10.60.0.1", Duration::from_millis(20), 5000);
     let config = format!("{PASSWORDS}{CAFES}");
     for _ in 0..5 {
         world.up(&config);

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hawser_testing::Pings;
 use serde_json::Value;
 
 const CLIENT: &str = "/run/client";
@@ -325,32 +326,10 @@ pub(crate) fn somebody_joins(interface: &str, ssid: &str, password: &str) {
     ));
 }
 
-/// Pings that run beside.
-pub(crate) struct Pings(Child);
-
-impl Pings {
-    pub(crate) fn start(interface: &str, to: &str, every: Duration, most: u32) -> Self {
-        let (every, most) = (every.as_secs_f64().to_string(), most.to_string());
-        let child = run("ping", &["-q", "-I", interface, "-i", &every, "-c", &most, to])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("ping");
-        Self(child)
-    }
-
-    /// Ends them: how many were lost, of how many.
-    pub(crate) fn end(self) -> (u32, u32) {
-        said(&mut run("kill", &["-INT", &self.0.id().to_string()]));
-        let output = self.0.wait_with_output().expect("it ends");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let number = |word: &str| {
-            let before = text.split(word).next().unwrap_or_default();
-            let last = before.split_whitespace().next_back().unwrap_or_default();
-            last.parse::<u32>().unwrap_or_else(|_| panic!("{text}"))
-        };
-        let (sent, back) = (number(" packets transmitted"), number(" received"));
-        (sent.saturating_sub(back), sent)
-    }
+/// Pings over an interface that run beside.
+pub(crate) fn pings(interface: &str, to: &str, every: Duration, most: u32) -> Pings {
+    let (every, most) = (every.as_secs_f64().to_string(), most.to_string());
+    Pings::start(run("ping", &["-I", interface, "-i", &every, "-c", &most, to]))
 }
 
 fn wait<T>(what: &str, seconds: u64, look: impl FnMut() -> Option<T>) -> T {

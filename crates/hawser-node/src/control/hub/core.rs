@@ -244,8 +244,7 @@ impl Core {
         let link = self.next_link;
         self.next_link += 1;
         let (sender, outbox) = mpsc::channel(OUTBOX);
-        let (_, others) = self.store.other_hubs();
-        name_hubs(&sender, &others);
+        name_hubs(&sender, &self.store.other_hubs());
         if self.is_draining {
             let _ = sender.try_send(Message::Leave);
         }
@@ -363,9 +362,10 @@ impl Core {
     ///
     /// Cost: two system calls while the store is as it was.
     pub(super) fn hold_against_store(&mut self) {
-        let (told_of, others) = self.store.other_hubs();
+        let told_of = self.store.fleet_generation();
         if told_of != self.told_of {
             self.told_of = told_of;
+            let others = self.store.other_hubs();
             let links = self.sessions.values().filter_map(|session| session.link.as_ref());
             links.for_each(|link| name_hubs(&link.outbox, &others));
         }

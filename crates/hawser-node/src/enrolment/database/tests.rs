@@ -119,6 +119,39 @@ fn files_move_into_a_database_whole_or_not_at_all() {
     assert!(store.by_name("carol").is_none());
 }
 
+#[test]
+fn a_row_that_cannot_be_read_is_told_until_it_can() {
+    let Some(server) = Postgres::start() else { return };
+    let (mut store, now) = (open(&server), SystemTime::now());
+    let key = KeyHash([1; 32]);
+    for name in ["alice", "bob"] {
+        store.invite(name, WEEK, now).unwrap();
+    }
+    let token = store.invite("carol", WEEK, now).unwrap();
+    store.enrol(&token.0, key, now).unwrap();
+    let write = |ports: &str| {
+        let next = "UPDATE hawser_store SET changes = changes + 1";
+        let row = format!(
+            "UPDATE hawser_client SET ports = '{ports}', \
+             changed = (SELECT changes FROM hawser_store) WHERE name = 'bob'"
+        );
+        server.sql("hawser", next).unwrap();
+        server.sql("hawser", &row).unwrap();
+    };
+    write("no port");
+    store.reload().unwrap();
+    let damage = store.damage().expect("it cannot be read");
+    assert!(damage.contains("no port"), "{damage}");
+    assert_eq!(store.by_key(key).unwrap().name, "carol", "others go on");
+    // A change elsewhere leaves it as it is.
+    store.revoke("alice").unwrap();
+    store.reload().unwrap();
+    assert!(store.damage().is_some());
+    write("");
+    store.reload().unwrap();
+    assert_eq!(store.damage(), None);
+}
+
 /// What was acknowledged, and what may or may not have happened.
 #[derive(Default)]
 struct History {
@@ -128,14 +161,17 @@ struct History {
     refused: u32,
 }
 
+/// Enough for changes to meet at the row that orders them.
+const HUBS: u8 = 4;
+/// Each costs a second: some fall into a change, some between two.
+const KILLS: usize = 6;
+
 /// Several hubs invite, enrol and revoke while the server is killed again and again.
 #[test]
 fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed() {
     let Some(mut server) = Postgres::start() else {
         return;
     };
-    const HUBS: u8 = 4;
-    const KILLS: usize = 6;
     let history = Mutex::new(History::default());
     let is_over = AtomicBool::new(false);
     let config = at(&server);

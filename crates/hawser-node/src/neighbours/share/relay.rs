@@ -526,6 +526,9 @@ impl Shared {
 
     /// Sends what may go now.
     fn drain(&self) {
+        if !self.giving().is_waiting() {
+            return;
+        }
         for direction in [Direction::Up, Direction::Down] {
             loop {
                 let granted = self.giving().poll_transmit(direction, self.now());
