@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use hawser_linux::isolation::Service;
+use hawser_proto::quota::{Date, Used};
 use hawser_wire::control::Refusal;
 use serde_json::Value;
 
@@ -468,6 +469,14 @@ impl SharedStore {
         }
     }
 
+    /// Brings what a ledger has counted to the database, where there is one: the sums of whole
+    /// days, by client.
+    pub(crate) fn keep(&self, ledger: &str, sums: impl Iterator<Item = ((String, Date), Used)>) {
+        if let Some(fleet) = &self.fleet {
+            fleet.keep(ledger, sums);
+        }
+    }
+
     /// The other hubs of the fleet.
     #[must_use]
     pub fn other_hubs(&self) -> Vec<OtherHub> {
@@ -581,6 +590,27 @@ fn texts(endpoints: &[HubAddress]) -> Vec<String> {
 /// The database cannot be reached, or belongs to a newer program.
 pub fn pool_of_fleet(config: &StoreConfig) -> anyhow::Result<Option<String>> {
     Database::pool_of(config)
+}
+
+/// What a client's packets of a month were, all in all.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct MonthSum {
+    /// Its name.
+    pub client: String,
+    /// The month: `2026-11`.
+    pub month: String,
+    /// Towards the client. Unit: bytes of UDP payload.
+    pub down_bytes: u64,
+    /// From the client. Unit: bytes of UDP payload.
+    pub up_bytes: u64,
+}
+
+/// What all hubs of a database have carried.
+///
+/// # Errors
+/// The database cannot be reached, or belongs to other hubs.
+pub(crate) fn usage_of_fleet(config: &StoreConfig, pool: Pool) -> anyhow::Result<Vec<MonthSum>> {
+    Database::open(config, pool)?.usage()
 }
 
 #[cfg(test)]

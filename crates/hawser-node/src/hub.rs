@@ -5,6 +5,7 @@
 //! socket, signals. Connections have tasks of their own. At the end clients are told, and the
 //! system is put back.
 
+mod accounts;
 mod commands;
 mod ports;
 
@@ -23,7 +24,7 @@ use hawser_linux::udp::DataSocket;
 use hawser_wire::frame::Format;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::client::{PLANE_ENDED, Signals, report};
 use crate::config::{self, HubConfig, Nat, differing, log_reload};
@@ -40,10 +41,12 @@ use crate::metrics;
 use crate::over_tls::listen::{Listening, Shown};
 use crate::run_dir::{HubClaim, RunDir};
 use crate::waypoint::{Done, Policy, Waypoint};
+use accounts::Accounts;
 use hawser_dataplane::checkpoint::SessionCheckpoint;
-use hawser_dataplane::{Change, DataPlane, DataPlaneConfig, Event, Orders};
+use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders};
 use ports::ClientPorts;
 
+pub use accounts::{to_csv, usage};
 pub use commands::{HubInit, WaysIn, connected, drain, init, invite, list, migrate, revoke, ways_in};
 pub use ports::forward;
 
@@ -273,6 +276,10 @@ impl Hub {
             async move { control.serve(&endpoint).await }
         });
         let mut sweep = tokio::time::interval(SWEEP);
+        let mut meter = tokio::time::interval(METER);
+        meter.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut accounts = Accounts::open(&self.options.dir, self.store.clone());
+        let (carries, mut carried) = mpsc::channel(1);
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -284,6 +291,18 @@ impl Hub {
                     self.see_to_ports();
                 }
                 _ = sweep.tick() => self.control.sweep(Instant::now()),
+                _ = meter.tick() => {
+                    let carries = carries.clone();
+                    (self.orders)(Command::Snapshot(Box::new(move |snapshot| {
+                        // Where one waits, the next second's has this one's too.
+                        let _ = carries.try_send(accounts::carried(&snapshot));
+                    })));
+                }
+                Some(carried) = carried.recv() => {
+                    let names = self.control.names();
+                    let client = |session| names.get(&session).map(String::as_str);
+                    accounts.handle_carried(carried, client, self.now());
+                }
                 reload = signals.next() => {
                     if reload {
                         log_reload(self.reload());
@@ -318,6 +337,12 @@ impl Hub {
             let error = format!("{error:#}");
             tracing::warn!(error, "sessions are not handed over: clients begin new ones");
         }
+    }
+
+    /// The time since the start.
+    fn now(&self) -> hawser_units::Instant {
+        let elapsed = self.started.elapsed().as_nanos();
+        hawser_units::Instant::from_nanos(u64::try_from(elapsed).unwrap_or(u64::MAX))
     }
 
     fn on_event(&self, event: &Event) {
@@ -606,4 +631,6 @@ const CLIENTS: &str = "clients";
 /// UDP port of HTTP/3, which few networks block.
 pub(crate) const DEFAULT_PORT: u16 = 443;
 const SWEEP: Duration = Duration::from_secs(15);
+/// How often is counted what paths have carried: as much as is lost of one that goes.
+const METER: Duration = Duration::from_secs(1);
 const GOODBYE: Duration = Duration::from_millis(300);

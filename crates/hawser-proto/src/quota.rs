@@ -199,6 +199,17 @@ impl Ledger {
         periods
     }
 
+    /// What was carried on each day.
+    pub fn days(&self) -> impl Iterator<Item = (Date, Used)> {
+        self.days.iter().map(|(day, used)| (*day, *used))
+    }
+
+    /// What was carried on a day.
+    #[must_use]
+    pub fn on(&self, day: Date) -> Used {
+        self.days.get(&day).copied().unwrap_or_default()
+    }
+
     /// The day it is: the calendar's, unless its clock has never been set.
     #[must_use]
     pub fn believed(&self, today: Date) -> Date {

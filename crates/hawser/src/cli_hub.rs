@@ -8,14 +8,16 @@ use anyhow::bail;
 use hawser_linux::confine::Duty;
 use hawser_linux::isolation::Service;
 use hawser_node::config::{self, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl};
+use hawser_node::enrolment::MonthSum;
 use hawser_node::hub::{self, HubInit, HubOptions};
 use hawser_node::invitation::HubAddress;
 use hawser_node::run_dir::Role;
-use hawser_terminal::{columns, say};
+use hawser_terminal::{columns, say, show};
 use serde_json::{Value, json};
 
 use crate::cli_client::runtime;
 use crate::cli_setup::{self, SetupArgs};
+use crate::cli_status::bytes;
 use crate::guests::{ListArgs, NameArgs, address, print, span};
 use crate::logs::LogArgs;
 use crate::{Places, confine, qr};
@@ -42,6 +44,12 @@ enum HubCommand {
     Revoke(NameArgs),
     /// Lists the clients, and the hubs that share them.
     List(ListArgs),
+    /// Shows what has been carried for each client, by month, over all hubs of the fleet.
+    ///
+    /// Counted are bytes of the tunnel, towards the client (down) and from it (up), as they pass
+    /// the networks around it: UDP payload, with what was sent twice. The last five seconds may be
+    /// missing.
+    Usage(HubUsageArgs),
     /// Moves clients from this machine's files into the database that hub.toml names.
     ///
     /// Everybody stays enrolled. The hub reads the database from its next start on; the files stay
@@ -127,6 +135,23 @@ struct DrainArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct HubUsageArgs {
+    /// Only clients of these names.
+    client: Vec<String>,
+    /// What this machine has carried, where several hubs share a database.
+    #[arg(long)]
+    here: bool,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Prints comma-separated values: client, month, bytes towards the client and from it.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
 struct ForwardArgs {
     /// The client's name.
     name: String,
@@ -194,6 +219,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         }
         HubCommand::Drain(args) => drain(&args)?,
         HubCommand::Forward(args) => forward(&args)?,
+        HubCommand::Usage(args) => usage(&args)?,
         HubCommand::List(args) => {
             let list = hub::list(&args.places.dir)?;
             print(args.json, || list.clone(), &table(&list))?;
@@ -354,6 +380,30 @@ fn table_of_hubs(hubs: &[Value]) -> String {
 }
 
 /// How long an invitation may be used, unless something else is said.
+fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {
+    let mut months = hub::usage(&args.places.dir, args.here)?;
+    months.retain(|month| args.client.is_empty() || args.client.contains(&month.client));
+    if args.csv {
+        return show!("{}", hub::to_csv(&months));
+    }
+    let row = |month: &MonthSum| {
+        let (down, up) = (month.down_bytes, month.up_bytes);
+        let counts = [down, up, down + up].map(bytes);
+        [month.client.clone(), month.month.clone()]
+            .into_iter()
+            .chain(counts)
+            .collect::<Vec<_>>()
+    };
+    let text = if months.is_empty() {
+        "nothing has been counted yet: a hub that runs counts".to_owned()
+    } else {
+        let rows: Vec<_> = months.iter().map(row).collect();
+        columns(&["client", "month", "down", "up", "total"], &rows, "")
+    };
+    print(args.json, || json!({ "version": 1, "months": months }), &text)
+}
+
+/// Of an invitation.
 pub(crate) const LIFETIME: &str = "7d";
 /// A hub says every second that it is there.
 const SILENT_S: u64 = 5;

@@ -241,7 +241,7 @@ impl Pool {
     fn on_news(&mut self, news: News, now: Instant) {
         match news {
             News::Of(dial, brought) => self.on_brought(dial, brought, now),
-            News::Carried(paths) => self.account(paths, now),
+            News::Carried(paths) => self.account(paths),
         }
     }
 
@@ -271,7 +271,7 @@ impl Pool {
     }
 
     /// Enters what members' ways out have carried since the paths were last asked.
-    fn account(&mut self, paths: Vec<(u64, u16, SocketAddr, [u64; 2])>, now: Instant) {
+    fn account(&mut self, paths: Vec<(u64, u16, SocketAddr, [u64; 2])>) {
         let Some(own) = &mut self.own else { return };
         let mut before = std::mem::take(&mut own.accounted);
         for (session, path, remote, total) in paths {
@@ -281,7 +281,7 @@ impl Pool {
             };
             let had = before.remove(&(session, path)).unwrap_or_default();
             let fresh = [0, 1].map(|way| total[way].saturating_sub(had[way]));
-            own.accounts.count(Side::Taken, channel.code, fresh, now);
+            own.accounts.count(Side::Taken, channel.code, fresh);
             own.accounted.insert((session, path), total);
         }
     }

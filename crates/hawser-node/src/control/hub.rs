@@ -205,6 +205,16 @@ impl HubControl {
         self.lock().end_all(CloseReason::Shutdown);
     }
 
+    /// The names of the clients that have sessions.
+    #[must_use]
+    pub fn names(&self) -> BTreeMap<u64, String> {
+        let core = self.lock();
+        let sessions = core.sessions.iter();
+        sessions
+            .map(|(id, session)| (*id, session.name.clone()))
+            .collect()
+    }
+
     /// All clients, for status.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientStatus> {

@@ -20,13 +20,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use data_encoding::HEXLOWER;
+use hawser_proto::quota::{Date, Used};
 use tokio::runtime::Runtime;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client as Connection, Row, Transaction};
 
 use self::connect::Door;
 use super::records::{Decide, Edit, Known, Records, unknown};
-use super::{Client, Pool};
+use super::{Client, MonthSum, Pool};
 use crate::config::{HubService, StoreConfig};
 use crate::identity::KeyHash;
 
@@ -188,7 +190,59 @@ impl Database {
         };
         rows.into_iter().map(member).collect()
     }
+
+    /// Keeps what one ledger has counted: the sums of whole days. To say the same again, or
+    /// something older, changes nothing, so whoever does not know whether it was kept repeats it.
+    ///
+    /// # Errors
+    /// The database cannot be reached: nothing is kept, or all of it.
+    pub(super) fn keep(&mut self, ledger: &str, days: &[DaySum]) -> anyhow::Result<()> {
+        self.run(async |connection| {
+            let transaction = connection.transaction().await?;
+            let put = transaction
+                .prepare(
+                    "INSERT INTO hawser_usage (client, day, ledger, received, sent) \
+                     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (client, day, ledger) DO UPDATE SET \
+                     received = GREATEST(hawser_usage.received, excluded.received), \
+                     sent = GREATEST(hawser_usage.sent, excluded.sent)",
+                )
+                .await?;
+            let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            for ((client, day), used) in days {
+                let (received, sent) = (signed(used.received), signed(used.sent));
+                let row: [&(dyn ToSql + Sync); 5] = [client, &day.to_string(), &ledger, &received, &sent];
+                transaction.execute(&put, &row).await?;
+            }
+            transaction.commit().await?;
+            Ok(())
+        })
+    }
+
+    /// What all hubs have carried, by client and month (`2026-11`).
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub(super) fn usage(&mut self) -> anyhow::Result<Vec<MonthSum>> {
+        let rows = self.run(async |connection| {
+            let sums = "SELECT client, substr(day, 1, 7), CAST(sum(received) AS bigint), \
+                        CAST(sum(sent) AS bigint) FROM hawser_usage GROUP BY 1, 2 ORDER BY 1, 2";
+            Ok(connection.query(sums, &[]).await?)
+        })?;
+        let sum = |row: Row| -> anyhow::Result<MonthSum> {
+            let count = |column| -> anyhow::Result<u64> { Ok(row.try_get::<_, i64>(column)?.unsigned_abs()) };
+            Ok(MonthSum {
+                client: row.try_get(0)?,
+                month: row.try_get(1)?,
+                up_bytes: count(2)?,
+                down_bytes: count(3)?,
+            })
+        };
+        rows.into_iter().map(sum).collect()
+    }
 }
+
+/// What a client's packets of a day were, all in all.
+pub(super) type DaySum = ((String, Date), Used);
 
 impl Drop for Database {
     fn drop(&mut self) {

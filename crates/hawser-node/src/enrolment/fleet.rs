@@ -4,12 +4,14 @@
 //! last is there at once, and stays when the database does not answer. Changes are made by
 //! whoever wants them, on a thread that may wait, and are seen here as soon as they are made.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use hawser_proto::quota::{Date, Used};
 use serde_json::{Value, json};
 
-use super::database::{Database, Member};
+use super::database::{Database, DaySum, Member};
 use super::records::{Decide, Known, Records};
 use crate::identity::KeyHash;
 
@@ -30,6 +32,9 @@ struct State {
     members: Vec<Member>,
     /// How often another hub came, went, or changed its endpoints.
     members_changed: u64,
+    /// Where this hub counts what it carries, and what of it the database does not have yet.
+    ledger: String,
+    unkept: BTreeMap<(String, Date), Used>,
 }
 
 /// Another hub where the same clients may come in.
@@ -63,6 +68,8 @@ impl Fleet {
             endpoints,
             members,
             members_changed: 1,
+            ledger: String::new(),
+            unkept: BTreeMap::new(),
         })));
         let state = Arc::downgrade(&fleet.0);
         std::thread::Builder::new()
@@ -82,6 +89,37 @@ impl Fleet {
     /// Clients reach this hub elsewhere from now on.
     pub(super) fn set_endpoints(&self, endpoints: Vec<String>) {
         self.state().endpoints = endpoints;
+    }
+
+    /// Brings sums of a ledger to the database, as soon as it answers.
+    pub(super) fn keep(&self, ledger: &str, sums: impl Iterator<Item = DaySum>) {
+        let mut state = self.state();
+        if state.ledger != ledger {
+            ledger.clone_into(&mut state.ledger);
+        }
+        state.unkept.extend(sums);
+    }
+
+    /// Brings some of the sums that wait to the database.
+    fn keep_some(&self, database: &mut Database) -> anyhow::Result<()> {
+        let (ledger, sums) = {
+            let state = self.state();
+            let sums = state.unkept.iter().take(AT_ONCE);
+            let sums: Vec<DaySum> = sums.map(|(of, used)| (of.clone(), *used)).collect();
+            (state.ledger.clone(), sums)
+        };
+        if sums.is_empty() {
+            return Ok(());
+        }
+        database.keep(&ledger, &sums)?;
+        let mut state = self.state();
+        for (of, used) in &sums {
+            // More may have been counted meanwhile.
+            if state.unkept.get(of) == Some(used) {
+                state.unkept.remove(of);
+            }
+        }
+        Ok(())
     }
 
     /// Whether somebody may have been revoked, or enrolled, without this hub's knowledge for long.
@@ -151,6 +189,15 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
                 .transpose()?;
             Ok((has_changed, members))
         });
+        if outcome.is_ok()
+            && let Err(error) = fleet.keep_some(&mut database)
+        {
+            // They stay for the next look.
+            tracing::debug!(
+                error = format!("{error:#}"),
+                "the database does not keep what was carried"
+            );
+        }
         let mut state = fleet.state();
         let pause = match outcome {
             Ok((has_changed, members)) => {
@@ -234,6 +281,9 @@ impl Records for Writer {
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// At a database that does not answer.
 const BETWEEN_TRIALS: Duration = Duration::from_millis(500);
+/// Sums that are brought to the database at once: their writing delays the next look for less than
+/// a second where a round trip takes a millisecond.
+const AT_ONCE: usize = 500;
 /// From one sign of life of a hub to the next.
 const BETWEEN_MEETINGS: Duration = Duration::from_secs(1);
 /// Beyond this, nobody is let in by what was read last: who was revoked elsewhere could be.

@@ -69,13 +69,12 @@ impl Accounts {
     }
 
     /// Counts what was carried since this was last called, up and down.
-    pub(crate) fn count(&mut self, side: Side, code: Code, [up, down]: [u64; 2], now: Instant) {
+    pub(crate) fn count(&mut self, side: Side, code: Code, [up, down]: [u64; 2]) {
         let used = Used {
             received: down,
             sent: up,
         };
-        self.0
-            .handle_carried(&format!("{} {code}", side.name()), used, now);
+        self.0.handle_carried(&format!("{} {code}", side.name()), used);
     }
 }
 
@@ -140,9 +139,9 @@ mod tests {
         assert_eq!(accounts(dir.path(), &trust).expect("no file"), []);
         for _ in 0..2 {
             let mut kept = Accounts::open(dir.path());
-            kept.count(Side::Given, code, [10, 1_000], Instant::ZERO);
-            kept.count(Side::Given, code, [5, 0], Instant::ZERO);
-            kept.count(Side::Taken, code, [0, 7], Instant::ZERO);
+            kept.count(Side::Given, code, [10, 1_000]);
+            kept.count(Side::Given, code, [5, 0]);
+            kept.count(Side::Taken, code, [0, 7]);
         }
         let all = accounts(dir.path(), &trust).expect("it can be read");
         let shown: Vec<_> = all

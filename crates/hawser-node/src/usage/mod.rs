@@ -11,15 +11,17 @@
 
 mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use hawser_linux::clock::local_time;
 use hawser_proto::quota::{Date, Ledger, Level, Used};
 use hawser_units::{Bytes, Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::config::{ClientConfig, NetworkConfig, QuotaAction};
+use crate::identity::random;
 use store::{Pending, Store};
 
 pub use store::StoreError;
@@ -32,6 +34,9 @@ pub(crate) struct Usage {
     /// What the devices' counters showed last.
     counters: BTreeMap<String, Used>,
     pending: Pending,
+    /// Days that have been written, or counted where nothing is kept, since
+    /// [`Usage::take_written`] was asked.
+    written: BTreeSet<(String, Date)>,
     write_at: Instant,
     levels: BTreeMap<String, Level>,
     /// The day it is.
@@ -59,6 +64,7 @@ impl Usage {
             ledgers,
             counters: BTreeMap::new(),
             pending: Pending::new(),
+            written: BTreeSet::new(),
             write_at: Instant::from_nanos(0),
             levels: BTreeMap::new(),
             today: today(),
@@ -81,11 +87,37 @@ impl Usage {
         self.write_if_due(now);
     }
 
-    /// Counts what was carried in the name of something that has no counters of the kernel's.
-    pub(crate) fn handle_carried(&mut self, name: &str, used: Used, now: Instant) {
+    /// Counts what was carried in the name of something that has no counters of the kernel's. The
+    /// caller sees to [`Self::write_if_due`].
+    pub(crate) fn handle_carried(&mut self, name: &str, used: Used) {
         self.today = today();
         self.count(name, used);
-        self.write_if_due(now);
+    }
+
+    /// A name that no other file has: of the one that this counts into, or of this process where
+    /// there is none.
+    pub(crate) fn ledger(&self) -> String {
+        let kept = self.store.as_ref().map(Store::ledger).transpose();
+        kept.ok()
+            .flatten()
+            .unwrap_or_else(|| HEXLOWER.encode(&random::<16>()))
+    }
+
+    /// The sums of all days that are kept, by name.
+    pub(crate) fn days(&self) -> impl Iterator<Item = (&str, Date, Used)> {
+        let ledgers = self.ledgers.iter();
+        ledgers.flat_map(|(name, ledger)| ledger.days().map(move |(day, used)| (name.as_str(), day, used)))
+    }
+
+    /// The sums of the days that have been written since this was last asked. They are what is on
+    /// the disk if nothing was counted since the last write.
+    pub(crate) fn take_written(&mut self) -> Vec<(String, Date, Used)> {
+        let written = std::mem::take(&mut self.written).into_iter();
+        let sum = |(name, day): (String, Date)| {
+            let used = self.ledgers.get(&name).map(|ledger| ledger.on(day));
+            (name, day, used.unwrap_or_default())
+        };
+        written.map(sum).collect()
     }
 
     /// Brings to the disk what has waited for [`WRITE_EVERY`].
@@ -104,6 +136,8 @@ impl Usage {
         let day = ledger.handle_bytes(used, self.today);
         if self.store.is_some() {
             self.pending.entry((name.to_owned(), day)).or_default().add(used);
+        } else {
+            self.written.insert((name.to_owned(), day));
         }
     }
 
@@ -114,7 +148,7 @@ impl Usage {
             return;
         }
         match store.add(&self.pending) {
-            Ok(()) => self.pending.clear(),
+            Ok(()) => self.written.extend(std::mem::take(&mut self.pending).into_keys()),
             // What was counted stays for the next attempt.
             Err(error) => tracing::warn!(%error, "usage is not written"),
         }

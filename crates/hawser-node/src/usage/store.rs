@@ -127,6 +127,18 @@ impl Store {
         })
     }
 
+    /// The name of this file: drawn at random once, so that a file that replaces it has another.
+    pub(super) fn ledger(&self) -> Result<String, StoreError> {
+        self.run(|connection| {
+            connection.execute_batch(
+                "CREATE TABLE IF NOT EXISTS ledger (id TEXT NOT NULL);
+                 INSERT INTO ledger SELECT lower(hex(randomblob(16)))
+                     WHERE NOT EXISTS (SELECT 1 FROM ledger);",
+            )?;
+            connection.query_row("SELECT id FROM ledger", [], |row| row.get(0))
+        })
+    }
+
     /// Adds what was carried, all of it or nothing.
     pub(super) fn add(&mut self, pending: &Pending) -> Result<(), StoreError> {
         let result = self.connection.transaction().and_then(|transaction| {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use hawser_testing::Postgres;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::world::{Daemon, World, good, is_up};
 
@@ -192,6 +192,31 @@ fn a_fleet_has_one_invitation_and_outlives_a_hub_and_its_database() {
     println!("new flows after {:?}", silent.elapsed());
     assert_eq!(hubs.in_use(), SECOND);
     assert_eq!(hubs.world.status("c")["inner"], inner);
+    // Both have carried something, and each says what both have.
+    let usage = |arguments: &[&str]| -> Value {
+        let arguments = [&["hub", "usage", "--json"], arguments].concat();
+        let said = good(hubs.world.hawser("s", &arguments)).stdout;
+        let said: Value = serde_json::from_slice(&said).unwrap();
+        let months = said["months"].as_array().into_iter().flatten();
+        let of = |key: &str| {
+            months
+                .clone()
+                .filter_map(|month| month[key].as_u64())
+                .sum::<u64>()
+        };
+        json!([of("down_bytes"), of("up_bytes")])
+    };
+    hubs.world
+        .wait("counted", |_| usage(&["--here"])[0].as_u64() > Some(0));
+    hubs.world.wait("by both", |_| {
+        usage(&[])[0].as_u64() > usage(&["--here"])[0].as_u64()
+    });
+    assert_eq!(usage(&["bob"]), json!([0, 0]));
+    println!(
+        "down and up, of both and of one: {}, {}",
+        usage(&[]),
+        usage(&["--here"])
+    );
     // What one hub decides the other knows at its start.
     good(hubs.world.hawser("s", &["hub", "revoke", "alice"]));
     hubs.world.wait("revoked", |world| !world.ping_hub());

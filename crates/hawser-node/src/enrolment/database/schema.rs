@@ -6,7 +6,8 @@ use super::Fault;
 use crate::enrolment::Pool;
 
 /// What makes version `n + 1` of the tables of version `n`.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [
+    "
     CREATE TABLE hawser_client (
         name text PRIMARY KEY,
         inner_v4 text NOT NULL,
@@ -26,7 +27,18 @@ const MIGRATIONS: [&str; 1] = ["
         endpoints text NOT NULL,
         seen timestamptz NOT NULL
     );
-"];
+",
+    "
+    CREATE TABLE hawser_usage (
+        client text NOT NULL,
+        day text NOT NULL,
+        ledger text NOT NULL,
+        received bigint NOT NULL,
+        sent bigint NOT NULL,
+        PRIMARY KEY (client, day, ledger)
+    );
+",
+];
 
 /// Makes the tables what this program knows.
 pub(super) async fn prepare(connection: &mut Connection, pool: Pool) -> Result<(), Fault> {

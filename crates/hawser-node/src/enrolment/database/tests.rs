@@ -7,10 +7,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use hawser_proto::quota::{Date, Used};
 use hawser_testing::Postgres;
 use hawser_wire::control::Refusal;
 
-use super::super::{ClientStore, Pool, SharedStore};
+use super::super::{ClientStore, MonthSum, Pool, SharedStore, usage_of_fleet};
 use crate::config::StoreConfig;
 use crate::identity::KeyHash;
 
@@ -150,6 +151,64 @@ fn a_row_that_cannot_be_read_is_told_until_it_can() {
     write("");
     store.reload().unwrap();
     assert_eq!(store.damage(), None);
+}
+
+/// Hubs say their sums all the time while the server is killed: afterwards every byte counts once,
+/// whatever was said twice, or not at all for a while.
+#[test]
+fn what_was_carried_counts_once_whenever_the_server_dies() {
+    let Some(mut server) = Postgres::start() else {
+        return;
+    };
+    let opened = |key: u8| SharedStore::of_fleet(&at(&server), pool(16), KeyHash([key; 32]), &[]).unwrap();
+    let hubs: Vec<_> = (1..=HUBS).map(|key| (key.to_string(), opened(key))).collect();
+    let config = at(&server);
+    let days: [Date; 3] = ["2026-10-31", "2026-11-01", "2026-11-02"].map(|day| day.parse().unwrap());
+    let mut carried: BTreeMap<(String, usize), Used> = BTreeMap::new();
+    for step in 0..60_u64 {
+        for (ledger, hub) in &hubs {
+            let (client, day) = (["alice", "bob"][(step % 2) as usize], (step / 20) as usize);
+            let sum = carried.entry((format!("{ledger} {client}"), day)).or_default();
+            sum.sent += step;
+            sum.received += 1;
+            hub.keep(ledger, std::iter::once(((client.to_owned(), days[day]), *sum)));
+        }
+        if step % 20 == 10 {
+            server.kill();
+        }
+        if step % 20 == 15 {
+            server.restart();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let hub_count = u64::from(HUBS);
+    // Even steps are alice's: 0 to 18 in October, 20 to 58 after.
+    let even = |from: u64, to: u64| (from..to).filter(|step| step % 2 == 0).sum::<u64>();
+    let expected = [("2026-10", even(0, 20), 10), ("2026-11", even(20, 60), 20)];
+    let expected = expected.map(|(month, sent, received)| MonthSum {
+        client: "alice".to_owned(),
+        month: month.to_owned(),
+        down_bytes: sent * hub_count,
+        up_bytes: received * hub_count,
+    });
+    let begun = Instant::now();
+    let kept = || {
+        let mut kept = usage_of_fleet(&config, pool(16)).unwrap();
+        kept.retain(|month| month.client == "alice");
+        kept
+    };
+    while kept() != expected && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(kept(), expected);
+    // An old sum that comes late changes nothing.
+    let old = Used { received: 1, sent: 1 };
+    let late = std::iter::once((("alice".to_owned(), days[2]), old));
+    super::Database::new(&config)
+        .unwrap()
+        .keep("1", &late.collect::<Vec<_>>())
+        .unwrap();
+    assert_eq!(kept(), expected);
 }
 
 /// What was acknowledged, and what may or may not have happened.

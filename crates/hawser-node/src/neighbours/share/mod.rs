@@ -294,7 +294,7 @@ impl Share {
         for taker in self.guests.values_mut() {
             if let Standing::Taking(taking) = &mut taker.standing {
                 let had = self.relay.carried_for(taking.id);
-                taking.account(&mut self.accounts, taker.guest.code, had, now);
+                taking.account(&mut self.accounts, taker.guest.code, had);
             }
         }
         self.accounts.keep(now);
@@ -420,7 +420,7 @@ impl Share {
                 withdraw(&taker.guest, *way, offered, since(self.started));
             }
             let had = self.relay.carried_for(taking.id);
-            taking.account(&mut self.accounts, taker.guest.code, had, since(self.started));
+            taking.account(&mut self.accounts, taker.guest.code, had);
             let before = self.carried_before.entry(taking.name).or_default();
             *before = [before[0] + had[0], before[1] + had[1]];
             self.relay.dismiss(taking.id);
@@ -535,10 +535,10 @@ impl Share {
 
 impl Taking {
     /// Enters what it has had since it was last asked.
-    fn account(&mut self, accounts: &mut Accounts, code: Code, had: [u64; 2], now: hawser_units::Instant) {
+    fn account(&mut self, accounts: &mut Accounts, code: Code, had: [u64; 2]) {
         let fresh = [0, 1].map(|way| had[way].saturating_sub(self.accounted[way]));
         self.accounted = had;
-        accounts.count(Side::Given, code, fresh, now);
+        accounts.count(Side::Given, code, fresh);
     }
 }
 
