@@ -31,9 +31,15 @@ pub(crate) struct ReproduceArgs {
     /// Writes a report with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Writes every selected claim, with what shows it, as a page of the manual to this file.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Shows in that page what `--real --json` has written to this file.
+    #[arg(long, value_name = "FILE", requires = "markdown")]
+    with: Option<PathBuf>,
     /// Writes a picture of the air of the first selected experiment that has one, at seed 1, to
     /// this file, and measures nothing.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "list"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "markdown", "list"])]
     timeline: Option<PathBuf>,
     /// Lists the selected claims and whether an experiment measures them, and runs nothing.
     #[arg(long)]
@@ -43,7 +49,7 @@ pub(crate) struct ReproduceArgs {
     jobs: Option<NonZeroUsize>,
     /// Measures with real packets and daemons, once each, and asks whether Hawser does at least as
     /// well as the paper after its own headers (piconet; some 25 minutes in all).
-    #[arg(long, conflicts_with_all = ["seeds", "html", "timeline", "jobs"])]
+    #[arg(long, conflicts_with_all = ["seeds", "html", "markdown", "timeline", "jobs"])]
     real: bool,
     /// Keeps configurations and logs of the daemons there.
     #[arg(long, value_name = "DIR", requires = "real")]
@@ -69,7 +75,12 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.timeline {
         return draw(&selected, path);
     }
+    let real = args.with.as_deref().map(real::read).transpose()?;
     let reproduction = measure(&selected, args);
+    if let Some(path) = &args.markdown {
+        std::fs::write(path, reproduction.to_markdown(&real.unwrap_or_default()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     if let Some(path) = &args.html {
         std::fs::write(path, reproduction.to_html())
             .with_context(|| format!("cannot write {}", path.display()))?;

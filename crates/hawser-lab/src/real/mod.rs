@@ -8,16 +8,19 @@
 
 mod piconet;
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::path::Path;
 
+use anyhow::Context;
 use hawser_experiments::reproduce::{Claim, Expected, Selected};
 use hawser_linux::shutdown;
 use hawser_terminal::columns;
 use hawser_testbed::{Options, Progress};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What was measured of a claim.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Found {
     /// Its id, like `H.fig3.single`.
     pub(crate) claim: String,
@@ -192,6 +195,39 @@ pub(crate) fn table(all: &[Found]) -> String {
         "numbers",
     ];
     columns(&heads, &rows.collect::<Vec<_>>(), "")
+}
+
+/// What was measured earlier and written as JSON, in words, by claim.
+///
+/// # Errors
+/// The file cannot be read, or is something else.
+pub(crate) fn read(path: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+    let place = || path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(place)?;
+    let all: Vec<Found> = serde_json::from_str(&text).with_context(place)?;
+    Ok(all
+        .into_iter()
+        .map(|found| (found.claim.clone(), words(&found)))
+        .collect())
+}
+
+/// What was measured, and whether it is as good as the paper.
+fn words(found: &Found) -> String {
+    let judged = if found.is_as_good {
+        "as good"
+    } else {
+        "not as good"
+    };
+    match (found.measured, found.needed) {
+        (Some(measured), Some(needed)) => {
+            format!("{measured:.1} of {needed:.1} {}: {judged}", found.unit)
+        }
+        _ => {
+            let evidence = found.evidence.iter();
+            let evidence = evidence.map(|(name, value)| format!("{name} {value:.1}"));
+            format!("{judged} ({})", evidence.collect::<Vec<_>>().join(", "))
+        }
+    }
 }
 
 /// What two runs of the same differ by.

@@ -3,11 +3,14 @@
 mod chart;
 mod figure;
 mod json;
+mod markdown;
 mod page;
 mod table;
 
 pub use figure::{Bars, page};
 pub use json::{ClaimReport, ReproductionReport, SpreadReport};
+
+use std::collections::BTreeMap;
 
 use super::claims::Expected;
 use super::runner::Reproduction;
@@ -24,6 +27,12 @@ impl Reproduction {
     #[must_use]
     pub fn to_report(&self) -> ReproductionReport {
         json::report(self)
+    }
+
+    /// A page of the manual, with what was measured on `real` packets, in words, by claim.
+    #[must_use]
+    pub fn to_markdown(&self, real: &BTreeMap<String, String>) -> String {
+        markdown::write(self, real)
     }
 
     /// One HTML page that loads nothing: every set-up with its claims, and a plot of what was

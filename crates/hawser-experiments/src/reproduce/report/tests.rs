@@ -139,3 +139,25 @@ fn numbers_read_well() {
     assert_eq!(number(-0.39), "-0.39");
     assert_eq!(number(100.0), "100");
 }
+
+#[test]
+fn the_page_counts_what_only_the_simulator_shows() {
+    let real = BTreeMap::from([("A.fig9.ratio".to_owned(), "1.5 x, of 2 x | needed".to_owned())]);
+    let page = reproduction().to_markdown(&real);
+    let claims = reproduction().claims.len();
+    assert!(
+        page.contains(&format!(
+            "Of {claims} claims only the simulator shows 2: they are **not** real. 1 were measured"
+        )),
+        "{page}"
+    );
+    assert!(page.contains(&format!("and {} by nothing", claims - 3)), "{page}");
+    for claim in &reproduction().claims {
+        assert_eq!(
+            page.matches(&format!("| `{}` |", claim.claim.id)).count(),
+            1,
+            "{page}"
+        );
+    }
+    assert!(page.contains("| 1.5 x, of 2 x \\| needed |"), "{page}");
+}
