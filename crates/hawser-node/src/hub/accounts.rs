@@ -18,7 +18,7 @@ use hawser_units::Instant;
 
 use super::load;
 use crate::enrolment::{MonthSum, SharedStore, usage_of_fleet};
-use crate::usage::{Usage, months};
+use crate::usage::{Usage, months, since};
 
 /// What a path has carried so far: session, number, bytes.
 pub(super) type Carried = Vec<((u64, u16), Used)>;
@@ -62,12 +62,8 @@ impl Accounts {
         if let Some(shown) = &self.shown {
             for (path, used) in &carried {
                 let before = shown.get(path).copied().unwrap_or_default();
-                let fresh = Used {
-                    received: used.received.saturating_sub(before.received),
-                    sent: used.sent.saturating_sub(before.sent),
-                };
                 if let Some(client) = client(path.0) {
-                    self.usage.handle_carried(client, fresh);
+                    self.usage.handle_carried(client, since(before, *used));
                 }
             }
         }
@@ -178,9 +174,11 @@ mod tests {
                 ((2, 0), used(7, 3)),
                 ((0, 0), used(9, 9)),
             ]);
-            // Its number is given to another path after it has gone.
+            // Another path goes on, and the first comes back from nothing.
             look(&[((1, 1), used(30, 0)), ((2, 0), used(7, 3))]);
             look(&[((2, 0), used(7, 4)), ((1, 0), used(1, 1))]);
+            // It has gone, and another one with its number has come, between two looks.
+            look(&[((2, 0), used(7, 4)), ((1, 0), used(2, 0))]);
         }
         let mut accounts = Accounts::open(dir.path(), store);
         accounts.handle_carried(vec![((2, 0), used(7, 4))], client, Instant::ZERO);
@@ -191,7 +189,7 @@ mod tests {
             .into_iter()
             .map(|sum| (sum.client, sum.down_bytes, sum.up_bytes))
             .collect();
-        assert_eq!(sums, [("alice".to_owned(), 131, 1), ("bob".to_owned(), 8, 4)]);
+        assert_eq!(sums, [("alice".to_owned(), 133, 1), ("bob".to_owned(), 8, 4)]);
         let csv = to_csv(&usage(dir.path(), true).unwrap());
         assert!(
             csv.starts_with("client,month,down_bytes,up_bytes\nalice,2"),

@@ -279,7 +279,7 @@ fn level_name(level: Level) -> &'static str {
 }
 
 /// What a counter shows more than before; one that shows less has begun anew.
-fn since(before: Used, now: Used) -> Used {
+pub(crate) fn since(before: Used, now: Used) -> Used {
     if now.received < before.received || now.sent < before.sent {
         return now;
     }
