@@ -232,7 +232,7 @@ fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
     };
     // Little: two cables without limits carry no more than one, and the second gets only what the
     // first cannot take at once.
-    configure("500kB");
+    configure("100kB");
     let invitation = world.invite();
     let client = world.start("c", &["up", &invitation, "--foreground"]);
     world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);

@@ -372,6 +372,7 @@ fn a_member_is_found_by_its_tag_and_a_loop_is_refused() {
         command
     };
     good(second("c", &["share", "--allow", &bobs]));
+    world.wait("still taken", |world| active(world) == ["bob's modem", "fiber"]);
     good(second("d", &["up", &world.invite_as("bob")]));
     let why = || {
         let output = second("d", &["status", "--json"]).output().unwrap();
