@@ -242,7 +242,7 @@ fn a_cap_and_a_quota_hold_and_the_transfer_goes_on() {
     world.wait("on both", |world| active(world) == ["bob's modem", "fiber"]);
     let transfer = Transfer::start(&server, &world.open("c"));
     world.wait("on the way", |_| transfer.received() > 1 << 20);
-    let (before, since) = (BOB.carried(&world), Instant::now());
+    let (since, before) = (Instant::now(), BOB.carried(&world));
     std::thread::sleep(Duration::from_secs(4));
     let (after, passed) = (BOB.carried(&world), since.elapsed().as_secs_f64());
     // Both directions count, and answers are few.
