@@ -297,6 +297,14 @@ pub struct Snapshot {
     pub counters: Vec<(&'static str, u64)>,
 }
 
+impl Snapshot {
+    /// The paths of all sessions, with their session.
+    pub fn paths(&self) -> impl Iterator<Item = (u64, &PathSnapshot)> {
+        let sessions = self.sessions.iter();
+        sessions.flat_map(|session| session.paths.iter().map(|path| (session.session, path)))
+    }
+}
+
 /// One session.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct SessionSnapshot {

@@ -18,7 +18,6 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use hawser_linux::isolation::Service;
-use hawser_proto::quota::{Date, Used};
 use hawser_wire::control::Refusal;
 use serde_json::Value;
 
@@ -29,6 +28,7 @@ use self::records::{Edit, Known, Records, unknown};
 use crate::config::StoreConfig;
 use crate::identity::{KeyHash, random, sha256};
 use crate::invitation::{HubAddress, Token, check_name};
+use crate::usage::DaySum;
 
 pub use self::fleet::OtherHub;
 
@@ -471,7 +471,7 @@ impl SharedStore {
 
     /// Brings what a ledger has counted to the database, where there is one: the sums of whole
     /// days, by client.
-    pub(crate) fn keep(&self, ledger: &str, sums: impl Iterator<Item = ((String, Date), Used)>) {
+    pub(crate) fn keep(&self, ledger: &str, sums: impl IntoIterator<Item = DaySum>) {
         if let Some(fleet) = &self.fleet {
             fleet.keep(ledger, sums);
         }

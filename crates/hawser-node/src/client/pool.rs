@@ -519,9 +519,7 @@ impl Place {
 
 /// Session, number, remote address, and bytes up and down of every path.
 fn carried(snapshot: &Snapshot) -> Vec<(u64, u16, SocketAddr, [u64; 2])> {
-    let sessions = snapshot.sessions.iter();
-    let paths = sessions.flat_map(|session| session.paths.iter().map(|path| (session.session, path)));
-    let carried = paths.filter_map(|(session, path)| {
+    let carried = snapshot.paths().filter_map(|(session, path)| {
         let bytes = [path.sent_bytes, path.received_bytes];
         Some((session, path.path, plain(path.remote?), bytes))
     });

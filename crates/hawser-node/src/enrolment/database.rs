@@ -20,7 +20,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use data_encoding::HEXLOWER;
-use hawser_proto::quota::{Date, Used};
 use tokio::runtime::Runtime;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -31,6 +30,7 @@ use super::records::{Decide, Edit, Known, Records, unknown};
 use super::{Client, MonthSum, Pool};
 use crate::config::{HubService, StoreConfig};
 use crate::identity::KeyHash;
+use crate::usage::DaySum;
 
 /// A database of clients. It waits by itself: never to be called from a task.
 #[derive(Debug)]
@@ -240,9 +240,6 @@ impl Database {
         rows.into_iter().map(sum).collect()
     }
 }
-
-/// What a client's packets of a day were, all in all.
-pub(super) type DaySum = ((String, Date), Used);
 
 impl Drop for Database {
     fn drop(&mut self) {

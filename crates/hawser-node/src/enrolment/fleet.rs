@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use hawser_proto::quota::{Date, Used};
 use serde_json::{Value, json};
 
-use super::database::{Database, DaySum, Member};
+use super::database::{Database, Member};
 use super::records::{Decide, Known, Records};
 use crate::identity::KeyHash;
+use crate::usage::DaySum;
 
 /// The state of a fleet, shared by the parts of a process.
 #[derive(Clone, Debug)]
@@ -92,11 +93,9 @@ impl Fleet {
     }
 
     /// Brings sums of a ledger to the database, as soon as it answers.
-    pub(super) fn keep(&self, ledger: &str, sums: impl Iterator<Item = DaySum>) {
+    pub(super) fn keep(&self, ledger: &str, sums: impl IntoIterator<Item = DaySum>) {
         let mut state = self.state();
-        if state.ledger != ledger {
-            ledger.clone_into(&mut state.ledger);
-        }
+        ledger.clone_into(&mut state.ledger);
         state.unkept.extend(sums);
     }
 

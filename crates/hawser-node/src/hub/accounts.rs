@@ -36,14 +36,9 @@ pub(super) struct Accounts {
 impl Accounts {
     /// Goes on from what is kept in the directory; in memory alone where that cannot be read.
     pub(super) fn open(dir: &Path, store: SharedStore) -> Self {
-        let usage = Usage::open_file(&file(dir));
-        let ledger = usage.ledger();
+        let (usage, ledger) = Usage::open_named(&file(dir));
         // What the process before could not bring to the database.
-        let days = usage.days();
-        store.keep(
-            &ledger,
-            days.map(|(name, day, used)| ((name.to_owned(), day), used)),
-        );
+        store.keep(&ledger, usage.days());
         Self {
             usage,
             ledger,
@@ -68,18 +63,13 @@ impl Accounts {
             }
         }
         self.shown = Some(carried.into_iter().collect());
-        self.usage.write_if_due(now);
-        let written = self.usage.take_written().into_iter();
-        self.store
-            .keep(&self.ledger, written.map(|(name, day, used)| ((name, day), used)));
+        self.store.keep(&self.ledger, self.usage.write_if_due(now));
     }
 }
 
 /// What the paths of a snapshot have carried.
 pub(super) fn carried(snapshot: &Snapshot) -> Carried {
-    let sessions = snapshot.sessions.iter();
-    let paths = sessions.flat_map(|session| session.paths.iter().map(|path| (session.session, path)));
-    let carried = paths.map(|(session, path)| {
+    let carried = snapshot.paths().map(|(session, path)| {
         let used = Used {
             received: path.received_bytes,
             sent: path.sent_bytes,

@@ -11,7 +11,7 @@
 
 mod store;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
@@ -26,6 +26,9 @@ use store::{Pending, Store};
 
 pub use store::StoreError;
 
+/// What something has carried on a day, all in all: its name, the day, how much.
+pub(crate) type DaySum = ((String, Date), Used);
+
 /// Counts all networks.
 #[derive(Debug)]
 pub(crate) struct Usage {
@@ -34,9 +37,6 @@ pub(crate) struct Usage {
     /// What the devices' counters showed last.
     counters: BTreeMap<String, Used>,
     pending: Pending,
-    /// Days that have been written, or counted where nothing is kept, since
-    /// [`Usage::take_written`] was asked.
-    written: BTreeSet<(String, Date)>,
     write_at: Instant,
     levels: BTreeMap<String, Level>,
     /// The day it is.
@@ -51,7 +51,20 @@ impl Usage {
 
     /// The same, of another file than that of the networks.
     pub(crate) fn open_file(path: &Path) -> Self {
-        let opened = Store::open(path).and_then(|store| Ok((store.load()?, store)));
+        Self::new(Store::open(path).and_then(|store| Ok((store.load()?, store))))
+    }
+
+    /// The same, with a name that no other file has: drawn when it was made, or now where nothing
+    /// can be kept. What is kept under another name is not taken in.
+    pub(crate) fn open_named(path: &Path) -> (Self, String) {
+        let opened = Store::open(path).and_then(|store| Ok((store.name()?, store.load()?, store)));
+        match opened {
+            Ok((name, ledgers, store)) => (Self::new(Ok((ledgers, store))), name),
+            Err(error) => (Self::new(Err(error)), HEXLOWER.encode(&random::<16>())),
+        }
+    }
+
+    fn new(opened: Result<(BTreeMap<String, Ledger>, Store), StoreError>) -> Self {
         let (ledgers, store) = match opened {
             Ok((ledgers, store)) => (ledgers, Some(store)),
             Err(error) => {
@@ -64,7 +77,6 @@ impl Usage {
             ledgers,
             counters: BTreeMap::new(),
             pending: Pending::new(),
-            written: BTreeSet::new(),
             write_at: Instant::from_nanos(0),
             levels: BTreeMap::new(),
             today: today(),
@@ -94,38 +106,20 @@ impl Usage {
         self.count(name, used);
     }
 
-    /// A name that no other file has: of the one that this counts into, or of this process where
-    /// there is none.
-    pub(crate) fn ledger(&self) -> String {
-        let kept = self.store.as_ref().map(Store::ledger).transpose();
-        kept.ok()
-            .flatten()
-            .unwrap_or_else(|| HEXLOWER.encode(&random::<16>()))
-    }
-
-    /// The sums of all days that are kept, by name.
-    pub(crate) fn days(&self) -> impl Iterator<Item = (&str, Date, Used)> {
+    /// The sums of all days that are kept.
+    pub(crate) fn days(&self) -> impl Iterator<Item = DaySum> {
         let ledgers = self.ledgers.iter();
-        ledgers.flat_map(|(name, ledger)| ledger.days().map(move |(day, used)| (name.as_str(), day, used)))
+        ledgers.flat_map(|(name, ledger)| ledger.days().map(|(day, used)| ((name.clone(), day), used)))
     }
 
-    /// The sums of the days that have been written since this was last asked. They are what is on
-    /// the disk if nothing was counted since the last write.
-    pub(crate) fn take_written(&mut self) -> Vec<(String, Date, Used)> {
-        let written = std::mem::take(&mut self.written).into_iter();
-        let sum = |(name, day): (String, Date)| {
-            let used = self.ledgers.get(&name).map(|ledger| ledger.on(day));
-            (name, day, used.unwrap_or_default())
-        };
-        written.map(sum).collect()
-    }
-
-    /// Brings to the disk what has waited for [`WRITE_EVERY`].
-    pub(crate) fn write_if_due(&mut self, now: Instant) {
-        if now >= self.write_at {
-            self.write_at = now + WRITE_EVERY;
-            self.write();
+    /// Brings to the disk what has waited for [`WRITE_EVERY`]; the sums of the days that are there
+    /// now and were not before. Where nothing is kept, they are what was counted meanwhile.
+    pub(crate) fn write_if_due(&mut self, now: Instant) -> Vec<DaySum> {
+        if now < self.write_at {
+            return Vec::new();
         }
+        self.write_at = now + WRITE_EVERY;
+        self.write()
     }
 
     fn count(&mut self, name: &str, used: Used) {
@@ -134,24 +128,25 @@ impl Usage {
         }
         let ledger = self.ledgers.entry(name.to_owned()).or_default();
         let day = ledger.handle_bytes(used, self.today);
-        if self.store.is_some() {
-            self.pending.entry((name.to_owned(), day)).or_default().add(used);
-        } else {
-            self.written.insert((name.to_owned(), day));
-        }
+        self.pending.entry((name.to_owned(), day)).or_default().add(used);
     }
 
-    /// Brings to the disk what is not there yet.
-    pub(crate) fn write(&mut self) {
-        let Some(store) = &mut self.store else { return };
-        if self.pending.is_empty() {
-            return;
-        }
-        match store.add(&self.pending) {
-            Ok(()) => self.written.extend(std::mem::take(&mut self.pending).into_keys()),
+    /// Brings to the disk what is not there yet; the sums of its days.
+    pub(crate) fn write(&mut self) -> Vec<DaySum> {
+        if let Some(store) = &mut self.store
+            && !self.pending.is_empty()
+            && let Err(error) = store.add(&self.pending)
+        {
             // What was counted stays for the next attempt.
-            Err(error) => tracing::warn!(%error, "usage is not written"),
+            tracing::warn!(%error, "usage is not written");
+            return Vec::new();
         }
+        let written = std::mem::take(&mut self.pending).into_keys();
+        let sum = |(name, day): (String, Date)| {
+            let used = self.ledgers.get(&name).map(|ledger| ledger.on(day));
+            ((name, day), used.unwrap_or_default())
+        };
+        written.map(sum).collect()
     }
 
     /// How much of its quota a network has used; `Free` without one.

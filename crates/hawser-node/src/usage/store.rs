@@ -128,7 +128,7 @@ impl Store {
     }
 
     /// The name of this file: drawn at random once, so that a file that replaces it has another.
-    pub(super) fn ledger(&self) -> Result<String, StoreError> {
+    pub(super) fn name(&self) -> Result<String, StoreError> {
         self.run(|connection| {
             connection.execute_batch(
                 "CREATE TABLE IF NOT EXISTS ledger (id TEXT NOT NULL);

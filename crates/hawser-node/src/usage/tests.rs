@@ -137,3 +137,32 @@ fn months_are_read_without_a_daemon() {
     assert_eq!(months[1]["total_bytes"], 12);
     assert_eq!(months[1]["level"], "low");
 }
+
+/// Sums that were said under one name must not be said again under another.
+#[test]
+fn what_is_kept_under_a_name_that_cannot_be_read_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path());
+    let used = Used { received: 5, sent: 2 };
+    let (mut usage, name) = Usage::open_named(&path);
+    usage.handle_carried("alice", used);
+    let written = usage.write_if_due(at(0));
+    assert_eq!(written.len(), 1);
+    assert_eq!(usage.days().collect::<Vec<_>>(), written);
+    assert_eq!(usage.write_if_due(at(60)), []);
+    drop(usage);
+    let (usage, again) = Usage::open_named(&path);
+    assert_eq!(again, name);
+    assert_eq!(usage.days().collect::<Vec<_>>(), written);
+    drop(usage);
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch("DROP TABLE ledger; CREATE TABLE ledger (other TEXT)")
+        .unwrap();
+    let (mut usage, other) = Usage::open_named(&path);
+    assert_ne!(other, name);
+    assert_eq!(usage.days().count(), 0);
+    // It counts on in memory.
+    usage.handle_carried("alice", used);
+    assert_eq!(usage.write_if_due(at(0)), written);
+}

@@ -171,7 +171,7 @@ fn what_was_carried_counts_once_whenever_the_server_dies() {
             let sum = carried.entry((format!("{ledger} {client}"), day)).or_default();
             sum.sent += step;
             sum.received += 1;
-            hub.keep(ledger, std::iter::once(((client.to_owned(), days[day]), *sum)));
+            hub.keep(ledger, [((client.to_owned(), days[day]), *sum)]);
         }
         if step % 20 == 10 {
             server.kill();
@@ -203,10 +203,9 @@ fn what_was_carried_counts_once_whenever_the_server_dies() {
     assert_eq!(kept(), expected);
     // An old sum that comes late changes nothing.
     let old = Used { received: 1, sent: 1 };
-    let late = std::iter::once((("alice".to_owned(), days[2]), old));
     super::Database::new(&config)
         .unwrap()
-        .keep("1", &late.collect::<Vec<_>>())
+        .keep("1", &[(("alice".to_owned(), days[2]), old)])
         .unwrap();
     assert_eq!(kept(), expected);
 }
