@@ -341,8 +341,7 @@ impl Hub {
 
     /// The time since the start.
     fn now(&self) -> hawser_units::Instant {
-        let elapsed = self.started.elapsed().as_nanos();
-        hawser_units::Instant::from_nanos(u64::try_from(elapsed).unwrap_or(u64::MAX))
+        hawser_units::Instant::ZERO + self.started.elapsed()
     }
 
     fn on_event(&self, event: &Event) {

@@ -102,7 +102,7 @@ async fn stay(established: Established, paths: u32) -> anyhow::Result<()> {
         ..
     } = established;
     let started = tokio::time::Instant::now();
-    let now = || Instant::from_nanos(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    let now = || Instant::ZERO + started.elapsed();
     let index = || u32::from_be_bytes(random());
     let mut machine = ClientSession::new(SessionConfig::default());
     (0..paths).for_each(|network| machine.handle_network_added(NetworkId(network), index()));

@@ -379,7 +379,6 @@ fn table_of_hubs(hubs: &[Value]) -> String {
     columns(&["hub", "state"], &rows, "")
 }
 
-/// How long an invitation may be used, unless something else is said.
 fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {
     let mut months = hub::usage(&args.places.dir, args.here)?;
     months.retain(|month| args.client.is_empty() || args.client.contains(&month.client));
@@ -403,7 +402,7 @@ fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {
     print(args.json, || json!({ "version": 1, "months": months }), &text)
 }
 
-/// Of an invitation.
+/// How long an invitation may be used, unless something else is said.
 pub(crate) const LIFETIME: &str = "7d";
 /// A hub says every second that it is there.
 const SILENT_S: u64 = 5;

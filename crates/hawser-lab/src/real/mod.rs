@@ -171,8 +171,6 @@ impl Measured {
 pub(crate) fn table(all: &[Found]) -> String {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
     let rows = all.iter().map(|found| {
-        let evidence = found.evidence.iter();
-        let evidence = evidence.map(|(name, value)| format!("{name} {value:.1}"));
         vec![
             found.claim.clone(),
             number(found.paper),
@@ -181,7 +179,7 @@ pub(crate) fn table(all: &[Found]) -> String {
             found.unit.clone(),
             format!("{:.3}", found.framing),
             if found.is_as_good { "yes" } else { "no" }.to_owned(),
-            evidence.collect::<Vec<_>>().join(", "),
+            numbers(found),
         ]
     });
     let heads = [
@@ -222,12 +220,15 @@ fn words(found: &Found) -> String {
         (Some(measured), Some(needed)) => {
             format!("{measured:.1} of {needed:.1} {}: {judged}", found.unit)
         }
-        _ => {
-            let evidence = found.evidence.iter();
-            let evidence = evidence.map(|(name, value)| format!("{name} {value:.1}"));
-            format!("{judged} ({})", evidence.collect::<Vec<_>>().join(", "))
-        }
+        _ => format!("{judged} ({})", numbers(found)),
     }
+}
+
+/// The numbers behind it.
+fn numbers(found: &Found) -> String {
+    let evidence = found.evidence.iter();
+    let evidence = evidence.map(|(name, value)| format!("{name} {value:.1}"));
+    evidence.collect::<Vec<_>>().join(", ")
 }
 
 /// What two runs of the same differ by.

@@ -99,7 +99,7 @@ impl Driver {
 
     /// The time of the machine.
     pub(crate) fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::ZERO + self.started.elapsed()
     }
 
     /// That time as the runtime has it.

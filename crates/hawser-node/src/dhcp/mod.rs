@@ -241,7 +241,7 @@ impl Keeper {
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::ZERO + self.started.elapsed()
     }
 
     /// Brings the machines up to what the kernel shows.

@@ -328,7 +328,7 @@ impl Direct {
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::ZERO + self.started.elapsed()
     }
 
     fn deadline(&self) -> tokio::time::Instant {

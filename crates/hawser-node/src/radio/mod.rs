@@ -252,7 +252,7 @@ impl Keeper {
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::ZERO + self.started.elapsed()
     }
 
     /// The connection to nl80211.

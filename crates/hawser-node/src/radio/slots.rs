@@ -290,7 +290,7 @@ impl Driver {
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::ZERO + self.started.elapsed()
     }
 
     fn run(mut self, stop: &AtomicBool, waker: &Waker) {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::super::runner::{Reproduced, Reproduction};
 use super::super::verdict::Verdict;
-use super::{accepted, measured, number, paper};
+use super::{accepted, evidence, measured, paper};
 
 pub(super) fn write(reproduction: &Reproduction, real: &BTreeMap<String, String>) -> String {
     let claims = &reproduction.claims;
@@ -72,12 +72,8 @@ fn verdict(claim: &Reproduced) -> String {
         if !judgement.reason.is_empty() {
             text += &format!(": {}", judgement.reason);
         }
-        let evidence = judgement.evidence.iter();
-        let evidence: Vec<String> = evidence
-            .map(|(name, value, unit)| format!("{name} = {} {unit}", number(*value)))
-            .collect();
-        if !evidence.is_empty() {
-            text += &format!(" (found: {})", evidence.join(", "));
+        if !judgement.evidence.is_empty() {
+            text += &format!(" (found: {})", evidence(judgement));
         }
     }
     text

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use super::claims::Expected;
 use super::runner::Reproduction;
+use super::verdict::Judgement;
 use hawser_netem::report::Spread;
 
 impl Reproduction {
@@ -93,6 +94,15 @@ fn measured(expected: &Expected, spread: Option<Spread>, seeds: u32) -> String {
         }
         (Expected::Lost, _) | (_, None) => "-".to_owned(),
     }
+}
+
+/// The numbers behind a verdict; empty when there are none.
+fn evidence(judgement: &Judgement) -> String {
+    let evidence = judgement.evidence.iter();
+    let evidence: Vec<String> = evidence
+        .map(|(name, value, unit)| format!("{name} = {} {unit}", number(*value)))
+        .collect();
+    evidence.join(", ")
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::super::claims::Expected;
 use super::super::runner::{Reproduced, Reproduction};
 use super::super::verdict::Verdict;
-use super::{accepted, measured, number, paper};
+use super::{accepted, evidence, measured, paper};
 
 pub(super) fn write(reproduction: &Reproduction) -> String {
     let rows: Vec<[String; 5]> = reproduction
@@ -64,11 +64,7 @@ fn details(reproduced: &Reproduced) -> Vec<String> {
         details.push(format!("must hold: {check}"));
     }
     if !judgement.evidence.is_empty() {
-        let evidence = judgement.evidence.iter();
-        let evidence: Vec<String> = evidence
-            .map(|(name, value, unit)| format!("{name} = {} {unit}", number(*value)))
-            .collect();
-        details.push(format!("found: {}", evidence.join(", ")));
+        details.push(format!("found: {}", evidence(judgement)));
     }
     if !judgement.reason.is_empty() {
         details.push(format!("because: {}", judgement.reason));

@@ -154,7 +154,7 @@ impl Agent {
 }
 
 fn since(started: Clock) -> Instant {
-    Instant::from_nanos(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    Instant::ZERO + started.elapsed()
 }
 
 const GEOCLUE: &str = "org.freedesktop.GeoClue2";

@@ -571,7 +571,7 @@ impl Shared {
 
 /// The time since a start, as machines count it.
 pub(super) fn since(start: Clock) -> Instant {
-    Instant::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    Instant::ZERO + start.elapsed()
 }
 
 /// Headers of IP and UDP (RFC 791, 8200, 768).
