@@ -20,7 +20,7 @@ use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Unboun
 /// Ring's keys do not wipe themselves, but they hold no pointers: [`Wiped`] memory does it for
 /// them.
 #[derive(Debug)]
-pub(super) struct DataKey(Wiped<Schedule>);
+pub struct DataKey(Wiped<Schedule>);
 
 struct Schedule {
     key: LessSafeKey,
@@ -32,7 +32,8 @@ struct Schedule {
 
 impl DataKey {
     /// From 32 bytes of key and 12 of IV.
-    pub(super) fn new(cipher: Cipher, material: &[u8; 44]) -> Self {
+    #[must_use]
+    pub fn new(cipher: Cipher, material: &[u8; 44]) -> Self {
         Self(Wiped::new(|| Schedule::new(cipher, material)))
     }
 

@@ -8,7 +8,7 @@
 
 mod batch;
 pub mod checkpoint;
-mod crypto;
+pub mod crypto;
 mod egress;
 mod events;
 mod handoff;

@@ -10,6 +10,9 @@
 #[allow(dead_code, reason = "the tests of `hawser-proto` use all of it")]
 #[path = "../../hawser-proto/tests/hostile/node.rs"]
 mod node;
+#[allow(dead_code, reason = "the tests of `hawser-proto` use all of it")]
+#[path = "../../hawser-proto/tests/hostile/packet.rs"]
+mod packet;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,7 +26,8 @@ use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Class, INNER_LEN, Inner, MAX_COUNTER};
 use hawser_wire::inner::protocol;
 
-use node::{Node, OVERHEAD, Packet};
+use node::{Node, OVERHEAD};
+use packet::Packet;
 
 const START: Instant = Instant::from_nanos(3_000_000_000);
 /// Of the ends' own lots: what differs between runs is the input alone.

@@ -80,7 +80,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             Err(problem) => return Ok(unknown(problem)),
         };
         shutdown::catch_signals().context("cannot catch signals")?;
-        let group = MarkedGroup::enter(mark)
+        let group = MarkedGroup::enter(mark, None)
             .context("cannot mark the program's sockets (needs root and control groups of version 2; SO_BINDTODEVICE works without)")?;
         let child = command.spawn().with_context(|| format!("cannot run {program}"))?;
         let ended = wait(child)?;

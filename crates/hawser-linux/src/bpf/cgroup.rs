@@ -1,4 +1,5 @@
-//! Control groups of version 2: where programs are attached, and a group whose sockets are marked.
+//! Control groups of version 2: where programs are attached, and a group whose sockets are marked,
+//! or bound to an interface.
 
 use std::fs::{self, File};
 use std::io;
@@ -63,11 +64,12 @@ pub struct MarkedGroup {
 }
 
 impl MarkedGroup {
-    /// Makes the group and moves this process there.
+    /// Makes the group and moves this process there. `device`: the index of the interface that every
+    /// socket is bound to, where it has no choice.
     ///
     /// # Errors
     /// Rights are missing, or the kernel lacks control groups of version 2.
-    pub fn enter(mark: u32) -> io::Result<Self> {
+    pub fn enter(mark: u32, device: Option<u32>) -> io::Result<Self> {
         let root = root()?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let own = own
@@ -78,7 +80,7 @@ impl MarkedGroup {
         let path = before.join(format!("hawser-run-{}", std::process::id()));
         fs::create_dir(&path)?;
         let attached = File::open(&path).and_then(|directory| {
-            let program = load(Place::SocketMade, &program(mark))?;
+            let program = load(Place::SocketMade, &program(mark, device))?;
             let mut links = vec![attach(Place::SocketMade, &program, directory.as_fd())?];
             // A kernel without MPTCP has no subflows to mark.
             links.extend(
@@ -112,8 +114,16 @@ impl Drop for MarkedGroup {
     }
 }
 
-fn program(mark: u32) -> Vec<u64> {
+fn program(mark: u32, device: Option<u32>) -> Vec<u64> {
     let mut code = Assembly::default();
+    if let Some(device) = device {
+        code.set(Register::R2, device.cast_signed()).store(
+            Width::Word,
+            Register::R1,
+            BOUND_DEVICE,
+            Register::R2,
+        );
+    }
     code.set(Register::R2, mark.cast_signed())
         .store(Width::Word, Register::R1, MARK, Register::R2)
         .exit(1);
@@ -122,5 +132,7 @@ fn program(mark: u32) -> Vec<u64> {
 
 /// Of `struct bpf_sock`.
 pub(super) const MARK: i16 = 16;
+/// `bound_dev_if`
+const BOUND_DEVICE: i16 = 0;
 /// `FSCONFIG_CMD_CREATE`
 const CREATE: libc::c_int = 6;

@@ -30,8 +30,8 @@ pub(crate) struct Driver {
     /// When the other side is looked for again.
     pub(crate) retry_at: Option<tokio::time::Instant>,
     lines: u64,
-    news: mpsc::UnboundedSender<(u64, News)>,
-    incoming: mpsc::UnboundedReceiver<(u64, News)>,
+    news: mpsc::Sender<(u64, News)>,
+    incoming: mpsc::Receiver<(u64, News)>,
 }
 
 /// What who drives this has to do.
@@ -82,7 +82,7 @@ pub(crate) enum Told {
 
 impl Driver {
     pub(crate) fn new(orders: Orders, config: SessionConfig) -> Self {
-        let (news, incoming) = mpsc::unbounded_channel();
+        let (news, incoming) = mpsc::channel(NEWS);
         Self {
             machine: ClientSession::new(config),
             networks: Networks::new(Arc::clone(&orders)),
@@ -351,3 +351,5 @@ pub(crate) fn fresh_index() -> u32 {
 
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// Messages of a hub that wait to be taken in; one that says more waits too.
+const NEWS: usize = 64;

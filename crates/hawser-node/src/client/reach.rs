@@ -156,28 +156,26 @@ pub(crate) struct Line {
     pub(crate) number: u64,
     pub(crate) network: NetworkId,
     connection: quinn::Connection,
-    outbox: mpsc::UnboundedSender<Message>,
+    outbox: mpsc::Sender<Message>,
     pub(crate) task: tokio::task::JoinHandle<()>,
 }
 
 impl Line {
-    /// Serves a connection in the background; what it hears goes to `news`, under its number.
+    /// Serves a connection in the background; what it hears goes to `news`, under its number. Where
+    /// `news` is full, nothing more is read, so the flow control of QUIC holds the hub back.
     pub(crate) fn serve(
         number: u64,
         network: NetworkId,
         connection: quinn::Connection,
         stream: ControlStream,
-        news: mpsc::UnboundedSender<(u64, News)>,
+        news: mpsc::Sender<(u64, News)>,
     ) -> Self {
-        let (outbox, messages) = mpsc::unbounded_channel();
+        let (outbox, messages) = mpsc::channel(OUTBOX);
         let kept = connection.clone();
         let task = tokio::spawn(async move {
-            let why = converse(stream, messages, |message| {
-                let _ = news.send((number, News::Message(message)));
-            })
-            .await;
+            let why = converse(stream, messages, number, &news).await;
             kept.close(0_u8.into(), b"");
-            let _ = news.send((number, News::Lost(why)));
+            let _ = news.send((number, News::Lost(why))).await;
         });
         Self {
             number,
@@ -188,8 +186,11 @@ impl Line {
         }
     }
 
+    /// Says something. Where a hub has not read [`OUTBOX`] messages, the connection ends.
     pub(crate) fn send(&self, message: Message) {
-        let _ = self.outbox.send(message);
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.outbox.try_send(message) {
+            self.connection.close(0_u8.into(), b"");
+        }
     }
 
     /// Ends the connection with a word to the hub.
@@ -207,13 +208,16 @@ impl Line {
 
 async fn converse(
     mut stream: ControlStream,
-    mut messages: mpsc::UnboundedReceiver<Message>,
-    heard: impl Fn(Message),
+    mut messages: mpsc::Receiver<Message>,
+    number: u64,
+    news: &mpsc::Sender<(u64, News)>,
 ) -> String {
     loop {
         tokio::select! {
             message = stream.next() => match message {
-                Ok(message) => heard(message),
+                Ok(message) => if news.send((number, News::Message(message))).await.is_err() {
+                    return "given up".to_owned();
+                },
                 Err(error) => return error.to_string(),
             },
             message = messages.recv() => match message {
@@ -233,5 +237,8 @@ async fn converse(
 /// Between the starts of two attempts: a healthy network answers within it, so the rest need not be
 /// troubled.
 const STAGGER: Duration = Duration::from_millis(250);
+/// Messages that wait for a hub that does not read. A roam over all 64 paths of a session closes and
+/// opens each, and says its cap and its end: 256 messages, and four of those.
+const OUTBOX: usize = 1_024;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(5);

@@ -10,6 +10,7 @@
 //! many sequences; `HAWSER_HOSTILE_SEED` is the first.
 
 mod node;
+mod packet;
 mod peer;
 
 use hawser_proto::path::State;
@@ -17,7 +18,8 @@ use hawser_proto::tunnel::Role;
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::inner::protocol;
 
-use node::{Node, Packet};
+use node::Node;
+use packet::Packet;
 use peer::{Lots, MOVES, Peer};
 
 const START: Instant = Instant::from_nanos(3_000_000_000);

@@ -15,6 +15,8 @@ use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, Inner, Kind, MAX
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
 
+use super::packet::{Packet, inner_packet};
+
 /// Bytes between an inner packet and its outer IP packet.
 pub(crate) const OVERHEAD: u16 = 28 + FRAMING as u16;
 /// How far back a flow's packets are told from duplicates.
@@ -25,21 +27,6 @@ const IDLE: Duration = Duration::from_secs(30);
 const CAPACITY: usize = 16_384;
 /// Flows known at most.
 const FLOWS: u64 = 4_096;
-
-/// An authentic packet.
-#[derive(Clone, Debug)]
-pub(crate) struct Packet {
-    pub(crate) path: PathId,
-    pub(crate) counter: u64,
-    pub(crate) inner: Inner,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Packet {
-    pub(crate) fn udp_len(&self) -> u64 {
-        (self.body.len() + FRAMING) as u64
-    }
-}
 
 /// What a handle stands for.
 #[derive(Clone, Debug)]
@@ -484,39 +471,4 @@ impl Node {
         let lent = self.lent.0.len();
         assert_eq!(lent, 0, "{lent} buffers are nowhere");
     }
-}
-
-/// An inner IP packet.
-pub(crate) fn inner_packet(kind: u8, flow: u16, len: usize) -> Vec<u8> {
-    let mut packet = vec![0; len.max(40)];
-    let len = packet.len() as u16;
-    packet[0] = 0x45;
-    packet[2..4].copy_from_slice(&len.to_be_bytes());
-    packet[9] = kind;
-    packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-    packet[20..22].copy_from_slice(&flow.to_be_bytes());
-    packet[22..24].copy_from_slice(&9_u16.to_be_bytes());
-    if kind == protocol::TCP {
-        packet[32] = 5 << 4;
-        packet[33] = hawser_wire::inner::tcp_flag::PSH;
-    }
-    packet
-}
-
-/// The header of a packet of a flow.
-pub(crate) fn header(kind: Kind, flow: u16, sequence: u32, now: Instant) -> Inner {
-    Inner {
-        class: Class::Bulk,
-        flow,
-        sequence: Sequence(sequence),
-        sent_us: now.as_micros_wrapping(),
-        ..Inner::plain(kind)
-    }
-}
-
-/// The body of a report.
-pub(crate) fn report_body(report: &Feedback) -> Vec<u8> {
-    let mut body = [0; FEEDBACK_LEN];
-    report.emit(&mut body);
-    body[..report.emitted_len()].to_vec()
 }

@@ -8,7 +8,7 @@ use hawser_wire::data::{Class, Feedback, Inner, Kind, MAX_COUNTER, Missing};
 use hawser_wire::inner::protocol;
 use hawser_wire::parity::{MAX_COVERED, MAX_PARITY, PARITY_LEN, Parity, emit_symbol, symbol_len};
 
-use super::node::{Packet, header, inner_packet, report_body};
+use super::packet::{Packet, header, inner_packet, report_body};
 
 /// A deterministic stream of numbers.
 pub(crate) struct Lots(u64);

@@ -132,23 +132,29 @@ impl World {
 
     /// A namespace for another client, with a cable of its own to the hub.
     pub(crate) fn add_client(&self, side: &str, net: u8) -> Namespace {
+        run("ip", &["netns", "add", &self.namespace(side)]);
+        self.ip(&self.namespace(side), "link set lo up");
+        self.add_cable(side, &format!("cable-{side}"), net);
+        self.ip(
+            &self.namespace(side),
+            &format!("route add default via 10.0.{net}.1"),
+        );
+        self.open(side)
+    }
+
+    /// A cable from a client's namespace to the hub: the client has 10.0.`net`.2 on it.
+    pub(crate) fn add_cable(&self, side: &str, cable: &str, net: u8) {
         let (client, hub) = (self.namespace(side), self.namespace("h"));
-        run("ip", &["netns", "add", &client]);
-        let cable = format!("cable-{side}");
         run(
             "ip",
             &[
-                "link", "add", &cable, "netns", &client, "type", "veth", "peer", "name", &cable, "netns",
-                &hub,
+                "link", "add", cable, "netns", &client, "type", "veth", "peer", "name", cable, "netns", &hub,
             ],
         );
-        self.ip(&client, "link set lo up");
         for (namespace, last) in [(&client, 2), (&hub, 1)] {
             self.ip(namespace, &format!("addr add 10.0.{net}.{last}/24 dev {cable}"));
             self.ip(namespace, &format!("link set {cable} up"));
         }
-        self.ip(&client, &format!("route add default via 10.0.{net}.1"));
-        self.open(side)
     }
 
     /// The namespace of a side, for threads of the test.
@@ -262,11 +268,12 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for side in ["c", "d", "e", "h", "s"] {
+        let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let own = format!("{}-", self.id);
+        for namespace in names.filter(|name| name.starts_with(&own)) {
             // A failed test may leave a daemon that has gone into the background.
-            let inside = Command::new("ip")
-                .args(["netns", "pids", &self.namespace(side)])
-                .output();
+            let inside = Command::new("ip").args(["netns", "pids", &namespace]).output();
             for process in inside
                 .iter()
                 .flat_map(|found| found.stdout.split(|byte| *byte == b'\n'))
@@ -277,7 +284,7 @@ impl Drop for World {
                     .status();
             }
             let _ = Command::new("ip")
-                .args(["netns", "del", &self.namespace(side)])
+                .args(["netns", "del", &namespace])
                 .stderr(Stdio::null())
                 .status();
         }
