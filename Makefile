@@ -32,6 +32,12 @@ deb:
 	scripts/needs run
 	scripts/deb
 
+# The manual as a book, for a browser or a web server: out/book
+.PHONY: book
+book:
+	scripts/needs run
+	scripts/book
+
 # Fuzzes one target, or all of them, for so many minutes each, and keeps what was found in
 # fuzz/corpus: make fuzz TARGET=data MINUTES=5, make fuzz-all MINUTES=10
 TARGET ?= data
