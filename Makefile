@@ -1,6 +1,6 @@
 # These targets install what they need on a Debian machine (see scripts/needs).
 
-.PHONY: demo test package deb fuzz fuzz-all corpus
+.PHONY: demo test package deb rpm fuzz fuzz-all corpus
 
 demo:
 	scripts/needs run
@@ -31,6 +31,12 @@ package:
 deb:
 	scripts/needs run
 	scripts/deb
+
+# A package for Fedora, openSUSE and their kin: out/rpm
+rpm:
+	scripts/needs run
+	scripts/needs rpm
+	scripts/rpm
 
 # The manual as a book, for a browser or a web server: out/book
 .PHONY: book
