@@ -23,7 +23,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hawser_proto::quota::Quota;
+use hawser_steer::quota::Quota;
 use hawser_units::Bytes;
 use hawser_wire::data::Class;
 use hawser_wire::layer;

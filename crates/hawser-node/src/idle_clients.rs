@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use hawser_proto::session::{ClientAction, ClientSession, NetworkId, SessionConfig};
-use hawser_units::Instant;
+use hawser_proto::session::{ClientAction, ClientSession, SessionConfig};
+use hawser_units::{Instant, NetworkId};
 use hawser_wire::control::{Hello, Message, VERSION};
 use hawser_wire::frame::Format;
 use tokio::sync::Semaphore;

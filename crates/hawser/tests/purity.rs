@@ -9,10 +9,11 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Every crate with its level.
-const LEVELS: [(&str, u8); 17] = [
+const LEVELS: [(&str, u8); 18] = [
     ("hawser-units", 0),
     ("hawser-wire", 0),
     ("hawser-proto", 1),
+    ("hawser-steer", 1),
     ("hawser-netem", 1),
     ("hawser-radio", 1),
     ("hawser-recording", 1),
@@ -31,7 +32,7 @@ const LEVELS: [(&str, u8); 17] = [
 
 /// The crates of this workspace that the program `hawser` is made of: no simulator, no emulated
 /// networks, no experiments.
-const PRODUCT: [&str; 11] = [
+const PRODUCT: [&str; 12] = [
     "hawser",
     "hawser-dataplane",
     "hawser-linux",
@@ -40,6 +41,7 @@ const PRODUCT: [&str; 11] = [
     "hawser-proto",
     "hawser-radio",
     "hawser-recording",
+    "hawser-steer",
     "hawser-terminal",
     "hawser-units",
     "hawser-wire",

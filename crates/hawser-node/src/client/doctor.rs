@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hawser_linux::netlink::{Device, Network, Watch};
 use hawser_linux::udp::open_bound;
-use hawser_proto::portal::Outcome;
+use hawser_steer::portal::Outcome;
 use serde::Serialize;
 use tokio::time::timeout;
 

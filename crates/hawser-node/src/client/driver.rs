@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use hawser_dataplane::{Change, Event, Orders, PathState, Role, SessionId};
-use hawser_proto::session::{ClientAction, ClientSession, NetworkId, SessionConfig};
-use hawser_units::{Instant, PathId, Rate};
+use hawser_proto::session::{ClientAction, ClientSession, SessionConfig};
+use hawser_units::{Instant, NetworkId, PathId, Rate};
 use hawser_wire::control::{CloseReason, Message, Welcome};
 use tokio::sync::mpsc;
 

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use hawser_proto::session::NetworkId;
+use hawser_units::NetworkId;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 

@@ -34,8 +34,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use hawser_linux::netlink::{Change, Network, Watch, changes};
 use hawser_linux::tun::Tun;
-use hawser_proto::session::{NetworkId, SessionConfig};
-use hawser_units::{Instant, PathId};
+use hawser_proto::session::SessionConfig;
+use hawser_units::{Instant, NetworkId, PathId};
 use hawser_wire::control::Message;
 use hawser_wire::frame::Format;
 

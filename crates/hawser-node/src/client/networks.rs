@@ -7,8 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use hawser_linux::netlink::Network;
 use hawser_linux::udp::{DataSocket, open_bound};
-use hawser_proto::session::NetworkId;
-use hawser_units::Rate;
+use hawser_units::{NetworkId, Rate};
 
 use super::pool::open_near;
 use crate::config::ClientConfig;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hawser_linux::netlink::{Network, changes, traffic};
-use hawser_proto::quota::Level;
+use hawser_steer::quota::Level;
 use hawser_units::Instant;
 use serde_json::Value;
 

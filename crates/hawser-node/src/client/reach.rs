@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser_proto::session::NetworkId;
+use hawser_units::NetworkId;
 use hawser_wire::control::{CloseReason, Hello, Message};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use hawser_proto::session::NetworkId;
+use hawser_units::NetworkId;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 

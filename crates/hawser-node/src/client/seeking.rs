@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use hawser_proto::session::NetworkId;
+use hawser_units::NetworkId;
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
 use hawser_wire::frame::Format;
 

@@ -7,11 +7,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hawser_linux::direct::{Match, Protocol};
-use hawser_proto::assignment::Measure;
-use hawser_proto::endpoints::Part;
-use hawser_proto::names;
-use hawser_proto::policy::Kind;
-use hawser_proto::policy::conditions::Conditions;
+use hawser_steer::assignment::Measure;
+use hawser_steer::endpoints::Part;
+use hawser_steer::names;
+use hawser_steer::policy::Kind;
+use hawser_steer::policy::conditions::Conditions;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 

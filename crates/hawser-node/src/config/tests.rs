@@ -1,5 +1,5 @@
-use hawser_proto::assignment::Measure;
-use hawser_proto::policy::Kind;
+use hawser_steer::assignment::Measure;
+use hawser_steer::policy::Kind;
 
 use std::net::Ipv4Addr;
 

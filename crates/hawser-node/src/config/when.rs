@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use hawser_proto::policy::conditions::{Conditions, Hours, WEEKDAYS};
+use hawser_steer::policy::conditions::{Conditions, Hours, WEEKDAYS};
 use hawser_units::Bytes;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};

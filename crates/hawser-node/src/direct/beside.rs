@@ -19,9 +19,9 @@ use anyhow::anyhow;
 use hawser_linux::direct::{Port, TUNNEL};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
-use hawser_proto::assignment::Network;
-use hawser_proto::policy::Kind;
-use hawser_proto::policy::conditions::NetworkFacts;
+use hawser_steer::assignment::Network;
+use hawser_steer::policy::Kind;
+use hawser_steer::policy::conditions::NetworkFacts;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 

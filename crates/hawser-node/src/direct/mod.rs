@@ -46,9 +46,8 @@ use hawser_linux::netlink::{Network, Watch, traffic};
 use hawser_linux::switch::set_mtu;
 use hawser_linux::system::{System, SystemError};
 use hawser_linux::tun::Tun;
-use hawser_proto::policy::conditions::NetworkFacts;
-use hawser_proto::session::NetworkId;
-use hawser_units::{Duration, Instant};
+use hawser_steer::policy::conditions::NetworkFacts;
+use hawser_units::{Duration, Instant, NetworkId};
 use serde_json::json;
 use tokio::sync::mpsc;
 

@@ -8,8 +8,8 @@ use hawser_linux::direct::MULTIPATH_MARK;
 use hawser_linux::mptcp::{self, MOST_ENDPOINTS, PathManager};
 use hawser_linux::netlink::Network;
 use hawser_linux::system::{System, SystemError};
-use hawser_proto::endpoints::{Endpoints, Offer, Step};
-use hawser_proto::session::NetworkId;
+use hawser_steer::endpoints::{Endpoints, Offer, Step};
+use hawser_units::NetworkId;
 
 use super::Direct;
 use super::networks::Known;

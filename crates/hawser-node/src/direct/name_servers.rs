@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use hawser_proto::names::Pattern;
+use hawser_steer::names::Pattern;
 use tokio::sync::mpsc;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 use zbus::{Connection, Proxy};

@@ -6,9 +6,8 @@ use std::net::IpAddr;
 
 use anyhow::anyhow;
 use hawser_linux::direct::{Elements, TABLE, TUNNEL};
-use hawser_proto::names::{Choices, Learned, Names, Reason, normal};
-use hawser_proto::session::NetworkId;
-use hawser_units::{Duration, Instant};
+use hawser_steer::names::{Choices, Learned, Names, Reason, normal};
+use hawser_units::{Duration, Instant, NetworkId};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -319,7 +318,7 @@ impl Direct {
     }
 }
 
-fn patterns(config: &ClientConfig) -> Vec<Vec<hawser_proto::names::Pattern>> {
+fn patterns(config: &ClientConfig) -> Vec<Vec<hawser_steer::names::Pattern>> {
     config.rules.iter().map(|rule| rule.domains.clone()).collect()
 }
 

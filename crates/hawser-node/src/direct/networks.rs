@@ -6,12 +6,11 @@ use std::net::{IpAddr, UdpSocket};
 use hawser_linux::direct::NUMBERS;
 use hawser_linux::netlink::{Network, NextHop};
 use hawser_linux::wireless::{access_point, written};
-use hawser_proto::assignment;
-use hawser_proto::policy::Kind;
-use hawser_proto::policy::conditions::NetworkFacts;
-use hawser_proto::reachability::State;
-use hawser_proto::session::NetworkId;
-use hawser_units::{Instant, Rate};
+use hawser_steer::assignment;
+use hawser_steer::policy::Kind;
+use hawser_steer::policy::conditions::NetworkFacts;
+use hawser_steer::reachability::State;
+use hawser_units::{Instant, NetworkId, Rate};
 use tokio::sync::mpsc;
 
 use super::meter::Meter;

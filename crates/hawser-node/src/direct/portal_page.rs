@@ -1,6 +1,6 @@
 //! What came in the place of a page by which captive portals are found: somebody's bytes.
 
-use hawser_proto::portal::Outcome;
+use hawser_steer::portal::Outcome;
 
 use crate::config::Page;
 

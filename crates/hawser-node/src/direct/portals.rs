@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use hawser_linux::netlink::NextHop;
-use hawser_proto::portal::{Outcome, Portal, State};
+use hawser_steer::portal::{Outcome, Portal, State};
 use hawser_units::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hawser_linux::echo::{self, Echo};
 use hawser_linux::netlink::Network;
-use hawser_proto::reachability::{Reachability, State};
+use hawser_steer::reachability::{Reachability, State};
 use hawser_units::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use hawser_proto::quota::Level;
+use hawser_steer::quota::Level;
 use hawser_units::Duration;
 
 use super::Direct;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use hawser_linux::conntrack::Connection;
 use hawser_linux::direct::{MARK, MARK_MASK, TUNNEL, mark, read_mark};
-use hawser_proto::policy::Kind;
-use hawser_proto::reachability::State;
+use hawser_steer::policy::Kind;
+use hawser_steer::reachability::State;
 use serde_json::{Value, json};
 
 use super::Direct;

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_proto::names::normal;
+use hawser_steer::names::normal;
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc, oneshot};

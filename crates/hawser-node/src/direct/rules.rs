@@ -6,12 +6,11 @@ use std::path::Path;
 
 use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, TUNNEL, reason};
 use hawser_linux::netlink::{self, NextHop};
-use hawser_proto::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
-use hawser_proto::names::Set;
-use hawser_proto::policy::Selector;
-use hawser_proto::policy::conditions::{Conditions, Facts};
-use hawser_proto::session::NetworkId;
-use hawser_units::Instant;
+use hawser_steer::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
+use hawser_steer::names::Set;
+use hawser_steer::policy::Selector;
+use hawser_steer::policy::conditions::{Conditions, Facts};
+use hawser_units::{Instant, NetworkId};
 
 use super::networks::Networks;
 use crate::client::overlap;

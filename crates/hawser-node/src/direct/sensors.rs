@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hawser_linux::clock::local_time;
-use hawser_proto::policy::conditions::{Facts, WallTime};
+use hawser_steer::policy::conditions::{Facts, WallTime};
 use tokio::sync::watch;
 
 use crate::system_bus::SystemBus;

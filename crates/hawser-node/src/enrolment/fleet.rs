@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use hawser_proto::quota::{Date, Used};
+use hawser_steer::quota::{Date, Used};
 use serde_json::{Value, json};
 
 use super::database::{Database, Member};

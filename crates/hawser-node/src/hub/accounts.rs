@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hawser_dataplane::Snapshot;
-use hawser_proto::quota::Used;
+use hawser_steer::quota::Used;
 use hawser_units::Instant;
 
 use super::load;
@@ -90,7 +90,7 @@ pub fn usage(dir: &Path, here: bool) -> anyhow::Result<Vec<MonthSum>> {
         return usage_of_fleet(store, config.pools());
     }
     let months = months(&file(dir))?.into_iter();
-    let sum = |(client, month, used): (String, hawser_proto::quota::Date, Used)| MonthSum {
+    let sum = |(client, month, used): (String, hawser_steer::quota::Date, Used)| MonthSum {
         client,
         month: month.to_string()[..7].to_owned(),
         down_bytes: used.sent,

@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hawser_proto::quota::Used;
+use hawser_steer::quota::Used;
 use hawser_units::Instant;
 
 use super::Trust;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use hawser_proto::quota::{Date, Used};
+use hawser_steer::quota::{Date, Used};
 
 use super::store::{Pending, Store};
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
 use hawser_linux::clock::local_time;
-use hawser_proto::quota::{Date, Ledger, Level, Used};
+use hawser_steer::quota::{Date, Ledger, Level, Used};
 use hawser_units::{Bytes, Duration, Instant};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hawser_proto::quota::{Date, Ledger, Used};
+use hawser_steer::quota::{Date, Ledger, Used};
 use rusqlite::{Connection, OpenFlags, params};
 use thiserror::Error;
 

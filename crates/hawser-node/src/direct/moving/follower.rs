@@ -3,7 +3,7 @@
 //! A guest says which flow it will move and which opening is on its way. The flow must be one that
 //! the kernel tracks, with an address from which the guest itself speaks to us, and the guest must
 //! show that it is its own: of TCP it knows how far it is, of UDP it has repeated what came over
-//! the flow's route ([`hawser_proto::migration::proof`]). A guest can only order routes whose
+//! the flow's route ([`hawser_steer::migration::proof`]). A guest can only order routes whose
 //! opening has come in, so it can send a flow nowhere but to where it is itself.
 //!
 //! Bounds: connections are listed at most every 100 ms; a guest that is wrong too often is not
@@ -17,8 +17,8 @@ use std::net::{IpAddr, SocketAddr};
 use hawser_linux::conntrack::Connection;
 use hawser_linux::direct::moving::Moved;
 use hawser_linux::tap::device_name;
-use hawser_proto::migration::opening::{accept, confirm};
-use hawser_proto::migration::{Follower, Order, Route};
+use hawser_steer::migration::opening::{accept, confirm};
+use hawser_steer::migration::{Follower, Order, Route};
 use hawser_units::{Duration, Instant};
 use hawser_wire::inner::protocol;
 use hawser_wire::opening::{Opening, Step};
@@ -432,7 +432,7 @@ impl Flow {
         order: &Order,
         now: Instant,
         out: &mut Out,
-    ) -> Option<hawser_proto::migration::Answer> {
+    ) -> Option<hawser_steer::migration::Answer> {
         let real = |route| {
             if route == self.believed {
                 self.tracked.first

@@ -2,7 +2,7 @@
 //!
 //! This host may be both: it moves flows to peers that it knows ([`mover`]), and follows guests
 //! that move flows which end here ([`follower`]). The machines are those of
-//! [`hawser_proto::migration`]; here are their surroundings: connections to peers ([`links`]), the
+//! [`hawser_steer::migration`]; here are their surroundings: connections to peers ([`links`]), the
 //! kernel's connections and how far they are ([`tracked`]), the rules. The order of things in one
 //! turn of the loop is: take in what was heard, set the rules, then say and send what follows from
 //! it, so that nobody is told of a route before it is accepted.
@@ -26,7 +26,7 @@ use hawser_linux::direct::moving::{Ends, MOVED_TABLE, Rewriting};
 use hawser_linux::direct::{Choice, MARK, MARK_MASK};
 use hawser_linux::system::{System, replace_nft_table};
 use hawser_linux::tap::{Tap, Tapped, send_packet};
-use hawser_proto::migration::Route;
+use hawser_steer::migration::Route;
 use hawser_units::{Duration, Instant};
 use hawser_wire::inner::protocol;
 use hawser_wire::opening::{Challenge, Opening};

@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use hawser_linux::direct::moving::Moved;
-use hawser_proto::migration::opening::Opener;
-use hawser_proto::migration::proof::Claimant;
-use hawser_proto::migration::{Answer, Mover, Route};
+use hawser_steer::migration::opening::Opener;
+use hawser_steer::migration::proof::Claimant;
+use hawser_steer::migration::{Answer, Mover, Route};
 use hawser_units::{Duration, Instant};
 use hawser_wire::opening::{Challenge, Opening};
 use hawser_wire::peer::{PeerMessage, Unexpected};

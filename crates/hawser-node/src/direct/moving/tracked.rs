@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use hawser_linux::conntrack::Connection;
 use hawser_linux::direct::{read_mark, reason};
-use hawser_proto::migration::Route;
+use hawser_steer::migration::Route;
 use hawser_units::Instant;
 use hawser_wire::inner::{self, protocol, tcp_flag};
 use hawser_wire::opening;

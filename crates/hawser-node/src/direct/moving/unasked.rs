@@ -6,9 +6,8 @@ use std::net::IpAddr;
 
 use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::{Choice, MARK, MARK_MASK, NETWORK_MASK, reason};
-use hawser_proto::assignment::balance::{Placed, moves};
-use hawser_proto::session::NetworkId;
-use hawser_units::{Duration, Instant};
+use hawser_steer::assignment::balance::{Placed, moves};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::inner::protocol;
 
 use super::mover::{Around, Way};
@@ -272,7 +271,7 @@ const REST: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use hawser_proto::migration::Route;
+    use hawser_steer::migration::Route;
 
     use super::*;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use std::time::Instant as Clock;
 
 use futures_util::{FutureExt, StreamExt};
-use hawser_proto::policy::motion::{Fix, Motion};
+use hawser_steer::policy::motion::{Fix, Motion};
 use hawser_units::Instant;
 use tokio::sync::watch;
 use tokio::time::sleep;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{SelectAll, select_all};
-use hawser_proto::policy::signal;
+use hawser_steer::policy::signal;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use zbus::fdo::ObjectManagerProxy;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use hawser_proto::quota::{Date, Used};
+use hawser_steer::quota::{Date, Used};
 use hawser_testing::Postgres;
 use hawser_wire::control::Refusal;
 

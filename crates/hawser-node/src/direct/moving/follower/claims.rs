@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::{MARK, MARK_MASK};
-use hawser_proto::migration::Route;
-use hawser_proto::migration::proof::Challenger;
+use hawser_steer::migration::Route;
+use hawser_steer::migration::proof::Challenger;
 use hawser_units::{Duration, Instant};
 use hawser_wire::inner::protocol;
 use hawser_wire::opening::Challenge;

@@ -1,4 +1,4 @@
-use hawser_proto::migration::proof::Challenger;
+use hawser_steer::migration::proof::Challenger;
 use hawser_wire::opening::Challenge;
 
 use super::*;

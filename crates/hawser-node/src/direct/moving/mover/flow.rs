@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use hawser_linux::direct::moving::Moved;
 use hawser_linux::direct::{mark, reason};
-use hawser_proto::migration::opening::{Opener, Outcome};
-use hawser_proto::migration::proof::{Claimant, Say};
-use hawser_proto::migration::{Event, Route};
+use hawser_steer::migration::opening::{Opener, Outcome};
+use hawser_steer::migration::proof::{Claimant, Say};
+use hawser_steer::migration::{Event, Route};
 use hawser_units::{Duration, Instant};
 use hawser_wire::peer::{Expect, PeerMessage};
 

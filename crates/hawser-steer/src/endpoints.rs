@@ -16,9 +16,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use hawser_units::Duration;
+use hawser_units::{Duration, NetworkId};
 
-use crate::session::NetworkId;
 
 /// What a network does for multipath connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -42,11 +42,10 @@ pub mod proof;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use hawser_units::{Duration, Instant};
+use hawser_units::{Duration, Instant, NetworkId};
 
 use crate::flow_table::rewrite::Rewrite;
 use crate::flow_table::{Action, Match, Output, Prefix, Rule};
-use crate::session::NetworkId;
 
 /// What packets of a flow carry between the ends (or between an end and a waypoint), as one end
 /// sends them.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::session::NetworkId;
+use hawser_units::NetworkId;
 
 /// A flow and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use hawser_wire::inner::FlowKey;
 
-use crate::session::NetworkId;
+use hawser_units::NetworkId;
 
 /// How a network for a flow is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,12 +19,11 @@ pub mod balance;
 
 use std::collections::BTreeMap;
 
-use hawser_units::{Duration, Instant, Rate};
+use hawser_units::{Duration, Instant, NetworkId, Rate};
 use hawser_wire::data::Class;
 
 use crate::policy::conditions::{Conditions, Facts, NetworkFacts};
 use crate::policy::{Kind, Policy, Rule, Selector};
-use crate::session::NetworkId;
 
 /// What is known of a network.
 #[derive(Clone, Debug, PartialEq)]

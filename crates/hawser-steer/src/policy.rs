@@ -20,10 +20,9 @@ pub mod signal;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hawser_units::{Duration, Instant};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::data::Class;
 
-use crate::session::NetworkId;
 
 /// Something that is so or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,10 +18,9 @@ pub mod rewrite;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use hawser_units::{Duration, Instant};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::inner::{FlowKey, Summary};
 
-use crate::session::NetworkId;
 use rewrite::Rewrite;
 
 /// A range of addresses: those that share the first `bits` bits with `base`.
@@ -390,8 +389,9 @@ impl FlowTable {
     }
 }
 
-/// Entries at most: two for each flow that a session can have, and as many again for wildcards.
-pub const MOST_ENTRIES: usize = 4 * crate::flow::MAX_FLOWS;
+/// Entries at most: two for each of 16,384 flows (as many as a session can have), and as many again
+/// for wildcards.
+pub const MOST_ENTRIES: usize = 4 * 16_384;
 
 #[cfg(test)]
 mod tests;

@@ -21,9 +21,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
-use hawser_units::{Duration, Instant};
+use hawser_units::{Duration, Instant, NetworkId};
 
-use crate::session::NetworkId;
 
 /// Names that a rule is for: one name, or with `*.` before it all names below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
