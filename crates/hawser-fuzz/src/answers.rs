@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use hawser_node::config::Page;
-use hawser_node::direct::dns_answer::Question;
-use hawser_node::direct::portal_page::judge;
+use hawser_config::Page;
+use hawser_host::dns::answer::Question;
+use hawser_host::portal::judge;
 use hawser_steer::portal::Outcome;
 
 /// What resolvers are asked in the corpus: the address of `www.example.org`, with id 7.

@@ -18,7 +18,6 @@ use std::net::IpAddr;
 
 use hawser_units::{Duration, NetworkId};
 
-
 /// What a network does for multipath connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {

@@ -23,7 +23,6 @@ use std::net::IpAddr;
 
 use hawser_units::{Duration, Instant, NetworkId};
 
-
 /// Names that a rule is for: one name, or with `*.` before it all names below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {

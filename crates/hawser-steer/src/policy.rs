@@ -23,7 +23,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::data::Class;
 
-
 /// Something that is so or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fact {

@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use hawser_steer::flow_table::{EntryId, FlowTable, Output, Rule};
 use hawser_steer::migration::{self, Answer, Event, Follower, Mover, Order, Route, View};
-use hawser_units::{Duration, Instant, NetworkId};
 use hawser_steer::stitch::{Moved, Network as Stitched, Stitch};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::inner::{Ecn as InnerEcn, FlowKey, Summary, protocol};
 
 use hawser_sim::network::{Context, LinkId, Node};
