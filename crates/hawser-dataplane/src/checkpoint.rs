@@ -16,7 +16,7 @@ use hawser_wire::control::Cipher;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use super::egress::path_config;
+use super::overhead::path_config;
 use hawser_proto::tunnel::Role;
 
 /// One session of a hub.

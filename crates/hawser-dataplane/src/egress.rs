@@ -1,7 +1,6 @@
 //! The sending thread: TUN to networks.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -9,20 +8,18 @@ use hawser_linux::clock::{now, use_precise_timers};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::{Waker, wait_readable};
-use hawser_proto::path;
-use hawser_proto::tunnel::{Burst, Relay, Role};
-use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::data::FRAMING;
+use hawser_units::{Duration, Instant};
 use hawser_wire::frame::Format;
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
-use super::batch::{Batches, Target};
+use super::batch::Batches;
 use super::checkpoint::{ReceivingHalf, SessionCheckpoint};
 use super::crypto::DataKey;
 use super::events::Events;
 use super::handoff::Taker;
-use super::ingress::Source;
-use super::pool::BufferId;
+use super::lane::Lane;
+use super::overhead::{overhead, path_config};
+use super::relayed::Relayed;
 use super::sessions::{Accepted, Session, Sessions};
 use super::{Change, Event, Reply, SessionId, SessionSnapshot, SocketId, snapshot};
 
@@ -45,23 +42,6 @@ pub(super) enum Order {
         counters: Vec<(&'static str, u64)>,
         reply: Reply<super::Snapshot>,
     },
-}
-
-/// What the receiving thread noticed of a session.
-pub(super) struct Relayed {
-    pub(super) session: SessionId,
-    pub(super) relay: Relay<Source>,
-}
-
-/// Where a path's datagrams go.
-pub(super) struct Lane {
-    pub(super) socket: Option<Arc<DataSocket>>,
-    pub(super) remote: Option<SocketAddr>,
-    /// The address that the peer speaks to, on a hub.
-    pub(super) local: Option<IpAddr>,
-    pub(super) peer_index: u32,
-    pub(super) name: String,
-    pub(super) meter: snapshot::Meter,
 }
 
 pub(super) struct Sender {
@@ -393,82 +373,3 @@ impl Sender {
             .collect()
     }
 }
-
-impl Lane {
-    pub(super) fn new(
-        socket: Option<Arc<DataSocket>>,
-        remote: Option<SocketAddr>,
-        peer_index: u32,
-        name: String,
-    ) -> Self {
-        Self {
-            socket,
-            remote,
-            local: None,
-            peer_index,
-            name,
-            meter: snapshot::Meter::default(),
-        }
-    }
-
-    /// Writes and encrypts the datagrams of a burst into the batch of their path; false when the
-    /// session has no key. What has no address or socket is lost.
-    fn send(
-        &self,
-        burst: &Burst<'_, BufferId, DataKey>,
-        format: Format,
-        packet: &[u8],
-        batches: &mut Batches,
-    ) -> bool {
-        let Some(key) = burst.key() else {
-            return false;
-        };
-        let (Some(socket), Some(to)) = (self.socket.clone(), self.remote) else {
-            return true;
-        };
-        let target = Target {
-            socket,
-            from: self.local,
-            to,
-            ecn: format.ecn(packet).bits(),
-        };
-        for datagram in burst.datagrams() {
-            let room = batches.room(&target, datagram.udp_len());
-            datagram.seal(burst.path(), self.peer_index, key, packet, room);
-        }
-        true
-    }
-}
-
-/// What a path machine starts with, from the control side's order.
-pub(super) fn path_config(
-    path: PathId,
-    role: Role,
-    mtu: u16,
-    cap: Option<hawser_units::Rate>,
-    remote: Option<&SocketAddr>,
-) -> path::Config {
-    // A hub does not know yet whether the client comes by IPv4 or IPv6: the larger header is the
-    // safe guess.
-    let overhead = remote.map_or((UDP_IPV6 + FRAMING) as u16, overhead);
-    path::Config {
-        id: path,
-        probing: role.probing(),
-        cap,
-        mtu,
-        overhead,
-    }
-}
-
-/// Bytes of IP and UDP header around a datagram to `remote`.
-fn udp_overhead(remote: &SocketAddr) -> usize {
-    if remote.is_ipv4() { UDP_IPV4 } else { UDP_IPV6 }
-}
-
-/// Bytes between an inner packet and the outer IP packet that carries it to `remote`.
-pub(super) fn overhead(remote: &SocketAddr) -> u16 {
-    (udp_overhead(remote) + FRAMING) as u16
-}
-
-const UDP_IPV4: usize = 28;
-const UDP_IPV6: usize = 48;

@@ -4,7 +4,6 @@ mod delivering;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::IoSliceMut;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -22,8 +21,9 @@ use quinn_udp::RecvMeta;
 
 use super::checkpoint::SessionCheckpoint;
 use super::crypto::DataKey;
-use super::egress::{self, Relayed, overhead};
+use super::egress;
 use super::handoff::{StopsOther, Taker};
+use super::relayed::{Relayed, Source};
 use super::store::{Account, Owner, Store};
 use super::{Change, ControlDatagram, Reply, SessionId, SocketId};
 
@@ -615,23 +615,5 @@ impl Session {
         if due != Instant::FAR_FUTURE {
             all.insert((due, name));
         }
-    }
-}
-
-/// The way that a datagram came: a hub answers by the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source {
-    /// By which socket.
-    pub(super) socket: SocketId,
-    /// From which address of the peer.
-    pub(super) from: SocketAddr,
-    /// To which address of this machine: a machine may have several, and firewalls let in only
-    /// answers from the right one.
-    pub(super) to: Option<IpAddr>,
-}
-
-impl tunnel::Source for Source {
-    fn overhead(&self) -> u16 {
-        overhead(&self.from)
     }
 }

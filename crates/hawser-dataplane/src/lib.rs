@@ -13,7 +13,10 @@ mod egress;
 mod events;
 mod handoff;
 mod ingress;
+mod lane;
+mod overhead;
 mod pool;
+mod relayed;
 mod sessions;
 mod snapshot;
 mod store;
@@ -399,7 +402,7 @@ impl handoff::Wake for Waker {
 }
 
 /// Gives orders to the sending thread, and what the receiving one noticed.
-type ToEgress = handoff::Giver<egress::Order, egress::Relayed, Waker>;
+type ToEgress = handoff::Giver<egress::Order, relayed::Relayed, Waker>;
 /// Gives orders to the receiving thread.
 type ToIngress = handoff::Giver<ingress::Order, (), Waker>;
 

@@ -25,7 +25,7 @@ use hawser_wire::inner;
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
 use super::crypto::DataKey;
-use super::egress::Lane;
+use super::lane::Lane;
 use super::pool::{BufferId, Pool};
 use super::{Event, SessionId};
 

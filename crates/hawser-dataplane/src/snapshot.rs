@@ -3,44 +3,17 @@
 use std::collections::BTreeMap;
 
 use hawser_proto::flow::Flow;
-use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_units::Instant;
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
 use hawser_wire::inner::{FlowKey, protocol};
 
-use super::egress::Lane;
+use super::lane::Lane;
 use super::sessions::Session;
 use super::{FlowSnapshot, PathSnapshot, SessionId, SessionSnapshot};
 
 /// Flows shown of a session.
 const FLOWS: usize = 32;
-/// The shortest time that a rate is measured over.
-const METER: Duration = Duration::from_millis(500);
-
-/// Turns two byte totals into rates, between one look and the next.
-#[derive(Default)]
-pub(super) struct Meter {
-    since: Option<Instant>,
-    sent: u64,
-    received: u64,
-    rates: (Rate, Rate),
-}
-
-impl Meter {
-    fn read(&mut self, sent: u64, received: u64, at: Instant) -> (Rate, Rate) {
-        let elapsed = self.since.map(|since| at.since(since));
-        if elapsed.is_some_and(|elapsed| elapsed < METER) {
-            return self.rates;
-        }
-        if let Some(elapsed) = elapsed {
-            let rate = |now: u64, then: u64| Rate::of(Bytes(now - then), elapsed).unwrap_or_default();
-            self.rates = (rate(sent, self.sent), rate(received, self.received));
-        }
-        (self.since, self.sent, self.received) = (Some(at), sent, received);
-        self.rates
-    }
-}
-
 pub(super) fn of_session(
     name: SessionId,
     session: &mut Session,

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use hawser_node::config::Page;
-use hawser_node::direct::dns_answer::Question;
-use hawser_node::direct::portal_page::judge;
-use hawser_proto::portal::Outcome;
+use hawser_config::Page;
+use hawser_host::dns::answer::Question;
+use hawser_host::portal::judge;
+use hawser_steer::portal::Outcome;
 
 /// What resolvers are asked in the corpus: the address of `www.example.org`, with id 7.
 pub const QUERY: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x03www\x07example\x03org\0\0\x01\0\x01";

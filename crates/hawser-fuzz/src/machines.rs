@@ -6,8 +6,8 @@ use hawser_proto::checkpoint::{Receiving, Sending};
 use hawser_proto::egress::Egress;
 use hawser_proto::ingress::Ingress;
 use hawser_proto::path;
-use hawser_proto::session::{ClientAction, ClientSession, HubAction, HubSession, NetworkId, SessionConfig};
-use hawser_units::{Duration, Instant, PathId};
+use hawser_proto::session::{ClientAction, ClientSession, HubAction, HubSession, SessionConfig};
+use hawser_units::{Duration, Instant, NetworkId, PathId};
 use hawser_wire::control::{MAX_OTHER_HUBS, Message};
 
 /// A stream of messages, given to a hub's session and to a client's; between them the client's

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use hawser_config::invitation::Invitation;
+use hawser_config::{self as config, ClientConfig, HubConfig};
 use hawser_netem::scenario::Scenario;
-use hawser_node::config::{self, ClientConfig, HubConfig};
-use hawser_node::invitation::Invitation;
 
 /// An invitation as a person pastes it.
 pub(crate) fn invitation(input: &[u8]) {

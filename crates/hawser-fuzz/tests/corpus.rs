@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 
+use hawser_config::Page;
+use hawser_config::invitation::Invitation;
 use hawser_fuzz::{PAGE, QUERY};
-use hawser_node::config::Page;
-use hawser_node::direct::dns_answer::Question;
-use hawser_node::direct::portal_page::judge;
-use hawser_node::invitation::Invitation;
+use hawser_host::dns::answer::Question;
+use hawser_host::portal::judge;
 use hawser_wire::control::Message;
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {

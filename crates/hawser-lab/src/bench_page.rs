@@ -4,7 +4,7 @@ use hawser_experiments::reproduce::{Axis, Bars, JoinedCurve, JoinedPlot, Unit, p
 use hawser_netem::report::Spread;
 use hawser_testbed::OVER_TIME;
 
-use crate::cli_bench_networks::{Benchmark, Row};
+use crate::bench_rows::{Benchmark, Row};
 
 /// Writes the page; it loads nothing.
 pub(crate) fn write(benchmark: &Benchmark) -> String {

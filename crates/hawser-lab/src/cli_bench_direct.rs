@@ -8,11 +8,11 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use hawser_host::control_socket::{Request, ask};
+use hawser_host::run_dir;
 use hawser_linux::netns::Namespace;
 use hawser_linux::process::stay_on_processor;
 use hawser_netem::scenario::{Scenario, Via};
-use hawser_node::control_socket::{Request, ask};
-use hawser_node::run_dir;
 use hawser_terminal::say;
 use hawser_testbed::world::{SERVER, World};
 use serde_json::json;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bench_page;
+mod bench_rows;
 mod cli_bench;
 mod cli_bench_direct;
 mod cli_bench_networks;

@@ -415,9 +415,32 @@ fn next_hop(attributes: &[RouteAttribute]) -> NextHop {
 /// One change of a network comes as a burst of announcements, which is over within this time.
 const SETTLE: Duration = Duration::from_millis(20);
 
+/// Whether two subnets have an address in common.
+#[must_use]
+pub fn overlap(a: (IpAddr, u8), b: (IpAddr, u8)) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, false),
+        IpAddr::V6(v6) => (v6.to_bits(), true),
+    };
+    let ((a_bits, a_v6), (b_bits, b_v6)) = (bits(a.0), bits(b.0));
+    let shared = u32::from(a.1.min(b.1));
+    a_v6 == b_v6 && (a_bits ^ b_bits).checked_shr(128 - shared).unwrap_or(0) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_overlapping_subnets() {
+        let net = |text: &str, prefix| (text.parse().unwrap(), prefix);
+        assert!(overlap(net("100.96.0.2", 16), net("100.96.3.7", 24)));
+        assert!(overlap(net("10.0.0.1", 8), net("10.200.0.1", 24)));
+        assert!(!overlap(net("100.96.0.2", 16), net("100.97.0.1", 24)));
+        assert!(!overlap(net("100.96.0.2", 16), net("fd00::1", 64)));
+        assert!(overlap(net("fd00::1", 64), net("fd00::ffff", 64)));
+        assert!(overlap(net("0.0.0.0", 0), net("10.0.0.1", 8)));
+    }
 
     fn network(name: &str, mtu: u32) -> Network {
         Network {

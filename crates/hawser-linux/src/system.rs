@@ -3,17 +3,18 @@
 
 mod bridge;
 mod bridge_port;
+mod error;
 mod kill_switch;
 mod lease;
 mod multipath;
 mod network_tables;
+mod program;
 mod stations;
 
 use std::ffi::CString;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::TryStreamExt;
@@ -22,69 +23,14 @@ use rtnetlink::packet_route::route::RouteHeader;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
-use thiserror::Error;
 
 use crate::direct::{Elements, half};
 use crate::journal::{Entry, Journal, Rule};
 use crate::udp::OUTER_MARK;
-use crate::wireless::cards::WirelessError;
 use crate::{offload, switch};
+pub use error::SystemError;
 pub use lease::LeasedAddress;
-
-/// Why the system cannot be changed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SystemError {
-    /// The journal cannot be written, so nothing was changed.
-    #[error("cannot note a change in {path}")]
-    Journal {
-        /// The journal.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// No netlink socket is to be had.
-    #[error("cannot open a netlink socket")]
-    Socket(#[from] io::Error),
-    /// The kernel refuses.
-    #[error("cannot {what}")]
-    Netlink {
-        /// What was tried.
-        what: String,
-        /// Why.
-        source: rtnetlink::Error,
-    },
-    /// The interface does not exist.
-    #[error("there is no interface {0}")]
-    NoInterface(String),
-    /// A kernel setting cannot be read or written.
-    #[error("cannot set {key}")]
-    Sysctl {
-        /// Its path below `/proc/sys`.
-        key: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// The path manager of MPTCP refuses.
-    #[error("the path manager of MPTCP refuses")]
-    Multipath(#[source] io::Error),
-    /// Something of that name is there, and Hawser has not made it.
-    #[error(
-        "{0} is not Hawser's: it stays as it is (take another name for the interface, or remove it by hand)"
-    )]
-    NotOurs(String),
-    /// A Wi-Fi card refuses.
-    #[error(transparent)]
-    Wireless(WirelessError),
-    /// A program is missing or fails.
-    #[error("{program} failed: {message}")]
-    Program {
-        /// Which one.
-        program: &'static str,
-        /// What it said.
-        message: String,
-    },
-}
+pub(crate) use program::run;
 
 /// The system and what was changed in it. Copies share one journal, so whoever undoes, undoes what
 /// all of them have done.
@@ -667,30 +613,6 @@ fn drop_table(table: &str) -> Result<(), SystemError> {
 
 fn nft(script: &str) -> Result<(), SystemError> {
     run("nft", &["-f", "-"], script).map(drop)
-}
-
-/// Runs a program; what it prints is the result.
-pub(crate) fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<String, SystemError> {
-    let failed = |message: String| SystemError::Program { program, message };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| failed(format!("cannot start it ({error}): is it installed?")))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A program that fails at once does not read: its own words say more than the broken pipe.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child
-        .wait_with_output()
-        .map_err(|error| failed(error.to_string()))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(failed(said.split_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
 /// The routing table of the tunnel, and the priority of the first rule: "HW" as a number.

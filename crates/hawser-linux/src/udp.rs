@@ -2,7 +2,7 @@
 //! segmentation offload.
 
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -38,6 +38,45 @@ pub fn open_bound(device: &str, ipv6: bool) -> io::Result<UdpSocket> {
     } else {
         ([0_u8; 4], 0).into()
     };
+    socket.bind(&any.into())?;
+    Ok(socket.into())
+}
+
+/// Opens a socket to listen on: for both families at once, or for IPv4 alone where there is no
+/// IPv6.
+///
+/// # Errors
+/// The address is not to be had.
+pub fn open_listening(address: SocketAddr) -> io::Result<UdpSocket> {
+    let bind = |address: SocketAddr| -> io::Result<UdpSocket> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        socket.bind(&address.into())?;
+        Ok(socket.into())
+    };
+    match bind(address) {
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != io::ErrorKind::AddrInUse => {
+            bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
+        }
+        other => other,
+    }
+}
+
+/// Opens a socket that leads past the tunnel, to where the routes of the local networks lead.
+///
+/// # Errors
+/// No descriptor is left, or the kernel refuses.
+pub fn open_near(is_ipv6: bool) -> io::Result<UdpSocket> {
+    let any: IpAddr = if is_ipv6 {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
+    };
+    let any = SocketAddr::new(any, 0);
+    let socket = Socket::new(Domain::for_address(any), Type::DGRAM, Some(Protocol::UDP))?;
+    keep_outside(&socket, None)?;
     socket.bind(&any.into())?;
     Ok(socket.into())
 }

@@ -5,15 +5,6 @@ use hawser_units::{Bytes, Instant, Rate};
 use crate::Trace;
 use crate::trace::Position;
 
-/// What an Ethernet frame without its check sequence adds to an IP packet; rates count it, as HTB
-/// and netem do.
-///
-/// Units: bytes.
-pub const FRAME_OVERHEAD: u64 = 14;
-
-/// The frame of an IP packet of 1500 bytes.
-pub(crate) const FULL_FRAME: u64 = 1500 + FRAME_OVERHEAD;
-
 /// How fast a link sends.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum Capacity {

@@ -12,6 +12,7 @@
 
 pub mod air;
 mod capacity;
+mod frame_size;
 mod link;
 mod loss;
 pub mod oracle;
@@ -20,7 +21,8 @@ pub mod report;
 pub mod scenario;
 mod trace;
 
-pub use capacity::{Capacity, FRAME_OVERHEAD};
+pub use capacity::Capacity;
+pub use frame_size::FRAME_OVERHEAD;
 pub use link::{Change, Counters, Jitter, Link, LinkConfig, QueueBound, State};
 pub use loss::{Loss, LossProcess};
 pub use random::Random;

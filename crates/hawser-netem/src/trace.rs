@@ -1,6 +1,6 @@
 use hawser_units::{Bytes, Instant, Rate};
 
-use crate::capacity::FULL_FRAME;
+use crate::frame_size::FULL_FRAME;
 
 /// A recorded capacity that repeats for ever.
 ///

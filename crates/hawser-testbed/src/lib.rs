@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod arm;
+mod command;
 mod compare;
 mod daemons;
 pub mod demo;

@@ -29,7 +29,7 @@ use hawser_netem::scenario::{Scenario, Wifi};
 use hawser_units::{Bytes, Duration};
 
 use crate::Medium;
-use crate::world::{ip, run};
+use crate::command::{ip, run};
 
 /// How many simulated cards a scenario needs.
 #[must_use]

@@ -1,6 +1,5 @@
 //! The namespaces of a run, their devices, addresses and routes.
 
-use std::io::Write;
 use std::net::Ipv4Addr;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use hawser_linux::tun::Tun;
 use hawser_netem::scenario::{Direction, Event, Hop, Links, Member, Network, Scenario, Via, Wifi};
 use hawser_netem::{Change, LinkConfig, State};
 
+use crate::command::{ip, run};
 use crate::pump::Pump;
 use crate::sample::{self, Carried};
 use crate::wifi::{self, Air};
@@ -536,20 +536,6 @@ fn gateway_device(number: usize) -> String {
     format!("gw{number}")
 }
 
-/// Runs `ip`: `commands` in a batch, or, with `object`, as one command line.
-pub(crate) fn ip(namespace: &Namespace, object: &[&str], commands: &str) -> anyhow::Result<()> {
-    let mut command = namespace.command("ip");
-    if object.is_empty() {
-        command.args(["-batch", "-"]);
-    } else {
-        command.args(object).args(commands.split_whitespace());
-    }
-    let input = if object.is_empty() { commands } else { "" };
-    run(command, input)
-        .map(drop)
-        .with_context(|| format!("`ip {}` failed", object.join(" ")))
-}
-
 /// Makes a cable without emulation silent at its far end, or lets it speak again.
 fn swallow(net: &Namespace, device: &str, is_on: bool) -> anyhow::Result<()> {
     let mut rules = format!("table netdev lab-{device}\ndelete table netdev lab-{device}\n");
@@ -564,26 +550,6 @@ fn swallow(net: &Namespace, device: &str, is_on: bool) -> anyhow::Result<()> {
     let mut command = net.command("nft");
     command.args(["-f", "-"]);
     run(command, &rules).map(drop).context("`nft` failed")
-}
-
-/// Runs a command that is told `input`; what it says.
-pub(crate) fn run(mut command: std::process::Command, input: &str) -> anyhow::Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {program}; is it installed?"))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(input.as_bytes())?;
-    }
-    let output = child.wait_with_output()?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{}", said.split_whitespace().collect::<Vec<_>>().join(" "));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Readies the present namespace for somebody who forwards.

@@ -47,6 +47,10 @@ impl UdpBytes {
     }
 }
 
+/// Names a network of a machine; whoever drives the machine chooses the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetworkId(pub u32);
+
 /// One network of a session. Never reused within a key epoch, because nonces are built from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u16);

@@ -21,8 +21,7 @@
 use hawser_units::Sequence;
 
 use crate::frame::Format;
-use crate::inner::{Summary, protocol, tcp_flag};
-use crate::offload::set_lengths;
+use crate::inner::{Summary, protocol, set_lengths, tcp_flag};
 
 /// Bytes in front of a compressed packet's payload.
 pub const COMPRESSED_LEN: usize = 1;

@@ -15,22 +15,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use thiserror::Error;
-
 use crate::data::Class;
 use crate::frame::Format;
 use crate::framing::{self, Reader, put_text};
+pub use crate::framing::{MAX_FRAME, MAX_TEXT, PREFIX, ParseError};
 
 /// The version of the control protocol that this code speaks.
 pub const VERSION: u16 = 1;
-/// Bytes of the length prefix.
-pub const PREFIX: usize = 2;
-/// The longest frame, its length prefix included.
-pub const MAX_FRAME: usize = PREFIX + MAX_BODY;
 /// Bytes of an enrolment token.
 pub const TOKEN_LEN: usize = 16;
-/// Longest text field, bytes of UTF-8.
-pub const MAX_TEXT: usize = 200;
 /// Most resolver addresses in a [`Welcome`].
 pub const MAX_DNS: usize = 8;
 
@@ -347,27 +340,6 @@ impl core::fmt::Display for CloseReason {
     }
 }
 
-/// Why bytes are not a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ParseError {
-    /// The length prefix says zero, or more than [`MAX_FRAME`] allows.
-    #[error("frame length {0} is out of range")]
-    Length(usize),
-    /// The message ends inside a field.
-    #[error("message is cut short")]
-    Truncated,
-    /// Bytes follow the last field.
-    #[error("{0} bytes too many")]
-    Trailing(usize),
-    /// No message has this type.
-    #[error("unknown message type {0}")]
-    Type(u8),
-    /// A field holds a value that it may not have.
-    #[error("field {0} is out of range")]
-    Field(&'static str),
-}
-
 impl Message {
     /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)`
     /// when more bytes are needed.
@@ -606,10 +578,6 @@ const HAS_TOKEN: u8 = 1;
 const HAS_RESUME: u8 = 2;
 const PREFERS_CHACHA20: u8 = 4;
 const CARRIES_FRAMES: u8 = 8;
-/// Type and fields of the longest message: the largest text and the largest list fit with room to
-/// spare.
-const MAX_BODY: usize = 512;
-
 #[cfg(test)]
 mod tests {
     use super::*;

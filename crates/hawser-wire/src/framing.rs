@@ -3,7 +3,41 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::control::{MAX_FRAME, MAX_TEXT, PREFIX, ParseError};
+use thiserror::Error;
+
+/// Bytes of the length prefix.
+pub const PREFIX: usize = 2;
+
+/// The longest frame, its length prefix included.
+pub const MAX_FRAME: usize = PREFIX + MAX_BODY;
+
+/// Longest text field, bytes of UTF-8.
+pub const MAX_TEXT: usize = 200;
+
+/// Type and fields of the longest message: the largest text and the largest list fit with room to
+/// spare.
+const MAX_BODY: usize = 512;
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// The length prefix says zero, or more than [`MAX_FRAME`] allows.
+    #[error("frame length {0} is out of range")]
+    Length(usize),
+    /// The message ends inside a field.
+    #[error("message is cut short")]
+    Truncated,
+    /// Bytes follow the last field.
+    #[error("{0} bytes too many")]
+    Trailing(usize),
+    /// No message has this type.
+    #[error("unknown message type {0}")]
+    Type(u8),
+    /// A field holds a value that it may not have.
+    #[error("field {0} is out of range")]
+    Field(&'static str),
+}
 
 /// Reads one frame from the front of `bytes`: what `body` makes of its type and fields, and the
 /// bytes it took; `Ok(None)` when more bytes are needed.

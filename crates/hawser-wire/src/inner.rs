@@ -349,6 +349,22 @@ pub fn clamp_mss(packet: &mut [u8], summary: &Summary, mtu: u16, complete: bool)
     false
 }
 
+/// Sets the length fields of IP (and UDP) headers to those of a packet of `len` bytes; `id` is
+/// added to the IPv4 identification.
+pub(crate) fn set_lengths(headers: &mut [u8], len: usize, ip_len: usize, protocol: u8, id: u16) {
+    if headers[0] >> 4 == 4 {
+        headers[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        let ident = u16::from_be_bytes([headers[4], headers[5]]).wrapping_add(id);
+        headers[4..6].copy_from_slice(&ident.to_be_bytes());
+        fill_ipv4_checksum(headers, ip_len);
+    } else {
+        headers[4..6].copy_from_slice(&((len - ip_len) as u16).to_be_bytes());
+    }
+    if protocol == protocol::UDP {
+        headers[ip_len + 4..ip_len + 6].copy_from_slice(&((len - ip_len) as u16).to_be_bytes());
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

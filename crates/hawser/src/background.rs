@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use hawser_host::control_socket::{Request, ask, is_alive};
+use hawser_host::run_dir::{self, RunDir};
 use hawser_linux::system::System;
-use hawser_node::control_socket::{Request, ask, is_alive};
-use hawser_node::run_dir::{self, RunDir};
 use serde_json::Value;
 
-use crate::cli_client::runtime;
 use crate::logs::LogArgs;
+use crate::runtime::runtime;
 
 /// Starts this program with other arguments; its log is in the run directory. `secret` goes to its
 /// standard input.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use hawser_node::config::{self, ClientConfig, ConfigError, HubConfig};
+use hawser_config::{self as config, ClientConfig, ConfigError, HubConfig};
 use hawser_terminal::{checked, refuse};
 
 /// Tests a configuration file, and touches nothing.

@@ -6,18 +6,27 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use hawser_client as client;
+use hawser_config::invitation::Invitation;
+use hawser_config::{self as config, ClientConfig, Pattern};
+use hawser_direct as direct;
+use hawser_host::control_socket::{Request, ask, is_alive};
+use hawser_host::options::ClientOptions;
+use hawser_host::run_dir::{self, Role};
 use hawser_linux::confine::Duty;
-use hawser_node::client::{self, ClientOptions};
-use hawser_node::config::{self, ClientConfig, Pattern};
-use hawser_node::control_socket::{Request, ask, is_alive};
-use hawser_node::direct;
-use hawser_node::invitation::Invitation;
-use hawser_node::run_dir::{self, Role};
 use hawser_terminal::{refuse, say};
 use serde_json::{Value, json};
 
 use crate::logs::LogArgs;
+use crate::runtime::runtime;
 use crate::{Places, Which, background, confine};
+
+/// The products that run beside a client.
+const PARTS: client::Parts = client::Parts {
+    access_points: hawser_air::start,
+    direct: direct::run_beside,
+    ways_out: hawser_pool::ways_out,
+};
 
 /// Brings the tunnel up: joins a hub with an invitation, or the known one without; or uses all
 /// networks without any hub (--direct).
@@ -137,19 +146,11 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
         log,
     };
     if args.direct {
-        runtime()?.block_on(direct::run(options))?;
+        runtime()?.block_on(direct::run(options, hawser_air::start))?;
     } else {
-        runtime()?.block_on(client::run(options))?;
+        runtime()?.block_on(client::run(options, PARTS))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// One thread: packets have threads of their own.
-pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the event loop")
 }
 
 /// Starts the daemon and waits until packets flow.

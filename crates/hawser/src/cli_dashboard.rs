@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use hawser_node::dashboard;
+use hawser_host::dashboard;
 use hawser_terminal::say;
 
 use crate::Which;
-use crate::cli_client::runtime;
+use crate::runtime::runtime;
 
 /// Shows the daemon in a browser: networks, rates over time, flows and why each goes where it goes.
 ///

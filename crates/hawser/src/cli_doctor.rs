@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use hawser_node::client::doctor::{Examination, examine};
+use hawser_client::doctor::{Examination, examine};
 use hawser_terminal::say;
 use serde_json::json;
 
 use crate::Places;
-use crate::cli_client::runtime;
+use crate::runtime::runtime;
 
 /// Says for each network what works on the way to the hub, and what to do about the rest.
 ///

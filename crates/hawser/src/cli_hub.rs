@@ -5,21 +5,21 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use hawser_config::invitation::HubAddress;
+use hawser_config::{self as config, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl};
+use hawser_control::enrolment::MonthSum;
+use hawser_host::run_dir::Role;
+use hawser_hub::{self as hub, HubInit, HubOptions};
 use hawser_linux::confine::Duty;
 use hawser_linux::isolation::Service;
-use hawser_node::config::{self, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl};
-use hawser_node::enrolment::MonthSum;
-use hawser_node::hub::{self, HubInit, HubOptions};
-use hawser_node::invitation::HubAddress;
-use hawser_node::run_dir::Role;
 use hawser_terminal::{columns, say, show};
 use serde_json::{Value, json};
 
-use crate::cli_client::runtime;
 use crate::cli_setup::{self, SetupArgs};
 use crate::cli_status::bytes;
-use crate::guests::{ListArgs, NameArgs, address, print, span};
+use crate::guests::{LIFETIME, ListArgs, NameArgs, address, print, span};
 use crate::logs::LogArgs;
+use crate::runtime::runtime;
 use crate::{Places, confine, qr};
 
 /// Sets up and runs a hub, invites and revokes clients.
@@ -401,8 +401,5 @@ fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {
     };
     print(args.json, || json!({ "version": 1, "months": months }), &text)
 }
-
-/// How long an invitation may be used, unless something else is said.
-pub(crate) const LIFETIME: &str = "7d";
 /// A hub says every second that it is there.
 const SILENT_S: u64 = 5;

@@ -2,14 +2,15 @@
 
 use std::process::ExitCode;
 
-use hawser_node::client::hubs;
-use hawser_node::control_socket::{Request, ask, is_alive};
-use hawser_node::invitation::Invitation;
+use hawser_client::hubs;
+use hawser_config::invitation::Invitation;
+use hawser_host::control_socket::{Request, ask, is_alive};
 use serde_json::json;
 
 use crate::Places;
-use crate::cli_client::{invitation, runtime};
+use crate::cli_client::invitation;
 use crate::guests::print;
+use crate::runtime::runtime;
 
 /// Joins a further hub, which takes over when the one in use falls silent.
 ///

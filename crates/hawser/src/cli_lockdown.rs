@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use hawser_node::client::close_at_boot;
-use hawser_node::run_dir::Role;
+use hawser_client::close_at_boot;
+use hawser_host::run_dir::Role;
 use hawser_terminal::say;
 use serde_json::json;
 
 use crate::Places;
-use crate::cli_client::runtime;
+use crate::runtime::runtime;
 
 /// Closes the kill switch now, if client.toml has kill_switch = true, without starting the client.
 ///

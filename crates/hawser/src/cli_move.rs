@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use hawser_node::control_socket::{Request, ask};
+use hawser_host::control_socket::{Request, ask};
 use hawser_terminal::{say, unknown};
 use serde_json::Value;
 

@@ -4,9 +4,9 @@ use std::io::Read;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use hawser_node::config::{self, ClientConfig, Span};
-use hawser_node::invitation::{HubAddress, Invitation};
-use hawser_node::peers;
+use hawser_config::invitation::{HubAddress, Invitation};
+use hawser_config::{self as config, ClientConfig, Span};
+use hawser_control::peers;
 use hawser_terminal::{columns, complain};
 use serde_json::{Value, json};
 

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use hawser_node::control_socket::{Request, ask, is_alive};
-use hawser_node::identity::Code;
-use hawser_node::neighbours::{self, Trust, forget};
-use hawser_node::run_dir::{self, Role};
+use hawser_config::identity::Code;
+use hawser_host::control_socket::{Request, ask, is_alive};
+use hawser_host::run_dir::{self, Role};
+use hawser_pool::{self as neighbours, Trust, forget};
 use hawser_terminal::{columns, say, show};
 use serde_json::{Value, json};
 

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use hawser_node::config::{self, ClientConfig};
-use hawser_node::control_socket::{Request, ask, is_alive};
-use hawser_node::radio;
+use hawser_air as radio;
+use hawser_config::{self as config, ClientConfig};
+use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 

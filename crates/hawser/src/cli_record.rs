@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use hawser_node::control_socket::{Request, ask};
+use hawser_host::control_socket::{Request, ask};
 use hawser_recording::Recorder;
 
 use crate::Places;

@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use hawser_host::run_dir::Role;
 use hawser_linux::confine::Duty;
-use hawser_node::repeater::{self, Options, Side, trust};
-use hawser_node::run_dir::Role;
+use hawser_repeater::{self as repeater, Options, Side, trust};
 use hawser_terminal::columns;
 use serde_json::{Value, json};
 
-use crate::cli_client::runtime;
 use crate::cli_status::{list, text};
 use crate::guests::{ListArgs, print};
 use crate::logs::LogArgs;
+use crate::runtime::runtime;
 use crate::{Places, confine};
 
 /// Joins two bridges by several links at once: a repeater, or two sites as one network.

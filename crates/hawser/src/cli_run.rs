@@ -5,10 +5,10 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use hawser_host::control_socket::{Request, ask};
 use hawser_linux::bpf::MarkedGroup;
 use hawser_linux::direct::{Intent, mark};
 use hawser_linux::{conversion, process, shutdown};
-use hawser_node::control_socket::{Request, ask};
 use hawser_terminal::unknown;
 use serde_json::Value;
 

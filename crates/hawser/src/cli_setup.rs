@@ -5,18 +5,17 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use hawser_config::invitation::HubAddress;
+use hawser_host::control_socket::is_alive;
+use hawser_host::run_dir::{self, Role};
+use hawser_hub::{self as hub, HubInit};
 use hawser_linux::isolation::is_private;
 use hawser_linux::process::is_root;
-use hawser_node::control_socket::is_alive;
-use hawser_node::hub::{self, HubInit};
-use hawser_node::invitation::HubAddress;
-use hawser_node::run_dir::{self, Role};
 use hawser_terminal::say;
 
 use crate::Places;
-use crate::cli_hub::LIFETIME;
 use crate::firewall;
-use crate::guests::{address, span};
+use crate::guests::{LIFETIME, address, span};
 
 /// Makes a hub of a fresh server: asks three things, and prints an invitation.
 ///

@@ -6,20 +6,21 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use hawser_config::identity::Code;
+use hawser_config::{Pattern, ShareConfig, Size, Speed, TimeOfDay};
+use hawser_host::control_socket::{Request, ask, is_alive};
+use hawser_host::run_dir::{self, Role};
 use hawser_linux::confine::Duty;
-use hawser_node::config::{Pattern, ShareConfig, Size, Speed, TimeOfDay};
-use hawser_node::control_socket::{Request, ask, is_alive};
-use hawser_node::identity::Code;
-use hawser_node::neighbours::share::{self, ShareOptions};
-use hawser_node::neighbours::{Trust, forget};
-use hawser_node::run_dir::{self, Role};
+use hawser_pool::share::{self, ShareOptions};
+use hawser_pool::{Trust, forget};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
-use crate::cli_client::{pattern, runtime};
+use crate::cli_client::pattern;
 use crate::cli_status::{bytes, list, number, rate, show, text};
 use crate::guests::{ListArgs, NameArgs, print};
 use crate::logs::LogArgs;
+use crate::runtime::runtime;
 use crate::{Places, background, confine};
 
 /// Gives this machine's networks to neighbours: they use them beside their own.

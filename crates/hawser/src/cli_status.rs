@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hawser_node::control_socket::{Request, ask, is_alive};
+use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use hawser_node::config::{self, ClientConfig};
-use hawser_node::usage;
+use hawser_config::{self as config, ClientConfig};
+use hawser_host::usage;
 use hawser_terminal::{columns, say};
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use hawser_node::hub::WaysIn;
+use hawser_hub::WaysIn;
 use serde_json::Value;
 
 /// Opens what is wanted where a firewall is in the way; what was done, in words.

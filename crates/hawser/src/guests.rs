@@ -1,8 +1,8 @@
 //! What the commands about others have in common (`hawser hub`, `hawser peer`): names, addresses,
 //! results.
 
-use hawser_node::config::Span;
-use hawser_node::invitation::HubAddress;
+use hawser_config::Span;
+use hawser_config::invitation::HubAddress;
 use hawser_terminal::say;
 use serde_json::Value;
 
@@ -45,3 +45,6 @@ pub(crate) fn print(as_json: bool, json: impl FnOnce() -> Value, text: &str) -> 
         say!("{text}")
     }
 }
+
+/// How long an invitation may be used, unless something else is said.
+pub(crate) const LIFETIME: &str = "7d";

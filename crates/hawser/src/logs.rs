@@ -4,8 +4,8 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal;
 
 use anyhow::Context;
-use hawser_node::config::LogFilter;
-use hawser_node::logging::LogLevel;
+use hawser_config::LogFilter;
+use hawser_host::logging::LogLevel;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// How a daemon logs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LogArgs {
-    /// What is logged: error, warn, info, debug, trace, or a filter such as info,hawser_node=debug.
+    /// What is logged: error, warn, info, debug, trace, or a filter such as info,hawser_client=debug.
     /// Takes the place of the configuration's `log`.
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,

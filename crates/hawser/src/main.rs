@@ -29,17 +29,18 @@ mod firewall;
 mod guests;
 mod logs;
 mod qr;
+mod runtime;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
+use hawser_config::ConfigError;
+use hawser_config::atomic_file::private_directory;
+use hawser_host::control_socket::is_alive;
+use hawser_host::run_dir::{self, Role};
 use hawser_linux::confine::Duty;
-use hawser_node::atomic_file::private_directory;
-use hawser_node::config::ConfigError;
-use hawser_node::control_socket::is_alive;
-use hawser_node::run_dir::{self, Role};
 use hawser_terminal::{end, refuse, unknown};
 
 /// Uses every network around at once.
@@ -179,7 +180,7 @@ fn laboratory(error: &clap::Error) -> Option<&str> {
 
 fn main() -> ExitCode {
     // A DHCP client runs this program to report.
-    if let Some(code) = hawser_node::dhcp::report() {
+    if let Some(code) = hawser_host::dhcp::report() {
         return code;
     }
     let cli = match Cli::try_parse() {

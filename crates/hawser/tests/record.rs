@@ -43,7 +43,7 @@ const STATUS: &str = concat!(
 fn records_what_the_daemon_sees_and_nothing_private() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).to_str().expect("a plain name").to_owned();
-    pretend_daemon(&hawser_node::run_dir::socket(dir.path()), STATUS);
+    pretend_daemon(&hawser_host::run_dir::socket(dir.path()), STATUS);
     let (run_dir, out) = (path(""), path("commute.recording"));
     let arguments = ["record", "--out", &out, "--seconds", "2", "--run-dir", &run_dir];
     let output = hawser(&arguments);
@@ -68,7 +68,7 @@ fn records_what_the_daemon_sees_and_nothing_private() {
 fn a_hub_is_not_recorded() {
     let dir = tempfile::tempdir().expect("a directory");
     let hub = "{\"version\":1,\"role\":\"hub\",\"sessions\":[]}\n";
-    pretend_daemon(&hawser_node::run_dir::socket(dir.path()), hub);
+    pretend_daemon(&hawser_host::run_dir::socket(dir.path()), hub);
     let out = dir.path().join("hub.recording");
     let (out_name, run_dir) = (out.to_str().expect("plain"), dir.path().to_str().expect("plain"));
     let output = hawser(&["record", "--out", out_name, "--run-dir", run_dir]);

@@ -14,7 +14,7 @@ use super::{KEPT, Session, Sessions};
 use crate::SessionId;
 use crate::checkpoint::{KeyCheckpoint, LaneCheckpoint, ReceivingHalf, SendingHalf, SessionCheckpoint};
 use crate::crypto::DataKey;
-use crate::egress::Lane;
+use crate::lane::Lane;
 
 impl Sessions {
     /// Takes all sessions out and joins them with the receiving thread's part: after this nothing

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Shard, SweepError};
+use super::plan::{Shard, SweepError, fingerprint};
 use super::row::Row;
 
 /// What the first line says.
@@ -168,12 +168,6 @@ pub(super) fn read(path: &Path) -> Result<Option<Contents>, SweepError> {
         }
     }
     Ok(Some(contents))
-}
-
-/// FNV-1a, 64 bit: tells torn lines and other sweeps, not attackers.
-pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 fn lock(path: &Path) -> Result<File, SweepError> {

@@ -9,8 +9,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use hawser_node::identity::KeyHash;
-use hawser_node::invitation::{HubAddress, Invitation, Token};
+use hawser_config::identity::KeyHash;
+use hawser_config::invitation::{HubAddress, Invitation, Token};
 use hawser_proto::fec::{Cover, Encoder};
 use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::{Compressed, Form};

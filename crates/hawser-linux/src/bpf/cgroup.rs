@@ -3,55 +3,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::assembly::{Assembly, Register, Width};
-use super::kernel::{Place, attach, load};
+use super::kernel::{MARK, Place, attach, load};
+use super::root::root;
 use super::subflows;
-
-/// The root of all control groups, as an open directory.
-///
-/// Where it is mounted, or else by a mount of its own that nobody sees: within a namespace that was
-/// given its own `/sys` there is none.
-pub(super) fn root() -> io::Result<OwnedFd> {
-    match mounted()? {
-        Some(path) => Ok(File::open(path)?.into()),
-        None => mount_unseen(),
-    }
-}
-
-fn mounted() -> io::Result<Option<PathBuf>> {
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let is_ours = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
-    let path = mounts
-        .lines()
-        .find(is_ours)
-        .and_then(|line| line.split(' ').nth(1));
-    Ok(path
-        .map(PathBuf::from)
-        .filter(|path| path.join("cgroup.procs").exists()))
-}
-
-fn mount_unseen() -> io::Result<OwnedFd> {
-    let owned = |result: libc::c_long| {
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call has made this descriptor, and nobody else knows it.
-        Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
-    };
-    // SAFETY: the name is a constant C string.
-    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, c"cgroup2".as_ptr(), 1) })?;
-    let null = std::ptr::null::<libc::c_char>();
-    // SAFETY: this command takes no key and no value.
-    let created = unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), CREATE, null, null, 0) };
-    if created < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: no memory is involved.
-    owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 1, 0) })
-}
 
 /// A control group below that of this process, in which every socket that is made has a mark. This
 /// process is in it while it lives, and so are the programs that it starts.
@@ -130,9 +88,5 @@ fn program(mark: u32, device: Option<u32>) -> Vec<u64> {
     code.finish()
 }
 
-/// Of `struct bpf_sock`.
-pub(super) const MARK: i16 = 16;
-/// `bound_dev_if`
+/// `bound_dev_if` of `struct bpf_sock`.
 const BOUND_DEVICE: i16 = 0;
-/// `FSCONFIG_CMD_CREATE`
-const CREATE: libc::c_int = 6;

@@ -139,6 +139,8 @@ fn call<T: Copy>(command: libc::c_int, attributes: &[T]) -> io::Result<i32> {
 }
 
 // linux/bpf.h
+/// Where the mark lies in `struct bpf_sock`.
+pub(super) const MARK: i16 = 16;
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE: libc::c_int = 2;
 const MAP_DELETE: libc::c_int = 3;

@@ -12,6 +12,7 @@ mod assembly;
 mod cgroup;
 mod kernel;
 mod options;
+mod root;
 mod subflows;
 
 pub use cgroup::MarkedGroup;

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::assembly::{Assembly, If, Register, Width};
-use super::cgroup::root;
 use super::kernel::{Map, Place, attach, load};
+use super::root::root;
 
 /// The level of Hawser's socket options: "HW" as a number. As in `include/hawser.h`.
 pub const SOL_HAWSER: i32 = 0x4857;

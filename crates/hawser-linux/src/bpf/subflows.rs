@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::assembly::{Assembly, If, Register, Width};
-use super::cgroup::{MARK, root};
-use super::kernel::{Place, attach, load};
+use super::kernel::{MARK, Place, attach, load};
 use super::options::{GET_NETNS_COOKIE, SET_SOCKET_OPTION, namespace_cookie};
+use super::root::root;
 
 /// Marks every subflow of MPTCP that starts in this network namespace, for as long as it lives.
 ///

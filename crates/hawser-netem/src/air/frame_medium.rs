@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 use hawser_units::{Duration, Instant};
 
-use super::medium::{Air, AirEvent, Outgoing, Reception, StationConfig, StationId};
+use super::medium::{Air, AirEvent, Outgoing};
+use super::on_air::{Reception, StationConfig, StationId};
 use super::phy::PhyRate;
 use super::signal::{FrameLoss, Signal};
 

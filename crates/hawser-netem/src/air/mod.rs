@@ -12,6 +12,7 @@ mod access_point;
 pub mod channel;
 mod frame_medium;
 mod medium;
+mod on_air;
 pub mod phy;
 mod rate_control;
 mod signal;
@@ -22,6 +23,7 @@ pub use access_point::{
     PS_POLL_LEN,
 };
 pub use frame_medium::{Address, FrameMedium, MediumConfig, MediumEvent, StackFrame, Stranger};
-pub use medium::{Air, AirEvent, Kind, Outgoing, Reception, StationConfig, StationId, Transmitted};
+pub use medium::{Air, AirEvent, Kind, Outgoing, Transmitted};
+pub use on_air::{Reception, StationConfig, StationId};
 pub use rate_control::RateControl;
 pub use signal::{Fading, FrameLoss, Signal, loss_at};

@@ -1,13 +1,11 @@
 //! Neighbours that give their way out to the client.
 
 use hawser_units::{Duration, Rate};
-use serde::Deserialize;
 use toml::Spanned;
 
-use super::parse::{RawLink, Reader};
+use super::parse::{RawLocal, RawMember, Reader};
 use super::values::WithUnit;
-use super::{Event, Hop, Links, Network, ScenarioError};
-use crate::{Change, State};
+use super::{Links, Network, ScenarioError};
 
 /// The device between the client and one of its networks: a neighbour that gives that network.
 ///
@@ -28,25 +26,6 @@ impl Member {
     pub fn is_away_at_start(&self) -> bool {
         self.away.iter().any(|(from, _)| from.is_zero())
     }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawMember {
-    name: Spanned<String>,
-    down: Option<Spanned<RawLink>>,
-    up: Option<Spanned<RawLink>>,
-    local: Option<RawLocal>,
-    cap: Option<WithUnit<Rate>>,
-    #[serde(default)]
-    away: Vec<Spanned<[WithUnit<Duration>; 2]>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawLocal {
-    down: Option<Spanned<RawLink>>,
-    up: Option<Spanned<RawLink>>,
 }
 
 impl Reader<'_> {
@@ -97,27 +76,4 @@ impl Reader<'_> {
         }
         Ok(times)
     }
-}
-
-/// What members do: they leave and come without a word.
-pub(super) fn movements(networks: &[Network]) -> Vec<Event> {
-    let mut events = Vec::new();
-    for (network, described) in networks.iter().enumerate() {
-        let Some(member) = &described.member else { continue };
-        for (from, to) in &member.away {
-            for (at, state) in [(*from, State::Blackhole), (*to, State::Up)] {
-                events.push(Event {
-                    at,
-                    network,
-                    hop: Hop::Local,
-                    direction: None,
-                    change: Change {
-                        state: Some(state),
-                        ..Change::default()
-                    },
-                });
-            }
-        }
-    }
-    events
 }

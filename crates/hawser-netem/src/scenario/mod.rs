@@ -6,6 +6,7 @@
 //! function that does it.
 
 mod member;
+mod movements;
 mod overrides;
 mod parse;
 mod values;
@@ -321,7 +322,7 @@ impl Scenario {
     /// read has that among its events.
     #[must_use]
     pub fn movements(&self) -> Vec<Event> {
-        let mut events = member::movements(&self.networks);
+        let mut events = movements::movements(&self.networks);
         events.sort_by_key(|event| event.at);
         events
     }

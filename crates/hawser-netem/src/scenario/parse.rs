@@ -12,7 +12,7 @@ use hawser_wire::data::Class;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::member::{RawMember, movements};
+use super::movements::movements;
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
@@ -60,6 +60,25 @@ pub(super) struct RawLink {
     loss: Option<LossValue>,
     queue: Option<WithUnit<QueueBound>>,
     aqm: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMember {
+    pub(super) name: Spanned<String>,
+    pub(super) down: Option<Spanned<RawLink>>,
+    pub(super) up: Option<Spanned<RawLink>>,
+    pub(super) local: Option<RawLocal>,
+    pub(super) cap: Option<WithUnit<Rate>>,
+    #[serde(default)]
+    pub(super) away: Vec<Spanned<[WithUnit<Duration>; 2]>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLocal {
+    pub(super) down: Option<Spanned<RawLink>>,
+    pub(super) up: Option<Spanned<RawLink>>,
 }
 
 #[derive(Deserialize)]

@@ -1,13 +1,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
-use hawser_units::{Duration, Instant};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::control::{CloseReason, Message, OtherHub};
 
 use super::Violation;
-
-/// Names a network of the client; the driver chooses it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NetworkId(pub u32);
 
 /// The times that a client's session keeps.
 #[derive(Clone, Copy, Debug)]

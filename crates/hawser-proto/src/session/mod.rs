@@ -33,7 +33,7 @@ mod tests;
 
 use thiserror::Error;
 
-pub use client::{ClientAction, ClientSession, NetworkId, SessionConfig, Timer};
+pub use client::{ClientAction, ClientSession, SessionConfig, Timer};
 pub use hub::{HubAction, HubSession, MAX_PATHS};
 
 /// How a peer broke the protocol.

@@ -8,11 +8,10 @@
 use std::collections::BTreeMap;
 
 use hawser_netem::scenario::{Scenario, Workload};
-use hawser_proto::assignment::{Assignment, Measure, Network, Way, Wish};
-use hawser_proto::policy::Kind;
-use hawser_proto::policy::conditions::{Conditions, NetworkFacts};
-use hawser_proto::session::NetworkId;
-use hawser_units::Instant;
+use hawser_steer::assignment::{Assignment, Measure, Network, Way, Wish};
+use hawser_steer::policy::Kind;
+use hawser_steer::policy::conditions::{Conditions, NetworkFacts};
+use hawser_units::{Instant, NetworkId};
 
 use super::RunError;
 

@@ -130,12 +130,12 @@ fn revoked_is_silent_within_a_second_whoever_revokes() {
             "by hand" => std::fs::remove_file(&file).unwrap(),
             _ => {
                 // What an older program does, or one without a way to the hub: it edits the store.
-                let pool = hawser_node::enrolment::Pool {
+                let pool = hawser_config::Pool {
                     v4: ("100.96.0.0".parse().unwrap(), 16),
                     v6: None,
                 };
                 let store =
-                    hawser_node::enrolment::ClientStore::open(&world.place("h").join("clients"), pool);
+                    hawser_control::enrolment::ClientStore::open(&world.place("h").join("clients"), pool);
                 store.unwrap().revoke(&name).unwrap();
             }
         }

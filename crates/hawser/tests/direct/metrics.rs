@@ -16,7 +16,7 @@ fn networks_have_figures_and_the_shipped_alerts_and_dashboard_ask_for_those_that
     // A figure that is asked for by another name than it has is a picture that stays empty.
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let source =
-        std::fs::read_to_string(format!("{root}/crates/hawser-node/src/metrics.rs")).expect("a source");
+        std::fs::read_to_string(format!("{root}/crates/hawser-host/src/metrics.rs")).expect("a source");
     for file in ["grafana.json", "alerts.yml"] {
         let text = std::fs::read_to_string(format!("{root}/packaging/prometheus/{file}")).expect("a file");
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));

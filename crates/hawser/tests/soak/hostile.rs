@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use hawser_config::identity::Identity;
+use hawser_config::invitation::Invitation;
+use hawser_control::client::{Established, Turn, connect};
+use hawser_control::tls;
 use hawser_dataplane::crypto::DataKey;
 use hawser_linux::netns::Namespace;
-use hawser_node::control::client::{Established, Turn, connect};
-use hawser_node::control::tls;
-use hawser_node::identity::Identity;
-use hawser_node::invitation::Invitation;
 use hawser_proto::tunnel::Seal;
 use hawser_units::{Instant, PathId};
 use hawser_wire::control::{Cipher, Hello, Message, VERSION};

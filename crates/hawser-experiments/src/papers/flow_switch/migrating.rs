@@ -7,10 +7,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use hawser_proto::migration::{self, Event, Follower, Mover, Route, View};
-use hawser_proto::policy::{Fact, Kind, Policy, Rule, Selector};
-use hawser_proto::session::NetworkId;
-use hawser_units::{Duration, Instant};
+use hawser_steer::migration::{self, Event, Follower, Mover, Route, View};
+use hawser_steer::policy::{Fact, Kind, Policy, Rule, Selector};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::data::Class;
 use hawser_wire::inner::protocol;
 

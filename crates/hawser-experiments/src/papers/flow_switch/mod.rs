@@ -3,8 +3,8 @@
 //! # Scope
 //! Flow migration (figure 6), stitching of two and of ten networks (figures 7 to 9), choice by
 //! policy (figure 10) and the packet size. The flow table, the migration, the policy and the
-//! stitching are the daemon's machines ([`hawser_proto::flow_table`], [`hawser_proto::migration`],
-//! [`hawser_proto::policy`], [`hawser_proto::stitch`]).
+//! stitching are the daemon's machines ([`hawser_steer::flow_table`], [`hawser_steer::migration`],
+//! [`hawser_steer::policy`], [`hawser_steer::stitch`]).
 //!
 //! # Limitations
 //! Networks are wired links of constant rate. The paper's rates are lost, so absolute rates here

@@ -17,9 +17,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use hawser_netem::{Change, LinkConfig, State};
-use hawser_proto::session::NetworkId;
-use hawser_proto::stitch::{Method, Network as Stitched, Stitch};
-use hawser_units::{Duration, Instant};
+use hawser_steer::stitch::{Method, Network as Stitched, Stitch};
+use hawser_units::{Duration, Instant, NetworkId};
 
 use super::switch::Stitcher;
 use super::{network, wire};

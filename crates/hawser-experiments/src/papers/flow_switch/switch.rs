@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use hawser_proto::flow_table::{EntryId, FlowTable, Output, Rule};
-use hawser_proto::migration::{self, Answer, Event, Follower, Mover, Order, Route, View};
-use hawser_proto::session::NetworkId;
-use hawser_proto::stitch::{Moved, Network as Stitched, Stitch};
-use hawser_units::{Duration, Instant};
+use hawser_steer::flow_table::{EntryId, FlowTable, Output, Rule};
+use hawser_steer::migration::{self, Answer, Event, Follower, Mover, Order, Route, View};
+use hawser_steer::stitch::{Moved, Network as Stitched, Stitch};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::inner::{Ecn as InnerEcn, FlowKey, Summary, protocol};
 
 use hawser_sim::network::{Context, LinkId, Node};

@@ -33,7 +33,7 @@ use hawser_radio::multifacet::throttle::{MonitorConfig, ThrottleConfig};
 use hawser_radio::multifacet::{BUFFER_PACKETS, THRESHOLD};
 use hawser_units::{Duration, Instant, Rate};
 
-use super::others::{Competitor, add_neighbours};
+use super::others::{Competitor, DRIVER, add_neighbours};
 use hawser_sim::app::{Cbr, DatagramSink, Meter, TcpSink, TcpSource};
 use hawser_sim::host::{Application, End, Host, SocketId, Way, join};
 use hawser_sim::mptcp::{self, Coupling, MptcpSink, MptcpSource};
@@ -233,7 +233,7 @@ impl Floor {
             competitor.add(&mut radio, (&access_point, &repeater, &clients));
         }
         if setup.neighbours {
-            add_neighbours(&mut radio, (&access_point, &repeater, &clients), setup);
+            add_neighbours(&mut radio, (&access_point, &repeater, &clients), setup.channels);
         }
         for (a, b) in &setup.overlaps {
             radio.air_mut().set_overlap(*a, *b);
@@ -551,8 +551,6 @@ pub(crate) fn mptcp_config() -> mptcp::Config {
 const DRAWN_AFTER: Duration = Duration::from_secs(3);
 /// When downloads begin.
 pub(crate) const START: Instant = Instant::from_nanos(100_000_000);
-/// Frames that a driver keeps. Source: ath9k's limit for each access category.
-pub(super) const DRIVER: usize = 128;
 /// Packets that the repeater keeps for its clients.
 const REPEATER: usize = 200;
 /// How a client and the access point receive each other: just so that they sense each other. Units:

@@ -6,7 +6,6 @@ use hawser_netem::air::{AccessPointConfig, BEACON_LEN, Frame, Outgoing, Signal, 
 use hawser_radio::multifacet::access_point::SHARED;
 use hawser_units::Duration;
 
-use super::floor::{DRIVER, Setup};
 use hawser_sim::network::LinkId;
 use hawser_sim::packet::Packet;
 use hawser_sim::radio::{AirContext, Heard, Machine, Radio};
@@ -37,10 +36,10 @@ pub(crate) struct Competitor {
 pub(super) fn add_neighbours(
     radio: &mut Radio,
     who: (&[StationId; 2], &[StationId; 2], &[StationId]),
-    setup: &Setup,
+    channels: [u16; 2],
 ) {
     let (access_point, repeater, clients) = who;
-    for (link, channel) in setup.channels.into_iter().enumerate() {
+    for (link, channel) in channels.into_iter().enumerate() {
         // In the 2.4 GHz band beacons are at the lowest rate of 802.11b.
         let standard = if channel > 14 { Standard::A } else { Standard::G };
         let config = StationConfig::fixed(standard, channel, standard.lowest());
@@ -151,3 +150,6 @@ const COMPETING_LEN: u32 = 1536;
 pub(crate) const NEAR: f32 = -50.0;
 /// Just so that a station senses it, and receives others all the same. Units: dBm.
 pub(crate) const FAINT: f32 = -80.0;
+
+/// Frames that a driver keeps. Source: ath9k's limit for each access category.
+pub(super) const DRIVER: usize = 128;

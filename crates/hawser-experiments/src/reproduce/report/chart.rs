@@ -9,7 +9,6 @@ use std::fmt::Write;
 use super::super::claims::Expected;
 use super::super::quantity::Unit;
 use super::super::runner::{JoinedCurve, JoinedPlot, Reproduced};
-use super::figure::Bars;
 use super::number;
 
 /// A line plot: medians, with a band from the smallest to the largest seed.
@@ -113,6 +112,21 @@ pub(super) fn intervals(rows: &[&Reproduced], unit: Unit, id: &str) -> String {
         draw_row(&mut svg, row, area.top + (n as f64 + 0.5) * ROW, &area, &x);
     }
     svg + "</svg>\n"
+}
+
+/// Bars of one unit beside each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bars {
+    /// What they show.
+    pub title: String,
+    /// What is counted.
+    pub label: String,
+    /// Of everything in it.
+    pub unit: Unit,
+    /// A name and a value for each.
+    pub rows: Vec<(String, Spread)>,
+    /// What all of them are held against.
+    pub sum: Option<f64>,
 }
 
 /// Bars from zero to medians, with whiskers from the smallest to the largest, and a line across all

@@ -1,25 +1,8 @@
 //! The report's plots for others: benchmarks and sweeps draw as reproductions do.
 
-use hawser_netem::report::Spread;
-
-use super::super::quantity::Unit;
 use super::super::runner::JoinedPlot;
-use super::{chart, page as markup};
-
-/// Bars of one unit beside each other.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Bars {
-    /// What they show.
-    pub title: String,
-    /// What is counted.
-    pub label: String,
-    /// Of everything in it.
-    pub unit: Unit,
-    /// A name and a value for each.
-    pub rows: Vec<(String, Spread)>,
-    /// What all of them are held against.
-    pub sum: Option<f64>,
-}
+use super::chart::{self, Bars};
+use super::page as markup;
 
 impl Bars {
     /// A figure of a page ([`page()`]); `id` tells it apart there.

@@ -7,7 +7,8 @@ mod markdown;
 mod page;
 mod table;
 
-pub use figure::{Bars, page};
+pub use chart::Bars;
+pub use figure::page;
 pub use json::{ClaimReport, ReproductionReport, SpreadReport};
 
 use std::collections::BTreeMap;

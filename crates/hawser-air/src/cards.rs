@@ -1,0 +1,210 @@
+//! What `hawser radio` says: the cards, what can be done with them and why not more, and the
+//! access points around.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use hawser_config::{ClientConfig, RadioConfig};
+use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
+use hawser_linux::wireless::written;
+use hawser_radio::stations::channel;
+use serde_json::{Value, json};
+
+use super::{STATION, legible, saved};
+
+/// The cards with their interfaces, what they carry at once, and in words what can be done.
+///
+/// # Errors
+/// This machine has no Wi-Fi, or the kernel does not answer.
+pub async fn describe() -> anyhow::Result<Value> {
+    let (wireless, cards) = open().await?;
+    let interfaces = wireless.interfaces().await?;
+    let mut described = Vec::new();
+    for card in &cards {
+        let own: Vec<_> = interfaces.iter().filter(|one| one.card == card.number).collect();
+        described.push(describe_card(card, &own));
+    }
+    Ok(json!({ "cards": described }))
+}
+
+fn describe_card(card: &Card, interfaces: &[&Interface]) -> Value {
+    let (most, channels) = card.room_beside(&[]);
+    let others: Vec<_> = interfaces
+        .iter()
+        .filter(|one| one.is_up && !one.name.starts_with(STATION))
+        .map(|one| one.kind)
+        .collect();
+    let (left, _) = card.room_beside(&others);
+    let (can, cannot) = in_words(card, left);
+    let shown = interfaces.iter().map(|one| {
+        json!({
+            "name": one.name,
+            "kind": kind(one.kind),
+            "up": one.is_up,
+            "ssid": one.ssid.as_ref().map(|ssid| legible(ssid)),
+            "channel": one.frequency.map(channel),
+            "frequency_mhz": one.frequency,
+        })
+    });
+    json!({
+        "card": card.name,
+        "driver": card.driver,
+        "stations": most,
+        "channels": channels,
+        "active_monitor": card.has_active_monitor,
+        "stations_left": left,
+        "interfaces": shown.collect::<Vec<_>>(),
+        "can": can,
+        "cannot": cannot,
+    })
+}
+
+/// What can be done with a card that has room for so many stations of ours, and why not more.
+fn in_words(card: &Card, left: usize) -> (String, Option<String>) {
+    let (most, channels) = card.room_beside(&[]);
+    if !card.has_stations {
+        return (
+            "nothing: it cannot join access points".to_owned(),
+            Some("its driver has no station mode".to_owned()),
+        );
+    }
+    if left == 0 {
+        let why = if most <= 1 {
+            "its driver carries one interface at a time, and another program has it"
+        } else {
+            "other programs' interfaces take all that its driver carries at a time"
+        };
+        return (
+            "nothing beside what is joined already; that network is used".to_owned(),
+            Some(why.to_owned()),
+        );
+    }
+    let can = match (left, channels) {
+        (1, _) => "joins one access point, and another known one before it fades".to_owned(),
+        (_, 1) => format!("joins up to {left} access points at a time, all on one channel"),
+        _ => format!("joins up to {left} access points at a time, on up to {channels} channels"),
+    };
+    let cannot = (channels == 1 && most > 0).then(|| {
+        if card.has_active_monitor {
+            "several channels: its driver serves one at a time (with slots = true under [radio] it takes turns, among open networks)"
+        } else {
+            "several channels: its driver serves one at a time"
+        }
+        .to_owned()
+    });
+    (can, cannot)
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Station => "station",
+        Kind::AccessPoint => "access point",
+        Kind::Monitor => "monitor",
+        Kind::Other => "other",
+    }
+}
+
+/// The access points around, the strongest first: by every card that has an interface that is up.
+///
+/// # Errors
+/// This machine has no Wi-Fi, no interface is up, or the kernel refuses to scan.
+pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
+    let (wireless, cards) = open().await?;
+    let interfaces = wireless.interfaces().await?;
+    let known = saved::known(&config.radio);
+    let mut found: BTreeMap<[u8; 6], (i32, Value)> = BTreeMap::new();
+    let mut has_listened = false;
+    for card in &cards {
+        let listens = |one: &&Interface| one.card == card.number && one.kind == Kind::Station && one.is_up;
+        let Some(listener) = interfaces.iter().find(listens) else {
+            continue;
+        };
+        has_listened = true;
+        let cannot = || format!("{} cannot scan (are you root?)", listener.name);
+        wireless
+            .scan_whole(listener.index, &card.frequencies, &[])
+            .await
+            .with_context(cannot)?;
+        for heard in wireless.heard(listener.index).await? {
+            let network = known.get(&heard.ssid);
+            let fits = network.is_some_and(|network| heard.security.fits(network.protection));
+            let joined = interfaces.iter().filter(|one| {
+                one.ssid.as_ref() == Some(&heard.ssid) && one.frequency == Some(heard.frequency)
+            });
+            let value = json!({
+                "ssid": legible(&heard.ssid),
+                "bssid": written(heard.bssid),
+                "channel": channel(heard.frequency),
+                "frequency_mhz": heard.frequency,
+                "signal_dbm": heard.signal,
+                "security": heard.security.to_string(),
+                "known_by": network.filter(|_| fits).map(|network| network.source),
+                "joined_by": joined.map(|one| one.name.clone()).next(),
+                "heard_by": card.name,
+            });
+            let place = found
+                .entry(heard.bssid)
+                .or_insert_with(|| (heard.signal, value.clone()));
+            if heard.signal > place.0 {
+                *place = (heard.signal, value);
+            }
+        }
+    }
+    if !has_listened {
+        bail!("no Wi-Fi interface is up: `sudo hawser up` makes its own, or `sudo ip link set wlan0 up`");
+    }
+    let mut all: Vec<_> = found.into_values().collect();
+    all.sort_by_key(|(signal, _)| -signal);
+    Ok(json!({ "networks": all.into_iter().map(|(_, value)| value).collect::<Vec<_>>() }))
+}
+
+/// The networks that may be joined, and who knows them.
+#[must_use]
+pub fn known(config: &RadioConfig) -> Value {
+    let known = saved::known(config);
+    let one = |(ssid, network): (&Vec<u8>, &saved::KnownNetwork)| json!({ "ssid": legible(ssid), "known_by": network.source });
+    known.iter().map(one).collect()
+}
+
+async fn open() -> anyhow::Result<(Wireless, Vec<Card>)> {
+    if !Wireless::is_there() {
+        bail!("this machine has no Wi-Fi card that the kernel knows (`lsusb` and `dmesg` may say why)");
+    }
+    let wireless = Wireless::open()?;
+    let cards = wireless.cards().await?;
+    if cards.is_empty() {
+        bail!("this machine has no Wi-Fi card (or it belongs to another network namespace)");
+    }
+    Ok((wireless, cards))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_linux::wireless::cards::Combination;
+
+    #[test]
+    fn a_card_is_described_in_words() {
+        let mut card = Card {
+            has_stations: true,
+            ..Card::default()
+        };
+        let said = |card: &Card, left| in_words(card, left);
+        assert!(said(&card, 1).0.starts_with("joins one access point"));
+        assert!(said(&card, 0).1.unwrap().contains("one interface at a time"));
+        card.combinations.push(Combination {
+            limits: vec![(4, vec![Kind::Station])],
+            total: 4,
+            channels: 2,
+        });
+        assert_eq!(
+            said(&card, 3),
+            (
+                "joins up to 3 access points at a time, on up to 2 channels".to_owned(),
+                None
+            )
+        );
+        card.has_stations = false;
+        assert!(said(&card, 0).0.starts_with("nothing"));
+    }
+}

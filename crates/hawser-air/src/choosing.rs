@@ -1,0 +1,395 @@
+//! What a card is to do: who is heard, which access points are chosen, and whether several channels
+//! are served in turn.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+use anyhow::bail;
+use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
+use hawser_linux::wireless::written;
+use hawser_radio::stations::{Bssid, Heard, Room, channel};
+use serde_json::{Value, json};
+
+use super::slots::{self, Slots};
+use super::{JOINED_WITHIN, Joins, Keeper, State, Station, legible};
+
+impl Keeper {
+    pub(super) async fn work_card(&mut self, wireless: &Arc<Wireless>, number: u32) -> anyhow::Result<()> {
+        let Some(state) = self.cards.get(&number) else {
+            return Ok(());
+        };
+        let card = state.card.clone();
+        let is_own = |one: &Interface| one.card == number && self.stations.contains_key(&one.name);
+        let not_ours = self.interfaces.iter().filter(|one| !is_own(one));
+        let taken: Vec<Vec<u8>> = not_ours.clone().filter_map(|one| one.ssid.clone()).collect();
+        let others: Vec<Interface> = not_ours
+            .filter(|one| one.card == number && one.is_up)
+            .cloned()
+            .collect();
+        let room = self.room(&card, &others);
+        if room.stations == 0 {
+            self.end_slots(number).await;
+            for name in self.names_on(number) {
+                self.leave(&name).await;
+            }
+            return Ok(());
+        }
+        if self.follow_slots(number).await {
+            return Ok(());
+        }
+        let is_out = !self
+            .stations
+            .values()
+            .any(|one| one.card == number && one.joins.is_some());
+        // Without any way out, what has been heard so far is good enough, and the rest is
+        // looked for later; otherwise a part of a scan is not chosen from.
+        let is_hasty = is_out && !self.config.radio.slots;
+        if self.is_scanning(number).await && !is_hasty {
+            return Ok(());
+        }
+        if let Some(listener) = self.listener(number, &others) {
+            self.hear(wireless, number, listener, is_hasty).await?;
+            self.scan(wireless, number, listener, &room);
+        } else {
+            // Somebody has to listen.
+            self.add(wireless, number, None).await?;
+        }
+        let now = self.now();
+        let Some(state) = self
+            .cards
+            .get_mut(&number)
+            .filter(|state| is_hasty || state.scanning.is_none())
+        else {
+            return Ok(());
+        };
+        let chosen = state.planner.choose(&room, &taken, now);
+        if !chosen.is_empty() && state.scanning.is_some() {
+            // Joining ends it.
+            state.scan_at = Clock::now() + REST_OF_SCAN;
+        }
+        if self
+            .start_slots(wireless, number, &others, (&chosen, &taken))
+            .await?
+        {
+            return Ok(());
+        }
+        self.carry_out(wireless, number, chosen).await
+    }
+
+    /// Whether the configuration leaves the card to Hawser.
+    fn may_use(&self, card: &Card) -> bool {
+        let is_on = |one: &&Interface| one.card == card.number;
+        let names = self.interfaces.iter().filter(is_on).map(|one| &one.name);
+        let names: Vec<_> = names.chain([&card.name]).collect();
+        let patterns = &self.config.radio.cards;
+        patterns
+            .iter()
+            .any(|pattern| names.iter().any(|name| pattern.matches(name)))
+    }
+
+    /// Tells the planner of the known networks that were heard, by scans of whomever.
+    async fn hear(
+        &mut self,
+        wireless: &Wireless,
+        card: u32,
+        listener: u32,
+        is_hasty: bool,
+    ) -> anyhow::Result<()> {
+        let now = self.now();
+        let Some(state) = self.cards.get_mut(&card) else {
+            return Ok(());
+        };
+        if !is_hasty && Clock::now() < state.hear_at {
+            return Ok(());
+        }
+        state.hear_at = Clock::now() + HEAR_EVERY;
+        for heard in wireless.heard(listener).await? {
+            let known = self.known.get(&heard.ssid);
+            if known.is_some_and(|known| heard.security.fits(known.protection)) {
+                state.planner.handle_heard(heard, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the card serves several channels in turn, as it goes on to do. Ends that when a
+    /// network is lost, so that all are looked for again.
+    pub(super) async fn follow_slots(&mut self, card: u32) -> bool {
+        let (now, enabled) = (self.now(), self.config.radio.slots);
+        let Some(state) = self.cards.get_mut(&card) else {
+            return false;
+        };
+        let Some(slots) = &state.slots else { return false };
+        let all = slots.shown();
+        let lost: Vec<_> = all
+            .iter()
+            .filter(|shown| !shown.is_joined && shown.since.elapsed() > JOINED_WITHIN)
+            .collect();
+        for shown in &all {
+            if shown.is_joined {
+                state.planner.handle_joined(shown.joins.bssid);
+            }
+        }
+        if lost.is_empty() && slots.is_alive() && enabled {
+            return true;
+        }
+        for shown in lost {
+            let ssid = legible(&shown.joins.ssid);
+            tracing::info!(network = shown.name, ssid, "lost");
+            state.planner.handle_failed(shown.joins.bssid, now);
+        }
+        state.scan_at = Clock::now();
+        self.end_slots(card).await;
+        false
+    }
+
+    pub(super) async fn end_slots(&mut self, card: u32) {
+        let slots = self.cards.get_mut(&card).and_then(|state| state.slots.take());
+        if let Some(slots) = slots {
+            slots.end(&mut self.system).await;
+            self.tell_dhcp();
+        }
+    }
+
+    /// Serves several channels in turn where that reaches more networks than one channel does, and
+    /// the card is Hawser's alone.
+    pub(super) async fn start_slots(
+        &mut self,
+        wireless: &Wireless,
+        card: u32,
+        others: &[Interface],
+        (chosen, taken): (&[Heard], &[Vec<u8>]),
+    ) -> anyhow::Result<bool> {
+        let now = self.now();
+        let Some(state) = self.cards.get_mut(&card) else {
+            return Ok(false);
+        };
+        let is_fit = state.card.has_active_monitor && others.is_empty() && Clock::now() >= state.slots_at;
+        if !self.config.radio.slots || !is_fit {
+            return Ok(false);
+        }
+        let room = Room {
+            stations: MOST_SLOTS,
+            channels: MOST_SLOTS,
+            held: Vec::new(),
+        };
+        let all = state
+            .planner
+            .propose(&room, taken, now, |heard| heard.security.open);
+        if all.len() <= chosen.len().max(1) {
+            return Ok(false);
+        }
+        state.slots_at = Clock::now() + SLOTS_AGAIN;
+        for name in self.names_on(card) {
+            self.leave(&name).await;
+        }
+        let names = self.free_names(all.len() + 1)?;
+        let [monitor, names @ ..] = &names[..] else {
+            return Ok(false);
+        };
+        let address = self.address(None)?;
+        for heard in &all {
+            let ssid = legible(&heard.ssid);
+            tracing::info!(
+                ssid,
+                bssid = written(heard.bssid),
+                channel = channel(heard.frequency),
+                "served in slots"
+            );
+        }
+        let networks = names.iter().cloned().zip(all).collect();
+        let slot = self.config.radio.slot.0;
+        let slots = Slots::start(
+            &mut self.system,
+            wireless,
+            (card, monitor),
+            address,
+            slot,
+            networks,
+        )
+        .await?;
+        if let Some(state) = self.cards.get_mut(&card) {
+            state.slots = Some(slots);
+        }
+        self.tell_dhcp();
+        Ok(true)
+    }
+
+    /// Serves a network for so many slots in turn.
+    ///
+    /// # Errors
+    /// No card takes turns with a network of that name; in words.
+    pub(super) fn set_weight(&self, network: &str, weight: u32) -> anyhow::Result<Value> {
+        if !(1..=MOST_WEIGHT).contains(&weight) {
+            bail!("a weight is 1 to {MOST_WEIGHT}");
+        }
+        for slots in self.cards.values().filter_map(|state| state.slots.as_ref()) {
+            let all = slots.shown();
+            let place = all
+                .iter()
+                .position(|shown| shown.joins.ssid == network.as_bytes());
+            if let Some(place) = place {
+                slots.set_weight(place, weight);
+                return Ok(json!({ "network": network, "weight": weight }));
+            }
+        }
+        bail!(
+            "no card takes turns with a network called {network}: `hawser status` shows those in slots (slots = true under [radio]); others are on the air all the time"
+        )
+    }
+
+    /// The networks that are served in slots.
+    pub(super) fn slot_stations(&self) -> impl Iterator<Item = slots::Shown> {
+        let all = self.cards.values().filter_map(|state| state.slots.as_ref());
+        all.flat_map(Slots::shown)
+    }
+
+    /// What the card has left beside what others have on it.
+    pub(super) fn room(&self, card: &Card, others: &[Interface]) -> Room {
+        if !self.may_use(card) {
+            return Room::default();
+        }
+        let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
+        let (stations, channels) = card.room_beside(&kinds);
+        let mut held: Vec<_> = others
+            .iter()
+            .filter(|one| one.kind != Kind::Monitor)
+            .filter_map(|one| one.frequency)
+            .collect();
+        held.sort_unstable();
+        held.dedup();
+        let elsewhere = self
+            .stations
+            .values()
+            .filter(|station| station.card != card.number && station.joins.is_some())
+            .count();
+        let allowed = self.config.radio.stations.saturating_sub(elsewhere);
+        Room {
+            stations: stations.min(allowed),
+            channels,
+            held,
+        }
+    }
+
+    pub(super) fn names_on(&self, card: u32) -> Vec<String> {
+        let on = self.stations.iter().filter(|(_, station)| station.card == card);
+        on.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The interface by which the card listens.
+    pub(super) fn listener(&self, card: u32, others: &[Interface]) -> Option<u32> {
+        let own = self.stations.values().find(|station| station.card == card);
+        let other = || others.iter().find(|one| one.kind == Kind::Station);
+        own.map(|station| station.index)
+            .or_else(|| other().map(|one| one.index))
+    }
+
+    /// Scans when it is time. Where no other channel could be used, only those that are held: that
+    /// costs no time on the air.
+    pub(super) fn scan(&mut self, wireless: &Arc<Wireless>, card: u32, listener: u32, room: &Room) {
+        let hidden: Vec<_> = self
+            .known
+            .values()
+            .filter(|known| known.is_hidden)
+            .filter_map(|known| String::from_utf8(known.ssid.clone()).ok())
+            .take(MOST_HIDDEN)
+            .collect();
+        let is_joining = self.stations.values().any(|station| {
+            let is_under_way = |joins: &Joins| matches!(joins.state, State::Joining { .. });
+            station.card == card && station.joins.as_ref().is_some_and(is_under_way)
+        });
+        let Some(state) = self.cards.get_mut(&card) else {
+            return;
+        };
+        if is_joining || state.scanning.is_some() || Clock::now() < state.scan_at {
+            return;
+        }
+        let frequencies = if room.held.len() >= room.channels {
+            room.held.clone()
+        } else {
+            state.card.frequencies.clone()
+        };
+        state.scan_at = Clock::now() + SCAN_EVERY;
+        let wireless = Arc::clone(wireless);
+        state.scanning = Some(tokio::spawn(async move {
+            let result = wireless.scan_whole(listener, &frequencies, &hidden).await;
+            result
+                .inspect_err(|error| tracing::debug!(error = %error, "no scan"))
+                .is_ok()
+        }));
+    }
+
+    /// Whether a scan is under way.
+    pub(super) async fn is_scanning(&mut self, card: u32) -> bool {
+        let Some(state) = self.cards.get_mut(&card) else {
+            return false;
+        };
+        let Some(task) = state.scanning.take_if(|task| task.is_finished()) else {
+            return state.scanning.is_some();
+        };
+        state.hear_at = Clock::now();
+        if !task.await.unwrap_or(false) {
+            state.scan_at = Clock::now() + SCAN_AGAIN;
+        }
+        false
+    }
+
+    /// Leaves what is not chosen any more, and joins what is new.
+    pub(super) async fn carry_out(
+        &mut self,
+        wireless: &Wireless,
+        card: u32,
+        chosen: Vec<Heard>,
+    ) -> anyhow::Result<()> {
+        let joined = |station: &Station| station.joins.as_ref().map(|joins| joins.heard.bssid);
+        let is_chosen = |bssid: Bssid| chosen.iter().any(|heard| heard.bssid == bssid);
+        let (mut kept, mut left) = (BTreeSet::new(), Vec::new());
+        for (name, station) in self.stations.iter().filter(|(_, station)| station.card == card) {
+            match joined(station) {
+                Some(bssid) if is_chosen(bssid) => {
+                    kept.insert(bssid);
+                }
+                Some(_) => left.push(name.clone()),
+                None => {
+                    // It has listened; its room is wanted.
+                    if !chosen.is_empty() {
+                        left.push(name.clone());
+                    }
+                }
+            }
+        }
+        for name in left {
+            self.leave(&name).await;
+        }
+        for heard in chosen.into_iter().filter(|heard| !kept.contains(&heard.bssid)) {
+            let bssid = heard.bssid;
+            if let Err(error) = self.add(wireless, card, Some(heard)).await {
+                let now = self.now();
+                if let Some(state) = self.cards.get_mut(&card) {
+                    state.planner.handle_failed(bssid, now);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How often signals are looked at while nothing is scanned: a list of hundreds, in a busy place.
+const HEAR_EVERY: Duration = Duration::from_secs(2);
+/// How often other access points are looked for: half of what the kernel keeps results for would
+/// cost twice the air; a scan of 37 channels takes 1 to 4 s of the card's time.
+const SCAN_EVERY: Duration = Duration::from_secs(60);
+/// After one that was cut short by joining what it had heard so far.
+const REST_OF_SCAN: Duration = Duration::from_secs(5);
+/// After one that was refused.
+const SCAN_AGAIN: Duration = Duration::from_secs(2);
+/// Of what cards take in one scan (4 to 20), with the empty name.
+const MOST_HIDDEN: usize = 3;
+/// A network that is away longer than this loses what is kept for it.
+const MOST_WEIGHT: u32 = 10;
+/// More networks in turn than these wait too long for theirs.
+const MOST_SLOTS: usize = 4;
+/// After slots that ended: everything is looked for first.
+const SLOTS_AGAIN: Duration = Duration::from_secs(20);

@@ -1,0 +1,226 @@
+//! wpa_supplicant: a process of our own for the stations that are ours, and what we say to it.
+//!
+//! It joins access points and does all of the cryptography (WPA2, WPA3, OWE, 802.1X). One process
+//! serves all stations; one that NetworkManager or the system runs is left alone. It is spoken to
+//! by datagrams on sockets in our run directory, a line of text each way; keys travel there only,
+//! and no file holds them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hawser_config::atomic_file::private_directory;
+use hawser_host::program::{Started, find};
+use hawser_linux::system::System;
+use tokio::net::UnixDatagram;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::saved::KnownNetwork;
+
+/// The process.
+pub(super) struct Supplicant {
+    directory: PathBuf,
+    started: Started,
+    control: Control,
+    /// How many sockets have been named.
+    sockets: u32,
+}
+
+impl Supplicant {
+    /// Starts it. What an earlier one has left in the directory goes.
+    ///
+    /// # Errors
+    /// It is not installed, or does not start; in words with the remedy.
+    pub(super) async fn start(system: &mut System, directory: &Path) -> anyhow::Result<Self> {
+        let program = find("wpa_supplicant").context(NOT_INSTALLED)?;
+        let _ = fs::remove_dir_all(directory);
+        private_directory(directory)?;
+        fs::write(directory.join(SETTINGS_FILE), SETTINGS)?;
+        let socket = UnixDatagram::bind(directory.join("global-client"))?;
+        let global = directory.join(GLOBAL);
+        let words = [program.into(), "-g".into(), global.clone().into()];
+        let mut supplicant = Self {
+            started: Started::start(system, &words, &[])?,
+            control: Control { socket },
+            directory: directory.to_owned(),
+            sockets: 0,
+        };
+        match supplicant.connect(&global).await {
+            Ok(()) => Ok(supplicant),
+            Err(error) => {
+                supplicant.end(system).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until it listens.
+    async fn connect(&mut self, global: &Path) -> anyhow::Result<()> {
+        for _ in 0..STARTING_TRIES {
+            if let Some(status) = self.started.ended() {
+                bail!("wpa_supplicant has ended ({})", status?);
+            }
+            if self.control.socket.connect(global).is_ok() && self.control.ask("PING").await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(STARTING_PAUSE).await;
+        }
+        bail!("wpa_supplicant does not answer")
+    }
+
+    /// Whether it still runs.
+    pub(super) fn is_alive(&mut self) -> bool {
+        self.started.ended().is_none()
+    }
+
+    /// Takes an interface into its care, which brings it up.
+    pub(super) async fn add(&mut self, interface: &str) -> anyhow::Result<Control> {
+        let sockets = self.directory.join("stations");
+        let settings = self.directory.join(SETTINGS_FILE);
+        let request = format!(
+            "INTERFACE_ADD {interface}\t{}\tnl80211\t{}",
+            settings.display(),
+            sockets.display()
+        );
+        self.control
+            .command(&request)
+            .await
+            .with_context(|| format!("wpa_supplicant does not take {interface}"))?;
+        self.sockets += 1;
+        let own = self.directory.join(format!("client-{}", self.sockets));
+        let socket = UnixDatagram::bind(own)?;
+        socket.connect(sockets.join(interface))?;
+        Ok(Control { socket })
+    }
+
+    /// Lets an interface go; its access point hears of it.
+    pub(super) async fn remove(&self, interface: &str) {
+        let _ = self
+            .control
+            .command(&format!("INTERFACE_REMOVE {interface}"))
+            .await;
+    }
+
+    /// Ends it.
+    pub(super) async fn end(self, system: &mut System) {
+        let _ = self.control.command("TERMINATE").await;
+        if let Err(error) = self.started.end(system).await {
+            tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "wpa_supplicant");
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A socket that wpa_supplicant answers on.
+pub(super) struct Control {
+    socket: UnixDatagram,
+}
+
+impl Control {
+    /// Joins an access point of a known network.
+    ///
+    /// # Errors
+    /// A setting of the network is refused, or nobody answers.
+    pub(super) async fn join(&self, known: &KnownNetwork, bssid: &str, frequency: u32) -> anyhow::Result<()> {
+        self.command("REMOVE_NETWORK all").await?;
+        let number = self.ask("ADD_NETWORK").await?;
+        let number = number.trim();
+        let fixed = [
+            ("ssid", Zeroizing::new(hex(&known.ssid))),
+            ("bssid", Zeroizing::new(bssid.to_owned())),
+            ("scan_freq", Zeroizing::new(frequency.to_string())),
+            ("freq_list", Zeroizing::new(frequency.to_string())),
+            ("scan_ssid", Zeroizing::new(u8::from(known.is_hidden).to_string())),
+        ];
+        let own = known
+            .settings
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.clone()));
+        for (name, value) in own.chain(fixed) {
+            let request = Zeroizing::new(format!("SET_NETWORK {number} {name} {}", *value));
+            // The value may be a key.
+            self.command(&request)
+                .await
+                .with_context(|| format!("wpa_supplicant refuses the setting {name}"))?;
+        }
+        self.command(&format!("SELECT_NETWORK {number}")).await
+    }
+
+    /// Whether the station has joined, keys and all.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub(super) async fn is_joined(&self) -> anyhow::Result<bool> {
+        Ok(is_completed(&self.ask("STATUS").await?))
+    }
+
+    /// Says something that is answered with OK.
+    async fn command(&self, request: &str) -> anyhow::Result<()> {
+        let answer = self.ask(request).await?;
+        match answer.trim() {
+            "OK" => Ok(()),
+            other => bail!("it says {other:?}"),
+        }
+    }
+
+    async fn ask(&self, request: &str) -> anyhow::Result<String> {
+        let talk = async {
+            self.socket.send(request.as_bytes()).await?;
+            let mut answer = vec![0; LONGEST_ANSWER];
+            loop {
+                let length = self.socket.recv(&mut answer).await?;
+                // What it says unasked begins with a level.
+                if answer.first() != Some(&b'<') {
+                    break io::Result::Ok(String::from_utf8_lossy(&answer[..length]).into_owned());
+                }
+            }
+        };
+        timeout(PATIENCE, talk)
+            .await
+            .context("wpa_supplicant does not answer")?
+            .context("wpa_supplicant does not listen")
+    }
+}
+
+/// Whether a status says that nothing is left to be done.
+fn is_completed(status: &str) -> bool {
+    status.lines().any(|line| line == "wpa_state=COMPLETED")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    data_encoding::HEXLOWER.encode(bytes)
+}
+
+/// What all stations have in common. No Wi-Fi Direct, whose devices would take the card's room;
+/// protected management frames where the access point has them; both ways of SAE.
+const SETTINGS: &str = "p2p_disabled=1\npmf=1\nsae_pwe=2\nupdate_config=0\nap_scan=1\n";
+const SETTINGS_FILE: &str = "settings";
+const GLOBAL: &str = "global";
+const NOT_INSTALLED: &str = "wpa_supplicant is not installed (Debian: wpasupplicant)";
+/// As wpa_supplicant's own buffer for answers.
+const LONGEST_ANSWER: usize = 4096;
+/// It answers at once or not at all.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Together five seconds, for a machine that is busy.
+const STARTING_TRIES: u32 = 100;
+const STARTING_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_in_its_words() {
+        let said = |state: &str| {
+            format!(
+                "bssid=02:00:00:00:01:00\nfreq=2412\nssid=home\nid=0\nmode=station\nwpa_state={state}\nip_address=10.0.0.2\n"
+            )
+        };
+        assert!(is_completed(&said("COMPLETED")));
+        assert!(!is_completed(&said("4WAY_HANDSHAKE")));
+        assert!(!is_completed("UNKNOWN COMMAND\n"));
+    }
+}

@@ -1,0 +1,386 @@
+//! What stands between a machine and its hub, network by network: each is tried by itself, past the
+//! tunnel, whether or not a client runs, and nothing is changed.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hawser_config::identity::Identity;
+use hawser_config::{self as config, ClientConfig, Page};
+use hawser_control::over_tls::dial;
+use hawser_control::tls;
+use hawser_host::dns::{NameServers, Place};
+use hawser_host::portal::look_for_portal;
+use hawser_linux::netlink::{Device, Network, Watch};
+use hawser_linux::udp::open_bound;
+use hawser_steer::portal::Outcome;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::joined::Joined;
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What: `link`, `address`, `dns`, `portal`, `udp`, `tcp`, `mtu`.
+    pub what: &'static str,
+    /// Whether it is as it should be.
+    pub good: bool,
+    /// How it is.
+    pub said: String,
+    /// What to do about it.
+    pub next: Option<String>,
+}
+
+/// A network, or a device that could be one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Examined {
+    /// Its name.
+    pub name: String,
+    /// Whether client.toml lets it be used.
+    pub used: bool,
+    /// Whether the hub is reached over it, one way or the other.
+    pub reaches_hub: bool,
+    /// What was found, in the order in which one thing needs the other.
+    pub findings: Vec<Finding>,
+}
+
+/// The hub, and all networks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Examination {
+    /// Version of this format.
+    pub version: u32,
+    /// The hub's endpoints; none of a machine that has joined no hub.
+    pub hub: Vec<String>,
+    /// Every network.
+    pub networks: Vec<Examined>,
+}
+
+/// Tries everything over every network at once. Takes some ten seconds at most.
+///
+/// # Errors
+/// The configuration is wrong, or the kernel does not say which networks there are.
+pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
+    let config: ClientConfig = config::load_or_default(&dir.join("client.toml"))?;
+    let mut joined = Joined::load(dir)?.into_iter().next();
+    if let Some(joined) = &mut joined {
+        // What was known holds where the name does not resolve.
+        joined.resolve(&config).await;
+    }
+    let key = dir.join("identity.key");
+    let identity = match key.exists() {
+        true => Some(Identity::load_or_create(&key)?),
+        false => None,
+    };
+    let devices = Watch::devices()?.next().await.context("no devices")?;
+    let networks = Watch::start()?.next().await.context("no networks")?;
+    let servers = NameServers::look().await;
+    let is_own = |name: &str| name == config.interface.0 || name.starts_with("hawser");
+    let examined = devices
+        .iter()
+        .filter(|device| !is_own(&device.name))
+        .map(|device| {
+            let network = networks.iter().find(|network| network.index == device.index);
+            let patient = Patient {
+                device,
+                network,
+                config: &config,
+                joined: joined.as_ref(),
+                identity: identity.as_ref(),
+                servers: servers_of(&config, &servers, device),
+            };
+            async move { patient.examine().await }
+        });
+    let networks = futures_util::future::join_all(examined).await;
+    let hub = joined.iter().flat_map(|joined| &joined.endpoints);
+    Ok(Examination {
+        version: 1,
+        hub: hub.map(ToString::to_string).collect(),
+        networks,
+    })
+}
+
+fn servers_of(config: &ClientConfig, known: &NameServers, device: &Device) -> Vec<IpAddr> {
+    let set = config.network(&device.name).dns;
+    if set.is_empty() {
+        known.of(&device.name, device.index).addresses
+    } else {
+        set
+    }
+}
+
+/// A network under examination.
+struct Patient<'a> {
+    device: &'a Device,
+    network: Option<&'a Network>,
+    config: &'a ClientConfig,
+    joined: Option<&'a Joined>,
+    identity: Option<&'a Identity>,
+    servers: Vec<IpAddr>,
+}
+
+impl Patient<'_> {
+    async fn examine(&self) -> Examined {
+        let mut findings = vec![self.link(), self.address()];
+        let mut reaches_hub = false;
+        if let Some(network) = self.network {
+            let (names, portal, hub) = tokio::join!(self.names(), self.portal(), self.hub(network));
+            findings.extend([names, portal]);
+            reaches_hub = hub.1;
+            findings.extend(hub.0);
+        }
+        Examined {
+            name: self.device.name.clone(),
+            used: self.config.uses(&self.device.name),
+            reaches_hub,
+            findings,
+        }
+    }
+
+    fn link(&self) -> Finding {
+        if self.device.has_carrier {
+            good("link", "is there")
+        } else {
+            bad(
+                "link",
+                "is not there",
+                "plug the cable in, join the Wi-Fi, or switch the modem on",
+            )
+        }
+    }
+
+    fn address(&self) -> Finding {
+        let name = &self.device.name;
+        match self.network {
+            Some(network) => {
+                let all: Vec<_> = network
+                    .addresses
+                    .iter()
+                    .map(|(a, p)| format!("{a}/{p}"))
+                    .collect();
+                good("address", &all.join(", "))
+            }
+            None if self.device.addresses.is_empty() => bad(
+                "address",
+                "none",
+                &format!("set one up, or write dhcp = \"auto\" under [networks.{name}] in client.toml"),
+            ),
+            None => bad(
+                "address",
+                "there is one, and no default route",
+                &format!("without a router nothing is reached over {name}: set a default route up"),
+            ),
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            number: 0,
+            device: self.device.name.clone(),
+            index: self.device.index,
+            servers: self.servers.clone(),
+        }
+    }
+
+    /// Whether the network's resolvers know the hub's name, or any.
+    async fn names(&self) -> Finding {
+        let hosts = self.joined.iter().flat_map(|joined| &joined.endpoints);
+        let mut names = hosts.map(|endpoint| endpoint.host.as_str());
+        let hub = names.find(|host| host.parse::<IpAddr>().is_err());
+        let page = self
+            .config
+            .direct
+            .portal_check
+            .0
+            .as_ref()
+            .map(|page| page.host.as_str());
+        let Some(name) = hub.or(page) else {
+            return good("dns", "no name is needed");
+        };
+        if self.servers.is_empty() {
+            let next = "write dns = [\"ADDRESS\"] under its name in client.toml";
+            return bad("dns", "nobody names resolvers for it", next);
+        }
+        let place = self.place();
+        let found = timeout(PATIENCE, async {
+            let both = tokio::join!(place.addresses(name, false), place.addresses(name, true));
+            both.0.is_ok_and(|found| !found.is_empty()) || both.1.is_ok_and(|found| !found.is_empty())
+        });
+        if found.await.unwrap_or(false) {
+            return good("dns", &format!("its resolvers know {name}"));
+        }
+        let asked: Vec<_> = self.servers.iter().map(ToString::to_string).collect();
+        bad(
+            "dns",
+            &format!("its resolvers ({}) do not know {name}", asked.join(", ")),
+            "a hub that was reached before is found all the same; else name an address as the hub's endpoint",
+        )
+    }
+
+    async fn portal(&self) -> Finding {
+        let Some(page) = &self.config.direct.portal_check.0 else {
+            return good("portal", "not looked for (portal_check = \"off\")");
+        };
+        self.look(page).await
+    }
+
+    async fn look(&self, page: &Page) -> Finding {
+        match look_for_portal(&self.place(), page).await {
+            (Outcome::Page, _) => good("portal", "none"),
+            (Outcome::Other, login) => {
+                let login = login.unwrap_or_else(|| "any http:// page".to_owned());
+                bad(
+                    "portal",
+                    "a login page is in between",
+                    &format!("log in at {login}"),
+                )
+            }
+            (Outcome::Nothing, _) => Finding {
+                what: "portal",
+                good: true,
+                said: format!("cannot tell: {} does not answer", page.host),
+                next: None,
+            },
+        }
+    }
+
+    /// The hub by UDP and by TLS on TCP, and the size of packets; whether either works.
+    async fn hub(&self, network: &Network) -> (Vec<Finding>, bool) {
+        let (Some(joined), Some(identity)) = (self.joined, self.identity) else {
+            let next = "join one: sudo hawser up INVITATION (from `hawser hub invite NAME` on the hub)";
+            return (vec![bad("udp", "no hub is known", next)], false);
+        };
+        let carried = |address: &&SocketAddr| network.carries(address.is_ipv6());
+        let Some(remote) = joined.addresses.iter().find(carried).copied() else {
+            let said = "the hub has no address of a family that this network carries";
+            return (vec![bad("udp", said, "name another endpoint in hub.toml")], false);
+        };
+        let (udp, tcp) = tokio::join!(
+            by_udp(&self.device.name, remote, identity, joined),
+            self.by_tls(remote, joined)
+        );
+        let mut findings = Vec::new();
+        match &udp {
+            Ok((took, size)) => {
+                let took = took.as_millis();
+                findings.push(good("udp", &format!("the hub at {remote} answers in {took} ms")));
+                findings.push(tcp_finding(&tcp, true));
+                findings.push(size_finding(*size, network.mtu));
+            }
+            Err(error) => {
+                let next = if tcp.is_ok() {
+                    "nothing: TLS on TCP is used here".to_owned()
+                } else {
+                    let port = remote.port();
+                    format!("is the hub running, and UDP {port} open in its firewall?")
+                };
+                findings.push(bad(
+                    "udp",
+                    &format!("no answer from the hub at {remote}: {error}"),
+                    &next,
+                ));
+                findings.push(tcp_finding(&tcp, false));
+            }
+        }
+        (findings, udp.is_ok() || tcp.is_ok())
+    }
+
+    async fn by_tls(&self, remote: SocketAddr, joined: &Joined) -> Result<Tcp, (u16, String)> {
+        let plan = joined.by_tls(&self.device.name, remote.ip(), self.config);
+        let port = plan.remote.port();
+        let is_hubs_key = dial::try_once(&plan).await.map_err(|error| (port, error))?;
+        Ok(Tcp { port, is_hubs_key })
+    }
+}
+
+struct Tcp {
+    port: u16,
+    is_hubs_key: bool,
+}
+
+fn tcp_finding(tcp: &Result<Tcp, (u16, String)>, has_udp: bool) -> Finding {
+    match tcp {
+        Ok(Tcp { port, is_hubs_key }) => {
+            let whose = if *is_hubs_key {
+                ""
+            } else {
+                " (with a certificate that is not of the hub's own key)"
+            };
+            good("tcp", &format!("the hub answers TLS on TCP {port}{whose}"))
+        }
+        Err((port, error)) => {
+            let next = if has_udp {
+                format!("nothing while UDP works; for networks that block it: let TCP {port} in at the hub")
+            } else {
+                format!(
+                    "does the hub listen on TCP {port} ([tls] in hub.toml), and does its firewall let it in?"
+                )
+            };
+            bad("tcp", &format!("no hub by TLS on TCP {port}: {error}"), &next)
+        }
+    }
+}
+
+fn size_finding(size: u16, mtu: u32) -> Finding {
+    let said = format!("packets of {size} bytes pass (the device takes {mtu})");
+    if size < 1_280 {
+        let next = "large packets travel in pieces; ask who runs the network, or lower mtu in client.toml";
+        bad("mtu", &said, next)
+    } else {
+        good("mtu", &said)
+    }
+}
+
+/// How long the hub took to prove its key, and the largest IP packet that got through.
+async fn by_udp(
+    device: &str,
+    remote: SocketAddr,
+    identity: &Identity,
+    joined: &Joined,
+) -> anyhow::Result<(Duration, u16)> {
+    let socket: UdpSocket = open_bound(device, remote.is_ipv6())?;
+    let runtime = Arc::new(quinn::TokioRuntime);
+    let endpoint = quinn::Endpoint::new(tls::client_endpoint_config(), None, socket, runtime)?;
+    let mut config = tls::client_config(identity, joined.hub_key)?;
+    let mut transport = quinn::TransportConfig::default();
+    transport.initial_rtt(FIRST_ROUND_TRIP);
+    config.transport_config(Arc::new(transport));
+    let since = Instant::now();
+    let connecting = endpoint.connect_with(config, remote, tls::SERVER_NAME)?;
+    let connection = timeout(PATIENCE, connecting).await.context("silence")??;
+    let took = since.elapsed();
+    // The library looks for the size by itself, a few round trips long.
+    tokio::time::sleep(SIZES.max(took * 8).min(PATIENCE)).await;
+    let headers = if remote.is_ipv6() { 48 } else { 28 };
+    let size = connection.stats().path.current_mtu + headers;
+    connection.close(0_u8.into(), b"");
+    let _ = timeout(GOODBYE, endpoint.wait_idle()).await;
+    Ok((took, size))
+}
+
+fn good(what: &'static str, said: &str) -> Finding {
+    Finding {
+        what,
+        good: true,
+        said: said.to_owned(),
+        next: None,
+    }
+}
+
+fn bad(what: &'static str, said: &str, next: &str) -> Finding {
+    Finding {
+        what,
+        good: false,
+        said: said.to_owned(),
+        next: Some(next.to_owned()),
+    }
+}
+
+/// For one answer: far networks have round trips of 2 s.
+const PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
+/// For the search of a size.
+const SIZES: Duration = Duration::from_millis(500);
+const GOODBYE: Duration = Duration::from_millis(200);

@@ -1,0 +1,406 @@
+//! Networks over which the hub does not answer by UDP: TLS on TCP beside, for as long as that is
+//! so.
+//!
+//! A network in need gets a second path to the hub, whose socket leads to a relay on loopback
+//! (`over_tls`). The path over UDP stays and is probed on, so the tunnel itself sees when UDP works
+//! again, and no packet is lost by the change in either direction.
+//!
+//! ```text
+//!            silent for 1 s                 connected
+//!   UDP ----------------------> dialing ---------------> both paths (UDP is silent)
+//!    ^                             |                          |
+//!    +-----------------------------+--------------------------+
+//!            heard over UDP for 1.5 s, and the control channel has moved there
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use hawser_config::TlsUse;
+use hawser_control::client::driver::fresh_index;
+use hawser_control::client::networks::Attached;
+use hawser_control::over_tls::THREAD;
+use hawser_control::over_tls::dial::{Dialer, Plan, Way};
+use hawser_control::relays::Relays;
+use hawser_dataplane::PathState;
+use hawser_units::NetworkId;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::Client;
+
+/// All networks in need, and what is known of the others.
+pub(super) struct Fallback {
+    relays: Option<Relays>,
+    judges: BTreeMap<NetworkId, Judge>,
+    beside: BTreeMap<NetworkId, Beside>,
+    next: u64,
+    news: mpsc::UnboundedSender<(u64, Way)>,
+    incoming: mpsc::UnboundedReceiver<(u64, Way)>,
+}
+
+/// TLS on TCP beside a network.
+struct Beside {
+    number: u64,
+    dialer: Dialer,
+    port: u16,
+    way: Way,
+    /// Why it was down last.
+    trouble: Option<String>,
+    /// The path by it, once it was up.
+    twin: Option<NetworkId>,
+    /// UDP works again, since then.
+    leaving: Option<Instant>,
+}
+
+impl Fallback {
+    pub(super) fn new() -> Self {
+        let (news, incoming) = mpsc::unbounded_channel();
+        Self {
+            relays: None,
+            judges: BTreeMap::new(),
+            beside: BTreeMap::new(),
+            next: 0,
+            news,
+            incoming,
+        }
+    }
+
+    /// What becomes of a connection. May be dropped while it waits.
+    pub(super) async fn next(&mut self) -> (u64, Way) {
+        match self.incoming.recv().await {
+            Some(news) => news,
+            // This holds a sender.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// When [`Client::see_to_fallback`] has something to do, if nothing else happens.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let leaving = self.beside.values().filter_map(|beside| beside.leaving);
+        let leaving = leaving.map(|since| since + LEAVE_WITHIN);
+        self.judges
+            .values()
+            .filter_map(Judge::poll_timeout)
+            .chain(leaving)
+            .min()
+    }
+
+    /// The path by TLS beside a network.
+    pub(super) fn twin(&self, id: NetworkId) -> Option<NetworkId> {
+        self.beside.get(&id)?.twin
+    }
+
+    /// For status; nothing where UDP works.
+    pub(super) fn status(&self, id: NetworkId) -> Value {
+        let Some(beside) = self.beside.get(&id) else {
+            return Value::Null;
+        };
+        let port = beside.port;
+        let (state, said) = match (&beside.way, &beside.trouble) {
+            (Way::Up { .. }, _) => ("up", format!("TLS on TCP {port} (UDP is blocked)")),
+            (Way::Dialing | Way::Down(_), Some(trouble)) => {
+                let said = format!("no answer by UDP, and none by TLS on TCP {port}: {trouble}");
+                ("down", said)
+            }
+            (Way::Dialing | Way::Down(_), None) => (
+                "dialing",
+                format!("no answer by UDP; TLS on TCP {port} is being tried"),
+            ),
+        };
+        let is_hubs_key = match beside.way {
+            Way::Up { is_hubs_key } => Some(is_hubs_key),
+            Way::Dialing | Way::Down(_) => None,
+        };
+        json!({ "state": state, "port": port, "hub_key": is_hubs_key, "said": said })
+    }
+}
+
+impl Client {
+    /// Begins and ends TLS beside networks, by what is heard over UDP. To be called after whatever
+    /// has happened.
+    pub(super) fn see_to_fallback(&mut self) {
+        let now = Instant::now();
+        let plain: Vec<(NetworkId, bool)> = self
+            .driver
+            .networks
+            .attached
+            .iter()
+            .filter(|(_, attached)| attached.is_plain())
+            .map(|(id, attached)| (*id, self.is_heard(*id, attached)))
+            .collect();
+        let is_there = |id: &NetworkId| plain.iter().any(|(known, _)| known == id);
+        self.fallback.judges.retain(|id, _| is_there(id));
+        let gone: Vec<_> = self
+            .fallback
+            .beside
+            .keys()
+            .filter(|id| !is_there(id))
+            .copied()
+            .collect();
+        gone.into_iter().for_each(|id| self.end_fallback(id));
+        for (id, is_heard) in plain {
+            let judge = self.fallback.judges.entry(id).or_insert_with(|| Judge::new(now));
+            let is_wanted = judge.judge(is_heard, now);
+            let is_allowed = self.allows_fallback(id);
+            match (self.fallback.beside.contains_key(&id), is_wanted && is_allowed) {
+                (false, true) => self.begin_fallback(id),
+                (true, false) if is_allowed => self.leave_fallback(id, now),
+                (true, false) => self.end_fallback(id),
+                (true, true) => {
+                    if let Some(beside) = self.fallback.beside.get_mut(&id) {
+                        beside.leaving = None;
+                    }
+                }
+                (false, false) => {}
+            }
+        }
+    }
+
+    /// Whether the hub was heard over a network by UDP of late.
+    fn is_heard(&self, id: NetworkId, attached: &Attached) -> bool {
+        match attached.state {
+            Some(PathState::Active) => true,
+            // The hub has answered there; its path follows.
+            None | Some(PathState::Validating) => self.driver.is_line_over(id),
+            Some(PathState::Suspect | PathState::Dead) => false,
+        }
+    }
+
+    fn allows_fallback(&self, id: NetworkId) -> bool {
+        let Some(attached) = self.driver.networks.attached.get(&id) else {
+            return false;
+        };
+        let own = self.config.network(&attached.network.name).tls;
+        own.unwrap_or(self.config.tls.when) == TlsUse::Blocked
+    }
+
+    fn begin_fallback(&mut self, id: NetworkId) {
+        let Some(attached) = self.driver.networks.attached.get(&id) else {
+            return;
+        };
+        let name = attached.network.name.clone();
+        let plan = self
+            .hubs
+            .current()
+            .by_tls(&name, attached.remote.ip(), &self.config);
+        let remote = plan.remote;
+        tracing::debug!(network = name, %remote, "no answer by UDP: TLS on TCP is tried");
+        let number = self.fallback.next;
+        self.fallback.next += 1;
+        match self.fallback.dial(plan, number) {
+            Ok(dialer) => {
+                let beside = Beside {
+                    number,
+                    dialer,
+                    port: remote.port(),
+                    way: Way::Dialing,
+                    trouble: None,
+                    twin: None,
+                    leaving: None,
+                };
+                self.fallback.beside.insert(id, beside);
+            }
+            Err(error) => {
+                tracing::warn!(network = name, %error, "TLS on TCP cannot be tried: is there a loopback?");
+                if let Some(judge) = self.fallback.judges.get_mut(&id) {
+                    *judge = Judge::new(Instant::now() + NO_LOOPBACK);
+                }
+            }
+        }
+    }
+
+    /// Takes in what has become of a connection.
+    pub(super) fn on_way(&mut self, number: u64, way: Way) {
+        let mut all = self.fallback.beside.iter_mut();
+        let Some((id, beside)) = all.find(|(_, beside)| beside.number == number) else {
+            return;
+        };
+        let id = *id;
+        match &way {
+            Way::Down(why) => beside.trouble = Some(why.clone()),
+            Way::Up { .. } => beside.trouble = None,
+            Way::Dialing => {}
+        }
+        let is_news = beside.way != way;
+        beside.way = way;
+        let network = self.driver.networks.attached.get(&id);
+        let network = network.map_or("", |attached| attached.network.name.as_str());
+        match &beside.way {
+            Way::Up { is_hubs_key } if is_news => {
+                tracing::info!(
+                    network,
+                    port = beside.port,
+                    is_hubs_key,
+                    "UDP is blocked: TLS on TCP"
+                );
+                self.join_twin(id);
+            }
+            Way::Down(why) => tracing::debug!(network, why, "no TLS on TCP"),
+            Way::Up { .. } | Way::Dialing => {}
+        }
+    }
+
+    /// The path by TLS joins the others.
+    fn join_twin(&mut self, id: NetworkId) {
+        let Some(beside) = self.fallback.beside.get_mut(&id) else {
+            return;
+        };
+        // The first time only: later connections are the same path's.
+        let Some(sockets) = beside.dialer.sockets.take() else {
+            return;
+        };
+        let relay = beside.dialer.relay;
+        match self.driver.networks.attach_beside(id, relay, sockets) {
+            Ok(Some(twin)) => {
+                beside.twin = Some(twin);
+                self.driver.machine.handle_network_added(twin, fresh_index());
+                if self.driver.line.is_none() {
+                    self.seek_also(twin);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "TLS on TCP is of no use here");
+            }
+        }
+    }
+
+    fn leave_fallback(&mut self, id: NetworkId, now: Instant) {
+        let Some(beside) = self.fallback.beside.get_mut(&id) else {
+            return;
+        };
+        let (twin, is_first) = (beside.twin, beside.leaving.is_none());
+        let since = *beside.leaving.get_or_insert(now);
+        let is_controlled_by_it =
+            twin.is_some() && self.driver.line.as_ref().map(|line| line.network) == twin;
+        if !is_controlled_by_it || now.saturating_duration_since(since) >= LEAVE_WITHIN {
+            self.end_fallback(id);
+        } else if is_first && !self.driver.reach.is_busy() {
+            // Make before break.
+            self.seek(twin);
+        }
+    }
+
+    /// Ends TLS everywhere: it begins anew, as it is configured now.
+    pub(super) fn renew_fallback(&mut self) {
+        let all: Vec<_> = self.fallback.beside.keys().copied().collect();
+        all.into_iter().for_each(|id| self.end_fallback(id));
+    }
+
+    /// Ends TLS beside a network.
+    pub(super) fn end_fallback(&mut self, id: NetworkId) {
+        let Some(beside) = self.fallback.beside.remove(&id) else {
+            return;
+        };
+        if let Some(twin) = beside.twin {
+            let network = self.driver.networks.attached.get(&twin);
+            let network = network.map(|attached| attached.network.name.as_str());
+            tracing::info!(network, "no TLS on TCP any more");
+            self.remove_network(twin);
+        }
+    }
+}
+
+impl Fallback {
+    fn dial(&mut self, plan: Plan, number: u64) -> std::io::Result<Dialer> {
+        let relays = match self.relays.take() {
+            Some(relays) => relays,
+            None => Relays::start(THREAD)?,
+        };
+        let relays = self.relays.insert(relays);
+        Dialer::start(relays, plan, number, self.news.clone())
+    }
+}
+
+/// Whether a network is in need, by what is heard over it.
+///
+/// Both ways it waits a while: a path that is overdue for a moment is no reason to dial, and one
+/// answer is no reason to hang up.
+#[derive(Clone, Copy, Debug)]
+struct Judge {
+    is_heard: bool,
+    since: Instant,
+    is_in_need: bool,
+}
+
+impl Judge {
+    fn new(now: Instant) -> Self {
+        Self {
+            is_heard: false,
+            since: now,
+            is_in_need: false,
+        }
+    }
+
+    fn judge(&mut self, is_heard: bool, now: Instant) -> bool {
+        if self.is_heard != is_heard {
+            (self.is_heard, self.since) = (is_heard, now);
+        }
+        if self.poll_timeout().is_some_and(|at| at <= now) {
+            self.is_in_need = !self.is_in_need;
+        }
+        self.is_in_need
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        match (self.is_in_need, self.is_heard) {
+            (false, false) => Some(self.since + SILENT_FOR),
+            (true, true) => Some(self.since + HEARD_FOR),
+            (false, true) | (true, false) => None,
+        }
+    }
+}
+
+/// How long the hub may be silent over UDP: a path that is overdue is back within a few hundred
+/// milliseconds or not at all, and a hub far away is reached within three round trips.
+const SILENT_FOR: Duration = Duration::from_secs(1);
+/// How long the hub must have been heard over UDP: a few probes more than the tunnel asks for.
+const HEARD_FOR: Duration = Duration::from_millis(1_500);
+/// The control channel moves within a few round trips.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// When it is tried again on a machine without loopback.
+const NO_LOOPBACK: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+
+    #[test]
+    fn a_network_is_in_need_after_a_second_of_silence_and_no_sooner() {
+        let start = Instant::now();
+        let mut judge = Judge::new(start);
+        assert!(!judge.judge(false, start + ms(999)));
+        assert!(judge.judge(false, start + ms(1_000)));
+        assert_eq!(judge.poll_timeout(), None, "until it is heard");
+    }
+
+    #[test]
+    fn a_moment_of_silence_is_nothing() {
+        let start = Instant::now();
+        let mut judge = Judge::new(start);
+        assert!(!judge.judge(true, start + ms(100)));
+        assert!(!judge.judge(false, start + ms(5_000)));
+        assert!(!judge.judge(true, start + ms(5_900)));
+        assert!(!judge.judge(false, start + ms(6_000)));
+        assert!(!judge.judge(false, start + ms(6_999)));
+        assert!(judge.judge(false, start + ms(7_000)));
+    }
+
+    #[test]
+    fn one_answer_does_not_end_the_need() {
+        let start = Instant::now();
+        let mut judge = Judge::new(start);
+        assert!(judge.judge(false, start + SILENT_FOR));
+        assert!(judge.judge(true, start + ms(2_000)));
+        assert!(judge.judge(false, start + ms(2_500)));
+        assert!(judge.judge(true, start + ms(3_000)));
+        assert!(judge.judge(true, start + ms(4_499)));
+        assert!(!judge.judge(true, start + ms(4_500)));
+    }
+}

@@ -1,0 +1,508 @@
+//! The client: joins networks, control channel, session machine, data plane and system.
+//!
+//! One task owns everything and waits for whatever happens next: a network comes or goes, an
+//! attempt to reach the hub ends, the hub says something, the data plane reports, a deadline
+//! passes, somebody asks over the control socket, a signal arrives.
+//!
+//! It starts without a session and tries the hub over all networks at once. The first answer brings
+//! the session; every network then gets a path. When the control connection dies, packets flow on,
+//! and the hub is sought again with the session's id. It fails for good only when the hub refuses
+//! for good; everything changed in the system is undone at the end.
+//!
+//! | question | file |
+//! |---|---|
+//! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
+//! | how the hub is sought, what follows from an answer | `seeking.rs`, over `hawser_control::client` |
+//! | which of several hubs is in use | `hubs.rs`, `joined.rs` |
+//! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
+//! | TLS on TCP, where UDP is blocked | `fallback.rs` |
+//! | machines behind this one | `gateway.rs` |
+//! | neighbours' ways out | `neighbours.rs` |
+//! | quotas | `quotas.rs` |
+//! | what is said: `status`, `explain`, `doctor` | `report.rs`, `doctor.rs` |
+//! | a changed configuration | `reload.rs` |
+//!
+//! A newcomer starts with [`run`] and `Client::run`.
+#![forbid(unsafe_code)]
+
+pub mod doctor;
+mod fallback;
+mod gateway;
+pub mod hubs;
+mod joined;
+mod kill_switch;
+mod lookup;
+mod neighbours;
+mod quotas;
+mod reload;
+mod report;
+mod seeking;
+mod tunnel;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use hawser_config::identity::{Identity, random};
+use hawser_config::{ClientConfig, Via};
+use hawser_control::client::driver::{Driver, Told, Want, fresh_index};
+use hawser_control::client::networks::Way;
+use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
+use hawser_control::report::PLANE_ENDED;
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, PathState, SessionId};
+use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside};
+use hawser_host::control_socket::{Asked, ControlSocket, Request};
+use hawser_host::dhcp::Dhcp;
+use hawser_host::metrics;
+use hawser_host::options::ClientOptions;
+use hawser_host::run_dir::RunDir;
+use hawser_host::signals::Signals;
+use hawser_linux::netlink::{Change, Network, Watch, changes};
+use hawser_linux::tun::Tun;
+use hawser_proto::session::SessionConfig;
+use hawser_units::{Instant, NetworkId, PathId};
+use hawser_wire::control::Message;
+use hawser_wire::frame::Format;
+
+use fallback::Fallback;
+use hubs::Hubs;
+use kill_switch::{Asker, closed, prepare, undo};
+use quotas::Quotas;
+use tunnel::Tunnel;
+
+pub use kill_switch::close_at_boot;
+
+/// What runs beside a client: products of their own, which the client knows by traits alone.
+#[derive(Clone, Copy)]
+pub struct Parts {
+    /// Joins access points.
+    pub access_points: StartAccessPoints,
+    /// Sends flows past the hub, where rules say so.
+    pub direct: RunDirect,
+    /// Takes neighbours' ways out.
+    pub ways_out: OpenWaysOut,
+}
+
+/// Runs a client until it is asked to end.
+///
+/// # Errors
+/// What keeps it from working, in one line; the system is as it was before.
+pub async fn run(options: ClientOptions, parts: Parts) -> anyhow::Result<()> {
+    let config = options.load_config()?;
+    if let Some(problem) = config.unfit_for_hub() {
+        bail!("client.toml: {problem}");
+    }
+    for rule in config.rules.iter().filter(|rule| !rule.networks.is_empty()) {
+        if rule.via(true) == Via::Hub {
+            tracing::warn!(%rule, "its flows go through the hub: via = \"direct\" sends them past it, over the networks that it names");
+        }
+    }
+    hawser_config::atomic_file::private_directory(&options.dir)?;
+    let run_dir = RunDir::take(&options.run_dir)?;
+    let identity = Identity::load_or_create(&options.dir.join("identity.key"))?;
+    let mut hubs = Hubs::load(&options.dir, options.invitation.as_ref(), &identity)?;
+    let mut signals = Signals::new()?;
+    let mut system = prepare(&run_dir, &config).await?;
+    let closed = closed(&config);
+    tokio::select! {
+        () = hubs.resolve(&config) => {}
+        () = signals.end() => {
+            undo(&mut system, &config, Some(Asker::Signal)).await;
+            return Ok(());
+        }
+    }
+    if !hubs.choose() {
+        bail!("the hub's name does not resolve: check the network, or the name in the invitation{closed}");
+    }
+    let tun = Tun::create(&config.interface.0, config.mtu.0)?;
+    let share = || tun.try_clone().context("cannot share the interface");
+    let mut tunnel = Tunnel::new(system.clone(), share()?);
+    let quotas = Quotas::open(&options.dir);
+    let dhcp = Dhcp::start(system.clone(), run_dir.dhcp(), &config);
+    let radio = (parts.access_points)(Stations {
+        system: system.clone(),
+        dir: &options.dir,
+        run_dir: run_dir.radio(),
+        config: &config,
+        dhcp: dhcp.stations(),
+    });
+    let mut direct = None;
+    if config.is_mixed() {
+        let (beside, uplink) = beside();
+        tunnel.share(beside);
+        direct = Some((parts.direct)(Shared {
+            options: options.beside(),
+            config: config.clone(),
+            system,
+            tun: share()?,
+            usage: Rc::clone(&quotas.usage),
+            leases: dhcp.view().clone(),
+            uplink,
+        }));
+    }
+    let plane = hawser_dataplane::start(DataPlaneConfig {
+        tun,
+        format: Format::Ip,
+        seed: u64::from_be_bytes(random()),
+    })?;
+    let socket = ControlSocket::listen(run_dir.socket())?;
+    if let Some(address) = config.metrics {
+        metrics::serve(address, run_dir.socket()).await?;
+    }
+    let pool = (parts.ways_out)(options.dir.clone());
+    let mut client = Client::new(options, config, hubs, (tunnel, quotas, pool), &plane);
+    client.dhcp = Some(dhcp);
+    client.radio = Some(radio);
+    let direct = async {
+        match direct {
+            Some(run) => run.await,
+            None => std::future::pending().await,
+        }
+    };
+    let result = tokio::select! {
+        result = client.run(plane, socket, signals) => result,
+        result = direct => result.map(|()| Asker::Signal),
+    };
+    client.end(result.as_ref().ok().copied()).await;
+    result.map(drop).map_err(|error| anyhow!("{error:#}{closed}"))
+}
+
+struct Client {
+    options: ClientOptions,
+    config: ClientConfig,
+    hubs: Hubs,
+    driver: Driver,
+    tunnel: Tunnel,
+    /// What the kernel shows, used or not.
+    seen: Vec<Network>,
+    quotas: Quotas,
+    /// Addresses by DHCP.
+    dhcp: Option<Dhcp>,
+    /// Access points.
+    radio: Option<Box<dyn AccessPoints>>,
+    /// TLS on TCP, where UDP is blocked.
+    fallback: Fallback,
+    /// Neighbours' ways out.
+    pool: Box<dyn WaysOut>,
+    epoch: u8,
+    /// What a user should know; shown by `status`.
+    notice: Option<String>,
+    /// The machine asked for a session of its own.
+    renew: bool,
+}
+
+/// How the event loop goes on.
+enum Next {
+    Continue,
+    End(Asker),
+}
+
+impl Client {
+    fn new(
+        options: ClientOptions,
+        config: ClientConfig,
+        hubs: Hubs,
+        (tunnel, quotas, pool): (Tunnel, Quotas, Box<dyn WaysOut>),
+        plane: &DataPlane,
+    ) -> Self {
+        let session = SessionConfig {
+            rekey_after: config.rekey_after.0,
+            ..SessionConfig::default()
+        };
+        Self {
+            hubs,
+            driver: Driver::new(Arc::clone(&plane.orders), session),
+            quotas,
+            dhcp: None,
+            radio: None,
+            options,
+            config,
+            tunnel,
+            seen: Vec::new(),
+            fallback: Fallback::new(),
+            pool,
+            epoch: 0,
+            notice: None,
+            renew: false,
+        }
+    }
+
+    async fn run(
+        &mut self,
+        mut plane: DataPlane,
+        mut socket: ControlSocket,
+        mut signals: Signals,
+    ) -> anyhow::Result<Asker> {
+        let mut watch = Watch::start()?;
+        loop {
+            let deadline = self.deadline();
+            let next = tokio::select! {
+                networks = watch.next() => self.on_networks(networks?),
+                happened = self.driver.next() => self.on_happened(happened).await?,
+                event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
+                Some(asked) = socket.requests.recv() => self.on_asked(asked).await,
+                news = self.hubs.next() => {
+                    self.on_elsewhere(news).await?;
+                    Next::Continue
+                }
+                (number, way) = self.fallback.next() => {
+                    self.on_way(number, way);
+                    Next::Continue
+                }
+                () = self.pool.next() => {
+                    let now = self.now();
+                    self.pool.handle_news(now);
+                    Next::Continue
+                }
+                () = tokio::time::sleep_until(deadline) => self.on_deadline(),
+                reload = signals.next() => if reload { self.reload_and_log() } else { Next::End(Asker::Signal) },
+            };
+            self.keep_quotas();
+            self.see_to_fallback();
+            self.see_to_hubs();
+            self.see_to_pool();
+            self.carry_out();
+            if let Next::End(asker) = next {
+                return Ok(asker);
+            }
+        }
+    }
+
+    /// Says goodbye and puts the system back.
+    async fn end(&mut self, asker: Option<Asker>) {
+        self.driver.end().await;
+        if let Some(radio) = self.radio.take() {
+            radio.end().await;
+        }
+        if let Some(dhcp) = self.dhcp.take() {
+            dhcp.end().await;
+        }
+        undo(self.tunnel.system(), &self.config, asker).await;
+    }
+
+    fn now(&self) -> Instant {
+        self.driver.now()
+    }
+
+    fn deadline(&self) -> tokio::time::Instant {
+        let count = Some(self.driver.at(self.quotas.poll_timeout()));
+        let far = tokio::time::Instant::now() + Duration::from_secs(60);
+        let fallback = self.fallback.poll_timeout().map(tokio::time::Instant::from_std);
+        let pool = self.pool.poll_timeout().map(tokio::time::Instant::from_std);
+        let (driver, hubs) = (self.driver.poll_timeout(), self.hubs.poll_timeout());
+        [driver, count, fallback, pool, hubs]
+            .into_iter()
+            .flatten()
+            .fold(far, std::cmp::Ord::min)
+    }
+
+    fn on_deadline(&mut self) -> Next {
+        if self.driver.handle_timeout() {
+            self.seek(None);
+        }
+        Next::Continue
+    }
+
+    fn on_networks(&mut self, now: Vec<Network>) -> Next {
+        let before = std::mem::replace(&mut self.seen, now);
+        let now = self.seen.clone();
+        self.apply_networks(&before, &now);
+        self.see_to_gateway();
+        Next::Continue
+    }
+
+    fn apply_networks(&mut self, before: &[Network], now: &[Network]) {
+        let used = |list: &[Network]| -> Vec<Network> {
+            list.iter().filter(|n| self.uses(&n.name)).cloned().collect()
+        };
+        for change in changes(&used(before), &used(now)) {
+            let name = match &change {
+                Change::Added(network) | Change::Changed(network) => network.name.clone(),
+                Change::Removed(name) => name.clone(),
+            };
+            if let Err(error) = self.on_change(change) {
+                tracing::warn!(network = name, error = format!("{error:#}"), "network not usable");
+            }
+        }
+    }
+
+    fn on_change(&mut self, change: Change) -> anyhow::Result<()> {
+        match change {
+            Change::Added(network) => self.add_network(network),
+            Change::Removed(name) => {
+                if let Some(id) = self.driver.networks.by_name(&name) {
+                    tracing::info!(network = name, "network gone");
+                    self.remove_network(id);
+                }
+                Ok(())
+            }
+            Change::Changed(network) => match self.driver.networks.by_name(&network.name) {
+                Some(id) if network.carries(self.driver.networks.attached[&id].remote.is_ipv6()) => {
+                    self.refresh_network(id, network)
+                }
+                Some(id) => {
+                    self.remove_network(id);
+                    self.add_network(network)
+                }
+                None => self.add_network(network),
+            },
+        }
+    }
+
+    fn add_network(&mut self, network: Network) -> anyhow::Result<()> {
+        let name = network.name.clone();
+        self.tunnel.meet(&network);
+        let Some(id) = self
+            .driver
+            .networks
+            .attach(network, &self.hubs.current().addresses)?
+        else {
+            tracing::info!(network = name, "not used: the hub has no address of its family");
+            return Ok(());
+        };
+        tracing::info!(network = name, hub = %self.driver.networks.attached[&id].remote, "network found");
+        self.driver.machine.handle_network_added(id, fresh_index());
+        if self.driver.line.is_none() {
+            self.seek(None);
+        }
+        Ok(())
+    }
+
+    fn remove_network(&mut self, id: NetworkId) {
+        self.driver.machine.handle_network_removed(id);
+        self.carry_out();
+        self.driver.networks.detach(id);
+        self.tell_radio();
+        if self.driver.is_line_over(id) {
+            self.lose_line("its network is gone");
+        }
+    }
+
+    fn refresh_network(&mut self, id: NetworkId, network: Network) -> anyhow::Result<()> {
+        let name = network.name.clone();
+        self.tunnel.warn_of_overlap(&network);
+        let Some(old) = self.driver.networks.refresh(id, network)? else {
+            return Ok(());
+        };
+        tracing::info!(network = name, "network changed: moved to new sockets");
+        self.end_fallback(id);
+        if self.driver.machine.handle_network_moved(id) {
+            self.carry_out();
+        } else if let (Some(session), Some(path)) =
+            (self.driver.machine.session(), self.driver.machine.path(id))
+        {
+            let socket = self.driver.networks.attached[&id].socket;
+            self.driver.order(hawser_dataplane::Change::RebindPath {
+                session: SessionId(session),
+                path: PathId(path),
+                socket,
+            });
+        }
+        self.driver
+            .order(hawser_dataplane::Change::RemoveSocket { id: old });
+        if self.driver.is_line_over(id) {
+            let now = self.now();
+            self.driver.machine.handle_doubt(now);
+        }
+        Ok(())
+    }
+
+    fn on_event(&mut self, event: &Event) -> Next {
+        match self.driver.handle_event(event) {
+            Some(Told::Path(network, state)) => {
+                if let Some(path) = self.driver.machine.path(network) {
+                    let now = self.now();
+                    self.pool.handle_path(network, path, state, now);
+                }
+                self.tell_radio();
+            }
+            Some(Told::Alive(is_alive)) => self.hubs.handle_alive(is_alive),
+            Some(Told::Rekey) => self.rekey(),
+            None => {}
+        }
+        Next::Continue
+    }
+
+    /// Over which networks the hub answers.
+    fn tell_radio(&self) {
+        let Some(radio) = &self.radio else { return };
+        let attached = self.driver.networks.attached.values();
+        let own = attached.filter(|one| !matches!(one.way, Way::Member { .. }));
+        let live = own.filter(|one| one.state == Some(PathState::Active));
+        radio.handle_live(live.map(|one| one.network.name.clone()).collect());
+    }
+
+    async fn on_asked(&mut self, asked: Asked) -> Next {
+        let mut next = Next::Continue;
+        match asked.request {
+            Request::Status => self.report(asked.answer),
+            Request::Explain { flow } => self.explain(flow, asked.answer),
+            Request::Reload => self.reload_and_answer(asked.answer),
+            Request::Down => {
+                let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
+                next = Next::End(Asker::Command);
+            }
+            Request::Move { .. } => {
+                let _ = asked.answer.send(Err(anyhow!(
+                    "hawser runs with a hub here: flows are moved in direct mode alone (hawser up --direct)"
+                )));
+            }
+            Request::Weight { network, weight } => match &self.radio {
+                Some(radio) => radio.set_weight(network, weight, asked.answer),
+                None => drop(asked.answer.send(Err(anyhow!("there is no Wi-Fi here")))),
+            },
+            Request::Revoke { .. } | Request::Drain { .. } => {
+                let _ = asked
+                    .answer
+                    .send(Err(anyhow!("this is a client: ask on the hub")));
+            }
+        }
+        next
+    }
+
+    /// Carries out what the machine wants.
+    fn carry_out(&mut self) {
+        loop {
+            let config = &self.config;
+            let Some(want) = self.driver.poll(|attached| attached.caps(config)[0]) else {
+                return;
+            };
+            self.act(want);
+        }
+    }
+
+    fn act(&mut self, want: Want) {
+        match want {
+            Want::Begun(session) => {
+                for (class, scheduler) in self.config.schedulers.chosen() {
+                    self.driver.order(hawser_dataplane::Change::SetScheduler {
+                        session,
+                        class,
+                        scheduler,
+                    });
+                }
+                let rules = self.config.layer_rules();
+                self.driver
+                    .order(hawser_dataplane::Change::SetLayerRules { session, rules });
+            }
+            Want::Opened(network, path) => {
+                let attached = self.driver.networks.attached.get(&network);
+                if let Some(rate) = attached.and_then(|attached| attached.caps(&self.config)[1]) {
+                    let rate_bps = rate.as_bps();
+                    self.driver.tell(Message::Cap { path, rate_bps });
+                }
+                self.driver.machine.prepare_move(fresh_index());
+            }
+            Want::Silent => self.lose_line("no answer from the hub"),
+            Want::Rekey => self.rekey(),
+            Want::Renew => {
+                self.renew = true;
+                self.seek(None);
+            }
+            Want::Leave => self.hubs.handle_leave(),
+            Want::OtherHubs => self.on_other_hubs(),
+            Want::Closed(reason) => self.on_closed(reason),
+        }
+    }
+}

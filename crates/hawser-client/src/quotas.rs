@@ -1,0 +1,134 @@
+//! Quotas with a hub: a network whose quota is used up leaves the tunnel, and what it carried goes
+//! over the others.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hawser_host::usage::Usage;
+use hawser_linux::netlink::{Network, changes, traffic};
+use hawser_steer::quota::Level;
+use hawser_units::Instant;
+use serde_json::Value;
+
+use super::Client;
+
+/// What networks have carried, and which of them are shut for it.
+pub(super) struct Quotas {
+    pub(super) usage: Rc<RefCell<Usage>>,
+    shut: BTreeSet<String>,
+    next: Instant,
+}
+
+impl Quotas {
+    pub(super) fn open(dir: &Path) -> Self {
+        Self {
+            usage: Rc::new(RefCell::new(Usage::open(dir))),
+            shut: BTreeSet::new(),
+            next: Instant::from_nanos(0),
+        }
+    }
+
+    pub(super) fn is_shut(&self, name: &str) -> bool {
+        self.shut.contains(name)
+    }
+
+    /// The quotas may be others.
+    pub(super) fn handle_config(&mut self) {
+        self.next = Instant::from_nanos(0);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Instant {
+        self.next
+    }
+}
+
+impl Client {
+    /// Whether the tunnel may use the network.
+    pub(super) fn uses(&self, name: &str) -> bool {
+        self.config.uses(name) && !self.quotas.is_shut(name)
+    }
+
+    /// Counts, when it is time, and lets networks leave or come back.
+    pub(super) fn keep_quotas(&mut self) {
+        let now = self.now();
+        if now < self.quotas.next {
+            return;
+        }
+        let has_any = self.config.networks.values().any(|set| set.quota.is_some());
+        self.quotas.next = now + if has_any { EVERY } else { EVERY_WITHOUT };
+        match traffic() {
+            Ok(mut counted) => {
+                counted.retain(|(name, ..)| self.config.uses(name));
+                self.quotas.usage.borrow_mut().handle_counters(&counted, now);
+            }
+            Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
+        }
+        let names: Vec<_> = self.seen.iter().map(|network| network.name.clone()).collect();
+        let changed = self
+            .quotas
+            .usage
+            .borrow_mut()
+            .poll_levels(names.iter().map(String::as_str), &self.config);
+        for (name, level) in changed {
+            match level {
+                Level::Free => tracing::info!(network = name, "its quota is free again"),
+                Level::Low => tracing::warn!(network = name, "four fifths of its quota are used"),
+                Level::Spent => tracing::warn!(network = name, "its quota is used up"),
+            }
+        }
+        self.shut_spent();
+    }
+
+    fn shut_spent(&mut self) {
+        let used = |client: &Self| -> Vec<Network> {
+            let all = client.seen.iter();
+            all.filter(|network| client.uses(&network.name))
+                .cloned()
+                .collect()
+        };
+        let before = used(self);
+        let is_spent = |name: &&str| {
+            self.quotas
+                .usage
+                .borrow()
+                .is_shut(name, &self.config.network(name))
+        };
+        let names = self.seen.iter().map(|network| network.name.as_str());
+        self.quotas.shut = names.filter(is_spent).map(ToOwned::to_owned).collect();
+        for change in changes(&before, &used(self)) {
+            if let Err(error) = self.on_change(change) {
+                tracing::warn!(error = format!("{error:#}"), "network not usable");
+            }
+        }
+    }
+
+    /// What a user should know, in one line.
+    pub(super) fn notices(&self) -> Option<String> {
+        let spent = self
+            .quotas
+            .shut
+            .iter()
+            .map(|name| format!("{name}: its quota is used up, and the tunnel does not use it"));
+        let unserved = self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices());
+        let radio = self.radio.iter().flat_map(|radio| radio.notices());
+        let others = spent.chain(unserved).chain(radio);
+        let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// What a network has carried.
+    pub(super) fn usage(&self, name: &str) -> Value {
+        self.quotas
+            .usage
+            .borrow()
+            .report(name, &self.config.network(name))
+    }
+}
+
+/// As without a hub: what passes in between is more than the quota.
+const EVERY: Duration = Duration::from_secs(1);
+/// Nothing follows from it, and an idle machine sleeps.
+const EVERY_WITHOUT: Duration = Duration::from_secs(30);

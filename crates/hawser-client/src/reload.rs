@@ -1,0 +1,153 @@
+//! A changed configuration, applied to a client that runs: on SIGHUP and on `hawser reload`,
+//! without dropping flows.
+
+use anyhow::bail;
+use hawser_config::{ClientConfig, differing, log_reload};
+use hawser_dataplane::{Change, SessionId};
+use hawser_host::control_socket::Request;
+use hawser_linux::netlink::changes;
+use hawser_units::PathId;
+use hawser_wire::control::Message;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{Client, Next};
+
+impl Client {
+    pub(super) fn reload_and_log(&mut self) -> Next {
+        let (answer, comes) = oneshot::channel();
+        self.reload_and_answer(answer);
+        tokio::spawn(async move {
+            if let Ok(result) = comes.await {
+                log_reload(result.map(|said| needs_restart(&said)));
+            }
+        });
+        Next::Continue
+    }
+
+    /// Applies the configuration file here and in direct mode beside.
+    pub(super) fn reload_and_answer(&mut self, answer: oneshot::Sender<anyhow::Result<Value>>) {
+        let result = self.reload();
+        if result.is_err() {
+            let _ = answer.send(result.map(|_| Value::Null));
+            return;
+        }
+        let answer = self.with_direct(Request::Reload, answer, |own, direct| {
+            let mut all = [needs_restart(&own), needs_restart(&direct)].concat();
+            all.sort_unstable();
+            all.dedup();
+            json!({ "needs_restart": all })
+        });
+        let _ = answer.send(result.map(|needs_restart| json!({ "needs_restart": needs_restart })));
+    }
+
+    /// Applies the configuration file without dropping flows; returns what waits for a restart.
+    fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let fresh = self.options.load_config()?;
+        if let Some(problem) = fresh.unfit_for_hub() {
+            bail!("client.toml: {problem}");
+        }
+        let old = std::mem::replace(&mut self.config, fresh);
+        let fixed = [
+            ("interface", old.interface != self.config.interface),
+            ("mtu", old.mtu != self.config.mtu),
+            ("dns", old.dns != self.config.dns),
+            ("metrics", old.metrics != self.config.metrics),
+            ("rekey_after", old.rekey_after != self.config.rekey_after),
+            // Whether the machine forwards at all is set back at the end.
+            (
+                "forward = false",
+                old.forward.is_on() && !self.config.forward.is_on(),
+            ),
+            // Direct mode that is there can do without such rules.
+            (
+                "via = \"direct\"",
+                self.config.is_mixed() && self.tunnel.beside().is_none(),
+            ),
+        ];
+        let restart = differing(&fixed);
+        self.config.interface = old.interface.clone();
+        self.options.log.set(self.config.log.as_ref())?;
+        // One that is to be closed may have been taken away with all of nftables.
+        if old.kill_switch || self.config.kill_switch {
+            self.tunnel
+                .kill_switch(self.config.kill_switch, &self.config.forward.lans())?;
+        }
+        let seen = self.seen.clone();
+        let before: Vec<_> = seen
+            .iter()
+            .filter(|n| old.uses(&n.name) && !self.quotas.is_shut(&n.name))
+            .cloned()
+            .collect();
+        let now: Vec<_> = seen.iter().filter(|n| self.uses(&n.name)).cloned().collect();
+        for change in changes(&before, &now) {
+            self.on_change(change)?;
+        }
+        let proxies = |config: &ClientConfig| -> Vec<_> {
+            let networks = config.networks.iter();
+            networks
+                .filter_map(|(name, own)| Some((name.clone(), own.proxy.clone()?)))
+                .collect()
+        };
+        if old.tls != self.config.tls || proxies(&old) != proxies(&self.config) {
+            self.renew_fallback();
+        }
+        self.reload_hubs()?;
+        self.see_to_gateway();
+        self.quotas.handle_config();
+        if let Some(dhcp) = &self.dhcp {
+            dhcp.handle_config(&self.config);
+        }
+        if let Some(radio) = &self.radio {
+            radio.handle_config(&self.config);
+        }
+        self.apply_caps();
+        self.apply_schedulers();
+        Ok(restart)
+    }
+
+    fn apply_caps(&mut self) {
+        let Some(session) = self.driver.machine.session() else {
+            return;
+        };
+        let open: Vec<_> = self
+            .driver
+            .networks
+            .attached
+            .iter()
+            .filter_map(|(id, a)| Some((self.driver.machine.path(*id)?, a.caps(&self.config))))
+            .collect();
+        for (path, [cap, cap_down]) in open {
+            let session = SessionId(session);
+            self.driver.order(Change::SetCap {
+                session,
+                path: PathId(path),
+                cap,
+            });
+            let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
+            self.driver.tell(Message::Cap { path, rate_bps });
+        }
+    }
+
+    fn apply_schedulers(&self) {
+        let Some(session) = self.driver.machine.session() else {
+            return;
+        };
+        let session = SessionId(session);
+        let rules = self.config.layer_rules();
+        self.driver.order(Change::SetLayerRules { session, rules });
+        for (class, scheduler) in self.config.schedulers.chosen() {
+            self.driver.order(Change::SetScheduler {
+                session,
+                class,
+                scheduler: scheduler.clone(),
+            });
+            self.driver.tell(Message::SetScheduler { class, scheduler });
+        }
+    }
+}
+
+fn needs_restart(said: &Value) -> Vec<String> {
+    let all = said["needs_restart"].as_array().into_iter().flatten();
+    all.filter_map(|what| Some(what.as_str()?.to_owned())).collect()
+}

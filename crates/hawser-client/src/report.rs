@@ -1,0 +1,182 @@
+//! What the client says of itself.
+
+use anyhow::anyhow;
+use hawser_control::client::networks::Way;
+use hawser_control::report::{Answer, add_snapshot, explain, with_snapshot};
+use hawser_dataplane::PathState;
+use hawser_host::control_socket::Request;
+use hawser_units::NetworkId;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::Client;
+
+impl Client {
+    /// `up`: packets can flow. `connecting`: the hub is being looked for, or no path is open yet.
+    fn state(&self) -> &'static str {
+        let carries = |state: &Option<PathState>| {
+            matches!(
+                state,
+                Some(PathState::Active | PathState::Validating | PathState::Suspect)
+            )
+        };
+        let open = self.driver.networks.attached.iter().any(|(id, attached)| {
+            self.driver.machine.path(*id).is_some()
+                && carries(&attached.state.or(Some(PathState::Validating)))
+        });
+        if self.driver.machine.session().is_some() && open {
+            "up"
+        } else {
+            "connecting"
+        }
+    }
+
+    /// The way of a network that carries packets: UDP where it works, else TLS beside it.
+    fn carrying(&self, plain: Option<NetworkId>) -> Option<NetworkId> {
+        let attached = self.driver.networks.attached.get(&plain?)?;
+        let twin = self.fallback.twin(plain?);
+        let is_open = |id: &NetworkId| self.driver.machine.path(*id).is_some();
+        match attached.state {
+            Some(PathState::Active) => plain,
+            None | Some(_) => twin.filter(is_open).or(plain),
+        }
+    }
+
+    pub(super) fn report(&self, answer: Answer) {
+        let networks: Vec<_> = self
+            .seen
+            .iter()
+            .map(|network| {
+                let plain = self.driver.networks.by_name(&network.name);
+                let id = self.carrying(plain);
+                let attached = id.and_then(|id| self.driver.networks.attached.get(&id));
+                let addresses: Vec<_> = network
+                    .addresses
+                    .iter()
+                    .map(|(a, p)| format!("{a}/{p}"))
+                    .collect();
+                json!({
+                    "name": network.name,
+                    "index": network.index,
+                    "mtu": network.mtu,
+                    "addresses": addresses,
+                    "used": attached.is_some(),
+                    "hub": id.and_then(|id| self.driver.networks.hub(id)),
+                    "tls": plain.map(|plain| self.fallback.status(plain)),
+                    "path": id.and_then(|id| self.driver.machine.path(id)),
+                    "state": attached.and_then(|a| a.state),
+                    "over_quota": self.quotas.is_shut(&network.name),
+                    "usage": self.usage(&network.name),
+                    "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),
+                    "control": self.driver.line.as_ref().is_some_and(|line| {
+                        let network = Some(line.network);
+                        network == plain || network == id
+                    }),
+                })
+            })
+            .chain(self.of_neighbours())
+            .collect();
+        let mut status = json!({
+            "role": "client",
+            "state": self.state(),
+            "name": self.hubs.current().name,
+            "hub": self.hubs.current().endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "hubs": self.hubs.status(),
+            "interface": self.tunnel.interface(),
+            "inner": self.tunnel.addresses(),
+            "session": self.driver.machine.session(),
+            "epoch": self.epoch,
+            "control": self.driver.line.is_some(),
+            "uptime_s": self.driver.started.elapsed().as_secs(),
+            "notice": self.notices(),
+            "radio": self.radio.as_ref().map(|radio| radio.status()),
+            "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
+            "pool": self.pool.status(),
+            "networks": networks,
+        });
+        let answer = self.with_direct(Request::Status, answer, |mut status, direct| {
+            if direct["tunnel"] == false {
+                status["state"] = json!("connecting");
+            }
+            status["direct"] = direct;
+            status
+        });
+        with_snapshot(&self.driver.orders, answer, move |snapshot| {
+            add_snapshot(&mut status, snapshot);
+            status
+        });
+    }
+
+    /// Neighbours' ways out: networks like any other.
+    fn of_neighbours(&self) -> impl Iterator<Item = Value> {
+        let attached = self.driver.networks.attached.iter();
+        let of_members = attached.filter(|(_, attached)| matches!(attached.way, Way::Member { .. }));
+        of_members.map(|(id, attached)| {
+            json!({
+                "name": attached.network.name,
+                "mtu": attached.network.mtu,
+                "neighbour": attached.remote,
+                "used": true,
+                "hub": self.driver.networks.hub(*id),
+                "path": self.driver.machine.path(*id),
+                "state": attached.state,
+                "control": self.driver.is_line_over(*id),
+            })
+        })
+    }
+
+    pub(super) fn explain(&self, flow: String, answer: Answer) {
+        let question = Request::Explain { flow: flow.clone() };
+        let answer = self.with_direct(question, answer, both_ways);
+        with_snapshot(&self.driver.orders, answer, move |snapshot| {
+            explain(&snapshot, &flow)
+        });
+    }
+
+    /// Where the client's own answer goes, when direct mode beside it has something to say too;
+    /// `join` makes one of the two.
+    pub(super) fn with_direct(
+        &self,
+        question: Request,
+        answer: Answer,
+        join: impl FnOnce(Value, Value) -> Value + Send + 'static,
+    ) -> Answer {
+        let Some(beside) = self.tunnel.beside() else {
+            return answer;
+        };
+        let direct = beside.ask(question);
+        let (own, comes) = oneshot::channel();
+        tokio::spawn(async move {
+            let both = async {
+                let ended = |_| anyhow!("direct mode does not answer: see the log");
+                anyhow::Ok(join(comes.await.map_err(ended)??, direct.await.map_err(ended)??))
+            };
+            let _ = answer.send(both.await);
+        });
+        own
+    }
+}
+
+/// The tunnel's flows with the reason why they are there, then those that go past it.
+fn both_ways(mut own: Value, mut direct: Value) -> Value {
+    let (Value::Array(mut others), Some(flows)) = (direct["flows"].take(), own["flows"].as_array_mut())
+    else {
+        return own;
+    };
+    for flow in &mut *flows {
+        // Direct mode says the name behind the address too.
+        let is_same = |other: &Value| match (other["flow"].as_str(), flow["flow"].as_str()) {
+            (Some(other), Some(own)) => other.split(" (").next() == Some(own),
+            _ => false,
+        };
+        if let Some(at) = others.iter().position(is_same) {
+            let other = others.swap_remove(at);
+            for field in ["flow", "via", "via_why"] {
+                flow[field] = other[field].clone();
+            }
+        }
+    }
+    flows.extend(others);
+    own["names"] = direct["names"].take();
+    own
+}

@@ -1,0 +1,172 @@
+//! The control connection: how the hub is sought, over which network it was reached, and what
+//! becomes of that.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use hawser_control::client::driver::Happened;
+use hawser_control::client::{ConnectError, Established};
+use hawser_units::NetworkId;
+use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
+use hawser_wire::frame::Format;
+
+use super::{Client, Next};
+
+impl Client {
+    /// Looks for the hub over one network more; over all where it is not being looked for.
+    pub(super) fn seek_also(&mut self, id: NetworkId) {
+        if !self.driver.reach.join(&self.driver.networks, id) {
+            self.seek(None);
+        }
+    }
+
+    /// Starts to look for the hub; `last`: the network to try last.
+    pub(super) fn seek(&mut self, last: Option<NetworkId>) {
+        self.driver.retry_at = None;
+        if self.driver.networks.attached.is_empty() {
+            self.notice = Some("no network is usable".to_owned());
+            return;
+        }
+        let call = self.hubs.call(self.hello());
+        self.driver.reach.start(&self.driver.networks, last, vec![call]);
+    }
+
+    /// What the hub in use is told first.
+    pub(super) fn hello(&self) -> Hello {
+        Hello {
+            version: VERSION,
+            enrol_token: None,
+            resume: self.driver.machine.session().filter(|_| !self.renew),
+            prefers: hawser_dataplane::preferred_cipher(),
+            format: Format::Ip,
+            name_hint: hawser_linux::process::host_name(),
+        }
+    }
+
+    pub(super) async fn on_happened(&mut self, happened: Happened) -> anyhow::Result<Next> {
+        match happened {
+            Happened::Heard => {}
+            Happened::Lost(why) => self.lose_line(&why),
+            Happened::Outcome((_, network, Ok(established))) => self.on_reached(network, established).await?,
+            Happened::Outcome((_, network, Err(error))) => {
+                let name = self
+                    .driver
+                    .networks
+                    .attached
+                    .get(&network)
+                    .map(|a| a.network.name.clone());
+                tracing::debug!(network = name, %error, "attempt failed");
+                self.on_attempt_failed(&error)?;
+            }
+        }
+        Ok(Next::Continue)
+    }
+
+    pub(super) fn on_attempt_failed(&mut self, error: &ConnectError) -> anyhow::Result<()> {
+        self.notice = Some(error.to_string());
+        let fatal = match error {
+            ConnectError::Refused(refusal) => !refusal.is_temporary(),
+            // One bad network (a captive portal) must not keep the others from working.
+            ConnectError::HubKey(_) => {
+                self.driver.machine.session().is_none() && !self.driver.reach.is_busy()
+            }
+            ConnectError::NoAnswer(_) | ConnectError::Failed(..) => false,
+        };
+        if fatal && !self.config.kill_switch && !self.hubs.has_others() {
+            bail!("{error}");
+        }
+        if self.driver.reach.is_busy() {
+            return Ok(());
+        }
+        if self.driver.line.is_none() {
+            let is_flapping = matches!(error, ConnectError::Refused(Refusal::Flapping));
+            let pause = if is_flapping || fatal {
+                LONG_PAUSE
+            } else {
+                self.driver.reach.pause()
+            };
+            tracing::warn!(%error, retry_in_s = pause.as_secs_f64(), "the hub is out of reach");
+            self.driver.retry_at = Some(tokio::time::Instant::now() + pause);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn on_reached(
+        &mut self,
+        network: NetworkId,
+        established: Established,
+    ) -> anyhow::Result<()> {
+        self.hubs.handle_reached();
+        let Some(connected) = self.driver.handle_established(network, established) else {
+            return Ok(());
+        };
+        (self.notice, self.renew) = (None, false);
+        self.epoch = connected.welcome.epoch;
+        self.carry_out();
+        let welcome = self.driver.install(connected);
+        let (key, address) = (self.hubs.current().hub_key, self.driver.networks.hub(network));
+        self.hubs.handle_let_in(&self.options.dir, key, address)?;
+        for (class, scheduler) in self.config.schedulers.chosen() {
+            self.driver.tell(Message::SetScheduler { class, scheduler });
+        }
+        self.tunnel.apply(&welcome, &self.config).await?;
+        self.see_to_gateway();
+        for attached in self.driver.networks.attached.values() {
+            self.tunnel.warn_of_overlap(&attached.network);
+        }
+        let name = &self.driver.networks.attached[&network].network.name;
+        tracing::info!(
+            network = name,
+            session = welcome.session,
+            epoch = welcome.epoch,
+            "hub reached"
+        );
+        Ok(())
+    }
+
+    pub(super) fn lose_line(&mut self, why: &str) {
+        if let Some(network) = self.driver.lose_line(why) {
+            self.seek(Some(network));
+        }
+    }
+
+    pub(super) fn rekey(&mut self) {
+        if self.driver.may_rekey() {
+            self.seek(None);
+        }
+    }
+
+    pub(super) fn on_closed(&mut self, reason: CloseReason) {
+        let Some(line) = self.driver.line.take() else {
+            return;
+        };
+        tracing::warn!(%reason, "the hub ended the connection");
+        line.abandon();
+        self.notice = Some(reason.to_string());
+        // It may be back in a moment; if not, others need not wait until its silence shows.
+        self.hubs.handle_alive(false);
+        match reason {
+            CloseReason::Replaced => {
+                // The other machine works now: coming back at once would only start a fight.
+                self.driver.machine.handle_session_over();
+                self.driver.retry_at = Some(tokio::time::Instant::now() + LONG_PAUSE);
+            }
+            CloseReason::Revoked => {
+                self.driver.machine.handle_session_over();
+                self.seek(None);
+            }
+            CloseReason::Shutdown
+            | CloseReason::Protocol
+            | CloseReason::Superseded
+            | CloseReason::Flood
+            | CloseReason::Other(_) => {
+                self.driver.machine.handle_control_down();
+                self.seek(None);
+            }
+        }
+        self.carry_out();
+    }
+}
+
+/// When coming back soon would do harm.
+const LONG_PAUSE: Duration = Duration::from_secs(60);

@@ -1,0 +1,222 @@
+//! The client's system: the inner interface with its addresses, and the rules that lead traffic
+//! into it. Where some flows go past the hub, direct mode sees to that.
+
+use std::net::IpAddr;
+
+use anyhow::Context;
+use hawser_config::{ClientConfig, DnsMode};
+use hawser_host::beside::{self, Beside};
+use hawser_linux::gateway::{Gateway, Lans, PortForward};
+use hawser_linux::netlink::{Network, overlap};
+use hawser_linux::system::System;
+use hawser_linux::tun::Tun;
+use hawser_wire::control::Welcome;
+
+/// What has been set up.
+pub(super) struct Tunnel {
+    system: System,
+    tun: Tun,
+    interface: String,
+    /// The addresses and resolvers in force.
+    inner: Option<Inner>,
+    warned: Vec<String>,
+    /// Sets up interface and routes in place of this, where some flows go past the hub.
+    beside: Option<Beside>,
+    /// The rules in force for machines behind this one.
+    pub(super) gateway: Option<Gateway>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inner {
+    addresses: Vec<(IpAddr, u8)>,
+    dns: Vec<IpAddr>,
+    mtu: u16,
+}
+
+impl Tunnel {
+    /// `tun`: a second handle to the interface that the data plane serves.
+    pub(super) fn new(system: System, tun: Tun) -> Self {
+        let interface = tun.name().to_owned();
+        Self {
+            system,
+            tun,
+            interface,
+            inner: None,
+            warned: Vec::new(),
+            beside: None,
+            gateway: None,
+        }
+    }
+
+    /// Shares the interface with direct mode.
+    pub(super) fn share(&mut self, beside: Beside) {
+        self.beside = Some(beside);
+    }
+
+    /// Direct mode, where it runs too.
+    pub(super) fn beside(&self) -> Option<&Beside> {
+        self.beside.as_ref()
+    }
+
+    pub(super) fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// The inner addresses.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        self.inner
+            .iter()
+            .flat_map(|inner| inner.addresses.iter().map(|(address, _)| *address))
+            .collect()
+    }
+
+    /// Sets up what the hub assigned; nothing happens when it is in force already, so that
+    /// connections live on.
+    pub(super) async fn apply(&mut self, welcome: &Welcome, config: &ClientConfig) -> anyhow::Result<()> {
+        let mut addresses = vec![(IpAddr::from(welcome.inner_v4.0), welcome.inner_v4.1)];
+        addresses.extend(
+            welcome
+                .inner_v6
+                .map(|(address, prefix)| (IpAddr::from(address), prefix)),
+        );
+        let mtu = config.mtu.0.min(welcome.hub_mtu.max(1280));
+        let inner = Inner {
+            addresses,
+            dns: welcome.dns.clone(),
+            mtu,
+        };
+        if self.inner.as_ref() == Some(&inner) {
+            return Ok(());
+        }
+        self.set_up(&inner, config)
+            .await
+            .with_context(|| format!("cannot set up {}", self.interface))?;
+        self.inner = Some(inner);
+        Ok(())
+    }
+
+    async fn set_up(&mut self, inner: &Inner, config: &ClientConfig) -> anyhow::Result<()> {
+        if let Some(beside) = &self.beside {
+            beside.handle_tunnel(beside::Tunnel {
+                addresses: inner.addresses.iter().map(|(address, _)| *address).collect(),
+                dns: inner.dns.clone(),
+                mtu: inner.mtu,
+            });
+        } else {
+            self.set_up_interface(inner).await?;
+        }
+        if config.dns == DnsMode::Hub
+            && !inner.dns.is_empty()
+            && let Err(error) = self.system.resolvers(&self.interface, &inner.dns)
+        {
+            tracing::warn!(
+                error = describe(&error),
+                "resolvers are as before: set them by hand, or dns = \"keep\""
+            );
+        }
+        Ok(())
+    }
+
+    async fn set_up_interface(&mut self, inner: &Inner) -> anyhow::Result<()> {
+        let interface = self.interface.clone();
+        if self.inner.is_some() {
+            self.system.keep_addresses(&interface, &[]).await?;
+        }
+        self.tun.set_mtu(inner.mtu)?;
+        self.system.link_up(&interface).await?;
+        for (address, _) in &inner.addresses {
+            let ipv6 = address.is_ipv6();
+            let whole = if ipv6 { 128 } else { 32 };
+            let mut steps = self.system.add_address(&interface, *address, whole).await;
+            if steps.is_ok() {
+                steps = self.system.tunnel_route(&interface, ipv6, None).await;
+            }
+            if steps.is_ok() {
+                steps = self.system.tunnel_rules(ipv6).await;
+            }
+            match steps {
+                Err(error) if ipv6 => {
+                    tracing::warn!(
+                        error = describe(&error),
+                        "no IPv6 through the tunnel: this machine has it switched off"
+                    );
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A gateway in front of this tunnel; `None` before the hub has answered, and where direct mode
+    /// forwards.
+    pub(super) fn gateway(&self, lans: Lans, ports: Vec<PortForward>) -> Option<Gateway> {
+        let inner = self.inner.as_ref().filter(|_| self.beside.is_none())?;
+        Some(Gateway {
+            tunnel: self.interface.clone(),
+            mtu: inner.mtu,
+            addresses: self.addresses(),
+            lans,
+            subnets: Vec::new(),
+            ports,
+        })
+    }
+
+    /// Switches the kill switch. What rules send past the hub is let out, and what goes to machines
+    /// that this one forwards for.
+    pub(super) fn kill_switch(&mut self, on: bool, lans: &[String]) -> anyhow::Result<()> {
+        if on {
+            self.system
+                .close_kill_switch(&self.interface, lans, self.beside.is_some())
+                .context("cannot switch the kill switch on")
+        } else {
+            self.system
+                .lift_kill_switch()
+                .context("cannot switch the kill switch off")
+        }
+    }
+
+    /// Prepares the system for a network: answers may come in there, and a clash of addresses is
+    /// named once.
+    pub(super) fn meet(&mut self, network: &Network) {
+        if let Err(error) = self.system.loosen_reverse_path(&network.name) {
+            tracing::warn!(
+                network = network.name,
+                error = describe(&error),
+                "answers may be filtered here"
+            );
+        }
+        self.warn_of_overlap(network);
+    }
+
+    /// Names a subnet that lies over the inner addresses: the subnet wins, because a connected
+    /// route does.
+    pub(super) fn warn_of_overlap(&mut self, network: &Network) {
+        let Some(inner) = &self.inner else { return };
+        let clash = network
+            .addresses
+            .iter()
+            .find(|outer| inner.addresses.iter().any(|inner| overlap(**outer, *inner)));
+        let Some((address, prefix)) = clash else { return };
+        if self.warned.contains(&network.name) {
+            return;
+        }
+        self.warned.push(network.name.clone());
+        tracing::warn!(network = network.name, subnet = %format_args!("{address}/{prefix}"),
+            "this network's addresses overlap the tunnel's: its neighbours are reached directly, other clients of the hub are not");
+    }
+
+    /// What has been changed.
+    pub(super) fn system(&mut self) -> &mut System {
+        &mut self.system
+    }
+}
+
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,37 @@
+//! The addresses that a hub gives out.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// The inner address pools of a hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// IPv4 network address and prefix length.
+    pub v4: (Ipv4Addr, u8),
+    /// IPv6 network address and prefix length.
+    pub v6: Option<(Ipv6Addr, u8)>,
+}
+
+impl Pool {
+    /// The hub's own addresses: the first of each pool.
+    #[must_use]
+    pub fn hub(&self) -> (Ipv4Addr, Option<Ipv6Addr>) {
+        self.host(1)
+    }
+
+    /// The addresses of the host of that number.
+    #[must_use]
+    pub fn host(&self, number: u32) -> (Ipv4Addr, Option<Ipv6Addr>) {
+        let v4 = Ipv4Addr::from_bits(self.v4.0.to_bits() | number);
+        let v6 = self
+            .v6
+            .map(|(net, _)| Ipv6Addr::from_bits(net.to_bits() | u128::from(number)));
+        (v4, v6)
+    }
+
+    /// The host numbers that clients may have: neither the network, the hub nor the broadcast
+    /// address.
+    #[must_use]
+    pub fn numbers(&self) -> std::ops::Range<u32> {
+        2..(1_u32 << (32 - u32::from(self.v4.1))) - 1
+    }
+}

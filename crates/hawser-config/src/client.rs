@@ -1,0 +1,238 @@
+//! `client.toml`: what a client of a hub and direct mode are told.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use hawser_steer::quota::Quota;
+use hawser_units::Bytes;
+use hawser_wire::layer;
+use serde::Deserialize;
+
+use crate::{
+    DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, InterfaceName, LayerConfig,
+    LogFilter, Mtu, MultipathPart, Pattern, PoolConfig, PortForwardConfig, Proxy, QuotaAction, RadioConfig,
+    RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Via,
+};
+
+/// What `client.toml` may say. Everything has a default: an empty file is a good one.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClientConfig {
+    /// Networks to use, by interface name; `*` and `?` are wild.
+    pub include: Vec<Pattern>,
+    /// Networks to leave alone, even if included.
+    pub exclude: Vec<Pattern>,
+    /// The interface that applications see.
+    pub interface: InterfaceName,
+    /// Its MTU in bytes.
+    pub mtu: Mtu,
+    /// Whether resolvers are set: `keep` (not touched), `hub` (those the hub names), `networks` (by
+    /// way of Hawser, each network's own for what is to go over it; without a rule that says
+    /// `via = "direct"`, in direct mode alone).
+    pub dns: DnsMode,
+    /// Whether nothing may leave outside the tunnel.
+    pub kill_switch: bool,
+    /// Whether this machine forwards for others, and behind which interfaces they are.
+    pub forward: Forward,
+    /// What comes in from the hub and goes to a machine behind this one.
+    #[serde(rename = "port_forward")]
+    pub port_forwards: Vec<PortForwardConfig>,
+    /// Scheduler by flow class.
+    pub schedulers: Schedulers,
+    /// How packets of layered streams are known that this machine sends; the first that fits
+    /// decides.
+    #[serde(rename = "layer")]
+    pub layers: Vec<LayerConfig>,
+    /// Settings of single networks, by interface name.
+    pub networks: BTreeMap<String, NetworkConfig>,
+    /// Which Wi-Fi networks are joined.
+    pub radio: RadioConfig,
+    /// Direct mode, without a hub.
+    pub direct: DirectConfig,
+    /// Which flows go where in direct mode, and which go past the hub where there is one; the first
+    /// that fits decides.
+    #[serde(rename = "rule")]
+    pub rules: Vec<RuleConfig>,
+    /// The way where UDP is blocked.
+    pub tls: TlsConfig,
+    /// Whose ways out are taken beside this machine's own.
+    pub pool: PoolConfig,
+    /// Age at which keys are replaced.
+    pub rekey_after: Span,
+    /// Where Prometheus may ask; off when absent.
+    pub metrics: Option<SocketAddr>,
+    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
+    /// `info,hawser_client=debug`.
+    pub log: Option<LogFilter>,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            include: vec![Pattern("*".to_owned())],
+            exclude: Vec::new(),
+            interface: InterfaceName("hawser0".to_owned()),
+            mtu: Mtu(DEFAULT_MTU),
+            dns: DnsMode::Keep,
+            kill_switch: false,
+            forward: Forward::Off,
+            port_forwards: Vec::new(),
+            schedulers: Schedulers::default(),
+            layers: Vec::new(),
+            networks: BTreeMap::new(),
+            radio: RadioConfig::default(),
+            direct: DirectConfig::default(),
+            rules: Vec::new(),
+            tls: TlsConfig::default(),
+            pool: PoolConfig::default(),
+            rekey_after: Span(Duration::from_secs(3600)),
+            metrics: None,
+            log: None,
+        }
+    }
+}
+
+impl ClientConfig {
+    /// Whether any rule asks if the machine is being carried about.
+    #[must_use]
+    pub fn depends_on_motion(&self) -> bool {
+        self.rules.iter().any(|rule| rule.when.moving.is_some())
+    }
+
+    /// Whether the network of that name is to be used.
+    #[must_use]
+    pub fn uses(&self, name: &str) -> bool {
+        name != self.interface.0
+            && self.include.iter().any(|pattern| pattern.matches(name))
+            && !self.exclude.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// What direct mode cannot do, in words with the remedy.
+    #[must_use]
+    pub fn unfit_for_direct(&self) -> Option<&'static str> {
+        if self.kill_switch {
+            return Some("kill_switch = true needs a hub: take it out, or leave --direct out");
+        }
+        if !self.port_forwards.is_empty() {
+            return Some("[[port_forward]] needs a hub: take it out, or leave --direct out");
+        }
+        if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
+            return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
+        }
+        let is_seen = |rule: &RuleConfig| rule.domains.is_empty() && rule.flows.cgroup.is_none();
+        let is_plain = self.dns != DnsMode::Networks && self.rules.iter().all(is_seen);
+        if self.direct.dataplane == Dataplane::OpenVSwitch && !is_plain {
+            return Some(
+                "dataplane = \"openvswitch\" sees neither programs nor names: take cgroup, domain and dns = \"networks\" out, or dataplane",
+            );
+        }
+        self.unfit_domains()
+    }
+
+    /// What a client of a hub cannot do, in words with the remedy.
+    #[must_use]
+    pub fn unfit_for_hub(&self) -> Option<&'static str> {
+        if self.kill_switch && self.forward == Forward::All {
+            return Some(
+                "kill_switch = true has to know which interfaces lead to the machines that it forwards for: write forward = [\"br-lan\"] with their names",
+            );
+        }
+        if !self.port_forwards.is_empty() && !self.forward.is_on() {
+            return Some(
+                "[[port_forward]] needs forward = true, or the names of the LANs: forward = [\"br-lan\"]",
+            );
+        }
+        if !self.port_forwards.is_empty() && self.is_mixed() {
+            return Some(
+                "[[port_forward]] does not go with rules that say via = \"direct\" yet: take one of them out",
+            );
+        }
+        if !self.is_mixed() {
+            return None;
+        }
+        if self.direct.dataplane == Dataplane::OpenVSwitch {
+            return Some(
+                "dataplane = \"openvswitch\" is for machines without a hub: take it out, or rules with via = \"direct\"",
+            );
+        }
+        self.unfit_domains()
+    }
+
+    fn unfit_domains(&self) -> Option<&'static str> {
+        let has_domain = self.rules.iter().any(|rule| !rule.domains.is_empty());
+        (has_domain && self.dns != DnsMode::Networks).then_some(
+            "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or take domain out",
+        )
+    }
+
+    /// Whether some flows go past the hub, if there is one.
+    #[must_use]
+    pub fn is_mixed(&self) -> bool {
+        self.rules.iter().any(|rule| rule.is_via(Via::Direct))
+    }
+
+    /// Whether this machine forwards for others. `[direct]` may say it too, for direct mode and
+    /// rules beside a hub.
+    #[must_use]
+    pub fn forwards_directly(&self) -> bool {
+        self.forward.is_on() || self.direct.forward
+    }
+
+    /// How packets of layered streams are known.
+    #[must_use]
+    pub fn layer_rules(&self) -> Vec<layer::Rule> {
+        self.layers.iter().map(|layer| layer.0).collect()
+    }
+
+    /// The settings of a network.
+    #[must_use]
+    pub fn network(&self, name: &str) -> NetworkConfig {
+        self.networks.get(name).cloned().unwrap_or_default()
+    }
+}
+
+/// What may be set for a single network.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkConfig {
+    /// At most this towards the hub.
+    pub cap_up: Option<Speed>,
+    /// At most this from the hub; in direct mode, what the network is taken to carry.
+    pub cap_down: Option<Speed>,
+    /// Direct mode: its share beside the others, in place of what it carries.
+    pub weight: Option<NonZeroU16>,
+    /// Direct mode: what its use costs, in any unit; smaller is cheaper.
+    pub cost: u32,
+    /// Direct mode: who is asked whether the network is alive, in place of the gateway.
+    pub probe: Option<IpAddr>,
+    /// Direct mode: what it does for MPTCP connections.
+    pub mptcp: MultipathPart,
+    /// Direct mode: its resolvers, in place of those that the system names.
+    pub dns: Vec<IpAddr>,
+    /// Who sees to its IPv4 address: `off` (nobody here), `auto` (what manages it already, else a
+    /// DHCP client that is installed).
+    pub dhcp: DhcpMode,
+    /// Whether TLS on TCP is used over it, in place of what `[tls]` says.
+    pub tls: Option<TlsUse>,
+    /// Its proxy, for TLS on TCP.
+    pub proxy: Option<Proxy>,
+    /// What it may carry in a month, both ways together.
+    pub quota: Option<Size>,
+    /// The day of the month on which the quota begins anew.
+    pub reset_day: Day,
+    /// What happens when the quota is used up.
+    pub quota_action: QuotaAction,
+}
+
+impl NetworkConfig {
+    /// The quota, if there is one.
+    #[must_use]
+    pub fn quota(&self) -> Option<Quota> {
+        self.quota.map(|size| Quota {
+            limit: Bytes(size.0),
+            reset_day: self.reset_day.0,
+        })
+    }
+}

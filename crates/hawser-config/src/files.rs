@@ -1,0 +1,108 @@
+//! Reading the files: errors that name file and line, and passwords that only their owner may read.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use crate::{ClientConfig, HubConfig};
+
+/// Why a configuration file is of no use. Nothing has been touched when it is reported.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot read it: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file says something wrong.
+    #[error("{}:{line}: {message}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong and what would be right.
+        message: String,
+    },
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// [`ConfigError`] with the line.
+pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    parse(path, &text)
+}
+
+/// Reads a file, or takes the default when there is none.
+///
+/// # Errors
+/// [`ConfigError`] with the line.
+pub fn load_or_default<T: DeserializeOwned + Default>(path: &Path) -> Result<T, ConfigError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(path, &text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(T::default()),
+        Err(source) => Err(ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// Reads the text of a file; `path` is named in errors.
+///
+/// # Errors
+/// [`ConfigError`] with the line.
+pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = 1 + text.as_bytes()[..at]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
+        let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        ConfigError::Content {
+            path: path.to_owned(),
+            line,
+            message,
+        }
+    })
+}
+
+/// Refuses a file with passwords that others than its owner may read.
+///
+/// # Errors
+/// In words, with the remedy.
+pub fn check_secrecy(path: &Path, config: &ClientConfig) -> anyhow::Result<()> {
+    refuse_readers(path, config.radio.is_secret().then_some("a Wi-Fi password"))
+}
+
+/// The same for a hub's.
+///
+/// # Errors
+/// In words, with the remedy.
+pub fn check_hub_secrecy(path: &Path, config: &HubConfig) -> anyhow::Result<()> {
+    let is_secret = config.store.as_ref().is_some_and(|store| store.url.is_secret());
+    refuse_readers(path, is_secret.then_some("a database's password"))
+}
+
+fn refuse_readers(path: &Path, secret: Option<&str>) -> anyhow::Result<()> {
+    let is_open = || std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0);
+    match secret {
+        Some(secret) if is_open() => anyhow::bail!(
+            "{} holds {secret}, and others may read it: `chmod 600 {0}`",
+            path.display()
+        ),
+        Some(_) | None => Ok(()),
+    }
+}

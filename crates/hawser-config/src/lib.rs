@@ -1,0 +1,64 @@
+//! What is on a machine's disk before a daemon starts: its configuration, its key, invitations.
+//!
+//! Every number has a unit, every key is known, and an error names the file, the line and the
+//! remedy, before anything is touched.
+//!
+//! | file on disk | module |
+//! |---|---|
+//! | `client.toml`, of clients and of direct mode | [`ClientConfig`] (`client.rs`); its tables: `direct.rs` (rules, direct mode), `when.rs` (conditions), `gateway.rs`, `layers.rs`, `pool.rs` (neighbours), `radio.rs`, `tls.rs` |
+//! | `hub.toml` | [`HubConfig`] (`hub.rs`); its tables: `reach.rs`, `store.rs` (database), `tls.rs` |
+//! | `share.toml`, of a device that gives to neighbours | [`ShareConfig`] (`pool.rs`) |
+//! | a key, and the code that people compare | [`identity`] |
+//! | what a hub's owner sends to a new client | [`invitation`] |
+//!
+//! `values.rs` has the values that several keys share (rates, sizes, times, patterns), `files.rs`
+//! reads files, [`atomic_file`] writes them whole. A newcomer who adds a key starts in `client.rs`
+//! or `hub.rs`; a test of it goes to `tests.rs`.
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod values;
+mod address_pool;
+pub mod atomic_file;
+mod client;
+mod direct;
+mod files;
+mod gateway;
+mod hub;
+pub mod identity;
+pub mod invitation;
+mod layers;
+mod one_or_more;
+mod pool;
+pub mod ports;
+mod radio;
+mod reach;
+mod reload;
+mod store;
+mod tls;
+mod tunnel;
+mod when;
+
+pub use address_pool::Pool;
+pub use client::{ClientConfig, NetworkConfig};
+pub use direct::{
+    Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
+};
+pub use files::{ConfigError, check_hub_secrecy, check_secrecy, load, load_or_default, parse};
+pub use gateway::{Forward, PortForwardConfig};
+pub use hub::HubConfig;
+pub use layers::LayerConfig;
+pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
+pub use radio::{Password, RadioConfig, WifiNetwork};
+pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
+pub use reload::{differing, log_reload};
+pub use store::{StoreConfig, StoreUrl};
+pub use tls::{HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
+pub use tunnel::{DEFAULT_MTU, Schedulers};
+pub use values::{
+    Day, DhcpMode, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
+    SchedulerName, Size, Span, Speed,
+};
+
+#[cfg(test)]
+mod tests;

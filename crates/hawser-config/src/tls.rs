@@ -1,0 +1,228 @@
+//! What a configuration says of TLS on TCP, the way where UDP is blocked.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use data_encoding::HEXLOWER_PERMISSIVE;
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+use zeroize::Zeroizing;
+
+use crate::invitation::HubAddress;
+use crate::ports;
+
+/// `[tls]` of `client.toml`: the way where UDP is blocked.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsConfig {
+    /// Whether it is gone: `blocked` (where UDP is blocked), `never`.
+    #[serde(rename = "use")]
+    pub when: TlsUse,
+    /// The hub's TCP port.
+    pub port: NonZeroU16,
+    /// What the hub is called in TLS and HTTP, and to proxies; as its endpoint unless set.
+    pub name: Option<HostName>,
+}
+
+impl Default for TlsConfig {
+    fn default() -> Self {
+        Self {
+            when: TlsUse::default(),
+            port: NonZeroU16::new(ports::TLS).expect("443 is not 0"),
+            name: None,
+        }
+    }
+}
+
+/// When TLS on TCP is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlsUse {
+    /// On a network over which the hub does not answer by UDP.
+    #[default]
+    Blocked,
+    /// Not at all.
+    Never,
+}
+
+/// `[tls]` of `hub.toml`: where clients come in whose networks block UDP.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HubTlsConfig {
+    /// Where to listen on TCP: every address at port 443 unless set; `off`.
+    pub listen: Option<TlsListen>,
+    /// A certificate (with what leads to its issuer) and its key, in files of PEM; one of the hub's
+    /// own key unless set.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// Where a hub listens on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsListen {
+    /// Nowhere.
+    Off,
+    /// There.
+    At(SocketAddr),
+}
+
+impl FromStr for TlsListen {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "off" => Ok(Self::Off),
+            address => address.parse().map(Self::At).map_err(|_| ()),
+        }
+    }
+}
+
+from_text!(TlsListen, "ADDRESS:PORT, such as \"[::]:443\", or \"off\"");
+
+/// A name or address of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName(pub String);
+
+impl FromStr for HostName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        // The same letters as in an endpoint.
+        let whole = if text.contains(':') {
+            format!("[{text}]:1")
+        } else {
+            format!("{text}:1")
+        };
+        let parsed: HubAddress = whole.parse().map_err(|_| ())?;
+        Ok(Self(parsed.host))
+    }
+}
+
+from_text!(HostName, "a name, such as \"hub.example.org\"");
+
+/// How a proxy is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyKind {
+    /// CONNECT of HTTP.
+    Http,
+    /// SOCKS5.
+    Socks5,
+}
+
+/// Who asks a proxy. Wiped when dropped, and shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The name.
+    pub name: Zeroizing<String>,
+    /// The password.
+    pub password: Zeroizing<String>,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(redacted)")
+    }
+}
+
+/// A network's proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// How it is spoken to.
+    pub kind: ProxyKind,
+    /// Its name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Who asks, if it wants to know.
+    pub login: Option<Login>,
+}
+
+impl FromStr for Proxy {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (kind, rest) = if let Some(rest) = text.strip_prefix("http://") {
+            (ProxyKind::Http, rest)
+        } else if let Some(rest) = text.strip_prefix("socks5://") {
+            (ProxyKind::Socks5, rest)
+        } else {
+            return Err(());
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (login, place) = match rest.rsplit_once('@') {
+            Some((login, place)) => (Some(login.split_once(':').ok_or(())?), place),
+            None => (None, rest),
+        };
+        let login = match login {
+            Some((name, password)) => Some(Login {
+                name: unescaped(name)?,
+                password: unescaped(password)?,
+            }),
+            None => None,
+        };
+        let HubAddress { host, port } = place.parse().map_err(|_| ())?;
+        Ok(Self {
+            kind,
+            host,
+            port,
+            login,
+        })
+    }
+}
+
+/// What `%` and two digits stand for (RFC 3986 section 2.1); no letters that would end a line.
+fn unescaped(text: &str) -> Result<Zeroizing<String>, ()> {
+    let mut parts = text.split('%');
+    let mut bytes = Zeroizing::new(parts.next().unwrap_or_default().as_bytes().to_vec());
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2).ok_or(())?;
+        bytes.extend(HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).map_err(|_| ())?);
+        bytes.extend(rest.as_bytes());
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| ())?;
+    if text.is_empty() || text.len() > 255 || text.chars().any(char::is_control) {
+        return Err(());
+    }
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// As `from_text!`, but the text is not said again: there may be a password in it.
+impl<'de> Deserialize<'de> for Proxy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Zeroizing::new(String::deserialize(deserializer)?);
+        text.parse().map_err(|()| {
+            de::Error::custom(
+                "this is no proxy: expected http://HOST:PORT or socks5://HOST:PORT, with NAME:PASSWORD@ before HOST where it \
+                 wants to know (other letters than a-z and digits as % and two digits)",
+            )
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for HubTlsConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Keys {
+            listen: Option<TlsListen>,
+            certificate: Option<PathBuf>,
+            key: Option<PathBuf>,
+        }
+        let keys = Keys::deserialize(deserializer)?;
+        let certificate = match (keys.certificate, keys.key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (Some(_), None) => return Err(de::Error::custom("certificate needs its key: key = \"FILE\"")),
+            (None, Some(_)) => {
+                return Err(de::Error::custom(
+                    "key needs its certificate: certificate = \"FILE\"",
+                ));
+            }
+        };
+        Ok(Self {
+            listen: keys.listen,
+            certificate,
+        })
+    }
+}

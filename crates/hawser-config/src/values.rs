@@ -1,0 +1,451 @@
+//! The values that keys of a configuration file take: each with its unit, and with what would be
+//! right in its error.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use hawser_proto::scheduler;
+use hawser_units::Rate;
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+
+use crate::invitation::HubAddress;
+
+/// Makes `Deserialize` read a string (or a number, to say that it lacks its unit) through
+/// `FromStr`.
+macro_rules! from_text {
+    ($type:ty, $expected:literal) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Text;
+                impl de::Visitor<'_> for Text {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+
+                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$type, E> {
+                        text.parse().map_err(|()| {
+                            E::custom(format_args!("{text:?} is wrong: expected {}", $expected))
+                        })
+                    }
+
+                    fn visit_i64<E: de::Error>(self, number: i64) -> Result<$type, E> {
+                        Err(E::custom(format_args!(
+                            "{number} is not enough: expected {}",
+                            $expected
+                        )))
+                    }
+                }
+                deserializer.deserialize_any(Text)
+            }
+        }
+    };
+}
+
+/// A data rate: `"10mbit"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speed(pub Rate);
+
+impl FromStr for Speed {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (number, unit) = split_unit(text)?;
+        let factor = match unit {
+            "bit" => 1.0,
+            "kbit" => 1e3,
+            "mbit" => 1e6,
+            "gbit" => 1e9,
+            _ => return Err(()),
+        };
+        let bps = number * factor;
+        if (1.0..=1e12).contains(&bps) {
+            Ok(Self(Rate::from_bps(bps as u64)))
+        } else {
+            Err(())
+        }
+    }
+}
+
+from_text!(
+    Speed,
+    "a rate with its unit (bit, kbit, mbit, gbit), such as \"10mbit\""
+);
+
+/// A span of time: `"1h"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (number, unit) = split_unit(text)?;
+        let seconds = match unit {
+            "ms" => number / 1e3,
+            "s" => number,
+            "min" => number * 60.0,
+            "h" => number * 3_600.0,
+            "d" => number * 86_400.0,
+            _ => return Err(()),
+        };
+        if (0.001..=1e9).contains(&seconds) {
+            Ok(Self(Duration::from_secs_f64(seconds)))
+        } else {
+            Err(())
+        }
+    }
+}
+
+from_text!(Span, "a time with its unit (ms, s, min, h, d), such as \"1h\"");
+
+/// An amount of data in bytes: `"10GB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (number, unit) = split_unit(text)?;
+        let factor = match unit {
+            "B" => 1.0,
+            "kB" => 1e3,
+            "MB" => 1e6,
+            "GB" => 1e9,
+            "TB" => 1e12,
+            "KiB" => 1_024.0,
+            "MiB" => 1_048_576.0,
+            "GiB" => 1_073_741_824.0,
+            _ => return Err(()),
+        };
+        let bytes = number * factor;
+        if (1.0..=1e18).contains(&bytes) {
+            Ok(Self(bytes as u64))
+        } else {
+            Err(())
+        }
+    }
+}
+
+from_text!(
+    Size,
+    "an amount with its unit (B, kB, MB, GB, TB, KiB, MiB, GiB), such as \"10GB\""
+);
+
+fn split_unit(text: &str) -> Result<(f64, &str), ()> {
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(())?;
+    let (number, unit) = text.split_at(at);
+    Ok((number.parse().map_err(|_| ())?, unit.trim_start()))
+}
+
+/// A name pattern in which `*` stands for any text and `?` for any letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(pub String);
+
+impl Pattern {
+    /// Whether `name` fits.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
+        // Where to go on when the last `*` has to take one letter more.
+        let mut retry: Option<(usize, usize)> = None;
+        let (mut p, mut n) = (0, 0);
+        while n < name.len() {
+            match pattern.get(p) {
+                Some(b'*') => {
+                    retry = Some((p + 1, n));
+                    p += 1;
+                }
+                Some(c) if *c == b'?' || *c == name[n] => {
+                    p += 1;
+                    n += 1;
+                }
+                Some(_) | None => {
+                    let Some((after_star, taken)) = retry else {
+                        return false;
+                    };
+                    retry = Some((after_star, taken + 1));
+                    p = after_star;
+                    n = taken + 1;
+                }
+            }
+        }
+        pattern[p..].iter().all(|c| *c == b'*')
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let fits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+        if fits { Ok(Self(text.to_owned())) } else { Err(()) }
+    }
+}
+
+from_text!(
+    Pattern,
+    "an interface name, in which * and ? are wild, such as \"wlan*\""
+);
+
+/// The name of a network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceName(pub String);
+
+impl FromStr for InterfaceName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let fits = (1..=15).contains(&text.len())
+            && text != "."
+            && text != ".."
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        if fits { Ok(Self(text.to_owned())) } else { Err(()) }
+    }
+}
+
+from_text!(
+    InterfaceName,
+    "an interface name of 1 to 15 letters, digits, - _ and ., such as \"hawser0\""
+);
+
+/// One of [`scheduler::NAMES`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulerName(pub String);
+
+impl FromStr for SchedulerName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if scheduler::NAMES.contains(&text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(())
+        }
+    }
+}
+
+from_text!(
+    SchedulerName,
+    "one of random, round-robin, surplus-round-robin, weighted-fair, min-rtt, earliest-delivery, backpressure, redundant, \
+     selective-redundant, layer-priority, independent-path"
+);
+
+/// A filter for logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter(pub String);
+
+impl FromStr for LogFilter {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let levels = ["off", "error", "warn", "info", "debug", "trace"];
+        let fits = text.split(',').all(|part| {
+            let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+            levels.contains(&level.trim().to_ascii_lowercase().as_str())
+        });
+        if fits { Ok(Self(text.to_owned())) } else { Err(()) }
+    }
+}
+
+from_text!(
+    LogFilter,
+    "error, warn, info, debug or trace, or a filter such as \"info,hawser_client=debug\""
+);
+
+/// A hub address in `hub.toml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(pub HubAddress);
+
+impl FromStr for Endpoint {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        text.parse().map(Self).map_err(|_| ())
+    }
+}
+
+from_text!(Endpoint, "HOST:PORT, such as \"hub.example.org:443\"");
+
+/// An IPv4 network: address and prefix length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Net4(pub Ipv4Addr, pub u8);
+
+/// An address, and the prefix length behind it where there is one.
+pub(super) fn address_and_prefix(text: &str) -> Option<(IpAddr, Option<u8>)> {
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
+        None => (text, None),
+    };
+    Some((address.parse().ok()?, prefix))
+}
+
+impl FromStr for Net4 {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match address_and_prefix(text) {
+            Some((IpAddr::V4(address), Some(len)))
+                if (8..=29).contains(&len) && address.to_bits() << len == 0 =>
+            {
+                Ok(Self(address, len))
+            }
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(
+    Net4,
+    "an IPv4 network of prefix length 8 to 29 without host bits, such as \"100.96.0.0/16\""
+);
+
+/// An IPv6 network: address and prefix length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Net6(pub Ipv6Addr, pub u8);
+
+impl FromStr for Net6 {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match address_and_prefix(text) {
+            Some((IpAddr::V6(address), Some(len)))
+                if (16..=96).contains(&len) && address.to_bits() << len == 0 =>
+            {
+                Ok(Self(address, len))
+            }
+            _ => Err(()),
+        }
+    }
+}
+
+from_text!(
+    Net6,
+    "an IPv6 network of prefix length 16 to 96 without host bits, such as \"fd12:3456:789a::/64\""
+);
+
+/// An MTU in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mtu(pub u16);
+
+impl<'de> Deserialize<'de> for Mtu {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mtu = u16::deserialize(deserializer)?;
+        // IPv6 demands 1280 (RFC 8200 section 5).
+        if (1280..=9000).contains(&mtu) {
+            Ok(Self(mtu))
+        } else {
+            Err(de::Error::custom(format_args!(
+                "mtu {mtu} is out of range: 1280 to 9000 bytes"
+            )))
+        }
+    }
+}
+
+/// A day of the month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Day(pub u8);
+
+impl Default for Day {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl<'de> Deserialize<'de> for Day {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let day = i64::deserialize(deserializer)?;
+        u8::try_from(day)
+            .ok()
+            .filter(|day| (1..=31).contains(day))
+            .map(Self)
+            .ok_or_else(|| {
+                de::Error::custom(format_args!(
+                    "{day} is no day of a month: expected 1 to 31 (a month that is shorter counts its last day)"
+                ))
+            })
+    }
+}
+
+/// What happens to a network whose quota is used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QuotaAction {
+    /// It takes no new flows, and those that are on it are let go.
+    #[default]
+    Stop,
+    /// It takes no new flows; those that are on it go on.
+    Drain,
+    /// Only said.
+    Warn,
+}
+
+/// What happens to the system's resolvers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DnsMode {
+    /// Nothing.
+    Keep,
+    /// Those that the hub names are used while the tunnel is up.
+    Hub,
+    /// Direct mode: Hawser asks each network's own.
+    Networks,
+}
+
+/// Who sees to the IPv4 address of a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DhcpMode {
+    /// Nobody here.
+    #[default]
+    Off,
+    /// When nobody else has after a few seconds: what manages the device is asked; where nothing
+    /// does, a DHCP client is run.
+    Auto,
+}
+
+/// Whether clients appear under the hub's own address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Nat {
+    /// When the pool is private.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never: the network around the hub has routes back.
+    Off,
+}
+
+impl<'de> Deserialize<'de> for Nat {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Value;
+        impl de::Visitor<'_> for Value {
+            type Value = Nat;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"auto\", true or false")
+            }
+
+            fn visit_bool<E>(self, on: bool) -> Result<Nat, E> {
+                Ok(if on { Nat::On } else { Nat::Off })
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Nat, E> {
+                match text {
+                    "auto" => Ok(Nat::Auto),
+                    other => Err(E::custom(format_args!(
+                        "{other:?} is wrong: expected \"auto\", true or false"
+                    ))),
+                }
+            }
+        }
+        deserializer.deserialize_any(Value)
+    }
+}

@@ -1,0 +1,447 @@
+//! Clients in a PostgreSQL database, which several hubs share.
+//!
+//! Every change is one transaction that first takes the row of `hawser_store`: so changes
+//! happen one after another, whoever makes them, and each has a number. A row of a client says
+//! which change it is of, and one that is gone stays as a mark; so whoever knows the state
+//! after some change reads what has changed since, and nothing when the number is the same. The
+//! database refuses by itself to give one address or one key to two clients. No statement is
+//! more than standard SQL of the kind that distributed databases with PostgreSQL's protocol
+//! have.
+//!
+//! Failure: a connection that breaks is made anew once, unless a change may have been made already;
+//! then an error says so, and repeating the command harms nothing. Nothing takes longer than
+//! [`PATIENCE`] for an attempt.
+
+mod connect;
+mod schema;
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use data_encoding::HEXLOWER;
+use hawser_config::Pool;
+use hawser_config::identity::KeyHash;
+use hawser_config::{HubService, StoreConfig};
+use hawser_host::usage::DaySum;
+use tokio::runtime::Runtime;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client as Connection, Row, Transaction};
+
+use self::connect::Door;
+use super::records::{Decide, Edit, Known, Records, unknown};
+use super::{Client, MonthSum};
+
+/// A database of clients. It waits by itself: never to be called from a task.
+#[derive(Debug)]
+pub(super) struct Database {
+    door: Door,
+    connection: Option<Connection>,
+    /// The change that `known` was read after.
+    pub(super) version: i64,
+    /// Only taken out when this ends.
+    runtime: Option<Runtime>,
+}
+
+/// A hub of a fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    /// Its key.
+    pub(super) key: KeyHash,
+    /// Where it is reached: `HOST:PORT`, the likeliest first.
+    pub(super) endpoints: Vec<String>,
+    /// How long ago it said so, by the database's clock.
+    pub(super) seen: Duration,
+}
+
+impl Database {
+    /// Opens a database, and makes its tables when they are missing.
+    ///
+    /// # Errors
+    /// It cannot be reached, or belongs to hubs with other pools, or to a newer program.
+    pub(super) fn open(config: &StoreConfig, pool: Pool) -> anyhow::Result<Self> {
+        let mut database = Self::new(config)?;
+        database.run(async |connection| schema::prepare(connection, pool).await)?;
+        Ok(database)
+    }
+
+    /// The pools that the hubs of a database have; none when it has no tables yet.
+    ///
+    /// # Errors
+    /// It cannot be reached, or belongs to a newer program.
+    pub(super) fn pool_of(config: &StoreConfig) -> anyhow::Result<Option<String>> {
+        Self::new(config)?.run(async |connection| schema::pool_of(connection).await)
+    }
+
+    /// One whose tables are there; nothing is asked yet.
+    ///
+    /// # Errors
+    /// The file of the authority is of no use.
+    pub(super) fn new(config: &StoreConfig) -> anyhow::Result<Self> {
+        Ok(Self {
+            door: Door::new(config)?,
+            connection: None,
+            version: 0,
+            // A thread of its own: what a transaction that ends early says last, that it is
+            // off, goes out also while nobody waits for the database.
+            runtime: Some(
+                tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(1)
+                    .thread_name("database")
+                    .enable_all()
+                    .build()?,
+            ),
+        })
+    }
+
+    /// Does something with a connection, and once more with a fresh one where the first broke
+    /// before anything could have been changed.
+    fn run<T>(
+        &mut self,
+        mut work: impl AsyncFnMut(&mut Connection) -> Result<T, Fault>,
+    ) -> anyhow::Result<T> {
+        let Self {
+            door,
+            connection,
+            runtime,
+            ..
+        } = self;
+        let runtime = runtime.as_ref().expect("it is taken out at the end");
+        let mut attempts = 0;
+        runtime.block_on(async {
+            loop {
+                attempts += 1;
+                let attempt = async {
+                    let mut current = match connection.take() {
+                        Some(open) if !open.is_closed() => open,
+                        _ => door.connect().await?,
+                    };
+                    let outcome = work(&mut current).await;
+                    *connection = Some(current);
+                    outcome
+                };
+                let outcome = tokio::time::timeout(PATIENCE, attempt).await;
+                let fault = match outcome {
+                    Ok(Ok(value)) => return Ok(value),
+                    Ok(Err(fault)) => fault,
+                    Err(_) => {
+                        *connection = None;
+                        bail!("the database does not answer");
+                    }
+                };
+                match fault {
+                    Fault::Conflict(_) if attempts < CONFLICTS => {}
+                    Fault::Gone(_) if attempts < 2 => *connection = None,
+                    Fault::Gone(error) | Fault::Conflict(error) => {
+                        *connection = None;
+                        return Err(door.explain(error));
+                    }
+                    Fault::Decided(error) => return Err(error),
+                    Fault::Unknown(error) => {
+                        *connection = None;
+                        return Err(door.explain(error)).context(
+                            "it is not known whether the change was made: look, and repeat it if not",
+                        );
+                    }
+                }
+            }
+        })
+    }
+
+    /// After which change rows are of interest: all of them, where one could not be read.
+    fn since(&self, known: &Known) -> i64 {
+        if known.damage.is_some() { 0 } else { self.version }
+    }
+
+    /// Says that a hub is here, and reads which there are.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub(super) fn meet(&mut self, own: Option<(KeyHash, &[String])>) -> anyhow::Result<Vec<Member>> {
+        let own = own.map(|(key, endpoints)| (key.to_string(), endpoints.join(" ")));
+        let rows = self.run(async |connection| {
+            if let Some((key, endpoints)) = &own {
+                connection
+                    .execute(
+                        "INSERT INTO hawser_hub (key, endpoints, seen) VALUES ($1, $2, now()) \
+                         ON CONFLICT (key) DO UPDATE SET endpoints = excluded.endpoints, seen = now()",
+                        &[key, endpoints],
+                    )
+                    .await?;
+                // Taken down by somebody who did not come back.
+                connection
+                    .execute(
+                        "DELETE FROM hawser_hub WHERE seen < now() - INTERVAL '7 days'",
+                        &[],
+                    )
+                    .await?;
+            }
+            let hubs = "SELECT key, endpoints, CAST(extract(epoch FROM now() - seen) AS double precision) \
+                        FROM hawser_hub ORDER BY key LIMIT 64";
+            Ok(connection.query(hubs, &[]).await?)
+        })?;
+        let member = |row: Row| -> anyhow::Result<Member> {
+            let endpoints: String = row.try_get(1)?;
+            Ok(Member {
+                key: row.try_get::<_, String>(0)?.parse()?,
+                endpoints: endpoints.split(' ').map(str::to_owned).collect(),
+                seen: Duration::try_from_secs_f64(row.try_get(2)?).unwrap_or_default(),
+            })
+        };
+        rows.into_iter().map(member).collect()
+    }
+
+    /// Keeps what one ledger has counted: the sums of whole days. To say the same again, or
+    /// something older, changes nothing, so whoever does not know whether it was kept repeats it.
+    ///
+    /// # Errors
+    /// The database cannot be reached: nothing is kept, or all of it.
+    pub(super) fn keep(&mut self, ledger: &str, days: &[DaySum]) -> anyhow::Result<()> {
+        self.run(async |connection| {
+            let transaction = connection.transaction().await?;
+            let put = transaction
+                .prepare(
+                    "INSERT INTO hawser_usage (client, day, ledger, received, sent) \
+                     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (client, day, ledger) DO UPDATE SET \
+                     received = GREATEST(hawser_usage.received, excluded.received), \
+                     sent = GREATEST(hawser_usage.sent, excluded.sent)",
+                )
+                .await?;
+            let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            for ((client, day), used) in days {
+                let (received, sent) = (signed(used.received), signed(used.sent));
+                let row: [&(dyn ToSql + Sync); 5] = [client, &day.to_string(), &ledger, &received, &sent];
+                transaction.execute(&put, &row).await?;
+            }
+            transaction.commit().await?;
+            Ok(())
+        })
+    }
+
+    /// What all hubs have carried, by client and month (`2026-11`).
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub(super) fn usage(&mut self) -> anyhow::Result<Vec<MonthSum>> {
+        let rows = self.run(async |connection| {
+            let sums = "SELECT client, substr(day, 1, 7), CAST(sum(received) AS bigint), \
+                        CAST(sum(sent) AS bigint) FROM hawser_usage GROUP BY 1, 2 ORDER BY 1, 2";
+            Ok(connection.query(sums, &[]).await?)
+        })?;
+        let sum = |row: Row| -> anyhow::Result<MonthSum> {
+            let count = |column| -> anyhow::Result<u64> { Ok(row.try_get::<_, i64>(column)?.unsigned_abs()) };
+            Ok(MonthSum {
+                client: row.try_get(0)?,
+                month: row.try_get(1)?,
+                up_bytes: count(2)?,
+                down_bytes: count(3)?,
+            })
+        };
+        rows.into_iter().map(sum).collect()
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        // It may end within a task, which may not wait.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Records for Database {
+    fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
+        let (before, since) = (self.version, self.since(known));
+        let fresh = self.run(async |connection| {
+            let row = connection
+                .query_one("SELECT changes FROM hawser_store", &[])
+                .await?;
+            let changes: i64 = row.try_get(0)?;
+            if changes == before {
+                return Ok(None);
+            }
+            Ok(Some((changes, connection.query(CHANGED, &[&since]).await?)))
+        })?;
+        let Some((changes, rows)) = fresh else {
+            return Ok(false);
+        };
+        take_in(known, rows);
+        self.version = changes;
+        Ok(true)
+    }
+
+    fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool> {
+        let (before, since) = (self.version, self.since(known));
+        let (version, after) = self.run(async |connection| {
+            let transaction = connection.transaction().await?;
+            let row = transaction
+                .query_one("SELECT changes FROM hawser_store FOR UPDATE", &[])
+                .await?;
+            let changes: i64 = row.try_get(0)?;
+            let mut after = known.clone();
+            if changes != before {
+                take_in(&mut after, transaction.query(CHANGED, &[&since]).await?);
+            }
+            let edits = decide(&after).map_err(Fault::Decided)?;
+            if edits.is_empty() {
+                transaction.rollback().await?;
+                return Ok((changes, after));
+            }
+            for edit in edits {
+                write(&transaction, &edit, changes + 1).await?;
+                after.apply(edit);
+            }
+            transaction
+                .execute("UPDATE hawser_store SET changes = $1", &[&(changes + 1)])
+                .await?;
+            transaction.commit().await.map_err(Fault::of_commit)?;
+            Ok((changes + 1, after))
+        })?;
+        (self.version, *known) = (version, after);
+        Ok(version != before)
+    }
+}
+
+/// What has changed after a number.
+const CHANGED: &str = "SELECT name, inner_v4, inner_v6, key, token, expires_unix_s, ports, is_gone \
+                       FROM hawser_client WHERE changed > $1";
+
+/// Rows that have changed become what is known.
+fn take_in(known: &mut Known, rows: Vec<Row>) {
+    let mut damage = None;
+    let clients = Arc::make_mut(&mut known.clients);
+    for row in rows {
+        match read_row(&row) {
+            Ok((_, Some(client))) => drop(clients.insert(client.name.clone(), client)),
+            Ok((name, None)) => drop(clients.remove(&name)),
+            Err(error) => damage = Some(format!("a row of hawser_client is damaged: {error:#}")),
+        }
+    }
+    known.damage = damage;
+}
+
+fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
+    let name: String = row.try_get(0)?;
+    if row.try_get(7)? {
+        return Ok((name, None));
+    }
+    let key = |column| -> anyhow::Result<Option<KeyHash>> {
+        let text: Option<String> = row.try_get(column)?;
+        text.map(|text| text.parse()).transpose()
+    };
+    let expires: i64 = row.try_get(5)?;
+    let ports: String = row.try_get(6)?;
+    let port = |text: &str| match text.parse() {
+        Ok(HubService(port)) => Ok(port),
+        Err(()) => bail!("{text:?} is no port"),
+    };
+    let client = Client {
+        inner_v4: row.try_get::<_, String>(1)?.parse()?,
+        inner_v6: row
+            .try_get::<_, Option<String>>(2)?
+            .map(|text| text.parse())
+            .transpose()?,
+        key: key(3)?,
+        token: key(4)?.map(|hash| hash.0),
+        expires: UNIX_EPOCH + Duration::from_secs(expires.unsigned_abs()),
+        ports: ports.split_terminator(',').map(port).collect::<Result<_, _>>()?,
+        name: name.clone(),
+    };
+    Ok((name, Some(client)))
+}
+
+async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Result<(), Fault> {
+    match edit {
+        Edit::Put(client) => {
+            let expires = client.expires.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let ports: Vec<_> = client.ports.iter().map(ToString::to_string).collect();
+            transaction
+                .execute(
+                    "INSERT INTO hawser_client \
+                     (name, inner_v4, inner_v6, key, token, expires_unix_s, ports, changed, is_gone) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false) \
+                     ON CONFLICT (name) DO UPDATE SET inner_v4 = excluded.inner_v4, \
+                     inner_v6 = excluded.inner_v6, key = excluded.key, token = excluded.token, \
+                     expires_unix_s = excluded.expires_unix_s, ports = excluded.ports, \
+                     changed = excluded.changed, is_gone = false",
+                    &[
+                        &client.name,
+                        &client.inner_v4.to_string(),
+                        &client.inner_v6.map(|address| address.to_string()),
+                        &client.key.map(|key| key.to_string()),
+                        &client.token.map(|token| HEXLOWER.encode(&token)),
+                        &i64::try_from(expires.as_secs()).unwrap_or(i64::MAX),
+                        &ports.join(","),
+                        &change,
+                    ],
+                )
+                .await?;
+        }
+        Edit::Remove(name) => {
+            let gone = "UPDATE hawser_client SET is_gone = true, key = NULL, token = NULL, ports = '', \
+                        changed = $2 WHERE name = $1 AND NOT is_gone";
+            if transaction.execute(gone, &[name, &change]).await? == 0 {
+                return Err(Fault::Decided(unknown(name)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Why something did not work.
+#[derive(Debug)]
+enum Fault {
+    /// The connection broke, or there is none: nothing has been changed.
+    Gone(anyhow::Error),
+    /// Others were at it at the same time.
+    Conflict(anyhow::Error),
+    /// Perhaps it did work.
+    Unknown(anyhow::Error),
+    /// It shall not be.
+    Decided(anyhow::Error),
+}
+
+impl Fault {
+    fn of_commit(error: tokio_postgres::Error) -> Self {
+        match Self::from(error) {
+            Self::Gone(error) => Self::Unknown(error),
+            other @ (Self::Conflict(_) | Self::Unknown(_) | Self::Decided(_)) => other,
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let conflicts = [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+        ];
+        match error.code() {
+            Some(code) if conflicts.contains(code) => Self::Conflict(error.into()),
+            // A server that stops or has become a standby says so before it closes.
+            Some(code)
+                if [
+                    SqlState::ADMIN_SHUTDOWN,
+                    SqlState::CRASH_SHUTDOWN,
+                    SqlState::CANNOT_CONNECT_NOW,
+                    SqlState::READ_ONLY_SQL_TRANSACTION,
+                ]
+                .contains(code) =>
+            {
+                Self::Gone(error.into())
+            }
+            Some(_) => Self::Decided(error.into()),
+            None => Self::Gone(error.into()),
+        }
+    }
+}
+
+/// For one attempt at the database.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Attempts at a change that others' changes get in the way of.
+const CONFLICTS: u32 = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,370 @@
+//! Against a real server: the same decisions as with files, by several hubs at once, through its
+//! crashes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use hawser_config::Pool;
+use hawser_config::StoreConfig;
+use hawser_config::identity::KeyHash;
+use hawser_steer::quota::{Date, Used};
+use hawser_testing::Postgres;
+use hawser_wire::control::Refusal;
+
+use super::super::{ClientStore, MonthSum, SharedStore, usage_of_fleet};
+
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+
+fn pool(prefix: u8) -> Pool {
+    Pool {
+        v4: (Ipv4Addr::new(100, 96, 0, 0), prefix),
+        v6: Some(("fd00::".parse().unwrap(), 64)),
+    }
+}
+
+fn at(server: &Postgres) -> StoreConfig {
+    StoreConfig::new(server.url().parse().unwrap(), None).unwrap()
+}
+
+fn open(server: &Postgres) -> ClientStore {
+    ClientStore::in_database(&at(server), pool(16)).unwrap()
+}
+
+#[test]
+fn what_one_hub_decides_another_knows() {
+    let Some(server) = Postgres::start() else { return };
+    let (mut here, mut there) = (open(&server), open(&server));
+    let now = SystemTime::now();
+    let (alice, mallory) = (KeyHash([1; 32]), KeyHash([2; 32]));
+    let token = here.invite("alice", WEEK, now).unwrap();
+    let client = there.enrol(&token.0, alice, now).unwrap();
+    assert_eq!(client.inner_v4, Ipv4Addr::new(100, 96, 0, 2));
+    assert_eq!(
+        here.enrol(&token.0, alice, now),
+        Ok(client),
+        "the same key may repeat it"
+    );
+    assert_eq!(here.enrol(&token.0, mallory, now), Err(Refusal::UsedToken));
+    assert_eq!(here.enrol(&[0; 16], mallory, now), Err(Refusal::UnknownToken));
+    assert!(here.invite("alice", WEEK, now).is_err());
+    there
+        .set_port("alice", "tcp 8080".parse().unwrap(), true)
+        .unwrap();
+    here.reload().unwrap();
+    assert_eq!(here.ports().len(), 2, "one for each family");
+    let before = there.generation();
+    there.reload().unwrap();
+    assert_eq!(there.generation(), before, "nothing has changed");
+    here.revoke("alice").unwrap();
+    there.reload().unwrap();
+    assert!(there.by_key(alice).is_none() && there.iter().next().is_none());
+    assert!(
+        there
+            .revoke("alice")
+            .unwrap_err()
+            .to_string()
+            .contains("no client is called alice")
+    );
+    // Its address is free again, and its name.
+    let token = there.invite("alice", WEEK, now).unwrap();
+    assert!(here.enrol(&token.0, mallory, now).is_ok());
+    // A key that is enrolled under another name moves.
+    let token = there.invite("bob", WEEK, now).unwrap();
+    here.enrol(&token.0, mallory, now).unwrap();
+    there.reload().unwrap();
+    assert_eq!(there.by_key(mallory).unwrap().name, "bob");
+    assert!(there.by_name("alice").is_none());
+}
+
+#[test]
+fn other_pools_and_newer_tables_are_refused() {
+    let Some(server) = Postgres::start() else { return };
+    assert_eq!(super::Database::pool_of(&at(&server)).unwrap(), None);
+    open(&server);
+    assert_eq!(
+        super::Database::pool_of(&at(&server)).unwrap().as_deref(),
+        Some("100.96.0.0/16 fd00::/64")
+    );
+    let error = ClientStore::in_database(&at(&server), pool(24)).unwrap_err();
+    assert!(format!("{error:#}").contains("100.96.0.0/24"), "{error:#}");
+    server
+        .sql("hawser", "UPDATE hawser_store SET version = 99")
+        .unwrap();
+    let error = ClientStore::in_database(&at(&server), pool(16)).unwrap_err();
+    assert!(format!("{error:#}").contains("update it"), "{error:#}");
+}
+
+#[test]
+fn files_move_into_a_database_whole_or_not_at_all() {
+    let Some(server) = Postgres::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let mut files = ClientStore::open(directory.path(), pool(16)).unwrap();
+    let now = SystemTime::now();
+    let token = files.invite("alice", WEEK, now).unwrap();
+    files.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
+    let bobs = files.invite("bob", WEEK, now).unwrap();
+    let mut store = open(&server);
+    assert_eq!(store.take_over(&files).unwrap(), 2);
+    assert_eq!(store.by_key(KeyHash([1; 32])), files.by_key(KeyHash([1; 32])));
+    assert!(store.enrol(&bobs.0, KeyHash([2; 32]), now).is_ok());
+    files.invite("carol", WEEK, now).unwrap();
+    assert!(
+        store
+            .take_over(&files)
+            .unwrap_err()
+            .to_string()
+            .contains("in the way")
+    );
+    assert!(store.by_name("carol").is_none());
+}
+
+#[test]
+fn a_row_that_cannot_be_read_is_told_until_it_can() {
+    let Some(server) = Postgres::start() else { return };
+    let (mut store, now) = (open(&server), SystemTime::now());
+    let key = KeyHash([1; 32]);
+    for name in ["alice", "bob"] {
+        store.invite(name, WEEK, now).unwrap();
+    }
+    let token = store.invite("carol", WEEK, now).unwrap();
+    store.enrol(&token.0, key, now).unwrap();
+    let write = |ports: &str| {
+        let next = "UPDATE hawser_store SET changes = changes + 1";
+        let row = format!(
+            "UPDATE hawser_client SET ports = '{ports}', \
+             changed = (SELECT changes FROM hawser_store) WHERE name = 'bob'"
+        );
+        server.sql("hawser", next).unwrap();
+        server.sql("hawser", &row).unwrap();
+    };
+    write("no port");
+    store.reload().unwrap();
+    let damage = store.damage().expect("it cannot be read");
+    assert!(damage.contains("no port"), "{damage}");
+    assert_eq!(store.by_key(key).unwrap().name, "carol", "others go on");
+    // A change elsewhere leaves it as it is.
+    store.revoke("alice").unwrap();
+    store.reload().unwrap();
+    assert!(store.damage().is_some());
+    write("");
+    store.reload().unwrap();
+    assert_eq!(store.damage(), None);
+}
+
+/// Hubs say their sums all the time while the server is killed: afterwards every byte counts once,
+/// whatever was said twice, or not at all for a while.
+#[test]
+fn what_was_carried_counts_once_whenever_the_server_dies() {
+    let Some(mut server) = Postgres::start() else {
+        return;
+    };
+    let opened = |key: u8| SharedStore::of_fleet(&at(&server), pool(16), KeyHash([key; 32]), &[]).unwrap();
+    let hubs: Vec<_> = (1..=HUBS).map(|key| (key.to_string(), opened(key))).collect();
+    let config = at(&server);
+    let days: [Date; 3] = ["2026-10-31", "2026-11-01", "2026-11-02"].map(|day| day.parse().unwrap());
+    let mut carried: BTreeMap<(String, usize), Used> = BTreeMap::new();
+    for step in 0..60_u64 {
+        for (ledger, hub) in &hubs {
+            let (client, day) = (["alice", "bob"][(step % 2) as usize], (step / 20) as usize);
+            let sum = carried.entry((format!("{ledger} {client}"), day)).or_default();
+            sum.sent += step;
+            sum.received += 1;
+            hub.keep(ledger, [((client.to_owned(), days[day]), *sum)]);
+        }
+        if step % 20 == 10 {
+            server.kill();
+        }
+        if step % 20 == 15 {
+            server.restart();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let hub_count = u64::from(HUBS);
+    // Even steps are alice's: 0 to 18 in October, 20 to 58 after.
+    let even = |from: u64, to: u64| (from..to).filter(|step| step % 2 == 0).sum::<u64>();
+    let expected = [("2026-10", even(0, 20), 10), ("2026-11", even(20, 60), 20)];
+    let expected = expected.map(|(month, sent, received)| MonthSum {
+        client: "alice".to_owned(),
+        month: month.to_owned(),
+        down_bytes: sent * hub_count,
+        up_bytes: received * hub_count,
+    });
+    let begun = Instant::now();
+    let kept = || {
+        let mut kept = usage_of_fleet(&config, pool(16)).unwrap();
+        kept.retain(|month| month.client == "alice");
+        kept
+    };
+    while kept() != expected && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(kept(), expected);
+    // An old sum that comes late changes nothing.
+    let old = Used { received: 1, sent: 1 };
+    super::Database::new(&config)
+        .unwrap()
+        .keep("1", &[(("alice".to_owned(), days[2]), old)])
+        .unwrap();
+    assert_eq!(kept(), expected);
+}
+
+/// What was acknowledged, and what may or may not have happened.
+#[derive(Default)]
+struct History {
+    enrolled: BTreeMap<String, (KeyHash, Ipv4Addr)>,
+    revoked: BTreeSet<String>,
+    unknown: BTreeSet<String>,
+    refused: u32,
+}
+
+/// Enough for changes to meet at the row that orders them.
+const HUBS: u8 = 4;
+/// Each costs a second: some fall into a change, some between two.
+const KILLS: usize = 6;
+
+/// Several hubs invite, enrol and revoke while the server is killed again and again.
+#[test]
+fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed() {
+    let Some(mut server) = Postgres::start() else {
+        return;
+    };
+    let history = Mutex::new(History::default());
+    let is_over = AtomicBool::new(false);
+    let config = at(&server);
+    std::thread::scope(|scope| {
+        for hub in 0..HUBS {
+            let (history, is_over, config) = (&history, &is_over, &config);
+            let mut store = ClientStore::in_database(config, pool(16)).unwrap();
+            scope.spawn(move || {
+                for number in 0_u16.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let name = format!("c{hub}-{number}");
+                    let mut bytes = [hub; 32];
+                    bytes[1..3].copy_from_slice(&number.to_be_bytes());
+                    live(&mut store, &name, KeyHash(bytes), number % 3 == 0, history);
+                }
+            });
+        }
+        for _ in 0..KILLS {
+            // Something has been acknowledged since the last crash, and now it crashes.
+            let before = history.lock().unwrap().enrolled.len();
+            let begun = Instant::now();
+            while history.lock().unwrap().enrolled.len() < before + 8 {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(60),
+                    "nobody gets in any more"
+                );
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            server.restart();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let history = history.into_inner().unwrap();
+    let store = open(&server);
+    for (name, (key, address)) in &history.enrolled {
+        let client = store.by_name(name).unwrap_or_else(|| panic!("{name} is lost"));
+        assert_eq!((client.key, client.inner_v4), (Some(*key), *address), "{name}");
+    }
+    for client in store.iter() {
+        assert!(!history.revoked.contains(&client.name), "{} is back", client.name);
+    }
+    let addresses: BTreeSet<_> = store.iter().map(|client| client.inner_v4).collect();
+    assert_eq!(
+        addresses.len(),
+        store.iter().count(),
+        "an address was given twice"
+    );
+    println!(
+        "{} enrolled, {} revoked, {} not known, {} attempts refused in {KILLS} crashes",
+        history.enrolled.len(),
+        history.revoked.len(),
+        history.unknown.len(),
+        history.refused
+    );
+}
+
+/// One client's life: invited, enrolled, and perhaps revoked.
+fn live(store: &mut ClientStore, name: &str, key: KeyHash, is_short: bool, history: &Mutex<History>) {
+    let now = SystemTime::now();
+    let Ok(token) = store.invite(name, WEEK, now) else {
+        history.lock().unwrap().refused += 1;
+        return;
+    };
+    let client = match store.enrol(&token.0, key, now) {
+        Ok(client) => client,
+        Err(refusal) => {
+            assert_eq!(refusal, Refusal::Busy, "{name}");
+            let mut history = history.lock().unwrap();
+            history.unknown.insert(name.to_owned());
+            return;
+        }
+    };
+    if !is_short {
+        let mut history = history.lock().unwrap();
+        history.enrolled.insert(name.to_owned(), (key, client.inner_v4));
+        return;
+    }
+    let outcome = store.revoke(name);
+    let mut history = history.lock().unwrap();
+    match outcome {
+        Ok(()) => history.revoked.insert(name.to_owned()),
+        Err(_) => history.unknown.insert(name.to_owned()),
+    };
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_goes_on_with_whom_it_knows_while_the_server_is_away() {
+    let Some(mut server) = Postgres::start() else {
+        return;
+    };
+    let (config, own) = (at(&server), KeyHash([7; 32]));
+    let shared = tokio::task::spawn_blocking(move || {
+        SharedStore::of_fleet(&config, pool(16), own, &["198.51.100.1:443".parse().unwrap()]).unwrap()
+    });
+    let shared = shared.await.unwrap();
+    let mut elsewhere = tokio::task::block_in_place(|| open(&server));
+    let now = SystemTime::now();
+    let token = tokio::task::block_in_place(|| elsewhere.invite("alice", WEEK, now).unwrap());
+    let key = KeyHash([1; 32]);
+    let client = shared.authorise(Some(token.0), key, now, false).await.unwrap();
+    assert!(shared.has(&client.name, key), "at once");
+    server.kill();
+    assert!(shared.has(&client.name, key));
+    assert_eq!(
+        shared
+            .authorise(None, key, now, true)
+            .await
+            .map(|client| client.name),
+        Ok("alice".to_owned())
+    );
+    let stranger = shared
+        .authorise(Some([9; 16]), KeyHash([2; 32]), now, false)
+        .await;
+    assert_eq!(stranger, Err(Refusal::Busy));
+    let begun = Instant::now();
+    while shared.fleet_status().unwrap()["trouble"].is_null() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody has noticed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::task::block_in_place(|| server.restart());
+    // A revocation elsewhere reaches this hub.
+    tokio::task::block_in_place(|| elsewhere.revoke("alice").unwrap());
+    let begun = Instant::now();
+    while shared.has("alice", key) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "revoked, and still known"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(
+        shared.authorise(None, key, now, false).await,
+        Err(Refusal::NotEnrolled)
+    );
+}

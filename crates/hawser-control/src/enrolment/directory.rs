@@ -1,0 +1,261 @@
+//! Clients as files: one for each, `NAME.toml`, replaced atomically.
+//!
+//! `hawser hub invite` may write while the hub runs: files are separate, a lock file serialises
+//! changes, and it grows by a byte with each. So the hub sees at a glance whether what it knows
+//! is still true, and reads again only when it is not: two system calls when nothing has
+//! changed; else one for each client, and the files that are not as they were. A damaged file
+//! keeps its own client out and nobody else.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use data_encoding::HEXLOWER;
+use hawser_config::HubService;
+use hawser_config::atomic_file;
+use hawser_config::identity::KeyHash;
+use hawser_config::invitation::check_name;
+use serde::{Deserialize, Serialize};
+
+use super::Client;
+use super::records::{Decide, Edit, Known, Records, unknown};
+
+/// The file of a client.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientFile {
+    inner_v4: Ipv4Addr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inner_v6: Option<Ipv6Addr>,
+    /// SHA-256 of the client's public key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// SHA-256 of the invitation's token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    /// When the invitation ends, seconds since 1970.
+    expires_unix_s: u64,
+    /// The hub's ports that lead to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<HubService>,
+}
+
+/// A directory of clients.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    /// Which files were read last.
+    read_from: BTreeMap<String, Stamp>,
+    /// What was read last; none when that cannot be told.
+    version: Option<Version>,
+}
+
+/// A state of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    inode: u64,
+    length: u64,
+    pub(super) modified: SystemTime,
+}
+
+impl Stamp {
+    /// None for one that may change again without a difference: within a tick of the file system's
+    /// clock.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        let modified = found.modified().ok()?;
+        let is_settled = modified.elapsed().is_ok_and(|age| age > TICK);
+        is_settled.then(|| Self {
+            inode: found.ino(),
+            length: found.len(),
+            modified,
+        })
+    }
+}
+
+/// A state of the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    /// Changes that a store made.
+    changes: u64,
+    /// When a file came or went, also by hand.
+    modified: SystemTime,
+}
+
+impl Directory {
+    /// A directory, which is made when missing.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        atomic_file::private_directory(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            read_from: BTreeMap::new(),
+            version: None,
+        })
+    }
+
+    fn read_all(&mut self, known: &mut Known) -> anyhow::Result<()> {
+        let (mut clients, mut read_from) = (BTreeMap::new(), BTreeMap::new());
+        let mut damaged = None;
+        let entries = fs::read_dir(&self.path)
+            .with_context(|| format!("cannot read the directory {}", self.path.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            let Some(name) = path
+                .file_name()
+                .and_then(|n| n.to_str())
+                .and_then(|n| n.strip_suffix(".toml"))
+            else {
+                continue;
+            };
+            if check_name(name).is_err() {
+                continue;
+            }
+            // Seen before the file is: a change in between is read the next time.
+            let stamp = Stamp::of(&path);
+            read_from.extend(stamp.map(|stamp| (name.to_owned(), stamp)));
+            let before = known.clients.get(name).filter(|_| {
+                let before = self.read_from.get(name);
+                stamp.is_some() && before == stamp.as_ref()
+            });
+            let client = before.cloned().map_or_else(|| read_client(name, &path), Ok);
+            match client {
+                Ok(client) => drop(clients.insert(name.to_owned(), client)),
+                // Taken away between the listing and the look at it.
+                Err(_) if !path.exists() => {}
+                Err(error) => damaged = Some(error),
+            }
+        }
+        (known.clients, self.read_from) = (Arc::new(clients), read_from);
+        known.damage = damaged.map(|error: anyhow::Error| format!("{error:#}"));
+        Ok(())
+    }
+
+    fn version_on_disk(&self) -> Option<Version> {
+        let changes = match fs::metadata(self.lock_file()) {
+            Ok(lock) => lock.len(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+            Err(_) => return None,
+        };
+        let modified = fs::metadata(&self.path).and_then(|directory| directory.modified());
+        modified.ok().map(|modified| Version { changes, modified })
+    }
+
+    fn write(&mut self, client: &Client) -> anyhow::Result<()> {
+        let file = ClientFile {
+            inner_v4: client.inner_v4,
+            inner_v6: client.inner_v6,
+            key: client.key.map(|key| key.to_string()),
+            token: client.token.map(|token| HEXLOWER.encode(&token)),
+            expires_unix_s: client
+                .expires
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
+            ports: client.ports.iter().copied().map(HubService).collect(),
+        };
+        self.read_from.remove(&client.name);
+        atomic_file::write(
+            &self.file(&client.name),
+            toml::to_string(&file)?.as_bytes(),
+            0o600,
+        )
+    }
+
+    fn remove(&self, name: &str) -> anyhow::Result<()> {
+        let path = self.file(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(unknown(name)),
+            other => other.with_context(|| format!("cannot remove {}", path.display())),
+        }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.toml"))
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.path.join(".lock")
+    }
+
+    fn lock(&self) -> anyhow::Result<File> {
+        let path = self.lock_file();
+        let lock = || {
+            let file = File::options().create(true).append(true).open(&path)?;
+            file.lock()?;
+            Ok::<_, std::io::Error>(file)
+        };
+        lock().with_context(|| format!("cannot lock {}", path.display()))
+    }
+}
+
+impl Records for Directory {
+    fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
+        // Seen before the files are: what changes in between is read twice, never missed.
+        let version = self.version_on_disk();
+        if version.is_some() && version == self.version {
+            return Ok(false);
+        }
+        self.version = None;
+        self.read_all(known)?;
+        // A file that comes by hand within the same tick of the file system's clock would not show.
+        let settled = |seen: &Version| seen.modified.elapsed().is_ok_and(|age| age > TICK);
+        // A repair in place would not show either.
+        self.version = version.filter(settled).filter(|_| known.damage.is_none());
+        Ok(true)
+    }
+
+    fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool> {
+        let mut lock = self.lock()?;
+        let mut has_changed = self.read(known)?;
+        for edit in decide(known)? {
+            match &edit {
+                Edit::Put(client) => self.write(client)?,
+                Edit::Remove(name) => self.remove(name)?,
+            }
+            known.apply(edit);
+            has_changed = true;
+            // Where the disk is too full for one more byte, the directory's time still tells
+            // others.
+            let counted = lock.write_all(b".").is_ok();
+            let is_known = counted && known.damage.is_none();
+            self.version = if is_known { self.version_on_disk() } else { None };
+        }
+        Ok(has_changed)
+    }
+}
+
+fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
+    let place = || {
+        format!(
+            "{} is damaged: restore it, or remove it and invite {name} again",
+            path.display()
+        )
+    };
+    let file: ClientFile =
+        toml::from_str(&fs::read_to_string(path).with_context(place)?).with_context(place)?;
+    let token = file
+        .token
+        .map(|token| token.parse::<KeyHash>())
+        .transpose()
+        .with_context(place)?;
+    Ok(Client {
+        name: name.to_owned(),
+        inner_v4: file.inner_v4,
+        inner_v6: file.inner_v6,
+        key: file.key.map(|key| key.parse()).transpose().with_context(place)?,
+        token: token.map(|hash| hash.0),
+        expires: UNIX_EPOCH + Duration::from_secs(file.expires_unix_s),
+        ports: file.ports.iter().map(|port| port.0).collect(),
+    })
+}
+
+/// More than a tick of the clock that file systems stamp with.
+pub(super) const TICK: Duration = Duration::from_millis(50);

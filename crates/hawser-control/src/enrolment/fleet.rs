@@ -1,0 +1,291 @@
+//! What a hub that runs knows of its fleet: the clients and the other hubs in the database.
+//!
+//! A thread reads the database all the time, so that nobody else waits for it. What was read
+//! last is there at once, and stays when the database does not answer. Changes are made by
+//! whoever wants them, on a thread that may wait, and are seen here as soon as they are made.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use hawser_config::identity::KeyHash;
+use hawser_host::usage::DaySum;
+use hawser_steer::quota::{Date, Used};
+use serde_json::{Value, json};
+
+use super::database::{Database, Member};
+use super::records::{Decide, Known, Records};
+
+/// The state of a fleet, shared by the parts of a process.
+#[derive(Clone, Debug)]
+pub(super) struct Fleet(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    known: Known,
+    /// The change that `known` was read after.
+    version: i64,
+    read_at: Instant,
+    /// What keeps it from being read, since `read_at`.
+    trouble: Option<String>,
+    own: KeyHash,
+    endpoints: Vec<String>,
+    members: Vec<Member>,
+    /// How often another hub came, went, or changed its endpoints.
+    members_changed: u64,
+    /// Where this hub counts what it carries, and what of it the database does not have yet.
+    ledger: String,
+    unkept: BTreeMap<(String, Date), Used>,
+}
+
+/// Another hub where the same clients may come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherHub {
+    /// Its key.
+    pub key: KeyHash,
+    /// Where it is reached: `HOST:PORT`.
+    pub endpoints: Vec<String>,
+}
+
+impl Fleet {
+    /// Follows a database from now on, and says in it that this hub is there.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub(super) fn follow(
+        mut database: Database,
+        own: KeyHash,
+        endpoints: Vec<String>,
+    ) -> anyhow::Result<Self> {
+        let mut known = Known::default();
+        database.read(&mut known)?;
+        let members = database.meet(Some((own, &endpoints)))?;
+        let fleet = Self(Arc::new(Mutex::new(State {
+            known: known.clone(),
+            version: database.version,
+            read_at: Instant::now(),
+            trouble: None,
+            own,
+            endpoints,
+            members,
+            members_changed: 1,
+            ledger: String::new(),
+            unkept: BTreeMap::new(),
+        })));
+        let state = Arc::downgrade(&fleet.0);
+        std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || watch(&state, database, known))?;
+        Ok(fleet)
+    }
+
+    /// A change was made by this process.
+    fn tell(&self, version: i64, known: &Known) {
+        let mut state = self.state();
+        if version > state.version {
+            (state.version, state.known) = (version, known.clone());
+        }
+    }
+
+    /// Clients reach this hub elsewhere from now on.
+    pub(super) fn set_endpoints(&self, endpoints: Vec<String>) {
+        self.state().endpoints = endpoints;
+    }
+
+    /// Brings sums of a ledger to the database, as soon as it answers.
+    pub(super) fn keep(&self, ledger: &str, sums: impl IntoIterator<Item = DaySum>) {
+        let mut state = self.state();
+        ledger.clone_into(&mut state.ledger);
+        state.unkept.extend(sums);
+    }
+
+    /// Brings some of the sums that wait to the database.
+    fn keep_some(&self, database: &mut Database) -> anyhow::Result<()> {
+        let (ledger, sums) = {
+            let state = self.state();
+            let sums = state.unkept.iter().take(AT_ONCE);
+            let sums: Vec<DaySum> = sums.map(|(of, used)| (of.clone(), *used)).collect();
+            (state.ledger.clone(), sums)
+        };
+        if sums.is_empty() {
+            return Ok(());
+        }
+        database.keep(&ledger, &sums)?;
+        let mut state = self.state();
+        for (of, used) in &sums {
+            // More may have been counted meanwhile.
+            if state.unkept.get(of) == Some(used) {
+                state.unkept.remove(of);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody may have been revoked, or enrolled, without this hub's knowledge for long.
+    pub(super) fn is_stale(&self) -> bool {
+        self.state().read_at.elapsed() > STALE
+    }
+
+    /// The hubs beside this one.
+    pub(super) fn others(&self) -> Vec<OtherHub> {
+        let state = self.state();
+        others(&state.members, state.own)
+    }
+
+    /// A number that is another whenever they are others.
+    pub(super) fn generation(&self) -> u64 {
+        self.state().members_changed
+    }
+
+    /// For status.
+    pub(super) fn status(&self) -> Value {
+        let state = self.state();
+        let hubs = state.members.iter().map(|member| {
+            json!({
+                "key": member.key.code().to_string(),
+                "endpoints": member.endpoints,
+                "seen_s": member.seen.as_secs(),
+                "own": member.key == state.own,
+            })
+        });
+        json!({
+            "kind": "postgresql",
+            "age_s": state.read_at.elapsed().as_secs_f64(),
+            "trouble": state.trouble,
+            "hubs": hubs.collect::<Vec<_>>(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no holder panics")
+    }
+}
+
+fn others(members: &[Member], own: KeyHash) -> Vec<OtherHub> {
+    let others = members
+        .iter()
+        .filter(|member| member.key != own && member.seen < FORGOTTEN);
+    let other = |member: &Member| OtherHub {
+        key: member.key,
+        endpoints: member.endpoints.clone(),
+    };
+    others.map(other).collect()
+}
+
+/// Reads the database until nobody wants to know.
+fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
+    let mut met_at = Instant::now();
+    while let Some(fleet) = state.upgrade().map(Fleet) {
+        let asked = Instant::now();
+        let is_due = met_at.elapsed() >= BETWEEN_MEETINGS;
+        let outcome = database.read(&mut known).and_then(|has_changed| {
+            let (own, endpoints) = {
+                let state = fleet.state();
+                (state.own, state.endpoints.clone())
+            };
+            let members = is_due
+                .then(|| database.meet(Some((own, &endpoints))))
+                .transpose()?;
+            Ok((has_changed, members))
+        });
+        if outcome.is_ok()
+            && let Err(error) = fleet.keep_some(&mut database)
+        {
+            // They stay for the next look.
+            tracing::debug!(
+                error = format!("{error:#}"),
+                "the database does not keep what was carried"
+            );
+        }
+        let mut state = fleet.state();
+        let pause = match outcome {
+            Ok((has_changed, members)) => {
+                state.read_at = asked;
+                if let Some(trouble) = state.trouble.take() {
+                    tracing::info!(trouble, "the store of clients answers again");
+                }
+                if has_changed && database.version > state.version {
+                    (state.version, state.known) = (database.version, known.clone());
+                }
+                if let Some(members) = members {
+                    met_at = asked;
+                    let before = others(&state.members, state.own);
+                    state.members_changed += u64::from(before != others(&members, state.own));
+                    state.members = members;
+                }
+                BETWEEN_LOOKS
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                if state.trouble.is_none() {
+                    tracing::error!(
+                        error,
+                        "the store of clients does not answer: sessions go on, nobody new comes in"
+                    );
+                }
+                state.trouble = Some(error);
+                BETWEEN_TRIALS
+            }
+        };
+        drop(state);
+        drop(fleet);
+        std::thread::sleep(pause);
+    }
+}
+
+/// The clients of a fleet, as they were read last. It changes nothing.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) fleet: Fleet,
+    /// Of what was given out last.
+    pub(super) version: i64,
+}
+
+impl Records for View {
+    fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
+        let state = self.fleet.state();
+        if state.version == self.version {
+            return Ok(false);
+        }
+        self.version = state.version;
+        *known = state.known.clone();
+        Ok(true)
+    }
+
+    fn change(&mut self, _: &mut Known, _: Decide<'_>) -> anyhow::Result<bool> {
+        anyhow::bail!("what is read here is changed in the database")
+    }
+}
+
+/// Changes the clients of a fleet. It waits: never to be used from a task.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) fleet: Fleet,
+    pub(super) database: Database,
+}
+
+impl Records for Writer {
+    fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
+        self.database.read(known)
+    }
+
+    fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool> {
+        let has_changed = self.database.change(known, decide)?;
+        self.fleet.tell(self.database.version, known);
+        Ok(has_changed)
+    }
+}
+
+/// A revocation takes effect within a second: a look, and one of the sessions at what it found.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+/// At a database that does not answer.
+const BETWEEN_TRIALS: Duration = Duration::from_millis(500);
+/// Sums that are brought to the database at once: their writing delays the next look for less than
+/// a second where a round trip takes a millisecond.
+const AT_ONCE: usize = 500;
+/// From one sign of life of a hub to the next.
+const BETWEEN_MEETINGS: Duration = Duration::from_secs(1);
+/// Beyond this, nobody is let in by what was read last: who was revoked elsewhere could be.
+const STALE: Duration = Duration::from_secs(10);
+/// A hub that has said nothing for so long is no longer named to clients.
+const FORGOTTEN: Duration = Duration::from_secs(86_400);

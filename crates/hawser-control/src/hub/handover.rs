@@ -1,0 +1,178 @@
+//! Sessions that outlive their hub's process: see [`crate::handover`].
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use hawser_dataplane::{Change, SessionId};
+use hawser_proto::session::HubSession;
+
+use super::core::{Core, Session};
+use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
+
+impl Core {
+    /// Takes all sessions out, as a successor has to know them, by session.
+    pub(super) fn hand_over(&mut self) -> BTreeMap<u64, ControlCheckpoint> {
+        let saved = |(id, session): (u64, Session)| {
+            let saved = ControlCheckpoint {
+                client: session.name,
+                key: session.key.to_string(),
+                inner: session.inner,
+                epoch: session.epoch,
+                paths: session.machine.checkpoint(),
+            };
+            (id, saved)
+        };
+        std::mem::take(&mut self.sessions)
+            .into_iter()
+            .map(saved)
+            .collect()
+    }
+
+    /// Goes on with a session, without a control connection: the client makes a new one. False: its
+    /// client is not enrolled any more, or under another name, key or address, or the checkpoint is
+    /// damaged; nothing of it stays.
+    pub(super) fn restore(&mut self, saved: HubSessionCheckpoint) -> bool {
+        let HubSessionCheckpoint { control, plane } = saved;
+        let enrolled = self.store.refreshed();
+        let client = enrolled
+            .ok()
+            .and_then(|store| store.by_name(&control.client).cloned());
+        let (Some(client), Ok(key), Ok(machine)) =
+            (client, control.key.parse(), HubSession::restore(&control.paths))
+        else {
+            return false;
+        };
+        let index = |(id, local, _): &(u16, u32, u32)| (*id, *local);
+        let entry = Session {
+            name: control.client,
+            key,
+            inner: control.inner,
+            machine,
+            epoch: control.epoch,
+            link: None,
+            indices: control.paths.open.iter().map(index).collect(),
+            quiet_since: Instant::now(),
+        };
+        let is_sound = entry.belongs_to(&client)
+            && plane.check().is_ok()
+            && plane.is_of(&control.paths)
+            && !self.sessions.contains_key(&plane.session)
+            && entry.indices.values().all(|index| !self.indices.contains(index));
+        if !is_sound {
+            return false;
+        }
+        self.indices.extend(entry.indices.values());
+        let session = SessionId(plane.session);
+        self.sessions.insert(plane.session, entry);
+        (self.orders)(
+            Change::RestoreSession {
+                session,
+                inner: client.inner(),
+                checkpoint: Box::new(plane),
+            }
+            .into(),
+        );
+        self.tell_layer_rules(session);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::{Arc, Mutex};
+    use std::time::{Duration, SystemTime};
+
+    use hawser_proto::checkpoint::HubPaths;
+    use hawser_proto::egress::Egress;
+    use hawser_proto::ingress::Ingress;
+
+    use super::*;
+    use crate::enrolment::{ClientStore, Pool, SharedStore};
+    use crate::hub::HubSettings;
+    use hawser_config::identity::KeyHash;
+    use hawser_dataplane::Command;
+    use hawser_dataplane::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};
+
+    /// A session without paths of a client with that name, key and address.
+    fn saved(client: &str, key: KeyHash, inner: Ipv4Addr) -> HubSessionCheckpoint {
+        HubSessionCheckpoint {
+            control: ControlCheckpoint {
+                client: client.to_owned(),
+                key: key.to_string(),
+                inner: vec![inner.into()],
+                epoch: 0,
+                paths: HubPaths {
+                    open: Vec::new(),
+                    next_id: 0,
+                },
+            },
+            plane: SessionCheckpoint {
+                session: 7,
+                sending: SendingHalf {
+                    key: None,
+                    next_key: None,
+                    heard_epoch: None,
+                    lanes: Vec::new(),
+                    machine: Egress::<u32>::new(1, hawser_units::Instant::ZERO).checkpoint(),
+                },
+                receiving: ReceivingHalf {
+                    keys: Vec::new(),
+                    newest_used: None,
+                    paths: Vec::new(),
+                    machine: Ingress::<u32>::default().checkpoint(),
+                },
+            },
+        }
+    }
+
+    #[test]
+    fn a_session_goes_on_for_the_same_name_key_and_address_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pool = Pool {
+            v4: (Ipv4Addr::new(100, 96, 0, 0), 16),
+            v6: None,
+        };
+        let mut store = ClientStore::open(directory.path(), pool).expect("a store");
+        let (now, day) = (SystemTime::now(), Duration::from_secs(86_400));
+        let mut enrol = |name: &str, key| {
+            let token = store.invite(name, day, now).expect("an invitation");
+            store.enrol(&token.0, key, now).expect("a client")
+        };
+        let (alices, bobs) = (KeyHash::of(b"alice"), KeyHash::of(b"bob"));
+        let (alice, bob) = (enrol("alice", alices), enrol("bob", bobs));
+        let told = Arc::new(Mutex::new(0));
+        let orders = {
+            let told = told.clone();
+            Arc::new(move |command| {
+                let is_restored = matches!(command, Command::Change(Change::RestoreSession { .. }));
+                *told.lock().expect("nobody panics") += u32::from(is_restored);
+            })
+        };
+        let settings = HubSettings {
+            pool,
+            dns: Vec::new(),
+            mtu: 1432,
+            schedulers: Vec::new(),
+            layer_rules: Vec::new(),
+            format: hawser_wire::frame::Format::Ip,
+            path_mtu: 1500,
+        };
+        let mut core = Core::new(SharedStore::new(store), settings, orders);
+        for (name, key, inner) in [
+            ("carol", alices, alice.inner_v4),
+            ("bob", alices, alice.inner_v4),
+            ("alice", bobs, alice.inner_v4),
+            ("alice", alices, bob.inner_v4),
+        ] {
+            assert!(!core.restore(saved(name, key, inner)), "{name} {inner}");
+        }
+        assert_eq!(*told.lock().expect("nobody panics"), 0);
+        assert!(core.restore(saved("alice", alices, alice.inner_v4)));
+        assert!(
+            !core.restore(saved("alice", alices, alice.inner_v4)),
+            "its number is in use"
+        );
+        assert_eq!(*told.lock().expect("nobody panics"), 1);
+    }
+}

@@ -1,0 +1,220 @@
+//! A hub's end: takes connections, and forwards what they carry to the hub's own UDP port.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hawser_linux::udp::plain;
+use serde_json::{Value, json};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_websockets::{Limits, ServerBuilder, WebSocketStream};
+
+use super::bounded::Bounded;
+use super::carry::{Carrier, KNOWN_FOR, Local};
+
+pub use super::certificate::Shown;
+use super::places::Place;
+pub use super::places::Places;
+use super::{HANDSHAKE, HEAD, LONGEST, THREAD, TLS_BUFFER, certificate, prepare};
+use crate::relays::{Relays, Task};
+
+/// Takes connections until it is dropped.
+pub struct Listening {
+    at: SocketAddr,
+    places: Places,
+    // In this order: the task ends before its thread.
+    _task: Task,
+    _relays: Relays,
+}
+
+impl Listening {
+    /// Listens at `at` for the hub whose UDP port is `hub`.
+    ///
+    /// # Errors
+    /// Somebody else listens there, or no thread or descriptor is left.
+    pub fn start(at: SocketAddr, hub: SocketAddr, shown: Shown) -> anyhow::Result<Self> {
+        let listener = open(at).with_context(|| format!("cannot listen on TCP {at}"))?;
+        let at = listener.local_addr()?;
+        let tls = TlsAcceptor::from(certificate::server(shown)?);
+        let relays = Relays::start(THREAD)?;
+        let places = Places::new(descriptors());
+        let door = Door {
+            tls,
+            places: places.clone(),
+            hub: reached_at(hub),
+        };
+        let task = relays.spawn(async move {
+            if let Err(error) = door.take(listener).await {
+                tracing::error!(%error, "no connections over TLS any more");
+            }
+        });
+        Ok(Self {
+            at,
+            places,
+            _task: task,
+            _relays: relays,
+        })
+    }
+
+    /// Who is there, and from where.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// For `hawser status --json`.
+    pub fn status(&self) -> Value {
+        let (clients, strangers, turned_away) = self.places.counts();
+        json!({
+            "listen": self.at,
+            "connections": clients,
+            "strangers": strangers,
+            "turned_away": turned_away,
+        })
+    }
+}
+
+#[derive(Clone)]
+struct Door {
+    tls: TlsAcceptor,
+    places: Places,
+    hub: SocketAddr,
+}
+
+impl Door {
+    async fn take(self, listener: TcpListener) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        loop {
+            match listener.accept().await {
+                Ok((stream, from)) => {
+                    let from = plain(from);
+                    if let Some(place) = self.places.enter(from) {
+                        let door = self.clone();
+                        tokio::spawn(async move { door.serve(stream, place, from).await });
+                    }
+                }
+                // One that has ended already, or no descriptor is left for now.
+                Err(error) => {
+                    tracing::debug!(%error, "a connection was not taken");
+                    tokio::time::sleep(BREATH).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(&self, stream: TcpStream, place: Place, from: SocketAddr) {
+        let welcomed = tokio::time::timeout(HANDSHAKE, self.welcome(stream)).await;
+        match welcomed {
+            Ok(Ok(stream)) => {
+                tracing::debug!(%from, "over TLS");
+                match self.forward(stream, place).await {
+                    Ok(why) => tracing::debug!(%from, why, "TLS on TCP ended"),
+                    Err(error) => tracing::warn!(%error, "cannot forward to the hub's own port"),
+                }
+            }
+            Ok(Err(error)) => tracing::debug!(%from, error = format!("{error:#}"), "no client"),
+            Err(_) => tracing::debug!(%from, "no client: it said too little in time"),
+        }
+    }
+
+    async fn welcome(
+        &self,
+        stream: TcpStream,
+    ) -> anyhow::Result<WebSocketStream<Bounded<tokio_rustls::server::TlsStream<TcpStream>>>> {
+        prepare(&stream)?;
+        let mut stream = self.tls.accept(stream).await?;
+        stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+        let (_, mut stream) = ServerBuilder::new()
+            .limits(Limits::default().max_payload_len(Some(LONGEST)))
+            .accept(Bounded::new(stream, HEAD))
+            .await?;
+        stream.get_mut().lift();
+        Ok(stream)
+    }
+
+    /// Forwards until the connection ends, or is of nobody that the hub knows.
+    async fn forward<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
+        &self,
+        mut stream: WebSocketStream<S>,
+        mut place: Place,
+    ) -> io::Result<String> {
+        let own = match self.hub {
+            SocketAddr::V4(_) => IpAddr::from(place.appears_as),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        let socket = UdpSocket::bind((own, 0))?;
+        place.show(socket.local_addr()?);
+        let local = Local::new(socket, self.hub, self.hub)?;
+        let since = Instant::now();
+        let mut carrier = Carrier::new(&mut stream, &local);
+        loop {
+            if let Ok(ended) = tokio::time::timeout(LOOK, carrier.carry()).await {
+                return Ok(ended.to_string());
+            }
+            let is_client = match carrier.data_seen {
+                Some(at) => at.elapsed() < KNOWN_FOR && place.know(),
+                None => since.elapsed() < STRANGE_FOR,
+            };
+            if !is_client {
+                return Ok("the hub says nothing to it".to_owned());
+            }
+        }
+    }
+}
+
+/// For both families at once, or for IPv4 alone where there is no IPv6.
+fn open(at: SocketAddr) -> io::Result<TcpListener> {
+    let bind = |at: SocketAddr| -> io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
+        if at.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        // What an earlier process has left in the kernel is in the way of nobody.
+        socket.set_reuse_address(true)?;
+        socket.bind(&at.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    match bind(at) {
+        Err(error) if at.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != io::ErrorKind::AddrInUse => {
+            bind((Ipv4Addr::UNSPECIFIED, at.port()).into())
+        }
+        other => other,
+    }
+}
+
+/// Where a relay on this machine reaches the hub's UDP port.
+fn reached_at(hub: SocketAddr) -> SocketAddr {
+    let hub = plain(hub);
+    if hub.ip().is_unspecified() {
+        (Ipv4Addr::LOCALHOST, hub.port()).into()
+    } else {
+        hub
+    }
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().next());
+    soft.map_or(LEAST_DESCRIPTORS, |soft| {
+        soft.parse().unwrap_or(LEAST_DESCRIPTORS)
+    })
+}
+
+/// What every system gives.
+const LEAST_DESCRIPTORS: usize = 1_024;
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 128;
+/// After trouble with taking a connection.
+const BREATH: Duration = Duration::from_millis(100);
+/// How often it is seen whether the hub knows who speaks.
+const LOOK: Duration = Duration::from_secs(1);
+/// A client that is let in has its first data packet a few round trips after its hello.
+const STRANGE_FOR: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 15 });

@@ -1,0 +1,235 @@
+//! Both ends over loopback, and strangers at the listener.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use futures_util::{SinkExt, StreamExt};
+use hawser_config::identity::Identity;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+use tokio_websockets::{ClientBuilder, Message};
+
+use super::dial::{Dialer, Plan, Way};
+use super::listen::{Listening, Shown};
+use super::{HEAD, LONGEST, certificate};
+use crate::relays::Relays;
+
+/// A stranger is cut off, and a hand is shaken, well within this.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The hub's UDP port, which gives everything back.
+fn echo() -> SocketAddr {
+    let hub = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = hub.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 65_536];
+        while let Ok((len, from)) = hub.recv_from(&mut buffer) {
+            // The test ends it.
+            if &buffer[..len] == b"end" {
+                return;
+            }
+            let _ = hub.send_to(&buffer[..len], from);
+        }
+    });
+    at
+}
+
+fn listening(hub: SocketAddr) -> (Listening, Identity, SocketAddr) {
+    let identity = Identity::generate().unwrap();
+    let shown = Shown::new(&identity, None).unwrap();
+    let listening = Listening::start("127.0.0.1:0".parse().unwrap(), hub, shown).unwrap();
+    let at = listening.status()["listen"].as_str().unwrap().parse().unwrap();
+    (listening, identity, at)
+}
+
+type Stream = tokio_rustls::client::TlsStream<TcpStream>;
+
+async fn tls(at: SocketAddr) -> Stream {
+    let stream = TcpStream::connect(at).await.unwrap();
+    let name = ServerName::from(std::net::IpAddr::from(Ipv4Addr::LOCALHOST));
+    let connector = TlsConnector::from(certificate::client().unwrap());
+    connector.connect(name, stream).await.unwrap()
+}
+
+async fn websocket(at: SocketAddr) -> tokio_websockets::WebSocketStream<Stream> {
+    let stream = tls(at).await;
+    let builder = ClientBuilder::new().uri("wss://hub.example.org/").unwrap();
+    builder.connect_on(stream).await.unwrap().0
+}
+
+/// What comes back of a datagram.
+async fn ask(stream: &mut tokio_websockets::WebSocketStream<Stream>, datagram: &[u8]) -> Option<Vec<u8>> {
+    stream.send(Message::binary(datagram.to_vec())).await.ok()?;
+    let answer = tokio::time::timeout(PATIENCE, stream.next()).await.unwrap()?;
+    Some(answer.ok()?.as_payload().to_vec())
+}
+
+#[tokio::test]
+async fn datagrams_go_to_the_hub_s_port_and_back() {
+    let (listening, _, at) = listening(echo());
+    let mut stream = websocket(at).await;
+    for len in [1, 40, 1_472, 9_000] {
+        let datagram = vec![len as u8 & 0x3f; len];
+        assert_eq!(ask(&mut stream, &datagram).await.unwrap(), datagram);
+    }
+    assert_eq!(listening.places().counts().1, 1);
+}
+
+#[tokio::test]
+async fn many_datagrams_keep_their_bounds() {
+    let (_listening, _, at) = listening(echo());
+    let mut stream = websocket(at).await;
+    let datagrams: Vec<Vec<u8>> = (0..200_usize)
+        .map(|n| vec![(n % 64) as u8; if n % 7 == 0 { 300 } else { 1_200 }])
+        .collect();
+    // As many at once as the kernel holds for the echo.
+    for some in datagrams.chunks(20) {
+        for datagram in some {
+            stream.feed(Message::binary(datagram.clone())).await.unwrap();
+        }
+        stream.flush().await.unwrap();
+        for datagram in some {
+            let answer = tokio::time::timeout(PATIENCE, stream.next())
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(&answer.unwrap().as_payload()[..], datagram);
+        }
+    }
+}
+
+/// It is over, whatever is said.
+async fn ends(mut stream: impl tokio::io::AsyncRead + Unpin) {
+    let mut rest = Vec::new();
+    let over = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+    assert!(over.is_ok(), "the listener holds on to a stranger");
+}
+
+#[tokio::test]
+async fn strangers_are_cut_off_and_others_are_not_harmed() {
+    let (listening, _, at) = listening(echo());
+    let mut other = websocket(at).await;
+    // No TLS.
+    let mut garbage = TcpStream::connect(at).await.unwrap();
+    garbage.write_all(&[0x47; 5_000]).await.unwrap();
+    ends(garbage).await;
+    // TLS, and then no WebSocket.
+    let mut page = tls(at).await;
+    page.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, page.read_to_end(&mut answer))
+        .await
+        .unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
+    // A head that does not end is not kept.
+    let mut endless = tls(at).await;
+    let mut sent = 0;
+    while endless.write_all(&[b'a'; 1_024]).await.is_ok() && sent < 64 << 20 {
+        sent += 1_024;
+    }
+    assert!(sent < 64 << 20, "a head of {sent} bytes, and the bound is {HEAD}");
+    // A message that is too long.
+    let mut long = websocket(at).await;
+    assert!(
+        ask(&mut long, &vec![0; LONGEST + 1])
+            .await
+            .is_none_or(|said| said.len() < 200)
+    );
+    // Pings without end, whose answers nobody reads.
+    let mut chatter = websocket(at).await;
+    let mut pings = 0;
+    while chatter.send(Message::ping(&b"are you there"[..])).await.is_ok() && pings < 1_000_000 {
+        pings += 1;
+    }
+    assert!(pings < 1_000_000, "nobody minds");
+    assert_eq!(ask(&mut other, &[7; 100]).await.unwrap(), [7; 100]);
+    drop((endless, long, chatter));
+    let since = Instant::now();
+    while listening.places().counts().1 > 1 {
+        assert!(since.elapsed() < PATIENCE, "{:?}", listening.places().counts());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The echo gives back what begins like a data packet: only that makes somebody known.
+#[tokio::test]
+async fn who_hears_no_data_packet_is_cut_off() {
+    let (listening, _, at) = listening(echo());
+    let (mut known, mut stranger) = (websocket(at).await, websocket(at).await);
+    let since = Instant::now();
+    let mut is_cut_off = false;
+    while !is_cut_off && since.elapsed() < PATIENCE {
+        assert!(ask(&mut known, &[0; 60]).await.is_some(), "a client is cut off");
+        is_cut_off = ask(&mut stranger, &[0xc0; 60])
+            .await
+            .is_none_or(|said| said.len() != 60);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(is_cut_off);
+    assert_eq!(listening.places().counts().0, 1);
+}
+
+/// The client's end needs the rights that a daemon has, for the device and the mark.
+#[tokio::test]
+async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
+    if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
+        return;
+    }
+    let hub = echo();
+    let (listening, identity, at) = listening(hub);
+    let relays = Relays::start("hawser-tls").unwrap();
+    let (news, mut heard) = mpsc::unbounded_channel();
+    let plan = Plan {
+        device: "lo".to_owned(),
+        remote: at,
+        host: "hub.example.org".to_owned(),
+        proxy: None,
+        hub: identity.hash(),
+    };
+    let mut dialer = Dialer::start(&relays, plan, 7, news).unwrap();
+    let (data, control) = dialer.sockets.take().unwrap();
+    let up = async |heard: &mut mpsc::UnboundedReceiver<(i32, Way)>| {
+        loop {
+            let news = tokio::time::timeout(PATIENCE, heard.recv())
+                .await
+                .unwrap()
+                .unwrap();
+            if news == (7, Way::Up { is_hubs_key: true }) {
+                return;
+            }
+        }
+    };
+    up(&mut heard).await;
+    let back = |socket: &UdpSocket, datagram: &[u8]| {
+        socket.set_nonblocking(false).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.send_to(datagram, dialer.relay).unwrap();
+        let mut buffer = [0; 2_000];
+        let (len, from) = socket.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..len], from), (datagram, dialer.relay));
+    };
+    back(&data, &[0x05; 1_400]);
+    back(&control, &[0xc5; 1_200]);
+    // Anybody else on this machine is not heard.
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(&[0xc6; 50], dialer.relay).unwrap();
+    back(&control, &[0xc7; 50]);
+    // The hub's process ends, and another begins.
+    drop(listening);
+    let shown = Shown::new(&identity, None).unwrap();
+    let started = Instant::now();
+    let _listening = loop {
+        match Listening::start(at, hub, shown.clone()) {
+            Ok(listening) => break listening,
+            Err(error) => assert!(started.elapsed() < PATIENCE, "{error:#}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    up(&mut heard).await;
+    back(&data, &[0x06; 1_400]);
+}

@@ -1,0 +1,137 @@
+//! What relays of datagrams have in common: a thread of their own, and sockets on it.
+
+use std::cell::RefCell;
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hawser_linux::udp::DataSocket;
+use quinn_udp::RecvMeta;
+use tokio::io::Interest;
+
+/// A thread of its own for relays: what they carry does not hold up the control side.
+#[derive(Debug)]
+pub struct Relays(Option<tokio::runtime::Runtime>);
+
+impl Relays {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No thread or descriptor is left.
+    pub fn start(name: &str) -> io::Result<Self> {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(name)
+            .enable_all()
+            .build()
+            .map(|runtime| Self(Some(runtime)))
+    }
+
+    /// Runs a task on the thread, until what is returned is dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Task {
+        let runtime = self.0.as_ref().expect("it is there until this is dropped");
+        Task(runtime.spawn(task))
+    }
+}
+
+impl Drop for Relays {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // Dropping it would wait, which an event loop may not.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A task that ends with this.
+#[derive(Debug)]
+pub struct Task(pub tokio::task::JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A relay's socket: batches in, batches out.
+#[derive(Debug)]
+pub struct Port {
+    /// A second handle: says when something waits.
+    ready: tokio::net::UdpSocket,
+    socket: DataSocket,
+}
+
+impl Port {
+    /// To be called on the relays' thread.
+    ///
+    /// # Errors
+    /// The socket cannot be prepared.
+    pub fn new(socket: UdpSocket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            ready: tokio::net::UdpSocket::from_std(socket.try_clone()?)?,
+            socket: DataSocket::new(Arc::new(socket))?,
+        })
+    }
+
+    /// Where it is.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.ready.local_addr()
+    }
+
+    /// How many equal datagrams one [`send`](Self::send) may carry.
+    pub fn max_segments(&self) -> usize {
+        self.socket.max_segments()
+    }
+
+    /// Sends datagrams of `segment` bytes each (the last may be shorter) to one address.
+    pub fn send(&self, to: SocketAddr, bytes: &[u8], segment: usize, ecn: u8) -> io::Result<()> {
+        self.socket.send(None, to, bytes, segment, ecn)
+    }
+
+    /// Takes in what waits now, a few batches at most; how many there were.
+    pub fn receive(&self, mut each: impl FnMut(&RecvMeta, &[u8])) -> io::Result<usize> {
+        BUFFERS.with_borrow_mut(|buffers| {
+            let mut meta = [RecvMeta::default(); AT_ONCE];
+            let mut slices = buffers.each_mut().map(|buffer| IoSliceMut::new(buffer));
+            let count = self.socket.receive(&mut slices, &mut meta)?;
+            for (buffer, meta) in buffers.iter().zip(&meta[..count]) {
+                each(meta, &buffer[..meta.len]);
+            }
+            Ok(count)
+        })
+    }
+
+    /// Waits for datagrams, and takes in a few batches of them.
+    pub fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        mut each: impl FnMut(&RecvMeta, &[u8]),
+    ) -> Poll<io::Result<()>> {
+        loop {
+            std::task::ready!(self.ready.poll_recv_ready(cx))?;
+            let received = self
+                .ready
+                .try_io(Interest::READABLE, || match self.receive(&mut each)? {
+                    0 => Err(io::ErrorKind::WouldBlock.into()),
+                    _ => Ok(()),
+                });
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // Somebody was not there yet, or is not any more.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// Shared by all relays: nothing stays in them between two calls.
+    static BUFFERS: RefCell<[Vec<u8>; AT_ONCE]> =
+        RefCell::new(std::array::from_fn(|_| vec![0; u16::MAX as usize]));
+}
+
+/// Buffers of one call, each with many datagrams of one size.
+const AT_ONCE: usize = 4;

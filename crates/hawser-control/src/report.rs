@@ -1,0 +1,96 @@
+//! What the data plane shows of itself, as JSON: sessions with their paths, flows, counters.
+
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use hawser_dataplane::{Command, Orders, Snapshot};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+/// Where the answer to a question goes.
+pub type Answer = oneshot::Sender<anyhow::Result<Value>>;
+
+/// Asks the data plane for a snapshot and answers with what `render` makes of it.
+pub fn with_snapshot(
+    orders: &Orders,
+    answer: Answer,
+    render: impl FnOnce(Snapshot) -> Value + Send + 'static,
+) {
+    let (sender, receiver) = oneshot::channel();
+    Arc::clone(orders)(Command::Snapshot(Box::new(move |snapshot| {
+        let _ = sender.send(snapshot);
+    })));
+    tokio::spawn(async move {
+        let snapshot = tokio::time::timeout(PATIENCE, receiver).await;
+        let result = match snapshot {
+            Ok(Ok(snapshot)) => Ok(render(snapshot)),
+            Ok(Err(_)) | Err(_) => Err(anyhow!("the data plane does not answer: see the log")),
+        };
+        let _ = answer.send(result);
+    });
+}
+
+/// Puts a snapshot into a status.
+pub fn add_snapshot(status: &mut Value, snapshot: Snapshot) {
+    let counters: serde_json::Map<_, _> = snapshot
+        .counters
+        .iter()
+        .map(|(reason, count)| ((*reason).to_owned(), json!(count)))
+        .collect();
+    let sessions: Vec<_> = snapshot.sessions.iter().map(session).collect();
+    status["sessions"] = Value::Array(sessions);
+    match status["counters"].as_object_mut() {
+        Some(present) => present.extend(counters),
+        None => status["counters"] = Value::Object(counters),
+    }
+}
+
+fn session(session: &hawser_dataplane::SessionSnapshot) -> Value {
+    let mut value = serde_json::to_value(session).unwrap_or_default();
+    // Pairs read better as an object.
+    let pairs = session
+        .schedulers
+        .iter()
+        .map(|(class, name)| ((*class).to_owned(), json!(name)));
+    value["schedulers"] = Value::Object(pairs.collect());
+    value
+}
+
+/// The flows whose description contains the text, with their class, scheduler and share by network.
+pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
+    let mut flows = Vec::new();
+    for session in &snapshot.sessions {
+        for flow in session.flows.iter().filter(|flow| flow.flow.contains(wanted)) {
+            let total: u64 = flow.by_path.iter().map(|(_, bytes)| bytes).sum();
+            let shares: Vec<_> = flow
+                .by_path
+                .iter()
+                .map(|(id, bytes)| {
+                    let path = session.paths.iter().find(|path| path.path == *id);
+                    json!({
+                        "path": id,
+                        "network": path.map(|path| path.name.clone()),
+                        "state": path.map(|path| path.state),
+                        "bytes": bytes,
+                        "share": if total == 0 { 0.0 } else { *bytes as f64 / total as f64 },
+                    })
+                })
+                .collect();
+            flows.push(json!({
+                "flow": flow.flow,
+                "class": flow.class,
+                "why": flow.why,
+                "scheduler": flow.scheduler,
+                "sent_bytes": flow.sent_bytes,
+                "paths": shares,
+                "session": session.session,
+            }));
+        }
+    }
+    json!({ "flows": flows })
+}
+
+/// The data plane looks at its orders thousands of times in this time.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+/// Nothing can be done without it.
+pub const PLANE_ENDED: &str = "the data plane stopped: see the log";

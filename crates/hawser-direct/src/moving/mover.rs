@@ -1,0 +1,537 @@
+//! The flows that this host moves.
+//!
+//! Each has a machine that migrates it and, before, an attempt that opens the new route:
+//!
+//! ```text
+//!   (on a network) -- move --> [UDP: proof] --> [a way at the waypoint] --> opening --> migrating --> (on another)
+//!         ^                         |                     |                     |            |
+//!         +-------------------------+---------------------+------- failed ------+------------+
+//! ```
+//!
+//! A UDP flow to a peer is claimed, and proven to be this host's, as soon as it is seen: over a
+//! dead network nothing is proven.
+
+mod flow;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use hawser_config::identity::random;
+use hawser_linux::direct::moving::Moved;
+use hawser_steer::migration::opening::Opener;
+use hawser_steer::migration::proof::Claimant;
+use hawser_steer::migration::{Answer, Mover, Route};
+use hawser_units::{Duration, Instant};
+use hawser_wire::opening::{Challenge, Opening};
+use hawser_wire::peer::{PeerMessage, Unexpected};
+
+use super::links::{Links, Up};
+use super::tracked::{Numbers, Tracked};
+use super::{Out, ends};
+use crate::networks::Networks;
+
+/// What surrounds the flows.
+pub(super) struct Around<'a> {
+    pub(super) links: &'a Links,
+    pub(super) numbers: &'a Numbers,
+    pub(super) networks: &'a Networks,
+    pub(super) now: Instant,
+}
+
+impl Around<'_> {
+    fn alive(&self) -> BTreeSet<u8> {
+        let alive = self.networks.all().filter(|(_, known)| known.is_alive());
+        alive.map(|(number, _)| number).collect()
+    }
+
+    /// The connection to a peer over the network, if that is alive, or over another.
+    fn link(&self, peer: &str, number: u8) -> Option<&Up> {
+        let alive = self.alive();
+        let direct = self.links.up(peer, number).filter(|_| alive.contains(&number));
+        direct.or_else(|| self.links.any(peer, &alive).map(|(_, up)| up))
+    }
+}
+
+/// By which way a flow goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) network: u8,
+    /// The waypoint.
+    pub(super) through: Option<String>,
+}
+
+/// What became of a move.
+pub(super) struct Finished {
+    pub(super) tracked: Tracked,
+    pub(super) way: Way,
+    pub(super) request: Option<u64>,
+    pub(super) result: Result<(), String>,
+    pub(super) took: Duration,
+}
+
+struct Attempt {
+    way: Way,
+    near: SocketAddr,
+    nonce: u32,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The peer is to believe that the flow is this host's.
+    Proving,
+    /// The waypoint is asked for a way.
+    Asking {
+        tries: u32,
+        due: Instant,
+    },
+    Opening(Box<Opener>),
+}
+
+struct Flow {
+    tracked: Tracked,
+    peer: String,
+    machine: Mover,
+    /// Of UDP: the proof that it is this host's.
+    claim: Option<Claimant>,
+    /// When it may be claimed again, should the peer not believe it.
+    next_claim: Instant,
+    /// How the routes lead, but the first.
+    ways: Vec<(Route, Way, u32)>,
+    attempt: Option<Attempt>,
+    request: Option<u64>,
+    started: Instant,
+    why: String,
+    was_asked_for: bool,
+    moved: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Movers {
+    flows: BTreeMap<u32, Flow>,
+    next_flow: Option<u32>,
+    next_port: u16,
+    finished: Vec<Finished>,
+}
+
+impl Movers {
+    /// Begins to move a flow to another way.
+    ///
+    /// # Errors
+    /// In one line, why not.
+    pub(super) fn start(
+        &mut self,
+        tracked: &Tracked,
+        way: Way,
+        (request, why): (Option<u64>, String),
+        around: &Around<'_>,
+    ) -> Result<(), String> {
+        let far = tracked.first.far.ip();
+        let peer = around
+            .links
+            .owner(far)
+            .ok_or_else(|| format!("no known peer has the address {far} (`hawser peer list`)"))?
+            .to_owned();
+        let name = around.networks.name(way.network);
+        let network = around
+            .networks
+            .present()
+            .find(|(number, _)| *number == way.network);
+        let address = network.and_then(|(_, network)| {
+            let own = network.addresses.iter().map(|(address, _)| *address);
+            own.into_iter().find(|address| address.is_ipv6() == far.is_ipv6())
+        });
+        let address = address.ok_or_else(|| format!("{name} has no address of the flow's family"))?;
+        if tracked.protocol == TCP && self.numbers_of(tracked, around.numbers).is_none() {
+            return Err("it has carried nothing of late, so it is not known how far it is".to_owned());
+        }
+        let near = SocketAddr::new(address, self.free_port(address));
+        let id = self.id_of(tracked, &peer);
+        let flow = self.flows.get_mut(&id).expect("it is there");
+        if flow.is_busy() {
+            return Err("another migration of this flow is under way".to_owned());
+        }
+        let nonce = u32::from_be_bytes(random());
+        (flow.request, flow.why, flow.started) = (request, why, around.now);
+        flow.was_asked_for = request.is_some();
+        let attempt = Attempt {
+            way,
+            near,
+            nonce,
+            stage: Stage::Proving,
+        };
+        if around.link(&peer, attempt.way.network).is_none() {
+            return Err(format!("{peer} is not reached"));
+        }
+        if flow.is_proven() == Some(false) {
+            flow.claim = Some(Claimant::new(around.now));
+        }
+        flow.attempt = Some(attempt);
+        Ok(())
+    }
+
+    /// Claims a UDP flow at the peer where it ends, ahead of the time when it is to be moved.
+    pub(super) fn claim(&mut self, tracked: &Tracked, peer: &str, now: Instant) {
+        if tracked.protocol == TCP {
+            return;
+        }
+        let open = self.flows.values().filter(|flow| flow.is_claiming()).count();
+        let id = self.id_of(tracked, peer);
+        let flow = self.flows.get_mut(&id).expect("it is there");
+        let is_wanted = match flow.is_proven() {
+            None => flow.claim.is_none(),
+            Some(is_proven) => !is_proven,
+        };
+        if is_wanted && open < MOST_CLAIMS && now >= flow.next_claim {
+            (flow.claim, flow.next_claim) = (Some(Claimant::new(now)), now + CLAIM_AGAIN);
+        }
+    }
+
+    /// Whether challenges may come in.
+    pub(super) fn is_claiming(&self) -> bool {
+        self.flows.values().any(Flow::is_claiming)
+    }
+
+    /// Takes in a challenge that came over a flow's route.
+    pub(super) fn on_challenge(&mut self, challenge: &Challenge, now: Instant) {
+        let flow = self.flows.get_mut(&challenge.flow).filter(|flow| {
+            let route = flow.tracked.first;
+            (route.far, route.near) == (challenge.source, challenge.destination)
+        });
+        if let Some(claim) = flow.and_then(|flow| flow.claim.as_mut()) {
+            claim.handle_challenge(challenge.secret, now);
+        }
+    }
+
+    fn on_verdict(&mut self, flow: u32, peer: &str, is_proven: bool) {
+        let flow = self.flows.get_mut(&flow).filter(|flow| flow.peer == peer);
+        if let Some(claim) = flow.and_then(|flow| flow.claim.as_mut()) {
+            claim.handle_verdict(is_proven);
+        }
+    }
+
+    /// A flow as it was when it began, whatever its mark says by now.
+    pub(super) fn original(&self, tracked: &Tracked) -> Option<Tracked> {
+        let turned = tracked.inside.turned();
+        let mut all = self.flows.values().map(|flow| &flow.tracked);
+        all.find(|known| {
+            known.protocol == tracked.protocol && (known.inside == tracked.inside || known.inside == turned)
+        })
+        .cloned()
+    }
+
+    /// How far a TCP flow is, if it has carried something of late.
+    pub(super) fn numbers_of(&self, tracked: &Tracked, numbers: &Numbers) -> Option<(u32, u32)> {
+        let flow = self.flows.values().find(|flow| flow.is_of(tracked));
+        numbers.of(&flow.map_or_else(|| vec![tracked.first], |flow| flow.machine.accepted()))
+    }
+
+    fn id_of(&mut self, tracked: &Tracked, peer: &str) -> u32 {
+        if let Some((id, _)) = self.flows.iter().find(|(_, flow)| flow.is_of(tracked)) {
+            return *id;
+        }
+        // From anywhere: the peer may remember numbers from before a restart.
+        let id = self.next_flow.unwrap_or_else(|| u32::from_be_bytes(random()));
+        self.next_flow = Some(id.wrapping_add(1));
+        let flow = Flow {
+            tracked: tracked.clone(),
+            peer: peer.to_owned(),
+            machine: Mover::new(tracked.first, tracked.first.turned()),
+            claim: None,
+            next_claim: Instant::from_nanos(0),
+            ways: Vec::new(),
+            attempt: None,
+            request: None,
+            started: Instant::from_nanos(0),
+            why: String::new(),
+            was_asked_for: false,
+            moved: 0,
+        };
+        self.flows.insert(id, flow);
+        id
+    }
+
+    /// A port from which nothing else of this host sends: programs have those below.
+    fn free_port(&mut self, address: IpAddr) -> u16 {
+        let taken: BTreeSet<u16> = self
+            .flows
+            .values()
+            .flat_map(|flow| {
+                let attempt = flow.attempt.iter().map(|attempt| attempt.near);
+                flow.ways.iter().map(|(route, ..)| route.near).chain(attempt)
+            })
+            .filter(|near| near.ip() == address)
+            .map(|near| near.port())
+            .collect();
+        let count = PORTS.end() - PORTS.start() + 1;
+        for _ in 0..count {
+            let port = PORTS.start() + self.next_port % count;
+            self.next_port = self.next_port.wrapping_add(1) % count;
+            if !taken.contains(&port) {
+                return port;
+            }
+        }
+        *PORTS.start()
+    }
+
+    /// Takes in what a peer or a waypoint says.
+    pub(super) fn on_message(&mut self, peer: &str, message: &PeerMessage, around: &Around<'_>) {
+        match *message {
+            PeerMessage::Opened { nonce, seen } => {
+                if let Some((_, Stage::Opening(opener))) = self.attempt(nonce, peer, false) {
+                    opener.handle_opened(seen);
+                }
+            }
+            PeerMessage::Unexpected { nonce, reason } => self.on_unexpected(nonce, peer, reason, around.now),
+            PeerMessage::Relayed { nonce, port } => self.on_relayed(nonce, peer, port, around),
+            PeerMessage::Answer {
+                flow,
+                generation,
+                is_switch,
+            } => {
+                if let Some(flow) = self.flows.get_mut(&flow).filter(|flow| flow.peer == peer) {
+                    flow.machine.handle_answer(
+                        Answer {
+                            generation,
+                            is_switch,
+                        },
+                        around.now,
+                    );
+                }
+            }
+            PeerMessage::Proven { flow } => self.on_verdict(flow, peer, true),
+            PeerMessage::Unproven { flow, .. } => self.on_verdict(flow, peer, false),
+            // Nothing that a mover is told.
+            PeerMessage::Hello(_)
+            | PeerMessage::Welcome { .. }
+            | PeerMessage::Refused(_)
+            | PeerMessage::Expect(_)
+            | PeerMessage::Order { .. }
+            | PeerMessage::Forget { .. }
+            | PeerMessage::Relay { .. }
+            | PeerMessage::Claim { .. }
+            | PeerMessage::Proof { .. }
+            | PeerMessage::Unrelay { .. } => tracing::debug!(peer, "a message out of place"),
+        }
+    }
+
+    /// The attempt of that number, if `peer` may speak of it: as the waypoint, or as the follower.
+    fn attempt(&mut self, nonce: u32, peer: &str, as_waypoint: bool) -> Option<(SocketAddr, &mut Stage)> {
+        self.flows.values_mut().find_map(|flow| {
+            let far = flow.tracked.first.far;
+            let follower = flow.peer.as_str();
+            let attempt = flow.attempt.as_mut().filter(|attempt| attempt.nonce == nonce)?;
+            let speaker = if as_waypoint {
+                attempt.way.through.as_deref()?
+            } else {
+                follower
+            };
+            (speaker == peer).then_some((far, &mut attempt.stage))
+        })
+    }
+
+    fn on_unexpected(&mut self, nonce: u32, peer: &str, reason: Unexpected, now: Instant) {
+        let flow = self.flows.values_mut().find(|flow| {
+            flow.attempt.as_ref().is_some_and(|attempt| {
+                attempt.nonce == nonce && (flow.peer == peer || attempt.way.through.as_deref() == Some(peer))
+            })
+        });
+        if let Some(flow) = flow {
+            // It has forgotten what was proven, or has started anew.
+            flow.claim = None;
+            self.finished
+                .extend(flow.fail(format!("{peer} says: {reason}"), now));
+        }
+    }
+
+    fn on_relayed(&mut self, nonce: u32, peer: &str, port: u16, around: &Around<'_>) {
+        let flow = self.flows.values_mut().find(|flow| {
+            let attempt = flow.attempt.as_ref();
+            attempt.is_some_and(|attempt| {
+                attempt.nonce == nonce
+                    && attempt.way.through.as_deref() == Some(peer)
+                    && matches!(attempt.stage, Stage::Asking { .. })
+            })
+        });
+        let Some(flow) = flow else { return };
+        let Some(mut attempt) = flow.attempt.take() else {
+            return;
+        };
+        let waypoint = around.link(peer, attempt.way.network).map(|up| up.remote.ip());
+        let follower = around.link(&flow.peer, attempt.way.network).map(|up| up.port);
+        if let (Some(waypoint), Some(follower)) = (waypoint, follower) {
+            let follower = SocketAddr::new(flow.tracked.first.far.ip(), follower);
+            attempt.stage = flow.opening(&attempt, SocketAddr::new(waypoint, port), follower, around);
+        }
+        flow.attempt = Some(attempt);
+    }
+
+    /// Takes in a packet of an opening.
+    pub(super) fn on_packet(&mut self, packet: &Opening) {
+        for flow in self.flows.values_mut() {
+            if let Some(Attempt {
+                stage: Stage::Opening(opener),
+                ..
+            }) = &mut flow.attempt
+                && opener.nonce() == packet.nonce
+            {
+                opener.handle_packet(packet);
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn handle_timeout(&mut self, around: &Around<'_>, out: &mut Out) {
+        for (id, flow) in &mut self.flows {
+            flow.claim_on(*id, around, out);
+            flow.attempt_on(*id, around, out, &mut self.finished);
+            flow.migrate_on(*id, around, out, &mut self.finished);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let due = |flow: &Flow| {
+            let attempt = flow.attempt.as_ref().and_then(|attempt| match &attempt.stage {
+                // As soon as that is decided.
+                Stage::Proving if flow.is_proven().is_some() => Some(Instant::from_nanos(0)),
+                Stage::Proving => None,
+                Stage::Asking { due, .. } => Some(*due),
+                Stage::Opening(opener) => opener.poll_timeout(),
+            });
+            let claim = flow.claim.as_ref().and_then(Claimant::poll_timeout);
+            [attempt, claim, flow.machine.poll_timeout()]
+                .into_iter()
+                .flatten()
+                .min()
+        };
+        self.flows.values().filter_map(due).min()
+    }
+
+    /// What has ended since it was asked last.
+    pub(super) fn take_finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// How packets are to be rewritten, and which routes are being opened.
+    pub(super) fn rewriting(
+        &self,
+        flows: &mut Vec<Moved>,
+        openings: &mut Vec<(u8, (SocketAddr, SocketAddr))>,
+    ) {
+        for flow in self.flows.values() {
+            let (mut accepted, mut nonces) = (flow.machine.accepted(), flow.nonces());
+            if let Some((opener, nonce)) = flow.opener() {
+                if flow.tracked.protocol == TCP {
+                    // Taken in at once, which saves a change of the rules later: the packets of the
+                    // opening itself are told from the flow's.
+                    accepted.push(opener.route());
+                    nonces.push(nonce);
+                } else {
+                    openings.push((flow.tracked.protocol, ends(opener.route())));
+                }
+            }
+            accepted.sort_unstable();
+            if accepted != [flow.tracked.first] || flow.moved > 0 {
+                flows.push(flow.rewriting(&accepted, nonces));
+            }
+        }
+    }
+
+    /// The flow's present network, if it has been moved, is being moved or has been tried.
+    pub(super) fn network_of(&self, tracked: &Tracked) -> Option<u8> {
+        self.flows
+            .values()
+            .find(|flow| flow.is_of(tracked))
+            .map(|flow| flow.way().network)
+    }
+
+    /// The route on which the flow is sent.
+    pub(super) fn route_of(&self, tracked: &Tracked) -> Route {
+        let flow = self.flows.values().find(|flow| flow.is_of(tracked));
+        flow.map_or(tracked.first, |flow| flow.machine.route())
+    }
+
+    /// Whether somebody has moved it where it is, or tried to.
+    pub(super) fn was_asked_for(&self, tracked: &Tracked) -> bool {
+        self.flows
+            .values()
+            .any(|flow| flow.is_of(tracked) && flow.was_asked_for)
+    }
+
+    /// Whether a move of the flow is under way.
+    pub(super) fn is_busy(&self, tracked: &Tracked) -> bool {
+        self.flows
+            .values()
+            .any(|flow| flow.is_of(tracked) && flow.is_busy())
+    }
+
+    /// In words, where a moved flow is and why.
+    pub(super) fn tell(&self, tracked: &Tracked, networks: &Networks, now: Instant) -> Option<String> {
+        let flow = self
+            .flows
+            .values()
+            .find(|flow| flow.is_of(tracked) && flow.moved > 0)?;
+        let way = flow.way();
+        let through = way
+            .through
+            .map_or(String::new(), |through| format!(" through {through}"));
+        Some(format!(
+            "it was moved here{through} {} s ago: {}; it began on {}, its peer {} follows it, {} in all",
+            now.since(flow.started).as_secs(),
+            flow.why,
+            networks.name(flow.tracked.network),
+            flow.peer,
+            if flow.moved == 1 {
+                "one move".to_owned()
+            } else {
+                format!("{} moves", flow.moved)
+            },
+        ))
+    }
+
+    /// Forgets flows that are over.
+    pub(super) fn sweep(&mut self, live: &BTreeSet<(u8, Route)>, around: &Around<'_>, out: &mut Out) {
+        let over: Vec<u32> = self
+            .flows
+            .iter()
+            .filter(|(_, flow)| !live.contains(&(flow.tracked.protocol, flow.tracked.inside)))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            let Some(mut flow) = self.flows.remove(&id) else {
+                continue;
+            };
+            if let Some(up) = around.link(&flow.peer, flow.way().network) {
+                out.say(up, PeerMessage::Forget { flow: id });
+            }
+            self.finished
+                .extend(flow.fail("the flow has ended".to_owned(), around.now));
+            for (_, way, nonce) in &flow.ways {
+                unrelay(way, *nonce, around, out);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.flows.values().filter(|flow| flow.moved > 0).count()
+    }
+}
+
+fn unrelay(way: &Way, nonce: u32, around: &Around<'_>, out: &mut Out) {
+    if let Some(through) = &way.through
+        && let Some(up) = around.link(through, way.network)
+    {
+        out.say(up, PeerMessage::Unrelay { nonce });
+    }
+}
+
+const TCP: u8 = hawser_wire::inner::protocol::TCP;
+/// Above what Linux gives to programs by itself (32768 to 60999).
+const PORTS: std::ops::RangeInclusive<u16> = 61_000..=65_535;
+/// Flows that are claimed at once.
+const MOST_CLAIMS: usize = 64;
+/// Whom a peer does not believe it will hardly believe a moment later.
+const CLAIM_AGAIN: Duration = Duration::from_secs(30);

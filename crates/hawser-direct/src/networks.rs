@@ -1,0 +1,318 @@
+//! The networks of direct mode: their numbers, whether they are alive, and what they carry.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, UdpSocket};
+
+use hawser_config::ClientConfig;
+use hawser_linux::direct::NUMBERS;
+use hawser_linux::netlink::{Network, NextHop};
+use hawser_linux::wireless::{access_point, written};
+use hawser_steer::assignment;
+use hawser_steer::policy::Kind;
+use hawser_steer::policy::conditions::NetworkFacts;
+use hawser_steer::reachability::State;
+use hawser_units::{Instant, NetworkId, Rate};
+use tokio::sync::mpsc;
+
+use super::meter::Meter;
+use super::probe::{Heard, Probe};
+
+/// A network that is or was there.
+pub(super) struct Known {
+    pub(super) name: String,
+    /// What the kernel says of it; `None` while it is gone.
+    pub(super) network: Option<Network>,
+    pub(super) kind: Kind,
+    /// The access point behind which it is, as programs name it.
+    pub(super) bssid: Option<String>,
+    pub(super) probe: Option<Probe>,
+    pub(super) meter: Meter,
+    /// Its quota is used up, and that shuts it.
+    pub(super) is_shut: bool,
+    /// A captive portal stands before it, or may do.
+    pub(super) is_barred: bool,
+}
+
+impl Known {
+    fn gone(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            network: None,
+            kind: kind_of(name),
+            bssid: None,
+            probe: None,
+            meter: Meter::default(),
+            is_shut: false,
+            is_barred: false,
+        }
+    }
+
+    /// Whether new flows may go there.
+    pub(super) fn is_alive(&self) -> bool {
+        self.network.is_some() && !self.is_shut && !self.is_barred && self.state() != State::Unreachable
+    }
+
+    fn state(&self) -> State {
+        self.probe.as_ref().map_or(State::Unknown, Probe::state)
+    }
+}
+
+/// A network that has gone.
+pub(super) struct Gone {
+    pub(super) number: u8,
+    pub(super) name: String,
+    addresses: Vec<IpAddr>,
+}
+
+impl Gone {
+    /// Whether the machine still has one of its addresses: only then can connections go on when it
+    /// comes back.
+    pub(super) fn has_kept_address(&self) -> bool {
+        let mut addresses = self.addresses.iter();
+        addresses.any(|address| UdpSocket::bind((*address, 0)).is_ok())
+    }
+}
+
+/// All networks, by number. A name keeps its number for as long as this runs, so that a flow whose
+/// network comes back is where it was.
+pub(super) struct Networks {
+    known: BTreeMap<u8, Known>,
+    tell: mpsc::UnboundedSender<Heard>,
+}
+
+impl Networks {
+    pub(super) fn new(tell: mpsc::UnboundedSender<Heard>) -> Self {
+        Self {
+            known: BTreeMap::new(),
+            tell,
+        }
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (u8, &Known)> {
+        self.known.iter().map(|(number, known)| (*number, known))
+    }
+
+    pub(super) fn present(&self) -> impl Iterator<Item = (u8, &Network)> {
+        self.all()
+            .filter_map(|(number, known)| Some((number, known.network.as_ref()?)))
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Option<&Known> {
+        self.known.values().find(|known| known.name == name)
+    }
+
+    pub(super) fn name(&self, number: u8) -> &str {
+        self.known.get(&number).map_or("?", |known| &known.name)
+    }
+
+    pub(super) fn is_alive(&self, number: u8) -> bool {
+        self.known.get(&number).is_some_and(Known::is_alive)
+    }
+
+    pub(super) fn is_shut(&self, number: u8) -> bool {
+        self.known.get(&number).is_some_and(|known| known.is_shut)
+    }
+
+    /// The number of a name, a new one if need be; those of networks that are gone are used again
+    /// only when no other is left.
+    pub(super) fn number(&mut self, name: &str) -> Option<u8> {
+        if let Some((number, _)) = self.all().find(|(_, known)| known.name == name) {
+            return Some(number);
+        }
+        let gone = self.all().find(|(_, known)| known.network.is_none());
+        let unused = NUMBERS
+            .into_iter()
+            .find(|number| !self.known.contains_key(number));
+        let number = unused.or_else(|| gone.map(|(number, _)| number))?;
+        self.known.insert(number, Known::gone(name));
+        Some(number)
+    }
+
+    /// Those that were there and are not in the list.
+    pub(super) fn missing(&self, list: &[Network]) -> Vec<Gone> {
+        self.present()
+            .filter(|(_, network)| !list.iter().any(|listed| listed.name == network.name))
+            .map(|(number, network)| Gone {
+                number,
+                name: network.name.clone(),
+                addresses: network.addresses.iter().map(|(address, _)| *address).collect(),
+            })
+            .collect()
+    }
+
+    pub(super) fn put(&mut self, number: u8, network: Network, config: &ClientConfig, now: Instant) {
+        let target = config
+            .network(&network.name)
+            .probe
+            .or(match (network.v4, network.v6) {
+                (Some(NextHop::Gateway(gateway)), _) | (_, Some(NextHop::Gateway(gateway))) => Some(gateway),
+                (Some(NextHop::Device) | None, Some(NextHop::Device) | None) => None,
+            });
+        let known = self
+            .known
+            .entry(number)
+            .or_insert_with(|| Known::gone(&network.name));
+        // A probe goes on asking from the address that it began with.
+        let has_kept_addresses = known.network.as_ref().is_none_or(|before| {
+            let mut addresses = before.addresses.iter();
+            addresses.all(|address| network.addresses.contains(address))
+        });
+        let is_current = |probe: &Probe| {
+            has_kept_addresses && Some(probe.target()) == target && probe.index() == network.index
+        };
+        known.probe = match known.probe.take().filter(is_current) {
+            Some(probe) => Some(probe),
+            None => target.and_then(|target| {
+                let opened = Probe::start(
+                    number,
+                    &network,
+                    target,
+                    config.direct.probe_every.0,
+                    now,
+                    &self.tell,
+                );
+                opened
+                    .inspect_err(
+                        |error| tracing::warn!(network = network.name, %error, "its gateway is not watched"),
+                    )
+                    .ok()
+            }),
+        };
+        known.bssid = access_point(&network.name).map(written);
+        known.network = Some(network);
+    }
+
+    pub(super) fn remove(&mut self, number: u8) {
+        if let Some(known) = self.known.get_mut(&number) {
+            (known.network, known.probe) = (None, None);
+        }
+    }
+
+    pub(super) fn on_heard(&mut self, heard: Heard, now: Instant) {
+        if let Some(probe) = self
+            .known
+            .get_mut(&heard.number)
+            .and_then(|known| known.probe.as_mut())
+        {
+            probe.on_heard(&heard, now);
+        }
+    }
+
+    /// Asks gateways; says which networks have come to life or fallen silent.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<(u8, bool)> {
+        let mut changes = Vec::new();
+        for (number, known) in &mut self.known {
+            let change = known.probe.as_mut().and_then(|probe| probe.handle_timeout(now));
+            changes.extend(change.map(|is_alive| (*number, is_alive)));
+        }
+        changes
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.known
+            .values()
+            .filter_map(|known| Some(known.probe.as_ref()?.poll_timeout()))
+            .min()
+    }
+
+    /// The devices' counters: what every network has carried.
+    pub(super) fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
+        for known in self.known.values_mut() {
+            known.bssid = access_point(&known.name).map(written);
+            if let Some((_, received, sent)) = counted.iter().find(|(name, ..)| *name == known.name) {
+                known.meter.handle(*received, *sent, now);
+            }
+        }
+    }
+
+    /// Opens or shuts each network; says which are shut now and were not.
+    pub(super) fn shut(&mut self, is_shut: impl Fn(&str) -> bool) -> Vec<u8> {
+        let mut fresh = Vec::new();
+        for (number, known) in &mut self.known {
+            let before = std::mem::replace(&mut known.is_shut, is_shut(&known.name));
+            if known.is_shut && !before {
+                fresh.push(*number);
+            }
+        }
+        fresh
+    }
+
+    /// Bars networks or lets them take part; says which have changed.
+    pub(super) fn bar(&mut self, is_barred: impl Fn(u8) -> bool) -> Vec<(u8, bool)> {
+        let mut changed = Vec::new();
+        for (number, known) in &mut self.known {
+            let before = std::mem::replace(&mut known.is_barred, is_barred(*number));
+            if known.is_barred != before {
+                changed.push((*number, known.is_barred));
+            }
+        }
+        changed
+    }
+
+    /// What the rules may choose among.
+    ///
+    /// `facts`: what conditions ask of a network, by its name.
+    pub(super) fn candidates(
+        &self,
+        config: &ClientConfig,
+        facts: impl Fn(&str) -> NetworkFacts,
+    ) -> BTreeMap<NetworkId, assignment::Network> {
+        let best = self.known.values().filter_map(|known| known.meter.peak()).max();
+        let alive = self.all().filter(|(_, known)| known.is_alive());
+        alive
+            .filter_map(|(number, known)| {
+                let network = candidate(known, known.network.as_ref()?, best, config, facts(&known.name));
+                Some((NetworkId(u32::from(number)), network))
+            })
+            .collect()
+    }
+
+    /// Whether some network takes new flows of that family.
+    pub(super) fn carries(&self, ipv6: bool) -> bool {
+        let mut alive = self.known.values().filter(|known| known.is_alive());
+        alive.any(|known| {
+            known
+                .network
+                .as_ref()
+                .is_some_and(|network| network.carries(ipv6))
+        })
+    }
+}
+
+fn candidate(
+    known: &Known,
+    network: &Network,
+    best: Option<Rate>,
+    config: &ClientConfig,
+    facts: NetworkFacts,
+) -> assignment::Network {
+    let set = config.network(&known.name);
+    // A network that was given little to do has shown little: a quarter of the best is assumed, so
+    // that it can show more.
+    let measured = known
+        .meter
+        .peak()
+        .zip(best)
+        .map(|(peak, best)| peak.max(best.scale(0.25)));
+    assignment::Network {
+        kind: known.kind,
+        carries: [network.v4.is_some(), network.v6.is_some()],
+        weight: set.weight.map(|weight| u32::from(weight.get())),
+        capacity: set.cap_down.map(|speed| speed.0).or(measured),
+        round_trip: known.probe.as_ref().and_then(Probe::round_trip),
+        facts,
+    }
+}
+
+/// What the kernel says that an interface is.
+fn kind_of(name: &str) -> Kind {
+    let class = std::path::Path::new("/sys/class/net").join(name);
+    let uevent = std::fs::read_to_string(class.join("uevent")).unwrap_or_default();
+    if class.join("phy80211").exists() || uevent.contains("DEVTYPE=wlan") {
+        Kind::Wifi
+    } else if uevent.contains("DEVTYPE=wwan") || name.starts_with("wwan") || name.starts_with("ppp") {
+        Kind::Cellular
+    } else {
+        Kind::Wired
+    }
+}

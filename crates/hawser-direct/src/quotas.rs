@@ -1,0 +1,62 @@
+//! What follows when a quota runs out: a word to the user, and a network that is shut.
+
+use std::rc::Rc;
+
+use hawser_config::QuotaAction;
+use hawser_steer::quota::Level;
+use hawser_units::Duration;
+
+use super::Direct;
+
+impl Direct {
+    /// Says what is left little of, shuts what has none left, and opens it again when the quota
+    /// begins anew.
+    pub(super) fn keep_quotas(&mut self) {
+        let names: Vec<_> = self.networks.all().map(|(_, known)| known.name.clone()).collect();
+        let changed = self
+            .usage
+            .borrow_mut()
+            .poll_levels(names.iter().map(String::as_str), &self.config);
+        for (name, level) in changed {
+            match notice(level, self.config.network(&name).quota_action) {
+                Some(text) => tracing::warn!(network = name, "{text}"),
+                None => tracing::info!(network = name, "its quota is free again"),
+            }
+        }
+        let (usage, config) = (Rc::clone(&self.usage), &self.config);
+        let shut = self
+            .networks
+            .shut(|name| usage.borrow().is_shut(name, &config.network(name)));
+        for number in shut {
+            let name = self.networks.name(number);
+            if self.config.network(name).quota_action == QuotaAction::Stop {
+                // Due at once, after the kernel has heard that new flows avoid the network.
+                self.release(number, Duration::ZERO);
+            }
+        }
+    }
+
+    /// What a user should know of quotas.
+    pub(super) fn quota_notices(&self) -> Vec<String> {
+        let known = self.networks.all().map(|(_, known)| &known.name);
+        known
+            .filter_map(|name| {
+                let set = self.config.network(name);
+                let text = notice(self.usage.borrow().level(name, &set), set.quota_action)?;
+                Some(format!("{name}: {text}"))
+            })
+            .collect()
+    }
+}
+
+fn notice(level: Level, action: QuotaAction) -> Option<&'static str> {
+    match (level, action) {
+        (Level::Free, _) => None,
+        (Level::Low, _) => Some("four fifths of its quota are used"),
+        (Level::Spent, QuotaAction::Stop) => {
+            Some("its quota is used up: it takes no new flows, and its flows are let go")
+        }
+        (Level::Spent, QuotaAction::Drain) => Some("its quota is used up: it takes no new flows"),
+        (Level::Spent, QuotaAction::Warn) => Some("its quota is used up"),
+    }
+}

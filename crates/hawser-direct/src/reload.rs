@@ -1,0 +1,60 @@
+//! A changed configuration, applied while direct mode runs: on SIGHUP and on `hawser reload`.
+
+use std::num::NonZeroU16;
+
+use anyhow::bail;
+use hawser_config::{differing, log_reload};
+
+use super::{Direct, Next};
+
+impl Direct {
+    pub(super) async fn reload_and_log(&mut self) -> Next {
+        log_reload(self.reload().await);
+        Next::Continue
+    }
+
+    /// Applies the configuration file without dropping flows; returns what waits for a restart.
+    pub(super) async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let mut fresh = self.asked.load_config()?;
+        let problem = match self.uplink {
+            Some(_) => fresh.unfit_for_hub(),
+            None => fresh.unfit_for_direct(),
+        };
+        if let Some(problem) = problem {
+            bail!("client.toml: {problem}");
+        }
+        let (old, new) = (&self.config, &fresh);
+        let fixed = [
+            ("interface", old.interface != new.interface),
+            ("dns", old.dns != new.dns),
+            ("direct.address", old.direct.address != new.direct.address),
+            ("direct.address6", old.direct.address6 != new.direct.address6),
+            ("direct.dataplane", old.direct.dataplane != new.direct.dataplane),
+            ("direct.mptcp", old.direct.mptcp != new.direct.mptcp),
+            ("forward", old.forwards_directly() != new.forwards_directly()),
+            (
+                "direct.probe_every",
+                old.direct.probe_every != new.direct.probe_every,
+            ),
+        ];
+        let restart = differing(&fixed);
+        fresh.interface = old.interface.clone();
+        fresh.dns = old.dns;
+        (fresh.direct.address, fresh.direct.address6) = (old.direct.address, old.direct.address6);
+        self.asked.log.set(fresh.log.as_ref())?;
+        if self.is_plain() {
+            self.moving.listen(fresh.direct.peer_port.map(NonZeroU16::get))?;
+        }
+        self.rules = self.rules.with(&fresh);
+        self.naming.handle_config(&fresh);
+        if let Some(dhcp) = &self.dhcp {
+            dhcp.handle_config(&fresh);
+        }
+        if let Some(radio) = &self.radio {
+            radio.handle_config(&fresh);
+        }
+        self.config = fresh;
+        self.on_networks(self.seen.clone()).await?;
+        Ok(restart)
+    }
+}

@@ -1,0 +1,393 @@
+//! From the configuration's rules to the kernel's: what decides, and what it decides now.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use hawser_config::{ClientConfig, NetworkChoice, RuleConfig, Via};
+use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, TUNNEL, reason};
+use hawser_linux::netlink::overlap;
+use hawser_linux::netlink::{self, NextHop};
+use hawser_steer::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
+use hawser_steer::names::Set;
+use hawser_steer::policy::Selector;
+use hawser_steer::policy::conditions::{Conditions, Facts};
+use hawser_units::{Instant, NetworkId};
+
+use super::networks::Networks;
+
+/// The rules in their order: those of the configuration, then intents, then the default.
+pub(super) struct Rules {
+    lines: Vec<Line>,
+    machine: Assignment,
+    /// The names for which the machine was made.
+    names: Vec<String>,
+    /// Descriptions of all rules that have ever been there, by reason: flows may be older than the
+    /// configuration.
+    told: Vec<String>,
+    applied: Option<Ruleset>,
+    /// The tunnel takes what no rule sends past it, and programs choose nothing.
+    has_hub: bool,
+}
+
+struct Line {
+    reason: u8,
+    flows: Match,
+    /// Whether its control group is there; the kernel takes no rule for one that is not.
+    is_possible: bool,
+}
+
+impl Rules {
+    pub(super) fn new(config: &ClientConfig, has_hub: bool) -> Self {
+        Self::remembering(config, Vec::new(), None, has_hub)
+    }
+
+    /// The same after the configuration has changed.
+    pub(super) fn with(&mut self, config: &ClientConfig) -> Self {
+        let told = std::mem::take(&mut self.told);
+        Self::remembering(config, told, self.applied.take(), self.has_hub)
+    }
+
+    fn remembering(
+        config: &ClientConfig,
+        told: Vec<String>,
+        applied: Option<Ruleset>,
+        has_hub: bool,
+    ) -> Self {
+        let mut rules = Self {
+            lines: Vec::new(),
+            machine: Assignment::new(wishes(config, &[], has_hub)),
+            names: Vec::new(),
+            told,
+            applied,
+            has_hub,
+        };
+        rules.write_lines(config);
+        rules
+    }
+
+    fn write_lines(&mut self, config: &ClientConfig) {
+        for (index, rule) in config.rules.iter().enumerate() {
+            let line = Line {
+                reason: self.reason(&rule.to_string()),
+                flows: Match {
+                    names: (!rule.domains.is_empty()).then(|| set_name(Set::Rule(index))),
+                    ..rule.flows.clone()
+                },
+                is_possible: true,
+            };
+            self.lines.push(line);
+        }
+        for intent in intents(self.has_hub) {
+            let flows = Match {
+                intent: Some(intent),
+                ..Match::default()
+            };
+            self.lines.push(Line {
+                reason: intent.reason(),
+                flows,
+                is_possible: true,
+            });
+        }
+        self.lines.push(Line {
+            reason: reason::DEFAULT,
+            flows: Match::default(),
+            is_possible: true,
+        });
+        self.look_at_cgroups();
+    }
+
+    /// The number under which flows remember the rule. When numbers run out, rules share the last.
+    fn reason(&mut self, told: &str) -> u8 {
+        let at = self
+            .told
+            .iter()
+            .position(|known| known == told)
+            .unwrap_or_else(|| {
+                self.told.push(told.to_owned());
+                self.told.len() - 1
+            });
+        u8::try_from(at + usize::from(reason::FIRST_RULE)).unwrap_or(u8::MAX)
+    }
+
+    /// In words, why a flow is where it is.
+    pub(super) fn why(&self, reason: u8, config: &ClientConfig) -> String {
+        match reason {
+            reason::PROGRAM => "its program chose this network".to_owned(),
+            reason::CAME_IN => "it came in there".to_owned(),
+            // In its own words where it is still known; so after a restart.
+            reason::MOVED => "it was moved here".to_owned(),
+            reason::NAMED => "this network's resolver gave the private address".to_owned(),
+            reason::MULTIPATH => "it is a subflow of an MPTCP connection, which uses all networks".to_owned(),
+            reason::DEFAULT if self.has_hub => "no rule is for it".to_owned(),
+            reason::DEFAULT => format!(
+                "no rule is for it, and flows are shared out {}",
+                how(config.direct.spread.0)
+            ),
+            reason::FIRST_RULE.. => {
+                let told = self.told.get(usize::from(reason - reason::FIRST_RULE));
+                format!(
+                    "the rule for {}",
+                    told.map_or("a rule that is gone", String::as_str)
+                )
+            }
+            _ => {
+                let intent = Intent::ALL.into_iter().find(|intent| intent.reason() == reason);
+                format!(
+                    "its program's intent is {}",
+                    intent.map_or("unknown", Intent::name)
+                )
+            }
+        }
+    }
+
+    /// Makes the machine anew when names have come that rules may mean.
+    pub(super) fn know(&mut self, networks: &Networks, config: &ClientConfig) {
+        let names: Vec<_> = networks.all().map(|(_, known)| known.name.clone()).collect();
+        if names != self.names {
+            let numbered: Vec<_> = networks
+                .all()
+                .map(|(number, known)| (number, known.name.as_str()))
+                .collect();
+            self.machine = Assignment::new(wishes(config, &numbered, self.has_hub));
+            self.names = names;
+        }
+    }
+
+    pub(super) fn handle_networks(&mut self, networks: BTreeMap<NetworkId, Network>, now: Instant) {
+        self.machine.handle_networks(networks, now);
+    }
+
+    pub(super) fn handle_facts(&mut self, facts: Facts) {
+        self.machine.handle_facts(facts);
+    }
+
+    /// The configuration's rules in words, and whether each is for any flow at this moment.
+    pub(super) fn holding<'a>(
+        &'a self,
+        config: &'a ClientConfig,
+    ) -> impl Iterator<Item = (String, bool)> + 'a {
+        config
+            .rules
+            .iter()
+            .map(ToString::to_string)
+            .zip(self.machine.holding())
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.machine.handle_timeout(now);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.machine.poll_timeout()
+    }
+
+    /// Control groups come and go with what runs in them.
+    pub(super) fn look_at_cgroups(&mut self) {
+        let root = Path::new("/sys/fs/cgroup");
+        // nft knows groups only there, and only where no version 1 is in between.
+        let is_unified = root.join("cgroup.controllers").exists();
+        for line in &mut self.lines {
+            if let Some(cgroup) = &line.flows.cgroup {
+                line.is_possible = is_unified && root.join(cgroup).is_dir();
+            }
+        }
+    }
+
+    /// Until the next look, no control group is there.
+    pub(super) fn leave_out_cgroups(&mut self) {
+        for line in &mut self.lines {
+            line.is_possible &= line.flows.cgroup.is_none();
+        }
+    }
+
+    /// What the kernel should be told now.
+    pub(super) fn ruleset(&self, config: &ClientConfig, networks: &Networks, has_names: bool) -> Ruleset {
+        let decisions = self.machine.decisions().iter().zip(&self.lines);
+        let numbers = |turns: &[NetworkId]| turns.iter().filter_map(|id| u8::try_from(id.0).ok()).collect();
+        let choice = |(decision, line): (&Decision, &Line)| Choice {
+            reason: line.reason,
+            flows: line.flows.clone(),
+            turns: [numbers(&decision.turns[0]), numbers(&decision.turns[1])],
+            strict: decision.strict,
+        };
+        let is_possible = |(_, line): &(&Decision, &Line)| line.is_possible;
+        let own = decisions.clone().take(config.rules.len()).filter(is_possible);
+        let others = decisions.skip(config.rules.len()).filter(is_possible);
+        let named = networks.all().filter(|(_, known)| has_names && known.is_alive());
+        let named = named.filter_map(|(number, known)| Some(named_by(number, known.network.as_ref()?)));
+        Ruleset {
+            interface: config.interface.0.clone(),
+            own: config.direct.own().into(),
+            networks: networks
+                .present()
+                .map(|(number, network)| port(number, network, networks.is_shut(number)))
+                .collect(),
+            choices: own.map(choice).chain(named).chain(others.map(choice)).collect(),
+        }
+    }
+
+    /// For each rule of the configuration: which networks it has now, of any family, and whether no
+    /// others may do.
+    pub(super) fn networks_of_rules(&self, config: &ClientConfig) -> Vec<(Vec<NetworkId>, bool)> {
+        let decisions = self.machine.decisions().iter().take(config.rules.len());
+        decisions
+            .map(|decision| {
+                let mut all = decision.turns.concat();
+                all.sort_unstable();
+                all.dedup();
+                (all, decision.strict)
+            })
+            .collect()
+    }
+
+    /// What the kernel was told last.
+    pub(super) fn applied(&self) -> Option<&Ruleset> {
+        self.applied.as_ref()
+    }
+
+    pub(super) fn set_applied(&mut self, ruleset: Ruleset) {
+        self.applied = Some(ruleset);
+    }
+}
+
+/// The kernel's name of a set.
+pub(super) fn set_name(set: Set) -> String {
+    match set {
+        Set::Rule(index) => format!("names_rule_{index}"),
+        Set::Network(id) => format!("names_network_{}", id.0),
+    }
+}
+
+/// Flows to private addresses that a network's resolver gave.
+fn named_by(number: u8, network: &netlink::Network) -> Choice {
+    let turns = |ipv6| network.carries(ipv6).then_some(number).into_iter().collect();
+    Choice {
+        reason: reason::NAMED,
+        flows: Match {
+            names: Some(set_name(Set::Network(NetworkId(u32::from(number))))),
+            ..Match::default()
+        },
+        turns: [turns(false), turns(true)],
+        strict: false,
+    }
+}
+
+/// A network that is shut has no address to leave with: nobody can choose it, and what it has
+/// carried stays told apart.
+pub(super) fn port(number: u8, network: &netlink::Network, is_shut: bool) -> Port {
+    let sources = [(network.v4, false), (network.v6, true)];
+    Port {
+        number,
+        device: network.name.clone(),
+        addresses: sources
+            .into_iter()
+            .filter(|_| !is_shut)
+            .filter_map(|(hop, ipv6)| source(network, hop?, ipv6))
+            .collect(),
+    }
+}
+
+/// The address with which flows leave: one of the gateway's subnet, else a global one, else the
+/// first.
+fn source(network: &netlink::Network, hop: NextHop, ipv6: bool) -> Option<IpAddr> {
+    let own = || {
+        network
+            .addresses
+            .iter()
+            .filter(|(address, _)| address.is_ipv6() == ipv6)
+    };
+    let near = own().find(|(address, prefix)| match hop {
+        NextHop::Gateway(gateway) => overlap((*address, *prefix), (gateway, *prefix)),
+        NextHop::Device => false,
+    });
+    let is_global = |address: &IpAddr| !matches!(address, IpAddr::V6(v6) if v6.is_unique_local());
+    let global = || own().find(|(address, _)| is_global(address));
+    near.or_else(global)
+        .or_else(|| own().next())
+        .map(|(address, _)| *address)
+}
+
+fn how(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Even => "evenly",
+        Measure::Capacity => "by what networks carry",
+        Measure::RoundTrip => "to the shortest round trip",
+        Measure::Cost => "to the cheapest network",
+    }
+}
+
+/// What each line wants, with names turned into networks.
+fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wish> {
+    let always = |way| Wish {
+        when: Conditions::default(),
+        way,
+        strict: false,
+    };
+    let rules = config.rules.iter().map(|rule| Wish {
+        when: rule.when.clone(),
+        way: match rule.via(has_hub) {
+            Via::Hub => through_hub(),
+            Via::Direct => over_networks(rule, config, names, has_hub),
+        },
+        strict: rule.strict,
+    });
+    let spread = |measure| Way::Spread(Vec::new(), measure);
+    let intents = intents(has_hub).map(|intent| match intent {
+        Intent::Bulk => spread(Measure::Capacity),
+        // What must arrive goes where it arrives soonest: a flow has one network here, and copies
+        // need a hub.
+        Intent::Interactive | Intent::Realtime | Intent::Redundant => spread(Measure::RoundTrip),
+        Intent::Cheap => spread(Measure::Cost),
+    });
+    let default = if has_hub {
+        through_hub()
+    } else {
+        spread(config.direct.spread.0)
+    };
+    rules
+        .chain(intents.map(always))
+        .chain([always(default)])
+        .collect()
+}
+
+/// Programs have a say where no tunnel is to be kept to.
+fn intents(has_hub: bool) -> impl Iterator<Item = Intent> {
+    Intent::ALL.into_iter().filter(move |_| !has_hub)
+}
+
+fn through_hub() -> Way {
+    Way::Prefer(vec![Selector::Network(NetworkId(u32::from(TUNNEL)))])
+}
+
+fn over_networks(rule: &RuleConfig, config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Way {
+    let is_for_all = rule.networks.is_empty();
+    let among = if is_for_all && has_hub {
+        // By number: the tunnel is none of them.
+        let all = names.iter();
+        all.map(|(number, _)| Selector::Network(NetworkId(u32::from(*number))))
+            .collect()
+    } else {
+        selectors(&rule.networks, names)
+    };
+    let spread = rule.spread.or(is_for_all.then_some(config.direct.spread));
+    match spread {
+        // A rule whose networks have never been there is for none, and not for all.
+        Some(measure) if !among.is_empty() || is_for_all && !has_hub => Way::Spread(among, measure.0),
+        _ => Way::Prefer(among),
+    }
+}
+
+fn selectors(choices: &[NetworkChoice], names: &[(u8, &str)]) -> Vec<Selector> {
+    let mut found = Vec::new();
+    for choice in choices {
+        match choice {
+            NetworkChoice::Kind(kind) => found.push(Selector::Kind(*kind)),
+            NetworkChoice::Name(pattern) => {
+                let fitting = names.iter().filter(|(_, name)| pattern.matches(name));
+                found.extend(fitting.map(|(number, _)| Selector::Network(NetworkId(u32::from(*number)))));
+            }
+        }
+    }
+    found
+}

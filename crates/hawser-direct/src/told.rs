@@ -1,0 +1,42 @@
+//! What tasks tell the event loop of direct mode.
+
+use std::net::IpAddr;
+
+use hawser_host::dns::{NameServers, Place};
+use hawser_steer::portal::Outcome;
+use tokio::sync::oneshot;
+
+/// What tasks tell the event loop.
+pub(super) enum Told {
+    /// These are the resolvers now.
+    Servers(NameServers),
+    /// Who is to be asked for a name?
+    Question {
+        name: String,
+        chosen: Option<u8>,
+        places: oneshot::Sender<Vec<Place>>,
+    },
+    /// A network has answered; the program waits until the rules know.
+    Answer {
+        name: String,
+        number: u8,
+        addresses: Vec<(IpAddr, u32)>,
+        done: oneshot::Sender<()>,
+    },
+    /// A look for a captive portal is over.
+    Looked(Looked),
+}
+
+impl From<NameServers> for Told {
+    fn from(servers: NameServers) -> Self {
+        Self::Servers(servers)
+    }
+}
+
+/// What a look brought.
+pub(super) struct Looked {
+    pub(super) number: u8,
+    pub(super) serial: u64,
+    pub(super) outcome: Outcome,
+    pub(super) login: Option<String>,
+}

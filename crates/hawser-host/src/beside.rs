@@ -1,0 +1,188 @@
+//! What products ask of each other: traits and channels, so that none has to know another.
+//!
+//! A program (`hawser`) puts products together: it gives a client the functions that start what
+//! runs beside the client, and the client knows what they return by these traits alone.
+//!
+//! - [`AccessPoints`]: joins access points (`hawser-air`), beside a client and direct mode.
+//! - [`Beside`] and [`Uplink`]: the two ends between a client and direct mode on its thread
+//!   (`hawser-direct`). To direct mode the tunnel is one more way out, which comes, changes, and
+//!   takes all flows of which no rule says otherwise.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+
+use anyhow::Result;
+use hawser_config::ClientConfig;
+use hawser_linux::system::System;
+use hawser_linux::tun::Tun;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::control_socket::{Asked, Request};
+use crate::dhcp;
+use crate::options::ClientOptions;
+use crate::usage::Usage;
+
+/// A future on the daemon's own thread.
+pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// What a daemon asks of whoever joins access points for it.
+pub trait AccessPoints {
+    /// Follows a changed configuration.
+    fn handle_config(&self, config: &ClientConfig);
+
+    /// The networks over which the hub answers.
+    fn handle_live(&self, names: BTreeSet<String>);
+
+    /// Serves a network for so many slots in turn, where a card takes turns.
+    fn set_weight(&self, network: String, weight: u32, answer: oneshot::Sender<Result<Value>>);
+
+    /// For `status`: what is known of a network, if it is a Wi-Fi one.
+    fn of(&self, interface: &str) -> Option<Value>;
+
+    /// For `status`: every Wi-Fi interface.
+    fn status(&self) -> Value;
+
+    /// What a user should know.
+    fn notices(&self) -> Vec<String>;
+
+    /// Leaves all access points.
+    fn end(self: Box<Self>) -> Local<'static, ()>;
+}
+
+/// What is needed to join access points.
+pub struct Stations<'a> {
+    /// What is changed in the system, and undone.
+    pub system: System,
+    /// Where keys are kept.
+    pub dir: &'a Path,
+    /// Where sockets of programs lie.
+    pub run_dir: PathBuf,
+    /// What is to be joined.
+    pub config: &'a ClientConfig,
+    /// Learns which interfaces want an address.
+    pub dhcp: watch::Sender<BTreeSet<String>>,
+}
+
+/// Begins to join access points.
+pub type StartAccessPoints = fn(Stations<'_>) -> Box<dyn AccessPoints>;
+
+/// The tunnel as the hub wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// The inner addresses of this machine.
+    pub addresses: Vec<IpAddr>,
+    /// The hub's resolvers.
+    pub dns: Vec<IpAddr>,
+    /// The largest inner packet, in bytes.
+    pub mtu: u16,
+}
+
+impl Tunnel {
+    /// The inner address of a family.
+    #[must_use]
+    pub fn address(&self, ipv6: bool) -> Option<IpAddr> {
+        let mut addresses = self.addresses.iter();
+        addresses.find(|address| address.is_ipv6() == ipv6).copied()
+    }
+}
+
+/// The client's end: tells direct mode of the tunnel, and asks it.
+pub struct Beside {
+    requests: mpsc::Sender<Asked>,
+    tunnel: watch::Sender<Option<Tunnel>>,
+}
+
+/// Direct mode's end: the tunnel as it was last heard of, and what is asked.
+pub struct Uplink {
+    news: watch::Receiver<Option<Tunnel>>,
+    requests: Option<mpsc::Receiver<Asked>>,
+    tunnel: Option<Tunnel>,
+}
+
+/// Both ends.
+#[must_use]
+pub fn beside() -> (Beside, Uplink) {
+    let (asks, asked) = mpsc::channel(MOST_WAITING);
+    let (tunnel, news) = watch::channel(None);
+    let own = Beside {
+        requests: asks,
+        tunnel,
+    };
+    let other = Uplink {
+        news,
+        requests: Some(asked),
+        tunnel: None,
+    };
+    (own, other)
+}
+
+impl Beside {
+    /// The hub has set up the tunnel like this.
+    pub fn handle_tunnel(&self, tunnel: Tunnel) {
+        let _ = self.tunnel.send(Some(tunnel));
+    }
+
+    /// Puts a question; the answer comes.
+    pub fn ask(&self, request: Request) -> oneshot::Receiver<Result<Value>> {
+        let (answer, comes) = oneshot::channel();
+        // Where too many wait, the answer is that none comes.
+        let _ = self.requests.try_send(Asked { request, answer });
+        comes
+    }
+}
+
+impl Uplink {
+    /// The tunnel; nothing until the hub has answered for the first time.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<&Tunnel> {
+        self.tunnel.as_ref()
+    }
+
+    /// Waits for another tunnel; forever when the client is gone.
+    pub async fn next(&mut self) {
+        if self.news.changed().await.is_ok() {
+            self.tunnel = self.news.borrow_and_update().clone();
+        } else {
+            std::future::pending().await
+        }
+    }
+
+    /// What is asked, for the event loop; there is one.
+    ///
+    /// # Panics
+    /// On the second call.
+    #[must_use]
+    pub fn take_requests(&mut self) -> mpsc::Receiver<Asked> {
+        self.requests.take().expect("it is taken once")
+    }
+}
+
+/// What a client shares with direct mode beside it.
+pub struct Shared {
+    /// How the client is run.
+    pub options: ClientOptions,
+    /// What rules say.
+    pub config: ClientConfig,
+    /// What is changed in the system, and undone by the client.
+    pub system: System,
+    /// The client's interface.
+    pub tun: Tun,
+    /// What networks have carried.
+    pub usage: Rc<RefCell<Usage>>,
+    /// Addresses by DHCP, which the client sees to.
+    pub leases: dhcp::View,
+    /// Direct mode's end.
+    pub uplink: Uplink,
+}
+
+/// Runs direct mode beside a client until that ends.
+pub type RunDirect = fn(Shared) -> Local<'static, Result<()>>;
+
+/// As on the control socket.
+const MOST_WAITING: usize = 16;

@@ -1,0 +1,507 @@
+//! Addresses by DHCP for networks whose configuration says `dhcp = "auto"`.
+//!
+//! One task follows the devices. For each there is a machine ([`device`]) that says when somebody
+//! has to be found who gives it an address: the service that manages it already ([`services`]), a
+//! client that somebody else has started, which are both left alone, or else a client of our own
+//! ([`client`]). A client only negotiates; address and route are set here, by way of the journal,
+//! so that they go whenever this ends. Everything else finds the network as it finds all others: by
+//! its address and default route.
+
+mod client;
+mod device;
+mod services;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Instant as Clock;
+
+use anyhow::{Context, anyhow};
+use hawser_config::atomic_file;
+use hawser_config::{ClientConfig, DhcpMode};
+use hawser_linux::netlink::{self, Watch};
+use hawser_linux::process::make_pipe;
+use hawser_linux::system::System;
+use hawser_units::Instant;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::unix::pipe::{OpenOptions, Receiver};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::program::Started;
+use crate::system_bus::SystemBus;
+
+pub use client::report;
+use client::{Event, Lease, Program};
+use device::{Device, Found, State, Wish};
+
+/// What runs beside a daemon's event loop.
+pub struct Dhcp {
+    wanted: watch::Sender<BTreeSet<String>>,
+    stations: watch::Sender<BTreeSet<String>>,
+    view: View,
+    end: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Dhcp {
+    /// Starts; what an earlier run has left is undone first. `directory`: for the pipe, made when
+    /// it is needed.
+    pub fn start(system: System, directory: PathBuf, config: &ClientConfig) -> Self {
+        let (wanted, wants) = watch::channel(wanted(config));
+        let (stations, joined) = watch::channel(BTreeSet::new());
+        let (tell, view) = watch::channel(BTreeMap::new());
+        let (end, ended) = oneshot::channel();
+        let keeper = Keeper {
+            system,
+            directory,
+            tell,
+            started: Clock::now(),
+            bus: SystemBus::default(),
+            pipe: None,
+            served: BTreeMap::new(),
+            stations: BTreeSet::new(),
+            runs: 0,
+        };
+        Self {
+            wanted,
+            stations,
+            view: View(view),
+            end,
+            task: tokio::spawn(keeper.run((wants, joined), ended)),
+        }
+    }
+
+    /// Follows a changed configuration.
+    pub fn handle_config(&self, config: &ClientConfig) {
+        self.wanted.send_replace(wanted(config));
+    }
+
+    /// Where interfaces are named that want an address, whatever the configuration says.
+    pub fn stations(&self) -> watch::Sender<BTreeSet<String>> {
+        self.stations.clone()
+    }
+
+    /// What others may know of it.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Ends the clients. What they have brought goes with all that is undone.
+    pub async fn end(self) {
+        let _ = self.end.send(());
+        if timeout(ENDING, self.task).await.is_err() {
+            tracing::warn!("a DHCP client does not end");
+        }
+    }
+}
+
+/// The devices for which the configuration wants it.
+fn wanted(config: &ClientConfig) -> BTreeSet<String> {
+    let networks = config.networks.iter();
+    let wanted = networks.filter(|(name, set)| set.dhcp == DhcpMode::Auto && config.uses(name));
+    wanted.map(|(name, _)| name.clone()).collect()
+}
+
+/// What others may know of it.
+#[derive(Clone, Debug)]
+pub struct View(watch::Receiver<BTreeMap<String, Shown>>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shown {
+    state: &'static str,
+    /// Who sees to the device, or why nobody does.
+    by: String,
+    lease: Option<Lease>,
+    until: Option<Clock>,
+}
+
+impl Shown {
+    fn plain(state: &'static str, by: String) -> Self {
+        Self {
+            state,
+            by,
+            lease: None,
+            until: None,
+        }
+    }
+}
+
+impl View {
+    /// For `status`: each network with `dhcp = "auto"` that has no address by other means.
+    pub fn status(&self) -> Value {
+        let all = self.0.borrow();
+        let shown = all.iter().map(|(name, shown)| {
+            let lease = shown.lease.as_ref();
+            let address = lease.map(|lease| format!("{}/{}", lease.address.address, lease.address.prefix));
+            json!({
+                "network": name,
+                "state": shown.state,
+                "by": shown.by,
+                "address": address,
+                "gateway": lease.and_then(|lease| lease.address.gateway),
+                "servers": lease.map(|lease| &lease.servers),
+                "seconds_left": shown.until.map(|until| until.saturating_duration_since(Clock::now()).as_secs()),
+            })
+        });
+        shown.collect()
+    }
+
+    /// What a user should know.
+    pub fn notices(&self) -> Vec<String> {
+        let all = self.0.borrow();
+        let failed = all.iter().filter(|(_, shown)| shown.state == "failed");
+        failed
+            .map(|(name, shown)| format!("{name}: {}", shown.by))
+            .collect()
+    }
+
+    /// A network's resolvers and its own domain by its lease.
+    pub fn resolvers(&self, name: &str) -> Option<(Vec<IpAddr>, Option<String>)> {
+        let all = self.0.borrow();
+        let lease = all.get(name)?.lease.as_ref()?;
+        Some((lease.servers.clone(), lease.domain.clone()))
+    }
+}
+
+/// The task.
+struct Keeper {
+    system: System,
+    directory: PathBuf,
+    tell: watch::Sender<BTreeMap<String, Shown>>,
+    started: Clock,
+    bus: SystemBus,
+    pipe: Option<Lines<BufReader<Receiver>>>,
+    served: BTreeMap<String, Served>,
+    /// Interfaces that Hawser has made.
+    stations: BTreeSet<String>,
+    /// How many clients have been started.
+    runs: u64,
+}
+
+/// A device that is seen to.
+struct Served {
+    index: u32,
+    machine: Device,
+    client: Option<Running>,
+    /// When the lease is over.
+    until: Option<Clock>,
+}
+
+struct Running {
+    started: Started,
+    run: u64,
+    name: &'static str,
+}
+
+impl Keeper {
+    async fn run(
+        mut self,
+        (mut wanted, mut stations): (
+            watch::Receiver<BTreeSet<String>>,
+            watch::Receiver<BTreeSet<String>>,
+        ),
+        mut end: oneshot::Receiver<()>,
+    ) {
+        self.system.undo_left_leases().await;
+        let mut watch = match Watch::devices() {
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::warn!(error = format!("{:#}", anyhow!(error)), "no DHCP");
+                return;
+            }
+        };
+        let mut devices = Vec::new();
+        let mut tick = tokio::time::interval(std::time::Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                seen = watch.next() => match seen {
+                    Ok(seen) => devices = seen,
+                    Err(error) => {
+                        tracing::warn!(error = format!("{:#}", anyhow!(error)), "no DHCP any more");
+                        break;
+                    }
+                },
+                Ok(()) = wanted.changed() => {}
+                Ok(()) = stations.changed() => {}
+                line = hear(&mut self.pipe) => self.on_line(&line).await,
+                _ = tick.tick() => {}
+                _ = &mut end => break,
+            }
+            let mut names = wanted.borrow_and_update().clone();
+            self.stations.clone_from(&stations.borrow_and_update());
+            names.extend(self.stations.iter().cloned());
+            self.follow(&devices, &names).await;
+            self.work().await;
+            self.show(&names);
+        }
+        for name in self.served.keys().cloned().collect::<Vec<_>>() {
+            self.stop(&name).await;
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.started.elapsed()
+    }
+
+    /// Brings the machines up to what the kernel shows.
+    async fn follow(&mut self, devices: &[netlink::Device], wanted: &BTreeSet<String>) {
+        let find = |name: &str| devices.iter().find(|device| device.name == name);
+        let is_kept =
+            |name: &str, index: u32| wanted.contains(name) && find(name).is_some_and(|d| d.index == index);
+        let gone = self
+            .served
+            .iter()
+            .filter(|(name, served)| !is_kept(name, served.index));
+        for name in gone.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.carry_out(&name, Some(Wish::Stop)).await;
+            self.carry_out(&name, Some(Wish::Withdraw)).await;
+            self.served.remove(&name);
+        }
+        let now = self.now();
+        for device in wanted.iter().filter_map(|name| find(name)) {
+            let served = self.served.entry(device.name.clone()).or_insert_with(|| Served {
+                index: device.index,
+                machine: Device::new(self.stations.contains(&device.name)),
+                client: None,
+                until: None,
+            });
+            let leased = served.machine.lease().map(|lease| lease.address.address);
+            let has_other = device.addresses.iter().any(|address| Some(*address) != leased);
+            let wish = served.machine.handle_link(device.has_carrier, has_other, now);
+            self.carry_out(&device.name, wish).await;
+        }
+    }
+
+    /// Does what is due.
+    async fn work(&mut self) {
+        for name in self.served.keys().cloned().collect::<Vec<_>>() {
+            self.reap(&name);
+            let now = self.now();
+            let wish = self
+                .served
+                .get_mut(&name)
+                .and_then(|served| served.machine.handle_timeout(now));
+            self.carry_out(&name, wish).await;
+        }
+    }
+
+    async fn on_line(&mut self, line: &str) {
+        let Some((run, event)) = client::parse(line) else {
+            return;
+        };
+        let mut all = self.served.iter_mut();
+        let is_its = |served: &Served| served.client.as_ref().is_some_and(|client| client.run == run);
+        let Some((name, served)) = all.find(|(_, served)| is_its(served)) else {
+            return;
+        };
+        if let Event::Leased(lease) = &event {
+            let address = lease.address;
+            served.until = address.lasts.map(|lasts| Clock::now() + lasts);
+            if served
+                .machine
+                .lease()
+                .is_none_or(|before| before.address.address != address.address)
+            {
+                tracing::info!(network = name, address = %address.address, prefix = address.prefix, "address by DHCP");
+            }
+        }
+        let (name, wish) = (name.clone(), served.machine.handle_event(event));
+        self.carry_out(&name, wish).await;
+    }
+
+    async fn carry_out(&mut self, name: &str, wish: Option<Wish>) {
+        let result = match wish {
+            None => Ok(()),
+            Some(Wish::Look) => {
+                self.look(name).await;
+                Ok(())
+            }
+            Some(Wish::Stop) => {
+                self.stop(name).await;
+                Ok(())
+            }
+            Some(Wish::Apply(lease)) => {
+                let result = self.system.lease(name, lease.address).await;
+                if result.is_err() {
+                    self.stop(name).await;
+                    let now = self.now();
+                    if let Some(served) = self.served.get_mut(name) {
+                        served
+                            .machine
+                            .handle_ended("its address is refused".to_owned(), now);
+                    }
+                }
+                result
+            }
+            Some(Wish::Withdraw) => self.system.end_lease(name).await,
+        };
+        if let Err(error) = result {
+            tracing::warn!(network = name, error = format!("{:#}", anyhow!(error)), "DHCP");
+        }
+    }
+
+    /// Finds somebody who gives the device its address.
+    async fn look(&mut self, name: &str) {
+        let Some(index) = self.served.get(name).map(|served| served.index) else {
+            return;
+        };
+        let found = match self.find_other(name, index).await {
+            Some(other) => Found::Other(other),
+            None => self
+                .start(name)
+                .unwrap_or_else(|error| Found::Nobody(format!("{error:#}"))),
+        };
+        let now = self.now();
+        if let Some(served) = self.served.get_mut(name) {
+            served.machine.handle_found(found, now);
+        }
+    }
+
+    /// Who else sees to the device.
+    async fn find_other(&mut self, name: &str, index: u32) -> Option<String> {
+        let ask = |bus| async move { services::ask_manager(&bus, name, index).await };
+        // Most often there is no bus at all.
+        let manager = self.bus.ask(ask).await.unwrap_or_default();
+        manager.or_else(|| client::other_client(name))
+    }
+
+    /// Starts a client of our own.
+    fn start(&mut self, name: &str) -> anyhow::Result<Found> {
+        let Some(program) = Program::installed() else {
+            return Ok(Found::Nobody(NO_CLIENT.to_owned()));
+        };
+        if self.pipe.is_none() {
+            self.pipe = Some(open_pipe(&self.directory).context("no pipe for a DHCP client")?);
+        }
+        self.runs += 1;
+        let pipe = self.directory.join(PIPE);
+        let started = program.start(&mut self.system, name, &pipe, self.runs)?;
+        tracing::info!(
+            network = name,
+            client = program.name(),
+            "asks for an address by DHCP"
+        );
+        if let Some(served) = self.served.get_mut(name) {
+            served.client = Some(Running {
+                started,
+                run: self.runs,
+                name: program.name(),
+            });
+        }
+        Ok(Found::Started)
+    }
+
+    async fn stop(&mut self, name: &str) {
+        let Some(client) = self.served.get_mut(name).and_then(|served| served.client.take()) else {
+            return;
+        };
+        if let Err(error) = client.started.end(&mut self.system).await {
+            tracing::warn!(network = name, error = format!("{:#}", anyhow!(error)), "DHCP");
+        }
+    }
+
+    /// Notices a client that has ended by itself.
+    fn reap(&mut self, name: &str) {
+        let now = self.now();
+        let Some(served) = self.served.get_mut(name) else {
+            return;
+        };
+        let ended = served.client.as_mut().and_then(|client| client.started.ended());
+        if let Some(status) = ended
+            && let Some(client) = served.client.take()
+        {
+            let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+            served
+                .machine
+                .handle_ended(format!("{} has ended ({how})", client.name), now);
+            let _ = client.started.forget(&mut self.system);
+        }
+    }
+
+    fn show(&self, wanted: &BTreeSet<String>) {
+        let absent = wanted.iter().filter(|name| !self.served.contains_key(*name));
+        let served = self
+            .served
+            .iter()
+            .filter_map(|(name, served)| Some((name, served.shown()?)));
+        let shown: BTreeMap<_, _> = absent
+            .map(|name| (name, Shown::plain("no such device", String::new())))
+            .chain(served)
+            .map(|(name, shown)| (name.clone(), shown))
+            .collect();
+        for (name, shown) in shown.iter().filter(|(_, shown)| shown.state == "failed") {
+            if self
+                .tell
+                .borrow()
+                .get(name)
+                .is_none_or(|before| before.by != shown.by)
+            {
+                tracing::warn!(network = name, "{}", shown.by);
+            }
+        }
+        self.tell.send_if_modified(|before| {
+            let is_new = *before != shown;
+            *before = shown;
+            is_new
+        });
+    }
+}
+
+impl Served {
+    fn shown(&self) -> Option<Shown> {
+        let lease = self.machine.lease().cloned();
+        let client = self.client.as_ref().map_or("", |client| client.name);
+        let (state, by) = match self.machine.state() {
+            State::Served => return None,
+            State::NoCarrier => ("no carrier", String::new()),
+            State::Failed { why, .. } => ("failed", why.clone()),
+            State::Left { to, .. } => ("left", to.clone()),
+            State::Waiting { .. } => ("waiting", String::new()),
+            State::Running { has_bound: true } => ("leased", client.to_owned()),
+            State::Running { has_bound: false } => ("waiting", client.to_owned()),
+        };
+        Some(Shown {
+            until: self.until.filter(|_| lease.is_some()),
+            lease,
+            ..Shown::plain(state, by)
+        })
+    }
+}
+
+/// The next line that a client says; never, where there is no client.
+async fn hear(pipe: &mut Option<Lines<BufReader<Receiver>>>) -> String {
+    if let Some(lines) = pipe {
+        match lines.next_line().await {
+            Ok(Some(line)) => return line,
+            // It is open for writing on this side, too, so it does not end; what is no text is
+            // nothing.
+            Ok(None) => *pipe = None,
+            Err(error) => {
+                tracing::debug!(%error, "a DHCP client says something strange");
+                return String::new();
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+fn open_pipe(directory: &Path) -> anyhow::Result<Lines<BufReader<Receiver>>> {
+    atomic_file::private_directory(directory)?;
+    let path = directory.join(PIPE);
+    match make_pipe(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
+        Ok(()) | Err(_) => {}
+    }
+    let pipe = OpenOptions::new().read_write(true).open_receiver(&path)?;
+    Ok(BufReader::new(pipe).lines())
+}
+
+/// The named pipe's name.
+const PIPE: &str = "said";
+const NO_CLIENT: &str = "no address, nobody who gives one, and no DHCP client: install udhcpc or dhcpcd (Debian: udhcpc or dhcpcd-base)";
+/// More than a client gets that does not listen.
+const ENDING: std::time::Duration = std::time::Duration::from_secs(5);

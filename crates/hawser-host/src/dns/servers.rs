@@ -1,0 +1,336 @@
+//! Where the resolvers of each network come from: systemd-resolved and NetworkManager over the
+//! system's message bus, and `/etc/resolv.conf` for networks of which neither says anything.
+//!
+//! Looked at every few seconds, as the bus is absent on many machines and may come later. What the
+//! configuration says of a network comes before all of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use hawser_steer::names::Pattern;
+use tokio::sync::mpsc;
+use zbus::zvariant::{OwnedObjectPath, OwnedValue};
+use zbus::{Connection, Proxy};
+
+use crate::system_bus::SystemBus;
+
+/// What is known of one network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Servers {
+    /// The resolvers, in the order in which they are asked.
+    pub addresses: Vec<IpAddr>,
+    /// Domains that are the network's own.
+    pub domains: Vec<Pattern>,
+}
+
+/// What is known of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NameServers {
+    by_index: BTreeMap<u32, Servers>,
+    by_name: BTreeMap<String, Servers>,
+    /// Of the machine as a whole.
+    others: Vec<IpAddr>,
+}
+
+impl NameServers {
+    /// What is known now, once.
+    pub async fn look() -> Self {
+        look(&mut SystemBus::default(), &[]).await
+    }
+
+    /// Those that the machine as a whole asks, as its files say.
+    pub fn of_machine() -> Vec<IpAddr> {
+        of_machine(&[])
+    }
+
+    /// A machine that asks Hawser for all names does not say any more whom it asked before.
+    pub fn or_those_of(mut self, before: &Self) -> Self {
+        if self.others.is_empty() {
+            self.others.clone_from(&before.others);
+        }
+        self
+    }
+
+    /// Those of a network, by what is nearest to it.
+    pub fn of(&self, name: &str, index: u32) -> Servers {
+        let says = |servers: &&Servers| !servers.addresses.is_empty();
+        let known = self
+            .by_index
+            .get(&index)
+            .filter(says)
+            .or_else(|| self.by_name.get(name).filter(says));
+        known.cloned().unwrap_or_else(|| Servers {
+            addresses: self.others.clone(),
+            domains: Vec::new(),
+        })
+    }
+}
+
+/// Tells what is known whenever it is something else; `own` are Hawser's addresses. Ends when nobody
+/// listens any more.
+pub async fn watch<T: From<NameServers>>(own: Vec<IpAddr>, tell: mpsc::Sender<T>) {
+    let (mut bus, mut last) = (SystemBus::default(), None);
+    loop {
+        let known = look(&mut bus, &own).await;
+        if last.as_ref() != Some(&known) {
+            last = Some(known.clone());
+            if tell.send(known.into()).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn look(bus: &mut SystemBus, own: &[IpAddr]) -> NameServers {
+    let mut known = NameServers {
+        others: of_machine(own),
+        ..NameServers::default()
+    };
+    let services = &mut known;
+    let asked = bus.ask(|bus| async move {
+        // Either may be absent; a bus without both is as good as none.
+        match resolved(&bus).await {
+            Ok(found) => services.by_index = found,
+            Err(error) => tracing::trace!(%error, "systemd-resolved says nothing"),
+        }
+        match network_manager(&bus).await {
+            Ok(found) => services.by_name = found,
+            Err(error) => tracing::trace!(%error, "NetworkManager says nothing"),
+        }
+        Ok(())
+    });
+    if let Err(error) = asked.await {
+        tracing::trace!(%error, "nobody on a bus says anything of resolvers");
+    }
+    for servers in known.by_index.values_mut().chain(known.by_name.values_mut()) {
+        servers.addresses.retain(|address| is_of_network(*address, own));
+    }
+    known
+}
+
+/// The links of systemd-resolved, by index.
+async fn resolved(bus: &Connection) -> zbus::Result<BTreeMap<u32, Servers>> {
+    let place = ("org.freedesktop.resolve1", "/org/freedesktop/resolve1");
+    let proxy = Proxy::new(bus, place.0, place.1, "org.freedesktop.resolve1.Manager").await?;
+    let servers: Vec<(i32, i32, Vec<u8>)> = proxy.get_property("DNS").await?;
+    let domains: Vec<(i32, String, bool)> = proxy.get_property("Domains").await?;
+    let mut found: BTreeMap<u32, Servers> = BTreeMap::new();
+    for (link, _, bytes) in servers {
+        if let (Ok(index @ 1..), Some(address)) = (u32::try_from(link), address(&bytes)) {
+            found.entry(index).or_default().addresses.push(address);
+        }
+    }
+    for (link, domain, _) in domains {
+        if let Ok(index @ 1..) = u32::try_from(link) {
+            found.entry(index).or_default().domains.extend(below(&domain));
+        }
+    }
+    Ok(found)
+}
+
+/// The devices of NetworkManager, by name.
+async fn network_manager(bus: &Connection) -> zbus::Result<BTreeMap<String, Servers>> {
+    let object = async |path: OwnedObjectPath, interface: &'static str| {
+        Proxy::new(bus, "org.freedesktop.NetworkManager", path, interface).await
+    };
+    let root = OwnedObjectPath::try_from("/org/freedesktop/NetworkManager")?;
+    let manager = object(root, "org.freedesktop.NetworkManager").await?;
+    let devices: Vec<OwnedObjectPath> = manager.get_property("Devices").await?;
+    let mut found = BTreeMap::new();
+    for device in devices {
+        let device = object(device, "org.freedesktop.NetworkManager.Device").await?;
+        let name: String = device.get_property("Interface").await?;
+        let mut servers = Servers::default();
+        for (family, interface) in [
+            ("Ip4Config", "org.freedesktop.NetworkManager.IP4Config"),
+            ("Ip6Config", "org.freedesktop.NetworkManager.IP6Config"),
+        ] {
+            let path: OwnedObjectPath = device.get_property(family).await?;
+            // No configuration is an object, too: the root.
+            if path.as_str() == "/" {
+                continue;
+            }
+            let config = object(path, interface).await?;
+            servers.addresses.extend(nameservers(&config, family).await?);
+            let domains: Vec<String> = config.get_property("Domains").await?;
+            servers
+                .domains
+                .extend(domains.iter().filter_map(|domain| below(domain)));
+        }
+        found.insert(name, servers);
+    }
+    Ok(found)
+}
+
+async fn nameservers(config: &Proxy<'_>, family: &str) -> zbus::Result<Vec<IpAddr>> {
+    if family == "Ip6Config" {
+        let all: Vec<Vec<u8>> = config.get_property("Nameservers").await?;
+        return Ok(all.iter().filter_map(|bytes| address(bytes)).collect());
+    }
+    let all: Vec<HashMap<String, OwnedValue>> = config.get_property("NameserverData").await?;
+    let text = |data: &HashMap<String, OwnedValue>| <&str>::try_from(data.get("address")?).ok()?.parse().ok();
+    Ok(all.iter().filter_map(text).collect())
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(bytes).map(IpAddr::from);
+    v4().or_else(|_| v6()).ok()
+}
+
+/// A domain stands for all names below it. One for all names, as a default route of names has it,
+/// is for none in particular.
+pub fn below(domain: &str) -> Option<Pattern> {
+    let domain = domain.trim_start_matches('~');
+    (domain != "." && !domain.is_empty())
+        .then(|| Pattern::parse(&format!("*.{domain}")))
+        .flatten()
+}
+
+fn of_machine(own: &[IpAddr]) -> Vec<IpAddr> {
+    let mut all = FILES
+        .iter()
+        .filter_map(|file| Some(of_file(&std::fs::read_to_string(file).ok()?, own)));
+    all.find(|servers| !servers.is_empty()).unwrap_or_default()
+}
+
+fn of_file(text: &str, own: &[IpAddr]) -> Vec<IpAddr> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        let is_server = words.next() == Some("nameserver");
+        let address = words.next()?.split('%').next()?.parse().ok()?;
+        (is_server && is_of_network(address, own)).then_some(address)
+    };
+    text.lines().filter_map(server).collect()
+}
+
+/// Hawser itself, and what runs on this machine, would ask in a circle.
+fn is_of_network(address: IpAddr, own: &[IpAddr]) -> bool {
+    !address.is_loopback() && !address.is_unspecified() && !own.contains(&address)
+}
+
+/// The second: whom systemd-resolved asks, where the first says to ask that service.
+const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+/// A new lease brings new resolvers, and nobody minds a few seconds.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::private_bus::PrivateBus;
+
+    #[test]
+    fn the_file_counts_without_this_machine_itself() {
+        let own = ["100.64.0.2".parse().unwrap()];
+        let text = "# x\nnameserver 127.0.0.53\nnameserver 100.64.0.2\noptions edns0\nnameserver 192.0.2.53 # y\nnameserver fe80::1%eth0\nnameserver nobody\n";
+        let found: Vec<_> = of_file(text, &own).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["192.0.2.53", "fe80::1"]);
+    }
+
+    struct Resolved;
+
+    #[zbus::interface(name = "org.freedesktop.resolve1.Manager")]
+    impl Resolved {
+        #[zbus(property, name = "DNS")]
+        fn dns(&self) -> Vec<(i32, i32, Vec<u8>)> {
+            vec![
+                (0, 2, vec![192, 0, 2, 1]),
+                (7, 2, vec![192, 0, 2, 7]),
+                (7, 2, vec![1]),
+                (7, 2, vec![127, 0, 0, 1]),
+            ]
+        }
+
+        #[zbus(property)]
+        fn domains(&self) -> Vec<(i32, String, bool)> {
+            vec![(7, "corp.example".to_owned(), false), (7, ".".to_owned(), true)]
+        }
+    }
+
+    struct Manager;
+
+    #[zbus::interface(name = "org.freedesktop.NetworkManager")]
+    impl Manager {
+        #[zbus(property)]
+        fn devices(&self) -> Vec<OwnedObjectPath> {
+            vec!["/device".try_into().unwrap()]
+        }
+    }
+
+    struct Device;
+
+    #[zbus::interface(name = "org.freedesktop.NetworkManager.Device")]
+    impl Device {
+        #[zbus(property)]
+        fn interface(&self) -> String {
+            "wlan0".to_owned()
+        }
+
+        #[zbus(property, name = "Ip4Config")]
+        fn ip4(&self) -> OwnedObjectPath {
+            "/config".try_into().unwrap()
+        }
+
+        #[zbus(property, name = "Ip6Config")]
+        fn ip6(&self) -> OwnedObjectPath {
+            "/".try_into().unwrap()
+        }
+    }
+
+    struct Config;
+
+    #[zbus::interface(name = "org.freedesktop.NetworkManager.IP4Config")]
+    impl Config {
+        #[zbus(property)]
+        fn nameserver_data(&self) -> Vec<HashMap<String, OwnedValue>> {
+            let address = zbus::zvariant::Value::from("192.0.2.9").try_to_owned().unwrap();
+            vec![HashMap::from([("address".to_owned(), address)])]
+        }
+
+        #[zbus(property)]
+        fn domains(&self) -> Vec<String> {
+            vec!["home.example".to_owned()]
+        }
+    }
+
+    /// A message bus of this test's own, with services that say what the real ones do.
+    #[tokio::test]
+    async fn services_on_the_bus_say_what_networks_have() {
+        let Some(private) = PrivateBus::start() else {
+            return;
+        };
+        let server = private
+            .builder()
+            .name("org.freedesktop.resolve1")
+            .unwrap()
+            .name("org.freedesktop.NetworkManager")
+            .unwrap()
+            .serve_at("/org/freedesktop/resolve1", Resolved)
+            .unwrap()
+            .serve_at("/org/freedesktop/NetworkManager", Manager)
+            .unwrap()
+            .serve_at("/device", Device)
+            .unwrap()
+            .serve_at("/config", Config)
+            .unwrap();
+        let _server = server.build().await.unwrap();
+        let known = look(&mut private.bus(), &[]).await;
+        let pattern = |text| vec![Pattern::parse(text).unwrap()];
+        assert_eq!(
+            known.of("eth0", 7),
+            Servers {
+                addresses: vec!["192.0.2.7".parse().unwrap()],
+                domains: pattern("*.corp.example"),
+            }
+        );
+        assert_eq!(
+            known.of("wlan0", 3),
+            Servers {
+                addresses: vec!["192.0.2.9".parse().unwrap()],
+                domains: pattern("*.home.example"),
+            }
+        );
+    }
+}

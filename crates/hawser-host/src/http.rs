@@ -1,0 +1,191 @@
+//! A web server for what a daemon shows on its own machine: requests without a body, one for each
+//! connection.
+//!
+//! Deliberately small: it reads a head of 8 KiB at most within five seconds, by `httparse`, and
+//! knows GET alone (RFC 9110). Libraries for servers know bodies, persistent connections and
+//! HTTP/2, of which three pages need nothing.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Get {
+    /// The path, without what follows a question mark.
+    pub path: String,
+    /// The field `Host`.
+    pub host: Option<String>,
+    /// The field `Origin`: who asks, where a page does.
+    pub origin: Option<String>,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Such as `200 OK`.
+    pub status: &'static str,
+    /// Its media type.
+    pub kind: &'static str,
+    /// Further fields, each with its line end.
+    pub fields: &'static str,
+    /// What follows the head.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// A line of text, for errors.
+    pub fn line(status: &'static str, text: &str) -> Self {
+        Self {
+            status,
+            kind: "text/plain; charset=utf-8",
+            fields: "",
+            body: format!("{text}\n").into_bytes(),
+        }
+    }
+
+    /// Sends it, and ends the connection.
+    ///
+    /// # Errors
+    /// Nobody listens any more.
+    pub async fn send(&self, stream: &mut TcpStream) -> std::io::Result<()> {
+        let head = format!(
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\n{}\r\n",
+            self.status,
+            self.kind,
+            self.body.len(),
+            self.fields
+        );
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(&self.body).await?;
+        stream.shutdown().await
+    }
+}
+
+/// Serves at `address` until the runtime ends: `serve` gets each request and its connection.
+///
+/// # Errors
+/// The address is not to be had.
+pub async fn listen<F>(
+    address: SocketAddr,
+    serve: impl Fn(Get, TcpStream) -> F + Send + Sync + 'static,
+) -> anyhow::Result<SocketAddr>
+where
+    F: Future<Output = std::io::Result<()>> + Send + 'static,
+{
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot serve at {address}"))?;
+    let bound = listener.local_addr()?;
+    let (serve, places) = (Arc::new(serve), Arc::new(Semaphore::new(MOST)));
+    tokio::spawn(async move {
+        loop {
+            let Ok((mut stream, _)) = listener.accept().await else {
+                // Out of descriptors, most likely: others end.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                continue;
+            };
+            let serve = Arc::clone(&serve);
+            tokio::spawn(async move {
+                let _place = place;
+                let asked = tokio::time::timeout(PATIENCE, read(&mut stream)).await;
+                let _ = match asked {
+                    Ok(Ok(get)) => serve(get, stream).await,
+                    Ok(Err(wrong)) => wrong.send(&mut stream).await,
+                    Err(_) => Ok(()),
+                };
+            });
+        }
+    });
+    Ok(bound)
+}
+
+async fn read(stream: &mut TcpStream) -> Result<Get, Answer> {
+    let bad = |text: &str| Answer::line("400 Bad Request", text);
+    let mut head = Vec::with_capacity(1024);
+    loop {
+        let mut more = [0; 1024];
+        match stream.read(&mut more).await {
+            Ok(0) | Err(_) => return Err(bad("the request is cut short")),
+            Ok(length) => head.extend_from_slice(&more[..length]),
+        }
+        match parse(&head) {
+            Ok(Some(get)) => return Ok(get),
+            Ok(None) if head.len() < LONGEST => {}
+            Ok(None) => return Err(bad("the request is too long")),
+            Err(answer) => return Err(answer),
+        }
+    }
+}
+
+/// Reads the head of a request; `None` while it is not whole.
+fn parse(head: &[u8]) -> Result<Option<Get>, Answer> {
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    let mut request = httparse::Request::new(&mut fields);
+    let is_whole = request
+        .parse(head)
+        .map_err(|error| Answer::line("400 Bad Request", &error.to_string()))?
+        .is_complete();
+    if !is_whole {
+        return Ok(None);
+    }
+    if request.method != Some("GET") {
+        return Err(Answer::line("405 Method Not Allowed", "GET is all there is"));
+    }
+    let field = |name: &str| {
+        let found = request
+            .headers
+            .iter()
+            .find(|field| field.name.eq_ignore_ascii_case(name));
+        found.and_then(|field| std::str::from_utf8(field.value).ok().map(ToOwned::to_owned))
+    };
+    let target = request.path.unwrap_or("/");
+    Ok(Some(Get {
+        path: target.split('?').next().unwrap_or("/").to_owned(),
+        host: field("host"),
+        origin: field("origin"),
+    }))
+}
+
+/// A head of a browser has some 600 bytes.
+const LONGEST: usize = 8 << 10;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections at once.
+const MOST: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_when_it_is_whole() {
+        let whole = b"GET /events?x=1 HTTP/1.1\r\nHost: localhost:9468\r\norigin: http://a\r\n\r\n";
+        for cut in 0..whole.len() {
+            assert_eq!(parse(&whole[..cut]).unwrap(), None, "{cut}");
+        }
+        let get = parse(whole).unwrap().unwrap();
+        assert_eq!(get.path, "/events");
+        assert_eq!(get.host.as_deref(), Some("localhost:9468"));
+        assert_eq!(get.origin.as_deref(), Some("http://a"));
+        let post = parse(b"POST / HTTP/1.1\r\n\r\n").unwrap_err();
+        assert_eq!(post.status, "405 Method Not Allowed");
+    }
+
+    proptest! {
+        #[test]
+        fn strangers_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let _ = parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Programs of others that a daemon runs: found, started so that they cannot outlive it, and ended.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::Context;
+use hawser_linux::netns::bind_to_this_thread;
+use hawser_linux::process::Process;
+use hawser_linux::system::{System, SystemError};
+
+/// Where a program is. A daemon's own path may lack the directories of the system's programs.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let own = std::env::split_paths(&path);
+    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    own.chain(system)
+        .map(|directory| directory.join(program))
+        .find(|path| {
+            let found = std::fs::metadata(path);
+            found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+        })
+}
+
+/// A program that was started, and is in the journal until it has ended.
+pub struct Started {
+    child: Child,
+    process: Process,
+}
+
+impl Started {
+    /// Starts a program with these words and these variables beside the daemon's own. It is noted
+    /// in the journal before it does anything, and ends with this thread where the kernel can see
+    /// to that.
+    ///
+    /// # Errors
+    /// It cannot be started, or the journal cannot be written; nothing runs then.
+    pub fn start(
+        system: &mut System,
+        words: &[OsString],
+        variables: &[(&str, String)],
+    ) -> anyhow::Result<Self> {
+        let name = words.first().map_or(OsStr::new(""), OsString::as_os_str);
+        let cannot = || format!("cannot start {}", name.display());
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", "read -r go && exec \"$@\" </dev/null", "sh"])
+            .args(words)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Some have helpers, which end with their group.
+            .process_group(0);
+        bind_to_this_thread(&mut command);
+        let mut child = command.spawn().with_context(cannot)?;
+        let begun = Process::of(child.id()).with_context(cannot).and_then(|process| {
+            system.note_process(process)?;
+            // One whose daemon ends before ends, too.
+            if let Some(mut stdin) = child.stdin.take() {
+                stdin.write_all(b"go\n").with_context(cannot)?;
+            }
+            Ok(process)
+        });
+        match begun {
+            Ok(process) => Ok(Self { child, process }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// How it has ended by itself, if it has.
+    pub fn ended(&mut self) -> Option<io::Result<ExitStatus>> {
+        self.child.try_wait().transpose()
+    }
+
+    /// Takes one that has ended by itself out of the journal.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn forget(self, system: &mut System) -> Result<(), SystemError> {
+        system.forget_process(self.process)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub async fn end(mut self, system: &mut System) -> Result<(), SystemError> {
+        let ended = system.end_process(self.process).await;
+        let _ = self.child.wait();
+        ended
+    }
+}

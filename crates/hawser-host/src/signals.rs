@@ -1,0 +1,37 @@
+//! The signals that end or reload a daemon.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that end or reload a daemon.
+pub struct Signals {
+    end: [Signal; 2],
+    reload: Signal,
+}
+
+impl Signals {
+    /// Hears signals from now on.
+    ///
+    /// # Errors
+    /// The runtime cannot hear signals.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            end: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+            reload: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for a signal to end.
+    pub async fn end(&mut self) {
+        while self.next().await {}
+    }
+
+    /// Waits for a signal; true: reload, false: end.
+    pub async fn next(&mut self) -> bool {
+        let [terminate, interrupt] = &mut self.end;
+        tokio::select! {
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+            _ = self.reload.recv() => true,
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What networks have carried, across restarts, and what is left of their quotas.
+//!
+//! The counters of the kernel's devices are read every second; what they show more than before
+//! counts for the day that it is. Every few seconds what has been counted goes to the disk in one
+//! transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it
+//! counts on in memory and says so once.
+//!
+//! Limitations: a device's counters hold all that it carries, local traffic too, and not what is
+//! carried while this does not run. Providers count in ways of their own: a quota a little below
+//! the contract's leaves room.
+
+mod store;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use data_encoding::HEXLOWER;
+use hawser_config::identity::random;
+use hawser_config::{ClientConfig, NetworkConfig, QuotaAction};
+use hawser_linux::clock::local_time;
+use hawser_steer::quota::{Date, Ledger, Level, Used};
+use hawser_units::{Bytes, Duration, Instant};
+use serde_json::{Value, json};
+
+use store::{Pending, Store};
+
+pub use store::StoreError;
+
+/// What something has carried on a day, all in all: its name, the day, how much.
+pub type DaySum = ((String, Date), Used);
+
+/// Counts all networks.
+#[derive(Debug)]
+pub struct Usage {
+    store: Option<Store>,
+    ledgers: BTreeMap<String, Ledger>,
+    /// What the devices' counters showed last.
+    counters: BTreeMap<String, Used>,
+    pending: Pending,
+    write_at: Instant,
+    levels: BTreeMap<String, Level>,
+    /// The day it is.
+    today: Date,
+}
+
+impl Usage {
+    /// Goes on from what is kept in the directory; in memory alone where that cannot be read.
+    pub fn open(dir: &Path) -> Self {
+        Self::open_file(&file(dir))
+    }
+
+    /// The same, of another file than that of the networks.
+    pub fn open_file(path: &Path) -> Self {
+        Self::new(Store::open(path).and_then(|store| Ok((store.load()?, store))))
+    }
+
+    /// The same, with a name that no other file has: drawn when it was made, or now where nothing
+    /// can be kept. What is kept under another name is not taken in.
+    pub fn open_named(path: &Path) -> (Self, String) {
+        let opened = Store::open(path).and_then(|store| Ok((store.name()?, store.load()?, store)));
+        match opened {
+            Ok((name, ledgers, store)) => (Self::new(Ok((ledgers, store))), name),
+            Err(error) => (Self::new(Err(error)), HEXLOWER.encode(&random::<16>())),
+        }
+    }
+
+    fn new(opened: Result<(BTreeMap<String, Ledger>, Store), StoreError>) -> Self {
+        let (ledgers, store) = match opened {
+            Ok((ledgers, store)) => (ledgers, Some(store)),
+            Err(error) => {
+                tracing::warn!(%error, "usage is not kept: counts and quotas begin anew with each start");
+                (BTreeMap::new(), None)
+            }
+        };
+        Self {
+            store,
+            ledgers,
+            counters: BTreeMap::new(),
+            pending: Pending::new(),
+            write_at: Instant::from_nanos(0),
+            levels: BTreeMap::new(),
+            today: today(),
+        }
+    }
+
+    /// The devices' counters as they are now: name, received, sent.
+    pub fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
+        self.today = today();
+        for (name, received, sent) in counted {
+            let shown = Used {
+                received: *received,
+                sent: *sent,
+            };
+            let Some(before) = self.counters.insert(name.clone(), shown) else {
+                continue;
+            };
+            self.count(name, since(before, shown));
+        }
+        self.write_if_due(now);
+    }
+
+    /// Counts what was carried in the name of something that has no counters of the kernel's. The
+    /// caller sees to [`Self::write_if_due`].
+    pub fn handle_carried(&mut self, name: &str, used: Used) {
+        self.today = today();
+        self.count(name, used);
+    }
+
+    /// The sums of all days that are kept.
+    pub fn days(&self) -> impl Iterator<Item = DaySum> {
+        let ledgers = self.ledgers.iter();
+        ledgers.flat_map(|(name, ledger)| ledger.days().map(|(day, used)| ((name.clone(), day), used)))
+    }
+
+    /// Brings to the disk what has waited for [`WRITE_EVERY`]; the sums of the days that are there
+    /// now and were not before. Where nothing is kept, they are what was counted meanwhile.
+    pub fn write_if_due(&mut self, now: Instant) -> Vec<DaySum> {
+        if now < self.write_at {
+            return Vec::new();
+        }
+        self.write_at = now + WRITE_EVERY;
+        self.write()
+    }
+
+    fn count(&mut self, name: &str, used: Used) {
+        if used.total() == 0 {
+            return;
+        }
+        let ledger = self.ledgers.entry(name.to_owned()).or_default();
+        let day = ledger.handle_bytes(used, self.today);
+        self.pending.entry((name.to_owned(), day)).or_default().add(used);
+    }
+
+    /// Brings to the disk what is not there yet; the sums of its days.
+    pub fn write(&mut self) -> Vec<DaySum> {
+        if let Some(store) = &mut self.store
+            && !self.pending.is_empty()
+            && let Err(error) = store.add(&self.pending)
+        {
+            // What was counted stays for the next attempt.
+            tracing::warn!(%error, "usage is not written");
+            return Vec::new();
+        }
+        let written = std::mem::take(&mut self.pending).into_keys();
+        let sum = |(name, day): (String, Date)| {
+            let used = self.ledgers.get(&name).map(|ledger| ledger.on(day));
+            ((name, day), used.unwrap_or_default())
+        };
+        written.map(sum).collect()
+    }
+
+    /// How much of its quota a network has used; `Free` without one.
+    pub fn level(&self, name: &str, config: &NetworkConfig) -> Level {
+        config
+            .quota()
+            .map_or(Level::Free, |quota| quota.level(self.used(name, config)))
+    }
+
+    /// What is left of its quota; `None` without one.
+    pub fn left(&self, name: &str, config: &NetworkConfig) -> Option<Bytes> {
+        config.quota().map(|quota| quota.left(self.used(name, config)))
+    }
+
+    /// Whether new flows avoid the network.
+    pub fn is_shut(&self, name: &str, config: &NetworkConfig) -> bool {
+        config.quota_action != QuotaAction::Warn && self.level(name, config) == Level::Spent
+    }
+
+    /// Networks on another level than when this was last asked, with the level.
+    pub fn poll_levels<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a str>,
+        config: &ClientConfig,
+    ) -> Vec<(String, Level)> {
+        let mut changed = Vec::new();
+        for name in names {
+            let level = self.level(name, &config.network(name));
+            let before = self.levels.insert(name.to_owned(), level).unwrap_or_default();
+            if before != level {
+                changed.push((name.to_owned(), level));
+            }
+        }
+        changed
+    }
+
+    fn used(&self, name: &str, config: &NetworkConfig) -> Used {
+        let ledger = self.ledgers.get(name);
+        ledger.map_or(Used::default(), |ledger| {
+            ledger.used(self.today, config.reset_day.0)
+        })
+    }
+
+    /// What `status` shows of a network.
+    pub fn report(&self, name: &str, config: &NetworkConfig) -> Value {
+        let today = self
+            .ledgers
+            .get(name)
+            .map_or(self.today, |ledger| ledger.believed(self.today));
+        period(
+            today.period_start(config.reset_day.0),
+            self.used(name, config),
+            config,
+        )
+    }
+}
+
+impl Drop for Usage {
+    fn drop(&mut self) {
+        self.write();
+    }
+}
+
+/// All that is kept in the directory, by network and period, for `hawser usage`.
+///
+/// # Errors
+/// The file is there and cannot be read.
+pub fn read(dir: &Path, config: &ClientConfig) -> Result<Value, StoreError> {
+    let ledgers = load(&file(dir))?;
+    let networks: Vec<_> = ledgers
+        .iter()
+        .map(|(name, ledger)| {
+            let set = config.network(name);
+            let periods = ledger.periods(set.reset_day.0);
+            let periods: Vec<_> = periods
+                .into_iter()
+                .rev()
+                .map(|(start, used)| period(start, used, &set))
+                .collect();
+            json!({ "name": name, "months": periods })
+        })
+        .collect();
+    Ok(json!({ "version": 1, "networks": networks }))
+}
+
+/// All that is kept in a file, by name and calendar month.
+///
+/// # Errors
+/// The file is there and cannot be read.
+pub fn months(path: &Path) -> Result<Vec<(String, Date, Used)>, StoreError> {
+    let ledgers = load(path)?.into_iter();
+    let months = ledgers.flat_map(|(name, ledger)| {
+        let periods = ledger.periods(1).into_iter();
+        periods.map(move |(month, used)| (name.clone(), month, used))
+    });
+    Ok(months.collect())
+}
+
+fn load(path: &Path) -> Result<BTreeMap<String, Ledger>, StoreError> {
+    match Store::open_to_read(path)? {
+        Some(store) => store.load(),
+        None => Ok(BTreeMap::new()),
+    }
+}
+
+fn period(start: Date, used: Used, config: &NetworkConfig) -> Value {
+    let quota = config.quota();
+    json!({
+        "from": start.to_string(),
+        "until": start.next_reset(config.reset_day.0).to_string(),
+        "received_bytes": used.received,
+        "sent_bytes": used.sent,
+        "total_bytes": used.total(),
+        "quota_bytes": quota.map(|quota| quota.limit.0),
+        "level": quota.map(|quota| level_name(quota.level(used))),
+    })
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Free => "free",
+        Level::Low => "low",
+        Level::Spent => "spent",
+    }
+}
+
+/// What a counter shows more than before; one that shows less has begun anew.
+pub fn since(before: Used, now: Used) -> Used {
+    if now.received < before.received || now.sent < before.sent {
+        return now;
+    }
+    Used {
+        received: now.received - before.received,
+        sent: now.sent - before.sent,
+    }
+}
+
+fn today() -> Date {
+    let time = local_time();
+    Date::new(time.year, time.month, time.day).expect("the calendar shows days that it has")
+}
+
+fn file(dir: &Path) -> PathBuf {
+    dir.join("usage.sqlite")
+}
+
+/// What a crash may lose, against how often a disk must wake: a transaction waits for the disk once
+/// or twice.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod crashes;
+#[cfg(test)]
+mod tests;

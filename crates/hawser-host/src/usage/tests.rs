@@ -1,0 +1,169 @@
+use std::os::unix::fs::PermissionsExt;
+
+use hawser_config::{Size, parse};
+
+use super::*;
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_nanos(seconds * 1_000_000_000)
+}
+
+fn lte(received: u64, sent: u64) -> Vec<(String, u64, u64)> {
+    vec![("lte".to_owned(), received, sent)]
+}
+
+fn total(usage: &Usage) -> u64 {
+    usage.used("lte", &NetworkConfig::default()).total()
+}
+
+#[test]
+fn counts_across_restarts_in_a_private_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut usage = Usage::open(dir.path());
+    usage.handle_counters(&lte(1_000, 1_000), at(0));
+    assert_eq!(
+        total(&usage),
+        0,
+        "what was carried before belongs to somebody else"
+    );
+    usage.handle_counters(&lte(1_500, 1_100), at(1));
+    drop(usage);
+    let mut usage = Usage::open(dir.path());
+    usage.handle_counters(&lte(9_000, 9_000), at(0));
+    usage.handle_counters(&lte(9_000, 9_004), at(1));
+    assert_eq!(total(&usage), 604);
+    let mode = std::fs::metadata(file(dir.path())).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_crash_loses_what_is_younger_than_the_last_write_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut usage = Usage::open(dir.path());
+    for second in 0..=12 {
+        usage.handle_counters(&lte(second * 100, 0), at(second));
+    }
+    // Whoever is killed says nothing more.
+    std::mem::forget(usage);
+    assert_eq!(total(&Usage::open(dir.path())), 1_000);
+}
+
+#[test]
+fn a_counter_that_begins_anew_counts_from_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut usage = Usage::open(dir.path());
+    usage.handle_counters(&lte(1 << 40, 7), at(0));
+    usage.handle_counters(&lte(30, 2), at(1));
+    assert_eq!(total(&usage), 32);
+}
+
+#[test]
+fn levels_are_told_once_and_a_larger_quota_opens_the_network_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut usage = Usage::open(dir.path());
+    let config = |quota: &str| {
+        let text = format!("[networks.lte]\nquota = \"{quota}\"\n");
+        parse::<ClientConfig>(Path::new("client.toml"), &text).unwrap()
+    };
+    let small = config("1kB");
+    let levels = |usage: &mut Usage, config: &ClientConfig| usage.poll_levels(["lte"].into_iter(), config);
+    usage.handle_counters(&lte(0, 0), at(0));
+    assert_eq!(levels(&mut usage, &small), []);
+    usage.handle_counters(&lte(500, 300), at(1));
+    assert_eq!(levels(&mut usage, &small), [("lte".to_owned(), Level::Low)]);
+    assert_eq!(levels(&mut usage, &small), []);
+    usage.handle_counters(&lte(700, 300), at(2));
+    assert_eq!(levels(&mut usage, &small), [("lte".to_owned(), Level::Spent)]);
+    assert!(usage.is_shut("lte", &small.network("lte")));
+    let warn = NetworkConfig {
+        quota: Some(Size(1_000)),
+        quota_action: QuotaAction::Warn,
+        ..NetworkConfig::default()
+    };
+    assert!(!usage.is_shut("lte", &warn));
+    assert_eq!(
+        levels(&mut usage, &config("1MB")),
+        [("lte".to_owned(), Level::Free)]
+    );
+}
+
+#[test]
+fn a_file_that_is_no_database_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = b"not a database, and longer than the header of one: a hundred bytes must be there before anybody looks at them.";
+    std::fs::write(file(dir.path()), text).unwrap();
+    let mut usage = Usage::open(dir.path());
+    usage.handle_counters(&lte(0, 0), at(0));
+    usage.handle_counters(&lte(5, 5), at(10));
+    assert_eq!(total(&usage), 10, "it counts in memory");
+    drop(usage);
+    assert_eq!(std::fs::read(file(dir.path())).unwrap(), text);
+    assert!(read(dir.path(), &ClientConfig::default()).is_err());
+}
+
+#[test]
+fn what_a_newer_version_wrote_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Usage::open(dir.path()));
+    let connection = rusqlite::Connection::open(file(dir.path())).unwrap();
+    connection.execute_batch("PRAGMA user_version = 9").unwrap();
+    let error = read(dir.path(), &ClientConfig::default()).unwrap_err();
+    assert!(error.to_string().contains("a newer Hawser wrote it"), "{error}");
+}
+
+#[test]
+fn months_are_read_without_a_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(
+        read(dir.path(), &ClientConfig::default()).unwrap()["networks"],
+        json!([])
+    );
+    let mut usage = Usage::open(dir.path());
+    let day: Date = "2026-02-27".parse().unwrap();
+    let used = Used {
+        received: 10,
+        sent: 2,
+    };
+    usage.pending.insert(("lte".to_owned(), day), used);
+    usage
+        .pending
+        .insert(("lte".to_owned(), "2026-02-28".parse().unwrap()), used);
+    drop(usage);
+    let text = "[networks.lte]\nreset_day = 31\nquota = \"14B\"\n";
+    let config: ClientConfig = parse(Path::new("client.toml"), text).unwrap();
+    let months = &read(dir.path(), &config).unwrap()["networks"][0]["months"];
+    assert_eq!(months[0]["from"], "2026-02-28");
+    assert_eq!(months[1]["from"], "2026-01-31");
+    assert_eq!(months[1]["until"], "2026-02-28");
+    assert_eq!(months[1]["total_bytes"], 12);
+    assert_eq!(months[1]["level"], "low");
+}
+
+/// Sums that were said under one name must not be said again under another.
+#[test]
+fn what_is_kept_under_a_name_that_cannot_be_read_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path());
+    let used = Used { received: 5, sent: 2 };
+    let (mut usage, name) = Usage::open_named(&path);
+    usage.handle_carried("alice", used);
+    let written = usage.write_if_due(at(0));
+    assert_eq!(written.len(), 1);
+    assert_eq!(usage.days().collect::<Vec<_>>(), written);
+    assert_eq!(usage.write_if_due(at(60)), []);
+    drop(usage);
+    let (usage, again) = Usage::open_named(&path);
+    assert_eq!(again, name);
+    assert_eq!(usage.days().collect::<Vec<_>>(), written);
+    drop(usage);
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch("DROP TABLE ledger; CREATE TABLE ledger (other TEXT)")
+        .unwrap();
+    let (mut usage, other) = Usage::open_named(&path);
+    assert_ne!(other, name);
+    assert_eq!(usage.days().count(), 0);
+    // It counts on in memory.
+    usage.handle_carried("alice", used);
+    assert_eq!(usage.write_if_due(at(0)), written);
+}

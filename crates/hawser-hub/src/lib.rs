@@ -1,0 +1,626 @@
+//! The hub: one UDP port, many clients.
+//!
+//! It starts by making the inner interface, its addresses, forwarding and NAT, each journalled.
+//! Then one task waits for what happens next: the data plane's reports, questions over the control
+//! socket, signals. Connections have tasks of their own. At the end clients are told, and the
+//! system is put back.
+//!
+//! | question | file |
+//! |---|---|
+//! | how a hub starts, the event loop | this one ([`run`]) |
+//! | commands about a hub that runs or does not: `init`, `invite`, `revoke` | `commands.rs` |
+//! | ports of the hub that lead to clients | `ports.rs` |
+//! | what was carried for whom | `accounts.rs` |
+//! | flows that peers send by way of the hub | `waypoint.rs` |
+//!
+//! Who is let in and what a session is are in `hawser_control::hub` and `hawser_control::enrolment`.
+//! A newcomer starts with [`run`].
+#![forbid(unsafe_code)]
+
+mod accounts;
+mod commands;
+mod ports;
+mod waypoint;
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use hawser_config::identity::{Identity, random};
+use hawser_config::{self as config, HubConfig, Nat, differing, log_reload};
+use hawser_control::enrolment::{ClientStore, LOOK, SharedStore};
+use hawser_control::handover::{self, HubSessionCheckpoint, Inherited};
+use hawser_control::hub::{HUB_SOCKET, HubControl, HubSettings, PATH_MTU};
+use hawser_control::over_tls::listen::{Listening, Shown};
+use hawser_control::peer::{Guests, guest_news};
+use hawser_control::quic_socket::{Ports, SharedSocket};
+use hawser_control::report::{self, PLANE_ENDED};
+use hawser_control::tls;
+use hawser_dataplane::checkpoint::SessionCheckpoint;
+use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders};
+use hawser_host::control_socket::{Asked, ControlSocket, Request};
+use hawser_host::logging::LogLevel;
+use hawser_host::metrics;
+use hawser_host::run_dir::{HubClaim, RunDir};
+use hawser_host::signals::Signals;
+use hawser_linux::direct::moving::RELAY_TABLE;
+use hawser_linux::isolation::{ISOLATION_TABLE, Isolation};
+use hawser_linux::service;
+use hawser_linux::system::{System, drop_nft_table, masquerade};
+use hawser_linux::tun::Tun;
+use hawser_linux::udp::{DataSocket, open_listening};
+use hawser_wire::frame::Format;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use crate::waypoint::{Done, Policy, Waypoint};
+use accounts::Accounts;
+use ports::ClientPorts;
+
+pub use accounts::{to_csv, usage};
+pub use commands::{HubInit, WaysIn, connected, drain, init, invite, list, migrate, revoke, ways_in};
+pub use ports::forward;
+
+/// How to run a hub.
+pub struct HubOptions {
+    /// Where key, configuration and clients are.
+    pub dir: PathBuf,
+    /// Where lock, socket and journal are.
+    pub run_dir: PathBuf,
+    /// Changes the log filter while running.
+    pub log: LogLevel,
+}
+
+/// Runs a hub until it is asked to end.
+///
+/// # Errors
+/// What keeps it from working, in one line; the system is as it was before.
+pub async fn run(options: HubOptions) -> anyhow::Result<()> {
+    let config = load(&options.dir)?;
+    let run_dir = RunDir::take(&options.run_dir)?;
+    let _claim = HubClaim::take(&options.dir, &options.run_dir)?;
+    let identity = Identity::load_or_create(&options.dir.join(KEY))?;
+    let store = share_store(&options.dir, &config, &identity).await?;
+    let mut system = System::open(&run_dir.journal())
+        .await
+        .context("cannot prepare the system (are you root?)")?;
+    let mut inherited = Inherited::take((&config.interface.0, config.mtu.0), config.listen_address());
+    let tun = match inherited.tun.take() {
+        Some(tun) => tun,
+        None => Tun::create(&config.interface.0, config.mtu.0)?,
+    };
+    let isolation = config.isolation(store.lock().ports());
+    let carrying = Carrying::start(&config, store, tun, inherited);
+    let mut prepared = prepare(&mut system, &config, &isolation).await;
+    if prepared.is_ok() {
+        // What a crash left is in the way of nobody and goes with the rest below.
+        prepared = system.expect_nft_table(RELAY_TABLE).map_err(Into::into);
+        drop_nft_table(RELAY_TABLE);
+    }
+    // Only now: between taking NAT away and setting it up again the kernel would reset the clients'
+    // connections.
+    system.undo_left().await;
+    let result = match (carrying, prepared) {
+        (Ok(carrying), Ok(())) => serve(options, (config, isolation), &identity, carrying, &run_dir).await,
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    };
+    if matches!(result, Ok(Ended::HandedOver)) {
+        // The successor takes over what was changed in the system, as after a crash.
+        tracing::info!("handed over");
+        return Ok(());
+    }
+    system.undo().await;
+    tracing::info!("down");
+    result.map(drop)
+}
+
+/// How a hub has ended.
+enum Ended {
+    /// For good: clients were told.
+    Stopped,
+    /// Another process goes on.
+    HandedOver,
+}
+
+/// The data plane of a hub, with the sessions of the process before: it carries their packets while
+/// the rest of the hub starts.
+struct Carrying {
+    plane: DataPlane,
+    control: HubControl,
+    store: SharedStore,
+    socket: Arc<UdpSocket>,
+    /// Sessions of the process before that go on, and that do not.
+    restored: usize,
+    lost: usize,
+}
+
+impl Carrying {
+    fn start(config: &HubConfig, store: SharedStore, tun: Tun, inherited: Inherited) -> anyhow::Result<Self> {
+        let listen = config.listen_address();
+        let socket = match inherited.socket {
+            Some(socket) => socket,
+            None => open_listening(listen).with_context(|| format!("cannot listen on UDP {listen}"))?,
+        };
+        let socket = Arc::new(socket);
+        handover::keep_open(&tun, &socket);
+        let seed = u64::from_be_bytes(random());
+        let plane = hawser_dataplane::start(DataPlaneConfig {
+            tun,
+            format: Format::Ip,
+            seed,
+        })?;
+        let control = HubControl::new(store.clone(), settings(config), plane.orders.clone());
+        let all = inherited.sessions.len();
+        let restored = inherited.sessions.into_iter().map(|saved| control.restore(saved));
+        let restored = restored.filter(|is_restored| *is_restored).count();
+        // Only now: what has queued in the socket since the process before must find its session.
+        (plane.orders)(
+            Change::AddSocket {
+                id: HUB_SOCKET,
+                socket: Arc::new(DataSocket::new(socket.clone()).context("the hub's socket cannot be used")?),
+            }
+            .into(),
+        );
+        Ok(Self {
+            plane,
+            control,
+            store,
+            socket,
+            restored,
+            lost: all - restored,
+        })
+    }
+}
+
+async fn serve(
+    options: HubOptions,
+    (config, isolation): (HubConfig, Isolation),
+    identity: &Identity,
+    carrying: Carrying,
+    run_dir: &RunDir,
+) -> anyhow::Result<Ended> {
+    let listen = config.listen_address();
+    let Carrying {
+        mut plane,
+        control,
+        store,
+        socket: udp,
+        restored,
+        lost,
+    } = carrying;
+    let orders = Arc::clone(&plane.orders);
+    let (_, nothing) = tokio::sync::mpsc::channel(1);
+    let datagrams = std::mem::replace(&mut plane.control, nothing);
+    let endpoint = quinn::Endpoint::new_with_abstract_socket(
+        tls::hub_endpoint_config(identity),
+        Some(tls::server_config(identity)?),
+        Arc::new(SharedSocket::new(Ports::of(udp)?, datagrams)),
+        Arc::new(quinn::TokioRuntime),
+    )?;
+    let (tell, guests) = guest_news();
+    let tls = over_tls(&config, listen, identity)?;
+    let mut control = control.with_movers(Guests::new(store.clone(), listen.port(), tell));
+    if let Some(tls) = &tls {
+        control = control.with_relays(tls.listening.places().clone());
+    }
+    let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
+    let ports = ClientPorts::new(store.clone(), isolation);
+    let waypoint = Waypoint::new(guests, store.clone(), given);
+    let relayed = waypoint.done();
+    tokio::spawn(waypoint.run());
+    let socket = ControlSocket::listen(run_dir.socket())?;
+    if let Some(address) = config.metrics {
+        metrics::serve(address, run_dir.socket()).await?;
+    }
+    if let Err(error) = service::ready() {
+        tracing::warn!(%error, "the service manager does not hear that the hub is up");
+    }
+    tracing::info!(%listen, interface = config.interface.0, sessions = restored, lost, "hub is up");
+    let hub = Hub {
+        options,
+        config,
+        control,
+        orders,
+        policy,
+        ports,
+        relayed,
+        store,
+        tls,
+        identity: identity.clone(),
+        started: Instant::now(),
+    };
+    hub.run(plane, socket, endpoint).await
+}
+
+struct Hub {
+    options: HubOptions,
+    config: HubConfig,
+    control: HubControl,
+    orders: Orders,
+    policy: watch::Sender<Policy>,
+    ports: ClientPorts,
+    relayed: Arc<Done>,
+    store: SharedStore,
+    /// Where clients come in whose networks block UDP.
+    tls: Option<OverTls>,
+    identity: Identity,
+    started: Instant,
+}
+
+/// The listener for TLS on TCP, and what it shows.
+struct OverTls {
+    listening: Listening,
+    shown: Shown,
+}
+
+/// Listens for TLS on TCP, unless the configuration says otherwise. A port that nobody has asked
+/// for may be taken: by a web server, for example.
+fn over_tls(config: &HubConfig, udp: SocketAddr, identity: &Identity) -> anyhow::Result<Option<OverTls>> {
+    let Some(at) = config.tls_address() else {
+        return Ok(None);
+    };
+    let shown = Shown::new(identity, config.tls.certificate.as_ref()).context("hub.toml, [tls]")?;
+    match Listening::start(at, udp, shown.clone()) {
+        Ok(listening) => Ok(Some(OverTls { listening, shown })),
+        Err(error) if config.tls.listen.is_none() => {
+            let error = format!("{error:#}");
+            tracing::warn!(
+                error,
+                "clients whose network blocks UDP do not get in: name another port in hub.toml, [tls], listen, or \"off\""
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error.context("hub.toml, [tls], listen")),
+    }
+}
+
+impl Hub {
+    async fn run(
+        mut self,
+        mut plane: DataPlane,
+        mut socket: ControlSocket,
+        endpoint: quinn::Endpoint,
+    ) -> anyhow::Result<Ended> {
+        let mut signals = Signals::new()?;
+        let serving = tokio::spawn({
+            let (control, endpoint) = (self.control.clone(), endpoint.clone());
+            async move { control.serve(&endpoint).await }
+        });
+        let mut sweep = tokio::time::interval(SWEEP);
+        let mut meter = tokio::time::interval(METER);
+        meter.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut accounts = Accounts::open(&self.options.dir, self.store.clone());
+        let (carries, mut carried) = mpsc::channel(1);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
+                Some(asked) = socket.requests.recv() => if self.on_asked(asked) { break },
+                _ = look.tick() => {
+                    self.control.hold_against_store();
+                    self.see_to_ports();
+                }
+                _ = sweep.tick() => self.control.sweep(Instant::now()),
+                _ = meter.tick() => {
+                    let carries = carries.clone();
+                    (self.orders)(Command::Snapshot(Box::new(move |snapshot| {
+                        // Where one waits, the next second's has this one's too.
+                        let _ = carries.try_send(accounts::carried(&snapshot));
+                    })));
+                }
+                Some(carried) = carried.recv() => {
+                    let names = self.control.names();
+                    let client = |session| names.get(&session).map(String::as_str);
+                    accounts.handle_carried(carried, client, self.now());
+                }
+                reload = signals.next() => {
+                    if reload {
+                        log_reload(self.reload());
+                    } else if service::is_managed() && !service::is_stopped_for_good() {
+                        self.hand_over(&plane).await;
+                        return Ok(Ended::HandedOver);
+                    } else {
+                        break;
+                    }
+                }
+            }
+        }
+        self.control.shut_down();
+        // The goodbyes go out before the socket does.
+        tokio::time::sleep(GOODBYE).await;
+        endpoint.close(0_u8.into(), b"");
+        let _ = tokio::time::timeout(GOODBYE, endpoint.wait_idle()).await;
+        serving.abort();
+        Ok(Ended::Stopped)
+    }
+
+    /// Gives the sessions to the service manager, for the process that it starts next.
+    async fn hand_over(&self, plane: &DataPlane) {
+        let mut control = self.control.hand_over();
+        let planes = plane.hand_over().await;
+        let joined = |plane: SessionCheckpoint| {
+            let control = control.remove(&plane.session)?;
+            Some(HubSessionCheckpoint { control, plane })
+        };
+        let sessions = planes.into_iter().filter_map(joined).collect();
+        if let Err(error) = handover::hand_over(sessions) {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "sessions are not handed over: clients begin new ones");
+        }
+    }
+
+    /// The time since the start.
+    fn now(&self) -> hawser_units::Instant {
+        hawser_units::Instant::ZERO + self.started.elapsed()
+    }
+
+    fn on_event(&self, event: &Event) {
+        match *event {
+            Event::RekeyWanted { session } => self.control.rekey(session),
+            Event::Path { session, path, state } => {
+                tracing::debug!(session = session.0, path = path.0, ?state, "path");
+            }
+            Event::Alive { session, alive } => tracing::debug!(session = session.0, alive, "session"),
+        }
+    }
+
+    /// Answers; true: the hub shall end.
+    fn on_asked(&mut self, asked: Asked) -> bool {
+        let Asked { request, answer } = asked;
+        let result = match request {
+            Request::Status => {
+                let mut status = self.status();
+                let places = self.tls.as_ref().map(|tls| tls.listening.places().clone());
+                report::with_snapshot(&self.orders, answer, move |mut snapshot| {
+                    let mut relayed = Vec::new();
+                    for session in &mut snapshot.sessions {
+                        for path in &mut session.paths {
+                            if let (Some(places), Some(remote)) = (&places, path.remote)
+                                && places.is_relayed(remote)
+                            {
+                                path.remote = Some(places.origin(remote));
+                                relayed.push((session.session, path.path));
+                            }
+                        }
+                    }
+                    report::add_snapshot(&mut status, snapshot);
+                    name_relayed(&mut status, &relayed);
+                    name_sessions(&mut status);
+                    status
+                });
+                return false;
+            }
+            Request::Explain { flow } => {
+                report::with_snapshot(&self.orders, answer, move |snapshot| {
+                    report::explain(&snapshot, &flow)
+                });
+                return false;
+            }
+            Request::Reload => self.reload().map(|restart| json!({ "needs_restart": restart })),
+            Request::Move { .. } => Err(anyhow!(
+                "this is a hub: flows are moved where `hawser up --direct` runs"
+            )),
+            Request::Weight { .. } => Err(anyhow!("this is a hub: ask where `hawser up` runs")),
+            Request::Drain { is_on } => {
+                self.control.drain(is_on);
+                Ok(json!({ "draining": is_on }))
+            }
+            Request::Revoke { name } => {
+                let control = self.control.clone();
+                tokio::spawn(async move {
+                    let revoked = control.revoke(&name).await;
+                    let _ = answer.send(revoked.map(|()| json!({ "revoked": name })));
+                });
+                return false;
+            }
+            Request::Down => {
+                let _ = answer.send(Ok(json!({ "state": "down" })));
+                return true;
+            }
+        };
+        let _ = answer.send(result);
+        false
+    }
+
+    fn status(&self) -> Value {
+        let counters = self.control.counters().into_iter();
+        let counters: serde_json::Map<_, _> = counters
+            .map(|(reason, count)| (reason.to_owned(), json!(count)))
+            .collect();
+        json!({
+            "role": "hub",
+            "state": if self.control.is_draining() { "draining" } else { "up" },
+            "endpoints": self.config.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "interface": self.config.interface.0,
+            "uptime_s": self.started.elapsed().as_secs(),
+            "clients": self.control.clients(),
+            "waypoint": self.relayed.status(),
+            "tls": self.tls.as_ref().map(|tls| tls.listening.status()),
+            "counters": counters,
+            "store": self.store.fleet_status(),
+        })
+    }
+
+    fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let fresh = load(&self.options.dir)?;
+        if let Some(tls) = &self.tls {
+            // The files may have changed under the same names.
+            let files = fresh.tls.certificate.as_ref();
+            tls.shown
+                .renew(&self.identity, files)
+                .context("hub.toml, [tls]")?;
+        }
+        let old = std::mem::replace(&mut self.config, fresh);
+        let new = &self.config;
+        let fixed = [
+            (
+                "endpoints (for new invitations: at once; port: after a restart)",
+                old.listen_address() != new.listen_address(),
+            ),
+            ("pool", old.pool != new.pool),
+            ("pool6", old.pool6 != new.pool6),
+            ("interface", old.interface != new.interface),
+            ("mtu", old.mtu != new.mtu),
+            ("nat", old.nat != new.nat),
+            ("metrics", old.metrics != new.metrics),
+            ("store", old.store != new.store),
+            ("tls.listen", old.tls.listen != new.tls.listen),
+        ];
+        let restart = differing(&fixed);
+        self.options.log.set(new.log.as_ref())?;
+        let isolation = HubConfig {
+            pool: old.pool,
+            pool6: old.pool6,
+            interface: old.interface.clone(),
+            ..new.clone()
+        }
+        .isolation(self.ports.of_clients());
+        self.ports.enforce(isolation.clone())?;
+        self.policy.send_replace(Policy::new(isolation, new));
+        let mut settings = settings(new);
+        (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);
+        self.control.apply(settings);
+        self.store.set_endpoints(&new.addresses());
+        Ok(restart)
+    }
+}
+
+/// Says of each path whether it comes by UDP or by TLS.
+fn name_relayed(status: &mut Value, relayed: &[(u64, u16)]) {
+    for session in status["sessions"].as_array_mut().into_iter().flatten() {
+        let number = session["session"].as_u64();
+        for path in session["paths"].as_array_mut().into_iter().flatten() {
+            let is_it = |(session, id): &(u64, u16)| {
+                Some(*session) == number && Some(u64::from(*id)) == path["path"].as_u64()
+            };
+            path["over"] = json!(if relayed.iter().any(is_it) { "tls" } else { "udp" });
+        }
+    }
+}
+
+/// Says which client a session of the snapshot belongs to.
+fn name_sessions(status: &mut Value) {
+    let clients = status["clients"].as_array().cloned().unwrap_or_default();
+    let Some(sessions) = status["sessions"].as_array_mut() else {
+        return;
+    };
+    for session in sessions {
+        let owner = clients
+            .iter()
+            .find(|client| client["session"] == session["session"]);
+        session["client"] = owner.map_or(Value::Null, |client| client["name"].clone());
+    }
+}
+
+fn load(dir: &Path) -> anyhow::Result<HubConfig> {
+    let path = dir.join(CONFIG);
+    if !path.exists() {
+        return Err(anyhow!(
+            "there is no hub in {}: `hawser hub init --endpoint HOST:PORT` makes one",
+            dir.display()
+        ));
+    }
+    let config = config::load(&path)?;
+    config::check_hub_secrecy(&path, &config)?;
+    Ok(config)
+}
+
+/// The clients of a hub, for a command.
+fn open_store(dir: &Path, config: &HubConfig) -> anyhow::Result<ClientStore> {
+    let store = open_damaged_store(dir, config)?;
+    store.refuse_damage()?;
+    Ok(store)
+}
+
+/// The same, but records may be damaged.
+fn open_damaged_store(dir: &Path, config: &HubConfig) -> anyhow::Result<ClientStore> {
+    match &config.store {
+        Some(store) => ClientStore::in_database(store, config.pools()),
+        None => ClientStore::open_damaged(&dir.join(CLIENTS), config.pools()),
+    }
+}
+
+/// The clients of a hub, for one that runs.
+async fn share_store(dir: &Path, config: &HubConfig, identity: &Identity) -> anyhow::Result<SharedStore> {
+    let Some(store) = config.store.clone() else {
+        return Ok(SharedStore::new(open_store(dir, config)?));
+    };
+    let (pools, own, endpoints) = (config.pools(), identity.hash(), config.addresses());
+    let opened = tokio::task::spawn_blocking(move || SharedStore::of_fleet(&store, pools, own, &endpoints));
+    opened.await.expect("opening does not panic")
+}
+
+fn settings(config: &HubConfig) -> HubSettings {
+    HubSettings {
+        pool: config.pools(),
+        dns: config.dns.clone(),
+        mtu: config.mtu.0,
+        schedulers: config.schedulers.chosen(),
+        layer_rules: config.layer_rules(),
+        format: Format::Ip,
+        path_mtu: PATH_MTU,
+    }
+}
+
+async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation) -> anyhow::Result<()> {
+    let interface = &config.interface.0;
+    let (v4, v6) = config.pools().hub();
+    // Before anything is forwarded.
+    system
+        .nft_table(ISOLATION_TABLE, &isolation.body())
+        .context("cannot keep clients apart")?;
+    system.link_up(interface).await?;
+    // The prefix length makes the route of the pool.
+    system.add_address(interface, v4.into(), config.pool.1).await?;
+    system.sysctl("net/ipv4/ip_forward", "1")?;
+    let mut net6 = None;
+    if let (Some(v6), Some(pool6)) = (v6, &config.pool6) {
+        match system.add_address(interface, v6.into(), pool6.1).await {
+            Ok(()) => {
+                system.forward_ipv6()?;
+                net6 = Some((pool6.0, pool6.1));
+            }
+            Err(error) => tracing::warn!(%error, "no IPv6 for clients: this machine has it switched off"),
+        }
+    }
+    let (nat4, nat6) = (
+        masks(config.nat, is_private_v4(config.pool.0)),
+        masks(config.nat, config.pool6.is_some_and(|p| is_ula(p.0))),
+    );
+    if nat4 || nat6 {
+        let v4 = nat4.then_some((config.pool.0, config.pool.1));
+        let body = masquerade(interface, v4, net6.filter(|_| nat6));
+        system
+            .nft_table("hawser_hub", &body)
+            .context("cannot set up NAT (or set nat = false in hub.toml)")?;
+    }
+    Ok(())
+}
+
+fn masks(nat: Nat, private: bool) -> bool {
+    match nat {
+        Nat::Auto => private,
+        Nat::On => true,
+        Nat::Off => false,
+    }
+}
+
+fn is_private_v4(net: Ipv4Addr) -> bool {
+    // RFC 1918, and RFC 6598 (100.64.0.0/10).
+    net.is_private() || (net.octets()[0] == 100 && net.octets()[1] & 0xc0 == 64)
+}
+
+fn is_ula(net: Ipv6Addr) -> bool {
+    net.octets()[0] & 0xfe == 0xfc
+}
+
+const CONFIG: &str = "hub.toml";
+const KEY: &str = "hub.key";
+const CLIENTS: &str = "clients";
+const SWEEP: Duration = Duration::from_secs(15);
+/// How often is counted what paths have carried: as much as is lost of one that goes.
+const METER: Duration = Duration::from_secs(1);
+const GOODBYE: Duration = Duration::from_millis(300);

@@ -1,0 +1,62 @@
+//! Why the system cannot be changed.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::wireless::cards::WirelessError;
+
+/// Why the system cannot be changed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SystemError {
+    /// The journal cannot be written, so nothing was changed.
+    #[error("cannot note a change in {path}")]
+    Journal {
+        /// The journal.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No netlink socket is to be had.
+    #[error("cannot open a netlink socket")]
+    Socket(#[from] io::Error),
+    /// The kernel refuses.
+    #[error("cannot {what}")]
+    Netlink {
+        /// What was tried.
+        what: String,
+        /// Why.
+        source: rtnetlink::Error,
+    },
+    /// The interface does not exist.
+    #[error("there is no interface {0}")]
+    NoInterface(String),
+    /// A kernel setting cannot be read or written.
+    #[error("cannot set {key}")]
+    Sysctl {
+        /// Its path below `/proc/sys`.
+        key: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The path manager of MPTCP refuses.
+    #[error("the path manager of MPTCP refuses")]
+    Multipath(#[source] io::Error),
+    /// Something of that name is there, and Hawser has not made it.
+    #[error(
+        "{0} is not Hawser's: it stays as it is (take another name for the interface, or remove it by hand)"
+    )]
+    NotOurs(String),
+    /// A Wi-Fi card refuses.
+    #[error(transparent)]
+    Wireless(WirelessError),
+    /// A program is missing or fails.
+    #[error("{program} failed: {message}")]
+    Program {
+        /// Which one.
+        program: &'static str,
+        /// What it said.
+        message: String,
+    },
+}

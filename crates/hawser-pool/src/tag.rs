@@ -1,0 +1,37 @@
+//! What a device calls itself on a day, so that those who know its code find it, and nobody else
+//! knows it again the next day.
+
+use aws_lc_rs::hmac;
+use data_encoding::HEXLOWER;
+use hawser_config::identity::Code;
+use hawser_linux::clock::LocalTime;
+
+/// The tag of the device with that code.
+pub(crate) fn tag(code: Code, day: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, code.bytes());
+    let tag = hmac::sign(&key, format!("hawser pool v1 {day}").as_bytes());
+    HEXLOWER.encode(&tag.as_ref()[..TAG_LEN])
+}
+
+/// The day as devices name it to each other.
+pub(crate) fn day(time: LocalTime) -> String {
+    format!("{:04}-{:02}-{:02}", time.year, time.month, time.day)
+}
+
+/// Two of a thousand devices have the same by chance once in 2^108 days.
+const TAG_LEN: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_config::identity::KeyHash;
+
+    #[test]
+    fn a_tag_is_another_every_day_and_for_everybody() {
+        let [one, other] = [1, 2].map(|byte| KeyHash([byte; 32]).code());
+        assert_eq!(tag(one, "2026-11-23"), tag(one, "2026-11-23"));
+        assert_ne!(tag(one, "2026-11-23"), tag(one, "2026-11-24"));
+        assert_ne!(tag(one, "2026-11-23"), tag(other, "2026-11-23"));
+        assert!(!tag(one, "2026-11-23").contains(&HEXLOWER.encode(one.bytes())[..8]));
+    }
+}

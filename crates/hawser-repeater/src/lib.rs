@@ -1,0 +1,217 @@
+//! A repeater: two boxes whose bridges are one, over several links between them.
+//!
+//! The access point's box has the role of a hub, the joining box that of a client: the same
+//! sessions, keys, paths and data plane carry Ethernet frames of a TAP in place of IP packets of a
+//! TUN. Nothing has to be configured on the links, because both boxes speak by the link-local
+//! addresses of IPv6; they find each other with [`hawser_proto::discovery`].
+//!
+//! ```text
+//!   hosts -- bridge -- TAP == session ==[ link 1, link 2 ]== session == TAP -- bridge -- hosts
+//! ```
+//!
+//! It fails as clients and hubs do: a box that is away is waited for, and a link that is gone
+//! leaves its packets to the others. The TAP ends with the process, and so does its place in the
+//! bridge.
+//!
+//! | question | file |
+//! |---|---|
+//! | how either side starts | this one ([`run`]) |
+//! | the side of the access point, a hub | `ap.rs` |
+//! | the joining side, a client | `join.rs`, over `hawser_control::client::driver` |
+//! | the links between the boxes | `links.rs` |
+//! | whom a box trusts | [`trust`] |
+//! | what `status` says | `report.rs` |
+//!
+//! A newcomer starts with [`run`].
+#![forbid(unsafe_code)]
+
+mod ap;
+mod join;
+mod links;
+mod report;
+pub mod trust;
+
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use hawser_config::atomic_file;
+use hawser_config::identity::{Identity, random};
+use hawser_control::enrolment::SharedStore;
+use hawser_control::peers;
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Orders};
+use hawser_host::control_socket::ControlSocket;
+use hawser_host::run_dir::RunDir;
+use hawser_host::signals::Signals;
+use hawser_linux::links::{Interface, Interfaces};
+use hawser_linux::system::System;
+use hawser_linux::tun::Tun;
+use hawser_proto::discovery;
+use hawser_wire::frame::Format;
+
+use links::Links;
+
+/// Which side of a repeater a box is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one with the way out: it waits for the other.
+    AccessPoint,
+    /// The one that joins it.
+    Joining,
+}
+
+/// How to run one side of a repeater.
+pub struct Options {
+    /// Where key and trusted codes are.
+    pub dir: PathBuf,
+    /// Where lock, socket and journal are.
+    pub run_dir: PathBuf,
+    /// Which side.
+    pub side: Side,
+    /// The bridge whose hosts are joined to those of the other box.
+    pub bridge: String,
+    /// The interfaces between the boxes.
+    pub links: Vec<String>,
+    /// The other box's link-local address on a link, where multicast does not find it.
+    pub neighbours: BTreeMap<String, Ipv6Addr>,
+}
+
+impl Options {
+    /// Looks whether this can work; nothing has been touched. Gives the bridge.
+    ///
+    /// # Errors
+    /// One line: what is wrong, and what to do.
+    fn check(&self, all: &[Interface]) -> anyhow::Result<Interface> {
+        let find = |name: &str| all.iter().find(|one| one.name == name);
+        let name = &self.bridge;
+        let bridge = find(name).with_context(|| {
+            format!("there is no bridge {name}: `ip link add {name} type bridge` makes one")
+        })?;
+        if bridge.bridge.is_none() {
+            bail!("{name} is no bridge: name the bridge whose hosts the other box is to serve too");
+        }
+        for (at, name) in self.links.iter().enumerate() {
+            let link = find(name)
+                .with_context(|| format!("there is no interface {name}: `ip link` shows what there is"))?;
+            if link.index == bridge.index {
+                bail!("{name} is the bridge itself: links lead to the other box beside it");
+            }
+            if let Some(index) = link.controller {
+                let other = all.iter().find(|one| one.index == index);
+                let other = other.map_or("another interface", |other| other.name.as_str());
+                bail!(
+                    "{name} is a port of {other}: frames would go around in a loop; `ip link set {name} nomaster` takes it out"
+                );
+            }
+            if self.links[..at].contains(name) {
+                bail!("{name} is named twice");
+            }
+        }
+        match self.neighbours.keys().find(|name| !self.links.contains(name)) {
+            Some(name) => bail!("--neighbour names {name}, which is none of the links"),
+            None => Ok(bridge.clone()),
+        }
+    }
+}
+
+/// What both sides have.
+struct Node {
+    options: Options,
+    identity: Identity,
+    store: SharedStore,
+    orders: Orders,
+    links: Links,
+    started: Instant,
+    /// Of the links there were at the start. Units: bytes of IP packet.
+    largest_mtu: u16,
+}
+
+/// Runs one side of a repeater until it is asked to end.
+///
+/// # Errors
+/// What keeps it from working, in one line; the system is as it was before.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let interfaces = Interfaces::open().context("cannot look at the interfaces")?;
+    let all = interfaces.list().await.context("cannot list the interfaces")?;
+    let bridge = options.check(&all)?;
+    atomic_file::private_directory(&options.dir)?;
+    let run_dir = RunDir::take(&options.run_dir)?;
+    let identity = peers::identity(&options.dir)?;
+    let store = SharedStore::new(trust::open(&options.dir)?);
+    let signals = Signals::new()?;
+    let mut system = System::open(&run_dir.journal())
+        .await
+        .context("cannot prepare the system (are you root?)")?;
+    system.undo_left().await;
+    // A bridge has the least MTU of its ports, and drops longer frames without a word. With the
+    // bridge's own MTU here, they arrive, and their sender hears what fits.
+    let mtu = u16::try_from(bridge.mtu).unwrap_or(u16::MAX);
+    let tun = Tun::create_ethernet(INTERFACE, mtu)?;
+    let plane = hawser_dataplane::start(DataPlaneConfig {
+        tun,
+        format: Format::Ethernet,
+        seed: u64::from_be_bytes(random()),
+    })?;
+    let socket = ControlSocket::listen(run_dir.socket())?;
+    system
+        .put_into_bridge(INTERFACE, own_address(), &options.bridge)
+        .await?;
+    if bridge.bridge == Some(false) {
+        tracing::info!(
+            bridge = options.bridge,
+            "the bridge runs no spanning tree protocol: see to it that the boxes have no other way to each other's hosts"
+        );
+    }
+    let mtus = all
+        .iter()
+        .filter(|one| options.links.contains(&one.name))
+        .map(|one| one.mtu);
+    let largest_mtu = u16::try_from(mtus.max().unwrap_or(0)).unwrap_or(u16::MAX);
+    let side = match options.side {
+        Side::AccessPoint => discovery::Side::AccessPoint(PORT),
+        Side::Joining => discovery::Side::Joining,
+    };
+    tracing::info!(
+        code = %identity.hash().code(),
+        bridge = options.bridge,
+        "repeater is up"
+    );
+    let this = Node {
+        links: Links::new(&options, side, identity.hash(), interfaces)?,
+        options,
+        identity,
+        store,
+        orders: Arc::clone(&plane.orders),
+        started: Instant::now(),
+        largest_mtu,
+    };
+    let all = (plane, socket, signals);
+    let result = match this.options.side {
+        Side::AccessPoint => ap::run(this, all).await,
+        Side::Joining => join::run(this, all).await,
+    };
+    system.undo().await;
+    tracing::info!("down");
+    result
+}
+
+/// What an event loop waits for.
+type Sources = (DataPlane, ControlSocket, Signals);
+
+/// An address for the interface that no other has, and that a bridge does not take for its own:
+/// locally administered (IEEE 802c), and higher than those of hardware.
+fn own_address() -> [u8; 6] {
+    let drawn: [u8; 5] = random();
+    [0xfe, drawn[0], drawn[1], drawn[2], drawn[3], drawn[4]]
+}
+
+/// The interface in the bridge.
+pub const INTERFACE: &str = "hawserport0";
+/// UDP port of sessions on each link: the upper half of the mark of outer packets
+/// ([`hawser_linux::udp::OUTER_MARK`]), as a number that no registry names.
+pub const PORT: u16 = (hawser_linux::udp::OUTER_MARK >> 16) as u16;
+/// UDP port of hellos.
+pub const HELLO_PORT: u16 = PORT + 1;

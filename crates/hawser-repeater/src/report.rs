@@ -1,0 +1,118 @@
+//! What a box says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use anyhow::anyhow;
+use hawser_config::identity::{Code, KeyHash};
+use hawser_control::report::{add_snapshot, explain, with_snapshot};
+use hawser_dataplane::{PathState, Snapshot};
+use hawser_host::control_socket::{Asked, Request};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{INTERFACE, Node, trust};
+
+impl Node {
+    /// Answers what somebody asks; true: this was the last request. `fields`: what this side knows
+    /// beside the other.
+    pub(super) fn on_asked(&self, asked: Asked, fields: impl FnOnce() -> Value) -> bool {
+        let answer = asked.answer;
+        match asked.request {
+            Request::Status => self.report(answer, fields()),
+            Request::Explain { flow } => self.explain(answer, flow),
+            Request::Down => {
+                let _ = answer.send(Ok(json!({ "state": "down" })));
+                return true;
+            }
+            Request::Reload
+            | Request::Move { .. }
+            | Request::Weight { .. }
+            | Request::Drain { .. }
+            | Request::Revoke { .. } => {
+                let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));
+            }
+        }
+        false
+    }
+
+    /// Answers with what both sides know and with `fields` of the one.
+    fn report(&self, answer: oneshot::Sender<anyhow::Result<Value>>, fields: Value) {
+        let names = self.names();
+        let links: Vec<_> = self
+            .links
+            .names()
+            .iter()
+            .map(|name| {
+                let up = self.links.up().find(|link| link.name == *name);
+                let heard = up.and_then(|up| self.links.heard().find(|heard| heard.link == up.index));
+                json!({
+                    "name": name,
+                    "up": up.is_some(),
+                    "address": up.map(|link| link.address),
+                    "mtu": up.map(|link| link.mtu),
+                    "neighbour": heard.map(|heard| heard.address),
+                })
+            })
+            .collect();
+        let store = self.store.lock();
+        let strangers: BTreeSet<Code> = self
+            .links
+            .heard()
+            .map(|heard| KeyHash(heard.key))
+            .filter(|key| !trust::is_trusted(&store, *key))
+            .map(|key| key.code())
+            .collect();
+        drop(store);
+        let mut status = json!({
+            "role": "repeater",
+            "bridge": self.options.bridge,
+            "interface": INTERFACE,
+            "code": self.identity.hash().code(),
+            "strangers": strangers,
+            "links": links,
+            "uptime_s": self.started.elapsed().as_secs(),
+        });
+        if let (Some(status), Value::Object(fields)) = (status.as_object_mut(), fields) {
+            status.extend(fields);
+        }
+        with_snapshot(&self.orders, answer, move |mut snapshot| {
+            name_paths(&mut snapshot, &names);
+            let mut paths = snapshot.sessions.iter().flat_map(|session| &session.paths);
+            let is_up = paths.any(|path| path.state == PathState::Active);
+            status["state"] = json!(if is_up { "up" } else { "waiting" });
+            add_snapshot(&mut status, snapshot);
+            status
+        });
+    }
+
+    /// Answers which class flows have, and which links carry them.
+    fn explain(&self, answer: oneshot::Sender<anyhow::Result<Value>>, flow: String) {
+        let names = self.names();
+        with_snapshot(&self.orders, answer, move |mut snapshot| {
+            name_paths(&mut snapshot, &names);
+            explain(&snapshot, &flow)
+        });
+    }
+
+    /// The name of each link that is up, by its index.
+    fn names(&self) -> BTreeMap<u32, String> {
+        let up = self.links.up();
+        up.map(|link| (link.index, link.name.clone())).collect()
+    }
+}
+
+/// Calls paths by their links: an access point learns from packets by which link a path comes.
+fn name_paths(snapshot: &mut Snapshot, names: &BTreeMap<u32, String>) {
+    for path in snapshot
+        .sessions
+        .iter_mut()
+        .flat_map(|session| &mut session.paths)
+    {
+        if let Some(SocketAddr::V6(remote)) = path.remote
+            && let Some(name) = names.get(&remote.scope_id())
+        {
+            path.name.clone_from(name);
+        }
+    }
+}
