@@ -3,7 +3,8 @@
 //! One task follows the cards. It hears what is in reach, asks `hawser_radio::stations` which
 //! access points to join at the same time, makes a station interface for each and has
 //! wpa_supplicant ([`supplicant`]) join it, with the keys that the machine has saved ([`saved`]).
-//! DHCP brings an address ([`hawser_host::dhcp`]), and from then on it is a network like all others.
+//! DHCP brings an address ([`hawser_host::dhcp`]), and from then on it is a network like all
+//! others.
 //! Interfaces of others (NetworkManager's, an access point) stay as they are: their channels are
 //! held, and their networks are not joined a second time.
 //!

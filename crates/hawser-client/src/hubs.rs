@@ -115,7 +115,7 @@ impl Hubs {
             known: known.collect::<Result<_, _>>()?,
             current,
             identity: identity.clone(),
-            elsewhere: Reach::new(),
+            elsewhere: Reach::default(),
             next_try: Instant::now(),
             silent_since: None,
             is_leaving: false,

@@ -12,7 +12,7 @@
 //! | question | file |
 //! |---|---|
 //! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
-//! | how the hub is sought, what follows from an answer | `seeking.rs`, over `hawser_control::client` |
+//! | how the hub is sought, and what an answer brings | `seeking.rs`, `hawser_control::client` |
 //! | which of several hubs is in use | `hubs.rs`, `joined.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |

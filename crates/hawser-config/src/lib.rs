@@ -3,13 +3,14 @@
 //! Every number has a unit, every key is known, and an error names the file, the line and the
 //! remedy, before anything is touched.
 //!
-//! | file on disk | module |
-//! |---|---|
-//! | `client.toml`, of clients and of direct mode | [`ClientConfig`] (`client.rs`); its tables: `direct.rs` (rules, direct mode), `when.rs` (conditions), `gateway.rs`, `layers.rs`, `pool.rs` (neighbours), `radio.rs`, `tls.rs` |
-//! | `hub.toml` | [`HubConfig`] (`hub.rs`); its tables: `reach.rs`, `store.rs` (database), `tls.rs` |
-//! | `share.toml`, of a device that gives to neighbours | [`ShareConfig`] (`pool.rs`) |
-//! | a key, and the code that people compare | [`identity`] |
-//! | what a hub's owner sends to a new client | [`invitation`] |
+//! - `client.toml`, of clients and of direct mode, is [`ClientConfig`] (`client.rs`); its tables
+//!   are in `direct.rs` (rules, direct mode), `when.rs` (conditions), `gateway.rs`, `layers.rs`,
+//!   `pool.rs` (neighbours), `radio.rs` and `tls.rs`.
+//! - `hub.toml` is [`HubConfig`] (`hub.rs`); its tables are in `reach.rs`, `store.rs` (database)
+//!   and `tls.rs`.
+//! - `share.toml`, of a device that gives to neighbours, is [`ShareConfig`] (`pool.rs`).
+//! - A key, and the code that people compare, are in [`identity`]; what a hub's owner sends to a
+//!   new client is in [`invitation`].
 //!
 //! `values.rs` has the values that several keys share (rates, sizes, times, patterns), `files.rs`
 //! reads files, [`atomic_file`] writes them whole. A newcomer who adds a key starts in `client.rs`

@@ -1,11 +1,12 @@
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
 use hawser_steer::assignment::Measure;
 use hawser_steer::policy::Kind;
-use hawser_units::{Bytes, Rate};
+use hawser_units::Rate;
 use hawser_wire::data::Class;
+use hawser_wire::layer;
 
 use super::*;
 
@@ -457,9 +458,9 @@ fn a_missing_file_is_named() {
 
 #[test]
 fn the_examples_are_good() {
-    client(include_str!("../../../../packaging/client.toml")).unwrap();
-    hub(include_str!("../../../../packaging/hub.toml")).unwrap();
-    let share = include_str!("../../../../packaging/share.toml");
+    client(include_str!("../../../packaging/client.toml")).unwrap();
+    hub(include_str!("../../../packaging/hub.toml")).unwrap();
+    let share = include_str!("../../../packaging/share.toml");
     assert_eq!(
         parse::<ShareConfig>(Path::new("share.toml"), share).unwrap().cap,
         None

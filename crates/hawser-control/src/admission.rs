@@ -54,8 +54,8 @@ enum Of {
 }
 
 impl Admission {
-    /// Whether a handshake may begin that comes from this address; `is_proven`: the source has shown
-    /// that it receives there.
+    /// Whether a handshake may begin that comes from this address; `is_proven`: the source has
+    /// shown that it receives there.
     pub fn handshake(&self, from: IpAddr, is_proven: bool) -> Verdict {
         let source = source(from);
         let mut counts = self.lock();

@@ -7,8 +7,9 @@
 //!
 //! | question | module |
 //! |---|---|
-//! | how a client's session is kept: attempts, connection, paths | [`client`]: `driver.rs`, `reach.rs`, `networks.rs` |
-//! | what a hub does with its sessions | [`hub`]: `core.rs`; what outlives its process: [`handover`] |
+//! | how a client's session is kept | [`client`]: `driver.rs`, `reach.rs`, `networks.rs` |
+//! | what a hub does with its sessions | [`hub`]: `core.rs` |
+//! | what outlives a hub's process | [`handover`] |
 //! | who is let in: stores of clients, on disk or in a database | [`enrolment`] |
 //! | what strangers may take up | [`admission`], [`budget`] |
 //! | keys and TLS, the stream of messages, sockets | [`tls`], [`stream`], [`quic_socket`] |

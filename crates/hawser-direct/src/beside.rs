@@ -11,7 +11,7 @@
 //! past the tunnel that no rule has sent there.
 
 use anyhow::{Result, anyhow};
-use hawser_host::beside::{Local, Shared, Tunnel};
+use hawser_host::beside::{Local, Shared, Tunnel, Uplink};
 use hawser_host::dns::Place;
 use hawser_linux::direct::{Port, TUNNEL};
 use hawser_steer::assignment::Network;
@@ -19,6 +19,49 @@ use hawser_steer::policy::Kind;
 use hawser_steer::policy::conditions::NetworkFacts;
 
 use super::Direct;
+
+/// What direct mode needs of a tunnel beside it.
+pub(super) trait Beside {
+    /// Whether there is a hub, which takes all flows of which no rule says otherwise.
+    fn has_hub(&self) -> bool;
+
+    /// The hub's tunnel; nothing until the hub has answered for the first time.
+    fn tunnel(&self) -> Option<&Tunnel>;
+
+    /// Waits for another tunnel; forever where there is no hub.
+    fn next(&mut self) -> Local<'_, ()>;
+}
+
+impl Beside for Uplink {
+    fn has_hub(&self) -> bool {
+        true
+    }
+
+    fn tunnel(&self) -> Option<&Tunnel> {
+        Uplink::tunnel(self)
+    }
+
+    fn next(&mut self) -> Local<'_, ()> {
+        Box::pin(Uplink::next(self))
+    }
+}
+
+/// No tunnel: direct mode by itself.
+pub(super) struct Alone;
+
+impl Beside for Alone {
+    fn has_hub(&self) -> bool {
+        false
+    }
+
+    fn tunnel(&self) -> Option<&Tunnel> {
+        None
+    }
+
+    fn next(&mut self) -> Local<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+}
 
 /// Runs direct mode beside a client until that ends.
 #[must_use]
@@ -39,7 +82,7 @@ pub fn run_beside(shared: Shared) -> Local<'static, Result<()>> {
             config,
             (system, Some(tun)),
             usage,
-            (Some(uplink), leases),
+            (Box::new(uplink), leases),
         );
         direct.run(&mut asked, None).await
     })
@@ -82,7 +125,7 @@ pub(super) fn place(tunnel: &Tunnel, interface: &str) -> Place {
 
 impl Direct {
     pub(super) fn tunnel(&self) -> Option<&Tunnel> {
-        self.uplink.as_ref()?.tunnel()
+        self.beside.tunnel()
     }
 
     /// Gives the interface what the hub has assigned, and no more what it had assigned before.

@@ -14,7 +14,8 @@
 //! | question | file |
 //! |---|---|
 //! | the event loop | this one (`Direct::run`) |
-//! | which networks there are, and whether they lead anywhere | `networks.rs`, `probe.rs`, `portals.rs`; what they carry: `meter.rs` |
+//! | which networks there are, and what they carry | `networks.rs`, `meter.rs` |
+//! | whether networks lead anywhere | `probe.rs`, `portals.rs` |
 //! | what rules say, as the kernel's ruleset | `rules.rs`; on Open vSwitch: `switch.rs` |
 //! | names in rules, and programs' questions for names | `naming.rs`, `resolver.rs` |
 //! | flows of a network that is gone | `release.rs`; those that move: `moving` |
@@ -24,8 +25,8 @@
 //! | what is said: `status`, `explain` | `report.rs` |
 //! | a changed configuration | `reload.rs` |
 //!
-//! What decides is in `hawser-steer`; what writes rules is `hawser_linux::direct`. A newcomer starts
-//! with [`run`] and `Direct::run`.
+//! What decides is in `hawser-steer`; what writes rules is `hawser_linux::direct`. A newcomer
+//! starts with [`run`] and `Direct::run`.
 #![forbid(unsafe_code)]
 
 mod beside;
@@ -54,7 +55,7 @@ use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_config::{ClientConfig, Dataplane, Moves};
-use hawser_host::beside::{AccessPoints, StartAccessPoints, Stations, Uplink};
+use hawser_host::beside::{AccessPoints, StartAccessPoints, Stations};
 use hawser_host::control_socket::{Asked, ControlSocket, Request};
 use hawser_host::dhcp::{self, Dhcp};
 use hawser_host::metrics;
@@ -84,6 +85,8 @@ use probe::Heard;
 use release::Releases;
 use rules::Rules;
 use switch::Switch;
+
+use beside::{Alone, Beside};
 
 pub use beside::run_beside;
 
@@ -120,7 +123,7 @@ pub async fn run(options: ClientOptions, start: StartAccessPoints) -> anyhow::Re
         dhcp: dhcp.stations(),
     });
     let leases = dhcp.view().clone();
-    let mut direct = Direct::new(options, config, (system, tun), usage, (None, leases));
+    let mut direct = Direct::new(options, config, (system, tun), usage, (Box::new(Alone), leases));
     direct.dhcp = Some(dhcp);
     direct.radio = Some(radio);
     let result = direct.run(&mut socket.requests, Some(signals)).await;
@@ -151,8 +154,8 @@ struct Direct {
     rules: Rules,
     releases: Releases,
     moving: Moving,
-    /// The hub that takes all flows of which no rule says otherwise; absent where there is none.
-    uplink: Option<Uplink>,
+    /// The hub that takes all flows of which no rule says otherwise, or none.
+    beside: Box<dyn Beside>,
     usage: Rc<RefCell<Usage>>,
     sensors: Sensors,
     /// Where programs say which network they want; absent where the kernel does not permit it.
@@ -189,21 +192,23 @@ impl Direct {
         config: ClientConfig,
         (system, tun): (System, Option<Tun>),
         usage: Rc<RefCell<Usage>>,
-        (uplink, leases): (Option<Uplink>, dhcp::View),
+        (beside, leases): (Box<dyn Beside>, dhcp::View),
     ) -> Self {
         let (tell, heard) = mpsc::unbounded_channel();
         Self {
             networks: Networks::new(tell),
-            rules: Rules::new(&config, uplink.is_some()),
+            rules: Rules::new(&config, beside.has_hub()),
             naming: Naming::new(&config, leases),
             dhcp: None,
             radio: None,
             portals: Portals::default(),
-            options: (uplink.is_none() && tun.is_some()).then(socket_options).flatten(),
+            options: (!beside.has_hub() && tun.is_some())
+                .then(socket_options)
+                .flatten(),
             switch: tun.is_none().then(Switch::default),
             multipath: None,
             usage,
-            uplink,
+            beside,
             sensors: Sensors::start(asked.run_dir.join("facts"), SystemBus::default),
             moving: Moving::new(&asked.dir),
             asked,
@@ -269,7 +274,7 @@ impl Direct {
                     Next::Continue
                 }
                 Some(asked) = requests.recv() => self.on_asked(asked).await,
-                () = next(&mut self.uplink) => {
+                () = self.beside.next() => {
                     self.on_tunnel().await?;
                     Next::Continue
                 }
@@ -334,7 +339,7 @@ impl Direct {
     /// Whether programs choose, and MPTCP and peers take part: not where a tunnel is to be kept to,
     /// nor where a switch has the flows.
     fn is_plain(&self) -> bool {
-        self.uplink.is_none() && self.switch.is_none()
+        !self.beside.has_hub() && self.switch.is_none()
     }
 
     fn now(&self) -> Instant {
@@ -444,7 +449,7 @@ impl Direct {
         prepare_interface(&mut self.system, &network.name);
         let own = self.config.direct.own();
         // With a hub, no address leads past it, but rules alone.
-        let by_address = self.uplink.is_none();
+        let by_address = !self.beside.has_hub();
         self.system
             .network_table(number, &network, &own, by_address)
             .await?;
@@ -472,8 +477,8 @@ impl Direct {
 
     /// Applications must not send what a network cannot carry: the smallest counts.
     fn fit_mtu(&mut self) {
-        let uplink = self.uplink.as_ref();
-        let tunnel = uplink.map(|uplink| uplink.tunnel().map_or(self.config.mtu.0, |tunnel| tunnel.mtu));
+        let own = self.beside.has_hub().then_some(self.config.mtu.0);
+        let tunnel = self.tunnel().map(|tunnel| tunnel.mtu).or(own);
         let networks = self.networks.present().map(|(_, network)| network.mtu);
         let smallest = networks.chain(tunnel.map(u32::from)).min();
         let mtu =
@@ -704,14 +709,6 @@ impl Direct {
         };
         let _ = asked.answer.send(answer);
         next
-    }
-}
-
-/// Waits for another tunnel; forever where there is no hub.
-async fn next(uplink: &mut Option<Uplink>) {
-    match uplink {
-        Some(uplink) => uplink.next().await,
-        None => std::future::pending().await,
     }
 }
 

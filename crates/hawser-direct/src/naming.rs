@@ -193,7 +193,7 @@ impl Direct {
 
     /// Who is asked for a name, in order, and why.
     fn places(&self, name: &str, chosen: Option<NetworkId>) -> (Vec<Place>, Reason) {
-        let has_hub = self.uplink.is_some();
+        let has_hub = self.beside.has_hub();
         let mut default: Vec<_> = self
             .networks
             .all()
@@ -290,7 +290,7 @@ impl Direct {
                 format!("the rule for {}", rule.unwrap_or_default())
             }
             Reason::Domain => "its domain is this network's own".to_owned(),
-            Reason::Default if self.uplink.is_some() => "no rule is for it".to_owned(),
+            Reason::Default if self.beside.has_hub() => "no rule is for it".to_owned(),
             Reason::Default => "no rule is for it, and this network answers soonest".to_owned(),
         }
     }

@@ -16,9 +16,10 @@ impl Direct {
     /// Applies the configuration file without dropping flows; returns what waits for a restart.
     pub(super) async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut fresh = self.asked.load_config()?;
-        let problem = match self.uplink {
-            Some(_) => fresh.unfit_for_hub(),
-            None => fresh.unfit_for_direct(),
+        let problem = if self.beside.has_hub() {
+            fresh.unfit_for_hub()
+        } else {
+            fresh.unfit_for_direct()
         };
         if let Some(problem) = problem {
             bail!("client.toml: {problem}");

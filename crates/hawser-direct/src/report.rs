@@ -44,7 +44,7 @@ impl Direct {
             "state": self.state(),
             "interface": self.config.interface.0,
             "inner": self.config.direct.own(),
-            "tunnel": self.uplink.as_ref().map(|uplink| uplink.tunnel().is_some()),
+            "tunnel": self.beside.has_hub().then(|| self.tunnel().is_some()),
             "mtu": self.mtu,
             "dataplane": if self.switch.is_some() { "openvswitch" } else { "nftables" },
             "socket_option": self.options.is_some(),

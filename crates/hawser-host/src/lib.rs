@@ -6,7 +6,7 @@
 //! |---|---|
 //! | where a daemon's lock, socket and journal are | [`run_dir`] |
 //! | what a daemon is asked by commands, and answers | [`control_socket`] |
-//! | figures for Prometheus, the page of the dashboard | [`metrics`], [`dashboard`], over [`http`] |
+//! | figures for Prometheus, the dashboard | [`metrics`], [`dashboard`], over [`http`] |
 //! | signals, the log filter, how a client is run | [`signals`], [`logging`], [`options`] |
 //! | programs of others that a daemon runs | [`program`] |
 //! | services on the system's message bus | [`system_bus`] |

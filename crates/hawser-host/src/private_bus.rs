@@ -14,7 +14,7 @@ pub(crate) struct PrivateBus {
 
 impl PrivateBus {
     /// `None` where there is no program for it.
-    pub fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         Self::run(&[])
     }
 
@@ -40,12 +40,12 @@ impl PrivateBus {
     }
 
     /// In place of the system's.
-    pub fn bus(&self) -> SystemBus {
+    pub(crate) fn bus(&self) -> SystemBus {
         SystemBus::at(self.address.trim())
     }
 
     /// A connection to it, to be built.
-    pub fn builder(&self) -> Builder<'_> {
+    pub(crate) fn builder(&self) -> Builder<'_> {
         Builder::address(self.address.trim()).unwrap()
     }
 }

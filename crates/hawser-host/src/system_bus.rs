@@ -25,7 +25,7 @@ pub struct SystemBus {
 
 impl SystemBus {
     #[cfg(test)]
-    pub fn at(address: &str) -> Self {
+    pub(crate) fn at(address: &str) -> Self {
         Self {
             address: Some(address.to_owned()),
             connection: None,

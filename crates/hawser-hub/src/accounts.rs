@@ -124,7 +124,8 @@ fn file(dir: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::{HubInit, init};
-    use hawser_control::enrolment::{ClientStore, Pool};
+    use hawser_config::Pool;
+    use hawser_control::enrolment::ClientStore;
 
     fn used(sent: u64, received: u64) -> Used {
         Used { received, sent }

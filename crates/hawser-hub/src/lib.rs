@@ -13,8 +13,8 @@
 //! | what was carried for whom | `accounts.rs` |
 //! | flows that peers send by way of the hub | `waypoint.rs` |
 //!
-//! Who is let in and what a session is are in `hawser_control::hub` and `hawser_control::enrolment`.
-//! A newcomer starts with [`run`].
+//! Who is let in and what a session is are in `hawser_control::enrolment` and
+//! `hawser_control::hub`. A newcomer starts with [`run`].
 #![forbid(unsafe_code)]
 
 mod accounts;

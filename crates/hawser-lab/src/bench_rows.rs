@@ -72,7 +72,7 @@ fn spread_of(comparison: &Comparison, via: &str, name: &str) -> Option<Spread> {
 }
 
 /// A median with its extremes. Units: Mbit/s, from bit/s.
-fn cell(spread: Option<Spread>) -> String {
+pub(crate) fn cell(spread: Option<Spread>) -> String {
     let text = spread.map(|spread| {
         let [median, min, max] = [spread.median, spread.min, spread.max].map(|bps| bps / 1e6);
         format!("{median:.2} {:>16}", format!("({min:.2}..{max:.2})"))

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use hawser_netem::scenario::{Direction, Scenario, Via, Workload};
 use hawser_terminal::{refuse, say, show};
-use hawser_testbed::{Comparison, Options, Progress, Tool};
+use hawser_testbed::{Options, Progress, Tool};
 
 use crate::bench_page;
 use crate::bench_rows::{Benchmark, Row};
@@ -195,7 +195,10 @@ const SET: Set = Set {
 
 #[cfg(test)]
 mod tests {
+    use hawser_netem::report::Spread;
+
     use super::*;
+    use crate::bench_rows::cell;
     use crate::committed::assert_complete;
 
     #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 use crate::check;
-use crate::system::run;
+use crate::system::program::run;
 use crate::wait::wait_readable;
 
 /// How long the service manager may take to take descriptors over: it is one process for the whole

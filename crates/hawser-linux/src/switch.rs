@@ -10,7 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::conntrack::Connection;
 use crate::direct::openflow::{Mac, ZONE};
-use crate::system::{SystemError, run};
+use crate::system::error::SystemError;
+use crate::system::program::run;
 
 /// Whether Open vSwitch is there and runs.
 pub(crate) fn check() -> Result<(), SystemError> {

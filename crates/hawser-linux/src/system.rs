@@ -3,12 +3,12 @@
 
 mod bridge;
 mod bridge_port;
-mod error;
+pub(crate) mod error;
 mod kill_switch;
 mod lease;
 mod multipath;
 mod network_tables;
-mod program;
+pub(crate) mod program;
 mod stations;
 
 use std::ffi::CString;
@@ -30,7 +30,7 @@ use crate::udp::OUTER_MARK;
 use crate::{offload, switch};
 pub use error::SystemError;
 pub use lease::LeasedAddress;
-pub(crate) use program::run;
+use program::run;
 
 /// The system and what was changed in it. Copies share one journal, so whoever undoes, undoes what
 /// all of them have done.

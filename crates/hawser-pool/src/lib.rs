@@ -12,10 +12,10 @@
 //!   client    -- QUIC, LAN --> share: who may, what is offered
 //! ```
 //!
-//! The two know each other's keys by their codes ([`Code`](hawser_config::identity::Code)), which their
-//! owners have told each other ([`Trust`]); QUIC and the keys' proofs are those of hub and client
-//! (`hawser_control::tls`). A member is found by its daily tag in multicast DNS (`discovery.rs`), or at
-//! an address that is configured.
+//! The two know each other's keys by their codes ([`Code`](hawser_config::identity::Code)), which
+//! their owners have told each other ([`Trust`]); QUIC and the keys' proofs are those of hub and
+//! client (`hawser_control::tls`). A member is found by its daily tag in multicast DNS
+//! (`discovery.rs`), or at an address that is configured.
 //!
 //! A relayed datagram goes to the one hub that the taker has named and the member's owner has seen,
 //! and never to another member: the sockets are bound to networks of the machine itself. So there

@@ -8,7 +8,7 @@
 //! | question | module |
 //! |---|---|
 //! | which network a flow should use, by rules over conditions | [`policy`] |
-//! | which networks take the flows that begin now, and which live flows move to others | [`assignment`] |
+//! | which networks take new flows, and which live flows move to others | [`assignment`] |
 //! | what a network has carried this month, and what its quota says | [`quota`] |
 //! | which network is asked for a name, and which rule an address belongs to | [`names`] |
 //! | whether a network leads anywhere | [`reachability`] (gateways), [`portal`] (captive portals) |

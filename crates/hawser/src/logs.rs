@@ -14,7 +14,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// How a daemon logs.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LogArgs {
-    /// What is logged: error, warn, info, debug, trace, or a filter such as info,hawser_client=debug.
+    /// What is logged: error, warn, info, debug, trace, or a filter such as
+    /// info,hawser_client=debug.
     /// Takes the place of the configuration's `log`.
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,

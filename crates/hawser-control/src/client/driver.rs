@@ -94,7 +94,7 @@ impl Driver {
         Self {
             machine: ClientSession::new(config),
             networks: Networks::new(Arc::clone(&orders)),
-            reach: Reach::new(),
+            reach: Reach::default(),
             line: None,
             orders,
             started: Clock::now(),

@@ -31,7 +31,8 @@ pub struct Call {
     pub turn: Turn,
 }
 
-/// Attempts under way.
+/// Attempts under way; none at first.
+#[derive(Default)]
 pub struct Reach {
     attempts: JoinSet<Outcome>,
     /// The hubs that are being tried.
@@ -41,16 +42,6 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Without attempts.
-    pub fn new() -> Self {
-        Self {
-            attempts: JoinSet::new(),
-            calls: Vec::new(),
-            begun: None,
-            pauses: 0,
-        }
-    }
-
     /// Whether attempts are under way.
     pub fn is_busy(&self) -> bool {
         !self.attempts.is_empty()

@@ -88,8 +88,9 @@ mod tests {
     use hawser_proto::ingress::Ingress;
 
     use super::*;
-    use crate::enrolment::{ClientStore, Pool, SharedStore};
+    use crate::enrolment::{ClientStore, SharedStore};
     use crate::hub::HubSettings;
+    use hawser_config::Pool;
     use hawser_config::identity::KeyHash;
     use hawser_dataplane::Command;
     use hawser_dataplane::checkpoint::{ReceivingHalf, SendingHalf, SessionCheckpoint};

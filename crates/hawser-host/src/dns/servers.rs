@@ -67,8 +67,8 @@ impl NameServers {
     }
 }
 
-/// Tells what is known whenever it is something else; `own` are Hawser's addresses. Ends when nobody
-/// listens any more.
+/// Tells what is known whenever it is something else; `own` are Hawser's addresses. Ends when
+/// nobody listens any more.
 pub async fn watch<T: From<NameServers>>(own: Vec<IpAddr>, tell: mpsc::Sender<T>) {
     let (mut bus, mut last) = (SystemBus::default(), None);
     loop {

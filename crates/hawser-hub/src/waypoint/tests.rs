@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 
-use hawser_control::enrolment::{ClientStore, Pool};
+use hawser_config::Pool;
+use hawser_control::enrolment::ClientStore;
 
 use super::*;
 

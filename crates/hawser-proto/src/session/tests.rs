@@ -1,6 +1,6 @@
 mod agreement;
 
-use hawser_units::{Duration, Instant};
+use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::control::{CloseReason, Message, OtherHub};
 use hawser_wire::data::Class;
 

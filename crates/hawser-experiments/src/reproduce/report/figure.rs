@@ -45,8 +45,10 @@ svg { font: 12px system-ui, Arial, sans-serif; } text { fill: #17202c; }
 #[cfg(test)]
 mod tests {
     use super::super::super::experiment::Axis;
+    use super::super::super::quantity::Unit;
     use super::super::super::runner::JoinedCurve;
     use super::*;
+    use hawser_netem::report::Spread;
 
     fn spread(median: f64) -> Spread {
         Spread {

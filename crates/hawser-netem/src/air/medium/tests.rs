@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::air::phy::Standard;
 
 const BEGIN: Instant = Instant::from_nanos(0);
 const LEN: u32 = 1536;
