@@ -18,6 +18,7 @@
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
 //! | machines behind this one | `gateway.rs` |
 //! | neighbours' ways out | `neighbours.rs` |
+//! | login pages (captive portals) | `portals.rs` |
 //! | quotas | `quotas.rs` |
 //! | what is said: `status`, `explain`, `doctor` | `report.rs`, `doctor.rs` |
 //! | a changed configuration | `reload.rs` |
@@ -33,6 +34,7 @@ mod joined;
 mod kill_switch;
 mod lookup;
 mod neighbours;
+mod portals;
 mod quotas;
 mod reload;
 mod report;
@@ -68,6 +70,7 @@ use hawser_wire::frame::Format;
 use fallback::Fallback;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
+use portals::Portals;
 use quotas::Quotas;
 use tunnel::Tunnel;
 
@@ -183,6 +186,8 @@ struct Client {
     radio: Option<Box<dyn AccessPoints>>,
     /// TLS on TCP, where UDP is blocked.
     fallback: Fallback,
+    /// Login pages before networks.
+    portals: Portals,
     /// Neighbours' ways out.
     pool: Box<dyn WaysOut>,
     epoch: u8,
@@ -221,6 +226,7 @@ impl Client {
             tunnel,
             seen: Vec::new(),
             fallback: Fallback::new(),
+            portals: Portals::new(),
             pool,
             epoch: 0,
             notice: None,
@@ -246,6 +252,10 @@ impl Client {
                     self.on_elsewhere(news).await?;
                     Next::Continue
                 }
+                news = self.portals.next() => {
+                    self.on_portal_news(news);
+                    Next::Continue
+                }
                 (number, way) = self.fallback.next() => {
                     self.on_way(number, way);
                     Next::Continue
@@ -260,6 +270,7 @@ impl Client {
             };
             self.keep_quotas();
             self.see_to_fallback();
+            self.see_to_portals();
             self.see_to_hubs();
             self.see_to_pool();
             self.carry_out();
@@ -291,7 +302,8 @@ impl Client {
         let fallback = self.fallback.poll_timeout().map(tokio::time::Instant::from_std);
         let pool = self.pool.poll_timeout().map(tokio::time::Instant::from_std);
         let (driver, hubs) = (self.driver.poll_timeout(), self.hubs.poll_timeout());
-        [driver, count, fallback, pool, hubs]
+        let portals = self.portals_due();
+        [driver, count, fallback, pool, hubs, portals]
             .into_iter()
             .flatten()
             .fold(far, std::cmp::Ord::min)

@@ -114,7 +114,7 @@ impl Client {
             .map(|name| format!("{name}: its quota is used up, and the tunnel does not use it"));
         let unserved = self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices());
         let radio = self.radio.iter().flat_map(|radio| radio.notices());
-        let others = spent.chain(unserved).chain(radio);
+        let others = spent.chain(unserved).chain(radio).chain(self.portal_notices());
         let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

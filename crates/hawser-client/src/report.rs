@@ -50,6 +50,7 @@ impl Client {
                 let plain = self.driver.networks.by_name(&network.name);
                 let id = self.carrying(plain);
                 let attached = id.and_then(|id| self.driver.networks.attached.get(&id));
+                let portal = self.portals.login(&network.name);
                 let addresses: Vec<_> = network
                     .addresses
                     .iter()
@@ -64,7 +65,12 @@ impl Client {
                     "hub": id.and_then(|id| self.driver.networks.hub(id)),
                     "tls": plain.map(|plain| self.fallback.status(plain)),
                     "path": id.and_then(|id| self.driver.machine.path(id)),
-                    "state": attached.and_then(|a| a.state),
+                    "state": match portal {
+                        Some(_) => json!("portal"),
+                        None => json!(attached.and_then(|a| a.state)),
+                    },
+                    "portal": portal.flatten(),
+                    "resolvers": portal.map(|_| self.portals.resolvers(&self.config, network)),
                     "over_quota": self.quotas.is_shut(&network.name),
                     "usage": self.usage(&network.name),
                     "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),

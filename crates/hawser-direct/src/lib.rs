@@ -60,6 +60,7 @@ use hawser_host::control_socket::{Asked, ControlSocket, Request};
 use hawser_host::dhcp::{self, Dhcp};
 use hawser_host::metrics;
 use hawser_host::options::ClientOptions;
+use hawser_host::portals::Portals;
 use hawser_host::run_dir::RunDir;
 use hawser_host::sensors::Sensors;
 use hawser_host::signals::Signals;
@@ -80,7 +81,6 @@ use moving::Moving;
 use multipath::Multipath;
 use naming::Naming;
 use networks::Networks;
-use portals::Portals;
 use probe::Heard;
 use release::Releases;
 use rules::Rules;
@@ -166,7 +166,7 @@ struct Direct {
     /// Addresses by DHCP, where that is seen to; absent beside a client, which does that itself.
     dhcp: Option<Dhcp>,
     radio: Option<Box<dyn AccessPoints>>,
-    portals: Portals,
+    portals: Portals<u8>,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
     /// When a network that could not be used is tried again.

@@ -104,8 +104,8 @@ impl Direct {
         json!({
             "name": known.name,
             "used": known.network.is_some(),
-            "state": self.portals.shown(number).map_or_else(|| state(known), |(state, _)| state),
-            "portal": self.portals.shown(number).and_then(|(_, login)| login),
+            "state": self.portals.shown(&number).map_or_else(|| state(known), |(state, _)| state),
+            "portal": self.portals.shown(&number).and_then(|(_, login)| login),
             "kind": kind(known.kind),
             "bssid": known.bssid,
             "number": number,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hawser_host::dns::{NameServers, Place};
-use hawser_steer::portal::Outcome;
+use hawser_host::portals::Looked;
 use tokio::sync::oneshot;
 
 /// What tasks tell the event loop.
@@ -24,7 +24,7 @@ pub(super) enum Told {
         done: oneshot::Sender<()>,
     },
     /// A look for a captive portal is over.
-    Looked(Looked),
+    Looked(Looked<u8>),
 }
 
 impl From<NameServers> for Told {
@@ -33,10 +33,8 @@ impl From<NameServers> for Told {
     }
 }
 
-/// What a look brought.
-pub(super) struct Looked {
-    pub(super) number: u8,
-    pub(super) serial: u64,
-    pub(super) outcome: Outcome,
-    pub(super) login: Option<String>,
+impl From<Looked<u8>> for Told {
+    fn from(looked: Looked<u8>) -> Self {
+        Self::Looked(looked)
+    }
 }

@@ -32,6 +32,7 @@ pub mod metrics;
 pub mod options;
 mod ownership;
 pub mod portal;
+pub mod portals;
 #[cfg(test)]
 mod private_bus;
 pub mod program;

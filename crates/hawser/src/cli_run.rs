@@ -62,36 +62,53 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("there is no program")?;
     let mut command = Command::new(program);
     command.args(arguments);
-    let ended = if args.mptcp {
-        if status["mptcp"] != true {
-            bail!(
-                "MPTCP is off here: take mptcp = false out of client.toml, or this kernel has none (`sysctl net.mptcp` says)"
-            );
-        }
-        shutdown::catch_signals().context("cannot catch signals")?;
-        let (child, conversion) = conversion::spawn(&mut command)
-            .with_context(|| format!("cannot run {program} with MPTCP (`mptcpize run` is another way)"))?;
-        let ended = wait(child)?;
-        drop(conversion);
-        ended
-    } else {
-        let mark = match find_mark(args, &status) {
-            Ok(mark) => mark,
-            Err(problem) => return Ok(unknown(problem)),
+    if !args.mptcp {
+        return match find_mark(args, &status) {
+            Ok(mark) => run_in_group(mark, None, &mut command),
+            Err(problem) => Ok(unknown(problem)),
         };
-        shutdown::catch_signals().context("cannot catch signals")?;
-        let group = MarkedGroup::enter(mark, None)
-            .context("cannot mark the program's sockets (needs root and control groups of version 2; SO_BINDTODEVICE works without)")?;
-        let child = command.spawn().with_context(|| format!("cannot run {program}"))?;
-        let ended = wait(child)?;
-        drop(group);
-        ended
-    };
+    }
+    if status["mptcp"] != true {
+        bail!(
+            "MPTCP is off here: take mptcp = false out of client.toml, or this kernel has none (`sysctl net.mptcp` says)"
+        );
+    }
+    shutdown::catch_signals().context("cannot catch signals")?;
+    let (child, conversion) = conversion::spawn(&mut command)
+        .with_context(|| format!("cannot run {program} with MPTCP (`mptcpize run` is another way)"))?;
+    let ended = wait(child)?;
+    drop(conversion);
+    Ok(code_of(ended))
+}
+
+/// Runs a program whose sockets have a mark, and are bound to the interface of that index where
+/// there is one; its exit code.
+///
+/// # Errors
+/// The kernel refuses to mark them, or the program cannot be run.
+pub(crate) fn run_in_group(
+    mark: u32,
+    device: Option<u32>,
+    command: &mut Command,
+) -> anyhow::Result<ExitCode> {
+    shutdown::catch_signals().context("cannot catch signals")?;
+    let group = MarkedGroup::enter(mark, device)
+        .context("cannot mark the program's sockets (needs root and control groups of version 2; SO_BINDTODEVICE works without)")?;
+    let program = command.get_program().to_owned();
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    let ended = wait(child)?;
+    drop(group);
+    Ok(code_of(ended))
+}
+
+fn code_of(ended: ExitStatus) -> ExitCode {
     let code = ended
         .code()
         .or_else(|| ended.signal().map(|signal| 128 + signal))
         .unwrap_or(1);
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
 /// The mark of what was asked for, or what there is instead.

@@ -12,6 +12,7 @@ mod cli_doctor;
 mod cli_hub;
 mod cli_join;
 mod cli_lockdown;
+mod cli_login;
 mod cli_move;
 #[cfg(feature = "pages")]
 mod cli_pages;
@@ -76,6 +77,7 @@ enum Command {
     Doctor(cli_doctor::DoctorArgs),
     /// Shows what each network has carried, month by month, and what is left of its quota.
     Usage(cli_usage::UsageArgs),
+    Login(cli_login::LoginArgs),
     Radio(cli_radio::RadioArgs),
     /// Tests a configuration file, and touches nothing.
     Check(cli_check::CheckArgs),
@@ -201,6 +203,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => cli_status::explain(&args),
         Command::Doctor(args) => cli_doctor::run(&args),
         Command::Usage(args) => cli_usage::run(&args),
+        Command::Login(args) => cli_login::run(&args),
         Command::Radio(args) => cli_radio::run(&args),
         Command::Check(args) => cli_check::check(&args),
         Command::Reload(args) => cli_client::reload(&args),

@@ -15,6 +15,7 @@ mod layers;
 mod mixed;
 mod neighbours;
 mod outside;
+mod portal;
 mod revocation;
 mod transfer;
 mod world;

@@ -79,7 +79,7 @@ fn a_network_behind_a_portal_takes_nothing_until_somebody_logs_in() {
     let status = world.ask(&["status"]);
     let notice = status["notice"].as_str().expect("a notice");
     assert!(
-        notice.contains("net2: log in at http://192.168.0.1/login (sudo hawser run --network net2"),
+        notice.contains("net2: log in at http://192.168.0.1/login (sudo hawser login net2)"),
         "{notice}"
     );
     // Whoever wants to log in can get there.

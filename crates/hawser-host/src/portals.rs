@@ -1,0 +1,203 @@
+//! Captive portals before networks: which networks are looked at, what was found, where to log in.
+//!
+//! The page by which portals are found is asked for over one network's device and resolvers alone
+//! ([`look_for_portal`]); when it is time, `hawser_steer::portal` decides.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use hawser_config::Page;
+use hawser_linux::netlink::{Network, NextHop};
+use hawser_steer::portal::{Outcome, Portal, State};
+use hawser_units::Instant;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::dns::Place;
+use crate::portal::look_for_portal;
+
+/// What a look brought.
+#[derive(Debug)]
+pub struct Looked<K> {
+    /// The network.
+    pub key: K,
+    serial: u64,
+    outcome: Outcome,
+    login: Option<String>,
+}
+
+/// A network under watch; looks end with it.
+#[derive(Debug)]
+struct Watched {
+    machine: Portal,
+    way: Way,
+    serial: u64,
+    look: Option<JoinHandle<()>>,
+    /// Where to log in.
+    login: Option<String>,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(look) = &self.look {
+            look.abort();
+        }
+    }
+}
+
+/// What makes a network the same as before: its name and its gateways.
+pub type Way = (String, [Option<IpAddr>; 2]);
+
+/// The way of a network.
+#[must_use]
+pub fn way(network: &Network) -> Way {
+    let gateway = |hop| match hop {
+        Some(NextHop::Gateway(gateway)) => Some(gateway),
+        Some(NextHop::Device) | None => None,
+    };
+    (network.name.clone(), [network.v4, network.v6].map(gateway))
+}
+
+/// All networks under watch, by what their owner calls them.
+#[derive(Debug)]
+pub struct Portals<K> {
+    watched: BTreeMap<K, Watched>,
+    /// How networks were when they went: who was open is not held back again.
+    seen: BTreeMap<Way, State>,
+    serials: u64,
+    has_begun: bool,
+}
+
+impl<K> Default for Portals<K> {
+    fn default() -> Self {
+        Self {
+            watched: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            serials: 0,
+            has_begun: false,
+        }
+    }
+}
+
+impl<K: Ord + Clone + Send + 'static> Portals<K> {
+    /// When something is due: a look, or the end of holding a network back.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let timeouts = self
+            .watched
+            .values()
+            .map(|watched| watched.machine.poll_timeout());
+        timeouts.flatten().min()
+    }
+
+    /// Whether the network may carry flows: one that is not watched may.
+    #[must_use]
+    pub fn may_carry(&self, key: &K) -> bool {
+        self.watched
+            .get(key)
+            .is_none_or(|watched| watched.machine.may_carry())
+    }
+
+    /// What stands before a network: state in a word, and where to log in.
+    #[must_use]
+    pub fn shown(&self, key: &K) -> Option<(&'static str, Option<&str>)> {
+        let watched = self.watched.get(key)?;
+        match (watched.machine.state(), watched.machine.may_carry()) {
+            (State::Captive, _) => Some(("portal", watched.login.as_deref())),
+            (_, false) => Some(("checking", None)),
+            _ => None,
+        }
+    }
+
+    /// Networks that come from now on are held back until the first look at them is over.
+    pub fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// Watches what is there, as of now: `None` for a network that is not to be looked at.
+    pub fn follow(&mut self, key: &K, way: Option<Way>, now: Instant) {
+        if self.watched.get(key).map(|watched| &watched.way) == way.as_ref() {
+            return;
+        }
+        self.forget(key);
+        if let Some(way) = way {
+            let before = self.seen.get(&way);
+            // What was there from the beginning carried flows already.
+            let is_held = before == Some(&State::Captive) || (before.is_none() && self.has_begun);
+            self.serials += 1;
+            let watched = Watched {
+                machine: Portal::new(is_held, now),
+                way,
+                serial: self.serials,
+                look: None,
+                login: None,
+            };
+            self.watched.insert(key.clone(), watched);
+        }
+    }
+
+    fn forget(&mut self, key: &K) {
+        if let Some(mut watched) = self.watched.remove(key) {
+            let way = std::mem::take(&mut watched.way.0);
+            if self.seen.len() >= MOST_SEEN {
+                self.seen.pop_first();
+            }
+            self.seen.insert((way, watched.way.1), watched.machine.state());
+        }
+    }
+
+    /// Lets time pass for a network, and looks at it where that is due; what is found is told.
+    pub fn look<T: From<Looked<K>> + Send + 'static>(
+        &mut self,
+        key: &K,
+        place: Option<Place>,
+        page: &Page,
+        tell: impl FnOnce() -> mpsc::Sender<T>,
+        now: Instant,
+    ) {
+        let Some(watched) = self.watched.get_mut(key) else {
+            return;
+        };
+        watched.machine.handle_timeout(now);
+        if let Some(place) = place
+            && watched.machine.poll_transmit(now)
+        {
+            let (key, serial, page, tell) = (key.clone(), watched.serial, page.clone(), tell());
+            watched.look = Some(tokio::spawn(async move {
+                let (outcome, login) = look_for_portal(&place, &page).await;
+                let looked = Looked {
+                    key,
+                    serial,
+                    outcome,
+                    login,
+                };
+                let _ = tell.send(looked.into()).await;
+            }));
+        }
+    }
+
+    /// A look at the network of that name is over.
+    pub fn on_looked(&mut self, name: &str, looked: Looked<K>, now: Instant) {
+        let watched = self.watched.get_mut(&looked.key);
+        let Some(watched) = watched.filter(|watched| watched.serial == looked.serial) else {
+            return;
+        };
+        let before = watched.machine.state();
+        watched.machine.handle_outcome(looked.outcome, now);
+        watched.login = looked.login.or_else(|| watched.login.take());
+        match (before, watched.machine.state()) {
+            (State::Captive, State::Open) => {
+                tracing::info!(network = name, "its portal lets everything through now");
+            }
+            (State::Unknown | State::Open, State::Captive) => tracing::warn!(
+                network = name,
+                login = watched.login,
+                "a captive portal stands before it: it carries nothing until somebody logs in"
+            ),
+            _ => tracing::debug!(network = name, outcome = ?looked.outcome, "looked for a portal"),
+        }
+    }
+}
+
+/// Networks that are remembered.
+const MOST_SEEN: usize = 256;

@@ -1,0 +1,234 @@
+//! `hawser login`: the login page of a network, in a browser that sees that network only.
+
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use hawser_host::control_socket::{Request, ask};
+use hawser_host::program;
+use hawser_linux::direct::mark;
+use hawser_linux::resolving::resolve_by;
+use hawser_linux::udp::OUTER_MARK;
+use hawser_terminal::unknown;
+use serde_json::Value;
+
+use crate::Places;
+use crate::cli_run::run_in_group;
+
+/// Opens the login page of a network (a hotel's, a train's) in a browser that sees that network
+/// alone.
+///
+/// The browser's connections and names take that network, past the tunnel and a closed kill switch;
+/// nothing else of the machine does. It runs with the rights of the user who called sudo, with a
+/// profile that is deleted afterwards. `hawser status` says which networks have such a page.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LoginArgs {
+    /// The network (interface); needed only where several have a login page.
+    #[arg(value_name = "NETWORK")]
+    network: Option<String>,
+    /// Another program than a browser that is found here; the page's address is added to its
+    /// arguments.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// Opens the page and waits until the browser ends.
+///
+/// # Errors
+/// Hawser does not run, no browser is here, or the kernel refuses.
+pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
+    let status = ask(&args.places.client_socket(), &Request::Status)?;
+    let network = match chosen(&status, args.network.as_deref()) {
+        Ok(network) => network,
+        Err(problem) => return Ok(unknown(problem)),
+    };
+    let name = network["name"].as_str().unwrap_or_default();
+    let page = network["portal"].as_str().unwrap_or(ANY_PAGE);
+    let caller = Caller::of_sudo();
+    let scratch = Scratch::new(caller.as_ref()).context("cannot make a profile")?;
+    let wanted = match args.command.as_slice() {
+        [] => browser(&scratch.profile()).context(
+            "no browser is here (firefox, chromium, w3m, lynx ..): hawser login NETWORK -- COMMAND",
+        )?,
+        command => command.to_vec(),
+    };
+    if args.command.is_empty() && caller.is_none() {
+        bail!("a browser does not run as root: call it with sudo from your own account");
+    }
+    let mut command = command_of(caller.as_ref(), &wanted, page);
+    let (mark, device) = if status["role"] == "direct" {
+        // Its own resolver answers by the network that a program has chosen.
+        let number = network["number"]
+            .as_u64()
+            .and_then(|number| u8::try_from(number).ok());
+        (mark(0, number.context("the network has no number")?), None)
+    } else {
+        let resolvers = network["resolvers"].as_array().cloned().unwrap_or_default();
+        let lines: Vec<_> = resolvers.iter().filter_map(Value::as_str).collect();
+        let lines: String = lines
+            .iter()
+            .map(|address| format!("nameserver {address}\n"))
+            .collect();
+        let file = scratch.0.join("resolv.conf");
+        std::fs::write(&file, lines).context("cannot write the network's resolvers down")?;
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644))?;
+        resolve_by(&mut command, &file).context("cannot give the browser the network's resolvers")?;
+        let index = network["index"]
+            .as_u64()
+            .and_then(|index| u32::try_from(index).ok());
+        (OUTER_MARK, Some(index.context("the network has no interface")?))
+    };
+    println!("{name}: {page}");
+    run_in_group(mark, device, &mut command)
+}
+
+/// The network that was meant, or what there is instead.
+fn chosen<'a>(status: &'a Value, wanted: Option<&str>) -> Result<&'a Value, String> {
+    let networks = status["networks"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let names = |list: &[&Value]| {
+        let names: Vec<_> = list
+            .iter()
+            .filter_map(|network| network["name"].as_str())
+            .collect();
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
+    };
+    if let Some(wanted) = wanted {
+        let of_machine: Vec<_> = networks
+            .iter()
+            .filter(|network| network["neighbour"].is_null())
+            .collect();
+        let found = of_machine.iter().find(|network| network["name"] == wanted);
+        let there = || {
+            format!(
+                "{wanted}: there is no such network now; there are: {}",
+                names(&of_machine)
+            )
+        };
+        return found.copied().ok_or_else(there);
+    }
+    let captive: Vec<_> = networks
+        .iter()
+        .filter(|network| network["state"] == "portal")
+        .collect();
+    match captive.as_slice() {
+        [one] => Ok(one),
+        [] => Err("no network has a login page now (hawser login NETWORK opens one all the same)".to_owned()),
+        several => Err(format!("say which: {} have login pages", names(several))),
+    }
+}
+
+/// The program with its arguments, with the rights of the caller.
+fn command_of(caller: Option<&Caller>, wanted: &[String], page: &str) -> Command {
+    let mut words = Vec::new();
+    if let Some(caller) = caller {
+        words.extend(["setpriv", "--init-groups", "--reset-env"].map(str::to_owned));
+        words.extend([
+            format!("--reuid={}", caller.uid),
+            format!("--regid={}", caller.gid),
+        ]);
+        words.extend(["--".to_owned(), "env".to_owned()]);
+        words.extend(caller.surroundings());
+    }
+    words.extend(wanted.iter().cloned());
+    words.push(page.to_owned());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Who called sudo.
+#[derive(Debug)]
+struct Caller {
+    uid: u32,
+    gid: u32,
+}
+
+impl Caller {
+    fn of_sudo() -> Option<Self> {
+        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+        let (uid, gid) = (number("SUDO_UID")?, number("SUDO_GID")?);
+        (uid != 0).then_some(Self { uid, gid })
+    }
+
+    /// What a program needs to find the caller's screen.
+    fn surroundings(&self) -> Vec<String> {
+        let runtime = format!("/run/user/{}", self.uid);
+        let mut found: Vec<_> = ["DISPLAY", "XAUTHORITY", "WAYLAND_DISPLAY", "TERM", "LANG"]
+            .into_iter()
+            .filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)))
+            .collect();
+        // Sudo does not hand this one on.
+        let is_said = found.iter().any(|said| said.starts_with("WAYLAND_DISPLAY="));
+        if !is_said && Path::new(&runtime).join("wayland-0").exists() {
+            found.push("WAYLAND_DISPLAY=wayland-0".to_owned());
+        }
+        found.push(format!("XDG_RUNTIME_DIR={runtime}"));
+        found
+    }
+}
+
+/// The first browser that is here, with a profile of its own.
+fn browser(profile: &Path) -> Option<Vec<String>> {
+    let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some());
+    let profile = profile.display().to_string();
+    let chromium = vec![format!("--user-data-dir={profile}"), "--no-first-run".to_owned()];
+    let firefox = ["--no-remote", "--new-instance", "--profile", &profile].map(str::to_owned);
+    let graphical = [
+        ("firefox", firefox.to_vec()),
+        ("firefox-esr", firefox.to_vec()),
+        ("chromium", chromium.clone()),
+        ("google-chrome", chromium),
+        ("epiphany", vec!["--private-instance".to_owned()]),
+        ("falkon", vec!["--private-browsing".to_owned()]),
+    ];
+    let textual = ["w3m", "lynx", "elinks", "links"].map(|name| (name, Vec::new()));
+    let graphical = graphical.into_iter().filter(|_| has_screen);
+    graphical
+        .chain(textual)
+        .find(|(name, _)| program::find(name).is_some())
+        .map(|(name, arguments)| [vec![name.to_owned()], arguments].concat())
+}
+
+/// A directory that is gone when this is. In it only the profile is the caller's.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(caller: Option<&Caller>) -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("hawser-login-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        let scratch = Self(path);
+        std::fs::create_dir(scratch.profile())?;
+        std::fs::set_permissions(scratch.profile(), Permissions::from_mode(0o700))?;
+        if let Some(caller) = caller {
+            chown(scratch.profile(), Some(caller.uid), Some(caller.gid))?;
+        }
+        Ok(scratch)
+    }
+
+    fn profile(&self) -> PathBuf {
+        self.0.join("profile")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Any page that a portal can stand in front of: without TLS, and asked for as the page by which
+/// portals are found.
+const ANY_PAGE: &str = "http://network-test.debian.org/nm";
