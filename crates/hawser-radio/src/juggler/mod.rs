@@ -358,6 +358,22 @@ impl<P: Copy> Juggler<P> {
         }
     }
 
+    /// Says that the station of a [`Mode::Relayed`] network has joined, with which association id,
+    /// or that it has not any more.
+    pub fn set_association(&mut self, id: NetworkId, aid: Option<u8>) {
+        let Some(network) = self.networks.get_mut(&id) else {
+            return;
+        };
+        if network.config.mode != Mode::Relayed || network.aid == aid {
+            return;
+        }
+        network.aid = aid;
+        self.set_state(id, State::Awake, None);
+        if aid.is_some() {
+            self.counters.associations += 1;
+        }
+    }
+
     /// Remembers the quality of a network as probed. Units: bit/s.
     pub fn set_quality(&mut self, id: NetworkId, bps: f64) {
         if let Some(network) = self.networks.get_mut(&id) {
