@@ -32,6 +32,7 @@ mod dhcp;
 mod frames;
 mod handoff;
 mod network;
+mod shares;
 mod switching;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ use crate::stations::Bssid;
 pub use dhcp::{DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, DhcpServer, DhcpServerConfig};
 pub use handoff::{Handoff, HandoffConfig, HandoffEvent, Role};
 pub use network::{IpConfig, Mode, NetworkConfig, NetworkId, State, VirtualNetwork};
+pub use shares::{Shares, SharesConfig};
 
 /// How a radio is shared.
 #[derive(Clone, Copy, Debug, PartialEq)]
