@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use hawser_config::{ClientConfig, RadioConfig};
+use hawser_linux::hwsim;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
 use hawser_linux::wireless::written;
 use hawser_radio::stations::channel;
@@ -85,10 +86,14 @@ fn in_words(card: &Card, left: usize) -> (String, Option<String>) {
         _ => format!("joins up to {left} access points at a time, on up to {channels} channels"),
     };
     let cannot = (channels == 1 && most > 0).then(|| {
-        if card.has_active_monitor {
-            "several channels: its driver serves one at a time (with slots = true under [radio] it takes turns, among open networks)"
-        } else {
-            "several channels: its driver serves one at a time"
+        match (card.has_active_monitor, hwsim::is_there()) {
+            (false, _) => "several channels: its driver serves one at a time",
+            (true, true) => {
+                "several channels: its driver serves one at a time (with slots = true under [radio] it takes turns)"
+            }
+            (true, false) => {
+                "several channels: its driver serves one at a time (with slots = true under [radio] it takes turns, among open networks; those with a password need mac80211_hwsim: `sudo modprobe mac80211_hwsim radios=0`)"
+            }
         }
         .to_owned()
     });
@@ -171,7 +176,8 @@ async fn open() -> anyhow::Result<(Wireless, Vec<Card>)> {
         bail!("this machine has no Wi-Fi card that the kernel knows (`lsusb` and `dmesg` may say why)");
     }
     let wireless = Wireless::open()?;
-    let cards = wireless.cards().await?;
+    let mut cards = wireless.cards().await?;
+    cards.retain(|card| !card.name.starts_with(STATION));
     if cards.is_empty() {
         bail!("this machine has no Wi-Fi card (or it belongs to another network namespace)");
     }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::bail;
+use hawser_linux::hwsim;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
 use hawser_linux::wireless::written;
 use hawser_radio::stations::{Bssid, Heard, Room, channel};
 use serde_json::{Value, json};
 
+use super::joining::Way;
 use super::slots::{self, Slots};
 use super::{JOINED_WITHIN, Joins, Keeper, State, Station, legible};
 
@@ -35,7 +37,7 @@ impl Keeper {
             }
             return Ok(());
         }
-        if self.follow_slots(number).await {
+        if self.follow_slots(wireless, number).await? {
             return Ok(());
         }
         let is_out = !self
@@ -115,24 +117,29 @@ impl Keeper {
 
     /// Whether the card serves several channels in turn, as it goes on to do. Ends that when a
     /// network is lost, so that all are looked for again.
-    pub(super) async fn follow_slots(&mut self, card: u32) -> bool {
+    pub(super) async fn follow_slots(&mut self, wireless: &Wireless, card: u32) -> anyhow::Result<bool> {
+        self.join_in_slots(wireless, card).await?;
         let (now, enabled) = (self.now(), self.config.radio.slots);
         let Some(state) = self.cards.get_mut(&card) else {
-            return false;
+            return Ok(false);
         };
-        let Some(slots) = &state.slots else { return false };
+        let Some(slots) = &state.slots else {
+            return Ok(false);
+        };
         let all = slots.shown();
-        let lost: Vec<_> = all
-            .iter()
-            .filter(|shown| !shown.is_joined && shown.since.elapsed() > JOINED_WITHIN)
-            .collect();
+        // What wpa_supplicant has given up is a station no more.
+        let is_given_up = |name: &String| slots.handed().contains(name) && !self.stations.contains_key(name);
+        let is_out = |shown: &&slots::Shown| {
+            is_given_up(&shown.name) || (!shown.is_joined && shown.since.elapsed() > JOINED_WITHIN)
+        };
+        let lost: Vec<_> = all.iter().filter(is_out).collect();
         for shown in &all {
             if shown.is_joined {
                 state.planner.handle_joined(shown.joins.bssid);
             }
         }
         if lost.is_empty() && slots.is_alive() && enabled {
-            return true;
+            return Ok(true);
         }
         for shown in lost {
             let ssid = legible(&shown.joins.ssid);
@@ -141,15 +148,42 @@ impl Keeper {
         }
         state.scan_at = Clock::now();
         self.end_slots(card).await;
-        false
+        Ok(false)
+    }
+
+    /// Has wpa_supplicant join with the stations whose access points have been heard by now.
+    async fn join_in_slots(&mut self, wireless: &Wireless, card: u32) -> anyhow::Result<()> {
+        let slots = self.cards.get_mut(&card).and_then(|state| state.slots.as_mut());
+        for (name, heard) in slots.map(Slots::to_join).unwrap_or_default() {
+            self.start_supplicant().await?;
+            self.hand_over(wireless, (card, Way::Slots), &name, Some(heard))
+                .await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn end_slots(&mut self, card: u32) {
         let slots = self.cards.get_mut(&card).and_then(|state| state.slots.take());
         if let Some(slots) = slots {
+            for name in slots.handed() {
+                self.leave(name).await;
+            }
             slots.end(&mut self.system).await;
             self.tell_dhcp();
         }
+    }
+
+    /// The medium of kernel stations, where there can be some; a card in slots without them serves
+    /// open networks only.
+    fn medium(&mut self) -> Option<hwsim::Cards> {
+        if !hwsim::is_there() {
+            return None;
+        }
+        hwsim::Cards::take_over()
+            .inspect_err(|error| {
+                self.notice(format!("slots serve open networks only: mac80211_hwsim: {error}"))
+            })
+            .ok()
     }
 
     /// Serves several channels in turn where that reaches more networks than one channel does, and
@@ -174,13 +208,21 @@ impl Keeper {
             channels: MOST_SLOTS,
             held: Vec::new(),
         };
-        let all = state
-            .planner
-            .propose(&room, taken, now, |heard| heard.security.open);
+        let in_slots =
+            |heard: &Heard| heard.frequency < FIRST_OF_6_GHZ && (heard.security.open || hwsim::is_there());
+        let all = state.planner.propose(&room, taken, now, in_slots);
         if all.len() <= chosen.len().max(1) {
             return Ok(false);
         }
         state.slots_at = Clock::now() + SLOTS_AGAIN;
+        let medium = self.medium();
+        let all: Vec<_> = all
+            .into_iter()
+            .filter(|heard| medium.is_some() || heard.security.open)
+            .collect();
+        if all.len() <= chosen.len().max(1) {
+            return Ok(false);
+        }
         for name in self.names_on(card) {
             self.leave(&name).await;
         }
@@ -207,6 +249,7 @@ impl Keeper {
             address,
             slot,
             networks,
+            medium,
         )
         .await?;
         if let Some(state) = self.cards.get_mut(&card) {
@@ -376,6 +419,8 @@ impl Keeper {
     }
 }
 
+/// Where 802.11a and g are not spoken any more. Units: MHz.
+const FIRST_OF_6_GHZ: u32 = 5945;
 /// How often signals are looked at while nothing is scanned: a list of hundreds, in a busy place.
 const HEAR_EVERY: Duration = Duration::from_secs(2);
 /// How often other access points are looked for: half of what the kernel keeps results for would

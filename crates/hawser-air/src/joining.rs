@@ -15,6 +15,15 @@ use hawser_radio::stations::{Heard, channel};
 use super::supplicant::Supplicant;
 use super::{Joins, Keeper, STATION, State, Station, legible, manager};
 
+/// How a station is on the air.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// All the time, by its card.
+    Card,
+    /// In its slots.
+    Slots,
+}
+
 impl Keeper {
     /// Names for interfaces of ours that nobody has.
     pub(super) fn free_names(&self, count: usize) -> anyhow::Result<Vec<String>> {
@@ -46,7 +55,7 @@ impl Keeper {
         let address = self.address(joins.as_ref().map(|heard| &heard.ssid[..]))?;
         self.start_supplicant().await?;
         self.system.add_station(wireless, card, &name, address).await?;
-        let result = self.hand_over(wireless, card, &name, joins).await;
+        let result = self.hand_over(wireless, (card, Way::Card), &name, joins).await;
         if result.is_err() {
             if let Some(supplicant) = &self.supplicant {
                 supplicant.remove(&name).await;
@@ -59,7 +68,7 @@ impl Keeper {
     pub(super) async fn hand_over(
         &mut self,
         wireless: &Wireless,
-        card: u32,
+        (card, way): (u32, Way),
         name: &str,
         joins: Option<Heard>,
     ) -> anyhow::Result<()> {
@@ -88,7 +97,7 @@ impl Keeper {
                 "joins"
             );
             control
-                .join(known, &written(heard.bssid), heard.frequency)
+                .join(known, &written(heard.bssid), heard.frequency, way)
                 .await?;
         }
         let station = Station {

@@ -115,6 +115,7 @@ impl Radio {
             cards: BTreeMap::new(),
             stations: BTreeMap::new(),
             notices: Vec::new(),
+            refused: BTreeMap::new(),
             carried: Carried::default(),
         };
         Self {
@@ -194,6 +195,8 @@ struct Keeper {
     cards: BTreeMap<u32, CardState>,
     stations: BTreeMap<String, Station>,
     notices: Vec<String>,
+    /// Networks whose password was refused, and what is said of that.
+    refused: BTreeMap<Vec<u8>, String>,
     carried: Carried,
 }
 
@@ -248,6 +251,7 @@ impl Keeper {
                 Ok(()) = changed.changed() => {
                     self.config = changed.borrow_and_update().clone();
                     self.known_at = None;
+                    self.refused.clear();
                 }
                 Some((network, weight, answer)) = wanted.recv() => {
                     let _ = answer.send(self.set_weight(&network, weight));
@@ -301,6 +305,9 @@ impl Keeper {
         self.interfaces = wireless.interfaces().await?;
         self.forget_gone().await;
         self.follow_stations().await;
+        for text in self.refused.values().cloned().collect::<Vec<_>>() {
+            self.notice(text);
+        }
         self.carried.look();
         if self.known.is_empty() && self.stations.is_empty() {
             return Ok(());
@@ -324,12 +331,15 @@ impl Keeper {
             .flatten()
             .flatten()
             .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| !name.starts_with(STATION))
             .collect();
         let known: BTreeSet<String> = self.cards.values().map(|state| state.card.name.clone()).collect();
         if present == known {
             return Ok(());
         }
-        let cards = wireless.cards().await?;
+        let mut cards = wireless.cards().await?;
+        // Simulated ones of ours carry networks of a card in slots.
+        cards.retain(|card| !card.name.starts_with(STATION));
         let gone = self
             .cards
             .keys()
@@ -406,6 +416,7 @@ impl Keeper {
                             "joined"
                         );
                         state.planner.handle_joined(heard.bssid);
+                        self.refused.remove(&heard.ssid);
                     }
                     if let Some(live) = &live {
                         let answers = live.contains(name);
@@ -414,6 +425,15 @@ impl Keeper {
                             state.planner.handle_behind(heard.bssid, answers, now);
                         }
                     }
+                }
+                State::Joining { .. } if station.control.is_refused() => {
+                    let by = self.known.get(&heard.ssid).map_or("nobody", |known| known.source);
+                    let text = format!(
+                        "Wi-Fi network {ssid}: its access point refuses the password (saved by {by})"
+                    );
+                    self.refused.insert(heard.ssid.clone(), text);
+                    state.planner.handle_failed(heard.bssid, now);
+                    lost.push(name.clone());
                 }
                 State::Joining { since } if since.elapsed() > JOINED_WITHIN => {
                     tracing::info!(

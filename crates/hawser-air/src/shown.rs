@@ -84,11 +84,16 @@ impl Keeper {
         let bytes = |name: &str| self.carried.fresh.get(name).copied().unwrap_or(0);
         let all: u64 = slots.shown().iter().map(|other| bytes(&other.name)).sum();
         let own = bytes(&shown.name);
+        let station = self.stations.get(&shown.name);
+        let has_keys = station
+            .and_then(|station| station.joins.as_ref())
+            .is_some_and(|joins| matches!(joins.state, State::Joined { .. }));
+        let is_joined = shown.is_joined && (has_keys || !shown.is_station);
         json!({
             "interface": shown.name,
             "card": card.name,
             "own": true,
-            "state": if shown.is_joined { "joined" } else { "joining" },
+            "state": if is_joined { "joined" } else { "joining" },
             "ssid": legible(&shown.joins.ssid),
             "bssid": written(shown.joins.bssid),
             "frequency_mhz": shown.joins.frequency,

@@ -1,18 +1,20 @@
-//! One card in slots: open networks on several channels in turn, by a station in user space
-//! (Juggler).
+//! One card in slots: networks on several channels in turn (Juggler).
 //!
 //! A thread for each card carries frames between a monitor interface, which acknowledges what comes
-//! to its address, and an Ethernet device for each network, in which DHCP, ARP and all above are
-//! the kernel's. `hawser_radio::juggler` decides: who is served now, what an access point is told,
-//! when the card is tuned. What the access point of a sleeping network is to send, it keeps (some
-//! 64 packets); what the machine sends there waits in the network's own queue.
+//! to its address, and an interface for each network: a station of the kernel's ([`relay`]), which
+//! wpa_supplicant joins, keys and all, or where there are no such stations an Ethernet device, for
+//! which the station is in user space and serves open networks only. `hawser_radio::juggler`
+//! decides: who is served now, what an access point is told, when the card is tuned. What the
+//! access point of a sleeping network is to send, it keeps (some 64 packets); what the machine
+//! sends there waits in the network's own queue.
 //!
 //! It fails by falling silent: a network whose access point is not heard, or does not let this
 //! station in, is shown as lost, and the owner ends the slots.
 
 mod rate;
+mod relay;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -20,17 +22,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
+use hawser_config::identity::random;
+use hawser_linux::hwsim::Cards;
 use hawser_linux::system::System;
 use hawser_linux::wait::{Waker, wait_readable};
 use hawser_linux::wireless::air::{AirSocket, EthernetTap};
 use hawser_linux::wireless::cards::Wireless;
 use hawser_netem::air::{Beacon, Frame, Outgoing, StationId};
-use hawser_radio::juggler::bytes::{self, Notices, Radiotap, Writer};
-use hawser_radio::juggler::{Config, Event, Juggler, NetworkConfig, NetworkId, State};
+use hawser_radio::juggler::bytes::{self, Notices, Radiotap, Sort, Writer};
+use hawser_radio::juggler::{
+    Config, Event, Juggler, NetworkConfig, NetworkId, Shares, SharesConfig, State, Wake,
+};
 use hawser_radio::stations::{Heard, channel, frequency};
 use hawser_units::Instant;
 
 use rate::Rate;
+use relay::{Origin, Relay};
 
 /// A card that is shared by slots; ended with [`Slots::end`].
 pub(super) struct Slots {
@@ -40,14 +47,20 @@ pub(super) struct Slots {
     waker: Arc<Waker>,
     weights: mpsc::Sender<(usize, u32)>,
     thread: JoinHandle<()>,
+    /// Stations of the kernel that wpa_supplicant has been told of.
+    handed: BTreeSet<String>,
 }
 
 /// How a network is doing.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
-    /// Its Ethernet device.
+    /// Its interface.
     pub(super) name: String,
     pub(super) joins: Heard,
+    /// The interface is a station of the kernel's.
+    pub(super) is_station: bool,
+    /// Its access point has been heard, so that a station can join it.
+    pub(super) is_found: bool,
     /// Its access point has let us in, and has been heard of late.
     pub(super) is_joined: bool,
     /// Since when it is, or is not.
@@ -61,7 +74,8 @@ pub(super) struct Shown {
 }
 
 impl Slots {
-    /// Begins to serve these networks, each with an Ethernet device of that name.
+    /// Begins to serve these networks, each with an interface of that name: a station of the
+    /// kernel's, which is down, where there is a medium for them.
     ///
     /// # Errors
     /// The card has no room, or refuses; nothing is left behind but what the journal knows.
@@ -72,34 +86,44 @@ impl Slots {
         address: [u8; 6],
         slot: Duration,
         networks: Vec<(String, Heard)>,
+        medium: Option<Cards>,
     ) -> anyhow::Result<Self> {
         let index = system.add_monitor(wireless, card, monitor, address).await?;
-        let result = Self::begin(system, index, monitor, address, slot, networks).await;
+        let names: Vec<_> = networks.iter().map(|(name, _)| name.clone()).collect();
+        let on = (index, monitor, address);
+        let result = Self::begin(system, wireless, on, slot, networks, medium).await;
         if result.is_err() {
-            let _ = system.remove_station(monitor).await;
+            for name in names.iter().map(String::as_str).chain([monitor]) {
+                let _ = system.remove_station(name).await;
+            }
         }
         result
     }
 
     async fn begin(
         system: &mut System,
-        index: u32,
-        monitor: &str,
-        address: [u8; 6],
+        wireless: &Wireless,
+        (index, monitor, address): (u32, &str, [u8; 6]),
         slot: Duration,
         networks: Vec<(String, Heard)>,
+        mut medium: Option<Cards>,
     ) -> anyhow::Result<Self> {
         let air = AirSocket::open(index).context("cannot open the monitor interface")?;
-        let mut taps = Vec::new();
+        let mut surfaces = Vec::new();
         for (name, heard) in networks {
-            let tap = EthernetTap::create(&name, address).with_context(|| format!("cannot make {name}"))?;
-            system.link_up(&name).await?;
-            taps.push((name, heard, tap));
+            let surface = match &mut medium {
+                None => Surface::device(system, &name, address).await,
+                Some(cards) => Surface::station(system, wireless, cards, (&name, address)).await,
+            };
+            let surface = surface.with_context(|| format!("cannot make {name}"))?;
+            surfaces.push((name, heard, surface));
         }
-        let cycle = slot * u32::try_from(taps.len()).unwrap_or(1);
-        let shown = taps.iter().map(|(name, heard, _)| Shown {
+        let cycle = slot * u32::try_from(surfaces.len()).unwrap_or(1);
+        let shown = surfaces.iter().map(|(name, heard, surface)| Shown {
             name: name.clone(),
             joins: heard.clone(),
+            is_station: matches!(surface, Surface::Station(_)),
+            is_found: false,
             is_joined: false,
             since: Clock::now(),
             slot,
@@ -115,7 +139,8 @@ impl Slots {
             .name("slots".to_owned())
             .spawn(move || {
                 let (shown, stop, waker) = shared;
-                let driver = Driver::new(air, index, address, slot, taps, (shown, wanted));
+                let on = (air, medium, index, address);
+                let driver = Driver::new(on, slot, surfaces, (shown, wanted));
                 match driver {
                     Ok(driver) => driver.run(&stop, &waker),
                     Err(error) => tracing::warn!(error = format!("{error:#}"), "no slots"),
@@ -129,7 +154,22 @@ impl Slots {
             waker,
             weights,
             thread,
+            handed: BTreeSet::new(),
         })
+    }
+
+    /// The networks whose station can join now, and has not been told to.
+    pub(super) fn to_join(&mut self) -> Vec<(String, Heard)> {
+        let ready = |shown: &Shown| shown.is_station && shown.is_found;
+        let all = self.shown().into_iter().filter(ready);
+        all.filter(|shown| self.handed.insert(shown.name.clone()))
+            .map(|shown| (shown.name, shown.joins))
+            .collect()
+    }
+
+    /// The stations that wpa_supplicant has been told of.
+    pub(super) fn handed(&self) -> &BTreeSet<String> {
+        &self.handed
     }
 
     /// Whether it still runs.
@@ -149,13 +189,23 @@ impl Slots {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends it; the Ethernet devices go.
+    /// Ends it; the interfaces of its networks go. What stations have said on leaving their access
+    /// points is sent first.
     pub(super) async fn end(self, system: &mut System) {
+        let shown = self.shown();
+        let stations = || shown.iter().filter(|shown| shown.is_station);
+        if let Some(shown) = stations().next() {
+            tokio::time::sleep(shown.cycle.min(LONGEST_FAREWELL)).await;
+        }
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
         let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
-        if let Err(error) = system.remove_station(&self.monitor).await {
-            tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "Wi-Fi");
+        // The stations have gone with their simulated cards; the journal does not know.
+        let names = stations().map(|shown| &shown.name).chain([&self.monitor]);
+        for name in names {
+            if let Err(error) = system.remove_station(name).await {
+                tracing::warn!(error = format!("{:#}", anyhow::anyhow!(error)), "Wi-Fi");
+            }
         }
     }
 }
@@ -167,27 +217,38 @@ type AllShown = Arc<Mutex<Vec<Shown>>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packet(u32);
 
-/// Buffers by number.
+/// Buffers by number: an Ethernet frame, or a whole frame of a station and how that calls it.
 #[derive(Default)]
 struct Packets {
-    all: Vec<Vec<u8>>,
+    all: Vec<(Vec<u8>, Option<Origin>)>,
     free: Vec<u32>,
 }
 
 impl Packets {
     fn put(&mut self, bytes: &[u8]) -> Packet {
         let number = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Vec::new());
+            self.all.push((Vec::new(), None));
             u32::try_from(self.all.len() - 1).expect("queues have bounds")
         });
-        let buffer = &mut self.all[number as usize];
+        let (buffer, origin) = &mut self.all[number as usize];
         buffer.clear();
         buffer.extend_from_slice(bytes);
+        *origin = None;
         Packet(number)
     }
 
+    fn put_from(&mut self, bytes: &[u8], origin: Origin) -> Packet {
+        let packet = self.put(bytes);
+        self.all[packet.0 as usize].1 = Some(origin);
+        packet
+    }
+
     fn get(&self, packet: Packet) -> &[u8] {
-        &self.all[packet.0 as usize]
+        &self.all[packet.0 as usize].0
+    }
+
+    fn origin(&self, packet: Packet) -> Option<Origin> {
+        self.all[packet.0 as usize].1
     }
 
     fn release(&mut self, packet: Packet) {
@@ -195,10 +256,43 @@ impl Packets {
     }
 }
 
+/// Where the packets of a network surface in the machine.
+enum Surface {
+    /// An Ethernet device; the station is this program.
+    Device(EthernetTap),
+    /// A station of the kernel's.
+    Station(Relay),
+}
+
+impl Surface {
+    async fn device(system: &System, name: &str, address: [u8; 6]) -> anyhow::Result<Self> {
+        let tap = EthernetTap::create(name, address)?;
+        system.link_up(name).await?;
+        Ok(Self::Device(tap))
+    }
+
+    async fn station(
+        system: &mut System,
+        wireless: &Wireless,
+        cards: &mut Cards,
+        (name, address): (&str, [u8; 6]),
+    ) -> anyhow::Result<Self> {
+        let mut card: [u8; 6] = random();
+        // Of one device, and not of a maker's.
+        card[0] = (card[0] | 2) & !1;
+        cards.add(name, card)?;
+        let all = wireless.cards().await?;
+        let made = all.iter().find(|one| one.name == name);
+        let made = made.context("its simulated card is gone at once")?;
+        system.add_station(wireless, made.number, name, address).await?;
+        Ok(Self::Station(Relay::new(card)))
+    }
+}
+
 /// A network of the card.
 struct Member {
     id: NetworkId,
-    tap: EthernetTap,
+    surface: Surface,
     writer: Writer,
     ssid: Vec<u8>,
     is_5ghz: bool,
@@ -216,7 +310,13 @@ struct Flying {
 
 struct Driver {
     juggler: Juggler<Packet>,
+    /// What slots are made from, but for those with weights that somebody wants.
+    shares: Shares,
+    weights: Option<Vec<u32>>,
+    measured_at: Clock,
     air: AirSocket,
+    /// What carries the frames of kernel stations, where there are any.
+    medium: Option<Cards>,
     monitor: u32,
     slot: Duration,
     runtime: tokio::runtime::Runtime,
@@ -233,11 +333,9 @@ struct Driver {
 
 impl Driver {
     fn new(
-        air: AirSocket,
-        monitor: u32,
-        own: [u8; 6],
+        (air, medium, monitor, own): (AirSocket, Option<Cards>, u32, [u8; 6]),
         slot: Duration,
-        taps: Vec<(String, Heard, EthernetTap)>,
+        surfaces: Vec<(String, Heard, Surface)>,
         (shown, wanted): (AllShown, mpsc::Receiver<(usize, u32)>),
     ) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -245,23 +343,30 @@ impl Driver {
             .build()?;
         let wireless = runtime.block_on(async { Wireless::open() })?;
         let config = Config {
-            slot,
+            // A network's weight is its slot in milliseconds.
+            slot: MILLISECOND,
             // Both are waited for where they are done.
             retune: Duration::ZERO,
             reconfigure: Duration::ZERO,
+            // One exchange, after which all that is kept comes, whoever the station is.
+            wake: Wake::Null,
             ..Config::default()
         };
         let now = Instant::ZERO;
         // No channel is zero: the first one is tuned to.
         let mut juggler = Juggler::new(config, 0, now);
         let mut members = Vec::new();
-        for (place, (_, heard, tap)) in taps.into_iter().enumerate() {
+        for (place, (_, heard, surface)) in surfaces.into_iter().enumerate() {
             let number = u16::try_from(place).context("too many networks")?;
             let at = u16::try_from(channel(heard.frequency)).context("no such channel")?;
-            let configured = NetworkConfig::access_point(number.into(), StationId(number), at);
+            let configured = match &surface {
+                Surface::Device(_) => NetworkConfig::access_point(number.into(), StationId(number), at),
+                Surface::Station(_) => NetworkConfig::relayed(number.into(), StationId(number), at),
+            };
+            let weight = u32::try_from(slot.as_millis()).unwrap_or(u32::MAX);
             members.push(Member {
-                id: juggler.add(configured, now),
-                tap,
+                id: juggler.add(configured.weight(weight), now),
+                surface,
                 writer: Writer {
                     own,
                     bssid: heard.bssid,
@@ -272,9 +377,17 @@ impl Driver {
                 heard_at: Clock::now(),
             });
         }
+        let shares = SharesConfig {
+            cycle: slot * u32::try_from(members.len()).unwrap_or(1),
+            ..SharesConfig::default()
+        };
         Ok(Self {
             juggler,
+            shares: Shares::new(shares, members.len()),
+            weights: None,
+            measured_at: Clock::now(),
             air,
+            medium,
             monitor,
             slot,
             runtime,
@@ -308,7 +421,8 @@ impl Driver {
             }
         }
         // Nobody is left with packets for somebody who does not come back.
-        for member in &self.members {
+        let own = |member: &&Member| matches!(member.surface, Surface::Device(_));
+        for member in self.members.iter().filter(own) {
             let header = Radiotap::to_send(Rate::lowest(member.is_5ghz));
             let _ = self.air.send(&header, &member.writer.deauthenticate());
         }
@@ -317,6 +431,7 @@ impl Driver {
     fn turn(&mut self, waker: &Waker, buffer: &mut [u8]) -> anyhow::Result<()> {
         let now = self.now();
         self.give_up_silent();
+        self.follow_needs();
         self.juggler.handle_timeout(now);
         self.carry_out();
         let until = self.juggler.poll_timeout();
@@ -327,7 +442,11 @@ impl Driver {
         let mut ready = [false; 64];
         let sources: Vec<BorrowedFd<'_>> = [waker.as_fd(), self.air.as_fd()]
             .into_iter()
-            .chain(self.members.iter().map(|member| member.tap.as_fd()))
+            .chain(self.members.iter().map(|member| match &member.surface {
+                Surface::Device(tap) => tap.as_fd(),
+                // The same for all of them.
+                Surface::Station(_) => self.medium.as_ref().map_or(waker.as_fd(), AsFd::as_fd),
+            }))
             .collect();
         wait_readable(&sources, Some(timeout.min(LOOK)), &mut ready[..sources.len()])?;
         if ready[0] {
@@ -343,28 +462,53 @@ impl Driver {
             }
         }
         for place in 0..self.members.len() {
-            if ready[2 + place] {
-                self.read_tap(place, buffer)?;
+            match &self.members[place].surface {
+                _ if !ready[2 + place] => {}
+                Surface::Device(_) => self.read_tap(place, buffer)?,
+                Surface::Station(_) => self.read_medium(),
             }
         }
         Ok(())
     }
 
-    /// Takes up the weights that somebody wants.
+    /// Takes up the weights that somebody wants: slots are theirs then, and follow what networks
+    /// need again when all are one.
     fn weigh(&mut self) {
         while let Ok((place, weight)) = self.wanted.try_recv() {
-            let now = self.now();
-            if let Some(member) = self.members.get(place) {
-                self.juggler.set_weight(member.id, weight, now);
+            let weights = self.weights.get_or_insert_with(|| vec![1; self.members.len()]);
+            if let Some(known) = weights.get_mut(place) {
+                *known = weight;
             }
         }
-        let slot = self.slot;
-        let slots: Vec<_> = self
-            .members
-            .iter()
-            .filter_map(|member| self.juggler.network(member.id))
-            .map(|network| slot * network.config().weight)
-            .collect();
+        if let Some(weights) = self
+            .weights
+            .take_if(|weights| weights.iter().all(|one| *one == 1))
+        {
+            self.set_slots(weights.iter().map(|_| self.slot).collect());
+        } else if let Some(weights) = &self.weights {
+            self.set_slots(weights.iter().map(|weight| self.slot * *weight).collect());
+        }
+    }
+
+    /// Makes the slots of the next cycle.
+    fn follow_needs(&mut self) {
+        let cycle = self.slot * u32::try_from(self.members.len()).unwrap_or(1);
+        if self.measured_at.elapsed() < cycle {
+            return;
+        }
+        self.measured_at = Clock::now();
+        let slots = self.shares.next_cycle(self.now());
+        if self.weights.is_none() {
+            self.set_slots(slots);
+        }
+    }
+
+    fn set_slots(&mut self, slots: Vec<Duration>) {
+        let now = self.now();
+        for (member, slot) in self.members.iter().zip(&slots) {
+            let weight = u32::try_from(slot.as_millis()).unwrap_or(u32::MAX);
+            self.juggler.set_weight(member.id, weight, now);
+        }
         let cycle = slots.iter().sum();
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for (shown, slot) in shown.iter_mut().zip(slots) {
@@ -372,14 +516,21 @@ impl Driver {
         }
     }
 
+    /// Whether something still waits for the network that is served.
+    fn has_left(&self) -> bool {
+        let served = self.shares.served().and_then(|place| self.members.get(place));
+        served
+            .and_then(|member| self.juggler.network(member.id))
+            .is_some_and(|network| network.queued() > 0)
+    }
+
     /// What the machine sends into a network.
     fn read_tap(&mut self, place: usize, buffer: &mut [u8]) -> anyhow::Result<()> {
         for _ in 0..AT_ONCE {
-            let Some(length) = self.members[place]
-                .tap
-                .read(buffer)
-                .context("a network's device")?
-            else {
+            let Surface::Device(tap) = &self.members[place].surface else {
+                break;
+            };
+            let Some(length) = tap.read(buffer).context("a network's device")? else {
                 break;
             };
             let packet = self.packets.put(&buffer[..length]);
@@ -416,6 +567,7 @@ impl Driver {
     fn on_event(&mut self, event: Event<Packet>) {
         match event {
             Event::Tune { channel, .. } => {
+                self.shares.handle_left(self.has_left(), self.now());
                 let mhz = frequency(channel.into());
                 let tuned = self.runtime.block_on(self.wireless.tune(self.monitor, mhz));
                 if let Err(error) = tuned {
@@ -429,21 +581,34 @@ impl Driver {
                 self.juggler.handle_timeout(now);
             }
             Event::Received { network, packet } => {
-                if let Some(member) = self.members.iter().find(|member| member.id == network) {
-                    let _ = member.tap.write(self.packets.get(packet));
+                if let Some(tap) = self.device(network) {
+                    let _ = tap.write(self.packets.get(packet));
                 }
                 self.packets.release(packet);
             }
-            Event::Switched { to, took } => self.show(to, |shown| {
-                // A peak that fades.
-                shown.switch = took.max(shown.switch - shown.switch / 16);
-            }),
+            Event::Switched { to, took } => {
+                self.show(to, |shown| {
+                    // A peak that fades.
+                    shown.switch = took.max(shown.switch - shown.switch / 16);
+                });
+                if let Some(place) = self.members.iter().position(|member| member.id == to) {
+                    self.shares.handle_switched(place, false, self.now());
+                }
+            }
             Event::Associated(id) => {
-                if let Some(member) = self.members.iter().find(|member| member.id == id) {
-                    let _ = member.tap.set_carrier(true);
+                if let Some(tap) = self.device(id) {
+                    let _ = tap.set_carrier(true);
                 }
             }
             Event::Deauthenticated(_) | Event::Recall(_) | Event::Found { .. } => {}
+        }
+    }
+
+    fn device(&self, id: NetworkId) -> Option<&EthernetTap> {
+        let member = self.members.iter().find(|member| member.id == id)?;
+        match &member.surface {
+            Surface::Device(tap) => Some(tap),
+            Surface::Station(_) => None,
         }
     }
 
@@ -464,7 +629,10 @@ impl Driver {
         };
         let writer = &member.writer;
         let bytes = match outgoing.body {
-            Frame::Data { packet, .. } => writer.data(self.packets.get(packet)),
+            Frame::Data { packet, .. } => match member.surface {
+                Surface::Device(_) => writer.data(self.packets.get(packet)),
+                Surface::Station(_) => Some(self.packets.get(packet).to_vec()),
+            },
             Frame::Null { power_save } => Some(writer.null(power_save)),
             Frame::PsPoll => {
                 let aid = self.juggler.network(member.id).and_then(|network| network.aid());
@@ -482,13 +650,13 @@ impl Driver {
         };
         match bytes {
             Some(bytes) => self.send_frame(place, bytes, outgoing),
-            None => self.finish(&outgoing, false),
+            None => self.finish(&outgoing, (0, false)),
         }
     }
 
     fn send_frame(&mut self, place: usize, bytes: Vec<u8>, what: Outgoing<Frame<Packet>>) {
-        let rate = if matches!(what.body, Frame::Data { .. }) {
-            self.rate.units()
+        let rate = if let Frame::Data { packet, .. } = what.body {
+            self.rate_of(packet).unwrap_or(self.rate.units())
         } else {
             Rate::lowest(self.members[place].is_5ghz)
         };
@@ -499,16 +667,33 @@ impl Driver {
                 at: Clock::now(),
             });
         } else {
-            self.finish(&what, false);
+            self.finish(&what, (0, false));
         }
     }
 
-    /// The card is done with a frame.
-    fn finish(&mut self, what: &Outgoing<Frame<Packet>>, is_acknowledged: bool) {
+    /// The card is done with a frame, after so many attempts.
+    fn finish(&mut self, what: &Outgoing<Frame<Packet>>, (attempts, is_acknowledged): (u8, bool)) {
         let now = self.now();
+        let place = what.to.map(|to| usize::from(to.0));
+        if let Some(member) = place.and_then(|place| self.members.get_mut(place))
+            && is_acknowledged
+        {
+            // It is there, even where its beacons fall into the slots of others.
+            member.heard_at = Clock::now();
+        }
         if let Frame::Data { packet, .. } = what.body {
+            if let Some(place) = place.filter(|_| is_acknowledged) {
+                let bytes = self.packets.get(packet).len();
+                self.shares
+                    .handle_carried(place, u32::try_from(bytes).unwrap_or(0), now);
+            }
+            match what.to {
+                Some(to) if self.packets.origin(packet).is_some() => {
+                    self.sent_for_station(to.0.into(), packet, (attempts, is_acknowledged));
+                }
+                _ => self.rate.handle(is_acknowledged),
+            }
             self.packets.release(packet);
-            self.rate.handle(is_acknowledged);
         }
         self.juggler
             .handle_finished(what.to, &what.body, is_acknowledged, now);
@@ -521,7 +706,7 @@ impl Driver {
                 return;
             }
             if let Some(flying) = self.flying.pop_front() {
-                self.finish(&flying.what, false);
+                self.finish(&flying.what, (0, false));
             }
         }
     }
@@ -536,7 +721,7 @@ impl Driver {
                 .iter()
                 .position(|flying| bytes::is_same(&flying.bytes, frame));
             if let Some(flying) = place.and_then(|place| self.flying.remove(place)) {
-                self.finish(&flying.what, is_acknowledged);
+                self.finish(&flying.what, (said.retries.saturating_add(1), is_acknowledged));
                 self.carry_out();
             }
             return;
@@ -544,18 +729,32 @@ impl Driver {
         if said.is_damaged {
             return;
         }
+        if let Some(envelope) = bytes::envelope(frame)
+            && let Some(place) = self.from_whom(envelope.from)
+        {
+            if envelope.to == self.own && envelope.sort == Sort::Data {
+                let bytes = u32::try_from(frame.len()).unwrap_or(0);
+                self.shares.handle_carried(place, bytes, self.now());
+            }
+            if matches!(self.members[place].surface, Surface::Station(_)) {
+                self.members[place].heard_at = Clock::now();
+                self.to_station(place, envelope, frame, said);
+            }
+        }
         if let Some(frame) = bytes::parse(frame) {
             self.on_frame(&frame, said.signal);
             self.carry_out();
         }
     }
 
-    fn on_frame(&mut self, frame: &bytes::Frame<'_>, signal: Option<i8>) {
-        let Some(place) = self
-            .members
+    fn from_whom(&self, access_point: [u8; 6]) -> Option<usize> {
+        self.members
             .iter()
-            .position(|member| member.writer.bssid == frame.from)
-        else {
+            .position(|member| member.writer.bssid == access_point)
+    }
+
+    fn on_frame(&mut self, frame: &bytes::Frame<'_>, signal: Option<i8>) {
+        let Some(place) = self.from_whom(frame.from) else {
             return;
         };
         let (now, own) = (self.now(), self.own);
@@ -576,6 +775,8 @@ impl Driver {
                     moves: notices.moves,
                 })
             }
+            // The rest is between the access point and the station.
+            _ if matches!(member.surface, Surface::Station(_)) => return,
             bytes::Heard::Authenticated(0) if is_ours => Frame::Authenticated,
             bytes::Heard::Associated { status: 0, aid } if is_ours => match u8::try_from(aid) {
                 // The machine knows the first 63: no access point of ours has more stations.
@@ -596,8 +797,10 @@ impl Driver {
                 }
                 member.last_sequence = Some(number);
                 let ethernet = [&destination[..], &source, &kind.to_be_bytes(), payload].concat();
-                if is_for_all {
-                    let _ = member.tap.write(&ethernet);
+                if let Surface::Device(tap) = &member.surface
+                    && is_for_all
+                {
+                    let _ = tap.write(&ethernet);
                     return;
                 }
                 Frame::Data {
@@ -617,11 +820,18 @@ impl Driver {
 
     /// Brings what others see up to date.
     fn look(&mut self) {
+        self.repeat_beacons();
         for member in &self.members {
-            let state = self.juggler.network(member.id).map(|network| network.state());
-            let is_in = matches!(state, Some(State::Asleep | State::Waking | State::Awake));
+            let network = self.juggler.network(member.id);
+            let is_in = network.is_some_and(|network| match member.surface {
+                Surface::Device(_) => {
+                    matches!(network.state(), State::Asleep | State::Waking | State::Awake)
+                }
+                Surface::Station(_) => network.aid().is_some(),
+            });
             let is_joined = is_in && member.heard_at.elapsed() < UNHEARD;
             self.show(member.id, |shown| {
+                shown.is_found = member.is_found();
                 if shown.is_joined != is_joined {
                     shown.is_joined = is_joined;
                     shown.since = Clock::now();
@@ -631,6 +841,9 @@ impl Driver {
     }
 }
 
+const MILLISECOND: Duration = Duration::from_millis(1);
+/// How long stations that leave may take for that.
+const LONGEST_FAREWELL: Duration = Duration::from_millis(500);
 /// A frame of 2,304 bytes of packet with its headers and radiotap's.
 const LONGEST_FRAME: usize = 4096;
 /// Frames taken at one look.

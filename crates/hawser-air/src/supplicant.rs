@@ -8,6 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -18,6 +19,7 @@ use tokio::net::UnixDatagram;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
+use super::joining::Way;
 use super::saved::KnownNetwork;
 
 /// The process.
@@ -44,7 +46,7 @@ impl Supplicant {
         let words = [program.into(), "-g".into(), global.clone().into()];
         let mut supplicant = Self {
             started: Started::start(system, &words, &[])?,
-            control: Control { socket },
+            control: Control::new(socket),
             directory: directory.to_owned(),
             sockets: 0,
         };
@@ -93,7 +95,10 @@ impl Supplicant {
         let own = self.directory.join(format!("client-{}", self.sockets));
         let socket = UnixDatagram::bind(own)?;
         socket.connect(sockets.join(interface))?;
-        Ok(Control { socket })
+        let control = Control::new(socket);
+        // From now on it is heard what becomes of joining.
+        control.command("ATTACH").await?;
+        Ok(control)
     }
 
     /// Lets an interface go; its access point hears of it.
@@ -117,14 +122,35 @@ impl Supplicant {
 /// A socket that wpa_supplicant answers on.
 pub(super) struct Control {
     socket: UnixDatagram,
+    /// It has said that the access point does not take the password.
+    is_refused: AtomicBool,
 }
 
 impl Control {
+    fn new(socket: UnixDatagram) -> Self {
+        Self {
+            socket,
+            is_refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the access point did not take the password, as far as was heard by the latest
+    /// answer.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
     /// Joins an access point of a known network.
     ///
     /// # Errors
     /// A setting of the network is refused, or nobody answers.
-    pub(super) async fn join(&self, known: &KnownNetwork, bssid: &str, frequency: u32) -> anyhow::Result<()> {
+    pub(super) async fn join(
+        &self,
+        known: &KnownNetwork,
+        bssid: &str,
+        frequency: u32,
+        way: Way,
+    ) -> anyhow::Result<()> {
         self.command("REMOVE_NETWORK all").await?;
         let number = self.ask("ADD_NETWORK").await?;
         let number = number.trim();
@@ -139,7 +165,9 @@ impl Control {
             .settings
             .iter()
             .map(|(name, value)| (name.as_str(), value.clone()));
-        for (name, value) in own.chain(fixed) {
+        // The card acknowledges no aggregates for a station that its driver does not know.
+        let plain = (way == Way::Slots).then(|| ("disable_ht", Zeroizing::new("1".to_owned())));
+        for (name, value) in own.chain(fixed).chain(plain) {
             let request = Zeroizing::new(format!("SET_NETWORK {number} {name} {}", *value));
             // The value may be a key.
             self.command(&request)
@@ -172,9 +200,13 @@ impl Control {
             let mut answer = vec![0; LONGEST_ANSWER];
             loop {
                 let length = self.socket.recv(&mut answer).await?;
+                let said = String::from_utf8_lossy(&answer[..length]);
                 // What it says unasked begins with a level.
-                if answer.first() != Some(&b'<') {
-                    break io::Result::Ok(String::from_utf8_lossy(&answer[..length]).into_owned());
+                if !said.starts_with('<') {
+                    break io::Result::Ok(said.into_owned());
+                }
+                if is_refusal(&said) {
+                    self.is_refused.store(true, Ordering::Relaxed);
                 }
             }
         };
@@ -188,6 +220,15 @@ impl Control {
 /// Whether a status says that nothing is left to be done.
 fn is_completed(status: &str) -> bool {
     status.lines().any(|line| line == "wpa_state=COMPLETED")
+}
+
+/// Whether an event says that the password is wrong: by the 4-way handshake of WPA2, or by the
+/// status (15, challenge failure) with which SAE is refused.
+fn is_refusal(event: &str) -> bool {
+    let is =
+        |name: &str, words: [&str; 2]| event.contains(name) && words.iter().all(|word| event.contains(word));
+    is("CTRL-EVENT-SSID-TEMP-DISABLED", ["ssid=", "reason=WRONG_KEY"])
+        || is("CTRL-EVENT-AUTH-REJECT", ["auth_type=3 ", "status_code=15"])
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -222,5 +263,20 @@ mod tests {
         assert!(is_completed(&said("COMPLETED")));
         assert!(!is_completed(&said("4WAY_HANDSHAKE")));
         assert!(!is_completed("UNKNOWN COMMAND\n"));
+    }
+
+    #[test]
+    fn a_wrong_password_in_its_words() {
+        let disabled = |reason: &str| {
+            format!(
+                "<3>CTRL-EVENT-SSID-TEMP-DISABLED id=0 ssid=\"home\" auth_failures=1 duration=10 reason={reason}"
+            )
+        };
+        assert!(is_refusal(&disabled("WRONG_KEY")));
+        assert!(!is_refusal(&disabled("CONN_FAILED")));
+        let rejected =
+            "<3>CTRL-EVENT-AUTH-REJECT 02:00:00:00:01:00 auth_type=3 auth_transaction=2 status_code=15";
+        assert!(is_refusal(rejected));
+        assert!(!is_refusal(&rejected.replace("=15", "=17")));
     }
 }

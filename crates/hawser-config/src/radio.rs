@@ -22,10 +22,10 @@ pub struct RadioConfig {
     pub avoid: Vec<Pattern>,
     /// At most so many at a time, over all cards.
     pub stations: usize,
-    /// Whether a card that can be on one channel only may serve open networks of several channels
-    /// in turn. Slower than one good access point, unless what is behind each is slow.
+    /// Whether a card that can be on one channel only may serve networks of several channels in
+    /// turn. Slower than one good access point, unless what is behind each is slow.
     pub slots: bool,
-    /// How long each of them is served.
+    /// How long each of them is served, on average over all.
     pub slot: Span,
     /// Networks beside those that the system has saved.
     #[serde(rename = "network")]

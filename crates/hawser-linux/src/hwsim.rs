@@ -2,14 +2,16 @@
 //!
 //! Over generic netlink, as bytes: there is no crate for it. While a [`Cards`] lives, every frame
 //! that a simulated card of this network namespace's group sends comes here, and no card reads what
-//! is not handed to it; after it the kernel's own medium goes on, which loses nothing. Limitations:
-//! the kernel refuses where a card has more than one channel at once; rates are those of 802.11a
-//! and b only, because a frame handed to a card has no other.
+//! is not handed to it; after it the kernel's own medium goes on, which loses nothing. A card is of
+//! the group of the namespace in which it was made, for good, even when it moves to another one.
+//! Limitations: the kernel refuses where a card has more than one channel at once; rates are those
+//! of 802.11a and b only, because a frame handed to a card has no other.
 //!
 //! Source: drivers/net/wireless/mac80211_hwsim.h of Linux.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 
 use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 
@@ -41,6 +43,9 @@ pub enum FromCards {
         cookie: u64,
         /// Whether an acknowledgement is waited for.
         wants_ack: bool,
+        /// At which of [`RATES`] the card would begin; the slowest of its band where it asks for
+        /// one that is not among them.
+        rate: usize,
     },
     /// A card answers to an address from now on.
     Address {
@@ -84,7 +89,7 @@ impl Cards {
     /// `EBUSY`: another program has the medium.
     pub fn take_over() -> io::Result<Self> {
         let mut socket = Socket::new(GENERIC)?;
-        socket.bind_auto()?;
+        bind_alone(&mut socket)?;
         grow(&socket);
         let mut cards = Self {
             socket,
@@ -104,6 +109,29 @@ impl Cards {
         cards.answers(|_| None)?;
         cards.socket.set_non_blocking(true)?;
         Ok(cards)
+    }
+
+    /// Makes a card of that name with room for stations, without an interface. `card`: what it is
+    /// called here, which no other card of this kernel is. It goes with this.
+    ///
+    /// # Errors
+    /// The name or the address is taken, or rights are missing.
+    pub fn add(&mut self, name: &str, card: Card) -> io::Result<()> {
+        let body = [
+            attribute(RADIO_NAME, name.as_bytes()),
+            attribute(ADDRESS, &card),
+            attribute(CHANNELS, &1_u32.to_ne_bytes()),
+            attribute(INTERFACE_KINDS, &STATIONS.to_ne_bytes()),
+            attribute(WITHOUT_INTERFACE, &[]),
+            attribute(GOES_WITH_SOCKET, &[]),
+        ]
+        .concat();
+        self.socket.set_non_blocking(false)?;
+        let made = self
+            .send(NEW_RADIO, libc::NLM_F_ACK, 0, &body)
+            .and_then(|()| self.answers(|_| None));
+        self.socket.set_non_blocking(true)?;
+        made
     }
 
     /// What cards have told since, as one datagram; empty when there is none.
@@ -126,12 +154,8 @@ impl Cards {
     /// # Errors
     /// The socket's.
     pub fn hand_over(&self, frame: &Received<'_>, number: Option<u32>) -> io::Result<()> {
-        let in_band = if frame.frequency > FIRST_OF_5_GHZ {
-            frame.rate.saturating_sub(SLOW_RATES)
-        } else {
-            frame.rate
-        };
-        let rate = u32::try_from(in_band).unwrap_or_default();
+        let rate = frame.rate.saturating_sub(first_rate(frame.frequency));
+        let rate = u32::try_from(rate).unwrap_or_default();
         let body = [
             attribute(RECEIVER, &frame.card),
             attribute(FRAME, frame.bytes),
@@ -185,7 +209,9 @@ impl Cards {
             let (bytes, _) = self.socket.recv_from_full()?;
             for (kind, body) in messages(&bytes) {
                 if kind == ERROR {
-                    return outcome(body);
+                    // A new card is answered with its number.
+                    let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
+                    return if code > Some(0) { Ok(()) } else { outcome(body) };
                 }
                 show(body);
             }
@@ -196,6 +222,32 @@ impl Cards {
 impl AsFd for Cards {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Whether this kernel has such cards now: the module is loaded, or built in.
+#[must_use]
+pub fn is_there() -> bool {
+    Path::new("/sys/module/mac80211_hwsim").exists()
+}
+
+/// The place among [`RATES`] of the first one of a band. Units: MHz.
+#[must_use]
+pub fn first_rate(frequency: u32) -> usize {
+    if frequency > FIRST_OF_5_GHZ { SLOW_RATES } else { 0 }
+}
+
+/// Binds to a port that no other socket of this namespace has, of whatever family: when one closes,
+/// the kernel compares ports alone, and would take the medium and the cards away with it. Numbers
+/// that the kernel gives out are those of processes, or negative.
+fn bind_alone(socket: &mut Socket) -> io::Result<()> {
+    let mut port = std::process::id();
+    loop {
+        port = port.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        match socket.bind(&NetlinkAddr::new(port & 0x3fff_ffff | 0x4000_0000, 0)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            other => return other,
+        }
     }
 }
 
@@ -218,6 +270,7 @@ fn parse(kind: u16, body: &[u8]) -> Option<FromCards> {
         SEND_FRAME => Some(FromCards::Frame {
             card,
             frequency: number(FREQUENCY)?,
+            rate: wanted_rate(inside, number(FREQUENCY)?),
             bytes: find(inside, FRAME)?.to_owned(),
             cookie: u64::from_ne_bytes(*find(inside, COOKIE)?.first_chunk()?),
             wants_ack: number(FLAGS)? & WANTS_NO_ACK == 0,
@@ -228,6 +281,19 @@ fn parse(kind: u16, body: &[u8]) -> Option<FromCards> {
         }),
         _ => None,
     }
+}
+
+/// The first rate of a frame that is to be sent; those of 802.11n and later are none of ours.
+fn wanted_rate(inside: &[u8], frequency: u32) -> usize {
+    let first = first_rate(frequency);
+    // Four pairs of rate and count, and as many of rate and flags of 16 bits.
+    let rate =
+        find(inside, TRANSMIT_INFO).and_then(|tries| usize::try_from(tries.first()?.cast_signed()).ok());
+    let flags = find(inside, TRANSMIT_FLAGS)
+        .and_then(|flags| flags.get(1..3))
+        .map_or(0, |flags| u16::from_ne_bytes([flags[0], flags[1]]));
+    let legacy = rate.filter(|rate| flags & NOT_LEGACY == 0 && first + rate < RATES.len());
+    first + legacy.unwrap_or(0)
 }
 
 /// Units: MHz.
@@ -251,6 +317,7 @@ const VERSION: u8 = 1;
 const REGISTER: u8 = 1;
 const SEND_FRAME: u8 = 2;
 const TRANSMITTED: u8 = 3;
+const NEW_RADIO: u8 = 4;
 const ADD_ADDRESS: u8 = 7;
 const RECEIVER: u16 = 1;
 const TRANSMITTER: u16 = 2;
@@ -260,7 +327,18 @@ const RECEIVE_RATE: u16 = 5;
 const SIGNAL: u16 = 6;
 const TRANSMIT_INFO: u16 = 7;
 const COOKIE: u16 = 8;
+const CHANNELS: u16 = 9;
+const GOES_WITH_SOCKET: u16 = 16;
+const RADIO_NAME: u16 = 17;
+const WITHOUT_INTERFACE: u16 = 18;
 const FREQUENCY: u16 = 19;
+const TRANSMIT_FLAGS: u16 = 21;
+const ADDRESS: u16 = 22;
+const INTERFACE_KINDS: u16 = 23;
+/// One bit for each kind of nl80211; stations are the third (2).
+const STATIONS: u32 = 1 << 2;
+/// A rate of 802.11n or 802.11ac.
+const NOT_LEGACY: u16 = 1 << 3 | 1 << 8;
 const WANTS_NO_ACK: u32 = 2;
 const STATUS_ACK: u32 = 4;
 
@@ -286,6 +364,8 @@ mod tests {
                 attribute(FLAGS, &1_u32.to_ne_bytes()),
                 attribute(FREQUENCY, &5180_u32.to_ne_bytes()),
                 attribute(COOKIE, &77_u64.to_ne_bytes()),
+                attribute(TRANSMIT_INFO, &[3, 1, END, 0, END, 0, END, 0]),
+                attribute(TRANSMIT_FLAGS, &[3, 1, 0, END, 0, 0, END, 0, 0, END, 0, 0]),
             ],
         );
         let expected = FromCards::Frame {
@@ -294,9 +374,12 @@ mod tests {
             bytes: vec![8, 0, 1],
             cookie: 77,
             wants_ack: true,
+            // 5.5 Mbit/s are not of this band, in which the fourth rate is 18.
+            rate: 7,
         };
         assert_eq!(parse(30, &body), Some(expected));
-        for length in 0..body.len() - 1 {
+        // Up to the rates, without which a frame is sent as slowly as can be.
+        for length in 0..body.len() - 28 {
             assert_eq!(parse(30, &body[..length]), None, "{length} bytes");
         }
     }

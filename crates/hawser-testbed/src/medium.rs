@@ -95,6 +95,7 @@ impl Medium {
                 bytes,
                 cookie,
                 wants_ack,
+                rate: _,
             } => {
                 self.counters.frames += 1;
                 let frame = StackFrame {

@@ -1,7 +1,8 @@
-//! Slots that follow what each channel gave (All-APs eq. 6) against slots that stay (Juggler
-//! section 3.4).
+//! Slots that follow what each network needs, against slots that follow what each channel gave
+//! (All-APs eq. 6) and slots that stay (Juggler section 3.4).
 
 use hawser_radio::all_aps::slots::Config;
+use hawser_radio::juggler::SharesConfig;
 use hawser_units::{Duration, Instant};
 
 use super::{Comparison, Measure};
@@ -23,6 +24,8 @@ const BACKHAULS: [[f64; 2]; 7] = [
     [2000.0, 200.0],
     [2500.0, 50.0],
 ];
+/// How far from those the other conditions lie: both twice as far, one of them, in both directions.
+const NEARBY: [f64; 3] = [0.5, 1.0, 2.0];
 const WARM_UP: Duration = Duration::from_secs(10);
 const LENGTH: Duration = Duration::from_secs(40);
 
@@ -32,11 +35,11 @@ impl Comparison for Slots {
     }
 
     fn question(&self) -> &'static str {
-        "One radio, two access points with unequal backhauls: slots by what each channel gave, or equal slots?"
+        "One radio, two access points with unequal backhauls: slots by what each needs, by what each channel gave, or equal slots?"
     }
 
     fn contenders(&self) -> &'static [&'static str] {
-        &["adaptive", "fixed"]
+        &["measured", "adaptive", "fixed"]
     }
 
     fn measures(&self) -> &'static [Measure] {
@@ -56,7 +59,7 @@ impl Comparison for Slots {
 
     fn conditions(&self) -> Vec<String> {
         let name = |[first, second]: [f64; 2]| format!("{first} + {second} KB/s");
-        BACKHAULS.map(name).to_vec()
+        backhauls().into_iter().map(name).collect()
     }
 
     fn run(&self, condition: usize, contender: usize, seed: u64) -> Vec<f64> {
@@ -72,10 +75,16 @@ impl Comparison for Slots {
             networks: [1, 11]
                 .map(Behind::AccessPoint)
                 .into_iter()
-                .zip(BACKHAULS[condition])
+                .zip(backhauls()[condition])
                 .collect(),
         }
         .build();
+        if contender == 0 {
+            lab.machine_mut().set_measured(SharesConfig {
+                cycle: config.cycle,
+                ..SharesConfig::default()
+            });
+        }
         let start = lab.start();
         let transfers = [0, 1].map(|network| lab.download(network, None, start));
         let from = start + WARM_UP;
@@ -85,7 +94,7 @@ impl Comparison for Slots {
         while lab.network.now() < end {
             let next = lab.network.now() + config.cycle;
             lab.network.run(next);
-            if contender == 0 && next > start {
+            if contender == 1 && next > start {
                 adapt(&mut lab, transfers, &mut slots, &mut before);
             }
         }
@@ -93,6 +102,25 @@ impl Comparison for Slots {
         let rates = transfers.map(rate);
         vec![rates[0] + rates[1], rates[1]]
     }
+}
+
+/// Those of the table, then those around them, each once.
+fn backhauls() -> Vec<[f64; 2]> {
+    let mut all = BACKHAULS.to_vec();
+    for [first, second] in BACKHAULS {
+        for (one, other) in NEARBY
+            .into_iter()
+            .flat_map(|one| NEARBY.map(|other| (one, other)))
+        {
+            let near = [first * one, second * other];
+            // The slower one comes second, as in the table.
+            let near = [near[0].max(near[1]), near[0].min(near[1])];
+            if !all.contains(&near) {
+                all.push(near);
+            }
+        }
+    }
+    all
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);

@@ -107,6 +107,68 @@ pub fn parse(bytes: &[u8]) -> Option<Frame<'_>> {
     Some(Frame { from, to, heard })
 }
 
+/// What stands outside of a frame, encrypted or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// The receiver on the air.
+    pub to: Bssid,
+    /// The sender on the air.
+    pub from: Bssid,
+    /// What sort of frame it is.
+    pub sort: Sort,
+}
+
+/// The sorts of frames that are of interest to who passes them on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// A beacon.
+    Beacon,
+    /// The question who is there.
+    ProbeRequest,
+    /// Its answer.
+    ProbeResponse,
+    /// A step of joining from its beginning.
+    Authentication,
+    /// The end of an association.
+    Leave,
+    /// A word about sleep: a frame without a packet whose sender sleeps from then on.
+    Sleep,
+    /// A packet.
+    Data,
+    /// Any other frame of management, or one without a packet.
+    Other,
+}
+
+/// Reads the envelope of a frame without radiotap header and check sum; `None` for control frames
+/// and what is shorter than a header.
+#[must_use]
+pub fn envelope(bytes: &[u8]) -> Option<Envelope> {
+    let header = bytes.get(..HEADER)?;
+    let sort = match (header[0], header[0] & 0x0f) {
+        (BEACON, _) => Sort::Beacon,
+        (PROBE_REQUEST, _) => Sort::ProbeRequest,
+        (PROBE_RESPONSE, _) => Sort::ProbeResponse,
+        (AUTHENTICATION, _) => Sort::Authentication,
+        (DEAUTHENTICATION | DISASSOCIATION, _) => Sort::Leave,
+        (NULL | QOS_NULL, _) if header[1] & POWER_SAVE != 0 => Sort::Sleep,
+        (DATA | QOS_DATA, _) => Sort::Data,
+        (_, 0 | DATA) => Sort::Other,
+        _ => return None,
+    };
+    Some(Envelope {
+        to: header[4..10].try_into().ok()?,
+        from: header[10..16].try_into().ok()?,
+        sort,
+    })
+}
+
+/// Takes back what a frame says about its sender's sleep.
+pub fn clear_power_save(frame: &mut [u8]) {
+    if let Some(flags) = frame.get_mut(1) {
+        *flags &= !POWER_SAVE;
+    }
+}
+
 /// What the elements of a beacon say beside its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notices {
@@ -239,6 +301,8 @@ pub struct Radiotap {
     pub retries: u8,
     /// Its signal, dBm.
     pub signal: Option<i8>,
+    /// Its rate, where it is one of 802.11a, b or g, in units of 500 kbit/s.
+    pub rate: Option<u8>,
     /// Whether a check sum of four bytes ends the frame.
     pub has_check_sum: bool,
     /// Whether it arrived damaged.
@@ -270,6 +334,7 @@ impl Radiotap {
                     said.has_check_sum = field[0] & 0x10 != 0;
                     said.is_damaged = field[0] & 0x40 != 0;
                 }
+                2 => said.rate = Some(field[0]),
                 5 => said.signal = Some(field[0].cast_signed()),
                 15 => said.sent = Some(field[0] & 1 == 0),
                 17 => said.retries = field[0],
@@ -336,6 +401,7 @@ const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 const ASSOCIATION_REQUEST: u8 = 0x00;
 const ASSOCIATION_RESPONSE: u8 = 0x10;
 const REASSOCIATION_RESPONSE: u8 = 0x30;
+const PROBE_REQUEST: u8 = 0x40;
 const PROBE_RESPONSE: u8 = 0x50;
 const BEACON: u8 = 0x80;
 const DISASSOCIATION: u8 = 0xa0;
@@ -345,6 +411,7 @@ const PS_POLL: u8 = 0xa4;
 const DATA: u8 = 0x08;
 const NULL: u8 = 0x48;
 const QOS_DATA: u8 = 0x88;
+const QOS_NULL: u8 = 0xc8;
 // Second bytes: flags (9.2.4.1).
 const TO_DS: u8 = 0x01;
 const FROM_DS: u8 = 0x02;
@@ -446,13 +513,34 @@ mod tests {
             .map(|(said, frame)| (said, frame.to_vec()))
             .unwrap();
         assert_eq!(
-            (said.signal, said.sent, &frame[..]),
-            (Some(-48), None, &b"frame"[..])
+            (said.signal, said.rate, said.sent, &frame[..]),
+            (Some(-48), Some(12), None, &b"frame"[..])
         );
         // TX flags: failed, three retries.
         let header = [0, 0, 11, 0, 0, 0x80, 2, 0, 1, 0, 3];
         let (said, _) = Radiotap::parse(&header).unwrap();
         assert_eq!((said.sent, said.retries), (Some(false), 3));
+    }
+
+    #[test]
+    fn an_envelope_says_what_the_frame_within_is() {
+        let read = |frame: &[u8]| envelope(frame).map(|envelope| envelope.sort);
+        assert_eq!(read(&WRITER.authenticate()), Some(Sort::Authentication));
+        assert_eq!(read(&WRITER.deauthenticate()), Some(Sort::Leave));
+        assert_eq!(read(&WRITER.null(true)), Some(Sort::Sleep));
+        assert_eq!(read(&WRITER.null(false)), Some(Sort::Other));
+        assert_eq!(read(&WRITER.ps_poll(1)), None);
+        let mut hidden = answered(QOS_DATA, FROM_DS | PROTECTED, &[1; 40]);
+        let envelope = envelope(&hidden).unwrap();
+        assert_eq!(
+            (envelope.to, envelope.from, envelope.sort),
+            (WRITER.own, WRITER.bssid, Sort::Data)
+        );
+        hidden[1] |= POWER_SAVE;
+        clear_power_save(&mut hidden);
+        assert_eq!(hidden[1], FROM_DS | PROTECTED);
+        hidden.truncate(HEADER - 1);
+        assert_eq!(read(&hidden), None);
     }
 
     #[test]
@@ -470,6 +558,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(0_u8.., 0..200)) {
             let _ = parse(&bytes);
+            let _ = envelope(&bytes);
             let _ = Notices::parse(&bytes);
             let _ = Radiotap::parse(&bytes);
             let _ = WRITER.data(&bytes);

@@ -32,6 +32,7 @@ mod dhcp;
 mod frames;
 mod handoff;
 mod network;
+mod shares;
 mod switching;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ use crate::stations::Bssid;
 pub use dhcp::{DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, DhcpServer, DhcpServerConfig};
 pub use handoff::{Handoff, HandoffConfig, HandoffEvent, Role};
 pub use network::{IpConfig, Mode, NetworkConfig, NetworkId, State, VirtualNetwork};
+pub use shares::{Shares, SharesConfig};
 
 /// How a radio is shared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -355,6 +357,22 @@ impl<P: Copy> Juggler<P> {
     pub fn set_ip(&mut self, id: NetworkId, ip: Option<IpConfig>) {
         if let Some(network) = self.networks.get_mut(&id) {
             network.config.ip = ip;
+        }
+    }
+
+    /// Says that the station of a [`Mode::Relayed`] network has joined, with which association id,
+    /// or that it has not any more.
+    pub fn set_association(&mut self, id: NetworkId, aid: Option<u8>) {
+        let Some(network) = self.networks.get_mut(&id) else {
+            return;
+        };
+        if network.config.mode != Mode::Relayed || network.aid == aid {
+            return;
+        }
+        network.aid = aid;
+        self.set_state(id, State::Awake, None);
+        if aid.is_some() {
+            self.counters.associations += 1;
         }
     }
 

@@ -15,6 +15,12 @@ pub struct NetworkId(pub u16);
 pub enum Mode {
     /// An access point, which keeps packets while the radio is away.
     Infrastructure,
+    /// An access point that another station joins through this radio, the kernel's with its keys
+    /// for one: in its slot all that it sends passes. [`Juggler::set_association`] says when it has
+    /// joined; from then on the access point is told when the radio is away.
+    ///
+    /// [`Juggler::set_association`]: super::Juggler::set_association
+    Relayed,
     /// A neighbour, which does not.
     AdHoc,
     /// None: the slot listens for access points, on another channel each time.
@@ -70,6 +76,15 @@ impl NetworkConfig {
         }
     }
 
+    /// An access point that another station joins.
+    #[must_use]
+    pub fn relayed(name: u32, peer: StationId, channel: u16) -> Self {
+        Self {
+            mode: Mode::Relayed,
+            ..Self::access_point(name, peer, channel)
+        }
+    }
+
     /// A neighbour in ad hoc mode.
     #[must_use]
     pub fn ad_hoc(peer: StationId, channel: u16) -> Self {
@@ -118,7 +133,8 @@ pub enum State {
     Asleep,
     /// The access point is being told that the radio is back.
     Waking,
-    /// Packets may pass. Ad hoc networks and scanning slots are always in this state.
+    /// Packets may pass. Ad hoc networks, scanning slots and relayed networks that are not joined
+    /// are always in this state.
     Awake,
 }
 
@@ -145,7 +161,7 @@ impl<P> VirtualNetwork<P> {
     pub(super) fn new(config: NetworkConfig) -> Self {
         let state = match config.mode {
             Mode::Infrastructure => State::Out,
-            Mode::AdHoc | Mode::Scan { .. } => State::Awake,
+            Mode::Relayed | Mode::AdHoc | Mode::Scan { .. } => State::Awake,
         };
         Self {
             config,
@@ -222,5 +238,10 @@ impl<P> VirtualNetwork<P> {
 
     pub(super) fn is_infrastructure(&self) -> bool {
         self.config.mode == Mode::Infrastructure
+    }
+
+    /// Whether there is an access point that has to know when the radio is away.
+    pub(super) fn keeps_packets(&self) -> bool {
+        self.is_infrastructure() || (self.config.mode == Mode::Relayed && self.aid.is_some())
     }
 }

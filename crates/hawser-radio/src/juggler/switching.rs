@@ -15,7 +15,7 @@ impl<P: Copy> Juggler<P> {
             return;
         }
         let network = &self.networks[&id];
-        let must_tell = network.is_infrastructure() && matches!(network.state, State::Awake | State::Waking);
+        let must_tell = network.keeps_packets() && matches!(network.state, State::Awake | State::Waking);
         self.slot_ends = self.slot_ends.min(now);
         if must_tell {
             self.outgoing.clear();
@@ -119,12 +119,15 @@ impl<P: Copy> Juggler<P> {
                     urgent: true,
                 });
             }
-        } else if network.is_infrastructure() {
+        } else if network.keeps_packets() {
             match network.state {
                 State::Out | State::Authenticating => self.authenticate(id, now),
                 State::Associating => self.associate(id, now),
                 State::Asleep | State::Waking | State::Awake => self.wake(id, now),
             }
+        } else {
+            // The station of a relayed network may have left in its absence.
+            self.set_state(id, State::Awake, None);
         }
     }
 

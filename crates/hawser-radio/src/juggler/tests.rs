@@ -332,6 +332,52 @@ fn a_neighbour_needs_no_ceremony() {
 }
 
 #[test]
+fn a_relayed_network_is_put_to_sleep_once_its_station_has_joined() {
+    let mut juggler: Juggler<u32> = Juggler::new(Config::default(), 1, at(0));
+    let a = juggler.add(NetworkConfig::relayed(1, A, 1), at(0));
+    juggler.add(NetworkConfig::relayed(2, B, 11), at(0));
+    let mut now = at(0);
+    // Everything that is sent is acknowledged; what was sent until the slots of both are over.
+    let mut round = |juggler: &mut Juggler<u32>| {
+        let (mut sent, end) = (Vec::new(), now + Duration::from_millis(220));
+        while now < end {
+            now += Duration::from_micros(500);
+            juggler.handle_timeout(now);
+            while juggler.poll_event().is_some() {}
+            while let Some(outgoing) = juggler.poll_transmit() {
+                let channel = juggler.network(juggler.active().unwrap_or(a)).unwrap();
+                assert_eq!(outgoing.to, Some(channel.config().peer));
+                juggler.handle_finished(outgoing.to, &outgoing.body, true, now);
+                if outgoing.to == Some(A) {
+                    sent.push(outgoing.body);
+                }
+            }
+        }
+        sent
+    };
+    let data = |packet| Frame::Data {
+        packet,
+        more: false,
+        power_save: false,
+    };
+    // Before it has joined, what the station sends passes, and nothing else is said.
+    juggler.handle_packet_on(a, 1, 30).unwrap();
+    assert_eq!(round(&mut juggler), [data(1)]);
+    juggler.set_association(a, Some(1));
+    let said = round(&mut juggler);
+    assert!(said.contains(&Frame::Null { power_save: true }), "{said:?}");
+    juggler.handle_packet_on(a, 2, 30).unwrap();
+    let said = round(&mut juggler);
+    assert!(said.contains(&data(2)), "{said:?}");
+    assert_eq!(juggler.counters().associations, 1);
+    // Gone again, whether it slept then or not.
+    juggler.set_association(a, None);
+    juggler.handle_packet_on(a, 3, 30).unwrap();
+    assert!(round(&mut juggler).contains(&data(3)));
+    assert_eq!(round(&mut juggler), []);
+}
+
+#[test]
 fn promotes_the_best_when_the_primary_is_lost() {
     let mut fixture = Fixture::joined(Config::default());
     let mut handoff = Handoff::new(HandoffConfig::default());

@@ -7,7 +7,7 @@ use hawser_netem::air::phy::DATA_OVERHEAD;
 use hawser_radio::all_aps::slots;
 use hawser_radio::juggler::{
     DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, Event, Handoff, HandoffEvent, IpConfig, Juggler,
-    NetworkConfig, NetworkId,
+    NetworkConfig, NetworkId, SharesConfig,
 };
 use hawser_units::{Duration, Instant};
 
@@ -50,6 +50,7 @@ pub struct JugglerMachine {
     /// A wire for each network, where they do not share the station's.
     wires: Vec<(NetworkId, Wire)>,
     shares: Option<Shares>,
+    needs: Option<Needs>,
 }
 
 /// Slots that follow what each network brings.
@@ -57,6 +58,12 @@ struct Shares {
     config: slots::Config,
     /// Of each network that has a wire: the present slot, and the bytes that came in this cycle.
     networks: Vec<(Duration, u64)>,
+}
+
+/// Slots that follow what each network needs, by its place in the rotation.
+struct Needs {
+    cycle: Duration,
+    shares: hawser_radio::juggler::Shares,
 }
 
 impl JugglerMachine {
@@ -74,6 +81,7 @@ impl JugglerMachine {
             notes: Vec::new(),
             wires: Vec::new(),
             shares: None,
+            needs: None,
         }
     }
 
@@ -119,6 +127,16 @@ impl JugglerMachine {
         });
     }
 
+    /// Lets the slots of all networks follow what they need, once a cycle. To be called when all
+    /// are there; Juggler's slot of weight one has to be a millisecond.
+    pub fn set_measured(&mut self, config: SharesConfig) {
+        let networks = self.juggler.rotation().len();
+        self.needs = Some(Needs {
+            cycle: config.cycle,
+            shares: hawser_radio::juggler::Shares::new(config, networks),
+        });
+    }
+
     /// The machine below.
     #[must_use]
     pub fn juggler(&self) -> &Juggler<Packet> {
@@ -160,8 +178,43 @@ impl JugglerMachine {
         self.arm(air);
     }
 
+    fn place(&self, id: NetworkId) -> Option<usize> {
+        self.juggler.rotation().iter().position(|known| *known == id)
+    }
+
+    /// Whether something still waits for the network that is served.
+    fn has_left(&self) -> bool {
+        let served = self.needs.as_ref().and_then(|needs| needs.shares.served());
+        let id = served.and_then(|place| self.juggler.rotation().get(place));
+        id.and_then(|id| self.juggler.network(*id))
+            .is_some_and(|network| network.queued() > 0)
+    }
+
+    /// What tells how much a network needs.
+    fn measure(&mut self, event: &Event<Packet>, now: Instant) {
+        let has_left = self.has_left();
+        let place = match event {
+            Event::Received { network, .. } | Event::Switched { to: network, .. } => self.place(*network),
+            Event::Recall(_)
+            | Event::Tune { .. }
+            | Event::Associated(_)
+            | Event::Deauthenticated(_)
+            | Event::Found { .. } => None,
+        };
+        let Some(needs) = &mut self.needs else { return };
+        match (event, place) {
+            (Event::Tune { .. }, _) => needs.shares.handle_left(has_left, now),
+            (Event::Switched { .. }, Some(place)) => needs.shares.handle_switched(place, has_left, now),
+            (Event::Received { packet, .. }, Some(place)) => {
+                needs.shares.handle_carried(place, packet.size.into(), now);
+            }
+            _ => {}
+        }
+    }
+
     fn on_event(&mut self, event: &Event<Packet>, air: &mut AirContext<'_, '_>) {
         let now = air.now();
+        self.measure(event, now);
         match *event {
             Event::Recall(peer) => self.take_back(peer, air),
             Event::Tune {
@@ -208,6 +261,13 @@ impl JugglerMachine {
 
     /// The slots of the next cycle follow from what came in those of the last one.
     fn adapt(&mut self, air: &mut AirContext<'_, '_>) {
+        if let Some(needs) = &mut self.needs {
+            let slots = needs.shares.next_cycle(air.now());
+            for (id, slot) in self.juggler.rotation().to_vec().into_iter().zip(slots) {
+                self.juggler.set_weight(id, slot.as_millis() as u32, air.now());
+            }
+            air.after(needs.cycle, CYCLE_TAG);
+        }
         let Some(shares) = &mut self.shares else { return };
         let even = shares.config.cycle / self.wires.len().max(1) as u32;
         shares.networks.resize(self.wires.len(), (even, 0));
@@ -326,6 +386,12 @@ impl Machine for JugglerMachine {
     }
 
     fn handle_finished(&mut self, _at: StationId, sent: &Finished, air: &mut AirContext<'_, '_>) {
+        if let (true, hawser_netem::air::Frame::Data { packet, .. }, Some(needs)) =
+            (sent.acknowledged, &sent.body, &mut self.needs)
+            && let Some(place) = needs.shares.served()
+        {
+            needs.shares.handle_carried(place, packet.size.into(), air.now());
+        }
         self.juggler
             .handle_finished(sent.to, &sent.body, sent.acknowledged, air.now());
         self.drain(air);

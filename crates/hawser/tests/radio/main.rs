@@ -188,6 +188,112 @@ fn one_radio_serves_two_channels_in_slots() {
     world.down();
 }
 
+/// Two access points of different channels that no one but their passwords opens, and one card.
+fn protected_on_two_channels() -> Kernel {
+    Kernel::new()
+        .access_point("name=home,channel=1,security=wpa2,rate=6mbit,delay=10ms")
+        .access_point("name=office,channel=6,security=sae,rate=6mbit,delay=15ms")
+        .option(&["--apart"])
+        .virtual_time()
+}
+
+#[test]
+fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
+    if !protected_on_two_channels().enter("one_radio_joins_protected_networks_of_two_channels_in_slots") {
+        return;
+    }
+    let mut world = World::with_hub();
+    let config = format!("[radio]\nslots = true\n{PASSWORDS}");
+    let begun = std::time::Instant::now();
+    world.up(&config);
+    world.until("both are joined", 20, |status| joined(status).len() == 2);
+    println!("joined after {:?}", begun.elapsed());
+    world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
+    println!("two paths to the hub after {:?}", begun.elapsed());
+    let status = world.status();
+    for (name, gateway) in [("home", "10.60.0.1"), ("office", "10.60.1.1")] {
+        let station = station(&status, name);
+        assert_eq!(
+            (&station["slot_ms"], &station["cycle_ms"]),
+            (&40.0.into(), &80.0.into()),
+            "{station}"
+        );
+        let interface = station["interface"].as_str().expect("a name");
+        let pings = world::pings(interface, gateway, Duration::from_millis(50), 40);
+        std::thread::sleep(Duration::from_secs(3));
+        let (lost, of) = pings.end();
+        println!("{name}: {lost} of {of} pings lost");
+        assert!(lost == 0 && of >= 40, "{name}: {lost} of {of} pings lost");
+    }
+    let rate = world.download(Duration::from_secs(15));
+    println!("{:.2} Mbit/s in slots, over two of 6", rate / 1e6);
+    assert!(rate > 1.2 * 6e6, "{rate} bit/s is not more than one access point");
+    let shares = received(&world.status());
+    assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
+    // What is said in words, and that none of the simulated cards is taken for a card.
+    let shown = said(&mut world.hawser(&["status"]));
+    assert!(
+        shown.contains("home (ch 1) 40 of 80 ms") && shown.contains("office (ch 6) 40 of 80 ms"),
+        "{shown}"
+    );
+    let cards: Value = serde_json::from_str(&said(&mut world.hawser(&["radio", "--json"]))).expect("JSON");
+    assert_eq!(cards["cards"].as_array().map(Vec::len), Some(1), "{cards}");
+    // Each joined once, and never again: the access points know that it sleeps.
+    for number in [0, 1] {
+        let log = std::fs::read_to_string(format!("/run/hostapd/ap{number}.log")).expect("a log");
+        assert_eq!(log.matches("IEEE 802.11: associated").count(), 1, "{log}");
+    }
+    let simulated = || {
+        world::radios()
+            .into_iter()
+            .filter(|name| name.starts_with("hawserw"))
+            .count()
+    };
+    assert_eq!(simulated(), 2);
+    world.crash();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(simulated(), 0, "they go with the daemon");
+    world.up(&config);
+    world.until("both carry the tunnel again", 30, |status| {
+        world::active(status) == 2
+    });
+    world.down();
+    assert_eq!(simulated(), 0, "they go with the daemon");
+}
+
+#[test]
+fn a_wrong_password_is_said_in_one_line() {
+    let is_inside = protected_on_two_channels()
+        .access_point("name=cafe,channel=11")
+        .enter("a_wrong_password_is_said_in_one_line");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    let wrong = PASSWORDS.replace("password of", "no password of");
+    world.up(&format!(
+        "[radio]\nslots = true\n{wrong}[[radio.network]]\nssid = \"cafe\"\n"
+    ));
+    world.until("both are refused, and the cafe is not", 120, |status| {
+        let notices = status["notice"].to_string();
+        ["home", "office"].iter().all(|name| {
+            notices.contains(&format!(
+                "Wi-Fi network {name}: its access point refuses the password"
+            ))
+        }) && joined(status) == ["cafe"]
+    });
+    let log = std::fs::read_to_string("/run/client.log").expect("a log");
+    for name in ["home", "office"] {
+        assert_eq!(
+            log.matches(&format!("network {name}: its access point refuses"))
+                .count(),
+            1,
+            "{log}"
+        );
+    }
+    world.down();
+}
+
 #[test]
 fn a_flow_lives_on_when_its_only_access_point_vanishes() {
     let is_inside = Kernel::new()

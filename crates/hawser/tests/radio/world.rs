@@ -240,6 +240,12 @@ pub(crate) fn interfaces() -> Vec<String> {
     names
 }
 
+/// The Wi-Fi cards of this machine, simulated ones too.
+pub(crate) fn radios() -> Vec<String> {
+    let all = fs::read_dir("/sys/class/ieee80211").expect("a list").flatten();
+    all.filter_map(|one| one.file_name().into_string().ok()).collect()
+}
+
 /// How many wpa_supplicants run that Hawser has started.
 pub(crate) fn supplicants() -> usize {
     let all = fs::read_dir("/proc").expect("a list").flatten();

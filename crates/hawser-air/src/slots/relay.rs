@@ -1,0 +1,233 @@
+//! Kernel stations on a card in slots: each network has a simulated card of the kernel
+//! (`mac80211_hwsim`), and the real card is the air for it.
+//!
+//! wpa_supplicant joins with the simulated card's station as with any other, so all encryption
+//! (WPA2, WPA3, 802.1X) and all keys stay in the kernel and in wpa_supplicant. What that station
+//! sends goes out over the monitor interface in its network's slot, encrypted already, and what
+//! became of it is told to the kernel; what its access point sends to it is handed to it. The
+//! station has the monitor's address, so the real card acknowledges for it. `juggler` tells the
+//! access point when the card is away, which the station does not know: for it the last beacon is
+//! repeated while its network sleeps.
+//!
+//! Limitations: the station speaks 802.11a and g with quality of service (its 802.11n is turned
+//! off), because a card acknowledges aggregates only for stations that its own driver knows.
+
+use std::time::{Duration, Instant as Clock};
+
+use hawser_linux::hwsim::{Card, Cards, FromCards, RATES, Received, first_rate};
+use hawser_radio::juggler::bytes::{self, Envelope, Heard, Notices, Radiotap, Sort};
+use hawser_radio::stations::frequency;
+
+use super::{Driver, Packet, Surface, UNHEARD};
+
+/// A network's simulated card.
+pub(super) struct Relay {
+    card: Card,
+    /// The access point's last beacon that announces no move, and its last answer to a question.
+    beacon: Vec<u8>,
+    answer: Vec<u8>,
+    /// Units: dBm.
+    signal: i8,
+    /// When the station was last handed a beacon.
+    given_at: Clock,
+}
+
+/// A frame of a station that waits for its slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    cookie: u64,
+    /// As a place in [`RATES`].
+    rate: usize,
+}
+
+impl Relay {
+    pub(super) fn new(card: Card) -> Self {
+        Self {
+            card,
+            beacon: Vec::new(),
+            answer: Vec::new(),
+            signal: UNKNOWN_SIGNAL,
+            given_at: Clock::now(),
+        }
+    }
+}
+
+impl Driver {
+    /// What the stations send.
+    pub(super) fn read_medium(&mut self) {
+        for _ in 0..super::AT_ONCE {
+            // Frames that there was no room for are lost, as on any air.
+            let told = match self.medium.as_ref().map(Cards::receive) {
+                Some(Ok(told)) if !told.is_empty() => told,
+                _ => return,
+            };
+            for one in told {
+                if let FromCards::Frame {
+                    card,
+                    bytes,
+                    cookie,
+                    rate,
+                    ..
+                } = one
+                {
+                    self.from_station(card, bytes, Origin { cookie, rate });
+                }
+            }
+        }
+    }
+
+    /// Takes a frame of a station into the queue of its network.
+    fn from_station(&mut self, card: Card, mut frame: Vec<u8>, origin: Origin) {
+        let Some(place) = self.members.iter().position(|member| member.is_of(card)) else {
+            return;
+        };
+        let id = self.members[place].id;
+        let Some(envelope) = bytes::envelope(&frame) else {
+            self.tell_station(place, origin, (1, false));
+            return;
+        };
+        match envelope.sort {
+            // Its network's sleep is not its business; it says so while it scans.
+            Sort::Sleep => {
+                self.tell_station(place, origin, (1, true));
+                return;
+            }
+            Sort::ProbeRequest => self.give_known(place),
+            Sort::Authentication => self.juggler.set_association(id, None),
+            Sort::Beacon | Sort::ProbeResponse | Sort::Leave | Sort::Data | Sort::Other => {}
+        }
+        bytes::clear_power_save(&mut frame);
+        let packet = self.packets.put_from(&frame, origin);
+        let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        if let Err(packet) = self.juggler.handle_packet_on(id, packet, length) {
+            self.packets.release(packet);
+            self.tell_station(place, origin, (1, false));
+        }
+    }
+
+    /// At which rate a station wants a frame to be sent, in units of 500 kbit/s.
+    pub(super) fn rate_of(&self, packet: Packet) -> Option<u8> {
+        let origin = self.packets.origin(packet)?;
+        u8::try_from(RATES.get(origin.rate)? / 5).ok()
+    }
+
+    /// The card is done with a frame of a station.
+    pub(super) fn sent_for_station(&mut self, place: usize, packet: Packet, tries: (u8, bool)) {
+        let Some(origin) = self.packets.origin(packet) else {
+            return;
+        };
+        let is_leave = |envelope: Envelope| envelope.sort == Sort::Leave;
+        if bytes::envelope(self.packets.get(packet)).is_some_and(is_leave) {
+            self.juggler.set_association(self.members[place].id, None);
+        }
+        self.tell_station(place, origin, tries);
+    }
+
+    fn tell_station(&self, place: usize, origin: Origin, (attempts, is_acknowledged): (u8, bool)) {
+        let (Surface::Station(relay), Some(medium)) = (&self.members[place].surface, &self.medium) else {
+            return;
+        };
+        let rate = origin.rate.saturating_sub(first_rate(self.frequency_of(place)));
+        // It may have gone since, and its frames with it.
+        let _ = medium.done(relay.card, origin.cookie, (rate, attempts), is_acknowledged);
+    }
+
+    fn frequency_of(&self, place: usize) -> u32 {
+        let network = self.juggler.network(self.members[place].id);
+        network.map_or(0, |network| frequency(network.config().channel.into()))
+    }
+
+    /// What the access point of a station sends, if it is for it.
+    pub(super) fn to_station(&mut self, place: usize, envelope: Envelope, frame: &[u8], said: Radiotap) {
+        let is_for_all = envelope.to[0] & 1 != 0;
+        if !is_for_all && envelope.to != self.own {
+            return;
+        }
+        let id = self.members[place].id;
+        let rate = said.rate.map_or(0, |rate| u16::from(rate) * 5);
+        let rate = RATES.iter().position(|one| *one == rate).unwrap_or(0);
+        let Surface::Station(relay) = &mut self.members[place].surface else {
+            return;
+        };
+        relay.signal = said.signal.unwrap_or(relay.signal);
+        match (envelope.sort, bytes::parse(frame).map(|frame| frame.heard)) {
+            (Sort::Beacon, Some(Heard::Beacon { elements, .. })) => {
+                if Notices::parse(elements).moves.is_none() {
+                    relay.beacon = frame.to_vec();
+                }
+                relay.given_at = Clock::now();
+            }
+            (Sort::ProbeResponse, _) => relay.answer = frame.to_vec(),
+            (_, Some(Heard::Associated { status: 0, aid })) if !is_for_all => {
+                // Of the map of who is kept packets for, the machine knows the first 63. A later
+                // station wakes when the last of those does, which costs a frame.
+                let aid = u8::try_from(aid.clamp(1, 63)).unwrap_or(63);
+                self.juggler.set_association(id, Some(aid));
+            }
+            _ => {}
+        }
+        self.hand_over(place, frame, rate);
+    }
+
+    fn hand_over(&self, place: usize, frame: &[u8], rate: usize) {
+        let (Surface::Station(relay), Some(medium)) = (&self.members[place].surface, &self.medium) else {
+            return;
+        };
+        let received = Received {
+            card: relay.card,
+            frequency: self.frequency_of(place),
+            bytes: frame,
+            rate: rate.max(first_rate(self.frequency_of(place))),
+            power: relay.signal.into(),
+        };
+        // One that is not up reads nothing.
+        let _ = medium.hand_over(&received, None);
+    }
+
+    /// Tells a station that looks for its access point what is known of it.
+    fn give_known(&mut self, place: usize) {
+        let Surface::Station(relay) = &mut self.members[place].surface else {
+            return;
+        };
+        relay.given_at = Clock::now();
+        let known = [relay.beacon.clone(), relay.answer.clone()];
+        for frame in known.iter().filter(|frame| !frame.is_empty()) {
+            self.hand_over(place, frame, 0);
+        }
+    }
+
+    /// Repeats the beacons of networks that sleep; of one that is not heard in its own slot either,
+    /// nothing is repeated, and its station finds out.
+    pub(super) fn repeat_beacons(&mut self) {
+        for place in 0..self.members.len() {
+            let member = &self.members[place];
+            let Surface::Station(relay) = &member.surface else {
+                continue;
+            };
+            let is_due = relay.given_at.elapsed() > REPEAT && member.heard_at.elapsed() < UNHEARD;
+            if is_due && !relay.beacon.is_empty() {
+                let beacon = relay.beacon.clone();
+                self.hand_over(place, &beacon, 0);
+                if let Surface::Station(relay) = &mut self.members[place].surface {
+                    relay.given_at = Clock::now();
+                }
+            }
+        }
+    }
+}
+
+impl super::Member {
+    fn is_of(&self, card: Card) -> bool {
+        matches!(&self.surface, Surface::Station(relay) if relay.card == card)
+    }
+
+    /// Whether its station would find its access point: that one has been heard.
+    pub(super) fn is_found(&self) -> bool {
+        matches!(&self.surface, Surface::Station(relay) if !relay.beacon.is_empty())
+    }
+}
+
+/// mac80211 takes an access point for lost after seven beacons of 102 ms.
+const REPEAT: Duration = Duration::from_millis(250);
+/// Before the first frame. Units: dBm.
+const UNKNOWN_SIGNAL: i8 = -70;
