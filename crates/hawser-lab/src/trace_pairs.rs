@@ -125,6 +125,7 @@ impl Pair {
             warmup: WARMUP,
             via: via.clone(),
             schedulers: Vec::new(),
+            controller: None,
             networks: self.networks.iter().map(Recorded::network).collect(),
             workloads: vec![Workload::Tcp {
                 direction: self.direction,
@@ -200,6 +201,7 @@ impl Recorded {
             }),
             wifi: None,
             member: None,
+            shares: None,
         }
     }
 }

@@ -51,7 +51,7 @@ fn delivered(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Vec<
     let mut handed_out = vec![0.0; steps + 1];
     let mut fastest: Option<(Duration, Duration)> = None;
     for (index, network) in scenario.networks.iter().enumerate() {
-        if only.is_some_and(|only| only != index) {
+        if network.shares.is_some() || only.is_some_and(|only| only != index) {
             continue;
         }
         let links = network.links.as_ref().filter(|_| network.wifi.is_none())?;

@@ -12,6 +12,7 @@ mod covering;
 mod intake;
 mod kept;
 mod repairing;
+mod sharing;
 mod shedding;
 mod transmit;
 
@@ -24,11 +25,13 @@ use hawser_wire::layer;
 
 use crate::fec;
 use crate::flow::{Flow, Flows};
+use crate::path::control::{Company, Control};
 use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use carried::Carried;
 use choosing::{Decision, nearest};
 use kept::{Kept, LONGEST_KEPT, Parcel, keeping_time};
+use sharing::Sharing;
 
 pub use intake::Refused;
 pub use transmit::{Body, Transmit};
@@ -144,6 +147,8 @@ pub struct Egress<B> {
     lanes: Vec<Lane>,
     flows: Flows<B>,
     schedulers: [Box<dyn Scheduler>; 4],
+    control: Control,
+    sharing: Sharing,
     views: Vec<PathView>,
     view_lanes: Vec<usize>,
     urgent: VecDeque<Transmit<B>>,
@@ -185,6 +190,8 @@ impl<B: Copy> Egress<B> {
             lanes: Vec::new(),
             flows: Flows::new(seed, now),
             schedulers: Class::ALL.map(|class| default_scheduler(class, seed)),
+            control: Control::default(),
+            sharing: Sharing::default(),
             views: Vec::new(),
             view_lanes: Vec::new(),
             urgent: VecDeque::new(),
@@ -246,6 +253,15 @@ impl<B: Copy> Egress<B> {
         Ok(())
     }
 
+    /// Controls all paths by this controller, those that are added too. A path whose controller
+    /// changes is measured anew.
+    pub fn set_control(&mut self, control: Control, now: Instant) {
+        self.control = control;
+        for lane in &mut self.lanes {
+            lane.path.set_control(control, now);
+        }
+    }
+
     /// Bounds the buffers that are kept for repair: a driver whose buffers hold single packets
     /// needs more of them.
     pub fn keep_at_most(&mut self, buffers: usize) {
@@ -266,11 +282,12 @@ impl<B: Copy> Egress<B> {
     /// Adds a path. `reachable`: the peer's address is known.
     pub fn open_path(&mut self, config: path::Config, reachable: bool, now: Instant) {
         let path = Path::new(config, self.next_seed(), now);
-        self.add_lane(Lane {
+        let lane = Lane {
             budget: initial_budget(&path),
             path,
             reachable,
-        });
+        };
+        self.add_lane(lane, now);
     }
 
     fn next_seed(&mut self) -> u64 {
@@ -278,7 +295,8 @@ impl<B: Copy> Egress<B> {
         self.seed
     }
 
-    fn add_lane(&mut self, lane: Lane) {
+    fn add_lane(&mut self, mut lane: Lane, now: Instant) {
+        lane.path.set_control(self.control, now);
         let at = self.lanes.partition_point(|other| other.path.id < lane.path.id);
         self.lanes.insert(at, lane);
     }
@@ -293,6 +311,7 @@ impl<B: Copy> Egress<B> {
         self.lanes.retain(|lane| lane.path.id != id);
         self.urgent.retain(|transmit| transmit.path != id);
         self.kept.forget_path(id);
+        self.sharing.forget(id);
         // A copy may be the one that frees its buffer: the driver drains copies before it closes a
         // path.
         debug_assert!(self.copies.is_empty(), "drained before");
@@ -329,6 +348,9 @@ impl<B: Copy> Egress<B> {
         if let Some(lane) = self.lane(id) {
             if came_by == id {
                 changed = lane.path.handle_feedback(report, now);
+                self.sharing
+                    .on_report(id, report.received_us, report.delay_us.cast_signed());
+                self.couple(id, now);
             } else {
                 let late = lane.path.handle_silence(report);
                 self.kept.on_late(id, late, now);
@@ -339,6 +361,20 @@ impl<B: Copy> Egress<B> {
         let longest = self.paths().map(keeping_time).max().unwrap_or_default();
         self.keeping = (rate < KEEPS_BELOW).then_some(longest);
         self.note(id, changed);
+    }
+
+    /// Lets a path know which others compete in the same queue, so that all together are one sender.
+    fn couple(&mut self, id: PathId, now: Instant) {
+        let mut company = Company::default();
+        for other in self.sharing.with(id) {
+            let lane = self.lanes.iter().find(|lane| lane.path.id == other);
+            if let Some(stake) = lane.and_then(|lane| lane.path.model().stake()) {
+                company.add(stake);
+            }
+        }
+        if let Some(lane) = self.lane(id) {
+            lane.path.set_company(company, now);
+        }
     }
 
     /// Takes in the reply to a probe of ours.
@@ -417,6 +453,7 @@ impl<B: Copy> Egress<B> {
         lane.reachable = true;
         lane.budget = initial_budget(&lane.path);
         lane.path.handle_moved(overhead, now);
+        self.sharing.forget(id);
         self.note(id, true);
     }
 

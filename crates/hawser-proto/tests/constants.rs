@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// What carries bulk traffic over a path; other machines of the crate are configured by the user.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "path",
+    "path/control",
     "egress",
     "egress.rs",
     "ingress",

@@ -501,3 +501,39 @@ fn the_paths_of_a_tunnel_are_followed_without_changing_the_run() {
     let refused = followed(true, &["via=mptcp"]);
     assert_eq!(refused.err(), Some(RunError::NoTunnel));
 }
+
+#[test]
+fn two_ways_through_one_link_take_one_share_beside_another_connection() {
+    let text = "name = \"shared\"\nseed = 1\nduration = \"40s\"\nwarmup = \"5s\"\nvia = \"hub\"\n\
+        [[network]]\nname = \"a\"\n\
+        down = { rate = \"50mbit\", delay = \"10ms\", queue = \"100ms\" }\n\
+        up = { rate = \"50mbit\", delay = \"10ms\", queue = \"100ms\" }\n\
+        [[network]]\nname = \"b\"\nshares = \"a\"\n";
+    let beside = "[[workload]]\nkind = \"tcp\"\nvia = \"single:a\"\n";
+    let goodput = report(&format!("{text}{TCP}{beside}"), &[]).goodput_bps;
+    let share = goodput.workloads[0] / goodput.total;
+    assert!(goodput.total > 40e6, "one link of 50 Mbit/s: {}", goodput.total);
+    assert!((0.4..0.6).contains(&share), "{share}");
+}
+
+#[test]
+fn a_controller_is_chosen_by_name() {
+    let goodput = |name: &str| {
+        let setting = format!("controller={name}");
+        report(&format!("{TWO}{TCP}"), &[&setting]).goodput_bps.total
+    };
+    let [default, cubic, bbr] = ["short-queue", "cubic", "bbr"].map(goodput);
+    assert!((default - report(&format!("{TWO}{TCP}"), &[]).goodput_bps.total).abs() < 1.0);
+    for (name, other) in [("cubic", cubic), ("bbr", bbr)] {
+        assert!(other > 18e6 && (other - default).abs() > 1.0, "{name}: {other}");
+    }
+    let unknown = scenario(&format!("{TWO}{TCP}"), &["controller=vegas"]);
+    let refused = run(&unknown, &unknown.via, Watch::default(), &mut |_: Duration| {});
+    let Err(RunError::Controller(problem)) = refused else {
+        panic!("must be refused");
+    };
+    assert!(
+        problem.to_string().contains("short-queue, cubic, bbr"),
+        "{problem}"
+    );
+}

@@ -59,6 +59,12 @@ pub fn run(
     if scenario.workloads.is_empty() {
         bail!("the scenario has no workload; write at least one [[workload]]");
     }
+    if scenario.networks.iter().any(|network| network.shares.is_some()) {
+        bail!("networks that share links are simulated only; use hawser-lab sim");
+    }
+    if scenario.controller.is_some() {
+        bail!("the daemon has no choice of controllers; take `controller` out, or use hawser-lab sim");
+    }
     let world = World::build(scenario, via)?;
     let daemons = match via {
         Via::Hub => {

@@ -454,6 +454,7 @@ impl Stated {
                     },
                     ..Member::default()
                 }),
+                shares: None,
             }
         };
         Scenario {
@@ -463,6 +464,7 @@ impl Stated {
             warmup: Duration::ZERO,
             via: Via::Hub,
             schedulers: Vec::new(),
+            controller: None,
             networks: self.links.iter().enumerate().map(network).collect(),
             workloads: vec![workload],
             beside: BTreeMap::new(),

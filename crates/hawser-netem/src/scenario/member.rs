@@ -52,6 +52,7 @@ impl Reader<'_> {
                     cap: member.cap.map(|cap| cap.0),
                     away: self.times(&member.away)?,
                 }),
+                shares: None,
             };
             networks.push(member);
         }

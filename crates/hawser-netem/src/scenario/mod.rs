@@ -38,6 +38,8 @@ pub struct Scenario {
     pub via: Via,
     /// Schedulers of Hawser's tunnel, by flow class; a class that is absent has its default.
     pub schedulers: Vec<(Class, String)>,
+    /// Congestion control of its paths; absent: the default. The simulator has it, the daemon not.
+    pub controller: Option<String>,
     /// The networks of the client, in the order of preference that its routing table shows.
     pub networks: Vec<Network>,
     /// What runs at the same time.
@@ -92,6 +94,9 @@ pub struct Network {
     pub wifi: Option<Wifi>,
     /// Whose it is, where it is a neighbour's.
     pub member: Option<Member>,
+    /// The network, by index, whose links it goes over too: a second way through one bottleneck.
+    /// Only the simulator has it.
+    pub shares: Option<usize>,
 }
 
 /// Both directions of an emulated network.
@@ -288,7 +293,8 @@ impl Scenario {
             };
             link.capacity.mean()
         };
-        let rates: Option<Vec<Rate>> = self.networks.iter().map(rate).collect();
+        let own = self.networks.iter().filter(|network| network.shares.is_none());
+        let rates: Option<Vec<Rate>> = own.map(rate).collect();
         rates.map(|rates| Rate::from_bps(rates.iter().map(|rate| rate.as_bps()).sum()))
     }
 

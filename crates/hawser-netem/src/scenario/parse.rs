@@ -31,6 +31,7 @@ struct RawScenario {
     via: Spanned<String>,
     #[serde(default)]
     schedulers: BTreeMap<Spanned<String>, Spanned<String>>,
+    controller: Option<String>,
     #[serde(rename = "network", default)]
     networks: Vec<RawNetwork>,
     #[serde(rename = "member", default)]
@@ -48,6 +49,7 @@ struct RawNetwork {
     down: Option<Spanned<RawLink>>,
     up: Option<Spanned<RawLink>>,
     wifi: Option<Spanned<RawWifi>>,
+    shares: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -203,6 +205,7 @@ impl Reader<'_> {
             warmup,
             via: self.via(&raw.via, &networks)?,
             schedulers: self.schedulers(raw.schedulers)?,
+            controller: raw.controller,
             workloads,
             beside,
             events: self.events(raw.events, &networks)?,
@@ -230,6 +233,14 @@ impl Reader<'_> {
             let name = network.name.get_ref().clone();
             self.check_new(&name, network.name.span(), &networks)?;
             let is_emulated = network.down.is_some() || network.up.is_some();
+            let shares = match &network.shares {
+                Some(of) if is_emulated || network.wifi.is_some() => {
+                    let problem = "a network that shares the links of another has none of its own";
+                    return Err(self.invalid(Some(of.span()), problem));
+                }
+                Some(of) => Some(self.network_index(of.get_ref(), of.span(), &networks)?),
+                None => None,
+            };
             let links = self.links((network.down, network.up))?;
             let wifi = network.wifi.map(|raw| {
                 let span = raw.span();
@@ -241,6 +252,7 @@ impl Reader<'_> {
                 links: is_emulated.then_some(links),
                 wifi: wifi.transpose()?,
                 member: None,
+                shares,
             });
         }
         Ok(networks)

@@ -135,6 +135,28 @@ fn reads_schedulers_by_class() {
 }
 
 #[test]
+fn a_network_shares_the_links_of_an_earlier_one() {
+    let with = |network: &str| parse_with(&format!("{FULL}\n[[network]]\nname = \"c\"\n{network}\n"), &[]);
+    let names = parse_with(FULL, &[]).expect("a scenario").networks;
+    let first = &names[0].name;
+    let shared = with(&format!("shares = \"{first}\"")).expect("a scenario");
+    let last = shared.networks.last().expect("there are some");
+    assert_eq!((last.shares, last.links.is_none()), (Some(0), true));
+    assert_eq!(
+        shared.sum_of_rates(),
+        parse_with(FULL, &[]).expect("a scenario").sum_of_rates()
+    );
+    let refused = |network: &str| with(network).expect_err("must be refused").to_string();
+    let said = refused("shares = \"nobody\"");
+    assert!(said.contains("nobody"), "{said}");
+    let said = refused(&format!("shares = \"{first}\"\ndown = {{ rate = \"1mbit\" }}"));
+    assert!(
+        said.ends_with("a network that shares the links of another has none of its own"),
+        "{said}"
+    );
+}
+
+#[test]
 fn names_file_line_and_remedy() {
     let replaced = |from: &str, to: &str| {
         assert!(FULL.contains(from), "{from}");

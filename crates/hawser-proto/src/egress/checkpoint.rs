@@ -58,11 +58,12 @@ impl<B: Copy> Egress<B> {
         } else {
             super::initial_budget(&path)
         };
-        self.add_lane(Lane {
+        let lane = Lane {
             path,
             reachable,
             budget,
-        });
+        };
+        self.add_lane(lane, now);
         Ok(())
     }
 }

@@ -19,18 +19,20 @@
 //! found again by slow start.
 
 mod checkpoint;
-mod competing;
+pub mod control;
 pub mod delay;
 mod losses;
 pub mod model;
 pub mod pmtu;
 mod probing;
+mod times;
 
+use control::{Company, Control, Sample};
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Feedback, MAX_COUNTER};
 use losses::Losses;
-use model::{BUSY_REPORT_DELAY, Model, Pacer, Sample};
+use model::{BUSY_REPORT_DELAY, Model, Pacer};
 use pmtu::Pmtu;
 
 /// How a path stands.
@@ -137,6 +139,7 @@ pub struct Path {
     state: State,
     since: Instant,
     probing: Probing,
+    control: Control,
     model: Model,
     pacer: Pacer,
     pmtu: Pmtu,
@@ -186,7 +189,8 @@ impl Path {
             state: State::Validating,
             since: now,
             probing: config.probing,
-            model: Model::new(config.cap, now),
+            control: Control::default(),
+            model: Model::new(Control::default(), config.cap, now),
             pacer: Pacer::default(),
             pmtu: Pmtu::new(config.mtu, config.overhead, now),
             cap: config.cap,
@@ -365,6 +369,20 @@ impl Path {
             return now + report.clamp(Duration::from_millis(1), Duration::from_millis(20));
         }
         self.pacer.ready_at(self.model.pacing(), packet)
+    }
+
+    /// Controls it by another controller, which knows nothing of the path yet.
+    pub fn set_control(&mut self, control: Control, now: Instant) {
+        if control != self.control {
+            self.control = control;
+            self.model = Model::new(control, self.cap, now);
+        }
+    }
+
+    /// Other paths of the session compete in the same queue.
+    pub(crate) fn set_company(&mut self, company: Company, now: Instant) {
+        self.model
+            .set_company(company, (self.newest, self.next_counter), now);
     }
 
     /// The user's limit.
@@ -660,7 +678,7 @@ impl Path {
                 self.replies = 0;
                 self.next_probe = now;
                 self.peak_before = self.model.peak_rate();
-                self.model = Model::new(self.cap, now);
+                self.model = Model::new(self.control, self.cap, now);
                 self.losses.forget_times();
                 self.pmtu.restart(now);
                 self.forgive();

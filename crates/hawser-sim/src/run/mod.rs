@@ -24,6 +24,7 @@ use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
 use hawser_netem::scenario::{Beside, Coding, Direction, Hop as Part, Scenario, Via, Workload};
 use hawser_netem::{Capacity, LinkConfig};
+use hawser_proto::path::control::{Control, UnknownController};
 use hawser_units::{Duration, Instant, Rate};
 
 use air::Air;
@@ -48,6 +49,9 @@ pub enum RunError {
     /// The way is not simulated.
     #[error("via {0:?} is not simulated yet; use hub, direct, mptcp or single:<network>")]
     Via(String),
+    /// No congestion control of paths has this name.
+    #[error("controller: {0}")]
+    Controller(#[from] UnknownController),
     /// Nothing here begins anew.
     #[error(
         "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser-lab lab"
@@ -221,6 +225,10 @@ impl World {
         }
         let mut hops = Vec::new();
         for (index, described) in scenario.networks.iter().enumerate() {
+            if let Some(of) = described.shares {
+                hops.push(hops[of]);
+                continue;
+            }
             let both = described.links.clone().unwrap_or_else(cable);
             let name = &described.name;
             if let Some(air) = &air
@@ -456,7 +464,10 @@ fn network_named(scenario: &Scenario, name: &str) -> Result<usize, RunError> {
 
 fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel, RunError> {
     let tunnel = Tunnel::new(seed, coding(scenario)?, is_shared);
-    Ok(tunnel.with_schedulers(scenario.schedulers.clone()))
+    let control = scenario.controller.as_deref().map(Control::by_name);
+    Ok(tunnel
+        .with_schedulers(scenario.schedulers.clone())
+        .with_control(control.transpose()?.unwrap_or_default()))
 }
 
 /// What the videos of a scenario are coded as.

@@ -16,6 +16,7 @@ use hawser_netem::scenario::{Coding, Direction};
 use hawser_proto::egress::Egress;
 use hawser_proto::flow::Run;
 use hawser_proto::path;
+use hawser_proto::path::control::Control;
 use hawser_proto::tunnel::{self, Arrival, Buffers, Burst, Datagram, Handoff, Items, Opened, Role, Source};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::compression::{Compressed, Form};
@@ -50,6 +51,7 @@ pub(super) struct Tunnel {
     coding: Option<Coding>,
     /// By class, where the scenario names one.
     schedulers: Vec<(Class, String)>,
+    control: Control,
     /// Whether its networks have other users, so that packets say whom they are for.
     is_shared: bool,
     inner_in: Vec<LinkId>,
@@ -288,6 +290,7 @@ impl Tunnel {
             outer: Vec::new(),
             coding,
             schedulers: Vec::new(),
+            control: Control::default(),
             is_shared,
             inner_in: Vec::new(),
             inner_out: Vec::new(),
@@ -301,6 +304,11 @@ impl Tunnel {
     /// With these schedulers in place of the defaults.
     pub(super) fn with_schedulers(self, schedulers: Vec<(Class, String)>) -> Self {
         Self { schedulers, ..self }
+    }
+
+    /// With this congestion control of its paths.
+    pub(super) fn with_control(self, control: Control) -> Self {
+        Self { control, ..self }
     }
 
     /// Tells which links are which: those of each network, with the client's address there, and
@@ -509,6 +517,7 @@ impl Node for Tunnel {
                     .set_scheduler(*class, scheduler)
                     .expect("a scheduler of the list");
             }
+            egress.set_control(self.control, now);
             egress.keep_at_most(KEPT_PACKETS);
             for index in 0..self.away[at].len() {
                 let config = path::Config {

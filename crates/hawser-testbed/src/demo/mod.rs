@@ -231,6 +231,7 @@ fn network(name: &str, (down, up): (Capacity, Capacity), delay_ms: u64, jitter_m
         }),
         wifi: None,
         member: None,
+        shares: None,
     }
 }
 
@@ -242,6 +243,7 @@ fn scenario_of(name: &str, networks: Vec<Network>) -> Scenario {
         warmup: Duration::ZERO,
         via: Via::Hub,
         schedulers: Vec::new(),
+        controller: None,
         networks,
         workloads: Vec::new(),
         beside: std::collections::BTreeMap::new(),

@@ -1,96 +1,13 @@
 use super::*;
-
-fn measured(round_trip: Duration) -> Measured {
-    Measured {
-        forward_us: round_trip.as_micros() as i32,
-        reverse_us: 0,
-        spread_us: 0,
-        packets: 1,
-        is_lone: false,
-    }
-}
-
-/// A first-in-first-out link in virtual time, reporting every packet.
-fn run(model: &mut Model, rate_at: impl Fn(u64) -> Rate, delay: Duration, seconds: u64) -> (Rate, Duration) {
-    run_beside(model, rate_at, |_| 0, delay, seconds)
-}
-
-/// The same beside somebody who keeps so many packets in flight.
-fn run_beside(
-    model: &mut Model,
-    rate_at: impl Fn(u64) -> Rate,
-    rival_at: impl Fn(u64) -> usize,
-    delay: Duration,
-    seconds: u64,
-) -> (Rate, Duration) {
-    const PACKET: u64 = FULL_PACKET;
-    let mut now = Instant::from_nanos(1);
-    let mut pacer = Pacer::default();
-    let mut link_free = now;
-    let mut sent = Vec::<(Instant, u64, Instant)>::new();
-    let mut delivered = 0u64;
-    let mut delivered_at = now;
-    let mut pending = std::collections::VecDeque::new();
-    let mut rivals = std::collections::VecDeque::new();
-    let (mut bytes_last_second, mut worst_queue) = (0, Duration::ZERO);
-    let end = now + Duration::from_secs(seconds);
-    while now < end {
-        while let Some(&(at, counter)) = pending.front() {
-            if at > now {
-                break;
-            }
-            pending.pop_front();
-            let (sent_at, delivered_then, delivered_at_then): (Instant, u64, Instant) =
-                sent[counter as usize];
-            delivered += PACKET;
-            delivered_at = at;
-            let elapsed = at.since(delivered_at_then);
-            let sample = Sample {
-                delay: measured(at.since(sent_at)),
-                rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
-                delivered: delivered - delivered_then,
-                reported: PACKET,
-                lost: 0,
-                app_limited: false,
-                newest: counter,
-                next_counter: sent.len() as u64,
-                in_flight: (sent.len() as u64 - counter) * PACKET,
-            };
-            model.on_sample(&sample, now);
-            if now + Duration::from_secs(1) > end {
-                bytes_last_second += PACKET;
-                worst_queue = worst_queue.max(at.since(sent_at).saturating_sub(delay));
-            }
-        }
-        let second = now.as_nanos() / 1_000_000_000;
-        while rivals.front().is_some_and(|at| *at <= now) {
-            rivals.pop_front();
-        }
-        if rivals.len() < rival_at(second) {
-            link_free = link_free.max(now) + rate_at(second).time_for(Bytes(PACKET));
-            rivals.push_back(link_free + delay);
-        }
-        let in_flight = pending.len() as u64 * PACKET;
-        let rate = model.pacing();
-        if in_flight + PACKET <= model.window() && pacer.credit(rate, PACKET, now) >= PACKET {
-            link_free = link_free.max(now) + rate_at(second).time_for(Bytes(PACKET));
-            pending.push_back((link_free + delay, sent.len() as u64));
-            sent.push((now, delivered, delivered_at));
-            pacer.on_sent(rate, PACKET, now);
-        } else {
-            now += Duration::from_micros(50);
-        }
-    }
-    (
-        Rate::of(Bytes(bytes_last_second), Duration::from_secs(1)).expect("a second"),
-        worst_queue,
-    )
-}
+use crate::path::FULL_PACKET;
+use crate::path::control::Control;
+use crate::path::control::tests::{measured, new, run, run_beside};
+use crate::path::delay::Measured;
 
 #[test]
 fn fills_a_link_and_keeps_its_queue_short() {
     for (mbps, delay) in [(5, 10), (20, 20), (100, 40), (300, 16), (1, 2)] {
-        let mut model = Model::new(None, Instant::ZERO);
+        let mut model = new(Control::ShortQueue, None);
         let (rate, queue) = run(
             &mut model,
             |_| Rate::from_mbps(mbps),
@@ -110,7 +27,7 @@ fn fills_a_link_and_keeps_its_queue_short() {
 
 #[test]
 fn a_start_keeps_ahead_of_an_inner_slow_start() {
-    let mut model = Model::new(None, Instant::ZERO);
+    let mut model = new(Control::ShortQueue, None);
     let round_trip = Duration::from_millis(300);
     run(&mut model, |_| Rate::from_mbps(1_000), round_trip, 1);
     // Reports of three round trips, the last one's not all: ten segments have become more than
@@ -124,7 +41,7 @@ fn a_start_keeps_ahead_of_an_inner_slow_start() {
 #[test]
 fn follows_a_link_that_slows_down_and_recovers() {
     for (first, second) in [(50, 5), (5, 50)] {
-        let mut model = Model::new(None, Instant::ZERO);
+        let mut model = new(Control::ShortQueue, None);
         let rate_at = move |s| Rate::from_mbps(if s < 4 { first } else { second });
         let (rate, queue) = run(&mut model, rate_at, Duration::from_millis(30), 8);
         let share = rate.as_bps() as f64 / (second as f64 * 1e6);
@@ -139,7 +56,7 @@ fn follows_a_link_that_slows_down_and_recovers() {
 #[test]
 fn a_trickle_bounds_nothing_until_the_start_is_over() {
     let ms = Duration::from_millis;
-    let mut model = Model::new(None, Instant::ZERO);
+    let mut model = new(Control::ShortQueue, None);
     let trickle = Sample {
         delay: measured(ms(60)),
         rate: Rate::of(Bytes(TRAIN), ms(180)),
@@ -152,7 +69,11 @@ fn a_trickle_bounds_nothing_until_the_start_is_over() {
         in_flight: 0,
     };
     model.on_sample(&trickle, Instant::ZERO + ms(100));
-    assert!(model.measured() < Rate::from_bps(300_000), "{}", model.measured());
+    assert!(
+        model.rate().rate() < Rate::from_bps(300_000),
+        "{}",
+        model.rate().rate()
+    );
     let first_window = Rate::of(Bytes(INITIAL_WINDOW), ms(66)).expect("a rate");
     assert_eq!(model.expected_rate(), first_window);
     assert!(model.pacing() > Some(first_window));
@@ -167,12 +88,12 @@ fn a_trickle_bounds_nothing_until_the_start_is_over() {
         };
         model.on_sample(&full, Instant::ZERO + ms(200 + n));
     }
-    assert_eq!(model.expected_rate(), model.measured());
+    assert_eq!(model.expected_rate(), model.rate().rate());
 }
 
 #[test]
 fn obeys_a_cap() {
-    let mut model = Model::new(Some(Rate::from_mbps(3)), Instant::ZERO);
+    let mut model = new(Control::ShortQueue, Some(Rate::from_mbps(3)));
     let (rate, _) = run(&mut model, |_| Rate::from_mbps(20), Duration::from_millis(20), 4);
     assert!(rate <= Rate::from_bps(3_100_000), "{rate}");
 }
@@ -180,7 +101,7 @@ fn obeys_a_cap() {
 #[test]
 fn takes_its_share_of_a_queue_that_others_fill_and_empties_it_when_they_go() {
     const RIVAL: usize = 120;
-    let mut model = Model::new(None, Instant::ZERO);
+    let mut model = new(Control::ShortQueue, None);
     let link = |_| Rate::from_mbps(20);
     let delay = Duration::from_millis(20);
     // The rival needs 34 packets to fill the link; the others stand in its queue.
@@ -194,7 +115,7 @@ fn takes_its_share_of_a_queue_that_others_fill_and_empties_it_when_they_go() {
     let share = rate.as_bps() as f64 / 20e6;
     assert!(share > 0.25, "{share} beside another");
 
-    let mut model = Model::new(None, Instant::ZERO);
+    let mut model = new(Control::ShortQueue, None);
     let rival = |second| if (2..12).contains(&second) { RIVAL } else { 0 };
     let (rate, queue) = run_beside(&mut model, link, rival, delay, 24);
     assert!(rate > Rate::from_mbps(18), "{rate} alone again");
@@ -203,7 +124,7 @@ fn takes_its_share_of_a_queue_that_others_fill_and_empties_it_when_they_go() {
 
 #[test]
 fn a_trickle_beside_a_queue_of_others_does_not_end_the_start() {
-    let mut model = Model::new(None, Instant::ZERO);
+    let mut model = new(Control::ShortQueue, None);
     for n in 1..10_u64 {
         let probe = Sample {
             delay: measured(Duration::from_millis(if n % 2 == 0 { 120 } else { 40 })),
@@ -219,7 +140,7 @@ fn a_trickle_beside_a_queue_of_others_does_not_end_the_start() {
         model.on_sample(&probe, Instant::from_nanos(n * 1_000_000_000));
     }
     assert_eq!(model.window(), INITIAL_WINDOW);
-    assert_eq!(model.phase, Phase::Startup);
+    assert_eq!(model.state(), "startup");
 }
 
 #[test]
@@ -230,7 +151,7 @@ fn packets_that_overtake_each_other_do_not_end_the_start_but_a_queue_that_overfl
         (20_000, OVERFLOW_LOST, false),
     ];
     for (spread_us, lost, goes_on) in cases {
-        let mut model = Model::new(None, Instant::ZERO);
+        let mut model = new(Control::ShortQueue, None);
         for n in 1..4_u64 {
             let sample = Sample {
                 delay: Measured {
@@ -248,6 +169,6 @@ fn packets_that_overtake_each_other_do_not_end_the_start_but_a_queue_that_overfl
             };
             model.on_sample(&sample, Instant::from_nanos(n * 50_000_000));
         }
-        assert_eq!(model.phase == Phase::Startup, goes_on, "{:?}", model.phase);
+        assert_eq!(model.state() == "startup", goes_on, "{}", model.state());
     }
 }

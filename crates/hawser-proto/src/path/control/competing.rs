@@ -12,7 +12,8 @@
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
-use super::FULL_PACKET;
+use super::{Company, Stake};
+use crate::path::FULL_PACKET;
 
 /// What RFC 9438 calls a segment. Units: bytes.
 const SEGMENT: f64 = FULL_PACKET as f64;
@@ -146,6 +147,9 @@ pub(super) struct Competing {
     look: Option<Look>,
     /// Its share of what is in the queue, by the looks. 0 to 1.
     share: f64,
+    company: Company,
+    /// Those that it met itself.
+    overflows: u32,
     last_queue: Duration,
 }
 
@@ -179,13 +183,37 @@ impl Competing {
             unqueued: 0,
             look: None,
             share: FAIR,
+            company: Company::default(),
+            overflows: 0,
             last_queue: Duration::ZERO,
         }
     }
 
-    /// How many CUBIC senders' share makes up for its own.
+    /// How many CUBIC senders' share makes up for its own: of one sender, its part of the company.
     fn senders(&self) -> f64 {
-        (FAIR / self.share.max(f64::EPSILON)).clamp(1.0 / MOST_SENDERS, MOST_SENDERS)
+        let share = (self.share + self.company.stake.share).max(f64::EPSILON);
+        (FAIR / share).clamp(1.0 / MOST_SENDERS, MOST_SENDERS) / self.company.paths()
+    }
+
+    /// What it has of what is in the queue, by the looks.
+    pub(super) fn stake(&self) -> Stake {
+        Stake {
+            share: self.share,
+            is_looking: self.look.is_some(),
+            overflows: self.overflows,
+        }
+    }
+
+    /// Others of the session compete in the same queue: together they are one sender.
+    ///
+    /// Source: RFC 6356 section 1, the second goal, for the aim: no more is taken than one flow
+    /// would on the best path. A drop of the queue that they share meets one of them by chance: it is
+    /// an overflow for all, as it would be for one sender.
+    pub(super) fn set_company(&mut self, company: Company, counters: (u64, u64), now: Instant) {
+        let before = std::mem::replace(&mut self.company, company);
+        if company.others == before.others && company.stake.overflows != before.stake.overflows {
+            self.cut(counters, now);
+        }
     }
 
     /// RFC 9438's C. Its rate goes with the fourth root (section 5.1).
@@ -223,8 +251,15 @@ impl Competing {
     /// The queue has overflowed; `counters` are the newest one reported and the one to be sent
     /// next.
     pub(super) fn on_overflow(&mut self, counters: (u64, u64), now: Instant) {
+        if self.cut(counters, now) {
+            self.overflows = self.overflows.wrapping_add(1);
+        }
+    }
+
+    /// Leaves less of the window, once for all signs of one overflow. Returns whether it did.
+    fn cut(&mut self, counters: (u64, u64), now: Instant) -> bool {
         if counters.0 < self.cut_until {
-            return;
+            return false;
         }
         // Fast convergence, RFC 9438 section 4.7.
         self.max = if self.window < self.max {
@@ -240,6 +275,7 @@ impl Competing {
         self.has_overflowed = true;
         self.rounds = 0;
         self.look = None;
+        true
     }
 
     /// Takes in a round; says whether nobody else is there.
@@ -271,9 +307,12 @@ impl Competing {
                 let share = expected.saturating_sub(queue).as_secs_f64() / own.as_secs_f64();
                 self.share += (share.min(1.0) - self.share) * SHARE_WEIGHT;
                 let shorter = before.saturating_sub(queue) + rate.time_for(Bytes(FULL_PACKET));
-                return shorter.as_secs_f64() > OWN * own.min(before).as_secs_f64();
+                // What the company has in the queue did not hold back.
+                let own = OWN * (1.0 - self.company.stake.share).max(0.0) * own.min(before).as_secs_f64();
+                return shorter.as_secs_f64() > own;
             }
-            None if self.rounds >= LOOK_AFTER && seen.queue.is_some() => {
+            // Two looks at once would each take what the other shortens for their own.
+            None if self.rounds >= LOOK_AFTER && seen.queue.is_some() && !self.company.stake.is_looking => {
                 self.rounds = 0;
                 // After an overflow more may be in flight than the window.
                 let window = ((seen.in_flight as f64).min(self.window) * HELD_BACK) as u64;
@@ -389,5 +428,61 @@ mod tests {
             little > 1.2 * half && half > 1.02 * much,
             "{little} {half} {much}"
         );
+    }
+
+    #[test]
+    fn those_that_share_a_queue_grow_as_parts_of_one_and_meet_its_overflows_together() {
+        let mut now = Instant::ZERO;
+        let mut competing = Competing::new(200_000, now);
+        competing.share = FAIR / 2.0;
+        let mut company = Company::default();
+        company.add(competing.stake());
+        competing.set_company(company, (0, 10), now);
+        // Together they have their half, so each is half of a sender.
+        assert!(
+            (competing.senders() - 0.5).abs() < 1e-9,
+            "{}",
+            competing.senders()
+        );
+        assert!((competing.c() - C / 16.0).abs() < 1e-9, "{}", competing.c());
+        let overflow = |times| Company {
+            stake: Stake {
+                overflows: times,
+                ..company.stake
+            },
+            ..company
+        };
+        now += Duration::from_millis(50);
+        competing.set_company(overflow(1), (10, 20), now);
+        assert_eq!(competing.window(), 140_000);
+        assert_eq!(competing.stake().overflows, 0, "it was not its own");
+        // Its own sign of the same one, and the other's next one a round later.
+        competing.on_overflow((15, 30), now);
+        assert_eq!((competing.window(), competing.stake().overflows), (140_000, 0));
+        competing.set_company(overflow(2), (20, 40), now);
+        assert_eq!(competing.window(), 98_000);
+        // One who comes or goes is no overflow.
+        competing.set_company(Company::default(), (50, 60), now);
+        assert_eq!(competing.window(), 98_000);
+    }
+
+    #[test]
+    fn of_two_only_one_looks() {
+        let mut competing = Competing::new(200_000, Instant::ZERO);
+        let mut company = Company::default();
+        company.add(Stake {
+            is_looking: true,
+            ..Stake::default()
+        });
+        competing.set_company(company, (0, 1), Instant::ZERO);
+        let seen = before_a_look(200_000);
+        for _ in 0..2 * LOOK_AFTER {
+            assert!(!competing.is_alone(&seen));
+        }
+        assert_eq!(competing.window(), 200_000, "it waits");
+        company.stake.is_looking = false;
+        competing.set_company(company, (0, 1), Instant::ZERO);
+        competing.is_alone(&seen);
+        assert!(competing.window() < 200_000, "it looks");
     }
 }
