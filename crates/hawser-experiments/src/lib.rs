@@ -5,6 +5,7 @@
 //!   against what the papers claim (`claims/*.toml`).
 //! - [`compare`] lets published ideas compete under conditions that no paper was written for.
 //! - [`sweep`] runs one scenario with fields varied, on all cores or on many machines.
+//! - [`sensitivity`] varies the constants of the data path, one at a time, over suites of sweeps.
 //! - [`replay`] makes a scenario of a recording: what another network or policy would have brought.
 //!
 //! The simulator itself is `hawser-sim`, which knows none of these.
@@ -15,4 +16,5 @@ pub mod papers;
 pub mod parallel;
 pub mod replay;
 pub mod reproduce;
+pub mod sensitivity;
 pub mod sweep;

@@ -10,7 +10,7 @@ fn the_repositorys_sweeps_and_what_they_vary_are_legal() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let read = |path: &Path| std::fs::read_to_string(path);
     let mut sweeps = Vec::new();
-    for name in ["sweeps", "fairness", "live"] {
+    for name in ["sweeps", "fairness", "live", "sensitivity"] {
         for entry in std::fs::read_dir(directory.join(name)).expect("a directory") {
             let path = entry.expect("an entry").path();
             let text = read(&path).expect("readable");

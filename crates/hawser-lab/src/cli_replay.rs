@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use hawser_experiments::replay::Replay;
-use hawser_experiments::sweep::{Cell, Row};
+use hawser_experiments::sweep::{self, Cell, Row};
 use hawser_netem::scenario::Scenario;
 use hawser_recording::Recording;
 use hawser_terminal::{columns, refuse, say, show};
 use serde_json::{Value, json};
-
-use crate::cli_sim::row;
 
 /// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set, --policy
 /// and --add-network.
@@ -49,7 +47,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
         Ok(runs) => runs,
         Err(problem) => return Ok(refuse(problem)),
     };
-    let measure = |scenario: &Scenario| row(scenario).map_err(anyhow::Error::msg);
+    let measure = |scenario: &Scenario| sweep::simulated(scenario).map_err(anyhow::Error::msg);
     let as_recorded = measure(&runs.as_recorded)?;
     let what_if = runs.what_if.as_ref().map(measure).transpose()?;
     if args.json {

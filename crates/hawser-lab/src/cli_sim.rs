@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use hawser_experiments::sweep::{self, Row};
 use hawser_netem::report::Report;
 use hawser_netem::scenario::{Scenario, Via};
 use hawser_sim::network::Tap;
@@ -133,17 +132,6 @@ fn print(is_json: bool, mut runs: Vec<Vec<Report>>) -> anyhow::Result<()> {
         show!("{}", comparison.to_text())?;
     }
     Ok(())
-}
-
-/// Runs a scenario over its own way, for a sweep or a replay: the columns of its report, without
-/// series.
-pub(crate) fn row(scenario: &Scenario) -> Result<Row, String> {
-    let outcome = run::run(scenario, &scenario.via, Watch::default(), &mut |_| {});
-    let report = outcome.map_err(|error| error.to_string())?.report;
-    let report = serde_json::to_value(report).map_err(|error| error.to_string())?;
-    let mut row = Row::from_json(&report);
-    sweep::allow(scenario, &mut row);
-    Ok(row)
 }
 
 fn simulate(

@@ -10,7 +10,6 @@ use hawser_experiments::sweep::{self, Pauses, Progress, Shard, Summary, Sweep, S
 use hawser_terminal::{refuse, say};
 use serde_json::json;
 
-use crate::cli_sim::row;
 use crate::progress;
 
 /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
@@ -89,7 +88,7 @@ fn execute(sweep: &Sweep, args: &SweepArgs, file: &Path) -> Result<Summary, Swee
         args.shard.unwrap_or(Shard::ALL),
         args.jobs.unwrap_or_else(parallel::cores),
         &out,
-        &row,
+        &sweep::simulated,
         &on_progress,
     );
     bar.finish_and_clear();

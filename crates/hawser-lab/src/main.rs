@@ -20,6 +20,7 @@ mod cli_medium;
 mod cli_oracle;
 mod cli_replay;
 mod cli_reproduce;
+mod cli_sensitivity;
 mod cli_sim;
 mod cli_sweep;
 mod cli_uml;
@@ -60,6 +61,8 @@ enum Command {
     Sim(Box<cli_sim::SimArgs>),
     /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
     Sweep(cli_sweep::SweepArgs),
+    /// Varies every constant of the data path by two both ways, over suites of scenarios.
+    Sensitivity(cli_sensitivity::SensitivityArgs),
     /// Prints the most that any scheduler could have delivered over the networks of a scenario.
     Oracle(cli_oracle::OracleArgs),
     /// Runs a recording in virtual time as it was, and with changes.
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Uml(args) => cli_uml::run(&args),
         Command::Sim(args) => cli_sim::run(*args),
         Command::Sweep(args) => cli_sweep::run(&args),
+        Command::Sensitivity(args) => cli_sensitivity::run(&args),
         Command::Oracle(args) => cli_oracle::run(&args),
         Command::Replay(args) => cli_replay::run(&args),
         Command::Check(args) => cli_check::check(&args),

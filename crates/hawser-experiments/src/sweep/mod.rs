@@ -18,14 +18,16 @@ mod pauses;
 mod plan;
 mod plot;
 mod row;
+mod simulated;
 mod table;
 mod versus;
 
 pub use engine::{Progress, Summary, merge, run};
-pub use pauses::{Pauses, allow};
+pub use pauses::Pauses;
 pub use plan::{Shard, Sweep, SweepError};
 pub use plot::plot;
 pub use row::{Cell, Row};
+pub use simulated::simulated;
 pub use table::{Kind, Table};
 pub use versus::Versus;
 

@@ -36,7 +36,7 @@ pub struct Pauses {
 }
 
 /// Adds to a run what its scenario allows, if it has events.
-pub fn allow(scenario: &Scenario, row: &mut Row) {
+pub(super) fn allow(scenario: &Scenario, row: &mut Row) {
     let links = scenario
         .networks
         .iter()

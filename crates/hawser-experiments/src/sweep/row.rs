@@ -21,7 +21,7 @@ pub enum Cell {
 
 impl Cell {
     /// What a count or a number is.
-    pub(super) fn number(&self) -> Option<f64> {
+    pub(crate) fn number(&self) -> Option<f64> {
         match self {
             Self::Int(value) => Some(*value as f64),
             Self::Float(value) => Some(*value),

@@ -10,11 +10,11 @@
 //!   share of independence = var(c_a - c_b) / (var c_a + var c_b)
 //! ```
 //!
-//! with `c` the change of a path's delay in 131 ms. It is 0 where both see one queue and 1 where each
-//! has its own. Beside CUBIC connections, over queues of 30 to 300 ms, it is 0.00 to 0.09 and 0.36 to
-//! 1.2. By the delays themselves instead of their changes, two queues of 300 ms that fill at the same
-//! time look like one for 20 s. Two equal networks that begin at the same moment do so for the first
-//! seconds: that is what is waited for before anything is said.
+//! with `c` the change of a path's delay in 131 ms. It is 0 where both see one queue and 1 where
+//! each has its own. Beside CUBIC connections, over queues of 30 to 300 ms, it is 0.00 to 0.09 and
+//! 0.36 to 1.2. By the delays themselves instead of their changes, two queues of 300 ms that fill
+//! at the same time look like one for 20 s. Two equal networks that begin at the same moment do so
+//! for the first seconds: that is what is waited for before anything is said.
 //!
 //! Source: RFC 8382 sections 3.1 (intervals), 3.3 (grouping), for the question; the statistic is
 //! our own, as said.

@@ -10,15 +10,15 @@
 //!
 //! In the form that striping needs: the least round trip is the path's base, which is a mean where
 //! single packets deviate ([`Times::base_round_trip`]); what acknowledgements come late by is what
-//! reports wait ([`BUSY_REPORT_DELAY`]), instead of `BBR.extra_acked`; losses are those that reports
-//! count, in packets of the mean size, by round trip.
+//! reports wait ([`BUSY_REPORT_DELAY`]), instead of `BBR.extra_acked`; losses are those that
+//! reports count, in packets of the mean size, by round trip.
 //!
 //! Source: draft-ietf-ccwg-bbr, whose functions are named beside the code. Not there: undo of a
-//! reduction that was spurious (`HandleSpuriousLossDetection`), as a packet that is counted lost and
-//! comes is not told; `BBR.offload_budget`, as packets leave one by one; ECN, which nothing reports;
-//! recovery, as nothing is sent again on its own path (`OnEnterRTO`: a path whose reports stop is
-//! suspect, and carries nothing). `RS.tx_in_flight` is what was delivered and lost while the packet
-//! was on its way.
+//! reduction that was spurious (`HandleSpuriousLossDetection`), as a packet that is counted lost
+//! and comes is not told; `BBR.offload_budget`, as packets leave one by one; ECN, which nothing
+//! reports; recovery, as nothing is sent again on its own path (`OnEnterRTO`: a path whose reports
+//! stop is suspect, and carries nothing). `RS.tx_in_flight` is what was delivered and lost while
+//! the packet was on its way.
 
 use hawser_units::{Duration, Instant, Rate};
 

@@ -207,8 +207,8 @@ impl Competing {
     /// Others of the session compete in the same queue: together they are one sender.
     ///
     /// Source: RFC 6356 section 1, the second goal, for the aim: no more is taken than one flow
-    /// would on the best path. A drop of the queue that they share meets one of them by chance: it is
-    /// an overflow for all, as it would be for one sender.
+    /// would on the best path. A drop of the queue that they share meets one of them by chance: it
+    /// is an overflow for all, as it would be for one sender.
     pub(super) fn set_company(&mut self, company: Company, counters: (u64, u64), now: Instant) {
         let before = std::mem::replace(&mut self.company, company);
         if company.others == before.others && company.stake.overflows != before.stake.overflows {

@@ -1,14 +1,14 @@
 //! Congestion control of one path: how much may be in flight, and how fast it is sent.
 //!
 //! A [`Controller`] is told what each report says ([`Sample`]) and what is known of the path's
-//! delays ([`Times`]), and answers with a window, a pacing rate, and the rate that schedulers reckon
-//! with. Everything else of a path (states, probes, loss detection) is the same for all of them.
-//! The peer's reports say nothing of marks (ECN): a mark on the way is copied to the inner packet
-//! (RFC 6040), whose sender answers it.
+//! delays ([`Times`]), and answers with a window, a pacing rate, and the rate that schedulers
+//! reckon with. Everything else of a path (states, probes, loss detection) is the same for all of
+//! them. The peer's reports say nothing of marks (ECN): a mark on the way is copied to the inner
+//! packet (RFC 6040), whose sender answers it.
 //!
 //! | name | what | source |
 //! |---|---|---|
-//! | [`short-queue`](short_queue) | keeps the queue short while nobody else is there, and competes by a window while others fill it | this project; the default |
+//! | [`short-queue`](short_queue) | a short queue, or a window beside others | this project; the default |
 //! | [`cubic`](cubic) | fills the queue until it overflows | RFC 9438, RFC 9406 |
 //! | [`bbr`](bbr) | follows delivery rate and least delay, bounded by loss | draft-ietf-ccwg-bbr |
 
