@@ -274,7 +274,7 @@ fn a_wrong_password_is_said_in_one_line() {
     world.up(&format!(
         "[radio]\nslots = true\n{wrong}[[radio.network]]\nssid = \"cafe\"\n"
     ));
-    world.until("both are refused, and the cafe is not", 120, |status| {
+    world.until("both are refused, and the cafe is not", 45, |status| {
         let notices = status["notice"].to_string();
         ["home", "office"].iter().all(|name| {
             notices.contains(&format!(
