@@ -174,12 +174,19 @@ impl Keeper {
     }
 
     /// The medium of kernel stations, where there can be some; a card in slots without them serves
-    /// open networks only.
-    fn medium(&mut self) -> Option<hwsim::Cards> {
-        if !hwsim::is_there() {
+    /// open networks only. Simulated cards of others that are in use keep the kernel's medium.
+    async fn medium(&mut self) -> Option<hwsim::Cards> {
+        if !hwsim::is_there() || self.has_others_cards {
             return None;
         }
-        hwsim::Cards::take_over()
+        let taken = hwsim::Cards::take_over();
+        tokio::time::sleep(OTHERS_HEARD).await;
+        let heard = taken.as_ref().map(hwsim::Cards::receive);
+        self.has_others_cards = matches!(heard, Ok(Ok(told)) if !told.is_empty());
+        if self.has_others_cards {
+            return None;
+        }
+        taken
             .inspect_err(|error| {
                 self.notice(format!("slots serve open networks only: mac80211_hwsim: {error}"))
             })
@@ -215,7 +222,7 @@ impl Keeper {
             return Ok(false);
         }
         state.slots_at = Clock::now() + SLOTS_AGAIN;
-        let medium = self.medium();
+        let medium = self.medium().await;
         let all: Vec<_> = all
             .into_iter()
             .filter(|heard| medium.is_some() || heard.security.open)
@@ -419,6 +426,8 @@ impl Keeper {
     }
 }
 
+/// Within which simulated cards that are in use are heard: two beacons.
+const OTHERS_HEARD: Duration = Duration::from_millis(250);
 /// Where 802.11a and g are not spoken any more. Units: MHz.
 const FIRST_OF_6_GHZ: u32 = 5945;
 /// How often signals are looked at while nothing is scanned: a list of hundreds, in a busy place.

@@ -116,6 +116,7 @@ impl Radio {
             stations: BTreeMap::new(),
             notices: Vec::new(),
             refused: BTreeMap::new(),
+            has_others_cards: false,
             carried: Carried::default(),
         };
         Self {
@@ -197,6 +198,8 @@ struct Keeper {
     notices: Vec<String>,
     /// Networks whose password was refused, and what is said of that.
     refused: BTreeMap<Vec<u8>, String>,
+    /// The simulated cards of this kernel are somebody else's.
+    has_others_cards: bool,
     carried: Carried,
 }
 
@@ -307,6 +310,9 @@ impl Keeper {
         self.follow_stations().await;
         for text in self.refused.values().cloned().collect::<Vec<_>>() {
             self.notice(text);
+        }
+        if self.has_others_cards {
+            self.notice("slots serve open networks only: mac80211_hwsim has cards of others".to_owned());
         }
         self.carried.look();
         if self.known.is_empty() && self.stations.is_empty() {

@@ -244,7 +244,7 @@ fn bind_alone(socket: &mut Socket) -> io::Result<()> {
     let mut port = std::process::id();
     loop {
         port = port.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        match socket.bind(&NetlinkAddr::new(port & 0x3fff_ffff | 0x4000_0000, 0)) {
+        match socket.bind(&NetlinkAddr::new((port & 0x3fff_ffff) | 0x4000_0000, 0)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             other => return other,
         }

@@ -137,3 +137,32 @@ fn adapt(lab: &mut Lab, transfers: [Transfer; 2], slots: &mut Vec<Duration>, bef
         lab.machine_mut().parts().0.set_weight(id, weight, now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_by_need_bring_at_least_what_the_better_of_both_rules_brings() {
+        for condition in [3, 5] {
+            let both = |contender| Slots.run(condition, contender, 1)[0];
+            let [measured, adaptive, fixed] = [0, 1, 2].map(both);
+            let name = &Slots.conditions()[condition];
+            assert!(
+                measured > 1.1 * adaptive.max(fixed),
+                "{name}: {measured}, {adaptive} and {fixed} KB/s"
+            );
+        }
+    }
+
+    #[test]
+    fn every_condition_is_there_once() {
+        let names = Slots.conditions();
+        assert_eq!(names.len(), 52);
+        assert!(
+            names
+                .iter()
+                .all(|name| names.iter().filter(|one| *one == name).count() == 1)
+        );
+    }
+}
