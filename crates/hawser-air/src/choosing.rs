@@ -215,8 +215,13 @@ impl Keeper {
             channels: MOST_SLOTS,
             held: Vec::new(),
         };
-        let in_slots =
-            |heard: &Heard| heard.frequency < FIRST_OF_6_GHZ && (heard.security.open || hwsim::is_there());
+        // To try a password again that was refused would end the slots of the others.
+        let refused = &self.refused;
+        let in_slots = |heard: &Heard| {
+            heard.frequency < FIRST_OF_6_GHZ
+                && (heard.security.open || hwsim::is_there())
+                && !refused.contains_key(&heard.ssid)
+        };
         let all = state.planner.propose(&room, taken, now, in_slots);
         if all.len() <= chosen.len().max(1) {
             return Ok(false);

@@ -300,7 +300,10 @@ impl Keeper {
             return Ok(());
         }
         if self.known_at.is_none_or(|at| at.elapsed() > KNOWN_FOR) {
-            self.known = saved::known(&self.config.radio);
+            let before = std::mem::replace(&mut self.known, saved::known(&self.config.radio));
+            // A password that somebody has changed since may be right.
+            let known = &self.known;
+            self.refused.retain(|ssid, _| known.get(ssid) == before.get(ssid));
             self.known_at = Some(Clock::now());
         }
         let wireless = self.wireless()?;

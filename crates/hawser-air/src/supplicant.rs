@@ -210,7 +210,7 @@ impl Control {
                 }
             }
         };
-        timeout(PATIENCE, talk)
+        timeout(TIMEOUT, talk)
             .await
             .context("wpa_supplicant does not answer")?
             .context("wpa_supplicant does not listen")
@@ -244,7 +244,7 @@ const NOT_INSTALLED: &str = "wpa_supplicant is not installed (Debian: wpasupplic
 /// As wpa_supplicant's own buffer for answers.
 const LONGEST_ANSWER: usize = 4096;
 /// It answers at once or not at all.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Together five seconds, for a machine that is busy.
 const STARTING_TRIES: u32 = 100;
 const STARTING_PAUSE: Duration = Duration::from_millis(50);

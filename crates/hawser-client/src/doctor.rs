@@ -204,7 +204,7 @@ impl Patient<'_> {
             return bad("dns", "nobody names resolvers for it", next);
         }
         let place = self.place();
-        let found = timeout(PATIENCE, async {
+        let found = timeout(TIMEOUT, async {
             let both = tokio::join!(place.addresses(name, false), place.addresses(name, true));
             both.0.is_ok_and(|found| !found.is_empty()) || both.1.is_ok_and(|found| !found.is_empty())
         });
@@ -349,10 +349,10 @@ async fn by_udp(
     config.transport_config(Arc::new(transport));
     let since = Instant::now();
     let connecting = endpoint.connect_with(config, remote, tls::SERVER_NAME)?;
-    let connection = timeout(PATIENCE, connecting).await.context("silence")??;
+    let connection = timeout(TIMEOUT, connecting).await.context("silence")??;
     let took = since.elapsed();
     // The library looks for the size by itself, a few round trips long.
-    tokio::time::sleep(SIZES.max(took * 8).min(PATIENCE)).await;
+    tokio::time::sleep(SIZES.max(took * 8).min(TIMEOUT)).await;
     let headers = if remote.is_ipv6() { 48 } else { 28 };
     let size = connection.stats().path.current_mtu + headers;
     connection.close(0_u8.into(), b"");
@@ -379,7 +379,7 @@ fn bad(what: &'static str, said: &str, next: &str) -> Finding {
 }
 
 /// For one answer: far networks have round trips of 2 s.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 /// For the search of a size.
 const SIZES: Duration = Duration::from_millis(500);

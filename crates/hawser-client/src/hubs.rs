@@ -343,7 +343,7 @@ impl Client {
             return;
         }
         if self.driver.networks.attached.is_empty() {
-            self.hubs.next_try = now + PATIENCE;
+            self.hubs.next_try = now + TIMEOUT;
             return;
         }
         let calls: Vec<_> = self
@@ -444,7 +444,7 @@ impl Client {
                 self.driver.machine.handle_doubt(now);
             }
             // An attempt that has just begun would only begin anew.
-            None if self.driver.reach.has_begun_within(PATIENCE) => {}
+            None if self.driver.reach.has_begun_within(TIMEOUT) => {}
             None => self.seek(None),
         }
     }
@@ -591,4 +591,4 @@ const FIRST_CHOICE: Duration = Duration::from_secs(1);
 const BETWEEN_LOOKUPS: Duration = Duration::from_secs(1);
 /// What the hub in use gets for an answer, at least, before it is asked anew; and between two
 /// looks whether there is a network.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);

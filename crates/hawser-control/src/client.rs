@@ -106,14 +106,14 @@ pub async fn connect(
     turn: &Turn,
 ) -> Result<Established, ConnectError> {
     let no_answer = |_| ConnectError::NoAnswer(remote);
-    let reached = tokio::time::timeout(PATIENCE, handshake(endpoint, config, remote)).await;
+    let reached = tokio::time::timeout(TIMEOUT, handshake(endpoint, config, remote)).await;
     let connection = reached.map_err(no_answer)??;
     turn.stand_by(connection.rtt()).await;
     let mut is_welcome = turn.is_welcome.lock().await;
     if *is_welcome {
         return std::future::pending().await;
     }
-    let answered = tokio::time::timeout(HELLO_PATIENCE, present(connection, remote, hello)).await;
+    let answered = tokio::time::timeout(HELLO_TIMEOUT, present(connection, remote, hello)).await;
     let established = answered.map_err(no_answer)??;
     *is_welcome = true;
     Ok(established)
@@ -192,9 +192,9 @@ const ACCESS_DENIED: u64 = 0x100 + 49;
 
 /// A hub that is there answers within a few round trips; the slowest networks that are of any use
 /// have 2 s of them.
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// One round trip, or two where a packet is lost; other attempts wait meanwhile.
-const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long another hub waits for the one in use to answer after all: a handshake and a hello of
 /// that are two round trips, and the networks to it may be slower.
 const STAND_BY: Duration = Duration::from_millis(500);

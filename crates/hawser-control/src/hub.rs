@@ -233,7 +233,7 @@ impl HubControl {
 
     async fn serve_one(&self, incoming: Incoming, handshake: Permit) {
         let from = self.origin(incoming.remote_address());
-        let opened = tokio::time::timeout(PATIENCE, self.open(incoming)).await;
+        let opened = tokio::time::timeout(TIMEOUT, self.open(incoming)).await;
         drop(handshake);
         let Opened {
             connection,
@@ -368,7 +368,7 @@ impl HubControl {
                     // has moved.
                     None => tokio::select! {
                         _ = stream.next() => return CloseReason::Superseded.to_string(),
-                        () = tokio::time::sleep(PATIENCE) => return CloseReason::Superseded.to_string(),
+                        () = tokio::time::sleep(TIMEOUT) => return CloseReason::Superseded.to_string(),
                     },
                 }
             }
@@ -385,4 +385,4 @@ pub const PATH_MTU: u16 = 1500;
 /// The hub's one UDP socket.
 pub const HUB_SOCKET: SocketId = SocketId(0);
 /// A handshake and a hello take a few round trips.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);

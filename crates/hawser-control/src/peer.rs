@@ -98,7 +98,7 @@ pub async fn dial(
             | PeerMessage::Unproven { .. } => Err(failed(&"it broke the protocol")),
         }
     };
-    let result = tokio::time::timeout(PATIENCE, attempt).await;
+    let result = tokio::time::timeout(TIMEOUT, attempt).await;
     result.unwrap_or(Err(DialError::NoAnswer(remote)))
 }
 
@@ -253,7 +253,7 @@ impl Guests {
 
     async fn serve_incoming(&self, incoming: quinn::Incoming, handshake: Permit) {
         let from = incoming.remote_address();
-        let opened = tokio::time::timeout(PATIENCE, self.open(incoming)).await;
+        let opened = tokio::time::timeout(TIMEOUT, self.open(incoming)).await;
         drop(handshake);
         match opened {
             Ok(Ok((connection, stream, hello, _permit))) => self.serve_one(connection, stream, &hello).await,
@@ -411,4 +411,4 @@ const OUTBOX: usize = 2_048;
 /// Of all connections.
 const NEWS: usize = 1_024;
 /// A host that is there answers within a few round trips, and another attempt is soon made.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);

@@ -21,7 +21,7 @@ pub fn with_snapshot(
         let _ = sender.send(snapshot);
     })));
     tokio::spawn(async move {
-        let snapshot = tokio::time::timeout(PATIENCE, receiver).await;
+        let snapshot = tokio::time::timeout(TIMEOUT, receiver).await;
         let result = match snapshot {
             Ok(Ok(snapshot)) => Ok(render(snapshot)),
             Ok(Err(_)) | Err(_) => Err(anyhow!("the data plane does not answer: see the log")),
@@ -91,6 +91,6 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
 }
 
 /// The data plane looks at its orders thousands of times in this time.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 /// Nothing can be done without it.
 pub const PLANE_ENDED: &str = "the data plane stopped: see the log";

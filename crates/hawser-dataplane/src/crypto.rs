@@ -112,9 +112,9 @@ mod tests {
 
     const CIPHERS: [Cipher; 2] = [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
-    fn sealed(key: &DataKey, path: u16, counter: u64) -> Vec<u8> {
+    fn sealed(key: &DataKey, path: u16, packet_number: u64) -> Vec<u8> {
         let mut datagram = vec![7; OUTER_LEN + 30 + TAG_LEN];
-        key.seal(PathId(path), counter, &mut datagram);
+        key.seal(PathId(path), packet_number, &mut datagram);
         datagram
     }
 
@@ -122,8 +122,8 @@ mod tests {
     fn opens_only_what_was_sealed_for_this_place() {
         for cipher in CIPHERS {
             let key = DataKey::new(cipher, &[9; 44]);
-            let opens = |key: &DataKey, path, counter, mut datagram: Vec<u8>| {
-                key.open(PathId(path), counter, &mut datagram)
+            let opens = |key: &DataKey, path, packet_number, mut datagram: Vec<u8>| {
+                key.open(PathId(path), packet_number, &mut datagram)
                     .is_some_and(|body| body == [7; 30])
             };
             let whole = || sealed(&key, 1, 5);

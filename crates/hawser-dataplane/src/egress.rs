@@ -337,8 +337,8 @@ impl Sender {
                 sum(|session| session.tunnel.egress().counters().policed),
             ),
             (
-                "egress_repaired",
-                sum(|session| session.tunnel.egress().counters().repaired),
+                "egress_retransmitted",
+                sum(|session| session.tunnel.egress().counters().retransmitted),
             ),
             (
                 "egress_covered",

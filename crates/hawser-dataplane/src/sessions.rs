@@ -34,13 +34,13 @@ mod handover;
 /// Bytes of buffers in use by all sessions.
 const CAPACITY: u64 = 128 << 20;
 /// Bytes of buffers in use by one session: what one of 1 Gbit/s keeps for half a second, which is
-/// as long as repairs take over most networks.
+/// as long as retransmissions take over most networks.
 pub(super) const QUOTA: u64 = CAPACITY / 2;
 /// Packets that the session which holds most gives up at once: looking for it is worth several.
 ///
 /// Source: RFC 8290 section 4.1 and Linux's `fq_codel`, `drop_batch_size`.
 const SHED_AT_ONCE: usize = 64;
-/// Buffers that one session keeps for repair, beside its quota of bytes: bounds what is remembered
+/// Buffers that one session keeps for retransmission, beside its quota of bytes: bounds what is remembered
 /// of them to some 3 MB.
 const KEPT: usize = 16_384;
 /// One session's sending side.

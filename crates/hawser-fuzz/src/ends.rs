@@ -23,7 +23,7 @@ use hawser_proto::path;
 use hawser_proto::scheduler;
 use hawser_proto::tunnel::{self, Role};
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::data::{Class, INNER_LEN, Inner, MAX_COUNTER};
+use hawser_wire::data::{Class, INNER_LEN, Inner, MAX_PACKET_NUMBER};
 use hawser_wire::inner::protocol;
 
 use node::{Node, OVERHEAD};
@@ -64,7 +64,7 @@ struct End {
     /// What is on the way to it.
     arriving: VecDeque<Packet>,
     accepted: BTreeSet<(PathId, u64)>,
-    /// The newest counter that it used on each path.
+    /// The newest packet number that it used on each path.
     used: BTreeMap<PathId, u64>,
 }
 
@@ -94,8 +94,12 @@ impl End {
         let count = sent.len();
         for packet in sent {
             let newest = self.used.entry(packet.path).or_default();
-            assert!(packet.counter > *newest, "{:?} is used twice", packet.counter);
-            *newest = packet.counter;
+            assert!(
+                packet.packet_number > *newest,
+                "{:?} is used twice",
+                packet.packet_number
+            );
+            *newest = packet.packet_number;
             way.push_back(packet);
         }
         way.drain(..way.len().saturating_sub(ON_THE_WAY));
@@ -103,11 +107,11 @@ impl End {
     }
 
     fn receive(&mut self, packet: &Packet, now: Instant) {
-        if !self.node.ingress.accepts(packet.path, packet.counter) {
+        if !self.node.ingress.accepts(packet.path, packet.packet_number) {
             return;
         }
-        let is_new = self.accepted.insert((packet.path, packet.counter));
-        assert!(is_new, "{:?} takes {} again", packet.path, packet.counter);
+        let is_new = self.accepted.insert((packet.path, packet.packet_number));
+        assert!(is_new, "{:?} takes {} again", packet.path, packet.packet_number);
         self.node.receive(packet, now);
         if self.is_successor && self.role == Role::Hub {
             self.node.heard(packet.path, packet.udp_len(), now);
@@ -124,15 +128,15 @@ impl End {
         let taken = self.accepted.range(..=(path, u64::MAX)).next_back();
         let taken = taken
             .filter(|(on, _)| *on == path)
-            .map_or(0, |(_, counter)| *counter);
+            .map_or(0, |(_, packet_number)| *packet_number);
         let jump = match jump {
             0..0xf0 => u64::from(jump),
             0xf0..0xff => 1 << (jump - 0xe0),
-            0xff => MAX_COUNTER,
+            0xff => MAX_PACKET_NUMBER,
         };
         self.arriving.push_back(Packet {
             path,
-            counter: (sent.max(taken) + 1 + jump).min(MAX_COUNTER),
+            packet_number: (sent.max(taken) + 1 + jump).min(MAX_PACKET_NUMBER),
             inner,
             body: body.to_vec(),
         });

@@ -167,7 +167,7 @@ pub(crate) fn checkpoint(input: &[u8]) {
         let path = written.paths.iter().find(|path| path.id == transmit.path.0);
         let next = path.map(|path| path.next_packet_number);
         assert!(
-            next.is_some_and(|next| transmit.counter >= next),
+            next.is_some_and(|next| transmit.packet_number >= next),
             "a number is used twice"
         );
     }

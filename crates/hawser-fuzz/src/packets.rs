@@ -233,7 +233,7 @@ pub(crate) fn parity(input: &[u8]) {
         now += Duration::from_millis(1);
         let inner = Inner {
             unordered: head & 0x40 != 0,
-            repair: head & 0x20 != 0,
+            retransmission: head & 0x20 != 0,
             flow: u16::from(head & 0x1f),
             sequence: Sequence(u32::MAX - 100).add(u32::from(place)),
             ..Inner::plain(Kind::Packet)

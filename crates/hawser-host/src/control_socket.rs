@@ -168,7 +168,7 @@ pub fn ask(path: &Path, request: &Request) -> anyhow::Result<Value> {
     check(path.parent().context("a socket is in a directory")?)?;
     let stream = UnixStream::connect(path)
         .with_context(|| format!("hawser does not run here (no answer at {})", path.display()))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut value = serde_json::to_value(request)?;
     value["version"] = VERSION.into();
     (&stream).write_all(format!("{value}\n").as_bytes())?;
@@ -199,7 +199,7 @@ pub fn is_alive(path: &Path) -> bool {
 }
 
 /// A daemon answers at once, unless it is busy with nftables.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that one connection may send: `status --watch` asks twice a second for a year in less.
 const MAX_CONVERSATION: u64 = 1 << 30;
 

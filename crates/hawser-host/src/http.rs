@@ -97,7 +97,7 @@ where
             let serve = Arc::clone(&serve);
             tokio::spawn(async move {
                 let _place = place;
-                let asked = tokio::time::timeout(PATIENCE, read(&mut stream)).await;
+                let asked = tokio::time::timeout(TIMEOUT, read(&mut stream)).await;
                 let _ = match asked {
                     Ok(Ok(get)) => serve(get, stream).await,
                     Ok(Err(wrong)) => wrong.send(&mut stream).await,
@@ -158,7 +158,7 @@ fn parse(head: &[u8]) -> Result<Option<Get>, Answer> {
 
 /// A head of a browser has some 600 bytes.
 const LONGEST: usize = 8 << 10;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections at once.
 const MOST: usize = 32;
 

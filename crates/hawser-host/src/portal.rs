@@ -13,7 +13,7 @@ use crate::dns::Place;
 
 /// What is in the place of a page, and where to log in.
 pub async fn look_for_portal(place: &Place, page: &Page) -> (Outcome, Option<String>) {
-    match timeout(LOOK_PATIENCE, fetch(place, page)).await {
+    match timeout(LOOK_TIMEOUT, fetch(place, page)).await {
         Ok(Ok(bytes)) => judge(&bytes, page),
         Ok(Err(error)) => {
             tracing::debug!(network = place.device, %error, "the page is out of reach");
@@ -46,7 +46,7 @@ async fn fetch(place: &Place, page: &Page) -> io::Result<Vec<u8>> {
 }
 
 /// The whole of a look: two questions and a page.
-const LOOK_PATIENCE: Duration = Duration::from_secs(8);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(8);
 const MOST_BYTES: u64 = 4096;
 
 /// What came, and where it wants people to go: a web address of plain characters, which can be

@@ -1,7 +1,7 @@
 //! The system's message bus, for all that ask services on it.
 //!
 //! Many machines have no bus, on others it comes late, and a service may say nothing for as long as
-//! it likes: nobody waits here for more than [`PATIENCE`].
+//! it likes: nobody waits here for more than [`TIMEOUT`].
 
 use std::io;
 use std::time::Duration;
@@ -64,12 +64,12 @@ impl SystemBus {
     }
 }
 
-/// Waits no longer than [`PATIENCE`].
+/// Waits no longer than [`TIMEOUT`].
 ///
 /// # Errors
 /// Those of the question, or that it took longer.
 pub(crate) async fn patiently<T>(question: impl Future<Output = zbus::Result<T>>) -> zbus::Result<T> {
-    within(PATIENCE, question).await
+    within(TIMEOUT, question).await
 }
 
 /// Waits no longer than `limit`.
@@ -122,7 +122,7 @@ pub(crate) async fn owners(bus: &Connection, name: &'static str) -> zbus::Result
 }
 
 /// A service that is too slow for this is as good as none.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

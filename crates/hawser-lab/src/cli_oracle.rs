@@ -84,7 +84,7 @@ A bound by calculation, for the time after the warm-up: every network is kept fu
 rates, delays, losses and outages; packets carry the tunnel's framing (40 bytes, and IP and UDP), or that of plain TCP
 where the scenario's way is mptcp or single; random loss counts by its mean; slow start from ten packets over the
 network with the least round trip bounds the beginning. Left out, so that no scheduler reaches all of it: congestion
-control after slow start, acknowledgements, repairs, jitter, other traffic. The simulator's reports hold each run
+control after slow start, acknowledgements, retransmissions, jitter, other traffic. The simulator's reports hold each run
 against it (`share_of_oracle`, \"of oracle\").
 
   hawser-lab oracle scenarios/bench/*.toml

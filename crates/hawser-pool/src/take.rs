@@ -695,7 +695,7 @@ async fn speak(
         stream.send(&PoolMessage::Hello(hello)).await?;
         anyhow::Ok((connection, stream))
     };
-    let reached = tokio::time::timeout(PATIENCE, reaching).await;
+    let reached = tokio::time::timeout(TIMEOUT, reaching).await;
     let (connection, mut stream) = reached.context("no answer")??;
     let code = tls::peer_key(&connection)?.code();
     loop {
@@ -729,7 +729,7 @@ const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(15);
 /// A device that is near answers within a few milliseconds.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a place is tried after it was found last: records of multicast DNS live for two
 /// minutes (RFC 6762 section 10).
 const FORGOTTEN: Duration = Duration::from_secs(240);

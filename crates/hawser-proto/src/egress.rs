@@ -5,15 +5,15 @@
 //! [`Egress::poll_transmit`]; headers and encryption are the driver's. The receiving half is
 //! [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
-mod carried;
 mod checkpoint;
 mod choosing;
 mod covering;
 mod intake;
 mod kept;
-mod repairing;
+mod retransmitting;
 mod sharing;
 mod shedding;
+mod throughput;
 mod transmit;
 
 use std::collections::VecDeque;
@@ -28,10 +28,10 @@ use crate::flow::{Flow, Flows};
 use crate::path::control::{Company, Control};
 use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
-use carried::Carried;
 use choosing::{Decision, nearest};
 use kept::{Kept, LONGEST_KEPT, Parcel, keeping_time};
 use sharing::Sharing;
+use throughput::Throughput;
 
 pub use intake::Refused;
 pub use transmit::{Body, Transmit};
@@ -40,14 +40,14 @@ pub use transmit::{Body, Transmit};
 pub const PROBE_LEN: usize = 8;
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
-/// Faster sessions keep nothing for repair: what leaves the processor's caches costs more than a
+/// Faster sessions keep nothing for retransmission: what leaves the processor's caches costs more than a
 /// rare loss. Units: bit/s.
 const KEEPS_BELOW: u64 = 1_000_000_000;
 /// So many packets are sent again in so long a time whatever the windows say: losses by chance.
-const FEW_REPAIRS: usize = 32;
-const FEW_REPAIRS_IN: Duration = Duration::from_millis(100);
+const EXCESS_RETRANSMISSIONS: usize = 32;
+const EXCESS_INTERVAL: Duration = Duration::from_millis(100);
 /// When packets to be sent again are looked at again, at the soonest.
-const REPAIR_RETRY: Duration = Duration::from_millis(1);
+const RETRANSMISSION_RETRY: Duration = Duration::from_millis(1);
 /// A path that has brought nothing for so long may be about to fall silent. Units: microseconds.
 const QUIET_US: u32 = 20_000;
 /// Packets of one report that are taken for missing: a hole that a receiver reports has at most
@@ -72,7 +72,7 @@ pub struct Counters {
     /// Packets dropped because no path takes their size any more.
     pub too_large: u64,
     /// Packets sent again because they were reported missing.
-    pub repaired: u64,
+    pub retransmitted: u64,
     /// Packets of upper layers let go for want of capacity.
     pub let_go: u64,
     /// Packets dropped because no path took them within [`crate::flow::LONGEST_WAIT`].
@@ -80,7 +80,7 @@ pub struct Counters {
     /// Packets dropped, the oldest first, because the driver ran out of room.
     pub shed: u64,
     /// Buffers of sent packets that were given up for the same reason: a loss among these is not
-    /// repaired.
+    /// retransmitted.
     pub unkept: u64,
     /// Records and flows looked at: the work that is not in proportion to packets.
     pub steps: u64,
@@ -153,7 +153,7 @@ pub struct Egress<B> {
     view_lanes: Vec<usize>,
     urgent: VecDeque<Transmit<B>>,
     copies: VecDeque<Transmit<B>>,
-    carried: Carried,
+    throughput: Throughput,
     freed: Vec<B>,
     kept: Kept<B>,
     /// How long packets are kept from now on; `None`: not at all.
@@ -162,10 +162,10 @@ pub struct Egress<B> {
     used: Instant,
     wait: Instant,
     /// When packets to be sent again may go; far away when none waits.
-    repair_wait: Instant,
+    retransmission_wait: Instant,
     /// Packets sent again beyond a path's window, and since when they are counted.
-    hasty: usize,
-    hasty_since: Instant,
+    excess: usize,
+    excess_since: Instant,
     fec: fec::Encoder,
     /// The symbol of the parity packet that was handed out last.
     symbol: Vec<u8>,
@@ -196,16 +196,16 @@ impl<B: Copy> Egress<B> {
             view_lanes: Vec::new(),
             urgent: VecDeque::new(),
             copies: VecDeque::new(),
-            carried: Carried::default(),
+            throughput: Throughput::default(),
             freed: Vec::new(),
             kept: Kept::new(),
             keeping: Some(LONGEST_KEPT),
             changes: VecDeque::new(),
             used: now,
             wait: Instant::FAR_FUTURE,
-            repair_wait: Instant::FAR_FUTURE,
-            hasty: 0,
-            hasty_since: now,
+            retransmission_wait: Instant::FAR_FUTURE,
+            excess: 0,
+            excess_since: now,
             fec: fec::Encoder::default(),
             symbol: Vec::new(),
             parity_wait: Instant::ZERO,
@@ -262,7 +262,7 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Bounds the buffers that are kept for repair: a driver whose buffers hold single packets
+    /// Bounds the buffers that are kept for retransmission: a driver whose buffers hold single packets
     /// needs more of them.
     pub fn keep_at_most(&mut self, buffers: usize) {
         self.kept.limit = buffers;
@@ -429,7 +429,7 @@ impl<B: Copy> Egress<B> {
         if self.urgent.len() < 1024 {
             self.urgent.push_back(Transmit {
                 path,
-                counter: 0,
+                packet_number: 0,
                 body,
             });
         }
@@ -469,12 +469,12 @@ impl<B: Copy> Egress<B> {
             }
         }
         self.kept.release(now, &mut self.freed);
-        let urgent = self.poll_probe(now).or_else(|| self.poll_repair(now));
+        let urgent = self.poll_probe(now).or_else(|| self.poll_retransmission(now));
         let urgent = urgent.or_else(|| self.poll_parity(now));
         urgent.or_else(|| self.poll_packets(now))
     }
 
-    /// Gives an answer or report its counter; `None` when its path cannot take it.
+    /// Gives an answer or report its packet number; `None` when its path cannot take it.
     fn number(&mut self, mut transmit: Transmit<B>, now: Instant) -> Option<Transmit<B>> {
         let lane = self.lane(transmit.path).filter(|lane| lane.is_open())?;
         let body = match transmit.body {
@@ -485,7 +485,7 @@ impl<B: Copy> Egress<B> {
         if !spend(lane, bytes) {
             return None;
         }
-        transmit.counter = lane.path.on_sent(bytes, false, now);
+        transmit.packet_number = lane.path.on_sent(bytes, false, now);
         Some(transmit)
     }
 
@@ -501,10 +501,10 @@ impl<B: Copy> Egress<B> {
             }
             // A large probe that is lost says nothing about the path's life: it elicits a reply,
             // not a report that is waited for.
-            let counter = lane.path.on_sent(bytes, probe.outer_len == 0, now);
+            let packet_number = lane.path.on_sent(bytes, probe.outer_len == 0, now);
             return Some(Transmit {
                 path: lane.path.id,
-                counter,
+                packet_number,
                 body: Body::Probe(probe),
             });
         }
@@ -536,7 +536,7 @@ impl<B: Copy> Egress<B> {
                     if waits == LOOKED_AT - LOOKED_AT_BEYOND {
                         skip = self.skip_ahead(skip);
                     } else if waits == LOOKED_AT {
-                        self.wait = self.wait.min(now + REPAIR_RETRY);
+                        self.wait = self.wait.min(now + RETRANSMISSION_RETRY);
                         break;
                     }
                     let bulk = self.flows.get(slot).is_some_and(|flow| flow.backlog() > SPARSE);
@@ -602,25 +602,26 @@ impl<B: Copy> Egress<B> {
         let head = flow.head().expect("its head was chosen");
         let class = flow.class;
         let unordered = !copies && (flow.unordered || head.order_free);
-        let is_repaired = self.keeping.is_some() && !unordered;
-        let covered = self.is_to_be_covered(slot, lane, loss, is_repaired, now);
-        if is_repaired && !copies && !covered {
+        let is_retransmitted = self.keeping.is_some() && !unordered;
+        let covered = self.is_to_be_covered(slot, lane, loss, is_retransmitted, now);
+        if is_retransmitted && !copies && !covered {
             self.flows.compress(slot);
         }
         let run = *self.flows.get(slot).and_then(Flow::head).expect("as before");
         let path = &mut self.lanes[lane].path;
-        let mut counter = 0;
+        let mut packet_number = 0;
         let mut bytes = 0;
         for index in run.next..run.next + count {
             let len = run.len_of(index) as u64;
             let number = path.on_sent(len + FRAMING as u64, true, now);
             if index == run.next {
-                counter = number;
+                packet_number = number;
             }
             bytes += len;
         }
         let id = path.id;
-        self.carried.add(bytes + u64::from(count) * FRAMING as u64, now);
+        self.throughput
+            .add(bytes + u64::from(count) * FRAMING as u64, now);
         let sequence = self.flows.on_sent(slot, (count, unordered), bytes, id.0, now);
         let cover = fec::Cover {
             loss: expected,
@@ -630,7 +631,7 @@ impl<B: Copy> Egress<B> {
         let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
         // Nobody waits for a missing packet of a flow without order, and its receiver could not
-        // tell the repair from a copy. To TCP an acknowledgement that comes twice does no harm, and
+        // tell the retransmission from a copy. To TCP an acknowledgement that comes twice does no harm, and
         // one that a dying path swallowed may be the last.
         if let Some(time) = self.keeping.filter(|_| !unordered || run.order_free) {
             let parcel = Parcel {
@@ -639,8 +640,12 @@ impl<B: Copy> Egress<B> {
                 class,
                 sequence,
             };
-            self.kept
-                .keep(id, counter..counter + u64::from(count), parcel, now + time);
+            self.kept.keep(
+                id,
+                packet_number..packet_number + u64::from(count),
+                parcel,
+                now + time,
+            );
         }
         let backed = self.keeping.is_some();
         let last = done.and_then(|buffer| self.kept.retire(buffer, now)).is_some();
@@ -651,14 +656,14 @@ impl<B: Copy> Egress<B> {
             class,
             unordered,
             backed,
-            repair: false,
+            retransmission: false,
             sequence,
             covered,
             last,
         };
         Transmit {
             path: id,
-            counter,
+            packet_number,
             body,
         }
     }
@@ -684,10 +689,10 @@ impl<B: Copy> Egress<B> {
         let bytes = (run.len_of(run.next) + FRAMING) as u64;
         for lane in others {
             let path = &mut self.lanes[*lane].path;
-            let counter = path.on_sent(bytes, true, now);
+            let packet_number = path.on_sent(bytes, true, now);
             self.copies.push_back(Transmit {
                 path: path.id,
-                counter,
+                packet_number,
                 body: copy,
             });
         }
@@ -737,7 +742,7 @@ impl<B: Copy> Egress<B> {
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
             .min(self.wait)
-            .min(self.repair_wait)
+            .min(self.retransmission_wait)
             .min(self.fec.due())
             .min(self.fec.next_at().max(self.parity_wait))
             .min(self.kept.due().unwrap_or(Instant::FAR_FUTURE))

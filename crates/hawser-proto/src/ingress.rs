@@ -18,7 +18,7 @@ mod missing;
 
 use allowance::Allowance;
 use delays::Delays;
-use missing::{Holes, Repairs};
+use missing::{Holes, Retransmissions};
 
 use crate::fec::{Decoder, Rebuilt};
 use crate::replay::ReplayWindow;
@@ -94,7 +94,7 @@ struct Receiver {
 /// Whether a packet came on from the newest place on its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Its counter is the highest so far: a new source address may be believed.
+    /// Its packet number is the highest so far: a new source address may be believed.
     Newest,
     /// Late, but not seen before.
     Late,
@@ -109,7 +109,7 @@ pub enum Freshness {
 pub struct Ingress<T> {
     receivers: Vec<Receiver>,
     resequencer: Resequencer<T>,
-    repairs: Repairs,
+    retransmissions: Retransmissions,
     fec: Decoder,
     rebuilt: u64,
     events: VecDeque<Event>,
@@ -123,7 +123,7 @@ impl<T> Default for Ingress<T> {
         Self {
             receivers: Vec::new(),
             resequencer: Resequencer::new(Config::default()),
-            repairs: Repairs::default(),
+            retransmissions: Retransmissions::default(),
             fec: Decoder::default(),
             rebuilt: 0,
             events: VecDeque::new(),
@@ -194,12 +194,12 @@ impl<T> Ingress<T> {
         self.resequencer.relieve(now, out)
     }
 
-    /// Whether a counter is new on its path: asked before the work of decryption.
+    /// Whether a packet number is new on its path: asked before the work of decryption.
     #[must_use]
-    pub fn accepts(&self, id: PathId, counter: u64) -> bool {
+    pub fn accepts(&self, id: PathId, packet_number: u64) -> bool {
         self.receivers
             .iter()
-            .any(|receiver| receiver.id == id && receiver.replay.check(counter))
+            .any(|receiver| receiver.id == id && receiver.replay.check(packet_number))
     }
 
     /// Takes in an authentic packet. `body` is what follows its inner header; `udp_len` the bytes
@@ -224,17 +224,17 @@ impl<T> Ingress<T> {
         let Some(receiver) = self.receivers.iter_mut().find(|receiver| receiver.id == id) else {
             return (Freshness::Replayed, Some(item));
         };
-        if !receiver.replay.accept(outer.counter) {
+        if !receiver.replay.accept(outer.packet_number) {
             return (Freshness::Replayed, Some(item));
         }
-        let newest = outer.counter > receiver.highest;
+        let newest = outer.packet_number > receiver.highest;
         receiver
             .holes
-            .on_packet(outer.counter, receiver.highest, inner.sent_us, now);
+            .on_packet(outer.packet_number, receiver.highest, inner.sent_us, now);
         if inner.kind == Kind::Packet {
             receiver.backed = inner.backed;
-            if inner.repair {
-                self.repairs.on_repair(now);
+            if inner.retransmission {
+                self.retransmissions.on_retransmission(now);
             }
         }
         receiver
@@ -324,16 +324,16 @@ impl<T> Ingress<T> {
             receiver.overtaken_at = receiver.holes.oldest_open().and_then(overtaken_at);
             if receiver.backed {
                 receiver.urgent |= found > 0;
-                self.repairs.on_found(found, now);
+                self.retransmissions.on_found(found, now);
             } else if found > 0 {
                 receiver.holes.forget_losses();
             }
         }
-        let repairs = self
-            .repairs
+        let retransmissions = self
+            .retransmissions
             .until(now)
-            .map(|until| (until, self.repairs.patience()));
-        self.resequencer.expect_repairs(repairs);
+            .map(|until| (until, self.retransmissions.timeout()));
+        self.resequencer.expect_retransmissions(retransmissions);
         self.resequencer.handle_timeout(heard, out);
         // While no path brings anything, it is not a path that is silent.
         let latest = self.receivers.iter().map(|receiver| receiver.received_at).max();
@@ -419,7 +419,7 @@ impl Receiver {
         self.bytes += udp_len as u64;
         self.received_at = now;
         if newest {
-            self.highest = outer.counter;
+            self.highest = outer.packet_number;
         }
     }
 

@@ -1,16 +1,16 @@
-//! The replay window: every counter of a path is accepted once.
+//! The replay window: every packet number of a path is accepted once.
 //!
-//! A window starts small, inside the struct, and takes its bitmap when the 65th counter comes; a
+//! A window starts small, inside the struct, and takes its bitmap when the 65th packet number comes; a
 //! path that only exchanges a probe now and then costs a few bytes. In its steady state it slides:
-//! the highest counter accepted is its upper edge, and what lies [`WINDOW`] or more below is
+//! the highest packet number accepted is its upper edge, and what lies [`WINDOW`] or more below is
 //! refused. It fails closed: what it cannot tell, it refuses.
 //!
 //! ```text
 //!            refused             |       the bitmap decides        |  accepted: the window slides
-//!   0 ---------------------- floor ------------------------- highest ----------------------------> counter
+//!   0 ---------------------- floor ------------------------- highest ----------------------------> packet number
 //! ```
 
-/// How far below the highest counter a packet may arrive.
+/// How far below the highest packet number a packet may arrive.
 ///
 /// 16,320 packets of 1400 bytes are 180 ms at 1 Gbit/s: more than a path reorders. The bitmap has
 /// one word more, so that sliding clears whole words (RFC 6479 section 2).
@@ -18,21 +18,21 @@ pub const WINDOW: u64 = ((WORDS - 1) * 64) as u64;
 
 const WORDS: usize = 256;
 
-/// Which counters of one path and epoch have been accepted.
+/// Which packet numbers of one path and epoch have been accepted.
 ///
 /// Call [`check`](Self::check) before decryption, to refuse cheaply, and [`accept`](Self::accept)
-/// after, when the packet is known to be authentic: a forged counter must not move the window.
+/// after, when the packet is known to be authentic: a forged packet number must not move the window.
 ///
-/// Source: RFC 6479 (bitmap of words, never shifted). Deviates: the first 64 counters live in one
+/// Source: RFC 6479 (bitmap of words, never shifted). Deviates: the first 64 packet numbers live in one
 /// word without allocation, see `allocates_only_past_the_first_word`.
-/// Cost: O(1) a packet, O(words skipped) when the counter jumps; 32 bytes, and 2 KiB once in use.
+/// Cost: O(1) a packet, O(words skipped) when the packet number jumps; 32 bytes, and 2 KiB once in use.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayWindow {
-    /// One past the highest counter accepted; 0 when nothing was.
+    /// One past the highest packet number accepted; 0 when nothing was.
     next: u64,
-    /// Counters below are refused.
+    /// Packet numbers below are refused.
     floor: u64,
-    /// The counters `floor..floor + 64` while `words` is absent.
+    /// The packet numbers `floor..floor + 64` while `words` is absent.
     first: u64,
     words: Option<Box<[u64; WORDS]>>,
 }
@@ -44,40 +44,40 @@ impl ReplayWindow {
         Self::default()
     }
 
-    /// Whether a packet with this counter may be new.
+    /// Whether a packet with this packet number may be new.
     #[must_use]
-    pub fn check(&self, counter: u64) -> bool {
-        counter >= self.lowest() && (counter >= self.next || !self.is_marked(counter))
+    pub fn check(&self, packet_number: u64) -> bool {
+        packet_number >= self.lowest() && (packet_number >= self.next || !self.is_marked(packet_number))
     }
 
-    /// Accepts an authentic packet; `false` when its counter is a replay or too old, and nothing
+    /// Accepts an authentic packet; `false` when its packet number is a replay or too old, and nothing
     /// changes then.
-    pub fn accept(&mut self, counter: u64) -> bool {
-        if !self.check(counter) {
+    pub fn accept(&mut self, packet_number: u64) -> bool {
+        if !self.check(packet_number) {
             return false;
         }
-        if self.words.is_none() && counter - self.floor >= 64 {
+        if self.words.is_none() && packet_number - self.floor >= 64 {
             self.grow();
         }
-        self.slide(counter);
-        let (word, bit) = place(counter);
+        self.slide(packet_number);
+        let (word, bit) = place(packet_number);
         match &mut self.words {
             Some(words) => words[word] |= bit,
-            None => self.first |= 1 << (counter - self.floor),
+            None => self.first |= 1 << (packet_number - self.floor),
         }
         true
     }
 
-    /// What was accepted, for a successor: the lowest counter that is not refused in any case, and
-    /// from there on the runs of accepted ones, each a first counter and a count.
+    /// What was accepted, for a successor: the lowest packet number that is not refused in any case, and
+    /// from there on the runs of accepted ones, each a first packet number and a count.
     #[must_use]
     pub fn checkpoint(&self) -> (u64, Vec<(u64, u64)>) {
         let lowest = self.lowest();
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for counter in (lowest..self.next).filter(|counter| self.is_marked(*counter)) {
+        for packet_number in (lowest..self.next).filter(|packet_number| self.is_marked(*packet_number)) {
             match runs.last_mut() {
-                Some((first, count)) if *first + *count == counter => *count += 1,
-                _ => runs.push((counter, 1)),
+                Some((first, count)) if *first + *count == packet_number => *count += 1,
+                _ => runs.push((packet_number, 1)),
             }
         }
         (lowest, runs)
@@ -96,15 +96,15 @@ impl ReplayWindow {
         for (first, count) in runs.iter().copied() {
             left = left.checked_sub(count)?;
             let end = first.checked_add(count).filter(|_| first >= next)?;
-            for counter in first..end {
-                window.accept(counter);
+            for packet_number in first..end {
+                window.accept(packet_number);
             }
             next = end;
         }
         Some(window)
     }
 
-    /// The highest counter accepted.
+    /// The highest packet number accepted.
     #[must_use]
     pub fn highest(&self) -> Option<u64> {
         self.next.checked_sub(1)
@@ -114,43 +114,46 @@ impl ReplayWindow {
         self.next.saturating_sub(WINDOW).max(self.floor)
     }
 
-    fn is_marked(&self, counter: u64) -> bool {
-        let (word, bit) = place(counter);
+    fn is_marked(&self, packet_number: u64) -> bool {
+        let (word, bit) = place(packet_number);
         match &self.words {
             Some(words) => words[word] & bit != 0,
-            None => self.first & (1 << (counter - self.floor)) != 0,
+            None => self.first & (1 << (packet_number - self.floor)) != 0,
         }
     }
 
     fn grow(&mut self) {
         let mut words = Box::new([0; WORDS]);
-        for counter in (self.floor..self.next).filter(|&c| self.is_marked(c)) {
-            let (word, bit) = place(counter);
+        for packet_number in (self.floor..self.next).filter(|&c| self.is_marked(c)) {
+            let (word, bit) = place(packet_number);
             words[word] |= bit;
         }
         self.words = Some(words);
     }
 
-    /// Makes `counter` the upper edge, when it lies above: the words in between are emptied.
-    fn slide(&mut self, counter: u64) {
-        if counter < self.next {
+    /// Makes `packet number` the upper edge, when it lies above: the words in between are emptied.
+    fn slide(&mut self, packet_number: u64) {
+        if packet_number < self.next {
             return;
         }
         if let Some(words) = &mut self.words {
             // The word of the old edge keeps its marks; when nothing was accepted yet there is no
             // such word, and it is empty.
             let edge = self.next.saturating_sub(1) / 64;
-            let ahead = (counter / 64 - edge).min(WORDS as u64);
+            let ahead = (packet_number / 64 - edge).min(WORDS as u64);
             for word in 1..=ahead {
                 words[((edge + word) % WORDS as u64) as usize] = 0;
             }
         }
-        self.next = counter + 1;
+        self.next = packet_number + 1;
     }
 }
 
-fn place(counter: u64) -> (usize, u64) {
-    ((counter / 64 % WORDS as u64) as usize, 1 << (counter % 64))
+fn place(packet_number: u64) -> (usize, u64) {
+    (
+        (packet_number / 64 % WORDS as u64) as usize,
+        1 << (packet_number % 64),
+    )
 }
 
 #[cfg(test)]
@@ -211,14 +214,16 @@ mod tests {
     #[test]
     fn a_checkpoint_has_a_run_for_each_stretch() {
         let mut window = ReplayWindow::new();
-        for counter in [3, 5, 4, 9, 11, 12] {
-            window.accept(counter);
+        for packet_number in [3, 5, 4, 9, 11, 12] {
+            window.accept(packet_number);
         }
         let runs = vec![(3, 3), (9, 1), (11, 2)];
         assert_eq!(window.checkpoint(), (0, runs.clone()));
         let window = ReplayWindow::restore(0, &runs).expect("ascending");
         assert_eq!(window.highest(), Some(12));
-        let open: Vec<_> = (0..14).filter(|counter| window.check(*counter)).collect();
+        let open: Vec<_> = (0..14)
+            .filter(|packet_number| window.check(*packet_number))
+            .collect();
         assert_eq!(open, [0, 1, 2, 6, 7, 8, 10, 13]);
     }
 
@@ -226,7 +231,9 @@ mod tests {
     fn what_is_below_the_floor_of_a_checkpoint_is_refused() {
         for runs in [&[][..], &[(1_002, 1)]] {
             let window = ReplayWindow::restore(1_000, runs).expect("ascending");
-            let open: Vec<_> = (990..1_004).filter(|counter| window.check(*counter)).collect();
+            let open: Vec<_> = (990..1_004)
+                .filter(|packet_number| window.check(*packet_number))
+                .collect();
             let run = if runs.is_empty() { vec![1_002] } else { vec![] };
             assert_eq!(open, [&[1_000, 1_001][..], &run, &[1_003]].concat());
             assert!(!window.clone().accept(999));
@@ -250,11 +257,11 @@ mod tests {
     #[test]
     fn allocates_only_past_the_first_word() {
         let mut window = ReplayWindow::new();
-        assert!((0..64).all(|counter| window.accept(counter)));
+        assert!((0..64).all(|packet_number| window.accept(packet_number)));
         assert!(window.words.is_none());
         assert!(window.accept(64));
         assert!(window.words.is_some());
-        assert!((0..=64).all(|counter| !window.accept(counter)));
+        assert!((0..=64).all(|packet_number| !window.accept(packet_number)));
     }
 
     /// Remembers everything.
@@ -264,9 +271,9 @@ mod tests {
     }
 
     impl Model {
-        fn accept(&mut self, counter: u64) -> bool {
+        fn accept(&mut self, packet_number: u64) -> bool {
             let next = self.seen.last().map_or(0, |highest| highest + 1);
-            counter + WINDOW >= next && self.seen.insert(counter)
+            packet_number + WINDOW >= next && self.seen.insert(packet_number)
         }
     }
 

@@ -203,11 +203,11 @@ impl Driver {
                 }
             }
             Op::Report { path, all, report } => {
-                let (counter, bytes) = self.sent.get(&path).copied().unwrap_or_default();
+                let (packet_number, bytes) = self.sent.get(&path).copied().unwrap_or_default();
                 let truth = Feedback {
                     path: PathId(path),
-                    highest: counter,
-                    packets: counter as u32,
+                    highest: packet_number,
+                    packets: packet_number as u32,
                     bytes,
                     ..report
                 };
@@ -300,7 +300,7 @@ impl Driver {
                     flow,
                     sequence,
                     last,
-                    repair,
+                    retransmission,
                     covered,
                     unordered,
                     ..
@@ -321,8 +321,11 @@ impl Driver {
                         .sum::<usize>();
                     for step in 0..count {
                         let place = (flow, unordered, sequence.add(u32::from(step)).0, path);
-                        assert!(self.places.insert(place) || repair, "{place:?} was sent before");
-                        if !repair {
+                        assert!(
+                            self.places.insert(place) || retransmission,
+                            "{place:?} was sent before"
+                        );
+                        if !retransmission {
                             self.check_context(&run, step, flow, place.2);
                         }
                     }
@@ -343,9 +346,9 @@ impl Driver {
                 Body::Reply(_) => (1, 48),
                 Body::Parity { .. } => (1, (FRAMING + PARITY_LEN + self.egress.symbol().len()) as u64),
             };
-            let (counter, total) = self.sent.get_mut(&path).expect("an open path");
-            assert_eq!(transmit.counter, *counter + 1, "counters have no gap");
-            *counter += packets;
+            let (packet_number, total) = self.sent.get_mut(&path).expect("an open path");
+            assert_eq!(transmit.packet_number, *packet_number + 1, "counters have no gap");
+            *packet_number += packets;
             *total += bytes;
             if let Some((heard, sent)) = self.unproven.get_mut(&path) {
                 *sent += bytes;

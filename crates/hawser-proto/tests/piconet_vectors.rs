@@ -153,7 +153,7 @@ fn surplus_round_robin_gives_each_packet_its_channel() {
                 // A turn of the slowest is one packet of full size.
                 mtu: quantum as u16,
                 loss: 0.0,
-                repaired_after: Duration::ZERO,
+                retransmitted_after: Duration::ZERO,
                 is_growing: false,
             })
             .collect();
@@ -165,7 +165,7 @@ fn surplus_round_robin_gives_each_packet_its_channel() {
                     flow: 0,
                     len: len as u32,
                     packets: 1,
-                    carried: Rate::ZERO,
+                    throughput: Rate::ZERO,
                     sustained: false,
                     backlog: InnerBytes(len as u64),
                     layer: None,

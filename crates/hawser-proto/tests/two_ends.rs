@@ -128,7 +128,7 @@ const TRANSFERS: &[Transfer] = &[
         0.93,
         200,
     ),
-    // Most of the delay is the slowest packet's: three deviations. While what was repaired twice
+    // Most of the delay is the slowest packet's: three deviations. While what was retransmitted twice
     // was given up instead, the median was 296 ms, but one run in sixty stood at a fifth of the
     // rate.
     transfer(
@@ -328,11 +328,11 @@ fn what_was_on_its_way_over_a_closed_path_is_sent_again_on_another() {
         let mut world = World::new(&[net(20.0, 40), net(20.0, 40)], seed);
         world.start(HUB, 1, Work::Bulk, ms(0), ms(4_000));
         world.run(ms(2_000));
-        let before = world.ends[HUB].egress().counters().repaired;
+        let before = world.ends[HUB].egress().counters().retransmitted;
         world.close(0);
         world.run(ms(5_000));
-        let repaired = world.ends[HUB].egress().counters().repaired - before;
-        assert!(repaired > 20, "seed {seed}: {repaired} sent again");
+        let retransmitted = world.ends[HUB].egress().counters().retransmitted - before;
+        assert!(retransmitted > 20, "seed {seed}: {retransmitted} sent again");
         let sink = world.ends[CLIENT].sink(1);
         let missing = world.ends[HUB].offered[&1] - sink.seen.len() as u64;
         let policed = world.ends[HUB].egress().counters().policed;

@@ -156,7 +156,7 @@ fn median(via: &str, fields: &[&str]) -> f64 {
 }
 
 #[test]
-fn what_a_far_network_loses_is_repaired_before_the_connection_inside_misses_it() {
+fn what_a_far_network_loses_is_retransmitted_before_the_connection_inside_misses_it() {
     let both = [
         "network.0.down.rate=10mbit",
         "network.0.down.delay=148ms",

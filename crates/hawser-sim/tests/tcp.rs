@@ -279,7 +279,7 @@ fn one_mark_reduces_the_window_once() {
 /// Who carries segments in a large packet may cut them anew: acknowledgements end within what was
 /// sent.
 #[test]
-fn segments_cut_anew_on_the_way_are_repaired() {
+fn segments_cut_anew_on_the_way_are_retransmitted() {
     const CUT: u64 = 1160;
     let config = Config {
         opening: Opening::Open,

@@ -58,7 +58,7 @@ pub struct Portal {
 
 impl Portal {
     /// Looks at once. `is_held`: the network carries nothing before the first look is over, or
-    /// [`PATIENCE`] is.
+    /// [`TIMEOUT`] is.
     #[must_use]
     pub fn new(is_held: bool, now: Instant) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Portal {
             next: now,
             is_looking: false,
             nothing: 0,
-            held_until: is_held.then(|| now + PATIENCE),
+            held_until: is_held.then(|| now + TIMEOUT),
         }
     }
 
@@ -128,7 +128,7 @@ impl Portal {
 
 /// A page is there within a round trip or three; who waits longer asks whether the network is
 /// broken.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const TIMEOUT: Duration = Duration::from_secs(2);
 /// Somebody who logs in waits for it.
 const WHILE_CAPTIVE: Duration = Duration::from_secs(3);
 /// A portal may come back after a night, and the page is somebody's server.

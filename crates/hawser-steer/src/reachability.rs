@@ -171,7 +171,7 @@ impl Reachability {
 
     fn patience(&self) -> Duration {
         self.round_trip
-            .map_or(PATIENCE, |trip| (trip * 4).clamp(SHORTEST, PATIENCE))
+            .map_or(TIMEOUT, |trip| (trip * 4).clamp(SHORTEST, TIMEOUT))
     }
 }
 
@@ -186,7 +186,7 @@ const HURRY: Duration = Duration::from_millis(100);
 /// Queues of a loaded access network reach several hundred milliseconds from one moment to the
 /// next.
 const SHORTEST: Duration = Duration::from_millis(250);
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -276,8 +276,8 @@ impl Daemons {
     }
 
     fn wait_until_up(&mut self) -> anyhow::Result<()> {
-        let patience = self.readiness.patience();
-        let deadline = clock::now() + patience;
+        let timeout = self.readiness.timeout();
+        let deadline = clock::now() + timeout;
         let mut last = String::new();
         while clock::now() < deadline {
             if shutdown::is_requested() {
@@ -292,7 +292,7 @@ impl Daemons {
         }
         bail!(
             "the client was not up within {} s ({last}); {}{}",
-            patience.as_secs(),
+            timeout.as_secs(),
             self.client.log_tail(),
             self.hub
                 .as_ref()
@@ -403,10 +403,10 @@ impl Place {
 }
 
 impl Readiness {
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         match self {
-            Self::Members { .. } => MEMBERS_PATIENCE,
-            Self::Status(_) | Self::Repeater { .. } | Self::Server(_) => UP_PATIENCE,
+            Self::Members { .. } => MEMBERS_TIMEOUT,
+            Self::Status(_) | Self::Repeater { .. } | Self::Server(_) => UP_TIMEOUT,
         }
     }
 
@@ -469,7 +469,7 @@ impl Readiness {
         };
         // Nobody listens on that port: the server's refusal is its answer.
         let address = (SERVER, DISCARD).into();
-        let answer = namespace.run(|| match TcpStream::connect_timeout(&address, ANSWER_PATIENCE) {
+        let answer = namespace.run(|| match TcpStream::connect_timeout(&address, ANSWER_TIMEOUT) {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
             other => other.map(drop),
         });
@@ -557,10 +557,10 @@ fn output_of(command: &mut Command) -> anyhow::Result<String> {
 
 /// Enrolment takes a few round trips; on the slowest network of interest a round trip takes a
 /// second.
-const UP_PATIENCE: Duration = Duration::from_secs(10);
+const UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Over the slowest links of published evaluations (16 kbit/s) a few packets take seconds.
-const MEMBERS_PATIENCE: Duration = Duration::from_secs(60);
-const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const DISCARD: u16 = 9;
 /// Where neighbours are asked (`port` of share.toml).
 const SHARE_PORT: u16 = 47473;

@@ -101,7 +101,7 @@ impl Postgres {
                 .stderr(Stdio::null());
             let mut server = server.spawn().expect("postgres starts");
             while self.sql("postgres", "SELECT 1").is_err() {
-                assert!(begun.elapsed() < PATIENCE, "postgres does not answer");
+                assert!(begun.elapsed() < TIMEOUT, "postgres does not answer");
                 std::thread::sleep(Duration::from_millis(20));
                 if server.try_wait().expect("it is ours").is_some() {
                     break;
@@ -174,4 +174,4 @@ fn id(which: &str) -> u32 {
     text.trim().parse().expect("the package makes the user postgres")
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@
 //! ```text
 //!  0        1        2                 6                          12
 //!  +--------+--------+-----------------+--------------------------+
-//!  |00 kind | epoch  | receiver index  | counter (48 bits)        |   outer, authenticated
+//!  |00 kind | epoch  | receiver index  | packet number (48 bits)        |   outer, authenticated
 //!  +--------+--------+-----------------+--------------------------+
 //!  12       13       14        16                20               24
 //!  +--------+--------+---------+-----------------+----------------+
@@ -31,8 +31,8 @@ pub const INNER_LEN: usize = 12;
 pub const TAG_LEN: usize = 16;
 /// Bytes that framing adds to an inner packet.
 pub const FRAMING: usize = OUTER_LEN + INNER_LEN + TAG_LEN;
-/// The largest counter; a key must be replaced long before it.
-pub const MAX_COUNTER: u64 = (1 << 48) - 1;
+/// The largest packet number; a key must be replaced long before it.
+pub const MAX_PACKET_NUMBER: u64 = (1 << 48) - 1;
 
 /// Whether a datagram is a data packet, as opposed to QUIC.
 #[must_use]
@@ -48,7 +48,7 @@ pub struct Outer {
     /// The number the receiver gave to this path: random, so that it says nothing to an onlooker.
     pub index: u32,
     /// Counts the packets of one path, epoch and direction; at most [`MAX_COUNTER`].
-    pub counter: u64,
+    pub packet_number: u64,
 }
 
 impl Outer {
@@ -64,7 +64,7 @@ impl Outer {
         Some(Self {
             epoch,
             index: u32::from_be_bytes([i0, i1, i2, i3]),
-            counter: u64::from_be_bytes([0, 0, c0, c1, c2, c3, c4, c5]),
+            packet_number: u64::from_be_bytes([0, 0, c0, c1, c2, c3, c4, c5]),
         })
     }
 
@@ -73,7 +73,7 @@ impl Outer {
         out[0] = 0;
         out[1] = self.epoch;
         out[2..6].copy_from_slice(&self.index.to_be_bytes());
-        out[6..12].copy_from_slice(&self.counter.to_be_bytes()[2..]);
+        out[6..12].copy_from_slice(&self.packet_number.to_be_bytes()[2..]);
     }
 }
 
@@ -140,7 +140,7 @@ pub struct Inner {
     /// are reported missing.
     pub backed: bool,
     /// It is sent again.
-    pub repair: bool,
+    pub retransmission: bool,
     /// Whether its headers are there.
     pub form: Form,
     /// The flow's slot in the sender's table.
@@ -155,7 +155,7 @@ pub struct Inner {
 const FLAG_CHECKSUM_PARTIAL: u8 = 0x80;
 const FLAG_UNORDERED: u8 = 0x40;
 const FLAG_BACKED: u8 = 0x20;
-const FLAG_REPAIR: u8 = 0x10;
+const FLAG_RETRANSMISSION: u8 = 0x10;
 const FLAG_CONTEXT: u8 = 0x08;
 const FLAG_COMPRESSED: u8 = 0x04;
 const CLASS_MASK: u8 = 0x03;
@@ -171,7 +171,7 @@ impl Inner {
             checksum_partial: false,
             unordered: false,
             backed: false,
-            repair: false,
+            retransmission: false,
             form: Form::Whole,
             flow: 0,
             sequence: Sequence(0),
@@ -206,7 +206,7 @@ impl Inner {
             checksum_partial: flags & FLAG_CHECKSUM_PARTIAL != 0,
             unordered: flags & FLAG_UNORDERED != 0,
             backed: flags & FLAG_BACKED != 0,
-            repair: flags & FLAG_REPAIR != 0,
+            retransmission: flags & FLAG_RETRANSMISSION != 0,
             flow: u16::from_be_bytes([f0, f1]),
             sequence: Sequence(u32::from_be_bytes([s0, s1, s2, s3])),
             sent_us: u32::from_be_bytes([t0, t1, t2, t3]),
@@ -228,7 +228,7 @@ impl Inner {
             (self.checksum_partial, FLAG_CHECKSUM_PARTIAL),
             (self.unordered, FLAG_UNORDERED),
             (self.backed, FLAG_BACKED),
-            (self.repair, FLAG_REPAIR),
+            (self.retransmission, FLAG_RETRANSMISSION),
             (self.form == Form::Context, FLAG_CONTEXT),
             (self.form == Form::Compressed, FLAG_COMPRESSED),
         ] {
@@ -242,10 +242,10 @@ impl Inner {
 
 /// What a receiver reports of one path: cumulative, so a lost report costs nothing.
 ///
-/// From two reports the sender knows loss (counters advanced against packets received) and delivery
+/// From two reports the sender knows loss (packet numbers advanced against packets received) and delivery
 /// rate (bytes against the receiver's own clock); from one the round trip: `delay_us`, and now
 /// against the time of the report. Delays are means, because on a path that reorders the highest
-/// counter is always one of the fastest packets.
+/// packet number is always one of the fastest packets.
 ///
 /// A CE mark of an outer packet is not reported: the receiver copies it to the inner packet (RFC
 /// 6040), whose sender reduces its rate. Byte 2 and bytes 20 to 23 are reserved: zero when sent,
@@ -254,7 +254,7 @@ impl Inner {
 pub struct Feedback {
     /// The path that the report is about: not always the one it comes by.
     pub path: PathId,
-    /// The highest counter received.
+    /// The highest packet number received.
     pub highest: u64,
     /// Packets received on the path since the session began, modulo 2^32.
     pub packets: u32,
@@ -269,7 +269,7 @@ pub struct Feedback {
     pub delay_us: u32,
     /// Mean deviation of single packets from that, in microseconds.
     pub spread_us: u32,
-    /// Counters below the highest that may still come: the path reorders, and they are not late
+    /// Packet numbers below the highest that may still come: the path reorders, and they are not late
     /// yet.
     pub open: u16,
     /// Packets that should have come and have not.
@@ -288,7 +288,7 @@ const TAKES_PARITY: u8 = 0x80;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
 
-/// Counters of a path that have not arrived, as ranges below the highest one.
+/// Packet numbers of a path that have not arrived, as ranges below the highest one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     ranges: [(u16, u16); MISSING_RANGES],
@@ -296,7 +296,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Adds the `count` counters that begin `back` below the highest one; says whether there was
+    /// Adds the `count` packet numbers that begin `back` below the highest one; says whether there was
     /// room.
     pub fn push(&mut self, back: u16, count: u16) -> bool {
         let Some(range) = self.ranges.get_mut(usize::from(self.len)) else {
@@ -313,7 +313,7 @@ impl Missing {
         self.len == 0
     }
 
-    /// Each range, as its first counter and how many it holds, below `highest`.
+    /// Each range, as its first packet number and how many it holds, below `highest`.
     pub fn ranges(&self, highest: u64) -> impl Iterator<Item = (u64, u16)> {
         let ranges = self.ranges.into_iter().take(usize::from(self.len));
         ranges.map(move |(back, count)| (highest.saturating_sub(u64::from(back)), count))
@@ -394,7 +394,7 @@ mod tests {
         let largest = Outer {
             epoch: 0,
             index: 0,
-            counter: MAX_COUNTER,
+            packet_number: MAX_PACKET_NUMBER,
         };
         let mut datagram = [0; FRAMING];
         largest.emit(datagram.first_chunk_mut().expect("long enough"));
@@ -454,7 +454,7 @@ mod tests {
         let other = Inner {
             class: Class::Interactive,
             unordered: true,
-            repair: true,
+            retransmission: true,
             form: Form::Context,
             ..Inner::plain(Kind::Probe)
         };
@@ -509,8 +509,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn outer_survives_the_wire(epoch: u8, index: u32, counter in 0..=MAX_COUNTER) {
-            let outer = Outer { epoch, index, counter };
+        fn outer_survives_the_wire(epoch: u8, index: u32, packet_number in 0..=MAX_PACKET_NUMBER) {
+            let outer = Outer { epoch, index, packet_number };
             let mut datagram = [0; FRAMING];
             outer.emit(datagram.first_chunk_mut().expect("long enough"));
             prop_assert_eq!(Outer::parse(&datagram), Some(outer));
@@ -528,8 +528,8 @@ mod tests {
         }
 
         #[test]
-        fn feedback_survives_the_wire(path: u16, highest in 0..=MAX_COUNTER, packets: u32,
-                                      bytes in 0..=MAX_COUNTER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool,
+        fn feedback_survives_the_wire(path: u16, highest in 0..=MAX_PACKET_NUMBER, packets: u32,
+                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool,
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {

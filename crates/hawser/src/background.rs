@@ -50,7 +50,7 @@ pub(crate) fn wait(
     is_ready: impl Fn(&Value) -> bool,
 ) -> anyhow::Result<(Value, bool)> {
     let socket = run_dir::socket(run_dir);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut last = Value::Null;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait()? {
@@ -105,7 +105,7 @@ fn last_words(log: &Path) -> Option<String> {
 }
 
 fn wait_for_end(run_dir: &Path) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         if RunDir::take(run_dir).is_ok() {
             return Ok(());
@@ -118,4 +118,4 @@ fn wait_for_end(run_dir: &Path) -> anyhow::Result<()> {
 /// In the run directory.
 const LOG: &str = "hawser.log";
 /// The slowest networks of use need a few seconds for a handshake.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);

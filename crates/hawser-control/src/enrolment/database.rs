@@ -10,7 +10,7 @@
 //!
 //! Failure: a connection that breaks is made anew once, unless a change may have been made already;
 //! then an error says so, and repeating the command harms nothing. Nothing takes longer than
-//! [`PATIENCE`] for an attempt.
+//! [`TIMEOUT`] for an attempt.
 
 mod connect;
 mod schema;
@@ -121,7 +121,7 @@ impl Database {
                     *connection = Some(current);
                     outcome
                 };
-                let outcome = tokio::time::timeout(PATIENCE, attempt).await;
+                let outcome = tokio::time::timeout(TIMEOUT, attempt).await;
                 let fault = match outcome {
                     Ok(Ok(value)) => return Ok(value),
                     Ok(Err(fault)) => fault,
@@ -439,7 +439,7 @@ impl From<tokio_postgres::Error> for Fault {
 }
 
 /// For one attempt at the database.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts at a change that others' changes get in the way of.
 const CONFLICTS: u32 = 8;
 

@@ -207,7 +207,7 @@ impl Records for Directory {
         self.read_all(known)?;
         // A file that comes by hand within the same tick of the file system's clock would not show.
         let settled = |seen: &Version| seen.modified.elapsed().is_ok_and(|age| age > TICK);
-        // A repair in place would not show either.
+        // A retransmission in place would not show either.
         self.version = version.filter(settled).filter(|_| known.damage.is_none());
         Ok(true)
     }

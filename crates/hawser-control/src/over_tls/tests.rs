@@ -18,7 +18,7 @@ use super::{HEAD, LONGEST, certificate};
 use crate::relays::Relays;
 
 /// A stranger is cut off, and a hand is shaken, well within this.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The hub's UDP port, which gives everything back.
 fn echo() -> SocketAddr {
@@ -63,7 +63,7 @@ async fn websocket(at: SocketAddr) -> tokio_websockets::WebSocketStream<Stream> 
 /// What comes back of a datagram.
 async fn ask(stream: &mut tokio_websockets::WebSocketStream<Stream>, datagram: &[u8]) -> Option<Vec<u8>> {
     stream.send(Message::binary(datagram.to_vec())).await.ok()?;
-    let answer = tokio::time::timeout(PATIENCE, stream.next()).await.unwrap()?;
+    let answer = tokio::time::timeout(TIMEOUT, stream.next()).await.unwrap()?;
     Some(answer.ok()?.as_payload().to_vec())
 }
 
@@ -92,7 +92,7 @@ async fn many_datagrams_keep_their_bounds() {
         }
         stream.flush().await.unwrap();
         for datagram in some {
-            let answer = tokio::time::timeout(PATIENCE, stream.next())
+            let answer = tokio::time::timeout(TIMEOUT, stream.next())
                 .await
                 .unwrap()
                 .unwrap();
@@ -104,7 +104,7 @@ async fn many_datagrams_keep_their_bounds() {
 /// It is over, whatever is said.
 async fn ends(mut stream: impl tokio::io::AsyncRead + Unpin) {
     let mut rest = Vec::new();
-    let over = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+    let over = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut rest)).await;
     assert!(over.is_ok(), "the listener holds on to a stranger");
 }
 
@@ -122,7 +122,7 @@ async fn strangers_are_cut_off_and_others_are_not_harmed() {
         .await
         .unwrap();
     let mut answer = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, page.read_to_end(&mut answer))
+    let _ = tokio::time::timeout(TIMEOUT, page.read_to_end(&mut answer))
         .await
         .unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
@@ -151,7 +151,7 @@ async fn strangers_are_cut_off_and_others_are_not_harmed() {
     drop((endless, long, chatter));
     let since = Instant::now();
     while listening.places().counts().1 > 1 {
-        assert!(since.elapsed() < PATIENCE, "{:?}", listening.places().counts());
+        assert!(since.elapsed() < TIMEOUT, "{:?}", listening.places().counts());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -163,7 +163,7 @@ async fn who_hears_no_data_packet_is_cut_off() {
     let (mut known, mut stranger) = (websocket(at).await, websocket(at).await);
     let since = Instant::now();
     let mut is_cut_off = false;
-    while !is_cut_off && since.elapsed() < PATIENCE {
+    while !is_cut_off && since.elapsed() < TIMEOUT {
         assert!(ask(&mut known, &[0; 60]).await.is_some(), "a client is cut off");
         is_cut_off = ask(&mut stranger, &[0xc0; 60])
             .await
@@ -195,7 +195,7 @@ async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
     let (data, control) = dialer.sockets.take().unwrap();
     let up = async |heard: &mut mpsc::UnboundedReceiver<(i32, Way)>| {
         loop {
-            let news = tokio::time::timeout(PATIENCE, heard.recv())
+            let news = tokio::time::timeout(TIMEOUT, heard.recv())
                 .await
                 .unwrap()
                 .unwrap();
@@ -207,7 +207,7 @@ async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
     up(&mut heard).await;
     let back = |socket: &UdpSocket, datagram: &[u8]| {
         socket.set_nonblocking(false).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.send_to(datagram, dialer.relay).unwrap();
         let mut buffer = [0; 2_000];
         let (len, from) = socket.recv_from(&mut buffer).unwrap();
@@ -226,7 +226,7 @@ async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
     let _listening = loop {
         match Listening::start(at, hub, shown.clone()) {
             Ok(listening) => break listening,
-            Err(error) => assert!(started.elapsed() < PATIENCE, "{error:#}"),
+            Err(error) => assert!(started.elapsed() < TIMEOUT, "{error:#}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     };

@@ -14,7 +14,7 @@ struct Hub {
     now: Instant,
     /// Inner bytes sent by session.
     sent: BTreeMap<SessionId, u64>,
-    /// The newest counter, and UDP payload bytes, by session.
+    /// The newest packet number, and UDP payload bytes, by session.
     counters: BTreeMap<SessionId, (u64, u64)>,
     events: u64,
 }
@@ -87,9 +87,9 @@ impl Hub {
         sessions.service(
             || now,
             |name, _, burst, _| {
-                let (counter, bytes) = counters.entry(name).or_default();
+                let (packet_number, bytes) = counters.entry(name).or_default();
                 for datagram in burst.datagrams() {
-                    *counter = datagram.number;
+                    *packet_number = datagram.number;
                     *bytes += datagram.udp_len() as u64;
                     if datagram.segment().is_some() {
                         *sent.entry(name).or_default() += datagram.body_len() as u64;

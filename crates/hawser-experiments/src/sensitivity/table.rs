@@ -146,7 +146,7 @@ mod tests {
             .map(|n| {
                 let mut row = Row::default();
                 for (name, values) in columns {
-                    row.push(name, Cell::Float(values[n]));
+                    row.push(*name, Cell::Float(values[n]));
                 }
                 row
             })

@@ -202,7 +202,7 @@ fn data() -> Seeds {
     Outer {
         epoch: 3,
         index: 0x1234_5678,
-        counter: 99,
+        packet_number: 99,
     }
     .emit(&mut outer);
     datagram[..OUTER_LEN].copy_from_slice(&outer);

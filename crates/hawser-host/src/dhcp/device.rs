@@ -74,7 +74,7 @@ impl Device {
             state: State::NoCarrier,
             lease: None,
             withdraw_at: None,
-            patience: if is_ours { Duration::ZERO } else { PATIENCE },
+            patience: if is_ours { Duration::ZERO } else { TIMEOUT },
         }
     }
 
@@ -186,7 +186,7 @@ impl Device {
 }
 
 /// Longer than the machine's own client takes on most networks.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an address stays without carrier, and then without being confirmed: longer than a radio
 /// takes to change its access point, and an exchange of DHCP with a packet lost.
 const KEEP: Duration = Duration::from_secs(10);

@@ -42,7 +42,7 @@ impl Place {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for server in self.servers.iter().take(MOST_SERVERS) {
             let server = self.port(*server, DNS);
-            let exchanged = timeout(PATIENCE, async {
+            let exchanged = timeout(TIMEOUT, async {
                 if is_stream {
                     self.by_stream(server, query).await
                 } else {
@@ -168,7 +168,7 @@ fn with_fresh_id(query: &[u8]) -> io::Result<(Question, Vec<u8>)> {
 
 const DNS: u16 = 53;
 /// As the resolver of the C library waits for half of it and asks twice.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_millis(1500);
 /// As that resolver has room for.
 const MOST_SERVERS: usize = 3;
 const MOST_BYTES: usize = 65_535;

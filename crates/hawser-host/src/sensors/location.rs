@@ -83,10 +83,10 @@ async fn arrival(owners: &mut MessageStream) {
 /// # Errors
 /// It cannot be asked, or says no.
 async fn converse(bus: &Connection, tell: &watch::Sender<Option<bool>>) -> zbus::Result<()> {
-    let client = within(START_PATIENCE, client(bus)).await?;
+    let client = within(START_TIMEOUT, client(bus)).await?;
     let mut updates = patiently(client.receive_signal("LocationUpdated")).await?;
     let mut owners = patiently(owners(bus, GEOCLUE)).await?;
-    within(START_PATIENCE, client.call::<_, _, ()>("Start", &())).await?;
+    within(START_TIMEOUT, client.call::<_, _, ()>("Start", &())).await?;
     let (mut motion, started) = (Motion::default(), Clock::now());
     loop {
         tokio::select! {
@@ -165,7 +165,7 @@ const EXACT: u32 = 8;
 /// Nothing closer together is apart. Units: m.
 const CLOSEST: u32 = 25;
 /// GeoClue takes five seconds to say no, and where no agent is listed, says nothing at all.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Between two questions, even where GeoClue comes and goes all the time.
 const PAUSE: Duration = Duration::from_secs(2);

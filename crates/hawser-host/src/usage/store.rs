@@ -90,7 +90,7 @@ impl Store {
             connection,
         };
         // One writes and another reads: neither keeps the file for longer than a moment.
-        store.run(|connection| connection.busy_timeout(PATIENCE))?;
+        store.run(|connection| connection.busy_timeout(TIMEOUT))?;
         let version = store.version()?;
         if version > FORMAT {
             return Err(StoreError::Newer {
@@ -183,4 +183,4 @@ const ADD: &str = "INSERT INTO usage VALUES (?1, ?2, ?3, ?4)
 /// Of what this reads and writes.
 const FORMAT: i64 = 1;
 /// A write takes as long as the disk needs to keep it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);

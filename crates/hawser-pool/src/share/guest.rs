@@ -91,7 +91,7 @@ async fn serve_one(
         };
         anyhow::Ok((connection, key.code(), permit, stream, hello))
     };
-    let (connection, code, _permit, stream, hello) = tokio::time::timeout(PATIENCE, opening)
+    let (connection, code, _permit, stream, hello) = tokio::time::timeout(TIMEOUT, opening)
         .await
         .context("it did not say hello in time")??;
     drop(handshake);
@@ -137,6 +137,6 @@ async fn converse(mut stream: Stream, mut messages: mpsc::Receiver<PoolMessage>)
 }
 
 /// A device that is near answers within a few milliseconds.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 /// Messages that wait for one that does not read: what it was told before is old by then.
 const OUTBOX: usize = 64;

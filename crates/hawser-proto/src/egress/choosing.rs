@@ -112,7 +112,7 @@ impl<B: Copy> Egress<B> {
             packets: run.left(),
             sustained: class == Class::Bulk,
             backlog: InnerBytes(self.flows.backlog_until(slot)),
-            carried: self.carried.rate(now),
+            throughput: self.throughput.rate(now),
             layer: run.layer,
         };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
@@ -193,7 +193,7 @@ impl<B: Copy> Egress<B> {
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
                 loss: path.loss(),
-                repaired_after: path.repaired_after(),
+                retransmitted_after: path.retransmitted_after(),
                 is_growing: path.model().is_growing(),
             });
             self.view_lanes.push(at);

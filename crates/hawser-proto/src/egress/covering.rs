@@ -3,7 +3,7 @@
 use hawser_units::{Duration, Instant};
 use hawser_wire::data::{Class, FRAMING};
 
-use super::{Body, Egress, REPAIR_RETRY, Transmit};
+use super::{Body, Egress, RETRANSMISSION_RETRY, Transmit};
 use crate::fec::{SPAN, TOLERATED};
 
 /// What finding a loss takes beyond the round trip.
@@ -11,7 +11,7 @@ const RESEND: Duration = Duration::from_millis(10);
 
 impl<B: Copy> Egress<B> {
     /// Whether parity is to follow the head of a flow that goes on this path, or on several, and is
-    /// lost with probability `loss`; `is_repaired`: it is sent again where it is reported missing.
+    /// lost with probability `loss`; `is_retransmitted`: it is sent again where it is reported missing.
     /// A packet that waited too long at the entrance is of a flow that takes all that there is:
     /// what parity brings back, it would take first.
     pub(super) fn is_to_be_covered(
@@ -19,7 +19,7 @@ impl<B: Copy> Egress<B> {
         slot: u16,
         lane: usize,
         loss: f64,
-        is_repaired: bool,
+        is_retransmitted: bool,
         now: Instant,
     ) -> bool {
         let Some(flow) = self.flows.get(slot).filter(|flow| flow.class == Class::Realtime) else {
@@ -29,7 +29,7 @@ impl<B: Copy> Egress<B> {
             .head()
             .is_none_or(|run| now.since(run.since) > self.target().max(SPAN));
         let comes_again = self.lanes[lane].path.model().round_trip() + RESEND <= SPAN;
-        self.peer_takes_parity && loss > TOLERATED && !is_held_back && !(is_repaired && comes_again)
+        self.peer_takes_parity && loss > TOLERATED && !is_held_back && !(is_retransmitted && comes_again)
     }
 
     /// Takes in the packets of a transmit that says it is covered; `packet` is what was queued.
@@ -88,13 +88,13 @@ impl<B: Copy> Egress<B> {
             (view.id == covered_on, view.arrival(now))
         });
         let Some(best) = best else {
-            self.parity_wait = now + REPAIR_RETRY;
+            self.parity_wait = now + RETRANSMISSION_RETRY;
             return None;
         };
         let outgoing = self.fec.pop()?;
         let udp = (len + FRAMING) as u64;
         let path = &mut self.lanes[self.view_lanes[best]].path;
-        let counter = path.on_sent(udp, true, now);
+        let packet_number = path.on_sent(udp, true, now);
         self.counters.parity += 1;
         self.counters.parity_bytes += udp;
         self.symbol = outgoing.symbol;
@@ -104,7 +104,7 @@ impl<B: Copy> Egress<B> {
         };
         Some(Transmit {
             path: path.id,
-            counter,
+            packet_number,
             body,
         })
     }

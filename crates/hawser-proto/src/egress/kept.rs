@@ -3,7 +3,7 @@
 //! Every transmission of packets leaves a record on its path; the buffers it was cut from live
 //! until the youngest record that needs them is too old. A packet that is reported missing, or not
 //! reported by a path that fell silent, becomes wanted once, goes out again on some path, and
-//! leaves a record there in turn, so that a repair that is lost is repaired too.
+//! leaves a record there in turn, so that a retransmission that is lost is retransmitted too.
 //!
 //! ```text
 //!   sent --keep--> kept --on_missing--> wanted --next, keep_again--> kept (round + 1)
@@ -23,7 +23,7 @@ use crate::path::Path;
 
 /// Buffers kept at once, unless the driver says otherwise: 64 MB where each holds 64 KB.
 const BUFFERS: usize = 1024;
-/// How often a packet is repaired.
+/// How often a packet is retransmitted.
 const ROUNDS: u8 = 3;
 
 /// A packet, or several of one run, with its place in its flow.
@@ -39,7 +39,7 @@ pub(super) struct Parcel<B> {
 
 #[derive(Debug)]
 struct Record<B> {
-    counter: u64,
+    packet_number: u64,
     count: u16,
     parcel: Parcel<B>,
     until: Instant,
@@ -49,11 +49,15 @@ struct Record<B> {
 }
 
 impl<B: Copy> Record<B> {
-    /// Which of its packets have one of these counters.
-    fn within(&self, counters: &Range<u64>) -> u64 {
-        let place = |counter: u64| counter.saturating_sub(self.counter).min(u64::from(self.count));
+    /// Which of its packets have one of these packet numbers.
+    fn within(&self, packet_numbers: &Range<u64>) -> u64 {
+        let place = |packet_number: u64| {
+            packet_number
+                .saturating_sub(self.packet_number)
+                .min(u64::from(self.count))
+        };
         let below = |place: u64| u64::MAX.checked_shl(place as u32).map_or(u64::MAX, |rest| !rest);
-        below(place(counters.end)) & !below(place(counters.start))
+        below(place(packet_numbers.end)) & !below(place(packet_numbers.start))
     }
 
     /// One of its packets, to be sent again.
@@ -119,14 +123,20 @@ impl<B: Copy> Kept<B> {
         }
     }
 
-    /// Keeps packets (at most 64) that were sent as `counters`.
-    pub(super) fn keep(&mut self, path: PathId, counters: Range<u64>, parcel: Parcel<B>, until: Instant) {
+    /// Keeps packets (at most 64) that were sent as `packet numbers`.
+    pub(super) fn keep(
+        &mut self,
+        path: PathId,
+        packet_numbers: Range<u64>,
+        parcel: Parcel<B>,
+        until: Instant,
+    ) {
         self.until = self.until.max(until);
         self.record(
             path,
             Record {
-                counter: counters.start,
-                count: (counters.end - counters.start) as u16,
+                packet_number: packet_numbers.start,
+                count: (packet_numbers.end - packet_numbers.start) as u16,
                 parcel,
                 until: self.until,
                 round: 0,
@@ -148,11 +158,11 @@ impl<B: Copy> Kept<B> {
     }
 
     /// Keeps a packet that was sent again.
-    pub(super) fn keep_again(&mut self, path: PathId, counter: u64, wanted: &Wanted<B>) {
+    pub(super) fn keep_again(&mut self, path: PathId, packet_number: u64, wanted: &Wanted<B>) {
         self.record(
             path,
             Record {
-                counter,
+                packet_number,
                 count: 1,
                 parcel: wanted.parcel,
                 until: wanted.until,
@@ -184,24 +194,24 @@ impl<B: Copy> Kept<B> {
     pub(super) fn on_missing(
         &mut self,
         path: PathId,
-        counters: Range<u64>,
+        packet_numbers: Range<u64>,
         now: Instant,
         wanted: impl FnMut(u64),
     ) {
-        self.want(path, counters, None, self.over_at(now), wanted);
+        self.want(path, packet_numbers, None, self.over_at(now), wanted);
     }
 
     /// A path has said nothing of packets for too long: the same, but not again on that path.
-    pub(super) fn on_late(&mut self, path: PathId, counters: Range<u64>, now: Instant) {
-        self.want(path, counters, Some(path), self.over_at(now), |_| {});
+    pub(super) fn on_late(&mut self, path: PathId, packet_numbers: Range<u64>, now: Instant) {
+        self.want(path, packet_numbers, Some(path), self.over_at(now), |_| {});
     }
 
-    /// Cost: O(log kept), and O(1) for each transmission that had some of these counters and each
+    /// Cost: O(log kept), and O(1) for each transmission that had some of these packet numbers and each
     /// packet that becomes wanted, whatever the range says.
     fn want(
         &mut self,
         path: PathId,
-        counters: Range<u64>,
+        packet_numbers: Range<u64>,
         silent: Option<PathId>,
         is_over: impl Fn(Instant) -> bool,
         mut tell: impl FnMut(u64),
@@ -209,23 +219,23 @@ impl<B: Copy> Kept<B> {
         let Some(records) = self.records.get_mut(&path) else {
             return;
         };
-        let from =
-            records.partition_point(|record| record.counter + u64::from(record.count) <= counters.start);
+        let from = records
+            .partition_point(|record| record.packet_number + u64::from(record.count) <= packet_numbers.start);
         let meant = records
             .range_mut(from..)
-            .take_while(|record| record.counter < counters.end);
+            .take_while(|record| record.packet_number < packet_numbers.end);
         for record in meant {
             self.steps += 1;
             if record.round >= ROUNDS || is_over(record.until) {
                 continue;
             }
-            let mut fresh = record.within(&counters) & !record.wanted;
+            let mut fresh = record.within(&packet_numbers) & !record.wanted;
             record.wanted |= fresh;
             while fresh != 0 {
                 let index = fresh.trailing_zeros();
                 fresh &= fresh - 1;
                 self.wanted.push_back(record.want(index as u16, silent));
-                tell(record.counter + u64::from(index));
+                tell(record.packet_number + u64::from(index));
             }
         }
     }
@@ -237,7 +247,8 @@ impl<B: Copy> Kept<B> {
         let Some(records) = self.records.get(&path) else {
             return;
         };
-        let from = records.partition_point(|record| record.counter + u64::from(record.count) <= reported + 1);
+        let from =
+            records.partition_point(|record| record.packet_number + u64::from(record.count) <= reported + 1);
         if records.range(from..).any(|record| !is_over(record.until)) {
             self.held_until = self.held_until.max(now + time);
         }
@@ -304,17 +315,19 @@ impl<B: Copy> Kept<B> {
     }
 }
 
-/// How long what was sent on a path is kept: until a loss and that of its repair are found, each
-/// half as late again as the mean, and repaired; or until a lone packet is late, after which
-/// nothing was sent that would show it missing. With twice the mean, second repairs came too late
+/// How long what was sent on a path is kept: until a loss and that of its retransmission are found, each
+/// half as late again as the mean, and retransmitted; or until a lone packet is late, after which
+/// nothing was sent that would show it missing. With twice the mean, second retransmissions came too late
 /// over networks that lose and shuffle (`scenarios/sweeps/unequal.toml`: 32 Mbit/s instead of 57
 /// where 48 are to be had without them).
 pub(super) fn keeping_time(path: &Path) -> Duration {
     let round_trip = path.model().round_trip();
-    let found = (round_trip + Duration::from_millis(20)).max(path.repaired_after());
-    let repaired = found * 3 + round_trip;
-    let late = path.model().patience() + round_trip;
-    repaired.max(late).clamp(Duration::from_millis(100), LONGEST_KEPT)
+    let found = (round_trip + Duration::from_millis(20)).max(path.retransmitted_after());
+    let retransmitted = found * 3 + round_trip;
+    let late = path.model().timeout() + round_trip;
+    retransmitted
+        .max(late)
+        .clamp(Duration::from_millis(100), LONGEST_KEPT)
 }
 
 /// The most that what a path swallowed waits for the others: a large network in the care of a small

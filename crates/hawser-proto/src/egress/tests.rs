@@ -161,11 +161,11 @@ fn parcel(buffer: u32, now: Instant) -> Parcel<u32> {
 fn what_a_silent_path_has_not_reported_is_wanted_once() {
     let now = Instant::from_nanos(1_000_000_000);
     let mut kept = Kept::new();
-    for counter in 10..14 {
-        let parcel = parcel(counter as u32, now);
+    for packet_number in 10..14 {
+        let parcel = parcel(packet_number as u32, now);
         kept.keep(
             PathId(0),
-            counter..counter + 1,
+            packet_number..packet_number + 1,
             parcel,
             now + Duration::from_secs(1),
         );
@@ -239,7 +239,7 @@ fn a_report_of_everything_missing_costs_no_more_than_one_of_what_was_sent() {
 fn a_path_whose_numbers_are_used_up_sends_nothing_more_and_dies() {
     let start = Instant::from_nanos(1_000_000_000);
     let now = start + Duration::from_millis(150);
-    let last = hawser_wire::data::MAX_COUNTER;
+    let last = hawser_wire::data::MAX_PACKET_NUMBER;
     let mut egress = active(start, now);
     egress.lanes[0].path.skip_to(last - 80);
     let mut highest = 0;
@@ -248,8 +248,8 @@ fn a_path_whose_numbers_are_used_up_sends_nothing_more_and_dies() {
         egress.handle_timeout(at);
         let _ = egress.enqueue(&mut segment(tcp_flag::ACK, 100), Offload::default(), round, at);
         while let Some(transmit) = egress.poll_transmit(at) {
-            assert!(transmit.counter > highest && transmit.counter <= last);
-            highest = transmit.counter;
+            assert!(transmit.packet_number > highest && transmit.packet_number <= last);
+            highest = transmit.packet_number;
         }
         egress.handle_probe(PathId(0), 7);
         assert!(egress.poll_timeout(at) > at || highest < last, "it does not spin");

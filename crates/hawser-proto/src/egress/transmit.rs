@@ -12,8 +12,8 @@ use crate::path::Probe;
 pub struct Transmit<B> {
     /// On which path.
     pub path: PathId,
-    /// The counter of its first packet; the others follow.
-    pub counter: u64,
+    /// The packet number of its first packet; the others follow.
+    pub packet_number: u64,
     /// What.
     pub body: Body<B>,
 }
@@ -36,7 +36,7 @@ pub enum Body<B> {
         /// The sender keeps what it sends and sends it again when it is reported missing.
         backed: bool,
         /// It is sent again.
-        repair: bool,
+        retransmission: bool,
         /// The place of the first segment in its flow.
         sequence: Sequence,
         /// Parity packets are to follow: the driver shows the packets to [`super::Egress::cover`].
@@ -74,7 +74,7 @@ impl<B> Body<B> {
                 class,
                 unordered,
                 backed,
-                repair,
+                retransmission,
                 sequence,
                 ..
             } => Inner {
@@ -82,7 +82,7 @@ impl<B> Body<B> {
                 checksum_partial: run.checksum_partial,
                 unordered: *unordered,
                 backed: *backed,
-                repair: *repair,
+                retransmission: *retransmission,
                 form: run.form(run.next + step),
                 flow: *flow,
                 sequence: sequence.add(u32::from(step)),

@@ -281,7 +281,7 @@ impl Flow {
         }
         place.symbol.clear();
         // What is sent again may have another form than what was covered.
-        if packet.len() <= MAX_PACKET && !inner.repair && inner.kind == Kind::Packet {
+        if packet.len() <= MAX_PACKET && !inner.retransmission && inner.kind == Kind::Packet {
             place.symbol.resize(symbol_len(packet.len()), 0);
             emit_symbol(inner, packet, &mut place.symbol);
         }

@@ -215,7 +215,7 @@ fn a_resent_packet_of_another_form_is_not_taken_for_a_symbol() {
     assert!(last.parity.covered > 1);
     for place in base + 1..base + u32::from(last.parity.covered) {
         let again = Inner {
-            repair: place == base + 1,
+            retransmission: place == base + 1,
             ..header(place)
         };
         decoder.handle_packet(&again, &packets[place as usize], BEGIN);

@@ -1,9 +1,9 @@
 //! The packets of one path that have not come, as far as their sender may still send them again.
 //!
-//! A counter that is jumped over is open; it is missing once the path has brought packets that were
+//! A packet number that is jumped over is open; it is missing once the path has brought packets that were
 //! sent later by more than it reorders. It is then named in three reports, because reports get lost
 //! too, and forgotten after a second. A gap too large to be chance is an outage, which nobody
-//! repairs this way.
+//! retransmissions this way.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::smoothed::Smoothed;
 
 /// Reports that name a missing packet.
 const MENTIONS: u8 = 3;
-/// More counters at once are an outage.
+/// More packet numbers at once are an outage.
 const OUTAGE: u64 = 512;
 /// Holes at once: 320 KB. Half of them may be of packets that have come meanwhile.
 const MOST: usize = 8_192;
@@ -23,9 +23,9 @@ const FORGOTTEN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
 struct Hole {
-    counter: u64,
+    packet_number: u64,
     /// When the packet before it was sent, by the sender's clock: the path is past this one no
-    /// later than it is past any packet of another path that waits for it, so that a repair is
+    /// later than it is past any packet of another path that waits for it, so that a retransmission is
     /// asked for before the gap is given up.
     sent_us: u32,
     opened: Instant,
@@ -41,9 +41,9 @@ impl Hole {
     }
 }
 
-/// The holes in the counters of one path, in their order; losses come before what is open.
+/// The holes in the packet numbers of one path, in their order; losses come before what is open.
 ///
-/// Cost: O(log holes) a packet and a step for each counter that it jumps over, amortised O(1) for
+/// Cost: O(log holes) a packet and a step for each packet number that it jumps over, amortised O(1) for
 /// each hole in [`Self::find`] and [`Self::mention`]. At most [`MOST`] holes: what would be more is
 /// an outage, so a sender that jumps about cannot make more work than this in the second for which
 /// a hole is remembered.
@@ -64,16 +64,16 @@ pub(super) struct Holes {
 impl Holes {
     /// Takes note of a packet: those between it and the highest before are open, or it closes a
     /// hole itself.
-    pub(super) fn on_packet(&mut self, counter: u64, highest: u64, sent_us: u32, now: Instant) {
-        if counter < highest {
-            self.close(counter);
+    pub(super) fn on_packet(&mut self, packet_number: u64, highest: u64, sent_us: u32, now: Instant) {
+        if packet_number < highest {
+            self.close(packet_number);
             return;
         }
         let before_us = std::mem::replace(&mut self.newest_us, sent_us);
-        if highest == 0 || counter - highest > OUTAGE {
+        if highest == 0 || packet_number - highest > OUTAGE {
             return;
         }
-        let gap = (counter - highest - 1) as usize;
+        let gap = (packet_number - highest - 1) as usize;
         if self.holes.len() + gap > MOST {
             self.forget_closed();
             if self.holes.len() + gap > MOST {
@@ -82,18 +82,22 @@ impl Holes {
         }
         self.open += gap;
         self.steps += gap as u64;
-        self.holes.extend((highest + 1..counter).map(|counter| Hole {
-            counter,
-            sent_us: before_us,
-            opened: now,
-            found: false,
-            closed: false,
-            mentions: 0,
-        }));
+        self.holes
+            .extend((highest + 1..packet_number).map(|packet_number| Hole {
+                packet_number,
+                sent_us: before_us,
+                opened: now,
+                found: false,
+                closed: false,
+                mentions: 0,
+            }));
     }
 
-    fn close(&mut self, counter: u64) {
-        let Ok(at) = self.holes.binary_search_by_key(&counter, |hole| hole.counter) else {
+    fn close(&mut self, packet_number: u64) {
+        let Ok(at) = self
+            .holes
+            .binary_search_by_key(&packet_number, |hole| hole.packet_number)
+        else {
             return;
         };
         let hole = &mut self.holes[at];
@@ -157,14 +161,14 @@ impl Holes {
         self.holes.get(self.losses()).map(|hole| hole.sent_us)
     }
 
-    /// Forgets the losses: nobody repairs them.
+    /// Forgets the losses: nobody retransmits them.
     pub(super) fn forget_losses(&mut self) {
         for _ in 0..self.losses() {
             self.pop();
         }
     }
 
-    /// How many counters may still come.
+    /// How many packet numbers may still come.
     pub(super) fn open(&self) -> u16 {
         u16::try_from(self.open).unwrap_or(u16::MAX)
     }
@@ -196,11 +200,13 @@ impl Holes {
         while let Some(first) = due.next() {
             first.mentions += 1;
             let mut count = 1;
-            while let Some(next) = due.next_if(|next| next.counter == first.counter + u64::from(count)) {
+            while let Some(next) =
+                due.next_if(|next| next.packet_number == first.packet_number + u64::from(count))
+            {
                 next.mentions += 1;
                 count += 1;
             }
-            let Ok(back) = u16::try_from(highest.saturating_sub(first.counter)) else {
+            let Ok(back) = u16::try_from(highest.saturating_sub(first.packet_number)) else {
                 continue;
             };
             if !missing.push(back, count) {
@@ -212,34 +218,34 @@ impl Holes {
     }
 }
 
-/// How long a repair takes from the moment when the loss is found, and how many are awaited.
+/// How long a retransmission takes from the moment when the loss is found, and how many are awaited.
 ///
-/// A repair does not say which loss it mends; it is taken for the oldest.
+/// A retransmission does not say which loss it mends; it is taken for the oldest.
 #[derive(Debug, Default)]
-pub(super) struct Repairs {
-    /// When each loss was found that has not been repaired.
+pub(super) struct Retransmissions {
+    /// When each loss was found that has not been retransmitted.
     awaited: VecDeque<Instant>,
     /// `None` before the first.
     smoothed: Option<Smoothed>,
 }
 
-impl Repairs {
+impl Retransmissions {
     /// So many more losses were found now.
     pub(super) fn on_found(&mut self, count: u32, now: Instant) {
         let room = AWAITED - self.awaited.len().min(AWAITED);
         self.awaited.extend((0..count as usize).take(room).map(|_| now));
     }
 
-    /// A repair came.
-    pub(super) fn on_repair(&mut self, now: Instant) {
+    /// A retransmission came.
+    pub(super) fn on_retransmission(&mut self, now: Instant) {
         let Some(found) = self.awaited.pop_front() else {
             return;
         };
         self.smoothed = Some(Smoothed::after(self.smoothed, now.since(found)));
     }
 
-    /// How long a repair may take.
-    pub(super) fn patience(&self) -> Duration {
+    /// How long a retransmission may take.
+    pub(super) fn timeout(&self) -> Duration {
         let Some(Smoothed { mean, deviation }) = self.smoothed else {
             return LONGEST;
         };
@@ -247,22 +253,22 @@ impl Repairs {
         (mean + deviation * 4 + SLACK).min(most)
     }
 
-    /// Until when a repair may still come; `None` when none is awaited.
+    /// Until when a retransmission may still come; `None` when none is awaited.
     pub(super) fn until(&mut self, now: Instant) -> Option<Instant> {
-        let patience = self.patience();
-        while self.awaited.front().is_some_and(|found| *found + patience <= now) {
+        let timeout = self.timeout();
+        while self.awaited.front().is_some_and(|found| *found + timeout <= now) {
             self.awaited.pop_front();
         }
-        self.awaited.back().map(|found| *found + patience)
+        self.awaited.back().map(|found| *found + timeout)
     }
 }
 
-/// Beyond what repairs take: reports are 5 ms apart, and a repair queues like any packet.
+/// Beyond what retransmissions take: reports are 5 ms apart, and a retransmission queues like any packet.
 const SLACK: Duration = Duration::from_millis(15);
-/// No repair is worth waiting for longer: it takes a round trip, and a satellite's is two thirds of
+/// No retransmission is worth waiting for longer: it takes a round trip, and a satellite's is two thirds of
 /// it.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The same where that is far more than they take on average: when a network dies, each repair
+/// The same where that is far more than they take on average: when a network dies, each retransmission
 /// waits for those before it.
 const LONGEST_DEVIATING: Duration = Duration::from_millis(300);
 /// Losses that are waited for at once.
@@ -303,8 +309,8 @@ mod tests {
     #[test]
     fn more_than_a_report_holds_comes_in_the_next_one() {
         let mut holes = Holes::default();
-        for counter in (2..100).step_by(2) {
-            holes.on_packet(counter, counter - 2, 0, BEGIN);
+        for packet_number in (2..100).step_by(2) {
+            holes.on_packet(packet_number, packet_number - 2, 0, BEGIN);
         }
         holes.find(BEGIN, |_| true);
         let mut all = std::collections::BTreeSet::new();
@@ -356,34 +362,34 @@ mod tests {
     }
 
     #[test]
-    fn patience_follows_the_repairs() {
-        let mut repairs = Repairs::default();
+    fn patience_follows_the_retransmissions() {
+        let mut retransmissions = Retransmissions::default();
         let mut now = BEGIN;
         for _ in 0..50 {
-            repairs.on_found(1, now);
+            retransmissions.on_found(1, now);
             now += Duration::from_millis(25);
-            repairs.on_repair(now);
+            retransmissions.on_retransmission(now);
         }
-        assert!(repairs.until(now).is_none());
-        let patience = repairs.patience();
+        assert!(retransmissions.until(now).is_none());
+        let timeout = retransmissions.timeout();
         assert!(
-            (Duration::from_millis(40)..Duration::from_millis(55)).contains(&patience),
-            "{patience:?}"
+            (Duration::from_millis(40)..Duration::from_millis(55)).contains(&timeout),
+            "{timeout:?}"
         );
-        repairs.on_found(2, now);
-        assert_eq!(repairs.until(now), Some(now + patience));
-        assert_eq!(repairs.until(now + patience), None);
+        retransmissions.on_found(2, now);
+        assert_eq!(retransmissions.until(now), Some(now + timeout));
+        assert_eq!(retransmissions.until(now + timeout), None);
     }
 
     #[test]
-    fn the_first_repair_is_waited_for_and_those_of_a_satellite() {
-        let mut repairs = Repairs::default();
+    fn the_first_retransmission_is_waited_for_and_those_of_a_satellite() {
+        let mut retransmissions = Retransmissions::default();
         let mut now = BEGIN;
         for _ in 0..30 {
-            repairs.on_found(1, now);
+            retransmissions.on_found(1, now);
             now += Duration::from_millis(600);
-            assert!(repairs.until(now).is_some());
-            repairs.on_repair(now);
+            assert!(retransmissions.until(now).is_some());
+            retransmissions.on_retransmission(now);
         }
     }
 }

@@ -14,28 +14,28 @@ fn ingress() -> Ingress<u32> {
     ingress
 }
 
-fn inner(kind: Kind, counter: u64, unordered: bool) -> Inner {
+fn inner(kind: Kind, packet_number: u64, unordered: bool) -> Inner {
     Inner {
         unordered,
-        sequence: Sequence(counter.saturating_sub(1) as u32),
+        sequence: Sequence(packet_number.saturating_sub(1) as u32),
         ..Inner::plain(kind)
     }
 }
 
 fn take(
     ingress: &mut Ingress<u32>,
-    counter: u64,
+    packet_number: u64,
     inner: Inner,
     body: &[u8],
     now: Instant,
 ) -> (Freshness, Option<u32>, Vec<u32>) {
-    take_by(PATH, ingress, counter, inner, body, now)
+    take_by(PATH, ingress, packet_number, inner, body, now)
 }
 
 fn take_by(
     path: PathId,
     ingress: &mut Ingress<u32>,
-    counter: u64,
+    packet_number: u64,
     inner: Inner,
     body: &[u8],
     now: Instant,
@@ -44,12 +44,12 @@ fn take_by(
         outer: Outer {
             epoch: 0,
             index: 77,
-            counter,
+            packet_number,
         },
         inner,
         body,
         udp_len: LEN,
-        item: counter as u32,
+        item: packet_number as u32,
     };
     let mut out = Vec::new();
     let (freshness, back) = ingress.handle_packet(path, packet, now, &mut out);
@@ -57,11 +57,17 @@ fn take_by(
 }
 
 fn packets(ingress: &mut Ingress<u32>, counters: std::ops::RangeInclusive<u64>, now: Instant) {
-    for counter in counters {
-        let (freshness, back, out) = take(ingress, counter, inner(Kind::Packet, counter, false), &[], now);
+    for packet_number in counters {
+        let (freshness, back, out) = take(
+            ingress,
+            packet_number,
+            inner(Kind::Packet, packet_number, false),
+            &[],
+            now,
+        );
         assert_eq!(
             (freshness, back, out),
-            (Freshness::Newest, None, vec![counter as u32])
+            (Freshness::Newest, None, vec![packet_number as u32])
         );
     }
 }
@@ -195,9 +201,9 @@ fn reports_and_answers_are_not_reported() {
 #[test]
 fn a_body_cut_short_says_nothing() {
     let mut ingress = ingress();
-    for (counter, kind) in [(1, Kind::Feedback), (2, Kind::Probe), (3, Kind::ProbeReply)] {
-        let taken = take(&mut ingress, counter, inner(kind, 0, false), &[1; 7], BEGIN);
-        assert_eq!(taken.1, Some(counter as u32), "the buffer is given back");
+    for (packet_number, kind) in [(1, Kind::Feedback), (2, Kind::Probe), (3, Kind::ProbeReply)] {
+        let taken = take(&mut ingress, packet_number, inner(kind, 0, false), &[1; 7], BEGIN);
+        assert_eq!(taken.1, Some(packet_number as u32), "the buffer is given back");
     }
     assert_eq!(ingress.poll_event(), None);
 }
@@ -246,20 +252,20 @@ fn an_unordered_flow_is_delivered_as_it_comes_and_an_ordered_one_in_order() {
 #[test]
 fn a_packet_that_was_jumped_over_is_named_though_the_path_brings_nothing_more() {
     let mut ingress = ingress();
-    let mut arrive = |counter: u64, sent: u64, now: u64| {
+    let mut arrive = |packet_number: u64, sent: u64, now: u64| {
         let inner = Inner {
             sent_us: (sent * 1_000) as u32,
             backed: true,
-            ..inner(Kind::Packet, counter, false)
+            ..inner(Kind::Packet, packet_number, false)
         };
         let now = BEGIN + MS * now as u32;
-        let _ = take(&mut ingress, counter, inner, &[], now);
+        let _ = take(&mut ingress, packet_number, inner, &[], now);
         flush(&mut ingress, now)
     };
     // A packet each millisecond; the tenth comes ten later than its place: so much does this path
     // reorder.
-    for counter in (1..=20).filter(|counter| *counter != 10) {
-        arrive(counter, counter, counter + 5);
+    for packet_number in (1..=20).filter(|packet_number| *packet_number != 10) {
+        arrive(packet_number, packet_number, packet_number + 5);
     }
     arrive(10, 10, 25);
     arrive(21, 21, 26);
@@ -293,13 +299,13 @@ fn told_of_silence(is_waited_for: bool) -> Vec<Duration> {
     let mut told = Vec::new();
     for ms in 1..=900 {
         let now = BEGIN + MS * ms;
-        let mut arrive = |path, counter: u64, place: u64| {
+        let mut arrive = |path, packet_number: u64, place: u64| {
             let inner = Inner {
                 sent_us: ms * 1_000,
                 class: Class::Bulk,
                 ..inner(Kind::Packet, place, false)
             };
-            let _ = take_by(path, &mut ingress, counter, inner, &[], now);
+            let _ = take_by(path, &mut ingress, packet_number, inner, &[], now);
         };
         if now <= quiet_from {
             arrive(PATH, u64::from(ms), u64::from(ms) * 2 - 1);

@@ -15,7 +15,7 @@ impl Path {
         let round_trip = self.model.base_round_trip().as_micros();
         SendingPath {
             id: self.id.0,
-            next_packet_number: self.next_counter,
+            next_packet_number: self.next_packet_number,
             sent: self.cumulative,
             delivered: self.delivered,
             reported_packets: self.losses.received(),
@@ -45,7 +45,7 @@ impl Path {
             return Err(BadCheckpoint::Impossible);
         }
         let mut path = Self::new(config, seed, now);
-        path.next_counter = saved.next_packet_number;
+        path.next_packet_number = saved.next_packet_number;
         path.cumulative = saved.sent;
         path.delivered = saved.delivered;
         path.losses.restore(saved.reported_packets);

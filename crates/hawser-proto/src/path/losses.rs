@@ -38,7 +38,7 @@ impl Losses {
         self.share.max(self.usual)
     }
 
-    /// Takes in a report after the one whose highest counter was `previous`. Returns how many
+    /// Takes in a report after the one whose highest packet number was `previous`. Returns how many
     /// packets came since, and how many this report shows lost.
     pub(super) fn on_report(&mut self, report: &Feedback, previous: Option<u64>) -> (u32, u64) {
         let came = report.packets.wrapping_sub(self.received);

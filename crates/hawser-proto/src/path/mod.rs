@@ -30,7 +30,7 @@ mod times;
 use control::{Company, Control, Sample};
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
-use hawser_wire::data::{Feedback, MAX_COUNTER};
+use hawser_wire::data::{Feedback, MAX_PACKET_NUMBER};
 use losses::Losses;
 use model::{BUSY_REPORT_DELAY, Model, Pacer};
 use pmtu::Pmtu;
@@ -99,7 +99,7 @@ const DOUBTFUL: u64 = 8;
 
 /// No packet is numbered beyond this: a run of at most 64 still fits below the largest number that
 /// the wire has.
-const LAST_COUNTER: u64 = MAX_COUNTER - 64;
+const LAST_PACKET_NUMBER: u64 = MAX_PACKET_NUMBER - 64;
 
 /// A probe to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub struct Path {
     /// The highest rate before it died.
     peak_before: Rate,
     ring: Vec<Sent>,
-    next_counter: u64,
+    next_packet_number: u64,
     cumulative: u64,
     eliciting_sent: u64,
     idle_until: u64,
@@ -167,7 +167,7 @@ pub struct Path {
     was_dead: bool,
     last_probe: Option<Instant>,
     next_probe: Instant,
-    /// The newest counter behind which a probe of the burst's end was sent, and when the last
+    /// The newest packet number behind which a probe of the burst's end was sent, and when the last
     /// packet that will be reported went.
     tail_probed: u64,
     /// Packets before are known to be late.
@@ -196,7 +196,7 @@ impl Path {
             cap: config.cap,
             peak_before: Rate::ZERO,
             ring: vec![Sent::default(); 64],
-            next_counter: 1,
+            next_packet_number: 1,
             cumulative: 0,
             eliciting_sent: 0,
             idle_until: 0,
@@ -245,7 +245,7 @@ impl Path {
     /// would break the encryption.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
-        self.next_counter > LAST_COUNTER
+        self.next_packet_number > LAST_PACKET_NUMBER
     }
 
     /// Its rate and delay.
@@ -315,13 +315,13 @@ impl Path {
             .saturating_sub(self.model.base_round_trip())
     }
 
-    /// The newest counter reported; 0 before the first report.
+    /// The newest packet number reported; 0 before the first report.
     #[must_use]
     pub fn reported(&self) -> u64 {
         self.reported.unwrap_or(0)
     }
 
-    /// The newest counter reported, also by another path.
+    /// The newest packet number reported, also by another path.
     #[must_use]
     pub fn heard_of(&self) -> u64 {
         self.reported().max(self.heard_of)
@@ -336,8 +336,8 @@ impl Path {
     /// Bytes sent and neither reported nor given up.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        let after = self.reported.map_or(self.cumulative, |counter| {
-            self.cumulative - self.sent(counter).cumulative
+        let after = self.reported.map_or(self.cumulative, |packet_number| {
+            self.cumulative - self.sent(packet_number).cumulative
         });
         (after + self.open).min(self.cumulative)
     }
@@ -345,7 +345,7 @@ impl Path {
     /// Packets sent after the newest one reported.
     #[must_use]
     pub fn packets_in_flight(&self) -> u32 {
-        (self.next_counter - 1 - self.reported()).min(u64::from(u32::MAX)) as u32
+        (self.next_packet_number - 1 - self.reported()).min(u64::from(u32::MAX)) as u32
     }
 
     /// UDP payload bytes that may be sent now; 0 or at least `packet`.
@@ -382,7 +382,7 @@ impl Path {
     /// Other paths of the session compete in the same queue.
     pub(crate) fn set_company(&mut self, company: Company, now: Instant) {
         self.model
-            .set_company(company, (self.newest, self.next_counter), now);
+            .set_company(company, (self.newest, self.next_packet_number), now);
     }
 
     /// The user's limit.
@@ -419,20 +419,22 @@ impl Path {
         self.ring.len() as u64 - 1
     }
 
-    fn sent(&self, counter: u64) -> &Sent {
-        &self.ring[(counter & self.mask()) as usize]
+    fn sent(&self, packet_number: u64) -> &Sent {
+        &self.ring[(packet_number & self.mask()) as usize]
     }
 
-    /// Whether the ring still remembers `counter`.
-    fn remembers(&self, counter: u64) -> bool {
-        counter > 0 && counter < self.next_counter && self.next_counter - counter <= self.ring.len() as u64
+    /// Whether the ring still remembers `packet number`.
+    fn remembers(&self, packet_number: u64) -> bool {
+        packet_number > 0
+            && packet_number < self.next_packet_number
+            && self.next_packet_number - packet_number <= self.ring.len() as u64
     }
 
-    /// Takes note of a packet handed to the network and returns its counter. `eliciting`: the peer
+    /// Takes note of a packet handed to the network and returns its packet number. `eliciting`: the peer
     /// will report it (all but reports and answers).
     pub fn on_sent(&mut self, udp_bytes: u64, eliciting: bool, now: Instant) -> u64 {
-        let counter = self.next_counter;
-        self.next_counter += 1;
+        let packet_number = self.next_packet_number;
+        self.next_packet_number += 1;
         self.grow_ring();
         let is_lone = udp_bytes <= LONE && self.in_flight() <= FEW_LONE;
         if eliciting {
@@ -440,14 +442,14 @@ impl Path {
                 // Idle until now: the rate sample starts here.
                 self.acked_sent_at = now;
             }
-            self.eliciting_sent = counter;
+            self.eliciting_sent = packet_number;
             self.eliciting_at = now;
             self.pacer.on_sent(self.model.pacing(), udp_bytes, now);
         }
         self.cumulative += udp_bytes;
         self.last_used = now;
         let mask = self.mask();
-        self.ring[(counter & mask) as usize] = Sent {
+        self.ring[(packet_number & mask) as usize] = Sent {
             at: now,
             cumulative: self.cumulative,
             delivered: self.delivered,
@@ -457,7 +459,7 @@ impl Path {
             app_limited: self.reported() < self.idle_until,
             is_lone,
         };
-        counter
+        packet_number
     }
 
     /// Takes note that the path could carry more than there is for it: rates measured until
@@ -465,27 +467,27 @@ impl Path {
     ///
     /// Source: draft-cheng-iccrg-delivery-rate-estimation section 3.1.2 (application-limited).
     pub fn on_idle(&mut self) {
-        self.idle_until = self.next_counter;
+        self.idle_until = self.next_packet_number;
     }
 
     /// Doubles the ring while what is in flight would overwrite itself.
     fn grow_ring(&mut self) {
-        let needed = self.next_counter - self.newest;
+        let needed = self.next_packet_number - self.newest;
         let len = self.ring.len() as u64;
         if needed < len || len >= 1 << 16 {
             return;
         }
         let mut ring = vec![Sent::default(); self.ring.len() * 2];
         let mask = ring.len() as u64 - 1;
-        for counter in self.next_counter.saturating_sub(len)..self.next_counter {
-            ring[(counter & mask) as usize] = *self.sent(counter);
+        for packet_number in self.next_packet_number.saturating_sub(len)..self.next_packet_number {
+            ring[(packet_number & mask) as usize] = *self.sent(packet_number);
         }
         self.ring = ring;
     }
 
     /// Takes in a report on this path. Returns whether the state changed.
     pub fn handle_feedback(&mut self, report: &Feedback, now: Instant) -> bool {
-        let newer = report.highest > self.reported() && report.highest < self.next_counter;
+        let newer = report.highest > self.reported() && report.highest < self.next_packet_number;
         if !newer {
             return false;
         }
@@ -528,7 +530,7 @@ impl Path {
             lost,
             app_limited: record.app_limited,
             newest: self.newest,
-            next_counter: self.next_counter,
+            next_packet_number: self.next_packet_number,
             in_flight: self.in_flight(),
         };
         self.model.on_sample(&sample, now);
@@ -536,24 +538,24 @@ impl Path {
     }
 
     /// A packet is reported missing for the first time.
-    pub fn on_missing(&mut self, counter: u64, now: Instant) {
-        if !self.remembers(counter) {
+    pub fn on_missing(&mut self, packet_number: u64, now: Instant) {
+        if !self.remembers(packet_number) {
             return;
         }
-        let after = now.since(self.sent(counter).at);
+        let after = now.since(self.sent(packet_number).at);
         self.losses.on_missing(after);
     }
 
-    /// How long it takes from sending a packet that is lost until its repair is sent.
+    /// How long it takes from sending a packet that is lost until its retransmission is sent.
     #[must_use]
-    pub fn repaired_after(&self) -> Duration {
+    pub fn retransmitted_after(&self) -> Duration {
         self.losses.missed_after().unwrap_or(self.model.round_trip())
     }
 
     /// Doubts the packet size when most of what was sent since the previous report is lost, and
     /// what is lost was large and what came was small.
     fn on_sizes(&mut self, highest: u64, previous: Option<u64>, came: u64, lost: u64, now: Instant) {
-        let known = |counter: &u64| self.remembers(*counter);
+        let known = |packet_number: &u64| self.remembers(*packet_number);
         let (Some(previous), true) = (previous.filter(known), known(&highest)) else {
             return;
         };
@@ -571,7 +573,7 @@ impl Path {
 
     /// The newest packet sent by `at`, after those reported before and up to `highest`.
     fn sent_by(&self, at: Instant, highest: u64) -> u64 {
-        let oldest = self.next_counter - self.next_counter.min(self.ring.len() as u64);
+        let oldest = self.next_packet_number - self.next_packet_number.min(self.ring.len() as u64);
         let (mut low, mut high) = (self.newest.max(oldest).min(highest), highest);
         // The clocks of both ends count whole microseconds.
         let at = at + Duration::from_micros(3);
@@ -593,9 +595,9 @@ impl Path {
         if self.eliciting_sent <= reported {
             return None;
         }
-        let first = (reported + 1..self.next_counter)
+        let first = (reported + 1..self.next_packet_number)
             .take(64)
-            .find(|counter| self.sent(*counter).eliciting)
+            .find(|packet_number| self.sent(*packet_number).eliciting)
             .unwrap_or(self.eliciting_sent);
         self.remembers(first).then(|| self.sent(first).at)
     }
@@ -603,14 +605,14 @@ impl Path {
     /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
     fn overdue(&self) -> Option<Instant> {
         let since = self.oldest()?;
-        Some(since.max(self.last_heard.unwrap_or(since)) + self.model.patience())
+        Some(since.max(self.last_heard.unwrap_or(since)) + self.model.timeout())
     }
 
-    /// The packets, by counter, that have become later than the path's delays explain, each once.
+    /// The packets, by packet number, that have become later than the path's delays explain, each once.
     /// The path may go on reporting others: a network at a crawl does.
     pub fn poll_late(&mut self, now: Instant) -> std::ops::Range<u64> {
-        let patience = self.model.patience();
-        self.count_late(|sent_at| sent_at + patience <= now)
+        let timeout = self.model.timeout();
+        self.count_late(|sent_at| sent_at + timeout <= now)
     }
 
     /// The packets that are late by when they were sent, each once.
@@ -625,7 +627,7 @@ impl Path {
     }
 
     /// Takes in a report that came by another path: what is known to have arrived, and, if nothing
-    /// has for some time, what should have meanwhile. Returns the packets, by counter, that are
+    /// has for some time, what should have meanwhile. Returns the packets, by packet number, that are
     /// late for that, each once.
     pub fn handle_silence(&mut self, report: &Feedback) -> std::ops::Range<u64> {
         let newest = report.highest;
@@ -642,7 +644,7 @@ impl Path {
     fn late_due(&self) -> Instant {
         let next = self.late.max(self.heard_of() + 1);
         if self.state == State::Active && self.remembers(next) && self.eliciting_sent >= next {
-            self.sent(next).at + self.model.patience()
+            self.sent(next).at + self.model.timeout()
         } else {
             Instant::FAR_FUTURE
         }
@@ -656,8 +658,8 @@ impl Path {
 
     /// As if it had sent many packets.
     #[cfg(test)]
-    pub(crate) fn skip_to(&mut self, counter: u64) {
-        self.next_counter = counter;
+    pub(crate) fn skip_to(&mut self, packet_number: u64) {
+        self.next_packet_number = packet_number;
         self.forgive();
     }
 
@@ -702,13 +704,13 @@ impl Path {
     /// Stops waiting for reports on what was sent before.
     fn forgive(&mut self) {
         self.eliciting_sent = 0;
-        if self.next_counter > 1 {
-            self.reported = Some(self.next_counter - 1);
+        if self.next_packet_number > 1 {
+            self.reported = Some(self.next_packet_number - 1);
         }
         self.delivered_us = 0;
         self.open = 0;
         self.losses.forgive();
-        self.newest = self.next_counter - 1;
+        self.newest = self.next_packet_number - 1;
     }
 
     /// Lets time pass. `session_used`: when the session last carried a packet. Returns whether the
@@ -721,7 +723,7 @@ impl Path {
         match self.state {
             State::Active => self.overdue().is_some_and(|at| at <= now) && self.enter(State::Suspect, now),
             State::Suspect => {
-                silent >= SUSPECT_FOR.max(self.model.patience() * 2) && self.enter(State::Dead, now)
+                silent >= SUSPECT_FOR.max(self.model.timeout() * 2) && self.enter(State::Dead, now)
             }
             State::Validating => silent >= VALIDATE_FOR && self.enter(State::Dead, now),
             State::Dead => false,

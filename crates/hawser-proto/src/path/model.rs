@@ -111,8 +111,8 @@ impl Model {
 
     /// How long a report may take before the path is suspected.
     #[must_use]
-    pub fn patience(&self) -> Duration {
-        self.times.patience()
+    pub fn timeout(&self) -> Duration {
+        self.times.timeout()
     }
 
     /// The rate to send at; `None` before the first sample.
@@ -172,8 +172,8 @@ impl Model {
     }
 
     /// Others of the session compete in the same queue.
-    pub(super) fn set_company(&mut self, company: Company, counters: (u64, u64), now: Instant) {
-        self.controller.set_company(company, counters, now);
+    pub(super) fn set_company(&mut self, company: Company, packet_numbers: (u64, u64), now: Instant) {
+        self.controller.set_company(company, packet_numbers, now);
     }
 
     /// Takes in a round trip; one of a probe comes without anything else.

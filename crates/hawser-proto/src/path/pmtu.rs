@@ -140,7 +140,7 @@ impl Pmtu {
 
     /// The size of the probe to send now under `token`; `patience`: how long its reply may take on
     /// this path.
-    pub fn poll(&mut self, token: u64, patience: Duration, now: Instant) -> u16 {
+    pub fn poll(&mut self, token: u64, timeout: Duration, now: Instant) -> u16 {
         let was_probing = self.probing.take().is_some();
         if was_probing {
             self.tries += 1;
@@ -160,7 +160,7 @@ impl Pmtu {
         }
         let size = self.candidate();
         self.probing = Some((token, size));
-        self.due = now + PROBE_TIME.max(patience);
+        self.due = now + PROBE_TIME.max(timeout);
         size
     }
 

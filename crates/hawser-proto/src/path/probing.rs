@@ -59,7 +59,7 @@ impl Path {
     pub fn poll_timeout(&self, session_used: Instant, now: Instant) -> Instant {
         let state = match self.state {
             State::Active => self.overdue().unwrap_or(Instant::FAR_FUTURE).min(self.late_due()),
-            State::Suspect => self.since + SUSPECT_FOR.max(self.model.patience() * 2),
+            State::Suspect => self.since + SUSPECT_FOR.max(self.model.timeout() * 2),
             State::Validating => self.since + VALIDATE_FOR,
             State::Dead => Instant::FAR_FUTURE,
         };
@@ -108,7 +108,7 @@ impl Path {
             let token = self.issue_token(now, false);
             return Some(Probe {
                 token,
-                outer_len: self.pmtu.poll(token, self.model.patience(), now),
+                outer_len: self.pmtu.poll(token, self.model.timeout(), now),
             });
         }
         if self.probe_due(session_used, now) > now {
@@ -129,7 +129,7 @@ impl Path {
         };
         self.next_probe = now + interval;
         self.last_probe = Some(now);
-        self.tail_probed = self.next_counter;
+        self.tail_probed = self.next_packet_number;
         Some(Probe {
             token: self.issue_token(now, true),
             outer_len: 0,

@@ -49,8 +49,8 @@ impl Driven {
 
     fn report(&self) -> Feedback {
         Feedback {
-            highest: self.path.next_counter - 1,
-            packets: self.path.next_counter as u32 - 1,
+            highest: self.path.next_packet_number - 1,
+            packets: self.path.next_packet_number as u32 - 1,
             bytes: self.path.cumulative,
             received_us: self.now.as_micros_wrapping(),
             delay_us: 20_000,
@@ -263,16 +263,16 @@ fn what_a_crawling_path_holds_is_late_once_and_counts_as_its_queue() {
         let report = driven.report();
         driven.path.handle_feedback(&report, driven.now);
     }
-    let patience = driven.path.model().patience();
+    let timeout = driven.path.model().timeout();
     let first = driven.path.on_sent(1_000, true, driven.now);
     driven.path.on_sent(1_000, true, driven.now);
     let at_first = driven.path.queueing(driven.now);
-    assert!(driven.path.poll_late(driven.now + patience / 2).is_empty());
+    assert!(driven.path.poll_late(driven.now + timeout / 2).is_empty());
     let begin = driven.now;
-    driven.wait(patience + MS);
+    driven.wait(timeout + MS);
     assert!(driven.path.poll_timeout(driven.now, driven.now) <= driven.now);
     assert_eq!(driven.path.poll_late(driven.now), first..first + 2);
-    assert!(driven.path.poll_late(driven.now + patience).is_empty(), "once");
+    assert!(driven.path.poll_late(driven.now + timeout).is_empty(), "once");
     driven.wait(1_000 * MS);
     let stood = driven.now.since(begin) - model::BUSY_REPORT_DELAY - driven.path.model().base_round_trip();
     assert_eq!(driven.path.queueing(driven.now), stood);
@@ -289,8 +289,8 @@ fn losses_among_what_was_reported_before_say_nothing_of_sizes() {
     }
     driven.wait(20 * MS);
     let open = Feedback {
-        highest: driven.path.next_counter - 1,
-        packets: driven.path.next_counter as u32 - 30,
+        highest: driven.path.next_packet_number - 1,
+        packets: driven.path.next_packet_number as u32 - 30,
         bytes: driven.path.delivered + FULL_PACKET,
         open: 29,
         ..driven.report()
@@ -299,7 +299,7 @@ fn losses_among_what_was_reported_before_say_nothing_of_sizes() {
     driven.path.on_sent(FULL_PACKET, true, driven.now);
     driven.path.on_sent(FULL_PACKET * 40, true, driven.now);
     let lost = Feedback {
-        highest: driven.path.next_counter - 1,
+        highest: driven.path.next_packet_number - 1,
         packets: open.packets + 1,
         bytes: open.bytes + 40,
         ..open
@@ -423,9 +423,9 @@ proptest! {
         for op in ops {
             match op {
                 Op::Send(bytes, eliciting) => {
-                    let counter = driven.path.on_sent(u64::from(bytes), eliciting, driven.now);
-                    prop_assert_eq!(counter, last + 1);
-                    last = counter;
+                    let packet_number = driven.path.on_sent(u64::from(bytes), eliciting, driven.now);
+                    prop_assert_eq!(packet_number, last + 1);
+                    last = packet_number;
                 }
                 Op::Idle => driven.path.on_idle(),
                 Op::TrueReport => drop(driven.path.handle_feedback(&driven.report(), driven.now)),
@@ -469,7 +469,7 @@ proptest! {
             prop_assert!(delivered <= sent, "{delivered} of {sent}");
             prop_assert!((0.0..=1.0).contains(&path.loss()));
             prop_assert!(path.model().delay().trend().is_finite());
-            prop_assert!(u64::from(path.packets_in_flight()) < path.next_counter);
+            prop_assert!(u64::from(path.packets_in_flight()) < path.next_packet_number);
             let credit = path.credit(FULL_PACKET, now);
             prop_assert!(credit == 0 || credit >= FULL_PACKET);
             if path.packets_in_flight() == 0 {

@@ -82,7 +82,7 @@ impl Times {
     /// How long a report may take before the path is suspected: two round trips or four deviations,
     /// and what reports wait.
     #[must_use]
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         let Some(Smoothed { mean, deviation }) = self.smoothed else {
             return Duration::from_millis(300);
         };

@@ -34,7 +34,7 @@
 //!
 //! Source: RFC 6817 sections 2.4 and 2.5 (base history, current filter). Deviates: a rate instead
 //! of a window, because the datagrams' acknowledgements are sealed; a decrease to what is left
-//! instead of a fixed part, because the device's counters say what the owner uses; T is 5 ms
+//! instead of a fixed part, because the device's packet numbers say what the owner uses; T is 5 ms
 //! instead of 100 ms, because calls of the owner are to wait no longer.
 
 use std::collections::VecDeque;

@@ -22,9 +22,9 @@
 //!   transfer waits a little longer ([`Arrived::is_bulk`]).
 //!
 //! When no live path may bring them, and their sender is not about to send them again
-//! ([`Resequencer::expect_repairs`]), waiting is useless. So a gap on a busy session lasts as long
+//! ([`Resequencer::expect_retransmissions`]), waiting is useless. So a gap on a busy session lasts as long
 //! as the delays of its paths differ, and no configured timeout takes part, except that nothing is
-//! ever held longer than [`Config::max_hold`], or, of a transfer, than a repair takes, or, while
+//! ever held longer than [`Config::max_hold`], or, of a transfer, than a retransmission takes, or, while
 //! its gaps are being filled one after another, two seconds.
 //!
 //! It fails soft: a wrong estimate or a clock that jumps costs order, never a packet.
@@ -55,7 +55,7 @@ pub struct Config {
     pub max_flows: usize,
     /// Added to every deadline: the receiver's own scheduling and batching.
     pub margin: Duration,
-    /// No packet is held longer, but those of a transfer whose repairs take longer, or whose gaps
+    /// No packet is held longer, but those of a transfer whose retransmissions take longer, or whose gaps
     /// are being filled.
     pub max_hold: Duration,
     /// A flow silent for this long is forgotten.
@@ -142,8 +142,8 @@ pub struct Resequencer<T> {
     spare: Vec<Box<Held<T>>>,
     /// Packets held in all.
     len: usize,
-    /// Until when repairs may come, and how long one takes.
-    repairs: Option<(Instant, Duration)>,
+    /// Until when retransmissions may come, and how long one takes.
+    retransmissions: Option<(Instant, Duration)>,
     /// The earliest that a gap is to be given up; never too late, perhaps too early.
     due: Option<Instant>,
     counters: Counters,
@@ -163,7 +163,7 @@ impl<T> Resequencer<T> {
             rotation: 0,
             spare: Vec::new(),
             len: 0,
-            repairs: None,
+            retransmissions: None,
             due: None,
             counters: Counters::default(),
             steps: 0,
@@ -237,8 +237,8 @@ impl<T> Resequencer<T> {
 
     /// Tells until when packets that were reported missing may come again, and how long one takes;
     /// `None`: none is awaited. Gaps are kept open for them.
-    pub fn expect_repairs(&mut self, repairs: Option<(Instant, Duration)>) {
-        self.repairs = repairs;
+    pub fn expect_retransmissions(&mut self, retransmissions: Option<(Instant, Duration)>) {
+        self.retransmissions = retransmissions;
     }
 
     /// Takes a packet and puts into `out` what may now be delivered.
@@ -531,7 +531,7 @@ impl<T> Resequencer<T> {
         // Gap after gap is being filled: what a path swallowed comes over another, and takes as
         // long as that needs.
         let filling = flow.filled + pause;
-        let longest = match self.repairs {
+        let longest = match self.retransmissions {
             _ if filling > now => LONGEST_FILLING,
             Some((_, takes)) if flow.is_bulk => self.config.max_hold.max(takes),
             _ => self.config.max_hold,
@@ -541,9 +541,9 @@ impl<T> Resequencer<T> {
             return None;
         }
         let live = || self.paths.iter().filter(|path| path.is_live(now));
-        // A repair that gets lost is repaired once more.
-        let repaired = self
-            .repairs
+        // A retransmission that gets lost is retransmitted once more.
+        let retransmitted = self
+            .retransmissions
             .map(|(until, takes)| until.min(since + takes * 3).min(last));
         // One that went with what a path that has fallen silent swallowed is sent once more too.
         let swallowed = live()
@@ -551,19 +551,19 @@ impl<T> Resequencer<T> {
             .filter(|at| flow.is_bulk && *at <= now)
             .map(|at| (at + PAUSE).min(last))
             .max();
-        let repaired = repaired.max(swallowed).filter(|until| *until > now);
+        let retransmitted = retransmitted.max(swallowed).filter(|until| *until > now);
         let mut alone = live();
         if let (Some(only), None) = (alone.next(), alone.next())
             && only.is_in_order()
         {
-            return repaired;
+            return retransmitted;
         }
         let wait = live()
             .filter(|path| !path.has_passed(sent_us))
             .map(|path| path.remaining(sent_us, self.config.margin + pause, now))
             .max();
         let wait = wait.map(|wait| (now + wait).max(filling).min(last));
-        repaired.max(wait.filter(|until| *until > now))
+        retransmitted.max(wait.filter(|until| *until > now))
     }
 }
 

@@ -512,8 +512,8 @@ enum Op {
     Forget {
         path: u16,
     },
-    /// Repairs are awaited for `us`, and take `takes` each; none any more when `us` is 0.
-    Repairs {
+    /// Retransmissions are awaited for `us`, and take `takes` each; none any more when `us` is 0.
+    Retransmissions {
         us: u64,
         takes: u64,
     },
@@ -521,8 +521,8 @@ enum Op {
 
 /// Flows from this one on are transfers.
 const FIRST_BULK: u16 = 2;
-/// The longest time that a repair takes here. Units: microseconds.
-const LONGEST_REPAIR: u64 = 3_000_000;
+/// The longest time that a retransmission takes here. Units: microseconds.
+const LONGEST_RETRANSMISSION: u64 = 3_000_000;
 
 fn op() -> impl Strategy<Value = Op> {
     let ahead = prop_oneof![20 => -3..6i32, 3 => -100..100i32, 1 => -10_000..10_000i32];
@@ -532,8 +532,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..30_000u64).prop_map(|us| Op::Pass { us }),
         1 => (0..900_000u64).prop_map(|us| Op::Pass { us }),
         1 => (0..3u16).prop_map(|path| Op::Forget { path }),
-        2 => (prop_oneof![Just(0), 0..4_000_000u64], 0..=LONGEST_REPAIR)
-            .prop_map(|(us, takes)| Op::Repairs { us, takes }),
+        2 => (prop_oneof![Just(0), 0..4_000_000u64], 0..=LONGEST_RETRANSMISSION)
+            .prop_map(|(us, takes)| Op::Retransmissions { us, takes }),
     ]
 }
 
@@ -556,8 +556,8 @@ impl Witness {
             .remove(&item)
             .expect("was accepted, and not delivered before");
         let longest = if item.0 >= FIRST_BULK {
-            // While its gaps are being filled, or as long as a repair takes.
-            LONGEST_FILLING.max(Duration::from_micros(LONGEST_REPAIR))
+            // While its gaps are being filled, or as long as a retransmission takes.
+            LONGEST_FILLING.max(Duration::from_micros(LONGEST_RETRANSMISSION))
         } else {
             config.max_hold
         };
@@ -618,9 +618,9 @@ proptest! {
                     now = until.max(now);
                 }
                 Op::Forget { path } => rig.machine.forget_path(PathId(path)),
-                Op::Repairs { us, takes } => {
-                    let repairs = (at(now + us), Duration::from_micros(takes));
-                    rig.machine.expect_repairs((us > 0).then_some(repairs));
+                Op::Retransmissions { us, takes } => {
+                    let retransmissions = (at(now + us), Duration::from_micros(takes));
+                    rig.machine.expect_retransmissions((us > 0).then_some(retransmissions));
                     rig.machine.release(at(now), &mut rig.out);
                 }
             }
@@ -630,7 +630,7 @@ proptest! {
             prop_assert_eq!(rig.machine.len(), witness.inside.len());
             prop_assert!(rig.machine.len() <= capacity);
         }
-        rig.run_to(now + LONGEST_REPAIR);
+        rig.run_to(now + LONGEST_RETRANSMISSION);
         prop_assert!(rig.machine.is_empty());
         prop_assert!(rig.machine.counters().late >= witness.late);
     }

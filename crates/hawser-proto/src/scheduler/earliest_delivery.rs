@@ -16,7 +16,7 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 /// Sends on the path that delivers the packet first; the default.
 ///
 /// The arrival over a path is when it may send, plus its delay, plus the packet's time at its rate,
-/// and, of a transfer, the wait for repairs of what the path loses. When the earliest path is
+/// and, of a transfer, the wait for retransmissions of what the path loses. When the earliest path is
 /// ready, it is taken. When it is not, the earliest *ready* path is taken only if the faster ones
 /// together need longer for the whole backlog than it needs for one packet; otherwise the queue
 /// waits. So a saturating flow uses every path, and a short burst is never held up by its last
@@ -52,22 +52,22 @@ impl EarliestDelivery {
             // Nothing is faster, or a rate is still to be learnt, which takes packets.
             return u64::MAX;
         };
-        let needs_more = demand.carried.as_bps() >= rate;
-        // A flow that the faster ones might not carry alone takes what is there, repairs and all.
-        let is_bounded = demand.carried.scale(ABLE).as_bps() < rate;
+        let needs_more = demand.throughput.as_bps() >= rate;
+        // A flow that the faster ones might not carry alone takes what is there, retransmissions and all.
+        let is_bounded = demand.throughput.scale(ABLE).as_bps() < rate;
         let limit = if is_bounded {
             limit
         } else {
             arrival(slow, demand, now)
         };
-        let mut patience = limit.since(first);
-        if demand.sustained && needs_more && !is_growing && patience <= SUSTAINED_SPREAD {
+        let mut timeout = limit.since(first);
+        if demand.sustained && needs_more && !is_growing && timeout <= SUSTAINED_SPREAD {
             return u64::MAX;
         }
         if self.waiting {
-            patience += limit.since(now) / HYSTERESIS;
+            timeout += limit.since(now) / HYSTERESIS;
         }
-        let busy = Rate::from_bps(rate).bytes_in(patience).0;
+        let busy = Rate::from_bps(rate).bytes_in(timeout).0;
         let worth = demand
             .backlog
             .unframed()
@@ -129,16 +129,17 @@ fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
 /// When a packet and all before it are there.
 ///
 /// A transfer that its own window bounds gets a window in the time until all of it is there. So it
-/// does not take the nearer of two paths when that one nearly always has something to repair: a
-/// packet waits for the repair of those before it as likely as one of those that go meanwhile is
+/// does not take the nearer of two paths when that one nearly always has something to retransmit: a
+/// packet waits for the retransmission of those before it as likely as one of those that go meanwhile is
 /// lost.
 fn in_order(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     let arrival = arrival(path, demand, now);
     if !demand.sustained {
         return arrival;
     }
-    let packets = demand.carried.bytes_in(path.repaired_after).0 as f64 / f64::from(demand.len.max(1));
-    arrival + path.repaired_after.mul_f64((path.loss * packets).min(1.0))
+    let packets =
+        demand.throughput.bytes_in(path.retransmitted_after).0 as f64 / f64::from(demand.len.max(1));
+    arrival + path.retransmitted_after.mul_f64((path.loss * packets).min(1.0))
 }
 
 /// The run after which another ready path would deliver first; short runs are not cut, they are
@@ -212,7 +213,7 @@ mod tests {
     fn sustained() -> Demand {
         Demand {
             sustained: true,
-            carried: Rate::from_mbps(25),
+            throughput: Rate::from_mbps(25),
             ..backlog(1)
         }
     }
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn a_flow_that_the_faster_path_could_carry_alone_is_held_back_by_its_window_and_waits_for_it() {
         let bounded = Demand {
-            carried: Rate::from_mbps(19),
+            throughput: Rate::from_mbps(19),
             ..sustained()
         };
         assert!(matches!(choose(&busy_fast_path(), bounded), Choice::Wait(_)));
@@ -250,10 +251,10 @@ mod tests {
     fn a_flow_that_one_path_could_carry_does_not_take_the_nearer_one_that_loses() {
         let mut paths = [open(1, 100, 50), open(2, 100, 40)];
         paths[1].loss = 0.01;
-        paths[1].repaired_after = Duration::from_millis(80);
+        paths[1].retransmitted_after = Duration::from_millis(80);
         let taken = |mbps, paths: &[PathView]| {
             let demand = Demand {
-                carried: Rate::from_mbps(mbps),
+                throughput: Rate::from_mbps(mbps),
                 ..sustained()
             };
             let Choice::Send { path, .. } = choose(paths, demand) else {
@@ -269,7 +270,7 @@ mod tests {
         paths[1].loss = 0.01;
         paths[0].ready_at = Instant::from_nanos(500_000);
         let demand = |mbps| Demand {
-            carried: Rate::from_mbps(mbps),
+            throughput: Rate::from_mbps(mbps),
             ..sustained()
         };
         assert!(matches!(choose(&paths, demand(50)), Choice::Wait(_)));

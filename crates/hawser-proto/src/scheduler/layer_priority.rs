@@ -198,7 +198,7 @@ impl Scheduler for LayerPriority {
             .map(|path| path.soon.rate().as_bps())
             .fold(0, u64::saturating_add);
         let crowded = self.declared.is_some()
-            || demand.backlog.0 > Rate::from_bps(total).bytes_in(PATIENCE).0.max(LEAST_BACKLOG);
+            || demand.backlog.0 > Rate::from_bps(total).bytes_in(TIMEOUT).0.max(LEAST_BACKLOG);
         self.scratch.clear();
         if subflow.shares.is_empty() {
             if layer != Layer(0) && crowded && !paths.is_empty() {
@@ -246,7 +246,7 @@ const RATE_STEP: u64 = 1_000;
 const LOSS_STEPS: f64 = 1_000.0;
 
 /// A queue that all paths together need longer for says that there is not enough for all layers.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Nor does a queue below a few packets.
 const LEAST_BACKLOG: u64 = 6_000;

@@ -111,8 +111,8 @@ pub struct PathView {
     pub mtu: u16,
     /// Share of packets lost, 0 to 1.
     pub loss: f64,
-    /// From sending a packet that is lost until its repair is sent.
-    pub repaired_after: Duration,
+    /// From sending a packet that is lost until its retransmission is sent.
+    pub retransmitted_after: Duration,
     /// Its capacity is still being found, and doubles each round trip: `soon` and `later` are more
     /// than was measured.
     pub is_growing: bool,
@@ -135,7 +135,7 @@ pub struct Demand {
     pub backlog: InnerBytes,
     /// What all paths together have carried of late (UDP payload), smoothed over a tenth of a
     /// second.
-    pub carried: Rate,
+    pub throughput: Rate,
     /// The head's place in a layered stream, or which of several descriptions it belongs to; `None`
     /// where there is no such mark.
     pub layer: Option<Layer>,

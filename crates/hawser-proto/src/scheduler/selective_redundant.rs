@@ -7,7 +7,7 @@ use crate::fec::TOLERATED;
 /// lost: for flows whose packets are useless by the time that a loss is found and mended.
 ///
 /// The copies of a packet go on the paths where they arrive next, until the share that all of them
-/// lose together is tolerable. They are left out where they would come later than a repair, and
+/// lose together is tolerable. They are left out where they would come later than a retransmission, and
 /// while the flows of this scheduler take more than a part of all paths: then copies would take
 /// from themselves.
 ///
@@ -44,7 +44,7 @@ impl SelectiveRedundant {
 
     /// The paths for the copies, `first` among them.
     fn copies(first: usize, paths: &[PathView], now: Instant) -> u64 {
-        let latest = paths[first].arrival(now) + paths[first].round_trip + REPAIR;
+        let latest = paths[first].arrival(now) + paths[first].round_trip + RETRANSMISSION;
         let (mut mask, mut loss) = (1 << first, paths[first].loss);
         while loss > TOLERATED {
             let others = paths.iter().enumerate().take(64);
@@ -80,7 +80,7 @@ impl Scheduler for SelectiveRedundant {
 }
 
 /// What finding a loss takes beyond the round trip.
-const REPAIR: Duration = Duration::from_millis(10);
+const RETRANSMISSION: Duration = Duration::from_millis(10);
 /// For the rate of the flows.
 const WINDOW: Duration = Duration::from_millis(500);
 /// Flows that take more than this part of all paths are not copied.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_a_repair_would_overtake_is_left_out() {
+    fn a_copy_that_a_retransmission_would_overtake_is_left_out() {
         let mut paths = with_loss([0.02, 0.0]);
         paths[1].delay = Duration::from_millis(300);
         assert_eq!(choose(&paths), Choice::Send { path: 0, packets: 1 });

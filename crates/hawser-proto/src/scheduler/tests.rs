@@ -15,7 +15,7 @@ pub(super) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
         round_trip: Duration::from_millis(2 * delay_ms),
         mtu: 1400,
         loss: 0.0,
-        repaired_after: Duration::ZERO,
+        retransmitted_after: Duration::ZERO,
         is_growing: false,
     }
 }
@@ -28,7 +28,7 @@ pub(super) fn demand(len: u32, packets: u16) -> Demand {
         len,
         packets,
         backlog: InnerBytes(u64::from(len) * u64::from(packets)),
-        carried: Rate::ZERO,
+        throughput: Rate::ZERO,
         layer: None,
     }
 }
@@ -102,7 +102,7 @@ impl Server {
             round_trip: 2 * self.delay + self.free_at.since(now),
             mtu: 1400,
             loss: 0.0,
-            repaired_after: Duration::ZERO,
+            retransmitted_after: Duration::ZERO,
             is_growing: false,
         }
     }
@@ -178,7 +178,7 @@ fn every_discipline_fills_all_paths_of_a_saturated_session() {
         // A transfer that never queues more than a packet, but carries what all paths together do.
         let sustained = Demand {
             sustained: true,
-            carried: Rate::from_mbps(75),
+            throughput: Rate::from_mbps(75),
             ..demand(LEN, 1)
         };
         let servers = vec![Server::new(20, 5), Server::new(5, 30), Server::new(50, 10)];
@@ -218,7 +218,7 @@ fn view() -> impl Strategy<Value = PathView> {
                 round_trip: Duration::from_nanos(round_trip),
                 mtu,
                 loss: (mtu % 11) as f64 / 10.0,
-                repaired_after: Duration::from_nanos(round_trip),
+                retransmitted_after: Duration::from_nanos(round_trip),
                 is_growing: growth % 3 == 0,
             },
         )
@@ -238,7 +238,7 @@ fn step() -> impl Strategy<Value = (Demand, Vec<PathView>, Instant)> {
             len,
             packets,
             backlog: InnerBytes(u64::from(len) + more),
-            carried: Rate::from_bps(carried),
+            throughput: Rate::from_bps(carried),
             layer: (more % 3 > 0).then_some(Layer((more % 8) as u8)),
         });
     (

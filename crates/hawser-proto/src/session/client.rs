@@ -435,11 +435,11 @@ impl ClientSession {
         }
     }
 
-    fn ping(&mut self, now: Instant, patience: Duration) {
+    fn ping(&mut self, now: Instant, timeout: Duration) {
         let Some(control) = &mut self.control else { return };
         let number = self.next_ping;
         self.next_ping = number.wrapping_add(1);
-        control.awaiting = Some((number, now + patience));
+        control.awaiting = Some((number, now + timeout));
         control.ping_at = now + self.config.ping_every;
         self.transmits.push_back(Message::Ping(number));
     }

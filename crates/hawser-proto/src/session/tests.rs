@@ -10,7 +10,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(ms)
 }
 
-fn counter(next: &mut u32) -> u32 {
+fn packet_number(next: &mut u32) -> u32 {
     *next += 1;
     *next
 }

@@ -79,7 +79,7 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
             Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
         };
         (0..count).map(move |step| Datagram {
-            number: transmit.counter + u64::from(step),
+            number: transmit.packet_number + u64::from(step),
             inner: transmit.body.header(step, sent),
             part: match transmit.body {
                 Body::Packets { run, .. } => Part::Segment(run, run.next + step),
@@ -167,7 +167,7 @@ impl<B: Copy> Datagram<'_, B> {
         let outer = Outer {
             epoch,
             index,
-            counter: self.number,
+            packet_number: self.number,
         };
         outer.emit(datagram.first_chunk_mut().expect("a datagram holds its headers"));
         let end = datagram.len() - TAG_LEN;

@@ -211,11 +211,13 @@ impl<T, K, S: Source> Receiving<T, K, S> {
     where
         K: Open,
     {
-        if !self.ingress.accepts(path, outer.counter) {
+        if !self.ingress.accepts(path, outer.packet_number) {
             return Err(Refusal::Replayed);
         }
         let key = self.keys.of(outer.epoch, now).ok_or(Refusal::NoKey)?;
-        let body = key.open(path, outer.counter, datagram).ok_or(Refusal::Forged)?;
+        let body = key
+            .open(path, outer.packet_number, datagram)
+            .ok_or(Refusal::Forged)?;
         let (inner, content) = Inner::parse(body).ok_or(Refusal::Malformed)?;
         // A compressed packet has the source of its context.
         let has_source = inner.kind == Kind::Packet && inner.form != Form::Compressed;

@@ -190,7 +190,7 @@ impl<B: Copy, K> Sending<B, K> {
             }
             self.spent = last.then_some(run.buffer);
         }
-        self.is_rekey_wanted |= self.keys.on_sent(transmit.path, transmit.counter);
+        self.is_rekey_wanted |= self.keys.on_sent(transmit.path, transmit.packet_number);
         let overhead = match transmit.body {
             Body::Probe(_) => self.overhead(transmit.path),
             Body::Packets { .. } | Body::Report(_) | Body::Reply(_) | Body::Parity { .. } => 0,

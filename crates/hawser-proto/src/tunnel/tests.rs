@@ -317,7 +317,7 @@ fn what_goes_in_at_one_end_comes_out_at_the_other() {
     assert_eq!(udp[0][28..], single[28..]);
     assert_eq!(delivered.len(), 4);
     assert!(payload == large[40..], "all three segments, in order");
-    // What was kept for repair comes back when the session ends, each buffer once.
+    // What was kept for retransmission comes back when the session ends, each buffer once.
     for buffer in client.tunnel.close(now) {
         client.lent.release(buffer);
     }

@@ -728,7 +728,7 @@ impl World {
                     outer: Outer {
                         epoch: 0,
                         index: u32::from(path.0),
-                        counter: datagram.number,
+                        packet_number: datagram.number,
                     },
                     inner: datagram.inner,
                 },

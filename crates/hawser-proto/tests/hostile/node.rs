@@ -11,8 +11,7 @@ use hawser_proto::path::{self, State};
 use hawser_proto::tunnel::{Buffers, Event, Relay, Role, Sending, Source};
 use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::{COMPRESSED_LEN, Compressed, Contexts, Form};
-use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, Inner, Kind, MAX_COUNTER, Outer};
-use hawser_wire::inner::protocol;
+use hawser_wire::data::{FRAMING, Inner, Kind, MAX_PACKET_NUMBER, Outer};
 use hawser_wire::offload::Offload;
 
 use super::packet::{Packet, inner_packet};
@@ -101,7 +100,7 @@ pub(crate) struct Node {
     flows: BTreeMap<u16, Delivered>,
     touches: u64,
     accepted: BTreeMap<PathId, BTreeSet<u64>>,
-    /// The newest counter sent on each path, also on those that are closed: ids are not used again.
+    /// The newest packet number sent on each path, also on those that are closed: ids are not used again.
     counters: BTreeMap<PathId, u64>,
     budgets: BTreeMap<PathId, Budget>,
     /// Inner packets delivered, with their bytes.
@@ -189,23 +188,26 @@ impl Node {
     pub(crate) fn receive(&mut self, packet: &Packet, now: Instant) {
         let Packet {
             path,
-            counter,
+            packet_number,
             inner,
             body,
         } = packet;
         let accepted = self.accepted.entry(*path).or_default();
-        if !self.ingress.accepts(*path, *counter) {
+        if !self.ingress.accepts(*path, *packet_number) {
             return;
         }
         assert!(self.budgets.contains_key(path), "a closed path takes nothing");
-        assert!(accepted.insert(*counter), "{path:?} takes {counter} again");
+        assert!(
+            accepted.insert(*packet_number),
+            "{path:?} takes {packet_number} again"
+        );
         let highest = accepted
-            .range(..*counter)
+            .range(..*packet_number)
             .next_back()
             .copied()
-            .unwrap_or(*counter);
-        if accepted.last() == Some(counter) && counter - highest <= 512 {
-            self.done.gaps += counter - highest;
+            .unwrap_or(*packet_number);
+        if accepted.last() == Some(packet_number) && packet_number - highest <= 512 {
+            self.done.gaps += packet_number - highest;
         }
         self.done.packets += 1;
         self.done.bytes += packet.udp_len();
@@ -215,7 +217,7 @@ impl Node {
             outer: Outer {
                 epoch: 0,
                 index: 0,
-                counter: *counter,
+                packet_number: *packet_number,
             },
             inner: *inner,
             body,
@@ -385,7 +387,7 @@ impl Node {
                 datagram.write_body(packet, &mut body);
                 Packet {
                     path: burst.path(),
-                    counter: datagram.number,
+                    packet_number: datagram.number,
                     inner: datagram.inner,
                     body,
                 }
@@ -408,13 +410,13 @@ impl Node {
         }
     }
 
-    /// No counter comes twice on a path, and no unproven address gets more than three times what
+    /// No packet number comes twice on a path, and no unproven address gets more than three times what
     /// came from it.
     fn check_sent(&mut self, packet: &Packet) {
         self.done.sent += 1;
         let newest = self.counters.entry(packet.path).or_default();
-        assert!(packet.counter > *newest && packet.counter <= MAX_COUNTER);
-        *newest = packet.counter;
+        assert!(packet.packet_number > *newest && packet.packet_number <= MAX_PACKET_NUMBER);
+        *newest = packet.packet_number;
         let budget = self.budgets.get_mut(&packet.path).expect("the path is open");
         budget.sent += packet.udp_len();
         if self.sending.role() == Role::Hub && !budget.is_proven {
@@ -433,7 +435,7 @@ impl Node {
         self.sending.poll_timeout(now).min(ingress)
     }
 
-    /// Holds that work is in proportion to what came: to counters jumped over (at most 511 a
+    /// Holds that work is in proportion to what came: to packet numbers jumped over (at most 511 a
     /// packet), to reports (1,024 packets that one names), and a fixed number of flows each time
     /// that something is to be done.
     pub(crate) fn check_work(&self) {

@@ -8,7 +8,7 @@ use hawser_wire::inner::protocol;
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) path: PathId,
-    pub(crate) counter: u64,
+    pub(crate) packet_number: u64,
     pub(crate) inner: Inner,
     pub(crate) body: Vec<u8>,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hawser_units::{Instant, PathId, Sequence};
 use hawser_wire::compression::Form;
-use hawser_wire::data::{Class, Feedback, Inner, Kind, MAX_COUNTER, Missing};
+use hawser_wire::data::{Class, Feedback, Inner, Kind, MAX_PACKET_NUMBER, Missing};
 use hawser_wire::inner::protocol;
 use hawser_wire::parity::{MAX_COVERED, MAX_PARITY, PARITY_LEN, Parity, emit_symbol, symbol_len};
 
@@ -74,13 +74,13 @@ pub(crate) struct Peer {
     pub(crate) lots: Lots,
     counters: BTreeMap<PathId, u64>,
     sequences: BTreeMap<u16, u32>,
-    /// The newest counter and all bytes that the node sent on each path.
+    /// The newest packet number and all bytes that the node sent on each path.
     heard: BTreeMap<PathId, (u64, u64)>,
     tokens: Vec<(PathId, u64)>,
     sent: Vec<Packet>,
     /// It uses few flows, or all there are.
     pub(crate) flows: u64,
-    /// It may use the last counter of a path, after which nothing that it sends there is taken.
+    /// It may use the last packet number of a path, after which nothing that it sends there is taken.
     pub(crate) ends: bool,
     /// Its packets are as small as they may be, for as many of them as its rate allows.
     pub(crate) is_terse: bool,
@@ -106,7 +106,7 @@ impl Peer {
     /// Takes note of what the node sent.
     pub(crate) fn hear(&mut self, packet: &Packet) {
         let (newest, bytes) = self.heard.entry(packet.path).or_default();
-        *newest = packet.counter;
+        *newest = packet.packet_number;
         *bytes += packet.udp_len();
         if packet.inner.kind == Kind::Probe
             && let Some(token) = packet.body.first_chunk()
@@ -147,7 +147,7 @@ impl Peer {
         };
         let packet = Packet {
             path,
-            counter: self.counter(path),
+            packet_number: self.packet_number(path),
             inner,
             body,
         };
@@ -169,15 +169,15 @@ impl Peer {
         said.push(self.report(9, path, now));
         let packet = |(inner, body)| Packet {
             path,
-            counter: self.counter(path),
+            packet_number: self.packet_number(path),
             inner,
             body,
         };
         said.into_iter().map(packet).collect()
     }
 
-    /// The next counter, or another.
-    fn counter(&mut self, path: PathId) -> u64 {
+    /// The next packet number, or another.
+    fn packet_number(&mut self, path: PathId) -> u64 {
         let next = self.counters.entry(path).or_insert(1);
         let jump = match self.lots.below(100) {
             0..70 => 0,
@@ -186,12 +186,12 @@ impl Peer {
             96..98 => self.lots.below(100_000),
             // Late, or a replay.
             98 => return next.saturating_sub(self.lots.below(500)),
-            _ if self.ends && self.lots.one_in(200) => MAX_COUNTER.saturating_sub(*next),
+            _ if self.ends && self.lots.one_in(200) => MAX_PACKET_NUMBER.saturating_sub(*next),
             _ => 0,
         };
-        let counter = (*next + jump).min(MAX_COUNTER);
-        *next = counter + 1;
-        counter
+        let packet_number = (*next + jump).min(MAX_PACKET_NUMBER);
+        *next = packet_number + 1;
+        packet_number
     }
 
     fn any_header(&mut self, kind: Kind, now: Instant) -> Inner {
@@ -201,7 +201,7 @@ impl Peer {
             checksum_partial: lots.one_in(2),
             unordered: lots.one_in(3),
             backed: lots.one_in(2),
-            repair: lots.one_in(4),
+            retransmission: lots.one_in(4),
             form: [Form::Whole, Form::Context, Form::Compressed][lots.below(3) as usize],
             sent_us: if lots.one_in(2) {
                 lots.any(32) as u32
@@ -231,7 +231,7 @@ impl Peer {
         }
         let mut inner = Inner {
             backed: true,
-            repair: which == 3,
+            retransmission: which == 3,
             ..header(Kind::Packet, flow, sequence, now)
         };
         let payload = if self.is_terse {

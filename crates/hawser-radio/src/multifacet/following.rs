@@ -24,7 +24,7 @@ pub struct Config {
     /// Between two beacons.
     pub beacon: Duration,
     /// Silence after which it searches.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How long it stays on a channel while it searches.
     pub dwell: Duration,
 }
@@ -35,7 +35,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             beacon: Duration::from_millis(100),
-            patience: Duration::from_millis(700),
+            timeout: Duration::from_millis(700),
             dwell: Duration::from_millis(250),
         }
     }
@@ -68,7 +68,7 @@ impl Follower {
             channel,
             known: vec![channel],
             leaving: None,
-            silent_at: now + config.patience,
+            silent_at: now + config.timeout,
             is_searching: false,
             searches: 0,
         }
@@ -77,7 +77,7 @@ impl Follower {
     /// A frame of the access point was read.
     pub fn handle_heard(&mut self, now: Instant) {
         self.is_searching = false;
-        self.silent_at = now + self.config.patience;
+        self.silent_at = now + self.config.timeout;
     }
 
     /// A beacon that was due at `due` says that the access point goes to `channel` after `beacons`
@@ -94,7 +94,7 @@ impl Follower {
     pub fn handle_timeout(&mut self, now: Instant) -> Option<u16> {
         if let Some((channel, due)) = self.leaving.filter(|(_, due)| *due <= now) {
             self.leaving = None;
-            self.silent_at = self.silent_at.max(due + self.config.patience);
+            self.silent_at = self.silent_at.max(due + self.config.timeout);
             return self.tune(channel);
         }
         if self.silent_at > now || self.leaving.is_some() {

@@ -101,7 +101,7 @@ impl TcpDuplex {
         }
     }
 
-    /// A segment of the opening, a repair or new data.
+    /// A segment of the opening, a retransmission or new data.
     fn next(&mut self, now: Instant) -> Option<Segment> {
         if let Some(segment) = self.sender.poll_transmit(now) {
             return Some(segment);

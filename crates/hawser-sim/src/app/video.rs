@@ -82,7 +82,7 @@ impl Video {
 
     /// What was received in time, given number and time of each arrival.
     ///
-    /// Pictures sent less than [`PATIENCE`] before `now` do not count.
+    /// Pictures sent less than [`TIMEOUT`] before `now` do not count.
     #[must_use]
     pub fn shown(&self, arrivals: &[(u64, Instant)], now: Instant) -> Shown {
         let mut arrived = vec![Instant::FAR_FUTURE; self.sent as usize];
@@ -94,7 +94,7 @@ impl Video {
         let pictures: Vec<&Picture> = self
             .pictures
             .iter()
-            .filter(|picture| picture.at + PATIENCE <= now)
+            .filter(|picture| picture.at + TIMEOUT <= now)
             .collect();
         let mut shown = Shown {
             layers: vec![(0, 0); usize::from(self.coding.layers())],
@@ -106,7 +106,7 @@ impl Video {
             let datagrams = picture.first as usize..(picture.first + picture.count) as usize;
             let in_time = arrived[datagrams]
                 .iter()
-                .filter(|at| **at <= picture.at + PATIENCE);
+                .filter(|at| **at <= picture.at + TIMEOUT);
             let in_time = in_time.count() as u64;
             let layer = &mut shown.layers[usize::from(picture.layer)];
             *layer = (layer.0 + picture.count, layer.1 + in_time);
@@ -226,7 +226,7 @@ const GROUP: usize = 12;
 /// Units: bytes.
 const MOST_PAYLOAD: u32 = 1200;
 /// How long a player waits for a picture: what a conversation bears. Source: ITU-T G.114.
-const PATIENCE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 
 #[cfg(test)]
 mod tests {
@@ -243,7 +243,7 @@ mod tests {
         while let Some(due) = video.poll_timeout() {
             while video.poll_transmit(due).is_some() {
                 if !is_lost(&video, video.sent - 1) {
-                    arrivals.push((video.sent - 1, due + PATIENCE));
+                    arrivals.push((video.sent - 1, due + TIMEOUT));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! What the paths of a tunnel did over time, as a qlog file and as a picture.
 //!
 //! Scope: the state of the end that sends the scenario's bulk traffic, every [`STEP`]: rate,
-//! window, round trip and state of each path, the queue at the entrance, repairs, and what the
+//! window, round trip and state of each path, the queue at the entrance, retransmissions, and what the
 //! other end holds back. Limitations: what comes and goes between two looks is not seen; single
 //! packets are in the file of `--pcap`.
 //!
@@ -167,10 +167,10 @@ impl Log {
         }
         let tunnel = |sample: &Sample| {
             format!(
-                "\"backlog\":{},\"held\":{},\"repaired\":{},\"policed\":{},\"gaps_given_up\":{},\"late\":{}",
+                "\"backlog\":{},\"held\":{},\"retransmitted\":{},\"policed\":{},\"gaps_given_up\":{},\"late\":{}",
                 sample.backlog,
                 sample.held,
-                sample.sender.repaired,
+                sample.sender.retransmitted,
                 sample.sender.policed,
                 sample.receiver.gaps_given_up,
                 sample.receiver.late
@@ -183,7 +183,7 @@ impl Log {
     }
 
     /// A page with a row for each of rates, windows, round trips, the queue at the entrance, holds
-    /// and repairs over time; without anything from elsewhere.
+    /// and retransmissions over time; without anything from elsewhere.
     #[must_use]
     pub fn html(&self) -> String {
         let each = |value: &dyn Fn(&PathSample) -> f64| {
@@ -221,7 +221,7 @@ impl Log {
                 "held back at the far end, packets",
                 all(&|sample| sample.held as f64),
             ),
-            ("repairs", grown(&|sample| sample.sender.repaired)),
+            ("retransmissions", grown(&|sample| sample.sender.retransmitted)),
             (
                 "drops and marks at the entrance",
                 grown(&|sample| sample.sender.policed),
@@ -296,7 +296,7 @@ document.getElementById("d").innerHTML=page+"<p>A tick each second.</p>";
 mod tests {
     use super::*;
 
-    fn sample(at_ms: u64, state: State, repaired: u64) -> Sample {
+    fn sample(at_ms: u64, state: State, retransmitted: u64) -> Sample {
         Sample {
             at: Duration::from_millis(at_ms),
             paths: vec![PathSample {
@@ -312,7 +312,7 @@ mod tests {
             backlog: 0,
             held: 3,
             sender: Counters {
-                repaired,
+                retransmitted,
                 ..Counters::default()
             },
             receiver: resequencer::Counters::default(),
@@ -360,14 +360,14 @@ mod tests {
         assert_eq!(names, expected);
         assert_eq!(records[5]["path"], "lte");
         assert_eq!(records[3]["data"]["congestion_window"], 75_000);
-        assert_eq!(records[7]["data"]["repaired"], 7);
+        assert_eq!(records[7]["data"]["retransmitted"], 7);
     }
 
     #[test]
     fn the_page_has_a_row_for_each_measure_and_escapes_names() {
         let log = log(vec![sample(0, State::Active, 2), sample(10, State::Dead, 9)]);
         let page = log.html();
-        assert!(page.contains("[\"repairs\",[[7.00]]]"));
+        assert!(page.contains("[\"retransmissions\",[[7.00]]]"));
         assert!(page.contains("[\"round trip, ms\",[[21.00,21.00]]]"));
         assert!(page.contains("<h1>a \"run\"</h1>"));
         assert_eq!(page.matches("</script>").count(), 1);

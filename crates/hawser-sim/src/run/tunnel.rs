@@ -33,7 +33,7 @@ use crate::network::{Context, LinkId, Node};
 use crate::packet::{Address, Body, Ecn, Packet};
 use crate::tcp::QUIC_HEADER;
 
-/// Packets kept for repair: as many as the daemon keeps for a session
+/// Packets kept for retransmission: as many as the daemon keeps for a session
 /// (`hawser-dataplane/src/sessions.rs`).
 const KEPT_PACKETS: usize = 16_384;
 
@@ -89,7 +89,7 @@ impl Flight {
         let outer = Outer {
             epoch: 0,
             index: u32::from(burst.path().0),
-            counter: datagram.number,
+            packet_number: datagram.number,
         };
         let packet = datagram.segment().map(|(run, index)| {
             let large = slots.waiting(run.buffer).large;
@@ -136,7 +136,7 @@ impl Source for Way {
     }
 }
 
-/// Things that are found by their number, and forgotten after [`PATIENCE`] if nobody takes them.
+/// Things that are found by their number, and forgotten after [`TIMEOUT`] if nobody takes them.
 struct Numbered<V> {
     values: VecDeque<(Instant, Option<V>)>,
     first: u32,
@@ -152,7 +152,7 @@ impl<V> Numbered<V> {
     }
 
     fn push(&mut self, value: V, now: Instant) -> u32 {
-        let is_over = |(since, value): &(Instant, Option<V>)| value.is_none() || now.since(*since) > PATIENCE;
+        let is_over = |(since, value): &(Instant, Option<V>)| value.is_none() || now.since(*since) > TIMEOUT;
         while self.values.front().is_some_and(is_over) {
             self.values.pop_front();
             self.first = self.first.wrapping_add(1);
@@ -642,6 +642,6 @@ const FIRST_PORT: u16 = 5201;
 /// A packet that has room for a number behind its headers, IP bytes.
 const LEAST_NAMED: u16 = 32;
 /// Longer than any packet is on its way.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The finest timer of the daemon's event loop is coarser.
 const LEAST_SLEEP: Duration = Duration::from_micros(1);

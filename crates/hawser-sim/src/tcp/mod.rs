@@ -1,7 +1,7 @@
 //! TCP without packets' bytes: a sender and a receiver, each a machine that is driven by segments
 //! and time.
 //!
-//! Scope: opening, slow start, NewReno and CUBIC, five ways to find and repair losses (see
+//! Scope: opening, slow start, NewReno and CUBIC, five ways to find and retransmit losses (see
 //! [`Recovery`]), delayed and selective acknowledgements, tail-loss probe, retransmission timeout,
 //! a bounded receive window, ECN, undo of needless reductions. Limitations: one direction of data
 //! for each pair, no Nagle, no urgent data, sequence numbers do not wrap.
@@ -27,14 +27,14 @@ pub use sender::{Sender, Statistics};
 
 pub(crate) use ranges::Ranges;
 
-/// How a sender finds and repairs losses.
+/// How a sender finds and retransmits losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     /// Three duplicate acknowledgements begin slow start. Source: Jacobson 1988.
     Tahoe,
     /// Fast recovery that ends with the first new acknowledgement. Source: RFC 2581.
     Reno,
-    /// Fast recovery that lasts until everything is repaired. Source: RFC 6582.
+    /// Fast recovery that lasts until everything is retransmitted. Source: RFC 6582.
     NewReno,
     /// Selective acknowledgements; three segments received later mean a loss. Source: RFC 6675.
     Sack,
@@ -91,7 +91,7 @@ pub struct Config {
     pub congestion: Congestion,
     /// Whether slow start ends when round trips grow.
     pub hystart: bool,
-    /// How losses are found and repaired.
+    /// How losses are found and retransmitted.
     pub recovery: Recovery,
     /// Whether windows grow by acknowledged bytes (RFC 3465) instead of by acknowledgements.
     pub counts_bytes: bool,

@@ -52,7 +52,7 @@ impl Statistics {
 ///
 /// Drive it: [`Self::handle_segment`] for what arrives and [`Self::handle_timeout`] when
 /// [`Self::poll_timeout`] is past; then send what [`Self::poll_transmit`] gives (openings and
-/// repairs) and, while [`Self::has_room`], new data by [`Self::send`].
+/// retransmissions) and, while [`Self::has_room`], new data by [`Self::send`].
 ///
 /// Cost: O(1) a segment, amortised; one record of 32 bytes for each segment on its way.
 #[derive(Clone, Debug)]
@@ -69,8 +69,8 @@ pub struct Sender {
     /// Bytes that are on their way as far as is known.
     in_flight: u64,
     /// Bytes to be sent again.
-    to_repair: u64,
-    repair_hint: u64,
+    to_retransmit: u64,
+    retransmission_hint: u64,
     sacked: Ranges,
     sacked_bytes: u64,
     window: Window,
@@ -112,8 +112,8 @@ enum Episode {
 struct Undo {
     saved: Saved,
     /// Retransmissions not yet known to have been needless.
-    repairs: u32,
-    first_repair: Option<Instant>,
+    retransmissions: u32,
+    first_retransmission: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -144,8 +144,8 @@ impl Sender {
             next: 0,
             right_edge: u64::from(config.receive_window),
             in_flight: 0,
-            to_repair: 0,
-            repair_hint: 0,
+            to_retransmit: 0,
+            retransmission_hint: 0,
             sacked: Ranges::default(),
             sacked_bytes: 0,
             window: Self::first_window(&config),
@@ -341,7 +341,7 @@ impl Sender {
             .min()
     }
 
-    /// The next segment of the opening or of a repair.
+    /// The next segment of the opening or of a retransmission.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         if self.state != State::Open || self.owes_synack {
             return self.poll_opening(now);
@@ -349,15 +349,15 @@ impl Sender {
         if self.tail.is_owed && !self.is_limited {
             return self.repeat_last(now);
         }
-        if self.to_repair == 0 {
+        if self.to_retransmit == 0 {
             return None;
         }
-        self.repair(now)
+        self.retransmission(now)
     }
 
-    /// Whether windows and repairs let `len` new bytes go.
+    /// Whether windows and retransmissions let `len` new bytes go.
     pub fn has_room(&mut self, len: u16) -> bool {
-        if self.state != State::Open || self.to_repair > 0 {
+        if self.state != State::Open || self.to_retransmit > 0 {
             return false;
         }
         if self.next + u64::from(len) > self.right_edge {
@@ -461,7 +461,7 @@ impl Sender {
             self.on_duplicate_ack();
         }
         if segment.duplicate > 0 {
-            self.on_needless_repair();
+            self.on_needless_retransmission();
         }
         self.judge_tail(segment);
         if let Some(sample) = delivered.round_trip {
@@ -510,7 +510,7 @@ impl Sender {
         self.between_losses.0 += ack - self.una;
         self.split(ack);
         let sampled = delivered.round_trip;
-        let (mut segments, mut has_repaired) = (0_u32, false);
+        let (mut segments, mut has_retransmitted) = (0_u32, false);
         while let Some(record) = self
             .records
             .front()
@@ -523,18 +523,18 @@ impl Sender {
                 self.sacked_bytes -= u64::from(record.len);
                 continue;
             }
-            has_repaired |= record.is_repeated;
+            has_retransmitted |= record.is_repeated;
             self.leave_flight(&record);
             if record.is_repeated && was_sent_before(delivered.echo, record.sent) {
-                // What arrived was sent before the repair. Source: Linux
+                // What arrived was sent before the retransmission. Source: Linux
                 // `tcp_skb_spurious_retrans`.
                 delivered.bytes += u64::from(record.len);
                 continue;
             }
             self.on_delivered(&record, now, delivered);
         }
-        if has_repaired && self.config.recovery.is_selective() {
-            // What came after the hole and was not named may have waited for its repair, however
+        if has_retransmitted && self.config.recovery.is_selective() {
+            // What came after the hole and was not named may have waited for its retransmission, however
             // long that took.
             delivered.round_trip = sampled;
         }
@@ -589,7 +589,7 @@ impl Sender {
     fn leave_flight(&mut self, record: &Record) {
         let len = u64::from(record.len);
         if record.is_lost {
-            self.to_repair -= len;
+            self.to_retransmit -= len;
         } else {
             self.in_flight = self.in_flight.saturating_sub(len);
         }
@@ -623,13 +623,13 @@ impl Sender {
         for record in self.records.iter_mut().filter(|record| !record.is_sacked) {
             if !record.is_lost {
                 record.is_lost = true;
-                self.to_repair += u64::from(record.len);
+                self.to_retransmit += u64::from(record.len);
             }
         }
         self.in_flight = 0;
-        self.repair_hint = self.una;
+        self.retransmission_hint = self.una;
         self.tail = tail::Tail::default();
-        self.rack.forget_repairs();
+        self.rack.forget_retransmissions();
         self.rack.forget_distance();
     }
 
@@ -637,14 +637,14 @@ impl Sender {
         self.between_losses = (0, self.between_losses.0);
     }
 
-    fn repair(&mut self, now: Instant) -> Option<Segment> {
-        let hint = self.repair_hint.max(self.una);
+    fn retransmission(&mut self, now: Instant) -> Option<Segment> {
+        let hint = self.retransmission_hint.max(self.una);
         let mut index = self.records.partition_point(|record| record.sequence < hint);
         while !self.records.get(index)?.is_lost {
             index += 1;
         }
         let len = u64::from(self.records[index].len);
-        // The first repair of an episode goes at once (RFC 6582 section 3.2 step 2, RFC 6675
+        // The first retransmission of an episode goes at once (RFC 6582 section 3.2 step 2, RFC 6675
         // section 5 step 4.3).
         let is_first = index == 0 && !self.records[index].is_repeated;
         if !is_first && self.in_flight + len > self.window_bytes() {
@@ -656,18 +656,18 @@ impl Sender {
         record.is_repeated = true;
         record.sent = now;
         let record = *record;
-        self.repair_hint = record.sequence + len;
-        self.to_repair -= len;
+        self.retransmission_hint = record.sequence + len;
+        self.to_retransmit -= len;
         self.in_flight += len;
         self.last_sent = now;
         self.statistics.segments += 1;
         self.statistics.retransmitted += 1;
         if let Some(undo) = &mut self.undo {
-            undo.repairs += 1;
-            undo.first_repair.get_or_insert(now);
+            undo.retransmissions += 1;
+            undo.first_retransmission.get_or_insert(now);
         }
         if self.config.recovery == Recovery::Rack {
-            self.rack.on_repair(record.sequence, now);
+            self.rack.on_retransmission(record.sequence, now);
         }
         self.timer.get_or_insert(self.round_trip.deadline(now));
         if record.sequence == self.una {
@@ -687,7 +687,7 @@ struct Delivered {
     bytes: u64,
 }
 
-/// Whether what an acknowledgement answers left before `repair`; never without time stamps.
-fn was_sent_before(echo: Instant, repair: Instant) -> bool {
-    echo > Instant::ZERO && echo < repair
+/// Whether what an acknowledgement answers left before `retransmission`; never without time stamps.
+fn was_sent_before(echo: Instant, retransmission: Instant) -> bool {
+    echo > Instant::ZERO && echo < retransmission
 }

@@ -121,7 +121,7 @@ impl<'a> Watch<'a> {
             world.apply(&event)?;
         }
         let start = clock::now();
-        let recorder = Arc::new(Recorder::new(start, PATIENCE));
+        let recorder = Arc::new(Recorder::new(start, TIMEOUT));
         let client = Client::start(world, job.size, Arc::clone(&recorder))?;
         Ok(Self {
             job,
@@ -147,11 +147,11 @@ impl<'a> Watch<'a> {
                 bail!("interrupted");
             }
             let now = clock::now();
-            if now >= self.start + PATIENCE {
+            if now >= self.start + TIMEOUT {
                 bail!(
                     "{}: the download was not complete after {} s",
                     self.job.title,
-                    PATIENCE.as_secs()
+                    TIMEOUT.as_secs()
                 );
             }
             let delivered = self.recorder.total();
@@ -395,7 +395,7 @@ fn count(mut stdout: ChildStdout, recorder: Arc<Recorder>) -> std::io::Result<(u
 }
 
 /// Longer than any of the downloads should take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(150);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(150);
 const PORT: u16 = 80;
 /// The share of the file after which a network dies.
 const OUTAGE_AT: f64 = 0.4;

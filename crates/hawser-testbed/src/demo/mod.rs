@@ -239,7 +239,7 @@ fn scenario_of(name: &str, networks: Vec<Network>) -> Scenario {
     Scenario {
         name: name.to_owned(),
         seed: SEED,
-        duration: download::PATIENCE,
+        duration: download::TIMEOUT,
         warmup: Duration::ZERO,
         via: Via::Hub,
         schedulers: Vec::new(),

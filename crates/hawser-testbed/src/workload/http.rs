@@ -59,8 +59,8 @@ pub fn serve(listener: &TcpListener, is_over: &(dyn Fn() -> bool + Sync)) -> any
 
 fn answer(stream: &TcpStream, is_over: &dyn Fn() -> bool) -> anyhow::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(super::PATIENCE * 100))?;
-    stream.set_write_timeout(Some(super::PATIENCE))?;
+    stream.set_read_timeout(Some(super::TIMEOUT * 100))?;
+    stream.set_write_timeout(Some(super::TIMEOUT))?;
     let mut request = String::new();
     let mut reader = BufReader::new(stream).take(MAX_HEADER);
     reader.read_line(&mut request)?;

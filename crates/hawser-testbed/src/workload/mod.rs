@@ -1,7 +1,7 @@
 //! What uses the networks during a run.
 //!
 //! Every workload has a server side and a client side, each on threads in its own namespace. All of
-//! them stop at the end of the run by themselves, at most [`PATIENCE`] late.
+//! them stop at the end of the run by themselves, at most [`TIMEOUT`] late.
 
 pub(crate) mod http;
 mod ping;
@@ -28,7 +28,7 @@ use crate::recorder::Recorder;
 use crate::world::{SERVER, World};
 
 /// How long a thread may block before it looks whether the run is over.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The port of the first workload; each has its own.
 const FIRST_PORT: u16 = 5201;
@@ -211,8 +211,8 @@ fn stream_socket(is_multipath: bool) -> anyhow::Result<Socket> {
         Protocol::TCP
     };
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)).context("cannot make a socket")?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
+    socket.set_write_timeout(Some(TIMEOUT))?;
     Ok(socket)
 }
 
@@ -223,8 +223,8 @@ fn datagram_socket(port: u16) -> anyhow::Result<UdpSocket> {
     // As large as the system permits: a burst waits here while this thread does not run.
     socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     socket.bind(&any_address(port).into())?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
+    socket.set_write_timeout(Some(TIMEOUT))?;
     Ok(socket.into())
 }
 
@@ -243,7 +243,7 @@ fn wait_for(start: Instant) {
     }
 }
 
-/// Whether an error only says that nothing happened within [`PATIENCE`].
+/// Whether an error only says that nothing happened within [`TIMEOUT`].
 fn is_timeout(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

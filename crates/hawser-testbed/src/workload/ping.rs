@@ -57,8 +57,8 @@ fn ask(context: &Context, socket: &UdpSocket, interval: Duration) -> anyhow::Res
             due += interval;
             continue;
         }
-        let patience = due.since(now).clamp(Duration::from_micros(1), super::PATIENCE);
-        socket.set_read_timeout(Some(patience))?;
+        let timeout = due.since(now).clamp(Duration::from_micros(1), super::TIMEOUT);
+        socket.set_read_timeout(Some(timeout))?;
         if let Some(asked) = read_echo(socket)? {
             trips.push(u64::try_from(clock::now().since(asked).as_nanos()).unwrap_or(u64::MAX));
         }

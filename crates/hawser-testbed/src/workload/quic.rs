@@ -14,7 +14,7 @@ use hawser_netem::scenario::Direction;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime, VarInt};
 use rustls::RootCertStore;
 
-use super::{Context, Finding, PATIENCE, Threads, datagram_socket, server_address, spawn, wait_for};
+use super::{Context, Finding, TIMEOUT, Threads, datagram_socket, server_address, spawn, wait_for};
 
 /// Starts `streams` connections and who accepts them.
 pub(super) fn start(context: Context, direction: Direction, streams: u32) -> anyhow::Result<Threads> {
@@ -82,7 +82,7 @@ fn endpoint(socket: std::net::UdpSocket, server: Option<quinn::ServerConfig>) ->
 async fn while_running<T>(context: &Context, work: impl Future<Output = T>) -> Option<T> {
     let mut work = std::pin::pin!(work);
     while !context.period.is_over() {
-        if let Ok(done) = tokio::time::timeout(PATIENCE, work.as_mut()).await {
+        if let Ok(done) = tokio::time::timeout(TIMEOUT, work.as_mut()).await {
             return Some(done);
         }
     }

@@ -105,7 +105,7 @@ fn reopen(context: &Context, direction: Direction, congestion: &str) {
     while !context.period.is_over() {
         // Whatever ended it: the next one may find another network.
         let _ = transfer(context, direction, congestion);
-        std::thread::sleep(super::PATIENCE);
+        std::thread::sleep(super::TIMEOUT);
     }
 }
 
@@ -117,18 +117,18 @@ fn connect(context: &Context, congestion: &str) -> anyhow::Result<Socket> {
         bound.with_context(|| format!("cannot use {device} alone"))?;
     }
     let address = server_address(context.port);
-    let patience = context
+    let timeout = context
         .period
         .end
         .since(clock::now())
-        .min(CONNECT_PATIENCE)
+        .min(CONNECT_TIMEOUT)
         .max(Duration::from_millis(1));
     // `connect` keeps to the timeout for writes.
-    stream.set_write_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(timeout))?;
     stream
         .connect(&address.into())
         .with_context(|| format!("cannot connect to {address}"))?;
-    stream.set_write_timeout(Some(super::PATIENCE))?;
+    stream.set_write_timeout(Some(super::TIMEOUT))?;
     Ok(stream)
 }
 
@@ -174,4 +174,4 @@ fn set_congestion(socket: &Socket, name: &str) -> anyhow::Result<()> {
 /// One system call moves at most this much.
 const BLOCK: usize = 256 * 1024;
 /// After this a connection that is not there will not come.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use crate::mixed::add_machine_behind;
 use crate::transfer::Transfer;
 use crate::world::{Daemon, World, good, is_up};
 
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A hub, a server, a client with that configuration, and a machine behind it.
 struct Home {
@@ -59,7 +59,7 @@ impl Home {
     fn seen(&self, server: &str) -> std::io::Result<String> {
         let to: SocketAddr = server.parse().unwrap();
         let listener = self.server.run(|| TcpListener::bind(to))?;
-        let stream = self.behind.run(|| TcpStream::connect_timeout(&to, PATIENCE))?;
+        let stream = self.behind.run(|| TcpStream::connect_timeout(&to, TIMEOUT))?;
         let (_accepted, from) = listener.accept()?;
         drop(stream);
         Ok(from.ip().to_string())
@@ -71,7 +71,7 @@ impl Home {
         let mut stream = self
             .server
             .run(|| TcpStream::connect_timeout(&to, Duration::from_millis(500)))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)

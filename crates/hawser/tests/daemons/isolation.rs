@@ -11,7 +11,7 @@ use super::world::{World, good};
 /// Every machine listens here.
 const PORT: u16 = 2222;
 const DNS: u16 = 53;
-const PATIENCE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A hub with two clients, and a server with public, private and metadata addresses in a segment of
 /// the hub's.
@@ -107,7 +107,7 @@ impl Segment {
     fn reaches(&self, from: usize, to: &str, port: u16) -> bool {
         let to = SocketAddr::new(to.parse().unwrap(), port);
         self.places[from]
-            .run(|| TcpStream::connect_timeout(&to, PATIENCE))
+            .run(|| TcpStream::connect_timeout(&to, TIMEOUT))
             .is_ok()
     }
 

@@ -16,7 +16,7 @@ const CHUNK: usize = 64 << 10;
 /// Between two chunks: 12 MB/s at most, so that the download takes 4 s at least.
 const PAUSE: Duration = Duration::from_millis(5);
 /// A transfer that hangs fails the test.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const SERVER: &str = "203.0.113.2:9000";
 
 pub(crate) struct Transfer {
@@ -36,7 +36,7 @@ impl Transfer {
         let (namespace, count, gap) = (client.clone(), Arc::clone(&received), Arc::clone(&longest_gap));
         let receiving = std::thread::spawn(move || {
             let server: SocketAddr = SERVER.parse().unwrap();
-            let stream = namespace.run(|| TcpStream::connect_timeout(&server, PATIENCE));
+            let stream = namespace.run(|| TcpStream::connect_timeout(&server, TIMEOUT));
             receive(stream.unwrap(), &count, &gap)
         });
         Self {
@@ -72,7 +72,7 @@ impl Transfer {
 
 /// Sends bytes that repeat nowhere; returns their hash.
 fn send(mut stream: TcpStream) -> u64 {
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let mut hash = std::hash::DefaultHasher::new();
     let mut state = 1_u64;
     let mut chunk = vec![0; CHUNK];
@@ -91,7 +91,7 @@ fn send(mut stream: TcpStream) -> u64 {
 }
 
 fn receive(mut stream: TcpStream, count: &AtomicU64, longest_gap: &AtomicU64) -> u64 {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut hash = std::hash::DefaultHasher::new();
     let mut buffer = vec![0; CHUNK];
     let mut before = std::time::Instant::now();

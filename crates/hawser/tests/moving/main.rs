@@ -121,7 +121,7 @@ fn a_download_survives_the_end_of_its_network_and_of_the_next() {
         world.wait_until("the flow is on the other network", || {
             download.longest_gap(start) > 3 * world::NOTABLE && world.network_of(FLOW) == other(&from)
         });
-        // What TCP itself waits doubles with each repair that it loses.
+        // What TCP itself waits doubles with each retransmission that it loses.
         world.wait_until("data come over it", || {
             download.rate_over(Duration::from_millis(100)) > full / 10.0
         });
@@ -189,11 +189,11 @@ fn silence(world: &World, network: &str, is_on: bool) {
 }
 
 /// The client's end of a flow of datagrams, which waits so long for an answer.
-fn datagrams(world: &World, patience: Duration) -> UdpSocket {
+fn datagrams(world: &World, timeout: Duration) -> UdpSocket {
     let bind = || UdpSocket::bind(("0.0.0.0", 0));
     let socket = world.lab.client.run(bind).expect("a socket");
     socket.connect((SERVER, PORT)).expect("connected");
-    socket.set_read_timeout(Some(patience)).expect("set");
+    socket.set_read_timeout(Some(timeout)).expect("set");
     socket
 }
 

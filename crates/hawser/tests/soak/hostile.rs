@@ -205,13 +205,13 @@ fn sealed(key: &DataKey, epoch: u8, index: u32, packet: &Packet) -> Vec<u8> {
     let outer = Outer {
         epoch,
         index,
-        counter: packet.counter,
+        packet_number: packet.packet_number,
     };
     outer.emit((&mut datagram[..OUTER_LEN]).try_into().unwrap());
     packet
         .inner
         .emit((&mut datagram[OUTER_LEN..][..INNER_LEN]).try_into().unwrap());
     datagram[OUTER_LEN + INNER_LEN..][..packet.body.len()].copy_from_slice(&packet.body);
-    key.seal(packet.path, packet.counter, &mut datagram);
+    key.seal(packet.path, packet.packet_number, &mut datagram);
     datagram
 }

@@ -133,7 +133,7 @@ impl Plan {
                     round_trip: channel.delay * 2,
                     mtu: self.mtu,
                     loss: channel.loss,
-                    repaired_after: Duration::ZERO,
+                    retransmitted_after: Duration::ZERO,
                     is_growing: false,
                 },
             })
@@ -410,7 +410,7 @@ impl Node for Proxy {
             packets: 1,
             sustained: false,
             backlog: InnerBytes(len.into()),
-            carried: Rate::ZERO,
+            throughput: Rate::ZERO,
             layer,
         };
         match self.scheduler.choose(&demand, &self.views, context.now()) {

@@ -152,7 +152,7 @@ impl Bbr {
             window_before: 0,
             pacing: None,
             round: Mark {
-                counter: 0,
+                packet_number: 0,
                 since: now,
             },
             rounds: 0,
@@ -287,7 +287,7 @@ impl Bbr {
         self.latest = (Rate::ZERO, 0);
         self.up_step = u64::MAX;
         // `PickProbeWait`: lots that are the same in every run.
-        let lot = lot(sample.next_counter);
+        let lot = lot(sample.next_packet_number);
         self.rounds_since_probe = lot & 1;
         self.wait = LEAST_WAIT + Duration::from_millis((lot >> 1) % 1_000);
         self.cycle_since = now;
@@ -477,7 +477,7 @@ impl Bbr {
         let grown = self.window + sample.reported;
         if self.is_full {
             self.window = grown.min(most);
-        } else if self.window < most || sample.next_counter < INITIAL_WINDOW / FULL_PACKET {
+        } else if self.window < most || sample.next_packet_number < INITIAL_WINDOW / FULL_PACKET {
             self.window = grown;
         }
         self.window = self.window.max(MIN_WINDOW);

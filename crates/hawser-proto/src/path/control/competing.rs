@@ -209,10 +209,10 @@ impl Competing {
     /// Source: RFC 6356 section 1, the second goal, for the aim: no more is taken than one flow
     /// would on the best path. A drop of the queue that they share meets one of them by chance: it
     /// is an overflow for all, as it would be for one sender.
-    pub(super) fn set_company(&mut self, company: Company, counters: (u64, u64), now: Instant) {
+    pub(super) fn set_company(&mut self, company: Company, packet_numbers: (u64, u64), now: Instant) {
         let before = std::mem::replace(&mut self.company, company);
         if company.others == before.others && company.stake.overflows != before.stake.overflows {
-            self.cut(counters, now);
+            self.cut(packet_numbers, now);
         }
     }
 
@@ -248,17 +248,17 @@ impl Competing {
         self.window += (target - self.window) * (reported / self.window).min(1.0);
     }
 
-    /// The queue has overflowed; `counters` are the newest one reported and the one to be sent
+    /// The queue has overflowed; `packet numbers` are the newest one reported and the one to be sent
     /// next.
-    pub(super) fn on_overflow(&mut self, counters: (u64, u64), now: Instant) {
-        if self.cut(counters, now) {
+    pub(super) fn on_overflow(&mut self, packet_numbers: (u64, u64), now: Instant) {
+        if self.cut(packet_numbers, now) {
             self.overflows = self.overflows.wrapping_add(1);
         }
     }
 
     /// Leaves less of the window, once for all signs of one overflow. Returns whether it did.
-    fn cut(&mut self, counters: (u64, u64), now: Instant) -> bool {
-        if counters.0 < self.cut_until {
+    fn cut(&mut self, packet_numbers: (u64, u64), now: Instant) -> bool {
+        if packet_numbers.0 < self.cut_until {
             return false;
         }
         // Fast convergence, RFC 9438 section 4.7.
@@ -271,7 +271,7 @@ impl Competing {
         self.reno = self.window;
         self.k = ((self.max - self.window).max(0.0) / SEGMENT / self.c()).cbrt();
         self.since = now;
-        self.cut_until = counters.1;
+        self.cut_until = packet_numbers.1;
         self.has_overflowed = true;
         self.rounds = 0;
         self.look = None;

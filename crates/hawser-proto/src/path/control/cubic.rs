@@ -117,7 +117,7 @@ impl Cubic {
             max: 0.0,
             cut_until: 0,
             round: Mark {
-                counter: 0,
+                packet_number: 0,
                 since: now,
             },
             trips: RoundTrips {
@@ -199,7 +199,7 @@ impl Cubic {
         if sample.newest < self.cut_until {
             return;
         }
-        self.cut_until = sample.next_counter;
+        self.cut_until = sample.next_packet_number;
         // Fast convergence: a window that has not come back to what it was leaves room.
         self.max = if self.window < self.max {
             self.window * f64::midpoint(1.0, BETA)

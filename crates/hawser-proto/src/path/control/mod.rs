@@ -102,10 +102,10 @@ pub struct Sample {
     pub lost: u64,
     /// The sender had nothing to send in that time: the rate is a lower bound only.
     pub app_limited: bool,
-    /// The counter of a packet with the mean delay that arrived last.
+    /// The packet number of a packet with the mean delay that arrived last.
     pub newest: u64,
-    /// The counter that will be sent next.
-    pub next_counter: u64,
+    /// The packet number that will be sent next.
+    pub next_packet_number: u64,
     /// Bytes in flight after the report.
     pub in_flight: u64,
 }
@@ -150,7 +150,7 @@ pub(super) trait Controller: fmt::Debug {
     }
 
     /// Others of the session compete in the same queue: together they are to be one sender.
-    /// `counters`: the newest one reported and the one to be sent next.
+    /// `packet numbers`: the newest one reported and the one to be sent next.
     fn set_company(&mut self, _company: Company, _counters: (u64, u64), _now: Instant) {}
 
     /// Whether it knows that no packet meets an empty queue at present: others fill it.
@@ -207,21 +207,21 @@ impl Company {
 /// A packet's number, and when it was the next one: what is reported after it was sent since.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    counter: u64,
+    packet_number: u64,
     since: Instant,
 }
 
 impl Mark {
     fn next(sample: &Sample, now: Instant) -> Self {
         Self {
-            counter: sample.next_counter,
+            packet_number: sample.next_packet_number,
             since: now,
         }
     }
 
     /// Whether a round trip has passed since.
     fn is_past(&self, sample: &Sample, now: Instant) -> bool {
-        sample.newest >= self.counter && now.since(self.since) >= MIN_ROUND
+        sample.newest >= self.packet_number && now.since(self.since) >= MIN_ROUND
     }
 }
 

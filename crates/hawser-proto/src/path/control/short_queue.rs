@@ -84,7 +84,7 @@ enum Phase {
 /// What was seen since a packet was sent, until it is reported.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// The counter at which it began, and the mark at which it ends.
+    /// The packet number at which it began, and the mark at which it ends.
     begin: u64,
     end: Mark,
     /// The shortest and the longest queue.
@@ -142,7 +142,7 @@ pub(super) struct ShortQueue {
 impl ShortQueue {
     pub(super) fn new(now: Instant) -> Self {
         let begin = Mark {
-            counter: 0,
+            packet_number: 0,
             since: now,
         };
         Self {
@@ -189,7 +189,7 @@ impl ShortQueue {
         };
         competing.on_reported(sample.reported, sample.in_flight, round_trip, now);
         if is_overflow {
-            competing.on_overflow((sample.newest, sample.next_counter), now);
+            competing.on_overflow((sample.newest, sample.next_packet_number), now);
         }
     }
 
@@ -264,7 +264,7 @@ impl ShortQueue {
                         .measured()
                         .bytes_in(times.base_round_trip() + self.round.peak);
                     let mut competing = Competing::new(flight.0, now);
-                    competing.on_overflow((sample.newest, sample.next_counter), now);
+                    competing.on_overflow((sample.newest, sample.next_packet_number), now);
                     self.enter(Phase::Compete(competing));
                 } else if queued {
                     self.enter(Phase::Drain);
@@ -478,9 +478,9 @@ impl Controller for ShortQueue {
         }
     }
 
-    fn set_company(&mut self, company: Company, counters: (u64, u64), now: Instant) {
+    fn set_company(&mut self, company: Company, packet_numbers: (u64, u64), now: Instant) {
         if let Phase::Compete(competing) = &mut self.phase {
-            competing.set_company(company, counters, now);
+            competing.set_company(company, packet_numbers, now);
         }
     }
 

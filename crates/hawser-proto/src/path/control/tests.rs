@@ -89,13 +89,13 @@ impl Link<'_> {
         let mut bytes_last_second = 0;
         let end = now + Duration::from_secs(seconds);
         while now < end {
-            while let Some(&(at, counter)) = pending.front() {
+            while let Some(&(at, packet_number)) = pending.front() {
                 if at > now {
                     break;
                 }
                 pending.pop_front();
                 let (sent_at, delivered_then, delivered_at_then): (Instant, u64, Instant) =
-                    sent[counter as usize];
+                    sent[packet_number as usize];
                 delivered += PACKET;
                 delivered_at = at;
                 let elapsed = at.since(delivered_at_then);
@@ -104,13 +104,13 @@ impl Link<'_> {
                     rate: Rate::of(Bytes(delivered - delivered_then), elapsed),
                     delivered: delivered - delivered_then,
                     reported: PACKET,
-                    lost: counter - reported,
+                    lost: packet_number - reported,
                     app_limited: false,
-                    newest: counter,
-                    next_counter: sent.len() as u64,
-                    in_flight: (sent.len() as u64 - counter) * PACKET,
+                    newest: packet_number,
+                    next_packet_number: sent.len() as u64,
+                    in_flight: (sent.len() as u64 - packet_number) * PACKET,
                 };
-                reported = counter + 1;
+                reported = packet_number + 1;
                 model.on_sample(&sample, now);
                 if ran.states.last() != Some(&model.state()) {
                     ran.states.push(model.state());

@@ -72,7 +72,7 @@ impl Pair {
         match *op {
             Op::Add(network) => {
                 self.present.insert(network);
-                let index = counter(&mut self.next_index);
+                let index = packet_number(&mut self.next_index);
                 self.client.handle_network_added(NetworkId(network), index);
             }
             Op::Remove(network) => {
@@ -85,7 +85,7 @@ impl Pair {
                 if self.client.handle_network_moved(network) {
                     assert!(before.is_some() && self.client.path(network) != before);
                 }
-                let index = counter(&mut self.next_index);
+                let index = packet_number(&mut self.next_index);
                 self.client.prepare_move(index);
             }
             Op::Connect(forgotten) => self.connect(forgotten),
@@ -114,7 +114,7 @@ impl Pair {
         self.hub.handle_control_up();
         let next = &mut self.next_index;
         self.client
-            .handle_control_up(self.session, self.now, || counter(next));
+            .handle_control_up(self.session, self.now, || packet_number(next));
     }
 
     fn disconnect(&mut self) {
@@ -128,7 +128,7 @@ impl Pair {
         if let Some(message) = self.to_hub.pop_front() {
             let next = &mut self.next_index;
             self.hub
-                .handle_message(&message, || counter(next))
+                .handle_message(&message, || packet_number(next))
                 .expect("an honest client");
         }
         if let Some(message) = self.to_client.pop_front() {

@@ -22,8 +22,8 @@ pub(super) struct Rack {
     steps_grew_at: u64,
     /// Original transmissions below are judged.
     judged: u64,
-    /// Repairs in order of time.
-    repairs: VecDeque<(u64, Instant)>,
+    /// Retransmissions in order of time.
+    retransmissions: VecDeque<(u64, Instant)>,
     due: Option<Instant>,
     highest: u64,
     /// How far segments have been seen to be overtaken, and not less than [`DUPLICATES`]. Units:
@@ -39,7 +39,7 @@ impl Default for Rack {
             steps: 1,
             steps_grew_at: 0,
             judged: 0,
-            repairs: VecDeque::new(),
+            retransmissions: VecDeque::new(),
             due: None,
             highest: 0,
             distance: u64::from(DUPLICATES),
@@ -48,8 +48,8 @@ impl Default for Rack {
 }
 
 impl Rack {
-    pub(super) fn forget_repairs(&mut self) {
-        self.repairs.clear();
+    pub(super) fn forget_retransmissions(&mut self) {
+        self.retransmissions.clear();
         self.due = None;
     }
 
@@ -62,15 +62,19 @@ impl Rack {
         self.distance = self.distance.max(beyond.min(MOST_DISTANCE));
     }
 
-    pub(super) fn on_repair(&mut self, sequence: u64, now: Instant) {
-        self.repairs.push_back((sequence, now));
+    pub(super) fn on_retransmission(&mut self, sequence: u64, now: Instant) {
+        self.retransmissions.push_back((sequence, now));
     }
 
-    /// A repaired segment is two now.
+    /// A retransmitted segment is two now.
     pub(super) fn on_split(&mut self, begin: u64, at: u64) {
-        if let Some(index) = self.repairs.iter().rposition(|(sequence, _)| *sequence == begin) {
-            let (_, sent) = self.repairs[index];
-            self.repairs.insert(index + 1, (at, sent));
+        if let Some(index) = self
+            .retransmissions
+            .iter()
+            .rposition(|(sequence, _)| *sequence == begin)
+        {
+            let (_, sent) = self.retransmissions[index];
+            self.retransmissions.insert(index + 1, (at, sent));
         }
     }
 
@@ -154,7 +158,7 @@ impl Sender {
         if self.episode == Some(Episode::AfterTimeout) {
             return;
         }
-        let outstanding = (self.next - self.una) - self.to_repair;
+        let outstanding = (self.next - self.una) - self.to_retransmit;
         let gone = if self.episode.is_some() {
             self.reno_share(self.duplicate_acks)
         } else {
@@ -233,19 +237,19 @@ impl Sender {
         let Some((_, _, round_trip)) = self.rack.latest else {
             return;
         };
-        if self.to_repair == 0 && self.rack.repairs.is_empty() && self.sacked_bytes == 0 {
+        if self.to_retransmit == 0 && self.rack.retransmissions.is_empty() && self.sacked_bytes == 0 {
             // Nothing was overtaken.
             self.rack.judged = self.rack.judged.max(self.una);
             return;
         }
-        let patience = round_trip + self.reordering_window();
+        let timeout = round_trip + self.reordering_window();
         let mut due = None;
         let rack = std::mem::take(&mut self.rack);
         self.judge_originals_at(rack.judged, |record| {
             if !rack.has_overtaken(record.sent, record.sequence + u64::from(record.len)) {
                 return false;
             }
-            let limit = record.sent + patience;
+            let limit = record.sent + timeout;
             if limit > now {
                 due = Some(limit);
             }
@@ -254,7 +258,7 @@ impl Sender {
         let judged = self.rack.judged;
         self.rack = rack;
         self.rack.judged = judged;
-        while let Some((sequence, sent)) = self.rack.repairs.front().copied() {
+        while let Some((sequence, sent)) = self.rack.retransmissions.front().copied() {
             let index = self.records.partition_point(|record| record.sequence < sequence);
             let record = self.records.get(index).copied();
             let is_current = record.filter(|record| {
@@ -265,14 +269,14 @@ impl Sender {
                 if !self.rack.has_overtaken(sent, end) {
                     break;
                 }
-                let limit = sent + patience;
+                let limit = sent + timeout;
                 if limit > now {
                     due = Some(due.map_or(limit, |due: Instant| due.min(limit)));
                     break;
                 }
                 self.mark_lost(index);
             }
-            self.rack.repairs.pop_front();
+            self.rack.retransmissions.pop_front();
         }
         self.rack.due = due;
     }
@@ -320,12 +324,12 @@ impl Sender {
         }
         record.is_lost = true;
         self.in_flight = self.in_flight.saturating_sub(u64::from(record.len));
-        self.to_repair += u64::from(record.len);
-        self.repair_hint = self.repair_hint.min(record.sequence);
+        self.to_retransmit += u64::from(record.len);
+        self.retransmission_hint = self.retransmission_hint.min(record.sequence);
     }
 
     fn begin_recovery_if_needed(&mut self) {
-        if self.to_repair == 0 || self.episode.is_some() {
+        if self.to_retransmit == 0 || self.episode.is_some() {
             return;
         }
         self.begin_undo();
@@ -377,8 +381,8 @@ impl Sender {
         if self.config.recovery.undoes() {
             self.undo = Some(Undo {
                 saved: self.window.save(),
-                repairs: 0,
-                first_repair: None,
+                retransmissions: 0,
+                first_retransmission: None,
             });
         }
     }
@@ -386,23 +390,23 @@ impl Sender {
     /// Whether an acknowledgement answers an original although it had been sent again. Source: RFC
     /// 3522 (Eifel).
     fn was_needless(&self, segment: &Segment) -> bool {
-        let Some(first) = self.undo.and_then(|undo| undo.first_repair) else {
+        let Some(first) = self.undo.and_then(|undo| undo.first_retransmission) else {
             return false;
         };
         was_sent_before(segment.echo, first)
     }
 
-    /// A repair arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for the
+    /// A retransmission arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for the
     /// steps.
-    pub(super) fn on_needless_repair(&mut self) {
+    pub(super) fn on_needless_retransmission(&mut self) {
         self.rack.has_seen_reordering = true;
         if self.una >= self.rack.steps_grew_at {
             self.rack.steps = (self.rack.steps + 1).min(MOST_STEPS);
             self.rack.steps_grew_at = self.next;
         }
         let Some(undo) = &mut self.undo else { return };
-        undo.repairs = undo.repairs.saturating_sub(1);
-        if undo.repairs == 0 && undo.first_repair.is_some() && self.to_repair == 0 {
+        undo.retransmissions = undo.retransmissions.saturating_sub(1);
+        if undo.retransmissions == 0 && undo.first_retransmission.is_some() && self.to_retransmit == 0 {
             self.take_back();
         }
     }
@@ -420,7 +424,7 @@ impl Sender {
             record.is_lost = false;
             self.in_flight += u64::from(record.len);
         }
-        self.to_repair = 0;
+        self.to_retransmit = 0;
         self.rack.judged = self.una;
     }
 }

@@ -72,7 +72,7 @@ impl Sender {
         Some(self.segment(&record))
     }
 
-    /// A probe that repaired a loss is a sign of congestion as any other loss.
+    /// A probe that retransmitted a loss is a sign of congestion as any other loss.
     pub(super) fn judge_tail(&mut self, segment: &Segment) {
         let Some((end, is_repeated)) = self.tail.probed else {
             return;

@@ -14,7 +14,7 @@ fn sample(number: u64, round_trip: Duration, window: u64) -> Sample {
         lost: 0,
         app_limited: false,
         newest: number,
-        next_counter: number + window / FULL_PACKET,
+        next_packet_number: number + window / FULL_PACKET,
         in_flight: window,
     }
 }
@@ -60,7 +60,7 @@ fn losses_of_one_round_trip_are_one_event() {
     for number in 1..=100 {
         let loss = Sample {
             lost: 1,
-            next_counter: 101,
+            next_packet_number: 101,
             ..sample(number, round_trip, 70 * FULL_PACKET)
         };
         told(&mut cubic, &loss, BEGIN);

@@ -65,7 +65,7 @@ fn a_trickle_bounds_nothing_until_the_start_is_over() {
         lost: 0,
         app_limited: true,
         newest: 1,
-        next_counter: 2,
+        next_packet_number: 2,
         in_flight: 0,
     };
     model.on_sample(&trickle, Instant::ZERO + ms(100));
@@ -83,7 +83,7 @@ fn a_trickle_bounds_nothing_until_the_start_is_over() {
             delay: measured(ms(200)),
             app_limited: false,
             newest: 2 + n,
-            next_counter: 20,
+            next_packet_number: 20,
             ..trickle
         };
         model.on_sample(&full, Instant::ZERO + ms(200 + n));
@@ -134,7 +134,7 @@ fn a_trickle_beside_a_queue_of_others_does_not_end_the_start() {
             lost: 0,
             app_limited: true,
             newest: n,
-            next_counter: n + 1,
+            next_packet_number: n + 1,
             in_flight: 0,
         };
         model.on_sample(&probe, Instant::from_nanos(n * 1_000_000_000));
@@ -164,7 +164,7 @@ fn packets_that_overtake_each_other_do_not_end_the_start_but_a_queue_that_overfl
                 lost,
                 app_limited: true,
                 newest: n * 20,
-                next_counter: n * 20 + 10,
+                next_packet_number: n * 20 + 10,
                 in_flight: 10 * FULL_PACKET,
             };
             model.on_sample(&sample, Instant::from_nanos(n * 50_000_000));

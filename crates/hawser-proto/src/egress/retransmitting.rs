@@ -4,7 +4,9 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::{FRAMING, Feedback};
 
 use super::kept::{LONGEST_HELD, Parcel};
-use super::{Body, Egress, FEW_REPAIRS, FEW_REPAIRS_IN, MOST_MISSING, REPAIR_RETRY, Transmit};
+use super::{
+    Body, EXCESS_INTERVAL, EXCESS_RETRANSMISSIONS, Egress, MOST_MISSING, RETRANSMISSION_RETRY, Transmit,
+};
 
 impl<B: Copy> Egress<B> {
     /// Wants what a report names as missing, up to [`MOST_MISSING`] packets.
@@ -18,8 +20,8 @@ impl<B: Copy> Egress<B> {
             left -= count;
             let path = &mut lane.path;
             self.kept
-                .on_missing(report.path, first..first + count, now, |counter| {
-                    path.on_missing(counter, now);
+                .on_missing(report.path, first..first + count, now, |packet_number| {
+                    path.on_missing(packet_number, now);
                 });
         }
     }
@@ -27,12 +29,12 @@ impl<B: Copy> Egress<B> {
     /// A packet that is to be sent again, on the path where it arrives first. A few go whatever the
     /// windows say, as they have left their own path's; the contents of a path that died keep to
     /// them.
-    pub(super) fn poll_repair(&mut self, now: Instant) -> Option<Transmit<B>> {
-        self.repair_wait = Instant::FAR_FUTURE;
-        if now.since(self.hasty_since) >= FEW_REPAIRS_IN {
-            (self.hasty, self.hasty_since) = (0, now);
+    pub(super) fn poll_retransmission(&mut self, now: Instant) -> Option<Transmit<B>> {
+        self.retransmission_wait = Instant::FAR_FUTURE;
+        if now.since(self.excess_since) >= EXCESS_INTERVAL {
+            (self.excess, self.excess_since) = (0, now);
         }
-        let is_few = self.kept.wanted() <= FEW_REPAIRS && self.hasty < FEW_REPAIRS;
+        let is_few = self.kept.wanted() <= EXCESS_RETRANSMISSIONS && self.excess < EXCESS_RETRANSMISSIONS;
         let wanted = self.kept.next(now)?;
         let Parcel {
             run,
@@ -48,19 +50,19 @@ impl<B: Copy> Egress<B> {
             (is_silent, self.views[*at].arrival(now))
         });
         let Some(best) = best.filter(|best| is_few || self.views[*best].is_ready(now)) else {
-            self.repair_wait = best.map_or(now + REPAIR_RETRY, |best| {
-                self.views[best].ready_at.max(now + REPAIR_RETRY)
+            self.retransmission_wait = best.map_or(now + RETRANSMISSION_RETRY, |best| {
+                self.views[best].ready_at.max(now + RETRANSMISSION_RETRY)
             });
             self.kept.put_back(wanted);
             return None;
         };
         let path = &mut self.lanes[self.view_lanes[best]].path;
         let bytes = (len + FRAMING) as u64;
-        self.hasty += usize::from(path.credit(bytes, now) < bytes);
-        let counter = path.on_sent(bytes, true, now);
+        self.excess += usize::from(path.credit(bytes, now) < bytes);
+        let packet_number = path.on_sent(bytes, true, now);
         let path = path.id;
-        self.kept.keep_again(path, counter, &wanted);
-        self.counters.repaired += 1;
+        self.kept.keep_again(path, packet_number, &wanted);
+        self.counters.retransmitted += 1;
         let body = Body::Packets {
             run,
             count: 1,
@@ -68,12 +70,16 @@ impl<B: Copy> Egress<B> {
             class,
             unordered: run.order_free,
             backed: true,
-            repair: true,
+            retransmission: true,
             sequence,
             covered: false,
             last: false,
         };
-        Some(Transmit { path, counter, body })
+        Some(Transmit {
+            path,
+            packet_number,
+            body,
+        })
     }
 
     /// How long the active paths take to carry so many bytes, with new packets between them; at

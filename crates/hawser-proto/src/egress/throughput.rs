@@ -4,7 +4,7 @@ use hawser_units::{Duration, Instant, Rate};
 
 /// A sum of bytes that fades: divided by its time constant, the rate of late.
 #[derive(Debug, Default)]
-pub(super) struct Carried {
+pub(super) struct Throughput {
     bytes: f64,
     at: Instant,
 }
@@ -13,7 +13,7 @@ pub(super) struct Carried {
 /// capacity.
 const TIME: Duration = Duration::from_millis(100);
 
-impl Carried {
+impl Throughput {
     /// So many UDP payload bytes went out.
     pub(super) fn add(&mut self, bytes: u64, now: Instant) {
         self.bytes = self.left(now) + bytes as f64;
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_steady_rate_is_found_and_a_pause_forgotten() {
-        let mut carried = Carried::default();
+        let mut carried = Throughput::default();
         for millisecond in 0..1_000 {
             carried.add(1_250, Instant::from_nanos(millisecond * 1_000_000));
         }
