@@ -12,8 +12,8 @@ use hawser_linux::wireless::written;
 use hawser_radio::stations::{Bssid, Heard, Room, channel};
 use serde_json::{Value, json};
 
-use super::joining::Way;
 use super::slots::{self, Slots};
+use super::supplicant::Way;
 use super::{JOINED_WITHIN, Joins, Keeper, State, Station, legible};
 
 impl Keeper {

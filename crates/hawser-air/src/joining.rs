@@ -12,17 +12,8 @@ use hawser_linux::wireless::cards::Wireless;
 use hawser_linux::wireless::written;
 use hawser_radio::stations::{Heard, channel};
 
-use super::supplicant::Supplicant;
+use super::supplicant::{Supplicant, Way};
 use super::{Joins, Keeper, STATION, State, Station, legible, manager};
-
-/// How a station is on the air.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// All the time, by its card.
-    Card,
-    /// In its slots.
-    Slots,
-}
 
 impl Keeper {
     /// Names for interfaces of ours that nobody has.

@@ -19,8 +19,16 @@ use tokio::net::UnixDatagram;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::joining::Way;
 use super::saved::KnownNetwork;
+
+/// How a station is on the air.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// All the time, by its card.
+    Card,
+    /// In its slots.
+    Slots,
+}
 
 /// The process.
 pub(super) struct Supplicant {

@@ -14,9 +14,6 @@ use super::times::Times;
 
 /// How much more a path that grows carries in two round trips: it doubles each round trip.
 pub(super) const GROWTH: f64 = 4.0;
-/// How long reports of a busy path wait at the receiver: its interval between reports (`ingress`: 5
-/// ms) and 1 ms. The window has room for it.
-pub(super) const BUSY_REPORT_DELAY: Duration = Duration::from_millis(6);
 /// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet
 /// would never come.
 const LEAST: Rate = Rate::from_bps(64_000);

@@ -274,7 +274,7 @@ fn what_a_crawling_path_holds_is_late_once_and_counts_as_its_queue() {
     assert_eq!(driven.path.poll_late(driven.now), first..first + 2);
     assert!(driven.path.poll_late(driven.now + timeout).is_empty(), "once");
     driven.wait(1_000 * MS);
-    let stood = driven.now.since(begin) - model::BUSY_REPORT_DELAY - driven.path.model().base_round_trip();
+    let stood = driven.now.since(begin) - times::BUSY_REPORT_DELAY - driven.path.model().base_round_trip();
     assert_eq!(driven.path.queueing(driven.now), stood);
     assert!(stood > at_first);
 }

@@ -24,8 +24,7 @@ use hawser_units::{Duration, Instant, Rate};
 
 use super::{Controller, INITIAL_WINDOW, MIN_WINDOW, Mark, Sample, at_least_a_window};
 use crate::path::FULL_PACKET;
-use crate::path::model::BUSY_REPORT_DELAY;
-use crate::path::times::{Times, own};
+use crate::path::times::{BUSY_REPORT_DELAY, Times, own};
 
 /// `BBR.StartupPacingGain`. Source: draft-ietf-ccwg-bbr section 2.4.
 const STARTUP_PACING: f64 = 2.77;

@@ -24,8 +24,7 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::FULL_PACKET;
 use super::delay::Measured;
-use super::model::BUSY_REPORT_DELAY;
-use super::times::Times;
+use super::times::{BUSY_REPORT_DELAY, Times};
 
 /// Bytes that say something of a path's rate even when it was not kept busy: a lone packet says
 /// nothing.
