@@ -40,8 +40,8 @@ pub(super) const QUOTA: u64 = CAPACITY / 2;
 ///
 /// Source: RFC 8290 section 4.1 and Linux's `fq_codel`, `drop_batch_size`.
 const SHED_AT_ONCE: usize = 64;
-/// Buffers that one session keeps for retransmission, beside its quota of bytes: bounds what is remembered
-/// of them to some 3 MB.
+/// Buffers that one session keeps for retransmission, beside its quota of bytes: bounds what is
+/// remembered of them to some 3 MB.
 const KEPT: usize = 16_384;
 /// One session's sending side.
 pub(super) struct Session {

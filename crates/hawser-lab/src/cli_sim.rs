@@ -48,12 +48,12 @@ pub(crate) struct SimArgs {
     /// were (HTML, zoomable). For networks with `wifi`.
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
-    /// Writes what the tunnel's paths did there: states, rates, windows, round trips, retransmissions,
-    /// every 10 ms where they changed (qlog, JSON text sequences).
+    /// Writes what the tunnel's paths did there: states, rates, windows, round trips,
+    /// retransmissions, every 10 ms where they changed (qlog, JSON text sequences).
     #[arg(long, value_name = "FILE")]
     qlog: Option<PathBuf>,
-    /// Writes a picture of the same there: rates, windows, queues, holds and retransmissions over time
-    /// (HTML).
+    /// Writes a picture of the same there: rates, windows, queues, holds and retransmissions over
+    /// time (HTML).
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
 }

@@ -11,12 +11,12 @@ use crate::check;
 
 /// Lets `command` see `file` in place of `/etc/resolv.conf`, in a mount namespace of its own.
 ///
-/// Services that answer past that file (systemd-resolved's and nscd's sockets) are out of its reach,
-/// so the C library falls back to it. What the program starts sees the same. Needs root.
+/// Services that answer past that file (systemd-resolved's and nscd's sockets) are out of its
+/// reach, so the C library falls back to it. What the program starts sees the same. Needs root.
 ///
 /// # Errors
-/// There is no `/etc/resolv.conf`, or a path holds a zero byte. Where the program's namespace cannot
-/// be made, starting it fails.
+/// There is no `/etc/resolv.conf`, or a path holds a zero byte. Where the program's namespace
+/// cannot be made, starting it fails.
 pub fn resolve_by(command: &mut Command, file: &Path) -> io::Result<()> {
     let resolv_conf = std::fs::canonicalize("/etc/resolv.conf")?;
     let mut covers = vec![(file, resolv_conf.as_path())];

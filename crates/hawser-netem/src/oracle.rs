@@ -15,9 +15,9 @@
 //!   the first of them after a round trip for the handshake.
 //!
 //! Limitations: jitter counts as its mean; congestion control after slow start, acknowledgements,
-//! retransmissions and what other workloads take are left out, so no scheduler reaches all of it; random
-//! losses are the mean, from which a short run deviates; no bound where a network is a plain cable
-//! or on the air.
+//! retransmissions and what other workloads take are left out, so no scheduler reaches all of it;
+//! random losses are the mean, from which a short run deviates; no bound where a network is a plain
+//! cable or on the air.
 //!
 //! Units: payload in bytes, times since the start of the workloads.
 

@@ -40,8 +40,8 @@ pub use transmit::{Body, Transmit};
 pub const PROBE_LEN: usize = 8;
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
-/// Faster sessions keep nothing for retransmission: what leaves the processor's caches costs more than a
-/// rare loss. Units: bit/s.
+/// Faster sessions keep nothing for retransmission: what leaves the processor's caches costs more
+/// than a rare loss. Units: bit/s.
 const KEEPS_BELOW: u64 = 1_000_000_000;
 /// So many packets are sent again in so long a time whatever the windows say: losses by chance.
 const EXCESS_RETRANSMISSIONS: usize = 32;
@@ -262,8 +262,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Bounds the buffers that are kept for retransmission: a driver whose buffers hold single packets
-    /// needs more of them.
+    /// Bounds the buffers that are kept for retransmission: a driver whose buffers hold single
+    /// packets needs more of them.
     pub fn keep_at_most(&mut self, buffers: usize) {
         self.kept.limit = buffers;
     }
@@ -363,7 +363,8 @@ impl<B: Copy> Egress<B> {
         self.note(id, changed);
     }
 
-    /// Lets a path know which others compete in the same queue, so that all together are one sender.
+    /// Lets a path know which others compete in the same queue, so that all together are one
+    /// sender.
     fn couple(&mut self, id: PathId, now: Instant) {
         let mut company = Company::default();
         for other in self.sharing.with(id) {
@@ -631,8 +632,8 @@ impl<B: Copy> Egress<B> {
         let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
         // Nobody waits for a missing packet of a flow without order, and its receiver could not
-        // tell the retransmission from a copy. To TCP an acknowledgement that comes twice does no harm, and
-        // one that a dying path swallowed may be the last.
+        // tell the retransmission from a copy. To TCP an acknowledgement that comes twice does no
+        // harm, and one that a dying path swallowed may be the last.
         if let Some(time) = self.keeping.filter(|_| !unordered || run.order_free) {
             let parcel = Parcel {
                 run,

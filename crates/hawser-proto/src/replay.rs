@@ -1,13 +1,13 @@
 //! The replay window: every packet number of a path is accepted once.
 //!
-//! A window starts small, inside the struct, and takes its bitmap when the 65th packet number comes; a
-//! path that only exchanges a probe now and then costs a few bytes. In its steady state it slides:
-//! the highest packet number accepted is its upper edge, and what lies [`WINDOW`] or more below is
-//! refused. It fails closed: what it cannot tell, it refuses.
+//! A window starts small, inside the struct, and takes its bitmap when the 65th packet number
+//! comes; a path that only exchanges a probe now and then costs a few bytes. In its steady state it
+//! slides: the highest packet number accepted is its upper edge, and what lies [`WINDOW`] or more
+//! below is refused. It fails closed: what it cannot tell, it refuses.
 //!
 //! ```text
 //!            refused             |       the bitmap decides        |  accepted: the window slides
-//!   0 ---------------------- floor ------------------------- highest ----------------------------> packet number
+//!   0 ---------------------- floor ------------------------- highest --------------------> packet number
 //! ```
 
 /// How far below the highest packet number a packet may arrive.
@@ -21,11 +21,12 @@ const WORDS: usize = 256;
 /// Which packet numbers of one path and epoch have been accepted.
 ///
 /// Call [`check`](Self::check) before decryption, to refuse cheaply, and [`accept`](Self::accept)
-/// after, when the packet is known to be authentic: a forged packet number must not move the window.
+/// after, when the packet is known to be authentic: a forged packet number must not move the
+/// window.
 ///
-/// Source: RFC 6479 (bitmap of words, never shifted). Deviates: the first 64 packet numbers live in one
-/// word without allocation, see `allocates_only_past_the_first_word`.
-/// Cost: O(1) a packet, O(words skipped) when the packet number jumps; 32 bytes, and 2 KiB once in use.
+/// Source: RFC 6479 (bitmap of words, never shifted). Deviates: the first 64 packet numbers live in
+/// one word without allocation, see `allocates_only_past_the_first_word`. Cost: O(1) a packet,
+/// O(words skipped) when the packet number jumps; 32 bytes, and 2 KiB once in use.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayWindow {
     /// One past the highest packet number accepted; 0 when nothing was.
@@ -50,8 +51,8 @@ impl ReplayWindow {
         packet_number >= self.lowest() && (packet_number >= self.next || !self.is_marked(packet_number))
     }
 
-    /// Accepts an authentic packet; `false` when its packet number is a replay or too old, and nothing
-    /// changes then.
+    /// Accepts an authentic packet; `false` when its packet number is a replay or too old, and
+    /// nothing changes then.
     pub fn accept(&mut self, packet_number: u64) -> bool {
         if !self.check(packet_number) {
             return false;
@@ -68,8 +69,8 @@ impl ReplayWindow {
         true
     }
 
-    /// What was accepted, for a successor: the lowest packet number that is not refused in any case, and
-    /// from there on the runs of accepted ones, each a first packet number and a count.
+    /// What was accepted, for a successor: the lowest packet number that is not refused in any
+    /// case, and from there on the runs of accepted ones, each a first packet number and a count.
     #[must_use]
     pub fn checkpoint(&self) -> (u64, Vec<(u64, u64)>) {
         let lowest = self.lowest();

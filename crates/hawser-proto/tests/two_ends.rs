@@ -128,9 +128,9 @@ const TRANSFERS: &[Transfer] = &[
         0.93,
         200,
     ),
-    // Most of the delay is the slowest packet's: three deviations. While what was retransmitted twice
-    // was given up instead, the median was 296 ms, but one run in sixty stood at a fifth of the
-    // rate.
+    // Most of the delay is the slowest packet's: three deviations. While what was retransmitted
+    // twice was given up instead, the median was 296 ms, but one run in sixty stood at a fifth of
+    // the rate.
     transfer(
         "shuffled packets",
         &[

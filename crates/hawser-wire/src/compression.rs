@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A packet whose context never came cannot be rebuilt and is lost with it; so senders compress
-//! only what they also keep for retransmission. What changes from packet to packet of a sender (time
-//! stamps, acknowledgements) is the same within one large packet.
+//! only what they also keep for retransmission. What changes from packet to packet of a sender
+//! (time stamps, acknowledgements) is the same within one large packet.
 //!
 //! Source: the words of RFC 5795 (ROHC); the fields of RFC 6846 section 6 that are static or
 //! inferred within a train of segments.

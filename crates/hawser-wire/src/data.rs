@@ -242,10 +242,10 @@ impl Inner {
 
 /// What a receiver reports of one path: cumulative, so a lost report costs nothing.
 ///
-/// From two reports the sender knows loss (packet numbers advanced against packets received) and delivery
-/// rate (bytes against the receiver's own clock); from one the round trip: `delay_us`, and now
-/// against the time of the report. Delays are means, because on a path that reorders the highest
-/// packet number is always one of the fastest packets.
+/// From two reports the sender knows loss (packet numbers advanced against packets received) and
+/// delivery rate (bytes against the receiver's own clock); from one the round trip: `delay_us`, and
+/// now against the time of the report. Delays are means, because on a path that reorders the
+/// highest packet number is always one of the fastest packets.
 ///
 /// A CE mark of an outer packet is not reported: the receiver copies it to the inner packet (RFC
 /// 6040), whose sender reduces its rate. Byte 2 and bytes 20 to 23 are reserved: zero when sent,
@@ -269,8 +269,8 @@ pub struct Feedback {
     pub delay_us: u32,
     /// Mean deviation of single packets from that, in microseconds.
     pub spread_us: u32,
-    /// Packet numbers below the highest that may still come: the path reorders, and they are not late
-    /// yet.
+    /// Packet numbers below the highest that may still come: the path reorders, and they are not
+    /// late yet.
     pub open: u16,
     /// Packets that should have come and have not.
     pub missing: Missing,
@@ -296,8 +296,8 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Adds the `count` packet numbers that begin `back` below the highest one; says whether there was
-    /// room.
+    /// Adds the `count` packet numbers that begin `back` below the highest one; says whether there
+    /// was room.
     pub fn push(&mut self, back: u16, count: u16) -> bool {
         let Some(range) = self.ranges.get_mut(usize::from(self.len)) else {
             return false;

@@ -236,8 +236,8 @@ async fn converse(
 /// Between the starts of two attempts: a healthy network answers within it, so the rest need not be
 /// troubled.
 const STAGGER: Duration = Duration::from_millis(250);
-/// Messages that wait for a hub that does not read. A roam over all 64 paths of a session closes and
-/// opens each, and says its cap and its end: 256 messages, and four of those.
+/// Messages that wait for a hub that does not read. A roam over all 64 paths of a session closes
+/// and opens each, and says its cap and its end: 256 messages, and four of those.
 const OUTBOX: usize = 1_024;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(5);

@@ -17,9 +17,9 @@
 //! of anybody, and a proxy that opens TLS is passed too. Whether the certificate is of the hub's
 //! own key is shown by `status`.
 //!
-//! A kernel that retransmits losses of its own makes a queue that nobody sees. It is kept short: what
-//! is not sent yet is bounded in the kernel ([`UNSENT`]) and here ([`queue`]), where the oldest
-//! datagrams go first.
+//! A kernel that retransmits losses of its own makes a queue that nobody sees. It is kept short:
+//! what is not sent yet is bounded in the kernel ([`UNSENT`]) and here ([`queue`]), where the
+//! oldest datagrams go first.
 
 mod bounded;
 mod carry;

@@ -54,8 +54,8 @@ impl Queue {
 /// A quarter of a second at 32 Mbit/s; faster connections make the queue shorter by themselves.
 /// Units: bytes.
 const MOST: usize = 1 << 20;
-/// TCP stands still for a round trip when it retransmits a loss; what has waited longer than a few of
-/// them is on its way elsewhere.
+/// TCP stands still for a round trip when it retransmits a loss; what has waited longer than a few
+/// of them is on its way elsewhere.
 const STALE: Duration = Duration::from_millis(250);
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 //! suites of scenarios.
 //!
 //! The constants stay what they are in the product: plain `const`, at no cost. What is varied is a
-//! copy of the sources, in which each of them is a function that looks whether it is the one of this
-//! process ([`source`]). So one build serves all of them, nothing of it is in what people install,
-//! and a constant that is new or renamed is varied without a word here: the list is the table of
-//! `docs/path-model.md`, which a test holds against the sources.
+//! copy of the sources, in which each of them is a function that looks whether it is the one of
+//! this process ([`source`]). So one build serves all of them, nothing of it is in what people
+//! install, and a constant that is new or renamed is varied without a word here: the list is the
+//! table of `docs/path-model.md`, which a test holds against the sources.
 //!
 //! ```text
 //!   docs/path-model.md -> [ constants ] --+

@@ -22,8 +22,8 @@ pub struct MarkedGroup {
 }
 
 impl MarkedGroup {
-    /// Makes the group and moves this process there. `device`: the index of the interface that every
-    /// socket is bound to, where it has no choice.
+    /// Makes the group and moves this process there. `device`: the index of the interface that
+    /// every socket is bound to, where it has no choice.
     ///
     /// # Errors
     /// Rights are missing, or the kernel lacks control groups of version 2.

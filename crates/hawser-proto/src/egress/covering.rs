@@ -11,9 +11,9 @@ const RESEND: Duration = Duration::from_millis(10);
 
 impl<B: Copy> Egress<B> {
     /// Whether parity is to follow the head of a flow that goes on this path, or on several, and is
-    /// lost with probability `loss`; `is_retransmitted`: it is sent again where it is reported missing.
-    /// A packet that waited too long at the entrance is of a flow that takes all that there is:
-    /// what parity brings back, it would take first.
+    /// lost with probability `loss`; `is_retransmitted`: it is sent again where it is reported
+    /// missing. A packet that waited too long at the entrance is of a flow that takes all that
+    /// there is: what parity brings back, it would take first.
     pub(super) fn is_to_be_covered(
         &self,
         slot: u16,

@@ -206,8 +206,8 @@ impl<B: Copy> Kept<B> {
         self.want(path, packet_numbers, Some(path), self.over_at(now), |_| {});
     }
 
-    /// Cost: O(log kept), and O(1) for each transmission that had some of these packet numbers and each
-    /// packet that becomes wanted, whatever the range says.
+    /// Cost: O(log kept), and O(1) for each transmission that had some of these packet numbers and
+    /// each packet that becomes wanted, whatever the range says.
     fn want(
         &mut self,
         path: PathId,
@@ -315,11 +315,11 @@ impl<B: Copy> Kept<B> {
     }
 }
 
-/// How long what was sent on a path is kept: until a loss and that of its retransmission are found, each
-/// half as late again as the mean, and retransmitted; or until a lone packet is late, after which
-/// nothing was sent that would show it missing. With twice the mean, second retransmissions came too late
-/// over networks that lose and shuffle (`scenarios/sweeps/unequal.toml`: 32 Mbit/s instead of 57
-/// where 48 are to be had without them).
+/// How long what was sent on a path is kept: until a loss and that of its retransmission are found,
+/// each half as late again as the mean, and retransmitted; or until a lone packet is late, after
+/// which nothing was sent that would show it missing. With twice the mean, second retransmissions
+/// came too late over networks that lose and shuffle (`scenarios/sweeps/unequal.toml`: 32 Mbit/s
+/// instead of 57 where 48 are to be had without them).
 pub(super) fn keeping_time(path: &Path) -> Duration {
     let round_trip = path.model().round_trip();
     let found = (round_trip + Duration::from_millis(20)).max(path.retransmitted_after());

@@ -1,9 +1,9 @@
 //! The packets of one path that have not come, as far as their sender may still send them again.
 //!
-//! A packet number that is jumped over is open; it is missing once the path has brought packets that were
-//! sent later by more than it reorders. It is then named in three reports, because reports get lost
-//! too, and forgotten after a second. A gap too large to be chance is an outage, which nobody
-//! retransmissions this way.
+//! A packet number that is jumped over is open; it is missing once the path has brought packets
+//! that were sent later by more than it reorders. It is then named in three reports, because
+//! reports get lost too, and forgotten after a second. A gap too large to be chance is an outage,
+//! which nobody retransmissions this way.
 
 use std::collections::VecDeque;
 
@@ -25,8 +25,8 @@ const FORGOTTEN: Duration = Duration::from_secs(1);
 struct Hole {
     packet_number: u64,
     /// When the packet before it was sent, by the sender's clock: the path is past this one no
-    /// later than it is past any packet of another path that waits for it, so that a retransmission is
-    /// asked for before the gap is given up.
+    /// later than it is past any packet of another path that waits for it, so that a retransmission
+    /// is asked for before the gap is given up.
     sent_us: u32,
     opened: Instant,
     found: bool,
@@ -43,10 +43,10 @@ impl Hole {
 
 /// The holes in the packet numbers of one path, in their order; losses come before what is open.
 ///
-/// Cost: O(log holes) a packet and a step for each packet number that it jumps over, amortised O(1) for
-/// each hole in [`Self::find`] and [`Self::mention`]. At most [`MOST`] holes: what would be more is
-/// an outage, so a sender that jumps about cannot make more work than this in the second for which
-/// a hole is remembered.
+/// Cost: O(log holes) a packet and a step for each packet number that it jumps over, amortised O(1)
+/// for each hole in [`Self::find`] and [`Self::mention`]. At most [`MOST`] holes: what would be
+/// more is an outage, so a sender that jumps about cannot make more work than this in the second
+/// for which a hole is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     holes: VecDeque<Hole>,
@@ -218,7 +218,8 @@ impl Holes {
     }
 }
 
-/// How long a retransmission takes from the moment when the loss is found, and how many are awaited.
+/// How long a retransmission takes from the moment when the loss is found, and how many are
+/// awaited.
 ///
 /// A retransmission does not say which loss it mends; it is taken for the oldest.
 #[derive(Debug, Default)]
@@ -263,13 +264,14 @@ impl Retransmissions {
     }
 }
 
-/// Beyond what retransmissions take: reports are 5 ms apart, and a retransmission queues like any packet.
+/// Beyond what retransmissions take: reports are 5 ms apart, and a retransmission queues like any
+/// packet.
 const SLACK: Duration = Duration::from_millis(15);
-/// No retransmission is worth waiting for longer: it takes a round trip, and a satellite's is two thirds of
-/// it.
+/// No retransmission is worth waiting for longer: it takes a round trip, and a satellite's is two
+/// thirds of it.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The same where that is far more than they take on average: when a network dies, each retransmission
-/// waits for those before it.
+/// The same where that is far more than they take on average: when a network dies, each
+/// retransmission waits for those before it.
 const LONGEST_DEVIATING: Duration = Duration::from_millis(300);
 /// Losses that are waited for at once.
 const AWAITED: usize = 1024;

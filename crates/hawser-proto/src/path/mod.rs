@@ -430,8 +430,8 @@ impl Path {
             && self.next_packet_number - packet_number <= self.ring.len() as u64
     }
 
-    /// Takes note of a packet handed to the network and returns its packet number. `eliciting`: the peer
-    /// will report it (all but reports and answers).
+    /// Takes note of a packet handed to the network and returns its packet number. `eliciting`: the
+    /// peer will report it (all but reports and answers).
     pub fn on_sent(&mut self, udp_bytes: u64, eliciting: bool, now: Instant) -> u64 {
         let packet_number = self.next_packet_number;
         self.next_packet_number += 1;
@@ -608,8 +608,8 @@ impl Path {
         Some(since.max(self.last_heard.unwrap_or(since)) + self.model.timeout())
     }
 
-    /// The packets, by packet number, that have become later than the path's delays explain, each once.
-    /// The path may go on reporting others: a network at a crawl does.
+    /// The packets, by packet number, that have become later than the path's delays explain, each
+    /// once. The path may go on reporting others: a network at a crawl does.
     pub fn poll_late(&mut self, now: Instant) -> std::ops::Range<u64> {
         let timeout = self.model.timeout();
         self.count_late(|sent_at| sent_at + timeout <= now)
@@ -627,8 +627,8 @@ impl Path {
     }
 
     /// Takes in a report that came by another path: what is known to have arrived, and, if nothing
-    /// has for some time, what should have meanwhile. Returns the packets, by packet number, that are
-    /// late for that, each once.
+    /// has for some time, what should have meanwhile. Returns the packets, by packet number, that
+    /// are late for that, each once.
     pub fn handle_silence(&mut self, report: &Feedback) -> std::ops::Range<u64> {
         let newest = report.highest;
         if !self.remembers(newest) || newest < self.heard_of() {

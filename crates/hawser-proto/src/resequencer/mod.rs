@@ -22,10 +22,10 @@
 //!   transfer waits a little longer ([`Arrived::is_bulk`]).
 //!
 //! When no live path may bring them, and their sender is not about to send them again
-//! ([`Resequencer::expect_retransmissions`]), waiting is useless. So a gap on a busy session lasts as long
-//! as the delays of its paths differ, and no configured timeout takes part, except that nothing is
-//! ever held longer than [`Config::max_hold`], or, of a transfer, than a retransmission takes, or, while
-//! its gaps are being filled one after another, two seconds.
+//! ([`Resequencer::expect_retransmissions`]), waiting is useless. So a gap on a busy session lasts
+//! as long as the delays of its paths differ, and no configured timeout takes part, except that
+//! nothing is ever held longer than [`Config::max_hold`], or, of a transfer, than a retransmission
+//! takes, or, while its gaps are being filled one after another, two seconds.
 //!
 //! It fails soft: a wrong estimate or a clock that jumps costs order, never a packet.
 
@@ -55,8 +55,8 @@ pub struct Config {
     pub max_flows: usize,
     /// Added to every deadline: the receiver's own scheduling and batching.
     pub margin: Duration,
-    /// No packet is held longer, but those of a transfer whose retransmissions take longer, or whose gaps
-    /// are being filled.
+    /// No packet is held longer, but those of a transfer whose retransmissions take longer, or
+    /// whose gaps are being filled.
     pub max_hold: Duration,
     /// A flow silent for this long is forgotten.
     pub idle: Duration,

@@ -16,11 +16,11 @@ use super::{Choice, Demand, PathView, Scheduler, wait};
 /// Sends on the path that delivers the packet first; the default.
 ///
 /// The arrival over a path is when it may send, plus its delay, plus the packet's time at its rate,
-/// and, of a transfer, the wait for retransmissions of what the path loses. When the earliest path is
-/// ready, it is taken. When it is not, the earliest *ready* path is taken only if the faster ones
-/// together need longer for the whole backlog than it needs for one packet; otherwise the queue
-/// waits. So a saturating flow uses every path, and a short burst is never held up by its last
-/// packet on a slow one.
+/// and, of a transfer, the wait for retransmissions of what the path loses. When the earliest path
+/// is ready, it is taken. When it is not, the earliest *ready* path is taken only if the faster
+/// ones together need longer for the whole backlog than it needs for one packet; otherwise the
+/// queue waits. So a saturating flow uses every path, and a short burst is never held up by its
+/// last packet on a slow one.
 ///
 /// Source: Lim, Nahum, Towsley, Gibbens, "ECF: an MPTCP path scheduler to manage heterogeneous
 /// paths", CoNEXT 2017 section 4.
@@ -53,7 +53,8 @@ impl EarliestDelivery {
             return u64::MAX;
         };
         let needs_more = demand.throughput.as_bps() >= rate;
-        // A flow that the faster ones might not carry alone takes what is there, retransmissions and all.
+        // A flow that the faster ones might not carry alone takes what is there, retransmissions
+        // and all.
         let is_bounded = demand.throughput.scale(ABLE).as_bps() < rate;
         let limit = if is_bounded {
             limit
@@ -130,8 +131,8 @@ fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
 ///
 /// A transfer that its own window bounds gets a window in the time until all of it is there. So it
 /// does not take the nearer of two paths when that one nearly always has something to retransmit: a
-/// packet waits for the retransmission of those before it as likely as one of those that go meanwhile is
-/// lost.
+/// packet waits for the retransmission of those before it as likely as one of those that go
+/// meanwhile is lost.
 fn in_order(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     let arrival = arrival(path, demand, now);
     if !demand.sustained {

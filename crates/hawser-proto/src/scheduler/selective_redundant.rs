@@ -7,8 +7,8 @@ use crate::fec::TOLERATED;
 /// lost: for flows whose packets are useless by the time that a loss is found and mended.
 ///
 /// The copies of a packet go on the paths where they arrive next, until the share that all of them
-/// lose together is tolerable. They are left out where they would come later than a retransmission, and
-/// while the flows of this scheduler take more than a part of all paths: then copies would take
+/// lose together is tolerable. They are left out where they would come later than a retransmission,
+/// and while the flows of this scheduler take more than a part of all paths: then copies would take
 /// from themselves.
 ///
 /// Source: none published; the condition is that of forward error correction at a rate that follows

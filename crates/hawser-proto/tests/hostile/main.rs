@@ -2,9 +2,9 @@
 //! with a reference model beside it.
 //!
 //! What must hold after each step is in [`node`]: no panic (with overflow checks), no packet
-//! delivered twice or out of nothing, no packet number used twice, no more than three times what came to
-//! an address that is not proven, work in proportion to what came, everything held within its
-//! bounds. Which moves of the peer met which states of a path is counted, printed and asserted.
+//! delivered twice or out of nothing, no packet number used twice, no more than three times what
+//! came to an address that is not proven, work in proportion to what came, everything held within
+//! its bounds. Which moves of the peer met which states of a path is counted, printed and asserted.
 //!
 //! `HAWSER_HOSTILE_SEQUENCES=100000 cargo test -p hawser-proto --release --test hostile` runs as
 //! many sequences; `HAWSER_HOSTILE_SEED` is the first.

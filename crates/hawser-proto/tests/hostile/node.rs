@@ -100,7 +100,8 @@ pub(crate) struct Node {
     flows: BTreeMap<u16, Delivered>,
     touches: u64,
     accepted: BTreeMap<PathId, BTreeSet<u64>>,
-    /// The newest packet number sent on each path, also on those that are closed: ids are not used again.
+    /// The newest packet number sent on each path, also on those that are closed: ids are not used
+    /// again.
     counters: BTreeMap<PathId, u64>,
     budgets: BTreeMap<PathId, Budget>,
     /// Inner packets delivered, with their bytes.
@@ -410,8 +411,8 @@ impl Node {
         }
     }
 
-    /// No packet number comes twice on a path, and no unproven address gets more than three times what
-    /// came from it.
+    /// No packet number comes twice on a path, and no unproven address gets more than three times
+    /// what came from it.
     fn check_sent(&mut self, packet: &Packet) {
         self.done.sent += 1;
         let newest = self.counters.entry(packet.path).or_default();

@@ -80,7 +80,8 @@ pub(crate) struct Peer {
     sent: Vec<Packet>,
     /// It uses few flows, or all there are.
     pub(crate) flows: u64,
-    /// It may use the last packet number of a path, after which nothing that it sends there is taken.
+    /// It may use the last packet number of a path, after which nothing that it sends there is
+    /// taken.
     pub(crate) ends: bool,
     /// Its packets are as small as they may be, for as many of them as its rate allows.
     pub(crate) is_terse: bool,

@@ -1,8 +1,8 @@
 //! What the paths of a tunnel did over time, as a qlog file and as a picture.
 //!
 //! Scope: the state of the end that sends the scenario's bulk traffic, every [`STEP`]: rate,
-//! window, round trip and state of each path, the queue at the entrance, retransmissions, and what the
-//! other end holds back. Limitations: what comes and goes between two looks is not seen; single
+//! window, round trip and state of each path, the queue at the entrance, retransmissions, and what
+//! the other end holds back. Limitations: what comes and goes between two looks is not seen; single
 //! packets are in the file of `--pcap`.
 //!
 //! Source: draft-ietf-quic-qlog-main-schema (JSON text sequences; `path` of an event) and

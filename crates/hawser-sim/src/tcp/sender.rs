@@ -534,8 +534,8 @@ impl Sender {
             self.on_delivered(&record, now, delivered);
         }
         if has_retransmitted && self.config.recovery.is_selective() {
-            // What came after the hole and was not named may have waited for its retransmission, however
-            // long that took.
+            // What came after the hole and was not named may have waited for its retransmission,
+            // however long that took.
             delivered.round_trip = sampled;
         }
         self.una = ack;
@@ -644,8 +644,8 @@ impl Sender {
             index += 1;
         }
         let len = u64::from(self.records[index].len);
-        // The first retransmission of an episode goes at once (RFC 6582 section 3.2 step 2, RFC 6675
-        // section 5 step 4.3).
+        // The first retransmission of an episode goes at once (RFC 6582 section 3.2 step 2, RFC
+        // 6675 section 5 step 4.3).
         let is_first = index == 0 && !self.records[index].is_repeated;
         if !is_first && self.in_flight + len > self.window_bytes() {
             self.is_limited = true;

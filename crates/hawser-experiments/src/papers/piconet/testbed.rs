@@ -4,8 +4,8 @@
 //! - A serial line of 115.2 kb/s sends ten bits for a byte: 92.16 kb/s. PPP adds 8 bytes to a
 //!   packet, GRE 24.
 //! - Linux 2.2 kept three packets in a PPP device, the one being sent included. With so few, a TCP
-//!   alone on one line cannot retransmit losses without waiting for its timer, which is why one line
-//!   carries so little and two more than twice as much.
+//!   alone on one line cannot retransmit losses without waiting for its timer, which is why one
+//!   line carries so little and two more than twice as much.
 //! - Reno's recovery and acknowledgements delayed by up to 200 ms, as hosts of the time had them;
 //!   segments of 1460 bytes.
 //! - 35 ms one way, besides what is added, and 6 kb/s of background traffic on every line, which

@@ -248,8 +248,8 @@ impl Competing {
         self.window += (target - self.window) * (reported / self.window).min(1.0);
     }
 
-    /// The queue has overflowed; `packet numbers` are the newest one reported and the one to be sent
-    /// next.
+    /// The queue has overflowed; `packet numbers` are the newest one reported and the one to be
+    /// sent next.
     pub(super) fn on_overflow(&mut self, packet_numbers: (u64, u64), now: Instant) {
         if self.cut(packet_numbers, now) {
             self.overflows = self.overflows.wrapping_add(1);

@@ -396,8 +396,8 @@ impl Sender {
         was_sent_before(segment.echo, first)
     }
 
-    /// A retransmission arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for the
-    /// steps.
+    /// A retransmission arrived twice. Source: RFC 2883, RFC 3708; RFC 8985 section 6.2 step 4 for
+    /// the steps.
     pub(super) fn on_needless_retransmission(&mut self) {
         self.rack.has_seen_reordering = true;
         if self.una >= self.rack.steps_grew_at {
