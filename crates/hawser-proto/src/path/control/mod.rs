@@ -8,7 +8,7 @@
 //!
 //! | name | what | source |
 //! |---|---|---|
-//! | [`short-queue`](short_queue) | a short queue, beside others a window | this project; the default |
+//! | [`short-queue`](short_queue) | a short queue, beside others a window | the default |
 //! | [`cubic`](cubic) | fills the queue until it overflows | RFC 9438, RFC 9406 |
 //! | [`bbr`](bbr) | follows delivery rate and least delay, bounded by loss | draft-ietf-ccwg-bbr |
 
