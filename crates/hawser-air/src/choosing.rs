@@ -154,7 +154,7 @@ impl Keeper {
     /// Has wpa_supplicant join with the stations whose access points have been heard by now.
     async fn join_in_slots(&mut self, wireless: &Wireless, card: u32) -> anyhow::Result<()> {
         let slots = self.cards.get_mut(&card).and_then(|state| state.slots.as_mut());
-        for (name, heard) in slots.map(Slots::to_join).unwrap_or_default() {
+        for (name, heard) in slots.map(Slots::joinable).unwrap_or_default() {
             self.start_supplicant().await?;
             self.hand_over(wireless, (card, Way::Slots), &name, Some(heard))
                 .await?;
@@ -257,8 +257,7 @@ impl Keeper {
         let slots = Slots::start(
             &mut self.system,
             wireless,
-            (card, monitor),
-            address,
+            (card, monitor, address),
             slot,
             networks,
             medium,

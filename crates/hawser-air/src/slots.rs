@@ -82,8 +82,7 @@ impl Slots {
     pub(super) async fn start(
         system: &mut System,
         wireless: &Wireless,
-        (card, monitor): (u32, &str),
-        address: [u8; 6],
+        (card, monitor, address): (u32, &str, [u8; 6]),
         slot: Duration,
         networks: Vec<(String, Heard)>,
         medium: Option<Cards>,
@@ -159,7 +158,7 @@ impl Slots {
     }
 
     /// The networks whose station can join now, and has not been told to.
-    pub(super) fn to_join(&mut self) -> Vec<(String, Heard)> {
+    pub(super) fn joinable(&mut self) -> Vec<(String, Heard)> {
         let ready = |shown: &Shown| shown.is_station && shown.is_found;
         let all = self.shown().into_iter().filter(ready);
         all.filter(|shown| self.handed.insert(shown.name.clone()))
@@ -730,7 +729,7 @@ impl Driver {
             return;
         }
         if let Some(envelope) = bytes::envelope(frame)
-            && let Some(place) = self.from_whom(envelope.from)
+            && let Some(place) = self.place_of(envelope.from)
         {
             if envelope.to == self.own && envelope.sort == Sort::Data {
                 let bytes = u32::try_from(frame.len()).unwrap_or(0);
@@ -738,7 +737,7 @@ impl Driver {
             }
             if matches!(self.members[place].surface, Surface::Station(_)) {
                 self.members[place].heard_at = Clock::now();
-                self.to_station(place, envelope, frame, said);
+                self.hand_to_station(place, envelope, frame, said);
             }
         }
         if let Some(frame) = bytes::parse(frame) {
@@ -747,14 +746,14 @@ impl Driver {
         }
     }
 
-    fn from_whom(&self, access_point: [u8; 6]) -> Option<usize> {
+    fn place_of(&self, access_point: [u8; 6]) -> Option<usize> {
         self.members
             .iter()
             .position(|member| member.writer.bssid == access_point)
     }
 
     fn on_frame(&mut self, frame: &bytes::Frame<'_>, signal: Option<i8>) {
-        let Some(place) = self.from_whom(frame.from) else {
+        let Some(place) = self.place_of(frame.from) else {
             return;
         };
         let (now, own) = (self.now(), self.own);

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
             .and_then(|index| u32::try_from(index).ok());
         (OUTER_MARK, Some(index.context("the network has no interface")?))
     };
-    println!("{name}: {page}");
+    eprintln!("{name}: {page}");
     run_in_group(mark, device, &mut command)
 }
 

@@ -70,14 +70,14 @@ impl Driver {
                     ..
                 } = one
                 {
-                    self.from_station(card, bytes, Origin { cookie, rate });
+                    self.on_station_frame(card, bytes, Origin { cookie, rate });
                 }
             }
         }
     }
 
     /// Takes a frame of a station into the queue of its network.
-    fn from_station(&mut self, card: Card, mut frame: Vec<u8>, origin: Origin) {
+    fn on_station_frame(&mut self, card: Card, mut frame: Vec<u8>, origin: Origin) {
         let Some(place) = self.members.iter().position(|member| member.is_of(card)) else {
             return;
         };
@@ -138,7 +138,7 @@ impl Driver {
     }
 
     /// What the access point of a station sends, if it is for it.
-    pub(super) fn to_station(&mut self, place: usize, envelope: Envelope, frame: &[u8], said: Radiotap) {
+    pub(super) fn hand_to_station(&mut self, place: usize, envelope: Envelope, frame: &[u8], said: Radiotap) {
         let is_for_all = envelope.to[0] & 1 != 0;
         if !is_for_all && envelope.to != self.own {
             return;

@@ -18,4 +18,4 @@
 pub mod source;
 mod table;
 
-pub use table::{Changes, Suite};
+pub use table::{Changes, Suite, Varied};

@@ -71,14 +71,17 @@ impl Suite {
     }
 }
 
+/// A constant, its value, and by how much each figure changes with half and with twice of it; `None`
+/// where it could not be measured. Units: percent.
+pub type Varied = (String, String, [Option<Vec<f64>>; 2]);
+
 /// What was found of the constants that were varied.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Figures, in the order of the suites.
     pub headings: Vec<String>,
-    /// A constant, its value, and by how much each figure changes with half and with twice of it;
-    /// `None` where it could not be measured. Units: percent.
-    pub rows: Vec<(String, String, [Option<Vec<f64>>; 2])>,
+    /// The constants, in the order in which they were found.
+    pub rows: Vec<Varied>,
 }
 
 impl Changes {

@@ -32,8 +32,9 @@ use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Feedback, MAX_PACKET_NUMBER};
 use losses::Losses;
-use model::{BUSY_REPORT_DELAY, Model, Pacer};
+use model::{Model, Pacer};
 use pmtu::Pmtu;
+use times::BUSY_REPORT_DELAY;
 
 /// How a path stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
