@@ -105,6 +105,8 @@ impl Client {
     pub(super) fn see_to_portals(&mut self) {
         let now = self.now();
         let Some(page) = self.config.direct.portal_check.0.clone() else {
+            self.portals.watch.retain(|_| false);
+            self.portals.stuck.clear();
             return;
         };
         let seen = self.seen.clone();
@@ -114,6 +116,8 @@ impl Client {
             (network.name.clone(), since.unwrap_or(now))
         });
         self.portals.stuck = stuck.collect();
+        let stuck = &self.portals.stuck;
+        self.portals.watch.retain(|name| stuck.contains_key(name));
         let mut is_looking = false;
         for network in &seen {
             let since = self.portals.stuck.get(&network.name);

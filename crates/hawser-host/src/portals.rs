@@ -136,6 +136,17 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
         }
     }
 
+    /// Watches none but these from now on: a network that is gone is not looked at.
+    pub fn retain(&mut self, is_there: impl Fn(&K) -> bool) {
+        let gone: Vec<K> = self
+            .watched
+            .keys()
+            .filter(|key| !is_there(key))
+            .cloned()
+            .collect();
+        gone.iter().for_each(|key| self.forget(key));
+    }
+
     fn forget(&mut self, key: &K) {
         if let Some(mut watched) = self.watched.remove(key) {
             let way = std::mem::take(&mut watched.way.0);

@@ -71,8 +71,8 @@ impl Suite {
     }
 }
 
-/// A constant, its value, and by how much each figure changes with half and with twice of it; `None`
-/// where it could not be measured. Units: percent.
+/// A constant, its value, and by how much each figure changes with half and with twice of it;
+/// `None` where it could not be measured. Units: percent.
 pub type Varied = (String, String, [Option<Vec<f64>>; 2]);
 
 /// What was found of the constants that were varied.
