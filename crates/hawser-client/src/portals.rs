@@ -96,6 +96,7 @@ impl Portals {
     fn rest(&mut self) {
         if let Some(task) = self.servers_watched.take() {
             task.abort();
+            self.servers = NameServers::default();
         }
     }
 }
@@ -109,22 +110,20 @@ impl Client {
             self.portals.stuck.clear();
             return;
         };
-        let seen = self.seen.clone();
         let is_stuck = |network: &&Network| self.uses(&network.name) && !self.works(&network.name);
-        let stuck = seen.iter().filter(is_stuck).map(|network| {
-            let since = self.portals.stuck.get(&network.name).copied();
-            (network.name.clone(), since.unwrap_or(now))
-        });
-        self.portals.stuck = stuck.collect();
-        let stuck = &self.portals.stuck;
-        self.portals.watch.retain(|name| stuck.contains_key(name));
+        let stuck: Vec<_> = self.seen.iter().filter(is_stuck).cloned().collect();
+        let is_among = |name: &String| stuck.iter().any(|network| network.name == *name);
+        self.portals.stuck.retain(|name, _| is_among(name));
+        self.portals.watch.retain(is_among);
         let mut is_looking = false;
-        for network in &seen {
-            let since = self.portals.stuck.get(&network.name);
-            let is_due = since.is_some_and(|since| *since + GRACE <= now);
-            is_looking |= is_due;
+        for network in &stuck {
             let resolvers = self.portals.resolvers(&self.config, network);
-            let Portals { watch, news, .. } = &mut self.portals;
+            let Portals {
+                watch, news, stuck, ..
+            } = &mut self.portals;
+            let since = *stuck.entry(network.name.clone()).or_insert(now);
+            let is_due = since + GRACE <= now;
+            is_looking |= is_due;
             watch.follow(&network.name, is_due.then(|| way(network)), now);
             let place = is_due.then(|| Place {
                 number: 0,

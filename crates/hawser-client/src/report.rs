@@ -70,7 +70,7 @@ impl Client {
                         None => json!(attached.and_then(|a| a.state)),
                     },
                     "portal": portal.flatten(),
-                    "resolvers": portal.map(|_| self.portals.resolvers(&self.config, network)),
+                    "resolvers": self.portals.resolvers(&self.config, network),
                     "over_quota": self.quotas.is_shut(&network.name),
                     "usage": self.usage(&network.name),
                     "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use hawser_host::control_socket::{Request, ask};
+use hawser_host::dns::NameServers;
 use hawser_host::program;
 use hawser_linux::direct::mark;
 use hawser_linux::resolving::resolve_by;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 use crate::Places;
 use crate::cli_run::run_in_group;
+use crate::runtime::runtime;
 
 /// Opens the login page of a network (a hotel's, a train's) in a browser that sees that network
 /// alone.
@@ -67,9 +69,12 @@ pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
             .and_then(|number| u8::try_from(number).ok());
         (mark(0, number.context("the network has no number")?), None)
     } else {
-        let resolvers = network["resolvers"].as_array().cloned().unwrap_or_default();
-        let lines: Vec<_> = resolvers.iter().filter_map(Value::as_str).collect();
-        let lines: String = lines
+        let index = network["index"]
+            .as_u64()
+            .and_then(|index| u32::try_from(index).ok())
+            .context("the network has no interface")?;
+        let resolvers = resolvers(network, name, index)?;
+        let lines: String = resolvers
             .iter()
             .map(|address| format!("nameserver {address}\n"))
             .collect();
@@ -77,13 +82,25 @@ pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
         std::fs::write(&file, lines).context("cannot write the network's resolvers down")?;
         std::fs::set_permissions(&file, Permissions::from_mode(0o644))?;
         resolve_by(&mut command, &file).context("cannot give the browser the network's resolvers")?;
-        let index = network["index"]
-            .as_u64()
-            .and_then(|index| u32::try_from(index).ok());
-        (OUTER_MARK, Some(index.context("the network has no interface")?))
+        (OUTER_MARK, Some(index))
     };
     eprintln!("{name}: {page}");
     run_in_group(mark, device, &mut command)
+}
+
+/// The network's resolvers: those that the client knows, else those that the machine's services
+/// name. The client asks services only about networks that do not work.
+fn resolvers(network: &Value, name: &str, index: u32) -> anyhow::Result<Vec<String>> {
+    let known = network["resolvers"].as_array().into_iter().flatten();
+    let known: Vec<_> = known.filter_map(Value::as_str).map(str::to_owned).collect();
+    if !known.is_empty() {
+        return Ok(known);
+    }
+    let servers = runtime()?.block_on(NameServers::look()).of(name, index);
+    if servers.addresses.is_empty() {
+        bail!("nobody names resolvers for {name}: write dns = [\"ADDRESS\"] under its name in client.toml");
+    }
+    Ok(servers.addresses.iter().map(ToString::to_string).collect())
 }
 
 /// The network that was meant, or what there is instead.

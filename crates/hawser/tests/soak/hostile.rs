@@ -24,8 +24,6 @@ use crate::peer::{Lots, Peer};
 
 /// Its address in its network.
 const LOCAL: &str = "10.0.92.2:0";
-/// Packets of one session, before it begins another: what a session costs is tried too.
-const SESSION: u64 = 200_000;
 /// Paths of one session.
 const PATHS: u16 = 4;
 
@@ -144,7 +142,9 @@ async fn send(
     let (mut peer, mut lots) = (Peer::new(seed), Lots::new(seed));
     let begin = tokio::time::Instant::now();
     let mut bits = 0;
-    for number in 0..SESSION {
+    // Then it begins another: what a session costs is tried too.
+    let packets = super::number("HAWSER_SOAK_SESSION_PACKETS", 200_000);
+    for number in 0..packets {
         if is_over.load(Ordering::Relaxed) || established.connection.close_reason().is_some() {
             return;
         }

@@ -7,7 +7,8 @@
 //! `HAWSER_SOAK_SECONDS=3600 cargo test -p hawser --test soak -- --nocapture`
 //!
 //! `HAWSER_SOAK_STREAM_BPS` is the payload of each of the eight, `HAWSER_SOAK_HOSTILE_BPS` the UDP
-//! payload of the hostile client, both in bit/s.
+//! payload of the hostile client, both in bit/s; `HAWSER_SOAK_SESSION_PACKETS` is what the hostile
+//! client sends in one session.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod hostile;
