@@ -89,7 +89,7 @@ pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
                 config: &config,
                 joined: joined.as_ref(),
                 identity: identity.as_ref(),
-                servers: servers_of(&config, &servers, device),
+                servers: servers.or_set(config.network(&device.name).dns, &device.name, device.index),
             };
             async move { patient.examine().await }
         });
@@ -100,15 +100,6 @@ pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
         hub: hub.map(ToString::to_string).collect(),
         networks,
     })
-}
-
-fn servers_of(config: &ClientConfig, known: &NameServers, device: &Device) -> Vec<IpAddr> {
-    let set = config.network(&device.name).dns;
-    if set.is_empty() {
-        known.of(&device.name, device.index).addresses
-    } else {
-        set
-    }
 }
 
 /// A network under examination.

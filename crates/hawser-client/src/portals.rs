@@ -85,11 +85,7 @@ impl Portals {
     /// The resolvers of a network: those of the configuration before what services say.
     pub(super) fn resolvers(&self, config: &ClientConfig, network: &Network) -> Vec<std::net::IpAddr> {
         let set = config.network(&network.name).dns;
-        if set.is_empty() {
-            self.servers.of(&network.name, network.index).addresses
-        } else {
-            set
-        }
+        self.servers.or_set(set, &network.name, network.index)
     }
 
     /// Nothing is looked at any more: services are not asked either.

@@ -12,6 +12,7 @@ pub mod hwsim;
 pub mod isolation;
 pub mod journal;
 pub mod links;
+pub mod memory;
 pub mod mptcp;
 pub mod netlink;
 mod netlink_bytes;

@@ -64,15 +64,10 @@ pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
     let mut command = command_of(caller.as_ref(), &wanted, page);
     let (mark, device) = if status["role"] == "direct" {
         // Its own resolver answers by the network that a program has chosen.
-        let number = network["number"]
-            .as_u64()
-            .and_then(|number| u8::try_from(number).ok());
-        (mark(0, number.context("the network has no number")?), None)
+        let number = number(network, "number").context("the network has no number")?;
+        (mark(0, number), None)
     } else {
-        let index = network["index"]
-            .as_u64()
-            .and_then(|index| u32::try_from(index).ok())
-            .context("the network has no interface")?;
+        let index = number(network, "index").context("the network has no interface")?;
         let resolvers = resolvers(network, name, index)?;
         let lines: String = resolvers
             .iter()
@@ -86,6 +81,10 @@ pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
     };
     eprintln!("{name}: {page}");
     run_in_group(mark, device, &mut command)
+}
+
+fn number<T: TryFrom<u64>>(network: &Value, key: &str) -> Option<T> {
+    network[key].as_u64()?.try_into().ok()
 }
 
 /// The network's resolvers: those that the client knows, else those that the machine's services

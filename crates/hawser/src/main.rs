@@ -192,6 +192,7 @@ fn main() -> ExitCode {
             None => error.exit(),
         },
     };
+    hawser_linux::memory::return_large_blocks();
     let result = match cli.command {
         Command::Up(args) => cli_client::up(args),
         Command::Join(args) => cli_join::join(&args),

@@ -65,6 +65,15 @@ impl NameServers {
             domains: Vec::new(),
         })
     }
+
+    /// Whom to ask about a network: those that the configuration sets, else those that are known.
+    pub fn or_set(&self, set: Vec<IpAddr>, name: &str, index: u32) -> Vec<IpAddr> {
+        if set.is_empty() {
+            self.of(name, index).addresses
+        } else {
+            set
+        }
+    }
 }
 
 /// Tells what is known whenever it is something else; `own` are Hawser's addresses. Ends when

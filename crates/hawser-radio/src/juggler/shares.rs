@@ -14,8 +14,8 @@
 //!
 //! It starts with equal slots, which it keeps while nobody carries anything. The rate while busy is
 //! that of the fastest run of frames in a slot, smoothed: the access point hands over what it has
-//! kept without a pause. It fails softly: a wrong rate makes a slot too long, or makes it full,
-//! which is then seen and gives it more.
+//! kept without a pause. A run that is slower than any busy radio tells nothing. It fails softly: a
+//! wrong rate makes a slot too long, or makes it full, which is then seen and gives it more.
 //!
 //! Neither equal slots nor All-APs' eq. 6 do that (docs/experiments/slots.md). Does not model: how
 //! many packets an access point keeps (some 64), which bounds the cycle.
@@ -139,8 +139,9 @@ impl Shares {
         share.run[share.frames % RUN] = (now, share.carried);
         if share.frames >= RUN && share.carried >= oldest.1 {
             let time = now.since(oldest.0).as_secs_f64();
-            if time > 0.0 {
-                share.fastest = share.fastest.max((share.carried - oldest.1) as f64 / time);
+            let rate = (share.carried - oldest.1) as f64 / time;
+            if time > 0.0 && rate >= SLOWEST {
+                share.fastest = share.fastest.max(rate);
             }
         }
         share.frames += 1;
@@ -211,6 +212,10 @@ impl SharesConfig {
 /// Frames of a run: long enough to pass over a random wait for the air (0 to 15 slots of 9 us,
 /// beside 250 us of a frame at 54 Mbit/s), short enough for the shortest slot.
 const RUN: usize = 8;
+/// What a busy radio carries at least: half of 1 Mbit/s, the lowest rate of IEEE 802.11 (the rest
+/// goes to headers and waits). Slower runs are those of a network with little to carry, such as
+/// pings, and tell nothing of its rate. Units: bytes/s.
+const SLOWEST: f64 = 62_500.0;
 /// The weight of a new slot's rate.
 const GAIN: f64 = 0.125;
 /// For the switch and the first frame of a network that needs next to nothing. Units: s.
@@ -276,6 +281,29 @@ mod tests {
         }
         let slots = milliseconds(&slots);
         assert!((175..=185).contains(&slots[0]), "{slots:?}");
+    }
+
+    /// Two networks that carry a small packet each way every 20 ms, after a download over the
+    /// first.
+    #[test]
+    fn who_carries_little_gets_no_more_than_another() {
+        let mut shares = Shares::new(SharesConfig::default(), 2);
+        let mut slots = vec![Duration::from_millis(100); 2];
+        let mut now = Instant::ZERO;
+        for cycle in 0..20 {
+            for (place, slot) in slots.iter().enumerate() {
+                shares.handle_switched(place, false, now);
+                let end = now + *slot;
+                let is_download = cycle < 10 && place == 0;
+                let (bytes, gap) = if is_download { (1500, 500) } else { (98, 10_000) };
+                while now < end {
+                    now += Duration::from_micros(gap);
+                    shares.handle_carried(place, bytes, now);
+                }
+            }
+            slots = shares.next_cycle(now);
+        }
+        assert_eq!(milliseconds(&slots), [100, 100]);
     }
 
     proptest! {

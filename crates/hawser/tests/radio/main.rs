@@ -230,6 +230,197 @@ fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
     assert!(rate > 1.2 * 6e6, "{rate} bit/s is not more than one access point");
     let shares = received(&world.status());
     assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
+    // The download has ended: neither needs more than the other.
+    world.until("even slots", 10, |status| {
+        ["home", "office"].iter().all(|name| station(status, name)["slot_ms"] == 40.0)
+    });
+    // What is said in words, and that none of the simulated cards is taken for a card.
+    let shown = said(&mut world.hawser(&["status"]));
+    assert!(
+        shown.contains("home (ch 1) 40 of 80 ms") && shown.contains("office (ch 6) 40 of 80 ms"),
+        "{shown}"
+    );
+    let cards: Value = serde_json::from_str(&said(&mut world.hawser(&["radio", "--json"]))).expect("JSON");
+    assert_eq!(cards["cards"][0]["channels"], 2, "{cards}");
+    world.down();
+}
+
+#[test]
+fn one_radio_serves_two_channels_in_slots() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1,rate=6mbit,delay=10ms")
+        .access_point("name=library,channel=11,rate=6mbit,delay=10ms")
+        .virtual_time()
+        .enter("one_radio_serves_two_channels_in_slots");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    world.up(&format!("[radio]\nslots = true\n{CAFES}"));
+    world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
+    let status = world.status();
+    for name in ["cafe", "library"] {
+        let station = station(&status, name);
+        assert_eq!(
+            (&station["slot_ms"], &station["cycle_ms"]),
+            (&40.0.into(), &80.0.into()),
+            "{station}"
+        );
+    }
+    let rate = world.download(Duration::from_secs(15));
+    println!("{:.2} Mbit/s in slots, over two of 6", rate / 1e6);
+    assert!(rate > 1.2 * 6e6, "{rate} bit/s is not more than one access point");
+    let shares = received(&world.status());
+    assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
+    said(&mut world.hawser(&["radio", "weight", "cafe", "2"]));
+    world.until("the cafe has twice the time", 5, |status| {
+        let cafe = station(status, "cafe");
+        (&cafe["slot_ms"], &cafe["cycle_ms"]) == (&80.0.into(), &120.0.into())
+    });
+    // Each joined once, and never again: the access points know that it sleeps.
+    for number in [0, 1] {
+        let log = std::fs::read_to_string(format!("/run/hostapd/ap{number}.log")).expect("a log");
+        assert_eq!(log.matches("associated").count(), 1, "{log}");
+    }
+    world.down();
+}
+
+/// Two access points of different channels that no one but their passwords opens, and one card.
+fn protected_on_two_channels() -> Kernel {
+    Kernel::new()
+        .access_point("name=home,channel=1,security=wpa2,rate=6mbit,delay=10ms")
+        .access_point("name=office,channel=6,security=sae,rate=6mbit,delay=15ms")
+        .option(&["--apart"])
+        .virtual_time()
+}
+
+#[test]
+fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
+    if !protected_on_two_channels().enter("one_radio_joins_protected_networks_of_two_channels_in_slots") {
+        return;
+    }
+    let mut world = World::with_hub();
+    let config = format!("[radio]\nslots = true\n{PASSWORDS}");
+    let begun = std::time::Instant::now();
+    world.up(&config);
+    world.until("both are joined", 20, |status| joined(status).len() == 2);
+    println!("joined after {:?}", begun.elapsed());
+    world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
+    println!("two paths to the hub after {:?}", begun.elapsed());
+    let status = world.status();
+    for (name, gateway) in [("home", "10.60.0.1"), ("office", "10.60.1.1")] {
+        let station = station(&status, name);
+        assert_eq!(
+            (&station["slot_ms"], &station["cycle_ms"]),
+            (&40.0.into(), &80.0.into()),
+            "{station}"
+        );
+        let interface = station["interface"].as_str().expect("a name");
+        let pings = world::pings(interface, gateway, Duration::from_millis(50), 40);
+        std::thread::sleep(Duration::from_secs(3));
+        let (lost, of) = pings.end();
+        println!("{name}: {lost} of {of} pings lost");
+        assert!(lost == 0 && of >= 40, "{name}: {lost} of {of} pings lost");
+    }
+    let rate = world.download(Duration::from_secs(15));
+    println!("{:.2} Mbit/s in slots, over two of 6", rate / 1e6);
+    assert!(rate > 1.2 * 6e6, "{rate} bit/s is not more than one access point");
+    let shares = received(&world.status());
+    assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
+    // What is said in words, and that none of the simulated cards is taken for a card.
+    // The download has ended: neither needs more than the other.
+    let mut shown = String::new();
+    world.wait("even slots", |world| {
+        shown = said(&mut world.hawser(&["status"]));
+        shown.contains("home (ch 1) 40 of 80 ms") && shown.contains("office (ch 6) 40 of 80 ms")
+    });
+    let cards: Value = serde_json::from_str(&said(&mut world.hawser(&["radio", "--json"]))).expect("JSON");
+    assert_eq!(cards["cards"][0]["channels"], 2, "{cards}");
+    world.down();
+}
+
+#[test]
+fn one_radio_serves_two_channels_in_slots() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1,rate=6mbit,delay=10ms")
+        .access_point("name=library,channel=11,rate=6mbit,delay=10ms")
+        .virtual_time()
+        .enter("one_radio_serves_two_channels_in_slots");
+    if !is_inside {
+        return;
+    }
+    let mut world = World::with_hub();
+    world.up(&format!("[radio]\nslots = true\n{CAFES}"));
+    world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
+    let status = world.status();
+    for name in ["cafe", "library"] {
+        let station = station(&status, name);
+        assert_eq!(
+            (&station["slot_ms"], &station["cycle_ms"]),
+            (&40.0.into(), &80.0.into()),
+            "{station}"
+        );
+    }
+    let rate = world.download(Duration::from_secs(15));
+    println!("{:.2} Mbit/s in slots, over two of 6", rate / 1e6);
+    assert!(rate > 1.2 * 6e6, "{rate} bit/s is not more than one access point");
+    let shares = received(&world.status());
+    assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
+    said(&mut world.hawser(&["radio", "weight", "cafe", "2"]));
+    world.until("the cafe has twice the time", 5, |status| {
+        let cafe = station(status, "cafe");
+        (&cafe["slot_ms"], &cafe["cycle_ms"]) == (&80.0.into(), &120.0.into())
+    });
+    // Each joined once, and never again: the access points know that it sleeps.
+    for number in [0, 1] {
+        let log = std::fs::read_to_string(format!("/run/hostapd/ap{number}.log")).expect("a log");
+        assert_eq!(log.matches("associated").count(), 1, "{log}");
+    }
+    world.down();
+}
+
+/// Two access points of different channels that no one but their passwords opens, and one card.
+fn protected_on_two_channels() -> Kernel {
+    Kernel::new()
+        .access_point("name=home,channel=1,security=wpa2,rate=6mbit,delay=10ms")
+        .access_point("name=office,channel=6,security=sae,rate=6mbit,delay=15ms")
+        .option(&["--apart"])
+        .virtual_time()
+}
+
+#[test]
+fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
+    if !protected_on_two_channels().enter("one_radio_joins_protected_networks_of_two_channels_in_slots") {
+        return;
+    }
+    let mut world = World::with_hub();
+    let config = format!("[radio]\nslots = true\n{PASSWORDS}");
+    let begun = std::time::Instant::now();
+    world.up(&config);
+    world.until("both are joined", 20, |status| joined(status).len() == 2);
+    println!("joined after {:?}", begun.elapsed());
+    world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
+    println!("two paths to the hub after {:?}", begun.elapsed());
+    let status = world.status();
+    for (name, gateway) in [("home", "10.60.0.1"), ("office", "10.60.1.1")] {
+        let station = station(&status, name);
+        assert_eq!(
+            (&station["slot_ms"], &station["cycle_ms"]),
+            (&40.0.into(), &80.0.into()),
+            "{station}"
+        );
+        let interface = station["interface"].as_str().expect("a name");
+        let pings = world::pings(interface, gateway, Duration::from_millis(50), 40);
+        std::thread::sleep(Duration::from_secs(3));
+        let (lost, of) = pings.end();
+        println!("{name}: {lost} of {of} pings lost");
+        assert!(lost == 0 && of >= 40, "{name}: {lost} of {of} pings lost");
+    }
+    let rate = world.download(Duration::from_secs(15));
+    println!("{:.2} Mbit/s in slots, over two of 6", rate / 1e6);
+    assert!(rate > 1.2 * 6e6, "{rate} bit/s is not more than one access point");
+    let shares = received(&world.status());
+    assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
     // What is said in words, and that none of the simulated cards is taken for a card.
     let shown = said(&mut world.hawser(&["status"]));
     let slot_of = |station: &str| {
