@@ -232,7 +232,9 @@ fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
     assert!(shares.iter().all(|bytes| *bytes > 1_000_000), "{shares:?}");
     // The download has ended: neither needs more than the other.
     world.until("even slots", 10, |status| {
-        ["home", "office"].iter().all(|name| station(status, name)["slot_ms"] == 40.0)
+        ["home", "office"]
+            .iter()
+            .all(|name| station(status, name)["slot_ms"] == 40.0)
     });
     // What is said in words, and that none of the simulated cards is taken for a card.
     let shown = said(&mut world.hawser(&["status"]));
