@@ -155,15 +155,126 @@ fn render(status: &Value) -> String {
     }
 }
 
+/// What runs, where, and for how long: one line.
+pub(crate) fn heading(status: &Value) -> String {
+    let (state, interface) = (text(&status["state"]), text(&status["interface"]));
+    let age = since(number(&status["uptime_s"]));
+    match status["role"].as_str() {
+        Some("hub") => {
+            let clients = list(&status["clients"]);
+            let connected = clients.iter().filter(|client| client["connected"] == true);
+            format!(
+                "up: hub at {} on {interface}, {} of {} clients connected, {age}",
+                joined(&status["endpoints"]),
+                connected.count(),
+                clients.len(),
+            )
+        }
+        Some("direct") => format!(
+            "{state}: {interface} ({}) without a hub, {age}",
+            joined(&status["inner"])
+        ),
+        Some("repeater") => {
+            let side = match status["side"].as_str() {
+                Some("ap") => "access point",
+                _ => "joining",
+            };
+            let peer = match status["peer"].as_str() {
+                Some(peer) => format!("with {peer}"),
+                None => "alone".to_owned(),
+            };
+            format!(
+                "{state}: {interface} in {} ({side}), {peer}, {age}",
+                text(&status["bridge"])
+            )
+        }
+        Some(_) | None => format!(
+            "{state}: {interface} ({}) to {}, {age}",
+            joined(&status["inner"]),
+            joined(&status["hub"]),
+        ),
+    }
+}
+
+/// A network, a link, or a client's path, as a line shows it.
+pub(crate) struct Line<'a> {
+    pub(crate) name: String,
+    pub(crate) state: &'a str,
+    /// Where its rates, round trip and loss stand; `None` while it carries nothing.
+    pub(crate) figures: Option<&'a Value>,
+}
+
+/// All of them, whatever the daemon is.
+pub(crate) fn lines(status: &Value) -> Vec<Line<'_>> {
+    let sessions = list(&status["sessions"]).iter();
+    let paths: Vec<_> = sessions.flat_map(|session| list(&session["paths"])).collect();
+    let networks = list(&status["networks"]).iter();
+    match status["role"].as_str() {
+        Some("hub") => list(&status["sessions"])
+            .iter()
+            .flat_map(|session| list(&session["paths"]).iter().map(move |path| (session, path)))
+            .map(|(session, path)| Line {
+                name: match session["client"].as_str() {
+                    Some(client) => format!("{client}: {}", text(&path["name"])),
+                    None => text(&path["name"]).to_owned(),
+                },
+                state: text(&path["state"]),
+                figures: Some(path),
+            })
+            .collect(),
+        Some("direct") => networks
+            .map(|network| Line {
+                name: text(&network["name"]).to_owned(),
+                state: text(&network["state"]),
+                figures: (network["used"] == true).then_some(network),
+            })
+            .collect(),
+        Some("repeater") => list(&status["links"])
+            .iter()
+            .map(|link| {
+                let path = paths.iter().find(|path| path["name"] == link["name"]).copied();
+                let state = match path {
+                    Some(path) => text(&path["state"]),
+                    None if link["up"] == true => "waiting",
+                    None => "down, or without IPv6",
+                };
+                Line {
+                    name: text(&link["name"]).to_owned(),
+                    state,
+                    figures: path,
+                }
+            })
+            .collect(),
+        Some(_) | None => networks
+            .map(|network| {
+                let is_its = |path: &&&Value| !network["path"].is_null() && path["path"] == network["path"];
+                let path = paths.iter().find(is_its).copied();
+                let state = match (path, network["used"] == true) {
+                    (Some(path), _) => text(&path["state"]),
+                    (None, true) => "waiting",
+                    (None, false) if network["over_quota"] == true => "over quota",
+                    (None, false) => "not used",
+                };
+                let control = if network["control"] == true { " *" } else { "" };
+                Line {
+                    name: format!("{}{control}", text(&network["name"])),
+                    state,
+                    figures: path,
+                }
+            })
+            .collect(),
+    }
+}
+
+fn table(status: &Value, first: &'static str) -> String {
+    let rows: Vec<_> = lines(status).into_iter().map(row).collect();
+    let mut heads = PATH_HEADS;
+    heads[0] = first;
+    columns(&heads, &rows, "\n")
+}
+
 fn render_client(status: &Value) -> String {
-    let mut out = format!(
-        "{}: {} ({}) to {}, {}\n",
-        text(&status["state"]),
-        text(&status["interface"]),
-        joined(&status["inner"]),
-        joined(&status["hub"]),
-        since(number(&status["uptime_s"])),
-    );
+    let mut out = format!("{}\n", heading(status));
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
@@ -171,31 +282,7 @@ fn render_client(status: &Value) -> String {
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
     out.push_str(&over_tls(status));
-    let paths: Vec<_> = list(&status["sessions"])
-        .iter()
-        .flat_map(|session| list(&session["paths"]))
-        .collect();
-    let rows: Vec<_> = list(&status["networks"])
-        .iter()
-        .map(|network| {
-            let path = paths
-                .iter()
-                .find(|path| !network["path"].is_null() && path["path"] == network["path"]);
-            let state = match (path, network["used"] == true) {
-                (Some(path), _) => text(&path["state"]),
-                (None, true) => "waiting",
-                (None, false) if network["over_quota"] == true => "over quota",
-                (None, false) => "not used",
-            };
-            let control = if network["control"] == true { " *" } else { "" };
-            row(
-                format!("{}{control}", text(&network["name"])),
-                state,
-                path.copied(),
-            )
-        })
-        .collect();
-    out.push_str(&columns(&PATH_HEADS, &rows, "\n"));
+    out.push_str(&table(status, "network"));
     out.push_str(&past_the_hub(&status["direct"]));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
@@ -245,13 +332,7 @@ fn trip(network: &Value) -> String {
 }
 
 fn render_direct(status: &Value) -> String {
-    let mut out = format!(
-        "{}: {} ({}) without a hub, {}\n",
-        text(&status["state"]),
-        text(&status["interface"]),
-        joined(&status["inner"]),
-        since(number(&status["uptime_s"])),
-    );
+    let mut out = format!("{}\n", heading(status));
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
@@ -268,22 +349,7 @@ fn render_direct(status: &Value) -> String {
 }
 
 fn render_repeater(status: &Value) -> String {
-    let side = match status["side"].as_str() {
-        Some("ap") => "access point",
-        _ => "joining",
-    };
-    let peer = match status["peer"].as_str() {
-        Some(peer) => format!("with {peer}"),
-        None => "alone".to_owned(),
-    };
-    let mut out = format!(
-        "{}: {} in {} ({side}), {peer}, {}\nthis box: {}\n",
-        text(&status["state"]),
-        text(&status["interface"]),
-        text(&status["bridge"]),
-        since(number(&status["uptime_s"])),
-        text(&status["code"]),
-    );
+    let mut out = format!("{}\nthis box: {}\n", heading(status), text(&status["code"]));
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
@@ -294,25 +360,7 @@ fn render_repeater(status: &Value) -> String {
             "heard, but not trusted: {code} (if the other box shows it: hawser repeat trust {code})"
         );
     }
-    let paths: Vec<_> = list(&status["sessions"])
-        .iter()
-        .flat_map(|session| list(&session["paths"]))
-        .collect();
-    let links = list(&status["links"]).iter();
-    let rows: Vec<_> = links
-        .map(|link| {
-            let path = paths.iter().find(|path| path["name"] == link["name"]);
-            let state = match path {
-                Some(path) => text(&path["state"]),
-                None if link["up"] == true => "waiting",
-                None => "down, or without IPv6",
-            };
-            row(text(&link["name"]).to_owned(), state, path.copied())
-        })
-        .collect();
-    let mut heads = PATH_HEADS;
-    heads[0] = "link";
-    out.push_str(&columns(&heads, &rows, "\n"));
+    out.push_str(&table(status, "link"));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
 }
@@ -429,24 +477,8 @@ fn used(usage: &Value) -> String {
 }
 
 fn render_hub(status: &Value) -> String {
-    let clients = list(&status["clients"]);
-    let connected = clients
-        .iter()
-        .filter(|client| client["connected"] == true)
-        .count();
-    let mut out = format!(
-        "up: hub at {} on {}, {connected} of {} clients connected, {}\n",
-        joined(&status["endpoints"]),
-        text(&status["interface"]),
-        clients.len(),
-        since(number(&status["uptime_s"])),
-    );
-    let rows: Vec<_> = list(&status["sessions"])
-        .iter()
-        .flat_map(|session| list(&session["paths"]))
-        .map(|path| row(text(&path["name"]).to_owned(), text(&path["state"]), Some(path)))
-        .collect();
-    out.push_str(&columns(&PATH_HEADS, &rows, "\n"));
+    let mut out = format!("{}\n", heading(status));
+    out.push_str(&table(status, "network"));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
 }
@@ -455,9 +487,9 @@ const PATH_HEADS: [&str; 9] = [
     "network", "state", "up", "down", "rtt", "loss", "rate", "sent", "received",
 ];
 
-fn row(name: String, state: &str, path: Option<&Value>) -> Vec<String> {
-    let mut row = vec![name, state.to_owned()];
-    if let Some(path) = path {
+fn row(line: Line<'_>) -> Vec<String> {
+    let mut row = vec![line.name, line.state.to_owned()];
+    if let Some(path) = line.figures {
         row.extend([
             rate(number(&path["send_bps"])),
             rate(number(&path["receive_bps"])),

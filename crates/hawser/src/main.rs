@@ -25,6 +25,7 @@ mod cli_run;
 mod cli_setup;
 mod cli_share;
 mod cli_status;
+mod cli_top;
 mod cli_usage;
 mod firewall;
 mod guests;
@@ -71,6 +72,7 @@ enum Command {
     /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
     Status(cli_status::StatusArgs),
     /// Says of flows which class they have and why, and which networks carry them.
+    Top(cli_top::TopArgs),
     Explain(cli_status::ExplainArgs),
     Dashboard(cli_dashboard::DashboardArgs),
     /// Says for each network what works on the way to the hub, and what to do about the rest.
@@ -201,6 +203,7 @@ fn main() -> ExitCode {
         Command::Down(args) => cli_client::down(&args),
         Command::Lockdown(args) => cli_lockdown::run(&args),
         Command::Status(args) => cli_status::status(&args),
+        Command::Top(args) => cli_top::run(&args),
         Command::Explain(args) => cli_status::explain(&args),
         Command::Doctor(args) => cli_doctor::run(&args),
         Command::Usage(args) => cli_usage::run(&args),

@@ -1,0 +1,114 @@
+//! `hawser top`: the status of a daemon, live, on a whole terminal.
+//!
+//! [`model`] keeps what was said and the rates of the last minutes, [`view`] draws it; this file
+//! asks the daemon, reads keys, and gives the terminal back.
+
+#[path = "top/model.rs"]
+mod model;
+#[path = "top/view.rs"]
+mod view;
+
+use std::io::IsTerminal as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use hawser_host::control_socket::{Request, ask, is_alive};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::Which;
+use model::Model;
+
+/// Shows networks, rates over the last minutes, and flows with the reason why each goes where it
+/// goes, live.
+///
+/// Keys: q ends, the space bar holds the picture, the arrows and PgUp, PgDn go through the flows. A
+/// daemon that is restarted meanwhile is shown again once it is there.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopArgs {
+    /// Asks the daemon once in so many seconds, 0.1 to 60.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    every: Duration,
+    #[command(flatten)]
+    which: Which,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.1..=60.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("0.1 to 60".to_owned())
+    }
+}
+
+/// Shows the daemon until the user ends it.
+///
+/// # Errors
+/// There is no terminal, or nothing runs at the start.
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
+    let socket = args.which.socket()?;
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        bail!("this needs a terminal; `hawser status --watch --json` writes an object a line");
+    }
+    if !is_alive(&socket) {
+        bail!(
+            "nothing answers at {}: `sudo hawser up` brings it up",
+            socket.display()
+        );
+    }
+    // A panic gives the terminal back, too.
+    let mut terminal = ratatui::init();
+    let ended = watch(&mut terminal, &socket, args.every);
+    ratatui::restore();
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn watch(terminal: &mut DefaultTerminal, socket: &Path, every: Duration) -> anyhow::Result<()> {
+    let mut model = Model::default();
+    let mut due = Instant::now();
+    loop {
+        if due <= Instant::now() {
+            due = Instant::now() + every;
+            look(&mut model, socket);
+        }
+        terminal.draw(|frame| view::draw(&mut model, frame))?;
+        while event::poll(due.saturating_duration_since(Instant::now()))? {
+            match event::read()? {
+                Event::Key(key) if is_end(key) => return Ok(()),
+                Event::Key(key) if key.kind != KeyEventKind::Release => press(&mut model, key.code),
+                // Another size is drawn at once.
+                _ => {}
+            }
+            terminal.draw(|frame| view::draw(&mut model, frame))?;
+        }
+    }
+}
+
+/// Asks the daemon. One that does not answer is shown as that.
+fn look(model: &mut Model, socket: &Path) {
+    let every_flow = Request::Explain { flow: String::new() };
+    let answers = ask(socket, &Request::Status).and_then(|status| Ok((status, ask(socket, &every_flow)?)));
+    match answers {
+        Ok((status, flows)) => model.handle_status(status, &flows),
+        Err(error) => model.handle_silence(format!("{error:#}")),
+    }
+}
+
+fn is_end(key: KeyEvent) -> bool {
+    let is_control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    is_control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}
+
+fn press(model: &mut Model, key: KeyCode) {
+    match key {
+        KeyCode::Char(' ') => model.hold(),
+        KeyCode::Down => model.scroll(1),
+        KeyCode::Up => model.scroll(-1),
+        KeyCode::PageDown => model.scroll(10),
+        KeyCode::PageUp => model.scroll(-10),
+        _ => {}
+    }
+}
