@@ -3,7 +3,7 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line as Text, Span};
+use ratatui::text::Line as Text;
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, SparklineBar, Table};
 
 use super::model::{Flow, Model, Rates};
@@ -33,8 +33,8 @@ pub(super) fn draw(model: &mut Model, frame: &mut Frame<'_>) {
     };
     frame.render_widget(Paragraph::new(title).style(Modifier::BOLD), top);
     frame.render_widget(Paragraph::new(notes), said);
-    let heads = Row::new(["network", "state", "down", "up", "round trip", "loss"]);
-    frame.render_widget(Table::new([heads.style(Modifier::UNDERLINED)], WIDTHS), head);
+    let heads = ["network", "state", "down", "up", "round trip", "loss"].map(Cell::new);
+    frame.render_widget(table(heads.into(), Modifier::UNDERLINED, head.width), head);
     for (number, line) in lines.iter().enumerate() {
         let row = middle
             .y
@@ -81,16 +81,20 @@ fn network(model: &Model, line: &Line<'_>, area: Rect, frame: &mut Frame<'_>) {
     } else {
         Color::Yellow
     });
-    let row = Row::new([
+    let row = vec![
         Cell::new(line.name.clone()).style(Modifier::BOLD),
         Cell::new(line.state.to_owned()).style(state),
         or_none(line.figures.map(|_| rate(down))),
         or_none(line.figures.map(|_| rate(up))),
         or_none(figure("rtt_ms").map(|trip| format!("{trip:.1} ms"))),
         or_none(figure("loss").map(|loss| format!("{:.1} %", loss * 100.0))),
-    ]);
-    let [text, received, sent] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
-    frame.render_widget(Table::new([row], WIDTHS), text);
+    ];
+    let row_of = |number| Rect {
+        y: area.y + number,
+        height: 1,
+        ..area
+    };
+    frame.render_widget(table(row, Modifier::empty(), area.width), row_of(0));
     // One scale for both directions.
     let width = usize::from(area.width);
     let most = model
@@ -111,46 +115,59 @@ fn network(model: &Model, line: &Line<'_>, area: Rect, frame: &mut Frame<'_>) {
             .style(Style::new().fg(color))
     };
     if area.height == 3 {
-        frame.render_widget(bars(|rates| rates.down, Color::Cyan), received);
-        frame.render_widget(bars(|rates| rates.up, Color::Magenta), sent);
+        frame.render_widget(bars(|rates| rates.down, Color::Cyan), row_of(1));
+        frame.render_widget(bars(|rates| rates.up, Color::Magenta), row_of(2));
     }
+}
+
+/// A table of one row. A narrow one has the first columns only.
+fn table(mut cells: Vec<Cell<'_>>, style: Modifier, width: u16) -> Table<'_> {
+    let columns = if width < NARROW { 4 } else { WIDTHS.len() };
+    cells.truncate(columns);
+    Table::new([Row::new(cells).style(style)], &WIDTHS[..columns])
 }
 
 fn flows(model: &Model, area: Rect, frame: &mut Frame<'_>) {
     let (flows, above) = model.flows();
+    let is_narrow = area.width < NARROW;
     let row = |flow: &Flow| {
-        Row::new([
+        let mut cells = vec![
             Cell::new(flow.name.clone()),
-            Cell::new(flow.class.clone()),
             Cell::new(bytes(flow.sent_bytes)),
             Cell::new(flow.over.clone()),
-            Cell::new(Span::styled(flow.why.clone(), Modifier::DIM)),
-        ])
+        ];
+        if !is_narrow {
+            cells.push(Cell::new(format!("{}: {}", flow.class, flow.why)).style(Modifier::DIM));
+        }
+        Row::new(cells)
     };
     let first = match above {
         0 => "flow".to_owned(),
         above => format!("flow ({above} above)"),
     };
-    let heads = Row::new([first.as_str(), "class", "sent", "over", "why"]).style(Modifier::UNDERLINED);
+    let heads = [first.as_str(), "sent", "over", "class, and why"];
+    let columns = if is_narrow { 3 } else { 4 };
+    let heads = Row::new(heads.into_iter().take(columns)).style(Modifier::UNDERLINED);
     // What does not fit is not made.
     let shown = flows.iter().take(area.height.into()).map(row);
-    frame.render_widget(Table::new(shown, FLOW_WIDTHS).header(heads), area);
+    frame.render_widget(Table::new(shown, &FLOW_WIDTHS[..columns]).header(heads), area);
 }
 
+/// Narrower terminals get fewer columns. Units: characters.
+const NARROW: u16 = 80;
 const WIDTHS: [Constraint; 6] = [
     Constraint::Fill(2),
     Constraint::Fill(1),
     Constraint::Length(12),
     Constraint::Length(12),
-    Constraint::Length(11),
+    Constraint::Length(10),
     Constraint::Length(7),
 ];
-const FLOW_WIDTHS: [Constraint; 5] = [
+const FLOW_WIDTHS: [Constraint; 4] = [
     Constraint::Fill(3),
-    Constraint::Length(12),
     Constraint::Length(9),
-    Constraint::Fill(2),
     Constraint::Fill(3),
+    Constraint::Fill(4),
 ];
 /// Without rates over time below this: the title, two heads, the keys, and three flows.
 const LEAST_ROWS: usize = 7;
