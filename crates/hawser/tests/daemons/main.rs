@@ -7,6 +7,7 @@
 mod blocked;
 mod dashboard;
 mod dhcp;
+mod first_steps;
 mod gateway;
 mod hubs;
 mod isolation;

@@ -1,0 +1,151 @@
+//! What a new user meets on the way to a tunnel: each thing that goes wrong has its line and says
+//! what to do, and none leaves anything behind. Then the tunnel, and `hawser top` on a terminal.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+use crate::world::{World, good, is_up};
+
+/// The one line that a command says when it fails.
+fn refused(mut command: Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{command:?} did not fail: {said}");
+    assert_eq!(said.trim().lines().count(), 1, "{command:?}: {said}");
+    said
+}
+
+/// Checks that a command fails with one line that has these words.
+fn refuses(command: Command, words: &[&str]) {
+    let said = refused(command);
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+}
+
+fn up(world: &World, invitation: &str) -> Command {
+    world.hawser("c", &["up", invitation])
+}
+
+#[test]
+fn each_wrong_step_says_what_to_do() {
+    let Some(world) = World::new("steps") else {
+        return;
+    };
+    world.init();
+    let before = world.system("c");
+
+    // What was typed.
+    refuses(
+        up(&world, "hawser://nonsense"),
+        &["cut short", "copy the whole line"],
+    );
+    refuses(world.hawser("c", &["up"]), &["hawser up INVITATION"]);
+    let invitation = world.invite();
+    refuses(
+        up(&world, &invitation.replace("4430", "4431")),
+        &["typing error", "copy it again"],
+    );
+
+    // The machine: no rights, no TUN.
+    let mut nobody = Command::new("setpriv");
+    nobody.args([
+        "--reuid=65534",
+        "--clear-groups",
+        env!("CARGO_BIN_EXE_hawser"),
+        "up",
+        &invitation,
+    ]);
+    refuses(nobody, &["needs root", "sudo hawser up"]);
+    let mut no_tun = world.inside("c", "unshare");
+    no_tun.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /dev/net && exec \"$@\"",
+        "sh",
+    ]);
+    let tried = world.hawser("c", &["up", &invitation, "--foreground"]);
+    no_tun.arg(env!("CARGO_BIN_EXE_hawser"));
+    // Those of `hawser`, behind the namespace and the program.
+    no_tun.args(tried.get_args().skip(4));
+    refuses(no_tun, &["/dev/net/tun", "tun module"]);
+
+    // Nobody answers: it goes on trying, and says what to look at.
+    refuses(
+        up(&world, &invitation),
+        &["goes on trying", "198.51.100.1:4430", "UDP port"],
+    );
+    assert_eq!(world.status("c")["state"], "connecting");
+    good(world.hawser("c", &["down"]));
+    let output = world.hawser("c", &["status"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        !output.status.success() && said.contains("`sudo hawser up` brings it up"),
+        "{said}"
+    );
+    for cable in ["fiber", "lte"] {
+        world.ip(&world.namespace("c"), &format!("link set {cable} down"));
+    }
+    refuses(up(&world, &invitation), &["no network is usable"]);
+    good(world.hawser("c", &["down"]));
+    for (number, cable) in ["fiber", "lte"].iter().enumerate() {
+        let client = world.namespace("c");
+        world.ip(&client, &format!("link set {cable} up"));
+        let route = format!(
+            "route add default via 10.0.{}.1 metric {}",
+            10 + number,
+            100 + number
+        );
+        world.ip(&client, &route);
+    }
+    assert_eq!(world.system("c"), before, "something stays behind");
+
+    // The hub runs; the invitation is good once.
+    let _hub = world.start("h", &["hub", "run"]);
+    good(up(&world, &invitation));
+    assert!(is_up(&world));
+    world.wait("through", World::ping_hub);
+    top(&world);
+    good(world.hawser("c", &["down"]));
+    std::fs::remove_dir_all(world.place("c")).unwrap();
+    refuses(
+        up(&world, &invitation),
+        &["already been used", "ask for a new one"],
+    );
+    good(world.hawser("c", &["down"]));
+    assert_eq!(world.system("c"), before, "something stays behind");
+}
+
+/// Both networks are on the screen, and `q` ends it and gives the terminal back.
+fn top(world: &World) {
+    refuses(
+        world.hawser("c", &["top"]),
+        &["needs a terminal", "status --watch"],
+    );
+    let words = world.hawser("c", &["top", "--every", "0.2"]);
+    let words = words.get_args().map(|word| word.to_str().unwrap().to_owned());
+    let line = format!(
+        "stty rows 30 cols 100; exec ip {}",
+        words.collect::<Vec<_>>().join(" ")
+    );
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = script.spawn().unwrap();
+    let (mut shown, mut bytes) = (String::new(), [0; 4096]);
+    let mut screen = running.stdout.take().unwrap();
+    while !(shown.contains("fiber") && shown.contains("lte") && shown.contains("q ends")) {
+        let count = screen.read(&mut bytes).unwrap();
+        assert!(count > 0, "it ended: {shown}");
+        shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+    running.stdin.as_mut().unwrap().write_all(b"q").unwrap();
+    screen.read_to_string(&mut shown).unwrap();
+    assert!(running.wait().unwrap().success(), "{shown}");
+    // It began on a screen of its own, and left it.
+    assert!(
+        shown.contains("\u{1b}[?1049h") && shown.contains("\u{1b}[?1049l"),
+        "{shown:?}"
+    );
+}
