@@ -333,6 +333,10 @@ impl Sender {
             ("egress_held_bytes", self.sessions.held()),
             ("egress_relays_refused", self.orders.refused()),
             (
+                "egress_backlog_bytes",
+                sum(|session| session.tunnel.egress().flows().backlog()),
+            ),
+            (
                 "egress_policed",
                 sum(|session| session.tunnel.egress().counters().policed),
             ),

@@ -541,7 +541,9 @@ impl Receiving {
             .values()
             .map(|session| session.tunnel.ingress().refused())
             .sum();
+        let mut waiting = 0;
         for session in self.sessions.values() {
+            waiting += session.tunnel.ingress().held();
             let counters = session.tunnel.ingress().resequencer();
             order.in_order += counters.in_order;
             order.held += counters.held;
@@ -567,6 +569,7 @@ impl Receiving {
             ("ingress_datagrams", self.datagrams),
             ("ingress_tun_writes", self.writes),
             ("ingress_rebuilt", rebuilt),
+            ("resequencer_waiting", waiting as u64),
             ("resequencer_in_order", order.in_order),
             ("resequencer_held", order.held),
             ("resequencer_late", order.late),

@@ -342,6 +342,12 @@ pub struct PathSnapshot {
     pub loss: f64,
     /// Estimated delivery rate, bit/s.
     pub rate_bps: u64,
+    /// The rate is not known yet, and grows.
+    pub starting: bool,
+    /// Congestion window, bytes.
+    pub window_bytes: u64,
+    /// Sent but unacknowledged, bytes.
+    pub in_flight_bytes: u64,
     /// Sent in the last second, bit/s.
     pub send_bps: u64,
     /// Received in the last second, bit/s.

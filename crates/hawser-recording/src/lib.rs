@@ -19,6 +19,9 @@
 //! downloading.
 #![forbid(unsafe_code)]
 
+pub mod page;
+pub mod trace;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

@@ -93,7 +93,6 @@ pub mod host;
 pub mod mptcp;
 pub mod network;
 pub mod packet;
-mod page;
 pub mod pcapng;
 pub mod radio;
 mod router;

@@ -26,6 +26,7 @@ mod cli_setup;
 mod cli_share;
 mod cli_status;
 mod cli_top;
+mod cli_trace;
 mod cli_usage;
 mod firewall;
 mod guests;
@@ -96,6 +97,7 @@ enum Command {
     Repeat(cli_repeat::RepeatArgs),
     /// Records rates, delays, losses and outages of the networks, for `hawser-lab replay`.
     Record(cli_record::RecordArgs),
+    Trace(cli_trace::TraceArgs),
     #[cfg(feature = "pages")]
     #[command(hide = true)]
     Pages(cli_pages::PagesArgs),
@@ -219,6 +221,7 @@ fn main() -> ExitCode {
         Command::Hub(args) => cli_hub::run(args),
         Command::Repeat(args) => cli_repeat::run(args),
         Command::Record(args) => cli_record::run(&args),
+        Command::Trace(args) => cli_trace::run(&args),
         #[cfg(feature = "pages")]
         Command::Pages(args) => cli_pages::write(&args),
     };

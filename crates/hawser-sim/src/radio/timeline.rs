@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use hawser_netem::air::{Kind, StationId, Transmitted};
 use hawser_units::Instant;
 
-use crate::page::{self, quoted};
+use hawser_recording::page::{self, quoted};
 
 /// A slot of a shared radio: whose, what for, from, until.
 pub type Slot = (StationId, String, Instant, Instant);

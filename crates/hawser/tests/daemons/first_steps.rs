@@ -107,6 +107,7 @@ fn each_wrong_step_says_what_to_do() {
     assert!(is_up(&world));
     world.wait("through", World::ping_hub);
     top(&world);
+    trace(&world);
     good(world.hawser("c", &["down"]));
     std::fs::remove_dir_all(world.place("c")).unwrap();
     refuses(
@@ -115,6 +116,48 @@ fn each_wrong_step_says_what_to_do() {
     );
     good(world.hawser("c", &["down"]));
     assert_eq!(world.system("c"), before, "something stays behind");
+}
+
+/// A trace of half a second, its picture, and one that is not overwritten.
+fn trace(world: &World) {
+    let [out, picture] = ["run.sqlog", "run.html"].map(|name| world.place("c").join(name));
+    let named = |place: &std::path::Path| place.to_str().unwrap().to_owned();
+    let (out_name, picture_name) = (named(&out), named(&picture));
+    let words = [
+        "trace",
+        "--seconds",
+        "1",
+        "--out",
+        &out_name,
+        "--picture",
+        &picture_name,
+    ];
+    good(world.hawser("c", &words));
+    let text = std::fs::read_to_string(&out).unwrap();
+    let records: Vec<serde_json::Value> = text
+        .split('\u{1e}')
+        .skip(1)
+        .map(|record| serde_json::from_str(record).unwrap())
+        .collect();
+    assert_eq!(records[0]["trace"]["vantage_point"]["type"], "client");
+    for network in ["fiber", "lte"] {
+        let is_its = |record: &&serde_json::Value| {
+            record["path"] == network && record["name"] == "quic:recovery_metrics_updated"
+        };
+        let metrics = records.iter().find(is_its).expect("its metrics");
+        assert!(
+            metrics["data"]["congestion_window"].as_u64() > Some(0),
+            "{metrics}"
+        );
+        assert!(metrics["data"]["smoothed_rtt"].as_f64() > Some(0.0), "{metrics}");
+    }
+    assert!(
+        std::fs::read_to_string(&picture)
+            .unwrap()
+            .contains("[\"fiber\",\"lte\"]")
+    );
+    refuses(world.hawser("c", &words), &["cannot make", "run.sqlog"]);
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), text);
 }
 
 /// Both networks are on the screen, and `q` ends it and gives the terminal back.

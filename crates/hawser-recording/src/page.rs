@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// A text in JSON and in a script, which it cannot end.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {
@@ -20,6 +20,6 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// A text in HTML: without what could begin an element.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars().filter(|c| !"<>&".contains(*c)).collect()
 }
