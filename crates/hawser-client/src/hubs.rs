@@ -535,6 +535,14 @@ fn say_goodbye(established: Established) {
     });
 }
 
+/// Whether the machine belongs to a hub, as its files say.
+///
+/// # Errors
+/// They cannot be read.
+pub fn has_joined(dir: &Path) -> anyhow::Result<bool> {
+    Ok(!Joined::load(dir)?.is_empty())
+}
+
 /// Notes a further hub, which a client that runs then tries.
 ///
 /// # Errors

@@ -19,7 +19,7 @@
 //! | machines behind this one | `gateway.rs` |
 //! | neighbours' ways out | `neighbours.rs` |
 //! | login pages (captive portals) | `portals.rs` |
-//! | quotas | `quotas.rs` |
+//! | which networks may be used: quotas, pauses | `quotas.rs` |
 //! | what is said: `status`, `explain`, `doctor` | `report.rs`, `doctor.rs` |
 //! | a changed configuration | `reload.rs` |
 //!
@@ -41,6 +41,7 @@ mod report;
 mod seeking;
 mod tunnel;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,6 +181,8 @@ struct Client {
     /// What the kernel shows, used or not.
     seen: Vec<Network>,
     quotas: Quotas,
+    /// Networks that a user wants left out for a while.
+    paused: BTreeSet<String>,
     /// Addresses by DHCP.
     dhcp: Option<Dhcp>,
     /// Access points.
@@ -219,6 +222,7 @@ impl Client {
             hubs,
             driver: Driver::new(Arc::clone(&plane.orders), session),
             quotas,
+            paused: BTreeSet::new(),
             dhcp: None,
             radio: None,
             options,
@@ -450,6 +454,7 @@ impl Client {
         match asked.request {
             Request::Status => self.report(asked.answer),
             Request::Explain { flow } => self.explain(flow, asked.answer),
+            Request::Pause { network, is_on } => drop(asked.answer.send(self.pause(network, is_on))),
             Request::Reload => self.reload_and_answer(asked.answer),
             Request::Down => {
                 let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));

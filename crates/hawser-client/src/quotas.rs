@@ -1,5 +1,5 @@
-//! Quotas with a hub: a network whose quota is used up leaves the tunnel, and what it carried goes
-//! over the others.
+//! Which networks the tunnel may use: one whose quota is used up, or that a user has paused, leaves
+//! it, and what it carried goes over the others.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -7,11 +7,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use anyhow::bail;
 use hawser_host::usage::Usage;
 use hawser_linux::netlink::{Network, changes, traffic};
 use hawser_steer::quota::Level;
 use hawser_units::Instant;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Client;
 
@@ -48,7 +49,12 @@ impl Quotas {
 impl Client {
     /// Whether the tunnel may use the network.
     pub(super) fn uses(&self, name: &str) -> bool {
-        self.config.uses(name) && !self.quotas.is_shut(name)
+        self.config.uses(name) && self.may_use(name)
+    }
+
+    /// Whether it may, but for the configuration.
+    pub(super) fn may_use(&self, name: &str) -> bool {
+        !self.quotas.is_shut(name) && !self.paused.contains(name)
     }
 
     /// Counts, when it is time, and lets networks leave or come back.
@@ -83,13 +89,6 @@ impl Client {
     }
 
     fn shut_spent(&mut self) {
-        let used = |client: &Self| -> Vec<Network> {
-            let all = client.seen.iter();
-            all.filter(|network| client.uses(&network.name))
-                .cloned()
-                .collect()
-        };
-        let before = used(self);
         let is_spent = |name: &&str| {
             self.quotas
                 .usage
@@ -97,8 +96,50 @@ impl Client {
                 .is_shut(name, &self.config.network(name))
         };
         let names = self.seen.iter().map(|network| network.name.as_str());
-        self.quotas.shut = names.filter(is_spent).map(ToOwned::to_owned).collect();
-        for change in changes(&before, &used(self)) {
+        let shut = names.filter(is_spent).map(ToOwned::to_owned).collect();
+        self.change_use(|client| client.quotas.shut = shut);
+    }
+
+    /// Leaves a network out, or takes it in again; answers with the networks that are left.
+    ///
+    /// # Errors
+    /// The network is not there, or not paused.
+    pub(super) fn pause(&mut self, name: String, is_on: bool) -> anyhow::Result<Value> {
+        let is_there = self.seen.iter().any(|network| network.name == name) && self.config.uses(&name);
+        if is_on && !is_there {
+            let used = self.seen.iter().filter(|network| self.config.uses(&network.name));
+            let used: Vec<_> = used.map(|network| network.name.as_str()).collect();
+            bail!(
+                "{name}: there is no such network now; there are: {}",
+                used.join(", ")
+            );
+        }
+        if !is_on && !self.paused.contains(&name) {
+            bail!("{name} is not paused");
+        }
+        tracing::info!(network = name, is_paused = is_on, "as a user wants");
+        self.change_use(|client| {
+            if is_on {
+                client.paused.insert(name);
+            } else {
+                client.paused.remove(&name);
+            }
+        });
+        let left: Vec<_> = self.used().into_iter().map(|network| network.name).collect();
+        Ok(json!({ "left": left }))
+    }
+
+    /// The networks that the tunnel may use now.
+    fn used(&self) -> Vec<Network> {
+        let all = self.seen.iter();
+        all.filter(|network| self.uses(&network.name)).cloned().collect()
+    }
+
+    /// Changes what may be used; networks leave or come back.
+    fn change_use(&mut self, change: impl FnOnce(&mut Self)) {
+        let before = self.used();
+        change(self);
+        for change in changes(&before, &self.used()) {
             if let Err(error) = self.on_change(change) {
                 tracing::warn!(error = format!("{error:#}"), "network not usable");
             }
@@ -114,7 +155,13 @@ impl Client {
             .map(|name| format!("{name}: its quota is used up, and the tunnel does not use it"));
         let unserved = self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices());
         let radio = self.radio.iter().flat_map(|radio| radio.notices());
-        let others = spent.chain(unserved).chain(radio).chain(self.portal_notices());
+        let paused = self.paused.iter();
+        let paused = paused.map(|name| format!("{name} is paused (sudo hawser resume {name})"));
+        let others = spent
+            .chain(paused)
+            .chain(unserved)
+            .chain(radio)
+            .chain(self.portal_notices());
         let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

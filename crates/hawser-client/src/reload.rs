@@ -76,7 +76,7 @@ impl Client {
         let seen = self.seen.clone();
         let before: Vec<_> = seen
             .iter()
-            .filter(|n| old.uses(&n.name) && !self.quotas.is_shut(&n.name))
+            .filter(|n| old.uses(&n.name) && self.may_use(&n.name))
             .cloned()
             .collect();
         let now: Vec<_> = seen.iter().filter(|n| self.uses(&n.name)).cloned().collect();

@@ -702,6 +702,12 @@ impl Direct {
                     Next::Continue,
                 )
             }
+            Request::Pause { .. } => (
+                Err(anyhow!(
+                    "without a hub a network is left out by `exclude` in client.toml, and `hawser reload`"
+                )),
+                Next::Continue,
+            ),
             Request::Down => (Ok(json!({ "state": "down" })), Next::End),
             Request::Revoke { .. } | Request::Drain { .. } => {
                 (Err(anyhow!("this is direct mode: ask on a hub")), Next::Continue)

@@ -50,6 +50,13 @@ pub enum Request {
         /// 1 to 10.
         weight: u32,
     },
+    /// Use a network no longer, or again (client).
+    Pause {
+        /// Its name.
+        network: String,
+        /// False: again.
+        is_on: bool,
+    },
     /// Read the configuration again.
     Reload,
     /// End.

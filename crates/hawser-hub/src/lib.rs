@@ -403,7 +403,9 @@ impl Hub {
             Request::Move { .. } => Err(anyhow!(
                 "this is a hub: flows are moved where `hawser up --direct` runs"
             )),
-            Request::Weight { .. } => Err(anyhow!("this is a hub: ask where `hawser up` runs")),
+            Request::Weight { .. } | Request::Pause { .. } => {
+                Err(anyhow!("this is a hub: ask where `hawser up` runs"))
+            }
             Request::Drain { is_on } => {
                 self.control.drain(is_on);
                 Ok(json!({ "draining": is_on }))

@@ -28,6 +28,7 @@ impl Node {
             Request::Reload
             | Request::Move { .. }
             | Request::Weight { .. }
+            | Request::Pause { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => {
                 let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));

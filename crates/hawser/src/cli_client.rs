@@ -1,7 +1,7 @@
 //! `hawser up`, `down`, `reload`.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{BufRead as _, IsTerminal as _, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -41,6 +41,7 @@ const PARTS: client::Parts = client::Parts {
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
     /// The line that `hawser hub invite NAME` printed on the hub; - reads it from standard input.
+    /// Where it is needed and not given, a terminal is asked for it.
     #[arg(conflicts_with = "direct")]
     invitation: Option<String>,
     /// Uses no hub: each connection travels over one network, with that network's address.
@@ -106,8 +107,24 @@ pub(crate) fn invitation(word: &str) -> anyhow::Result<Invitation> {
     Ok(line.parse()?)
 }
 
+/// Asks for the invitation on a terminal, where it is needed and was not given. It is a secret: it
+/// is neither an argument, which others can read, nor in the shell's history then.
+fn asked(args: &UpArgs) -> anyhow::Result<Option<Invitation>> {
+    let is_person = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if !is_person || args.direct || args.detached || client::hubs::has_joined(&args.places.dir)? {
+        return Ok(None);
+    }
+    eprint!(
+        "This machine has not joined a hub yet. `hawser hub invite NAME` on the hub prints an \
+         invitation\n(hawser://...); without a hub, use `hawser up --direct`.\nInvitation: "
+    );
+    let mut line = String::new();
+    std::io::stdin().lock().take(4096).read_line(&mut line)?;
+    Ok(Some(line.trim().parse()?))
+}
+
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
-    let invitation = args.invitation.as_deref().map(invitation).transpose()?;
+    let given = args.invitation.as_deref().map(invitation).transpose()?;
     // What is wrong with the configuration is said before anything else.
     let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
     let problem = if args.direct {
@@ -122,6 +139,10 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     if !hawser_linux::process::is_root() {
         bail!("needs root to make an interface and routes: sudo hawser up ...");
     }
+    let invitation = match given {
+        Some(invitation) => Some(invitation),
+        None => asked(&args)?,
+    };
     if args.foreground {
         run(args, invitation, &config)
     } else {

@@ -252,6 +252,7 @@ pub(crate) fn lines(status: &Value) -> Vec<Line<'_>> {
                 let state = match (path, network["used"] == true) {
                     (Some(path), _) => text(&path["state"]),
                     (None, true) => "waiting",
+                    (None, false) if network["paused"] == true => "paused",
                     (None, false) if network["over_quota"] == true => "over quota",
                     (None, false) => "not used",
                 };

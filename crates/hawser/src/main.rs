@@ -16,6 +16,7 @@ mod cli_login;
 mod cli_move;
 #[cfg(feature = "pages")]
 mod cli_pages;
+mod cli_pause;
 mod cli_peer;
 mod cli_pool;
 mod cli_radio;
@@ -85,6 +86,8 @@ enum Command {
     /// Tests a configuration file, and touches nothing.
     Check(cli_check::CheckArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
+    Pause(cli_pause::PauseArgs),
+    Resume(cli_pause::ResumeArgs),
     Reload(cli_client::ReloadArgs),
     /// Runs a program whose connections take a network of choice (with `up --direct`).
     Run(cli_run::RunArgs),
@@ -212,6 +215,8 @@ fn main() -> ExitCode {
         Command::Login(args) => cli_login::run(&args),
         Command::Radio(args) => cli_radio::run(&args),
         Command::Check(args) => cli_check::check(&args),
+        Command::Pause(args) => cli_pause::pause(&args),
+        Command::Resume(args) => cli_pause::resume(&args),
         Command::Reload(args) => cli_client::reload(&args),
         Command::Run(args) => cli_run::run(&args),
         Command::Move(args) => cli_move::run(&args),

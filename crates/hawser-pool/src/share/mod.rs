@@ -527,6 +527,7 @@ impl Share {
             Request::Explain { .. }
             | Request::Move { .. }
             | Request::Weight { .. }
+            | Request::Pause { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => Err(anyhow!(
                 "this daemon shares with neighbours: `hawser share --help` says what it can do"

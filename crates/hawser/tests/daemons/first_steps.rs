@@ -103,11 +103,12 @@ fn each_wrong_step_says_what_to_do() {
 
     // The hub runs; the invitation is good once.
     let _hub = world.start("h", &["hub", "run"]);
-    good(up(&world, &invitation));
+    up_asks(&world, &invitation);
     assert!(is_up(&world));
     world.wait("through", World::ping_hub);
     top(&world);
     trace(&world);
+    pause(&world);
     good(world.hawser("c", &["down"]));
     std::fs::remove_dir_all(world.place("c")).unwrap();
     refuses(
@@ -116,6 +117,67 @@ fn each_wrong_step_says_what_to_do() {
     );
     good(world.hawser("c", &["down"]));
     assert_eq!(world.system("c"), before, "something stays behind");
+}
+
+/// A network leaves the tunnel for a while, and comes back.
+fn pause(world: &World) {
+    let active = |world: &World| {
+        let paths = world.status("c")["sessions"][0]["paths"].clone();
+        let paths = paths.as_array().cloned().unwrap_or_default();
+        let active = paths.iter().filter(|path| path["state"] == "active");
+        active
+            .map(|path| path["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    refuses(
+        world.hawser("c", &["pause", "eth9"]),
+        &["no such network", "fiber, lte"],
+    );
+    refuses(world.hawser("c", &["resume", "fiber"]), &["not paused"]);
+    let pings = world.pings("100.96.0.1");
+    let said = good(world.hawser("c", &["pause", "fiber"]));
+    assert_eq!(
+        String::from_utf8_lossy(&said.stdout),
+        "fiber: paused; lte carries everything\n"
+    );
+    world.wait("one path", |world| active(world) == ["lte"]);
+    let shown = good(world.hawser("c", &["status"]));
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("sudo hawser resume fiber"), "{shown}");
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.starts_with("fiber") && line.contains("paused")),
+        "{shown}"
+    );
+    // A reload changes nothing about it.
+    good(world.hawser("c", &["reload"]));
+    assert_eq!(active(world), ["lte"]);
+    good(world.hawser("c", &["resume", "fiber"]));
+    world.wait("two paths", |world| active(world).len() == 2);
+    let (lost, of) = pings.end();
+    assert!(of > 0 && lost == 0, "{lost} of {of} pings lost");
+}
+
+/// Asks for the invitation on a terminal.
+fn up_asks(world: &World, invitation: &str) {
+    let words = world.hawser("c", &["up"]);
+    let words = words.get_args().map(|word| word.to_str().unwrap().to_owned());
+    let line = format!("ip {}", words.collect::<Vec<_>>().join(" "));
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = script.spawn().unwrap();
+    // The standard input stays open: its end would be the end of the terminal.
+    let mut typed = running.stdin.take().unwrap();
+    writeln!(typed, "{invitation}").unwrap();
+    let mut shown = String::new();
+    running.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
+    assert!(running.wait().unwrap().success(), "{shown}");
+    assert!(
+        shown.contains("Invitation: ") && shown.contains("up: hawser0 to"),
+        "{shown}"
+    );
 }
 
 /// A trace of half a second, its picture, and one that is not overwritten.
