@@ -2,8 +2,8 @@
 //! connection.
 //!
 //! Deliberately small: it reads a head of 8 KiB at most within five seconds, by `httparse`, and
-//! knows GET alone (RFC 9110). Libraries for servers know bodies, persistent connections and
-//! HTTP/2, of which three pages need nothing.
+//! knows GET and POST without a body (RFC 9110). Libraries for servers know bodies, persistent
+//! connections and HTTP/2, of which three pages need nothing.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -17,13 +17,17 @@ use tokio::sync::Semaphore;
 
 /// What is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Get {
+pub struct Asked {
+    /// Something is to be changed (POST), not shown (GET).
+    pub is_change: bool,
     /// The path, without what follows a question mark.
     pub path: String,
     /// The field `Host`.
     pub host: Option<String>,
     /// The field `Origin`: who asks, where a page does.
     pub origin: Option<String>,
+    /// The field `X-Hawser-Token`: who may change something.
+    pub token: Option<String>,
 }
 
 /// A whole answer.
@@ -74,7 +78,7 @@ impl Answer {
 /// The address is not to be had.
 pub async fn listen<F>(
     address: SocketAddr,
-    serve: impl Fn(Get, TcpStream) -> F + Send + Sync + 'static,
+    serve: impl Fn(Asked, TcpStream) -> F + Send + Sync + 'static,
 ) -> anyhow::Result<SocketAddr>
 where
     F: Future<Output = std::io::Result<()>> + Send + 'static,
@@ -99,7 +103,7 @@ where
                 let _place = place;
                 let asked = tokio::time::timeout(TIMEOUT, read(&mut stream)).await;
                 let _ = match asked {
-                    Ok(Ok(get)) => serve(get, stream).await,
+                    Ok(Ok(asked)) => serve(asked, stream).await,
                     Ok(Err(wrong)) => wrong.send(&mut stream).await,
                     Err(_) => Ok(()),
                 };
@@ -109,7 +113,7 @@ where
     Ok(bound)
 }
 
-async fn read(stream: &mut TcpStream) -> Result<Get, Answer> {
+async fn read(stream: &mut TcpStream) -> Result<Asked, Answer> {
     let bad = |text: &str| Answer::line("400 Bad Request", text);
     let mut head = Vec::with_capacity(1024);
     loop {
@@ -119,7 +123,7 @@ async fn read(stream: &mut TcpStream) -> Result<Get, Answer> {
             Ok(length) => head.extend_from_slice(&more[..length]),
         }
         match parse(&head) {
-            Ok(Some(get)) => return Ok(get),
+            Ok(Some(asked)) => return Ok(asked),
             Ok(None) if head.len() < LONGEST => {}
             Ok(None) => return Err(bad("the request is too long")),
             Err(answer) => return Err(answer),
@@ -128,7 +132,7 @@ async fn read(stream: &mut TcpStream) -> Result<Get, Answer> {
 }
 
 /// Reads the head of a request; `None` while it is not whole.
-fn parse(head: &[u8]) -> Result<Option<Get>, Answer> {
+fn parse(head: &[u8]) -> Result<Option<Asked>, Answer> {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut fields);
     let is_whole = request
@@ -138,9 +142,11 @@ fn parse(head: &[u8]) -> Result<Option<Get>, Answer> {
     if !is_whole {
         return Ok(None);
     }
-    if request.method != Some("GET") {
-        return Err(Answer::line("405 Method Not Allowed", "GET is all there is"));
-    }
+    let is_change = match request.method {
+        Some("GET") => false,
+        Some("POST") => true,
+        _ => return Err(Answer::line("405 Method Not Allowed", "there are GET and POST")),
+    };
     let field = |name: &str| {
         let found = request
             .headers
@@ -149,10 +155,12 @@ fn parse(head: &[u8]) -> Result<Option<Get>, Answer> {
         found.and_then(|field| std::str::from_utf8(field.value).ok().map(ToOwned::to_owned))
     };
     let target = request.path.unwrap_or("/");
-    Ok(Some(Get {
+    Ok(Some(Asked {
+        is_change,
         path: target.split('?').next().unwrap_or("/").to_owned(),
         host: field("host"),
         origin: field("origin"),
+        token: field("x-hawser-token"),
     }))
 }
 
@@ -178,8 +186,13 @@ mod tests {
         assert_eq!(get.path, "/events");
         assert_eq!(get.host.as_deref(), Some("localhost:9468"));
         assert_eq!(get.origin.as_deref(), Some("http://a"));
-        let post = parse(b"POST / HTTP/1.1\r\n\r\n").unwrap_err();
-        assert_eq!(post.status, "405 Method Not Allowed");
+        assert!(!get.is_change && get.token.is_none());
+        let post = parse(b"POST / HTTP/1.1\r\nX-Hawser-Token: t\r\n\r\n")
+            .unwrap()
+            .unwrap();
+        assert!(post.is_change && post.token.as_deref() == Some("t"));
+        let put = parse(b"PUT / HTTP/1.1\r\n\r\n").unwrap_err();
+        assert_eq!(put.status, "405 Method Not Allowed");
     }
 
     proptest! {

@@ -13,19 +13,22 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::control_socket;
-use crate::http::{self, Answer, Get};
+use crate::http::{self, Answer, Asked};
 
 /// Serves the figures of the daemon behind `socket` at `address`, until the runtime ends.
 ///
 /// # Errors
 /// The address is not to be had.
 pub async fn serve(address: SocketAddr, socket: PathBuf) -> anyhow::Result<()> {
-    let listening = http::listen(address, move |get, stream| answer(get, stream, socket.clone())).await;
+    let listening = http::listen(address, move |asked, stream| {
+        answer(asked, stream, socket.clone())
+    })
+    .await;
     listening.map(drop).context("metrics")
 }
 
-async fn answer(get: Get, mut stream: TcpStream, socket: PathBuf) -> std::io::Result<()> {
-    let answer = if get.path == "/metrics" {
+async fn answer(asked: Asked, mut stream: TcpStream, socket: PathBuf) -> std::io::Result<()> {
+    let answer = if asked.path == "/metrics" && !asked.is_change {
         match control_socket::status(&socket).await {
             Ok(status) => Answer {
                 status: "200 OK",

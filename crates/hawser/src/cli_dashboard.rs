@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use hawser_config::identity::random;
 use hawser_host::dashboard;
 use hawser_terminal::say;
 
@@ -11,8 +12,9 @@ use crate::runtime::runtime;
 
 /// Shows the daemon in a browser: networks, rates over time, flows and why each goes where it goes.
 ///
-/// Serves a page on this machine until Ctrl-C. It shows and changes nothing, and nobody else
-/// reaches it; from another machine: ssh -L 9468:localhost:9468 root@MACHINE, then open the same
+/// Serves a page on this machine until Ctrl-C. Whoever opens the whole address that is printed can
+/// pause networks too; without what follows its #, the page only shows. Nobody else reaches it; from
+/// another machine: ssh -L 9468:localhost:9468 root@MACHINE, then open the same
 /// address there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DashboardArgs {
@@ -26,8 +28,10 @@ pub(crate) struct DashboardArgs {
 pub(crate) fn run(args: &DashboardArgs) -> anyhow::Result<ExitCode> {
     let socket = args.which.socket()?;
     runtime()?.block_on(async {
-        let at = dashboard::serve(args.listen, socket).await?;
-        say!("http://localhost:{} (Ctrl-C ends it)", at.port())?;
+        let token: [u8; 16] = random();
+        let token: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+        let at = dashboard::serve(args.listen, socket, token.clone()).await?;
+        say!("http://localhost:{}/#{token} (Ctrl-C ends it)", at.port())?;
         tokio::signal::ctrl_c().await?;
         anyhow::Ok(())
     })?;

@@ -1,37 +1,54 @@
 //! The dashboard: a page on this machine that shows what a daemon does.
 //!
 //! It is a process of its own, which asks the daemon over its control socket like `status` does, so
-//! the daemon itself listens nowhere. It shows and changes nothing. It serves loopback only, and
-//! answers only to names of loopback (`Host`) and to its own page (`Origin`), so that a page from
-//! elsewhere can neither read it by a name of its own (DNS rebinding) nor from a browser at once.
+//! the daemon itself listens nowhere. It serves loopback only, and answers only to names of loopback
+//! (`Host`) and to its own page (`Origin`), so that a page from elsewhere can neither read it by a
+//! name of its own (DNS rebinding) nor from a browser at once. It pauses networks and takes them in
+//! again for whoever has the token, which is in the address that the command prints, behind its
+//! `#`: browsers keep that to themselves. Other accounts of the machine can look, and no more.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use crate::control_socket;
-use crate::http::{self, Answer, Get};
+use crate::control_socket::{self, Request};
+use crate::http::{self, Answer, Asked};
 
-/// Serves the page for the daemon behind `socket` until the runtime ends; returns where.
+/// Serves the page for the daemon behind `socket` until the runtime ends; returns where. Whoever
+/// has `token` changes what the page can change.
 ///
 /// # Errors
 /// The address is not loopback's, or not to be had.
-pub async fn serve(address: SocketAddr, socket: PathBuf) -> anyhow::Result<SocketAddr> {
+pub async fn serve(address: SocketAddr, socket: PathBuf, token: String) -> anyhow::Result<SocketAddr> {
     if !address.ip().is_loopback() {
         bail!(
             "{address} is no address of this machine alone: from another machine, use ssh -L 9468:localhost:9468"
         );
     }
-    http::listen(address, move |get, stream| answer(get, stream, socket.clone())).await
+    let served = Arc::new(Served { socket, token });
+    http::listen(address, move |asked, stream| {
+        answer(asked, stream, Arc::clone(&served))
+    })
+    .await
 }
 
-async fn answer(get: Get, mut stream: TcpStream, socket: PathBuf) -> std::io::Result<()> {
-    if !is_ours(&get) {
+/// What is served, and to whom.
+struct Served {
+    socket: PathBuf,
+    token: String,
+}
+
+async fn answer(asked: Asked, mut stream: TcpStream, served: Arc<Served>) -> std::io::Result<()> {
+    if !is_ours(&asked) {
         let refused = Answer::line("403 Forbidden", "ask for http://localhost:9468");
         return refused.send(&mut stream).await;
+    }
+    if asked.is_change {
+        return served.change(&asked).await.send(&mut stream).await;
     }
     let page = |kind, text: &str| Answer {
         status: "200 OK",
@@ -39,19 +56,67 @@ async fn answer(get: Get, mut stream: TcpStream, socket: PathBuf) -> std::io::Re
         fields: FIELDS,
         body: text.as_bytes().to_vec(),
     };
-    let answer = match get.path.as_str() {
+    let answer = match asked.path.as_str() {
         "/" => page("text/html; charset=utf-8", include_str!("page.html")),
         "/page.js" => page("text/javascript; charset=utf-8", include_str!("page.js")),
         "/page.css" => page("text/css; charset=utf-8", include_str!("page.css")),
-        "/status" => page("application/json", &status(&socket).await.to_string()),
+        "/status" => page("application/json", &status(&served.socket).await.to_string()),
         _ => Answer::line("404 Not Found", "there is / and /status"),
     };
     answer.send(&mut stream).await
 }
 
+impl Served {
+    /// Pauses a network, or takes it in again: `/pause/3`, `/resume/3`, by the number of its
+    /// interface, so that no name has to be written into an address.
+    async fn change(&self, asked: &Asked) -> Answer {
+        if asked.token.as_deref() != Some(self.token.as_str()) {
+            // Nobody tries many.
+            tokio::time::sleep(WRONG_TOKEN).await;
+            return Answer::line(
+                "403 Forbidden",
+                "open the address that `hawser dashboard` printed",
+            );
+        }
+        let words = asked.path.trim_start_matches('/').split_once('/');
+        let wanted = words.and_then(|(what, index)| Some((is_pause(what)?, index.parse::<u64>().ok()?)));
+        let Some((is_on, index)) = wanted else {
+            return Answer::line("404 Not Found", "there is /pause/NUMBER and /resume/NUMBER");
+        };
+        match self.pause(index, is_on).await {
+            Ok(answer) => Answer {
+                status: "200 OK",
+                kind: "application/json",
+                fields: FIELDS,
+                body: answer.to_string().into_bytes(),
+            },
+            Err(error) => Answer::line("409 Conflict", &format!("{error:#}")),
+        }
+    }
+
+    async fn pause(&self, index: u64, is_on: bool) -> anyhow::Result<Value> {
+        let status = control_socket::status(&self.socket).await?;
+        let networks = status["networks"].as_array().into_iter().flatten();
+        let mut of_index = networks.filter(|network| network["index"] == index);
+        let network = of_index.next().and_then(|network| network["name"].as_str());
+        let network = network.context("there is no such network now")?.to_owned();
+        let socket = self.socket.clone();
+        let ask = move || control_socket::ask(&socket, &Request::Pause { network, is_on });
+        tokio::task::spawn_blocking(ask).await?
+    }
+}
+
+fn is_pause(what: &str) -> Option<bool> {
+    match what {
+        "pause" => Some(true),
+        "resume" => Some(false),
+        _ => None,
+    }
+}
+
 /// Whether a request is for this page by a name of this machine, and from no other page.
-fn is_ours(get: &Get) -> bool {
-    let host = get.host.as_deref().unwrap_or_default();
+fn is_ours(asked: &Asked) -> bool {
+    let host = asked.host.as_deref().unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, port)| {
         // The last colon of an IPv6 address without a port is none of these.
         if port.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -65,7 +130,7 @@ fn is_ours(get: &Get) -> bool {
         .trim_end_matches(']')
         .parse::<IpAddr>();
     let is_named = name == "localhost" || address.is_ok_and(|address| address.is_loopback());
-    let is_own = get
+    let is_own = asked
         .origin
         .as_ref()
         .is_none_or(|origin| *origin == format!("http://{host}"));
@@ -82,16 +147,20 @@ async fn status(socket: &Path) -> Value {
 const FIELDS: &str = "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
      X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n";
+/// Waits so long whoever comes with another token.
+const WRONG_TOKEN: std::time::Duration = std::time::Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_names_of_this_machine_and_its_own_page_are_answered() {
-        let get = |host: &str, origin: Option<&str>| Get {
+        let get = |host: &str, origin: Option<&str>| Asked {
             path: "/status".to_owned(),
             host: Some(host.to_owned()),
             origin: origin.map(ToOwned::to_owned),
+            ..Asked::default()
         };
         for host in [
             "localhost:9468",
@@ -115,6 +184,6 @@ mod tests {
         assert!(is_ours(&get("localhost:9468", Some("http://localhost:9468"))));
         assert!(!is_ours(&get("localhost:9468", Some("http://example.org"))));
         assert!(!is_ours(&get("localhost:9468", Some("null"))));
-        assert!(!is_ours(&Get::default()));
+        assert!(!is_ours(&Asked::default()));
     }
 }

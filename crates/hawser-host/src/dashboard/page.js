@@ -1,9 +1,12 @@
 "use strict";
 // Asks for the daemon's status each second and shows it. Names of networks are strangers' words: they
-// are written as text, never as markup.
+// are written as text, never as markup. Who came by the whole address, token and all, can pause
+// networks.
 
+let trouble = ""; // why the last click did nothing
 const KEPT = 300; // seconds of history on the page
 const MOST_FLOWS = 50;
+const token = location.hash.slice(1);
 const history = new Map(); // name of a network -> [{ up, down }], bit/s
 
 const by = (id) => document.getElementById(id);
@@ -48,7 +51,8 @@ function networks(status) {
   }
   return (status.networks || []).map((network) => {
     const path = paths.find((one) => network.path !== null && one.path === network.path);
-    const state = path ? path.state : network.state || (network.used ? "waiting" : "not used");
+    const unused = network.paused ? "paused" : network.over_quota ? "over quota" : "not used";
+    const state = path ? path.state : network.state || (network.used ? "waiting" : unused);
     const wifi = network.wifi && network.wifi.ssid;
     return { ...network, ...path, state, name: wifi ? `${network.name}: ${wifi}` : network.name };
   });
@@ -93,11 +97,30 @@ function draw(canvas, points) {
   pen.fillRect(0, middle, width, 1);
 }
 
+// What a network can be told; nothing where that is not this page's business.
+function action(network) {
+  const does = network.paused ? "resume" : "pause";
+  if (!token || network.index === undefined || !(network.used || network.paused)) return [];
+  const made = element("button", does);
+  made.type = "button";
+  made.dataset.index = network.index;
+  made.setAttribute("aria-label", `${does} ${network.name}`);
+  made.addEventListener("click", async () => {
+    made.disabled = true;
+    const answer = await fetch(`${does}/${network.index}`, {
+      method: "POST", headers: { "X-Hawser-Token": token },
+    }).catch(() => undefined);
+    trouble = answer && answer.ok ? "" : answer ? await answer.text() : "the dashboard does not answer";
+    await look();
+  });
+  return [made];
+}
+
 function card(network, whole) {
   const made = element("article", undefined, "card");
   const title = element("h3", network.name);
   const isGood = network.state === "active";
-  title.append(" ", element("span", network.state || "", isGood ? "good" : "bad"));
+  title.append(" ", element("span", network.state || "", isGood ? "good" : "bad"), ...action(network));
   const canvas = element("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label",
@@ -137,13 +160,16 @@ function show(status) {
   if (hubs.length) parts.push(`hub ${hubs.join(", ")}`);
   if (typeof status.uptime_s === "number") parts.push(`for ${since(status.uptime_s)}`);
   by("summary").textContent = parts.filter(Boolean).join(" · ");
-  by("notice").textContent = status.notice || "";
+  by("notice").textContent = trouble || status.notice || "";
 
   const all = networks(status);
   remember(all);
   const whole = all.reduce((sum, one) => sum + (one.send_bps || 0) + (one.receive_bps || 0), 0);
   const cards = all.map((network) => [network, ...card(network, whole)]);
+  const focused = document.activeElement && document.activeElement.dataset.index;
   by("networks").replaceChildren(...cards.map(([, made]) => made));
+  // Who works by keyboard stays at the same button.
+  if (focused) document.querySelector(`button[data-index="${focused}"]`)?.focus();
   for (const [network, , canvas] of cards) draw(canvas, history.get(network.name) || []);
 
   const clients = status.clients || [];
@@ -158,13 +184,15 @@ function show(status) {
     row([flow.flow, flow.class, flow.scheduler, bytes(flow.sent_bytes), flow.why || ""])));
 }
 
+async function look() {
+  const answer = await fetch("status");
+  show(await answer.json());
+}
+
 // What was shown stays when nobody answers any more; a page that nobody looks at asks nothing.
 async function ask() {
   try {
-    if (!document.hidden) {
-      const answer = await fetch("status");
-      show(await answer.json());
-    }
+    if (!document.hidden) await look();
   } catch {
     by("state").textContent = "unknown";
     by("state").className = "bad";

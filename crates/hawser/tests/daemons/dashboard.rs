@@ -1,6 +1,6 @@
 //! The dashboard: who gets it, and what a browser makes of it.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,18 +11,22 @@ const AT: &str = "127.0.0.1:9468";
 
 /// What the dashboard in the client's namespace answers to a request with these fields.
 fn get(world: &World, path: &str, fields: &str) -> String {
+    request(world, "GET", path, fields)
+}
+
+fn request(world: &World, method: &str, path: &str, fields: &str) -> String {
     let inside = world.open("c");
     let mut stream = inside.run(|| TcpStream::connect(AT)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\n{fields}\r\n\r\n").unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\n{fields}\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// A client with two networks, one of them with a name that a browser could take for markup, and
-/// its dashboard.
-fn shown(name: &str) -> Option<(World, Vec<Daemon>)> {
+/// A client with three networks, one of them with a name that a browser could take for markup, and
+/// its dashboard, with the address that it said.
+fn shown(name: &str) -> Option<(World, String, Vec<Daemon>)> {
     let world = World::new(name)?;
     world.init();
     let inside = world.namespace("c");
@@ -40,17 +44,21 @@ fn shown(name: &str) -> Option<(World, Vec<Daemon>)> {
     dashboard
         .args(["dashboard", "--run-dir"])
         .arg(world.run_dir("c"))
-        .stdout(Stdio::null());
-    let dashboard = Daemon(dashboard.spawn().unwrap());
+        .stdout(Stdio::piped());
+    let mut dashboard = Daemon(dashboard.spawn().unwrap());
     world.wait("served", |world| {
         world.open("c").run(|| TcpStream::connect(AT)).is_ok()
     });
-    Some((world, vec![hub, client, dashboard]))
+    let mut line = String::new();
+    let mut said = BufReader::new(dashboard.0.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let address = line.split(' ').next().unwrap().to_owned();
+    Some((world, address, vec![hub, client, dashboard]))
 }
 
 #[test]
 fn the_dashboard_is_for_this_machine_alone() {
-    let Some((world, _daemons)) = shown("dash") else {
+    let Some((world, address, _daemons)) = shown("dash") else {
         return;
     };
     let page = get(&world, "/", "Host: localhost:9468");
@@ -74,6 +82,7 @@ fn the_dashboard_is_for_this_machine_alone() {
         let refused = get(&world, "/status", strange);
         assert!(refused.starts_with("HTTP/1.1 403 "), "{strange}: {refused}");
     }
+    changes_need_the_token(&world, &address);
     let mut elsewhere = world.inside("c", env!("CARGO_BIN_EXE_hawser"));
     elsewhere
         .args(["dashboard", "--listen", "0.0.0.0:9469", "--run-dir"])
@@ -83,13 +92,54 @@ fn the_dashboard_is_for_this_machine_alone() {
     assert!(!output.status.success() && said.contains("ssh -L"), "{said}");
 }
 
+/// Pauses a network for whoever has the token, from this page alone.
+fn changes_need_the_token(world: &World, address: &str) {
+    let token = address.split_once('#').unwrap().1;
+    let networks = world.status("c")["networks"].clone();
+    let lte = networks
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|network| network["name"] == "lte");
+    let index = &lte.unwrap()["index"];
+    let is_paused = || {
+        let networks = world.status("c")["networks"].clone();
+        let all = networks.as_array().unwrap();
+        all.iter().find(|network| network["name"] == "lte").unwrap()["paused"] == true
+    };
+    let post =
+        |path: &str, fields: &str| request(world, "POST", path, &format!("Host: localhost:9468\r\n{fields}"));
+    let pause = format!("/pause/{index}");
+    let with_token = format!("X-Hawser-Token: {token}");
+    for refused in [
+        post(&pause, "Accept: */*"),
+        post(&pause, "X-Hawser-Token: 0123456789abcdef0123456789abcdef"),
+        post(&pause, &format!("{with_token}\r\nOrigin: http://example.org")),
+    ] {
+        assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+    }
+    // A link that somebody follows changes nothing.
+    let followed = get(world, &pause, &format!("Host: localhost:9468\r\n{with_token}"));
+    assert!(followed.starts_with("HTTP/1.1 404 "), "{followed}");
+    assert!(!is_paused());
+    let unknown = post("/pause/999999", &with_token);
+    assert!(
+        unknown.starts_with("HTTP/1.1 409 ") && unknown.contains("no such network"),
+        "{unknown}"
+    );
+    assert!(post(&pause, &with_token).starts_with("HTTP/1.1 200 OK"));
+    assert!(is_paused());
+    assert!(post(&format!("/resume/{index}"), &with_token).starts_with("HTTP/1.1 200 OK"));
+    assert!(!is_paused());
+}
+
 #[test]
 fn a_browser_shows_networks_by_their_names() {
     let has_browser = Command::new("chromium").arg("--version").output().is_ok();
     if !hawser_testing::require(has_browser, "no chromium") {
         return;
     }
-    let Some((world, _daemons)) = shown("dashb") else {
+    let Some((world, address, _daemons)) = shown("dashb") else {
         return;
     };
     let profile = tempfile::tempdir().unwrap();
@@ -109,7 +159,7 @@ fn a_browser_shows_networks_by_their_names() {
                 what,
             ])
             .arg(format!("--user-data-dir={}", profile.path().display()))
-            .arg("http://localhost:9468/");
+            .arg(&address);
         String::from_utf8_lossy(&good(browser).stdout).into_owned()
     };
     let page = browser("--dump-dom");
@@ -118,6 +168,10 @@ fn a_browser_shows_networks_by_their_names() {
         assert!(page.contains(&card), "{network} is not in {page}");
     }
     assert!(page.contains("receives "), "{page}");
+    assert!(
+        page.contains("aria-label=\"pause fiber\">pause</button>"),
+        "{page}"
+    );
     // For the pages of the manual.
     if let Ok(place) = std::env::var("HAWSER_SCREENSHOT") {
         browser(&format!("--screenshot={place}"));
