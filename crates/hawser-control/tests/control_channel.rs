@@ -59,6 +59,7 @@ impl Hub {
             layer_rules: vec![],
             format: Format::Ip,
             path_mtu: 1500,
+            limits: hawser_config::LimitsConfig::default(),
         };
         let hub = HubControl::new(SharedStore::new(store), settings, orders);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(

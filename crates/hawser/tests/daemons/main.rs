@@ -12,6 +12,7 @@ mod hubs;
 mod isolation;
 mod kill_switch;
 mod layers;
+mod limits;
 mod mixed;
 mod neighbours;
 mod outside;
