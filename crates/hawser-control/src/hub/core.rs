@@ -67,6 +67,8 @@ pub(super) struct Session {
     pub(super) limit: Limit,
     /// Its client knows.
     pub(super) is_told: bool,
+    /// Its client may have been told of a limit before.
+    pub(super) has_heard: bool,
 }
 
 /// What a client has done, over all its sessions.
@@ -269,8 +271,8 @@ impl Core {
             id: link,
             outbox: sender.clone(),
         });
-        // A new session begins without a limit on both sides.
-        entry.is_told = resumed.is_none() && entry.limit == Limit::Unlimited;
+        // A session begins without a limit on both sides.
+        entry.is_told = !entry.has_heard && entry.limit == Limit::Unlimited;
         entry.hold_to(session, self.limits.of(client), &self.orders);
         name_hubs(&sender, &self.store.other_hubs());
         if self.is_draining {
@@ -369,7 +371,8 @@ impl Core {
             indices: BTreeMap::new(),
             quiet_since: Instant::now(),
             limit: Limit::Unlimited,
-            is_told: false,
+            is_told: true,
+            has_heard: false,
         };
         self.sessions.insert(session, entry);
     }

@@ -55,6 +55,7 @@ impl Core {
             quiet_since: Instant::now(),
             limit: Limit::Unlimited,
             is_told: false,
+            has_heard: true,
         };
         let is_sound = entry.belongs_to(&client)
             && plane.check().is_ok()

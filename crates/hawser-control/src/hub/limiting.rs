@@ -71,6 +71,7 @@ impl Session {
         }
         if let Some(link) = self.link.as_ref().filter(|_| !self.is_told) {
             self.is_told = link.tell(Message::Limit(limit));
+            self.has_heard |= self.is_told;
         }
         // Whoever is away hears it on coming back.
         self.is_told || self.link.is_none()

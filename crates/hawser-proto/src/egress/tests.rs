@@ -120,8 +120,8 @@ fn a_limit_holds_what_the_paths_would_carry() {
     let (at_once, all, _) = sent(None);
     assert_eq!((at_once, all), (8, 8));
     let (at_once, all, due) = sent(Some(1_000_000));
-    // The catch-up of a path's pacing, and no more.
-    assert_eq!((at_once, all), (1, 8));
+    // 25 ms at the rate, which a driver may be late, and no more.
+    assert_eq!((at_once, all), (3, 8));
     assert!(due > now && due < now + Duration::from_millis(20), "{due:?}");
     assert_eq!(sent(Some(0)).1, 0);
 }

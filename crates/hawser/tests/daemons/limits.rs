@@ -103,7 +103,7 @@ fn capped<const N: usize>(cap: f64, streams: [&Stream; N]) -> [f64; N] {
     let mut found = [0.0; N];
     for _ in 0..ATTEMPTS {
         found = rates(streams);
-        println!(
+        eprintln!(
             "{:.2} Mbit/s at a cap of {cap}; beside it {:.2?}",
             found[0],
             &found[1..]
