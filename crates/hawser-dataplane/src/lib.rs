@@ -166,8 +166,8 @@ pub enum Change {
         /// The limit; `None` lifts it.
         cap: Option<Rate>,
     },
-    /// Holds a session to a rate, or lifts that: what this side sends, and on a hub also what it has
-    /// received.
+    /// Holds a session to a rate, or lifts that: what this side sends, and on a hub also what it
+    /// has received.
     SetLimit {
         /// Which session.
         session: SessionId,

@@ -65,9 +65,7 @@ impl Accounts {
         self.shown = Some(carried.into_iter().collect());
         self.store.keep(&self.ledger, self.usage.write_if_due(now));
     }
-}
 
-impl Accounts {
     /// What clients have used of the month, by all hubs: what counts for their quotas.
     pub(super) fn used(&self) -> BTreeMap<String, Bytes> {
         let mut all = self.store.used_elsewhere(&self.usage.month());

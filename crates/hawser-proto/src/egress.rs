@@ -329,8 +329,8 @@ impl<B: Copy> Egress<B> {
     }
 
     /// Holds all that the session sends to a rate, zero for nothing at all; `None` lifts that. What
-    /// is beyond it waits in the queues of its flows, as where paths carry no more; packets that are
-    /// sent again count, and do not wait.
+    /// is beyond it waits in the queues of its flows, as where paths carry no more; packets that
+    /// are sent again count, and do not wait.
     pub fn set_limit(&mut self, rate: Option<Rate>) {
         if rate != self.limit.as_ref().map(Limit::rate) {
             self.limit = rate.map(Limit::new);

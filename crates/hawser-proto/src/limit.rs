@@ -77,8 +77,8 @@ impl Limit {
 
 /// Holds the packets that a session has received to a rate: `T` names a packet of the driver.
 ///
-/// Steady state: first in, first out; at most [`QUEUE_TIME`] at the rate waits, and the newest packet
-/// is dropped beyond that. Cost: O(1) a packet; no allocation once the queue has grown.
+/// Steady state: first in, first out; at most [`QUEUE_TIME`] at the rate waits, and the newest
+/// packet is dropped beyond that. Cost: O(1) a packet; no allocation once the queue has grown.
 #[derive(Debug)]
 pub struct Gate<T> {
     limit: Limit,

@@ -127,8 +127,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// What other ledgers have counted in a month, when that was read last; it is read again from now
-    /// on.
+    /// What other ledgers have counted in a month, when that was read last; it is read again from
+    /// now on.
     pub(super) fn used_elsewhere(&self, month: &str) -> BTreeMap<String, u64> {
         let mut state = self.state();
         state.month = Some(month.to_owned());

@@ -44,11 +44,11 @@ impl<B: Copy> Egress<B> {
             }
             _ => Duration::ZERO,
         };
-        // CUBIC falls to 0.7 of its window: 0.43 of a round trip keep the paths busy meanwhile.
-        // What a limit holds back is in no path's round trip, and comes in large packets: the target
-        // of a queue is no less than what one of its packets takes (RFC 8289 section 4.3).
+        // What a limit holds back is in no path's round trip, and comes in large packets: the
+        // target of a queue is no less than what one of its packets takes (RFC 8289 section 4.3).
         let limit = self.limit.as_ref();
         let large = limit.map_or(Duration::ZERO, |limit| limit.rate().time_for(LARGE));
+        // CUBIC falls to 0.7 of its window: 0.43 of a round trip keep the paths busy meanwhile.
         (round_trip * 2)
             .max(large)
             .clamp(Duration::from_millis(5), Duration::from_millis(100))

@@ -196,8 +196,8 @@ impl Default for Pacer {
 /// How far ahead of its time a packet may go: what batching needs at high rates, half a millisecond
 /// of queue at most.
 const LEAD: Duration = Duration::from_micros(500);
-/// How much lateness of the driver a path makes up for: a machine that sleeps longer has lost the link
-/// time.
+/// How much lateness of the driver a path makes up for: a machine that sleeps longer has lost
+/// the link time.
 const CATCH_UP: Duration = Duration::from_millis(8);
 /// How long packets that did not wait their turn hold back those that do.
 const DEBT: Duration = Duration::from_millis(50);
