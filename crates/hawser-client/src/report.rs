@@ -5,7 +5,8 @@ use hawser_control::client::networks::Way;
 use hawser_control::report::{Answer, add_snapshot, explain, with_snapshot};
 use hawser_dataplane::PathState;
 use hawser_host::control_socket::Request;
-use hawser_units::NetworkId;
+use hawser_units::{NetworkId, Rate};
+use hawser_wire::control::Limit;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -96,6 +97,7 @@ impl Client {
             "control": self.driver.line.is_some(),
             "uptime_s": self.driver.started.elapsed().as_secs(),
             "notice": self.notices(),
+            "limit": limit_status(self.driver.limit),
             "radio": self.radio.as_ref().map(|radio| radio.status()),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "pool": self.pool.status(),
@@ -186,4 +188,16 @@ fn both_ways(mut own: Value, mut direct: Value) -> Value {
     flows.extend(others);
     own["names"] = direct["names"].take();
     own
+}
+
+/// What the hub holds this machine to; null where that is nothing.
+fn limit_status(limit: Limit) -> Value {
+    if limit == Limit::Unlimited {
+        return Value::Null;
+    }
+    json!({
+        "state": limit.name(),
+        "rate_bps": limit.rate().map(Rate::as_bps),
+        "said": limit.to_string(),
+    })
 }

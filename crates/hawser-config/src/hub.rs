@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use crate::invitation::HubAddress;
 use crate::{
-    DEFAULT_MTU, Endpoint, HubTlsConfig, InterfaceName, LayerConfig, LogFilter, Mtu, Nat, Net4, Net6, Pool,
-    ReachConfig, Schedulers, StoreConfig, TlsListen, WaypointFor, ports,
+    DEFAULT_MTU, Endpoint, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig, LogFilter, Mtu, Nat, Net4,
+    Net6, Pool, ReachConfig, Schedulers, StoreConfig, TlsListen, WaypointFor, ports,
 };
 
 /// What `hub.toml` says.
@@ -41,6 +41,9 @@ pub struct HubConfig {
     /// What clients reach beside public addresses, and who reaches them.
     #[serde(default)]
     pub reach: ReachConfig,
+    /// What each client may use, unless it has limits of its own.
+    #[serde(default)]
+    pub limits: LimitsConfig,
     /// Where clients come in whose networks block UDP.
     #[serde(default)]
     pub tls: HubTlsConfig,

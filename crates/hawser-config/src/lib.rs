@@ -6,8 +6,8 @@
 //! - `client.toml`, of clients and of direct mode, is [`ClientConfig`] (`client.rs`); its tables
 //!   are in `direct.rs` (rules, direct mode), `when.rs` (conditions), `gateway.rs`, `layers.rs`,
 //!   `pool.rs` (neighbours), `radio.rs` and `tls.rs`.
-//! - `hub.toml` is [`HubConfig`] (`hub.rs`); its tables are in `reach.rs`, `store.rs` (database)
-//!   and `tls.rs`.
+//! - `hub.toml` is [`HubConfig`] (`hub.rs`); its tables are in `limits.rs` (what clients may use),
+//!   `reach.rs`, `store.rs` (database) and `tls.rs`.
 //! - `share.toml`, of a device that gives to neighbours, is [`ShareConfig`] (`pool.rs`).
 //! - A key, and the code that people compare, are in [`identity`]; what a hub's owner sends to a
 //!   new client is in [`invitation`].
@@ -29,6 +29,7 @@ mod hub;
 pub mod identity;
 pub mod invitation;
 mod layers;
+mod limits;
 mod one_or_more;
 mod pool;
 pub mod ports;
@@ -49,6 +50,7 @@ pub use files::{ConfigError, check_hub_secrecy, check_secrecy, load, load_or_def
 pub use gateway::{Forward, PortForwardConfig};
 pub use hub::HubConfig;
 pub use layers::LayerConfig;
+pub use limits::{LimitsConfig, SlowTo, WhenUsed};
 pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
 pub use radio::{Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};

@@ -646,3 +646,28 @@ fn a_hub_listens_for_tls_as_it_is_told() {
         assert!(error.starts_with("hub.toml:") && error.contains(said), "{error}");
     }
 }
+
+#[test]
+fn limits_of_all_clients_are_read() {
+    let with = |table: &str| {
+        hub(&format!(
+            "endpoints = [\"hub:443\"]\npool = \"100.96.0.0/16\"\n{table}"
+        ))
+    };
+    let limits = with("").unwrap().limits;
+    assert_eq!(limits, LimitsConfig::default());
+    assert_eq!(limits.slow.0.0, Rate::from_bps(256_000));
+    let limits =
+        with("[limits]\ncap = \"20mbit\"\nquota = \"100GB\"\nwhen_used = \"stop\"\nslow = \"1mbit\"\n");
+    let limits = limits.unwrap().limits;
+    assert_eq!(limits.cap, Some(Speed(Rate::from_mbps(20))));
+    assert_eq!(limits.quota, Some(Size(100_000_000_000)));
+    assert_eq!(
+        (limits.when_used, limits.slow.0.0),
+        (WhenUsed::Stop, Rate::from_mbps(1))
+    );
+    let error = with("[limits]\nwhen_used = \"never\"\n").unwrap_err();
+    assert!(error.contains("`slow`") && error.contains("`stop`"), "{error}");
+    let error = with("[limits]\ncap = 20\n").unwrap_err();
+    assert!(error.contains("20 is not enough"), "{error}");
+}

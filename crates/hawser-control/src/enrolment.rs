@@ -8,9 +8,10 @@
 mod database;
 mod directory;
 mod fleet;
+mod limits;
 mod records;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +33,7 @@ use self::fleet::{Fleet, View, Writer};
 use self::records::{Edit, Known, Records, unknown};
 
 pub use self::fleet::OtherHub;
+pub use self::limits::{ClientLimits, LimitChange, Own, Standing};
 
 /// One client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct Client {
     pub key: Option<KeyHash>,
     /// The hub's ports that lead to it.
     pub ports: Vec<Service>,
+    /// What it may use.
+    pub limits: ClientLimits,
     /// SHA-256 of the token, used or not.
     token: Option<[u8; 32]>,
     /// When the invitation ends.
@@ -238,12 +242,14 @@ impl ClientStore {
                 Some(client) => (client.inner_v4, client.inner_v6),
                 None => known.free_addresses(pool)?,
             };
+            let limits = before.map(|client| client.limits).unwrap_or_default();
             let client = Client {
                 name: name.to_owned(),
                 inner_v4,
                 inner_v6,
                 key: None,
                 ports: Vec::new(),
+                limits,
                 token: Some(hash),
                 expires: now + lifetime,
             };
@@ -338,6 +344,20 @@ impl ClientStore {
                 client.ports.push(port);
             }
             Ok((vec![Edit::Put(Box::new(client))], ()))
+        })
+    }
+
+    /// Changes what a client may use.
+    ///
+    /// # Errors
+    /// There is no such client, or the storage refuses; nothing changes then.
+    pub fn set_limits(&mut self, name: &str, change: LimitChange) -> anyhow::Result<ClientLimits> {
+        check_name(name)?;
+        self.change(|known| {
+            let mut client = known.clients.get(name).cloned().ok_or_else(|| unknown(name))?;
+            client.limits.apply(change);
+            let limits = client.limits;
+            Ok((vec![Edit::Put(Box::new(client))], limits))
         })
     }
 
@@ -445,6 +465,14 @@ impl SharedStore {
         if let Some(fleet) = &self.fleet {
             fleet.keep(ledger, sums);
         }
+    }
+
+    /// Follows from now on what the other hubs of a fleet have carried in a month (`2026-11`), and
+    /// says what that was by client when it was read last; nothing where there is no fleet.
+    #[must_use]
+    pub fn used_elsewhere(&self, month: &str) -> BTreeMap<String, u64> {
+        let fleet = self.fleet.as_ref();
+        fleet.map(|fleet| fleet.used_elsewhere(month)).unwrap_or_default()
     }
 
     /// The other hubs of the fleet.

@@ -3,16 +3,19 @@
 
 mod core;
 mod handover;
+mod limiting;
+mod limits;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use hawser_config::Pool;
 use hawser_config::identity::KeyHash;
+use hawser_config::{LimitsConfig, Pool};
 use hawser_dataplane::{Orders, Role, SessionId, SocketId};
 use hawser_linux::udp::plain;
+use hawser_units::Bytes;
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal};
 use hawser_wire::data::Class;
 use hawser_wire::frame::Format;
@@ -25,7 +28,7 @@ use super::admission::{Admission, Permit, Verdict};
 use super::peer::{Guests, PeerStream};
 use super::stream::{ControlStream, First, StreamError};
 use super::tls;
-use crate::enrolment::{Client, SharedStore};
+use crate::enrolment::{Client, SharedStore, Standing};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
 use crate::over_tls::listen::Places;
 
@@ -47,6 +50,8 @@ pub struct HubSettings {
     /// The largest outer packet that a path may carry, bytes: where the search for what does pass
     /// begins.
     pub path_mtu: u16,
+    /// What clients may use that have no limits of their own.
+    pub limits: LimitsConfig,
 }
 
 /// The hub's sessions and the store behind them, shared by all connections.
@@ -73,6 +78,8 @@ pub struct ClientStatus {
     pub session: Option<u64>,
     /// Its inner addresses.
     pub inner: Vec<IpAddr>,
+    /// What it may use, and has used.
+    pub limits: Standing,
     /// How often another machine took its identity over.
     pub replaced: u64,
 }
@@ -184,6 +191,17 @@ impl HubControl {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.lock().is_draining()
+    }
+
+    /// Whether some client has a quota, so that [`set_used`](Self::set_used) is of use.
+    #[must_use]
+    pub fn has_quotas(&self) -> bool {
+        self.lock().has_quotas()
+    }
+
+    /// What clients have used of the month, by name: holds them to their quotas.
+    pub fn set_used(&self, used: BTreeMap<String, Bytes>) {
+        self.lock().set_used(used);
     }
 
     /// Asks the client of a session for fresh keys.

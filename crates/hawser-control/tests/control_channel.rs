@@ -11,12 +11,13 @@ use std::time::{Duration, SystemTime};
 use hawser_config::Pool;
 use hawser_config::identity::{Identity, KeyHash};
 use hawser_control::client::{ConnectError, Established, Turn, connect};
-use hawser_control::enrolment::{ClientStore, SharedStore};
+use hawser_control::enrolment::{ClientStore, LimitChange, Own, SharedStore};
 use hawser_control::hub::{HubControl, HubSettings};
 use hawser_control::quic_socket::{Ports, SharedSocket};
 use hawser_control::tls;
 use hawser_dataplane::{Change, Command, ControlDatagram, Orders};
-use hawser_wire::control::{Cipher, CloseReason, Hello, Message, Refusal, VERSION};
+use hawser_units::{Bytes, Rate};
+use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, Refusal, VERSION};
 use hawser_wire::frame::Format;
 use quinn_udp::{RecvMeta, UdpSocketState};
 use tokio::sync::mpsc;
@@ -59,6 +60,7 @@ impl Hub {
             layer_rules: vec![],
             format: Format::Ip,
             path_mtu: 1500,
+            limits: hawser_config::LimitsConfig::default(),
         };
         let hub = HubControl::new(SharedStore::new(store), settings, orders);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(
@@ -125,6 +127,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetScheduler { .. } => "set scheduler",
             Change::SetLayerRules { .. } => "set layer rules",
             Change::SetCap { .. } => "set cap",
+            Change::SetLimit { .. } => "set limit",
             Change::AddSocket { .. }
             | Change::RemoveSocket { .. }
             | Change::RebindPath { .. }
@@ -587,4 +590,46 @@ async fn the_handshake_names_nobody() {
         tls::SERVER_NAME.parse::<std::net::IpAddr>().is_ok(),
         "an address is not sent"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_is_told_its_limits_whenever_they_change_and_so_is_the_data_plane() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let who = Identity::generate().unwrap();
+    let token = invite(dir.path(), "alice", DAY);
+    let mut first = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
+    hub.control.hold_against_store();
+    assert!(!hub.saw("set limit") && !hub.control.has_quotas());
+    // Somebody else changes the store.
+    let mut store = ClientStore::open(&dir.path().join("clients"), pool()).unwrap();
+    let mut limit = |cap, quota| {
+        let change = LimitChange {
+            cap: Some(cap),
+            quota: Some(quota),
+        };
+        store.set_limits("alice", change).unwrap();
+        hub.control.hold_against_store();
+    };
+    let (cap, quota) = (Rate::from_mbps(8), Bytes(1_000));
+    limit(Own::At(cap), Own::At(quota));
+    assert_eq!(
+        first.stream.next().await.unwrap(),
+        Message::Limit(Limit::Cap(cap))
+    );
+    assert!(hub.saw("set limit") && hub.control.has_quotas());
+    hub.control.set_used([("alice".to_owned(), quota)].into());
+    let rate = Rate::from_bps(256_000);
+    let slowed = Message::Limit(Limit::Slowed { rate, quota });
+    assert_eq!(first.stream.next().await.unwrap(), slowed);
+    let shown = hub.control.clients()[0].limits;
+    assert_eq!((shown.state, shown.left_bytes), ("slowed", Some(0)));
+    // Who comes back hears it again.
+    let resuming = hello(None, Some(first.welcome.session));
+    let mut second = up(&hub, hub.key, &who, resuming).await.unwrap();
+    assert_eq!(second.stream.next().await.unwrap(), slowed);
+    limit(Own::Unlimited, Own::Unlimited);
+    let lifted = Message::Limit(Limit::Unlimited);
+    assert_eq!(second.stream.next().await.unwrap(), lifted);
+    assert!(!hub.control.has_quotas());
 }

@@ -286,6 +286,9 @@ impl Sender {
             Change::SetLayerRules { session, rules } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_layer_rules(rules.clone());
             }),
+            Change::SetLimit { session, limit } => self.sessions.with(*session, |state| {
+                state.tunnel.egress_mut().set_limit(*limit);
+            }),
             Change::SetCap { session, path, cap } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_cap(*path, *cap);
             }),
@@ -318,6 +321,7 @@ impl Sender {
             ("egress_queue_full", dropped.queue_full),
             ("egress_no_buffer", dropped.no_buffer),
             ("egress_no_key", self.no_key),
+            ("egress_stopped", dropped.stopped),
             (
                 "egress_shed",
                 sum(|session| session.tunnel.egress().counters().shed),

@@ -1,6 +1,7 @@
 //! The receiving thread: networks to TUN.
 
 mod delivering;
+mod gates;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::IoSliceMut;
@@ -28,6 +29,8 @@ use super::store::{Account, Owner, Store};
 use super::{Change, ControlDatagram, Reply, SessionId, SocketId};
 
 mod handover;
+
+use gates::Gates;
 
 /// Buffers offered to the kernel in one call.
 const BUFFERS: usize = 16;
@@ -60,6 +63,7 @@ struct Session {
     indexes: Vec<u32>,
     due: Instant,
     is_touched: bool,
+    is_hub: bool,
 }
 
 /// The buffers that a session's packets lie in.
@@ -118,6 +122,8 @@ pub(super) struct Receiving {
     rebuilt: Vec<Headers>,
     touched: Vec<SessionId>,
     due: BTreeSet<(Instant, SessionId)>,
+    /// Sessions that are held to a rate.
+    gates: Gates,
     /// Sessions of which the sending thread does not know yet what it must.
     untold: Vec<SessionId>,
     dropped: Dropped,
@@ -144,6 +150,7 @@ impl Receiving {
             rebuilt: Vec::new(),
             touched: Vec::new(),
             due: BTreeSet::new(),
+            gates: Gates::default(),
             untold: Vec::new(),
             dropped: Dropped::default(),
             datagrams: 0,
@@ -194,7 +201,7 @@ impl Receiving {
         } else {
             now() + RETRY
         };
-        first.min(untold).min(self.store.due())
+        first.min(untold).min(self.store.due()).min(self.gates.due())
     }
 
     /// Waits for datagrams, orders or a deadline; `ready` is set for each socket.
@@ -378,7 +385,7 @@ impl Receiving {
                 .count();
             self.dropped.relieved += has_held as u64;
             self.deliver();
-            if has_held == 0 {
+            if has_held == 0 && !self.relieve_gate(account) {
                 return;
             }
         }
@@ -401,6 +408,7 @@ impl Receiving {
     fn flush_due(&mut self) {
         let at = now();
         self.store.trim(at);
+        self.release(at);
         if self.due.first().is_none_or(|(due, _)| *due > at) {
             return;
         }
@@ -436,7 +444,7 @@ impl Receiving {
                 let addresses = is_checked.then(|| inner.clone());
                 let tunnel = tunnel::Receiving::new(*role, addresses, RelayIntervals::THREADS);
                 let tunnel = tunnel.carrying(format);
-                self.add_session(*session, tunnel);
+                self.add_session(*session, *role, tunnel);
             }
             Change::RemoveSession { session } => self.remove_session(*session),
             Change::InstallKeys { session, epoch, keys } => {
@@ -481,6 +489,7 @@ impl Receiving {
                     tracing::error!(session = session.0, %error, "a session is lost");
                 }
             }
+            Change::SetLimit { session, limit } => self.set_limit(*session, *limit),
             // These concern sending only.
             Change::RebindPath { .. }
             | Change::SetCap { .. }
@@ -489,7 +498,7 @@ impl Receiving {
         }
     }
 
-    fn add_session(&mut self, name: SessionId, tunnel: tunnel::Receiving<u32, DataKey, Source>) {
+    fn add_session(&mut self, name: SessionId, role: Role, tunnel: tunnel::Receiving<u32, DataKey, Source>) {
         self.remove_session(name);
         let state = Session {
             tunnel,
@@ -497,11 +506,13 @@ impl Receiving {
             indexes: Vec::new(),
             due: Instant::FAR_FUTURE,
             is_touched: false,
+            is_hub: role == Role::Hub,
         };
         self.sessions.insert(name, state);
     }
 
     fn remove_session(&mut self, name: SessionId) {
+        self.drop_gate(name);
         let Some(mut session) = self.sessions.remove(&name) else {
             return;
         };
@@ -564,6 +575,7 @@ impl Receiving {
             ("ingress_tun_refused", dropped.tun),
             ("ingress_control_dropped", dropped.control),
             ("ingress_relieved", dropped.relieved),
+            ("ingress_over_limit", self.gates.dropped()),
             ("ingress_refused", refused),
             ("ingress_held_bytes", self.store.used()),
             ("ingress_datagrams", self.datagrams),

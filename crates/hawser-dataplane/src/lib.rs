@@ -166,6 +166,14 @@ pub enum Change {
         /// The limit; `None` lifts it.
         cap: Option<Rate>,
     },
+    /// Holds a session to a rate, or lifts that: what this side sends, and on a hub also what it
+    /// has received.
+    SetLimit {
+        /// Which session.
+        session: SessionId,
+        /// In each direction, zero for nothing at all; `None` lifts it.
+        limit: Option<Rate>,
+    },
     /// Closes a path.
     ClosePath {
         /// Of which session.

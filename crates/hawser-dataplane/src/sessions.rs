@@ -80,6 +80,7 @@ pub(super) struct Dropped {
     pub(super) too_large: u64,
     pub(super) queue_full: u64,
     pub(super) no_buffer: u64,
+    pub(super) stopped: u64,
 }
 
 /// What became of a packet from the TUN.
@@ -232,6 +233,7 @@ impl Sessions {
         match refused {
             Refused::Malformed => self.dropped.malformed += 1,
             Refused::QueueFull | Refused::TableFull => self.dropped.queue_full += 1,
+            Refused::Stopped => self.dropped.stopped += 1,
             Refused::TooSoon => self.dropped.too_large += 1,
             Refused::TooLarge(mtu) => {
                 self.dropped.too_large += 1;

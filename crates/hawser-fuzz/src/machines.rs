@@ -117,6 +117,7 @@ impl Client {
                 | ClientAction::Reconnect
                 | ClientAction::Rekey
                 | ClientAction::Leave
+                | ClientAction::Limit(_)
                 | ClientAction::Renew
                 | ClientAction::Closed(_) => {}
             }

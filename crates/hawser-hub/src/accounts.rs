@@ -16,7 +16,7 @@ use hawser_control::enrolment::{MonthSum, SharedStore, usage_of_fleet};
 use hawser_dataplane::Snapshot;
 use hawser_host::usage::{Usage, months, since};
 use hawser_steer::quota::Used;
-use hawser_units::Instant;
+use hawser_units::{Bytes, Instant};
 
 use super::load;
 
@@ -64,6 +64,18 @@ impl Accounts {
         }
         self.shown = Some(carried.into_iter().collect());
         self.store.keep(&self.ledger, self.usage.write_if_due(now));
+    }
+
+    /// What clients have used of the month, by all hubs: what counts for their quotas.
+    pub(super) fn used(&self) -> BTreeMap<String, Bytes> {
+        let mut all = self.store.used_elsewhere(&self.usage.month());
+        for (client, used) in self.usage.of_month() {
+            let sum = all.entry(client.to_owned()).or_default();
+            *sum = sum.saturating_add(used.total());
+        }
+        all.into_iter()
+            .map(|(client, used)| (client, Bytes(used)))
+            .collect()
     }
 }
 
@@ -174,6 +186,8 @@ mod tests {
         let mut accounts = Accounts::open(dir.path(), store);
         accounts.handle_carried(vec![((2, 0), used(7, 4))], client, Instant::ZERO);
         accounts.handle_carried(vec![((2, 0), used(8, 4))], client, Instant::ZERO);
+        let of_month = [("alice".to_owned(), Bytes(134)), ("bob".to_owned(), Bytes(12))];
+        assert_eq!(accounts.used(), of_month.into());
         drop(accounts);
         let sums: Vec<_> = usage(dir.path(), false)
             .unwrap()

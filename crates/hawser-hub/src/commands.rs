@@ -14,7 +14,8 @@ use hawser_host::control_socket::{Declined, Request, ask};
 use hawser_host::run_dir;
 use serde_json::{Value, json};
 
-use super::{CLIENTS, CONFIG, KEY, load, open_damaged_store, open_store};
+use super::limits::standings;
+use super::{CLIENTS, CONFIG, KEY, load, open_damaged_store, open_store, usage};
 
 /// What `hawser hub init` is told.
 #[derive(Clone, Debug)]
@@ -71,6 +72,13 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
          # hub = [\"tcp 22\"]                  # services of this machine\n\
          # networks = [\"192.168.7.0/24\"]     # private networks behind it\n\
          # from = [\"192.168.7.0/24\"]         # whose hosts may begin connections to clients\n\
+         \n\
+         # What each client may use, unless `hawser hub limit` says otherwise for it.\n\
+         # [limits]\n\
+         # cap = \"20mbit\"                    # in each direction\n\
+         # quota = \"100GB\"                   # a month, both directions together\n\
+         # when_used = \"slow\"                # or \"stop\"\n\
+         # slow = \"256kbit\"\n\
          \n\
          # Clients whose networks block UDP come by TLS on TCP 443 unless this says something else.\n\
          # [tls]\n\
@@ -247,9 +255,15 @@ pub fn list(dir: &Path) -> anyhow::Result<Value> {
     let config = load(dir)?;
     let store = open_store(dir, &config)?;
     let now = std::time::SystemTime::now();
+    let standings = standings(dir, &usage(dir, false)?)?;
     let clients: Vec<_> = store
         .iter()
-        .map(|c| json!({ "name": c.name, "state": c.state(now), "inner": c.inner(), "connected": false }))
+        .map(|c| {
+            let limits = standings.get(&c.name);
+            json!({
+                "name": c.name, "state": c.state(now), "inner": c.inner(), "connected": false, "limits": limits,
+            })
+        })
         .collect();
     Ok(json!({ "version": 1, "clients": clients }))
 }

@@ -11,6 +11,7 @@
 //! | commands about a hub that runs or does not: `init`, `invite`, `revoke` | `commands.rs` |
 //! | ports of the hub that lead to clients | `ports.rs` |
 //! | what was carried for whom | `accounts.rs` |
+//! | what clients may use: `limit` | `limits.rs` |
 //! | flows that peers send by way of the hub | `waypoint.rs` |
 //!
 //! Who is let in and what a session is are in `hawser_control::enrolment` and
@@ -19,6 +20,7 @@
 
 mod accounts;
 mod commands;
+mod limits;
 mod ports;
 mod waypoint;
 
@@ -61,6 +63,7 @@ use ports::ClientPorts;
 
 pub use accounts::{to_csv, usage};
 pub use commands::{HubInit, WaysIn, connected, drain, init, invite, list, migrate, revoke, ways_in};
+pub use limits::{limit, with_limits};
 pub use ports::forward;
 
 /// How to run a hub.
@@ -293,6 +296,8 @@ impl Hub {
         meter.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut accounts = Accounts::open(&self.options.dir, self.store.clone());
         let (carries, mut carried) = mpsc::channel(1);
+        self.control.hold_against_store();
+        let mut counts_quotas = self.see_to_quotas(&accounts);
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -302,6 +307,9 @@ impl Hub {
                 _ = look.tick() => {
                     self.control.hold_against_store();
                     self.see_to_ports();
+                    if self.control.has_quotas() != counts_quotas {
+                        counts_quotas = self.see_to_quotas(&accounts);
+                    }
                 }
                 _ = sweep.tick() => self.control.sweep(Instant::now()),
                 _ = meter.tick() => {
@@ -315,6 +323,7 @@ impl Hub {
                     let names = self.control.names();
                     let client = |session| names.get(&session).map(String::as_str);
                     accounts.handle_carried(carried, client, self.now());
+                    counts_quotas = self.see_to_quotas(&accounts);
                 }
                 reload = signals.next() => {
                     if reload {
@@ -335,6 +344,15 @@ impl Hub {
         let _ = tokio::time::timeout(GOODBYE, endpoint.wait_idle()).await;
         serving.abort();
         Ok(Ended::Stopped)
+    }
+
+    /// Holds clients to their quotas, by what they have used so far; whether any has one.
+    fn see_to_quotas(&self, accounts: &Accounts) -> bool {
+        let counts = self.control.has_quotas();
+        if counts {
+            self.control.set_used(accounts.used());
+        }
+        counts
     }
 
     /// Gives the sessions to the service manager, for the process that it starts next.
@@ -564,6 +582,7 @@ fn settings(config: &HubConfig) -> HubSettings {
         layer_rules: config.layer_rules(),
         format: Format::Ip,
         path_mtu: PATH_MTU,
+        limits: config.limits.clone(),
     }
 }
 

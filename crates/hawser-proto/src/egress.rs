@@ -25,6 +25,7 @@ use hawser_wire::layer;
 
 use crate::fec;
 use crate::flow::{Flow, Flows};
+use crate::limit::Limit;
 use crate::path::control::{Company, Control};
 use crate::path::{self, FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
@@ -154,6 +155,8 @@ pub struct Egress<B> {
     urgent: VecDeque<Transmit<B>>,
     copies: VecDeque<Transmit<B>>,
     throughput: Throughput,
+    /// What the session is held to, whatever its paths carry.
+    limit: Option<Limit>,
     freed: Vec<B>,
     kept: Kept<B>,
     /// How long packets are kept from now on; `None`: not at all.
@@ -197,6 +200,7 @@ impl<B: Copy> Egress<B> {
             urgent: VecDeque::new(),
             copies: VecDeque::new(),
             throughput: Throughput::default(),
+            limit: None,
             freed: Vec::new(),
             kept: Kept::new(),
             keeping: Some(LONGEST_KEPT),
@@ -321,6 +325,22 @@ impl<B: Copy> Egress<B> {
     pub fn set_cap(&mut self, id: PathId, cap: Option<Rate>) {
         if let Some(lane) = self.lane(id) {
             lane.path.set_cap(cap);
+        }
+    }
+
+    /// Holds all that the session sends to a rate, zero for nothing at all; `None` lifts that. What
+    /// is beyond it waits in the queues of its flows, as where paths carry no more; packets that
+    /// are sent again count, and do not wait.
+    pub fn set_limit(&mut self, rate: Option<Rate>) {
+        if rate != self.limit.as_ref().map(Limit::rate) {
+            self.limit = rate.map(Limit::new);
+        }
+    }
+
+    /// Takes note of `bytes` of a packet that went.
+    fn charge(&mut self, bytes: u64, now: Instant) {
+        if let Some(limit) = &mut self.limit {
+            limit.on_sent(bytes, now);
         }
     }
 
@@ -518,6 +538,18 @@ impl<B: Copy> Egress<B> {
             self.note_idle(now);
             return None;
         }
+        let allowed = match &self.limit {
+            Some(limit) => limit.credit(FULL_PACKET, now),
+            None => u64::MAX,
+        };
+        if allowed == 0 {
+            self.wait = self
+                .limit
+                .as_ref()
+                .map_or(now, |limit| limit.ready_at(FULL_PACKET));
+            self.note_idle(now);
+            return None;
+        }
         let target = self.target();
         let mut skip = 0;
         let mut waits = 0;
@@ -546,6 +578,7 @@ impl<B: Copy> Egress<B> {
                     }
                 }
                 Decision::Send { lane, count } => {
+                    let count = self.within(allowed, slot, count);
                     let sending = Sending::on([&self.lanes[lane].path].into_iter(), false);
                     return Some(self.emit(Turn { skip, slot }, lane, count, sending, now));
                 }
@@ -554,6 +587,17 @@ impl<B: Copy> Egress<B> {
         }
         self.note_idle(now);
         None
+    }
+
+    /// How many of `count` segments at the head of a flow go for `allowed` bytes; one at least.
+    fn within(&self, allowed: u64, slot: u16, count: u16) -> u16 {
+        if allowed == u64::MAX {
+            return count;
+        }
+        let head = self.flows.get(slot).and_then(Flow::head);
+        let len = head.map_or(FULL_PACKET, |run| (run.len_of(run.next) + FRAMING) as u64);
+        let fits = u16::try_from(allowed / len).unwrap_or(u16::MAX);
+        count.min(fits).max(1)
     }
 
     /// Where the rotation among the flows behind `skip` goes on.
@@ -621,8 +665,9 @@ impl<B: Copy> Egress<B> {
             bytes += len;
         }
         let id = path.id;
-        self.throughput
-            .add(bytes + u64::from(count) * FRAMING as u64, now);
+        let udp = bytes + u64::from(count) * FRAMING as u64;
+        self.throughput.add(udp, now);
+        self.charge(udp, now);
         let sequence = self.flows.on_sent(slot, (count, unordered), bytes, id.0, now);
         let cover = fec::Cover {
             loss: expected,
@@ -691,8 +736,10 @@ impl<B: Copy> Egress<B> {
         for lane in others {
             let path = &mut self.lanes[*lane].path;
             let packet_number = path.on_sent(bytes, true, now);
+            let id = path.id;
+            self.charge(bytes, now);
             self.copies.push_back(Transmit {
-                path: path.id,
+                path: id,
                 packet_number,
                 body: copy,
             });

@@ -10,6 +10,7 @@ pub mod egress;
 pub mod fec;
 pub mod flow;
 pub mod ingress;
+pub mod limit;
 pub mod path;
 pub mod pool;
 pub mod replay;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
+use hawser_config::LimitsConfig;
 use hawser_control::enrolment::LOOK;
 use hawser_control::hub::{HubControl, HubSettings, PATH_MTU};
 use hawser_control::peers;
@@ -47,6 +48,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         layer_rules: Vec::new(),
         format: Format::Ethernet,
         path_mtu: own.largest_mtu,
+        limits: LimitsConfig::default(),
     };
     let control = HubControl::new(own.store.clone(), settings, Arc::clone(&own.orders));
     let serving = tokio::spawn({

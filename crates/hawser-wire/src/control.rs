@@ -19,6 +19,7 @@ use crate::data::Class;
 use crate::frame::Format;
 use crate::framing::{self, Reader, put_text};
 pub use crate::framing::{MAX_FRAME, MAX_TEXT, PREFIX, ParseError};
+pub use crate::limit::Limit;
 
 /// The version of the control protocol that this code speaks.
 pub const VERSION: u16 = 1;
@@ -99,6 +100,8 @@ pub enum Message {
     OtherHub(OtherHub),
     /// Hub: will be taken down; the client goes to another hub while this one still serves it.
     Leave,
+    /// Hub: what it holds this client to from now on.
+    Limit(Limit),
     /// Hub: wants fresh keys; the client opens a new control connection.
     RekeyWanted,
     /// Either: the connection ends, and why.
@@ -380,6 +383,7 @@ impl Message {
             12 => Self::RekeyWanted,
             13 => Self::OtherHub(OtherHub::parse(r)?),
             14 => Self::Leave,
+            15 => Self::Limit(Limit::parse(r)?),
             other => return Err(ParseError::Type(other)),
         })
     }
@@ -414,6 +418,10 @@ impl Message {
             Self::RekeyWanted => out.push(12),
             Self::OtherHub(hub) => hub.emit(out),
             Self::Leave => out.push(14),
+            Self::Limit(limit) => {
+                out.push(15);
+                limit.emit(out);
+            }
         }
     }
 }
@@ -581,6 +589,7 @@ const CARRIES_FRAMES: u8 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_units::{Bytes, Rate};
     use proptest::prelude::*;
 
     fn text() -> impl Strategy<Value = String> {
@@ -635,6 +644,17 @@ mod tests {
         )
     }
 
+    fn limit() -> impl Strategy<Value = Limit> {
+        let rate = any::<u64>().prop_map(Rate::from_bps);
+        let quota = any::<u64>().prop_map(Bytes);
+        prop_oneof![
+            Just(Limit::Unlimited),
+            rate.clone().prop_map(Limit::Cap),
+            (rate, quota.clone()).prop_map(|(rate, quota)| Limit::Slowed { rate, quota }),
+            quota.prop_map(|quota| Limit::Stopped { quota }),
+        ]
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         let hello = (
             any::<u16>(),
@@ -671,6 +691,7 @@ mod tests {
             Just(Message::RekeyWanted),
             Just(Message::Leave),
             other_hub(),
+            limit().prop_map(Message::Limit),
         ]
     }
 
@@ -689,7 +710,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..80), kind in 1..=15_u8) {
+        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..80), kind in 1..=16_u8) {
             let mut frame = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
             frame.extend_from_slice(&body);
             frame[2] = kind;

@@ -12,6 +12,7 @@ mod framing;
 pub mod icmp;
 pub mod inner;
 pub mod layer;
+mod limit;
 pub mod link_hello;
 pub mod offload;
 pub mod opening;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use hawser_config::invitation::HubAddress;
 use hawser_config::{self as config, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl};
-use hawser_control::enrolment::MonthSum;
+use hawser_control::enrolment::{MonthSum, Standing};
 use hawser_host::run_dir::Role;
 use hawser_hub::{self as hub, HubInit, HubOptions};
 use hawser_linux::confine::Duty;
@@ -15,8 +15,9 @@ use hawser_linux::isolation::Service;
 use hawser_terminal::{columns, say, show};
 use serde_json::{Value, json};
 
+use crate::amounts::{bytes, cap_of, quota_of};
+use crate::cli_limit::{self, LimitArgs};
 use crate::cli_setup::{self, SetupArgs};
-use crate::cli_status::bytes;
 use crate::guests::{LIFETIME, ListArgs, NameArgs, address, print, span};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
@@ -48,7 +49,7 @@ enum HubCommand {
     ///
     /// Counted are bytes of the tunnel, towards the client (down) and from it (up), as they pass
     /// the networks around it: UDP payload, with what was sent twice. The last five seconds may be
-    /// missing.
+    /// missing. With a quota, what is left of it in this month.
     Usage(HubUsageArgs),
     /// Moves clients from this machine's files into the database that hub.toml names.
     ///
@@ -67,6 +68,7 @@ enum HubCommand {
     /// the same port of the client. A client that is a gateway hands them on to a machine behind it
     /// by a table [[port_forward]] of its client.toml.
     Forward(ForwardArgs),
+    Limit(LimitArgs),
     /// Runs the hub in the foreground.
     Run(RunArgs),
 }
@@ -219,6 +221,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         }
         HubCommand::Drain(args) => drain(&args)?,
         HubCommand::Forward(args) => forward(&args)?,
+        HubCommand::Limit(args) => cli_limit::run(&args)?,
         HubCommand::Usage(args) => usage(&args)?,
         HubCommand::List(args) => {
             let list = hub::list(&args.places.dir)?;
@@ -347,6 +350,8 @@ fn table(list: &Value) -> String {
             vec![
                 client["name"].as_str().unwrap_or("?").to_owned(),
                 state.to_owned(),
+                cap_of(&client["limits"]),
+                quota_of(&client["limits"]),
                 inner.join(" "),
             ]
         })
@@ -354,7 +359,7 @@ fn table(list: &Value) -> String {
     let clients = if rows.is_empty() {
         "no clients yet: `hawser hub invite NAME` prints an invitation".to_owned()
     } else {
-        columns(&["client", "state", "inner addresses"], &rows, "")
+        columns(&["client", "state", "cap", "quota", "inner addresses"], &rows, "")
     };
     match list["hubs"].as_array() {
         Some(hubs) => format!("{clients}\n\n{}", table_of_hubs(hubs)),
@@ -385,21 +390,34 @@ fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {
     if args.csv {
         return show!("{}", hub::to_csv(&months));
     }
-    let row = |month: &MonthSum| {
+    let months = hub::with_limits(&args.places.dir, months)?;
+    let row = |(month, limits): &(MonthSum, Option<Standing>)| {
         let (down, up) = (month.down_bytes, month.up_bytes);
         let counts = [down, up, down + up].map(bytes);
-        [month.client.clone(), month.month.clone()]
-            .into_iter()
-            .chain(counts)
-            .collect::<Vec<_>>()
+        let left = quota_of(&json!(limits));
+        let who = [month.client.clone(), month.month.clone()];
+        who.into_iter().chain(counts).chain([left]).collect::<Vec<_>>()
     };
     let text = if months.is_empty() {
         "nothing has been counted yet: a hub that runs counts".to_owned()
     } else {
         let rows: Vec<_> = months.iter().map(row).collect();
-        columns(&["client", "month", "down", "up", "total"], &rows, "")
+        columns(&["client", "month", "down", "up", "total", "quota"], &rows, "")
     };
-    print(args.json, || json!({ "version": 1, "months": months }), &text)
+    print(args.json, || usage_json(&months), &text)
 }
+
+/// The months, those that have limits with what is left.
+fn usage_json(months: &[(MonthSum, Option<Standing>)]) -> Value {
+    let month = |(sum, limits): &(MonthSum, Option<Standing>)| {
+        let mut month = json!(sum);
+        if let Some(limits) = limits {
+            month["limits"] = json!(limits);
+        }
+        month
+    };
+    json!({ "version": 1, "months": months.iter().map(month).collect::<Vec<_>>() })
+}
+
 /// A hub says every second that it is there.
 const SILENT_S: u64 = 5;

@@ -10,8 +10,9 @@ use hawser_terminal::{columns, say, show};
 use serde_json::{Value, json};
 
 use crate::Places;
+use crate::amounts::{bytes, rate};
 use crate::cli_share::{self, code};
-use crate::cli_status::{bytes, list, number, rate, text};
+use crate::cli_status::{list, number, text};
 use crate::guests::{NameArgs, print};
 
 /// Shows neighbours: who is there, what they offer, what has been carried for whom.

@@ -10,7 +10,8 @@ use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use crate::Places;
-use crate::cli_status::{list, number, rate, text};
+use crate::amounts::rate;
+use crate::cli_status::{list, number, text};
 
 /// Shows the Wi-Fi cards: what Hawser can do with each, why not more, and what is joined.
 ///

@@ -16,8 +16,9 @@ use hawser_pool::{Trust, forget};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
+use crate::amounts::{bytes, rate};
 use crate::cli_client::pattern;
-use crate::cli_status::{bytes, list, number, rate, show, text};
+use crate::cli_status::{list, number, show, text};
 use crate::guests::{ListArgs, NameArgs, print};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;

@@ -10,6 +10,7 @@ use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use crate::Which;
+use crate::amounts::{bytes, cap_of, quota_of, rate};
 use crate::guests::print;
 
 /// Shows networks, paths, rates, round trips, loss and flows, of a client, a hub or a repeater.
@@ -279,6 +280,9 @@ fn render_client(status: &Value) -> String {
     if let Some(notice) = status["notice"].as_str() {
         let _ = writeln!(out, "note: {notice}");
     }
+    if let Some(said) = status["limit"]["said"].as_str() {
+        let _ = writeln!(out, "{said}");
+    }
     out.push_str(&further_hubs(&status["hubs"]));
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
@@ -479,6 +483,14 @@ fn used(usage: &Value) -> String {
 
 fn render_hub(status: &Value) -> String {
     let mut out = format!("{}\n", heading(status));
+    for client in list(&status["clients"]) {
+        let limits = &client["limits"];
+        let is_limited = !limits["cap_bps"].is_null() || !limits["quota_bytes"].is_null();
+        if is_limited && client["connected"] == true {
+            let (name, cap, quota) = (text(&client["name"]), cap_of(limits), quota_of(limits));
+            let _ = writeln!(out, "{name}: cap {cap}, quota {quota}");
+        }
+    }
     out.push_str(&table(status, "network"));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
@@ -530,26 +542,6 @@ fn flows(status: &Value) -> String {
         "\n{}",
         columns(&["flow", "class", "scheduler", "sent"], &rows, "\n")
     )
-}
-
-pub(crate) fn rate(bps: u64) -> String {
-    let value = bps as f64;
-    match bps {
-        0..1_000 => format!("{bps} bit/s"),
-        1_000..1_000_000 => format!("{:.0} kbit/s", value / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} Mbit/s", value / 1e6),
-        _ => format!("{:.2} Gbit/s", value / 1e9),
-    }
-}
-
-pub(crate) fn bytes(count: u64) -> String {
-    let value = count as f64;
-    match count {
-        0..1_000 => format!("{count} B"),
-        1_000..1_000_000 => format!("{:.1} kB", value / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
-        _ => format!("{:.2} GB", value / 1e9),
-    }
 }
 
 fn since(seconds: u64) -> String {
@@ -670,6 +662,7 @@ mod tests {
         let status = json!({
             "role": "client", "state": "up", "interface": "hawser0", "inner": ["100.96.0.2"],
             "hub": ["hub:443"], "uptime_s": 61, "notice": null,
+            "limit": { "state": "capped", "said": "the hub lets this machine have 8.0 Mbit/s" },
             "hubs": [
                 { "endpoints": ["hub:443"], "in_use": true, "joined": true, "refused": false },
                 { "endpoints": ["other:443"], "in_use": false, "joined": true, "refused": false },
@@ -689,6 +682,10 @@ mod tests {
         );
         assert!(
             shown.contains("\nfurther hub other:443: takes over when"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("\nthe hub lets this machine have 8.0 Mbit/s\n"),
             "{shown}"
         );
         assert!(shown.contains("fiber *  active    2 kbit/s"), "{shown}");

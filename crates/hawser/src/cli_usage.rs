@@ -8,7 +8,8 @@ use hawser_terminal::{columns, say};
 use serde_json::Value;
 
 use crate::Places;
-use crate::cli_status::{bytes, list, number, text};
+use crate::amounts::bytes;
+use crate::cli_status::{list, number, text};
 
 /// Shows what each network has carried, month by month, and what is left of its quota.
 ///

@@ -4,6 +4,7 @@
 //! (said before anything is touched).
 #![forbid(unsafe_code)]
 
+mod amounts;
 mod background;
 mod cli_check;
 mod cli_client;
@@ -11,6 +12,7 @@ mod cli_dashboard;
 mod cli_doctor;
 mod cli_hub;
 mod cli_join;
+mod cli_limit;
 mod cli_lockdown;
 mod cli_login;
 mod cli_move;

@@ -12,7 +12,7 @@ use hawser_config::identity::random;
 use hawser_dataplane::{Change, Event, Orders, PathState, Role, SessionId};
 use hawser_proto::session::{ClientAction, ClientSession, SessionConfig};
 use hawser_units::{Instant, NetworkId, PathId, Rate};
-use hawser_wire::control::{CloseReason, Message, Welcome};
+use hawser_wire::control::{CloseReason, Limit, Message, Welcome};
 use tokio::sync::mpsc;
 
 use super::networks::{Attached, Networks};
@@ -29,6 +29,8 @@ pub struct Driver {
     pub reach: Reach,
     /// The control connection, while there is one.
     pub line: Option<Line>,
+    /// What the other side holds this one to.
+    pub limit: Limit,
     /// Reaches the data plane.
     pub orders: Orders,
     /// The origin of the session's clock.
@@ -96,6 +98,7 @@ impl Driver {
             networks: Networks::new(Arc::clone(&orders)),
             reach: Reach::default(),
             line: None,
+            limit: Limit::Unlimited,
             orders,
             started: Clock::now(),
             retry_at: None,
@@ -256,6 +259,7 @@ impl Driver {
         match action {
             ClientAction::Start { session } => {
                 let session = SessionId(session);
+                self.limit = Limit::Unlimited;
                 self.order(Change::AddSession {
                     session,
                     role: Role::Client,
@@ -286,6 +290,16 @@ impl Driver {
                 }
                 if let Some(attached) = self.networks.attached.get_mut(&network) {
                     attached.state = None;
+                }
+                None
+            }
+            ClientAction::Limit(limit) => {
+                tracing::info!(%limit, "told by the hub");
+                self.limit = limit;
+                // Packets wait here, each flow in its own queue, and not at the hub.
+                if let Some(session) = self.machine.session().map(SessionId) {
+                    let limit = limit.rate();
+                    self.order(Change::SetLimit { session, limit });
                 }
                 None
             }

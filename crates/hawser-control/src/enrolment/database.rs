@@ -15,6 +15,7 @@
 mod connect;
 mod schema;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -24,14 +25,16 @@ use hawser_config::Pool;
 use hawser_config::identity::KeyHash;
 use hawser_config::{HubService, StoreConfig};
 use hawser_host::usage::DaySum;
+use hawser_units::{Bytes, Rate};
 use tokio::runtime::Runtime;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client as Connection, Row, Transaction};
 
 use self::connect::Door;
+use super::limits::Own;
 use super::records::{Decide, Edit, Known, Records, unknown};
-use super::{Client, MonthSum};
+use super::{Client, ClientLimits, MonthSum};
 
 /// A database of clients. It waits by itself: never to be called from a task.
 #[derive(Debug)]
@@ -219,6 +222,25 @@ impl Database {
         })
     }
 
+    /// What others than one ledger have counted in a month, by client: both directions together.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub(super) fn used_elsewhere(
+        &mut self,
+        month: &str,
+        ledger: &str,
+    ) -> anyhow::Result<BTreeMap<String, u64>> {
+        let (first, last) = (format!("{month}-01"), format!("{month}-31"));
+        let rows = self.run(async |connection| {
+            let sums = "SELECT client, CAST(sum(received + sent) AS bigint) FROM hawser_usage \
+                        WHERE day >= $1 AND day <= $2 AND ledger <> $3 GROUP BY client";
+            Ok(connection.query(sums, &[&first, &last, &ledger]).await?)
+        })?;
+        let sum = |row: Row| Ok((row.try_get(0)?, row.try_get::<_, i64>(1)?.unsigned_abs()));
+        rows.into_iter().map(sum).collect()
+    }
+
     /// What all hubs have carried, by client and month (`2026-11`).
     ///
     /// # Errors
@@ -305,8 +327,8 @@ impl Records for Database {
 }
 
 /// What has changed after a number.
-const CHANGED: &str = "SELECT name, inner_v4, inner_v6, key, token, expires_unix_s, ports, is_gone \
-                       FROM hawser_client WHERE changed > $1";
+const CHANGED: &str = "SELECT name, inner_v4, inner_v6, key, token, expires_unix_s, ports, is_gone, \
+                       cap_bps, quota_bytes FROM hawser_client WHERE changed > $1";
 
 /// Rows that have changed become what is known.
 fn take_in(known: &mut Known, rows: Vec<Row>) {
@@ -347,9 +369,30 @@ fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
         token: key(4)?.map(|hash| hash.0),
         expires: UNIX_EPOCH + Duration::from_secs(expires.unsigned_abs()),
         ports: ports.split_terminator(',').map(port).collect::<Result<_, _>>()?,
+        limits: ClientLimits {
+            cap: own(row.try_get(8)?, Rate::from_bps),
+            quota: own(row.try_get(9)?, Bytes),
+        },
         name: name.clone(),
     };
     Ok((name, Some(client)))
+}
+
+/// A limit as a row has it: none as the hubs have it for all, negative for no limit.
+fn own<T>(column: Option<i64>, limit: impl FnOnce(u64) -> T) -> Own<T> {
+    match column.map(u64::try_from) {
+        None => Own::AsDefault,
+        Some(Ok(count)) => Own::At(limit(count)),
+        Some(Err(_)) => Own::Unlimited,
+    }
+}
+
+fn column(own: Own<u64>) -> Option<i64> {
+    match own {
+        Own::AsDefault => None,
+        Own::Unlimited => Some(-1),
+        Own::At(count) => Some(i64::try_from(count).unwrap_or(i64::MAX)),
+    }
 }
 
 async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Result<(), Fault> {
@@ -360,12 +403,13 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
             transaction
                 .execute(
                     "INSERT INTO hawser_client \
-                     (name, inner_v4, inner_v6, key, token, expires_unix_s, ports, changed, is_gone) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false) \
+                     (name, inner_v4, inner_v6, key, token, expires_unix_s, ports, changed, is_gone, \
+                     cap_bps, quota_bytes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false, $9, $10) \
                      ON CONFLICT (name) DO UPDATE SET inner_v4 = excluded.inner_v4, \
                      inner_v6 = excluded.inner_v6, key = excluded.key, token = excluded.token, \
                      expires_unix_s = excluded.expires_unix_s, ports = excluded.ports, \
-                     changed = excluded.changed, is_gone = false",
+                     changed = excluded.changed, is_gone = false, \
+                     cap_bps = excluded.cap_bps, quota_bytes = excluded.quota_bytes",
                     &[
                         &client.name,
                         &client.inner_v4.to_string(),
@@ -375,6 +419,8 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
                         &i64::try_from(expires.as_secs()).unwrap_or(i64::MAX),
                         &ports.join(","),
                         &change,
+                        &column(client.limits.cap.map(Rate::as_bps)),
+                        &column(client.limits.quota.map(|quota| quota.0)),
                     ],
                 )
                 .await?;

@@ -17,14 +17,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use data_encoding::HEXLOWER;
-use hawser_config::HubService;
 use hawser_config::atomic_file;
 use hawser_config::identity::KeyHash;
 use hawser_config::invitation::check_name;
+use hawser_config::{HubService, Size, Speed};
+use hawser_units::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::Client;
+use super::limits::Own;
 use super::records::{Decide, Edit, Known, Records, unknown};
+use super::{Client, ClientLimits};
 
 /// The file of a client.
 #[derive(Serialize, Deserialize)]
@@ -44,6 +46,12 @@ struct ClientFile {
     /// The hub's ports that lead to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ports: Vec<HubService>,
+    /// `none`, or a rate; as the hub has it for all unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cap: Option<String>,
+    /// `none`, or an amount; as the hub has it for all unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quota: Option<String>,
 }
 
 /// A directory of clients.
@@ -160,6 +168,8 @@ impl Directory {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),
             ports: client.ports.iter().copied().map(HubService).collect(),
+            cap: written(client.limits.cap, |cap| format!("{}bit", cap.as_bps())),
+            quota: written(client.limits.quota, |quota| format!("{}B", quota.0)),
         };
         self.read_from.remove(&client.name);
         atomic_file::write(
@@ -254,8 +264,38 @@ fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
         token: token.map(|hash| hash.0),
         expires: UNIX_EPOCH + Duration::from_secs(file.expires_unix_s),
         ports: file.ports.iter().map(|port| port.0).collect(),
+        limits: ClientLimits {
+            cap: read(file.cap.as_deref(), |text| Some(text.parse::<Speed>().ok()?.0)).with_context(place)?,
+            quota: read(file.quota.as_deref(), |text| {
+                Some(Bytes(text.parse::<Size>().ok()?.0))
+            })
+            .with_context(place)?,
+        },
     })
 }
+
+/// A limit as the file of a client has it.
+fn written<T>(own: Own<T>, text: impl FnOnce(T) -> String) -> Option<String> {
+    match own {
+        Own::AsDefault => None,
+        Own::Unlimited => Some(UNLIMITED.to_owned()),
+        Own::At(limit) => Some(text(limit)),
+    }
+}
+
+fn read<T>(text: Option<&str>, parse: impl FnOnce(&str) -> Option<T>) -> anyhow::Result<Own<T>> {
+    match text {
+        None => Ok(Own::AsDefault),
+        Some(UNLIMITED) => Ok(Own::Unlimited),
+        Some(text) => {
+            let limit = parse(text).with_context(|| format!("{text:?} is no limit"))?;
+            Ok(Own::At(limit))
+        }
+    }
+}
+
+/// No limit, whatever the hub has for all.
+const UNLIMITED: &str = "none";
 
 /// More than a tick of the clock that file systems stamp with.
 pub(super) const TICK: Duration = Duration::from_millis(50);

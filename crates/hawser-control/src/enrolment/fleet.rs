@@ -36,6 +36,10 @@ struct State {
     /// Where this hub counts what it carries, and what of it the database does not have yet.
     ledger: String,
     unkept: BTreeMap<(String, Date), Used>,
+    /// The month of which it is of interest what other ledgers have counted; what they had when
+    /// that was read, and of which month.
+    month: Option<String>,
+    elsewhere: (String, BTreeMap<String, u64>),
 }
 
 /// Another hub where the same clients may come in.
@@ -71,6 +75,8 @@ impl Fleet {
             members_changed: 1,
             ledger: String::new(),
             unkept: BTreeMap::new(),
+            month: None,
+            elsewhere: <(String, BTreeMap<String, u64>)>::default(),
         })));
         let state = Arc::downgrade(&fleet.0);
         std::thread::Builder::new()
@@ -117,6 +123,31 @@ impl Fleet {
             if state.unkept.get(of) == Some(used) {
                 state.unkept.remove(of);
             }
+        }
+        Ok(())
+    }
+
+    /// What other ledgers have counted in a month, when that was read last; it is read again from
+    /// now on.
+    pub(super) fn used_elsewhere(&self, month: &str) -> BTreeMap<String, u64> {
+        let mut state = self.state();
+        state.month = Some(month.to_owned());
+        if state.elsewhere.0 == month {
+            state.elsewhere.1.clone()
+        } else {
+            BTreeMap::new()
+        }
+    }
+
+    /// Reads what other ledgers have counted, where that is of interest.
+    fn read_elsewhere(&self, database: &mut Database) -> anyhow::Result<()> {
+        let (month, ledger) = {
+            let state = self.state();
+            (state.month.clone(), state.ledger.clone())
+        };
+        if let Some(month) = month {
+            let sums = database.used_elsewhere(&month, &ledger)?;
+            self.state().elsewhere = (month, sums);
         }
         Ok(())
     }
@@ -175,6 +206,7 @@ fn others(members: &[Member], own: KeyHash) -> Vec<OtherHub> {
 /// Reads the database until nobody wants to know.
 fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
     let mut met_at = Instant::now();
+    let mut summed_at = None;
     while let Some(fleet) = state.upgrade().map(Fleet) {
         let asked = Instant::now();
         let is_due = met_at.elapsed() >= BETWEEN_MEETINGS;
@@ -196,6 +228,17 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
                 error = format!("{error:#}"),
                 "the database does not keep what was carried"
             );
+        }
+        if outcome.is_ok() && summed_at.is_none_or(|at: Instant| at.elapsed() >= BETWEEN_SUMS) {
+            let has_read = fleet.read_elsewhere(&mut database);
+            if let Err(error) = has_read {
+                tracing::debug!(
+                    error = format!("{error:#}"),
+                    "not known what other hubs have carried"
+                );
+            }
+            // Before somebody wants to know there is nothing to wait for.
+            summed_at = fleet.state().month.is_some().then(Instant::now);
         }
         let mut state = fleet.state();
         let pause = match outcome {
@@ -283,6 +326,8 @@ const BETWEEN_TRIALS: Duration = Duration::from_millis(500);
 /// Sums that are brought to the database at once: their writing delays the next look for less than
 /// a second where a round trip takes a millisecond.
 const AT_ONCE: usize = 500;
+/// As often as hubs bring what they have counted.
+const BETWEEN_SUMS: Duration = Duration::from_secs(5);
 /// From one sign of life of a hub to the next.
 const BETWEEN_MEETINGS: Duration = Duration::from_secs(1);
 /// Beyond this, nobody is let in by what was read last: who was revoked elsewhere could be.

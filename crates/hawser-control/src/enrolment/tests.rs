@@ -2,6 +2,7 @@ use std::fs::{self, File};
 
 use data_encoding::HEXLOWER;
 use futures_util::FutureExt;
+use hawser_units::Rate;
 
 use super::directory::{Stamp, TICK};
 use super::*;
@@ -452,4 +453,40 @@ fn a_port_leads_to_one_client_and_is_remembered() {
     store.set_port("alice", port, false).unwrap();
     store.set_port("bob", port, true).unwrap();
     assert_eq!(store.ports()[0].1, store.by_name("bob").unwrap().inner()[0]);
+}
+
+#[test]
+fn limits_are_remembered_and_stay_with_an_invitation_that_is_given_again() {
+    let (dir, mut store) = store(16);
+    let path = dir.path().join("clients");
+    let now = SystemTime::now();
+    store.invite("alice", WEEK, now).unwrap();
+    let text = fs::read_to_string(path.join("alice.toml")).unwrap();
+    assert!(!text.contains("cap") && !text.contains("quota"), "{text}");
+    let limits = ClientLimits {
+        cap: Own::At(Rate::from_mbps(20)),
+        quota: Own::Unlimited,
+    };
+    let change = LimitChange {
+        cap: Some(limits.cap),
+        quota: Some(limits.quota),
+    };
+    assert_eq!(store.set_limits("alice", change).unwrap(), limits);
+    assert!(store.set_limits("carol", change).is_err());
+    let token = store.invite("alice", WEEK, now).unwrap();
+    store.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
+    let reopened = ClientStore::open(&path, pool(16)).unwrap();
+    assert_eq!(reopened.by_name("alice").unwrap().limits, limits);
+    let text = fs::read_to_string(path.join("alice.toml")).unwrap();
+    assert!(
+        text.contains("cap = \"20000000bit\"") && text.contains("quota = \"none\""),
+        "{text}"
+    );
+    // By hand, and wrong.
+    fs::write(path.join("alice.toml"), text.replace("20000000bit", "fast")).unwrap();
+    let damaged = ClientStore::open_damaged(&path, pool(16)).unwrap();
+    assert!(damaged.damage().unwrap().contains("\"fast\" is no limit"));
+    store.revoke("alice").unwrap();
+    store.invite("alice", WEEK, now).unwrap();
+    assert_eq!(store.by_name("alice").unwrap().limits, ClientLimits::default());
 }

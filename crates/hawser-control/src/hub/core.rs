@@ -23,11 +23,12 @@ use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, Violation};
 use hawser_units::PathId;
 use hawser_wire::control::{
-    self, Cipher, CloseReason, Hello, MAX_OTHER_HUBS, Message, Refusal, VERSION, Welcome,
+    self, Cipher, CloseReason, Hello, Limit, MAX_OTHER_HUBS, Message, Refusal, VERSION, Welcome,
 };
 use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
+use super::limits::Limits;
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
 use crate::budget::{Budget, Pace};
 use crate::enrolment::{Client, OtherHub, SharedStore};
@@ -45,6 +46,7 @@ pub(super) struct Core {
     next_link: u64,
     /// The state of the store that the sessions were held against.
     held_against: u64,
+    pub(super) limits: Limits,
     /// Clients are sent away, and nobody else comes in.
     is_draining: bool,
     /// The state of the fleet that clients know.
@@ -61,6 +63,12 @@ pub(super) struct Session {
     /// Local index by path, to free it with the path.
     pub(super) indices: BTreeMap<u16, u32>,
     pub(super) quiet_since: Instant,
+    /// What it is held to.
+    pub(super) limit: Limit,
+    /// Its client knows.
+    pub(super) is_told: bool,
+    /// Its client may have been told of a limit before.
+    pub(super) has_heard: bool,
 }
 
 /// What a client has done, over all its sessions.
@@ -75,6 +83,13 @@ struct Account {
 pub(super) struct Link {
     id: u64,
     outbox: mpsc::Sender<Message>,
+}
+
+impl Link {
+    /// Says something to the client; false: it has not read what was said before.
+    pub(super) fn tell(&self, message: Message) -> bool {
+        self.outbox.try_send(message).is_ok()
+    }
 }
 
 /// A connection that was let in.
@@ -105,6 +120,7 @@ impl Fault {
 
 impl Core {
     pub(super) fn new(store: SharedStore, settings: HubSettings, orders: Orders) -> Self {
+        let defaults = settings.limits.clone();
         Self {
             store,
             settings,
@@ -115,6 +131,10 @@ impl Core {
             counters: BTreeMap::new(),
             next_link: 0,
             held_against: 0,
+            limits: Limits {
+                defaults,
+                ..Limits::default()
+            },
             is_draining: false,
             told_of: 0,
         }
@@ -244,17 +264,20 @@ impl Core {
         let link = self.next_link;
         self.next_link += 1;
         let (sender, outbox) = mpsc::channel(OUTBOX);
-        name_hubs(&sender, &self.store.other_hubs());
-        if self.is_draining {
-            let _ = sender.try_send(Message::Leave);
-        }
         let entry = self.sessions.get_mut(&session).expect("resumed or just started");
         entry.epoch = epoch;
         entry.machine.handle_control_up();
         entry.link = Some(Link {
             id: link,
-            outbox: sender,
+            outbox: sender.clone(),
         });
+        // A session begins without a limit on both sides.
+        entry.is_told = !entry.has_heard && entry.limit == Limit::Unlimited;
+        entry.hold_to(session, self.limits.of(client), &self.orders);
+        name_hubs(&sender, &self.store.other_hubs());
+        if self.is_draining {
+            let _ = sender.try_send(Message::Leave);
+        }
         tracing::info!(
             client = client.name,
             session,
@@ -347,6 +370,9 @@ impl Core {
             link: None,
             indices: BTreeMap::new(),
             quiet_since: Instant::now(),
+            limit: Limit::Unlimited,
+            is_told: true,
+            has_heard: false,
         };
         self.sessions.insert(session, entry);
     }
@@ -377,6 +403,10 @@ impl Core {
             }
         };
         if store.generation() == self.held_against {
+            drop(store);
+            if self.limits.is_untold {
+                self.limit_sessions();
+            }
             return;
         }
         self.held_against = store.generation();
@@ -406,6 +436,7 @@ impl Core {
         for (session, reason) in over {
             self.end_session(session, reason);
         }
+        self.limit_sessions();
     }
 
     fn end_sessions_of(&mut self, name: &str, reason: CloseReason) {
@@ -569,7 +600,9 @@ impl Core {
                 );
             }
         }
+        self.limits.defaults = settings.limits.clone();
         self.settings = settings;
+        self.limit_sessions();
         for session in self.sessions.keys() {
             self.tell_layer_rules(SessionId(*session));
         }
@@ -599,6 +632,7 @@ impl Core {
                 connected: session.is_some_and(|(_, connected)| *connected),
                 session: session.map(|(id, _)| *id),
                 inner: client.inner(),
+                limits: self.limits.standing(client),
                 replaced: self
                     .accounts
                     .get(&client.name)

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use hawser_dataplane::{Change, SessionId};
 use hawser_proto::session::HubSession;
+use hawser_wire::control::Limit;
 
 use super::core::{Core, Session};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
@@ -52,6 +53,9 @@ impl Core {
             link: None,
             indices: control.paths.open.iter().map(index).collect(),
             quiet_since: Instant::now(),
+            limit: Limit::Unlimited,
+            is_told: false,
+            has_heard: true,
         };
         let is_sound = entry.belongs_to(&client)
             && plane.check().is_ok()
@@ -73,6 +77,10 @@ impl Core {
             .into(),
         );
         self.tell_layer_rules(session);
+        let limit = self.limits.of(&client);
+        if let Some(entry) = self.sessions.get_mut(&session.0) {
+            entry.hold_to(session.0, limit, &self.orders);
+        }
         true
     }
 }
@@ -86,9 +94,10 @@ mod tests {
     use hawser_proto::checkpoint::HubPaths;
     use hawser_proto::egress::Egress;
     use hawser_proto::ingress::Ingress;
+    use hawser_units::Rate;
 
     use super::*;
-    use crate::enrolment::{ClientStore, SharedStore};
+    use crate::enrolment::{ClientStore, LimitChange, Own, SharedStore};
     use crate::hub::HubSettings;
     use hawser_config::Pool;
     use hawser_config::identity::KeyHash;
@@ -142,10 +151,19 @@ mod tests {
         };
         let (alices, bobs) = (KeyHash::of(b"alice"), KeyHash::of(b"bob"));
         let (alice, bob) = (enrol("alice", alices), enrol("bob", bobs));
+        let cap = Some(Own::At(Rate::from_mbps(8)));
+        let quota = None;
+        store
+            .set_limits("alice", LimitChange { cap, quota })
+            .expect("she is enrolled");
         let told = Arc::new(Mutex::new(0));
+        let limit = Arc::new(Mutex::new(None));
         let orders = {
-            let told = told.clone();
+            let (told, limit) = (told.clone(), limit.clone());
             Arc::new(move |command| {
+                if let Command::Change(Change::SetLimit { limit: rate, .. }) = &command {
+                    *limit.lock().expect("nobody panics") = Some(*rate);
+                }
                 let is_restored = matches!(command, Command::Change(Change::RestoreSession { .. }));
                 *told.lock().expect("nobody panics") += u32::from(is_restored);
             })
@@ -158,6 +176,7 @@ mod tests {
             layer_rules: Vec::new(),
             format: hawser_wire::frame::Format::Ip,
             path_mtu: 1500,
+            limits: hawser_config::LimitsConfig::default(),
         };
         let mut core = Core::new(SharedStore::new(store), settings, orders);
         for (name, key, inner) in [
@@ -169,11 +188,14 @@ mod tests {
             assert!(!core.restore(saved(name, key, inner)), "{name} {inner}");
         }
         assert_eq!(*told.lock().expect("nobody panics"), 0);
+        assert_eq!(*limit.lock().expect("nobody panics"), None);
         assert!(core.restore(saved("alice", alices, alice.inner_v4)));
         assert!(
             !core.restore(saved("alice", alices, alice.inner_v4)),
             "its number is in use"
         );
+        let limit = *limit.lock().expect("nobody panics");
+        assert_eq!(limit, Some(Some(Rate::from_mbps(8))), "it is held as before");
         assert_eq!(*told.lock().expect("nobody panics"), 1);
     }
 }

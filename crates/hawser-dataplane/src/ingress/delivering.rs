@@ -16,26 +16,38 @@ use crate::store::Packet;
 const MAX_PIECES: usize = 512;
 
 impl Receiving {
-    /// Writes `out` to the TUN, joining what can be joined, and frees it.
+    /// Writes `out` to the TUN, joining what can be joined, and frees it; what a limit holds back
+    /// follows later.
     pub(super) fn deliver(&mut self) {
         if self.out.is_empty() {
             return;
         }
         let mut out = std::mem::take(&mut self.out);
         out.retain(|id| {
-            let leaves = self.restore(*id) && self.may_leave(*id);
+            let is_restored = self.restore(*id);
+            if is_restored && self.is_held_back(*id) {
+                return false;
+            }
+            let leaves = is_restored && self.may_leave(*id);
             if !leaves {
                 self.store.free(*id);
             }
             leaves
         });
+        self.pass_gates(&mut out);
+        self.write(&mut out);
+        self.out = out;
+    }
+
+    /// Writes packets that are restored, and frees them.
+    pub(super) fn write(&mut self, out: &mut Vec<u32>) {
         let mut rebuilt = self.rebuilt.iter();
         let mut writer = Writer {
             tun: &self.links.tun,
             coalescer: Coalescer::new(self.links.format),
             pieces: Vec::new(),
         };
-        for id in &out {
+        for id in out.iter() {
             let bytes = self.store.bytes(*id);
             let inner = self.store.packet(*id).inner;
             let packet = match inner.form {
@@ -60,7 +72,6 @@ impl Receiving {
         for id in out.drain(..) {
             self.store.free(id);
         }
-        self.out = out;
     }
 
     /// Finds the headers of a packet, and puts rebuilt ones behind the others in `rebuilt`; false
@@ -85,7 +96,7 @@ impl Receiving {
 
     /// Carries a congestion mark from the outer to the inner packet; false if the packet must be
     /// dropped (RFC 6040).
-    fn may_leave(&mut self, id: u32) -> bool {
+    pub(super) fn may_leave(&mut self, id: u32) -> bool {
         let Packet { outer_ecn, inner, .. } = *self.store.packet(id);
         if outer_ecn != Ecn::Ce {
             return true;

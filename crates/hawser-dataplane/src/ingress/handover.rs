@@ -21,6 +21,7 @@ impl Receiving {
             session.tunnel.drain(at, &mut self.out);
         }
         self.deliver();
+        self.open_gates();
         let received = self
             .sessions
             .iter()
@@ -93,7 +94,7 @@ impl Receiving {
             });
             tunnel.restore_path(PathId(saved.path), newest);
         }
-        self.add_session(name, tunnel);
+        self.add_session(name, Role::Hub, tunnel);
         let state = self.sessions.get_mut(&name).expect("just added");
         for saved in &half.paths {
             state.indexes.push(saved.index);

@@ -12,9 +12,9 @@ use std::path::Path;
 use hawser_config::identity::KeyHash;
 use hawser_config::invitation::{HubAddress, Invitation, Token};
 use hawser_proto::fec::{Cover, Encoder};
-use hawser_units::{Duration, Instant, PathId, Sequence};
+use hawser_units::{Bytes, Duration, Instant, PathId, Rate, Sequence};
 use hawser_wire::compression::{Compressed, Form};
-use hawser_wire::control::{Cipher, CloseReason, Hello, Message, OtherHub, Refusal, Welcome};
+use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, OtherHub, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
 use hawser_wire::frame::Format;
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
@@ -327,6 +327,10 @@ fn control() -> Seeds {
         Message::Pong(5),
         Message::RekeyWanted,
         Message::Leave,
+        Message::Limit(Limit::Slowed {
+            rate: Rate::from_bps(256_000),
+            quota: Bytes(100_000_000_000),
+        }),
         Message::OtherHub(OtherHub {
             index: 0,
             count: 1,

@@ -106,6 +106,19 @@ impl Usage {
         self.count(name, used);
     }
 
+    /// The calendar month that it is: `2026-11`.
+    pub fn month(&self) -> String {
+        let newest = self.ledgers.values().map(|ledger| ledger.believed(self.today));
+        let today = newest.max().unwrap_or(self.today);
+        today.to_string()[..7].to_owned()
+    }
+
+    /// What has been carried in that month, by name.
+    pub fn of_month(&self) -> impl Iterator<Item = (&str, Used)> {
+        let ledgers = self.ledgers.iter();
+        ledgers.map(|(name, ledger)| (name.as_str(), ledger.used(self.today, 1)))
+    }
+
     /// The sums of all days that are kept.
     pub fn days(&self) -> impl Iterator<Item = DaySum> {
         let ledgers = self.ledgers.iter();

@@ -1,6 +1,6 @@
 //! Which packet goes where: what a scheduler is shown, and what becomes of its answer.
 
-use hawser_units::{Duration, InnerBytes, Instant, Rate, UdpBytes};
+use hawser_units::{Bytes, Duration, InnerBytes, Instant, Rate, UdpBytes};
 use hawser_wire::data::{Class, FRAMING};
 
 use super::{Egress, Lane, SPARSE};
@@ -12,6 +12,11 @@ use crate::scheduler::{Choice, Demand, PathView};
 const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
 /// Bounds of one flow's queue, whatever the rate.
 const QUEUE_MIN: u64 = 512 * 1024;
+/// How long a packet may wait for a session's limit: one that is lowered leaves no queue of the old
+/// rate behind, in which nothing of use passes for many seconds.
+const LIMITED_WAIT: Duration = Duration::from_millis(1_500);
+/// The largest packet that comes in, to be cut.
+const LARGE: Bytes = Bytes(64 << 10);
 const QUEUE_MAX: u64 = 16 * 1024 * 1024;
 
 /// What becomes of the head of a flow's queue.
@@ -39,8 +44,13 @@ impl<B: Copy> Egress<B> {
             }
             _ => Duration::ZERO,
         };
+        // What a limit holds back is in no path's round trip, and comes in large packets: the
+        // target of a queue is no less than what one of its packets takes (RFC 8289 section 4.3).
+        let limit = self.limit.as_ref();
+        let large = limit.map_or(Duration::ZERO, |limit| limit.rate().time_for(LARGE));
         // CUBIC falls to 0.7 of its window: 0.43 of a round trip keep the paths busy meanwhile.
         (round_trip * 2)
+            .max(large)
             .clamp(Duration::from_millis(5), Duration::from_millis(100))
             .max(round_trip / 2)
             + spread.min(Duration::from_millis(200))
@@ -63,7 +73,13 @@ impl<B: Copy> Egress<B> {
             (2 * path.recent_peak(now).as_bps()).saturating_sub(carries)
         };
         let rate = self.paths().map(rate).sum();
-        Rate::from_bps(rate).bytes_in(target).0
+        self.limited(Rate::from_bps(rate)).bytes_in(target).0
+    }
+
+    /// A rate of the paths, or the session's limit where that is less.
+    fn limited(&self, rate: Rate) -> Rate {
+        let limit = self.limit.as_ref();
+        limit.map_or(rate, |limit| rate.min(limit.rate()))
     }
 
     pub(super) fn queue_limit(&self) -> u64 {
@@ -73,7 +89,8 @@ impl<B: Copy> Egress<B> {
             .map(|lane| lane.path.model().rate().as_bps())
             .sum();
         let time = self.target() * 3 + Duration::from_millis(20);
-        Rate::from_bps(rate).bytes_in(time).0.clamp(QUEUE_MIN, QUEUE_MAX)
+        let rate = self.limited(Rate::from_bps(rate));
+        rate.bytes_in(time).0.clamp(QUEUE_MIN, QUEUE_MAX)
     }
 
     pub(super) fn choose(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
@@ -84,6 +101,11 @@ impl<B: Copy> Egress<B> {
             return Decision::Again;
         };
         let (class, backlog) = (flow.class, flow.backlog());
+        let is_last = backlog <= u64::from(run.cut.packet_len());
+        if self.limit.is_some() && !is_last && now.since(run.since) > LIMITED_WAIT {
+            self.counters.expired += self.drop_packet(slot, now);
+            return Decision::Again;
+        }
         // A transfer without a backlog is held back by its own window, not by ours.
         let sparse = backlog < SPARSE && class != Class::Bulk;
         let len = run.len_of(run.next) as u32;

@@ -95,6 +95,8 @@ impl<B: Copy> Egress<B> {
         let udp = (len + FRAMING) as u64;
         let path = &mut self.lanes[self.view_lanes[best]].path;
         let packet_number = path.on_sent(udp, true, now);
+        let path = path.id;
+        self.charge(udp, now);
         self.counters.parity += 1;
         self.counters.parity_bytes += udp;
         self.symbol = outgoing.symbol;
@@ -103,7 +105,7 @@ impl<B: Copy> Egress<B> {
             parity: outgoing.parity,
         };
         Some(Transmit {
-            path: path.id,
+            path,
             packet_number,
             body,
         })

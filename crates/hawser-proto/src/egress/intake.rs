@@ -7,6 +7,7 @@ use hawser_wire::offload::{Offload, Segmenter};
 
 use super::Egress;
 use crate::flow::{Refusal, Run};
+use crate::limit::Limit;
 use crate::path::{Path, State};
 
 /// Why a packet was refused.
@@ -22,6 +23,8 @@ pub enum Refused {
     QueueFull,
     /// There are too many flows.
     TableFull,
+    /// The session's limit lets nothing pass.
+    Stopped,
 }
 
 /// The largest inner packets that paths take, in bytes: all of them and any, now and most likely in
@@ -59,6 +62,9 @@ impl<B: Copy> Egress<B> {
         buffer: B,
         now: Instant,
     ) -> Result<(), Refused> {
+        if self.limit.as_ref().is_some_and(Limit::is_shut) {
+            return Err(Refused::Stopped);
+        }
         let summary = self.format.parse(packet).ok_or(Refused::Malformed)?;
         let len = if offload.segment == 0 {
             self.format.unpadded_len(packet, &summary)

@@ -61,6 +61,7 @@ impl<B: Copy> Egress<B> {
         self.excess += usize::from(path.credit(bytes, now) < bytes);
         let packet_number = path.on_sent(bytes, true, now);
         let path = path.id;
+        self.charge(bytes, now);
         self.kept.keep_again(path, packet_number, &wanted);
         self.counters.retransmitted += 1;
         let body = Body::Packets {

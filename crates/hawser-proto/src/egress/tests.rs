@@ -86,6 +86,46 @@ fn packets_of(sent: &[Transmit<u32>]) -> usize {
     sent.iter().filter(is_packet).count()
 }
 
+#[test]
+fn a_limit_holds_what_the_paths_would_carry() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let now = start + Duration::from_millis(150);
+    let sent = |limit: Option<u64>| {
+        let mut egress = active(start, now);
+        egress.set_limit(limit.map(Rate::from_bps));
+        for buffer in 0..8 {
+            let packet = &mut segment(tcp_flag::ACK, 1_000);
+            let result = egress.enqueue(packet, Offload::default(), buffer, now);
+            assert_eq!(
+                result,
+                if limit == Some(0) {
+                    Err(Refused::Stopped)
+                } else {
+                    Ok(())
+                }
+            );
+        }
+        let first: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now)).collect();
+        let due = egress.poll_timeout(now);
+        // Nothing is lost that waits, and the same limit again changes nothing.
+        egress.set_limit(limit.map(Rate::from_bps));
+        let mut all = packets_of(&first);
+        for ms in 1..200 {
+            let now = now + Duration::from_millis(ms);
+            let more: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now)).collect();
+            all += packets_of(&more);
+        }
+        (packets_of(&first), all, due)
+    };
+    let (at_once, all, _) = sent(None);
+    assert_eq!((at_once, all), (8, 8));
+    let (at_once, all, due) = sent(Some(1_000_000));
+    // 25 ms at the rate, which a driver may be late, and no more.
+    assert_eq!((at_once, all), (3, 8));
+    assert!(due > now && due < now + Duration::from_millis(20), "{due:?}");
+    assert_eq!(sent(Some(0)).1, 0);
+}
+
 /// The first packet of a QUIC connection is larger than what every network passes: thrown away, it
 /// is sent again a second later.
 #[test]

@@ -180,26 +180,43 @@ impl Model {
 }
 
 /// Lets packets out at a rate, in small bursts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pacer {
     next: Instant,
+    catch_up: Duration,
+}
+
+impl Default for Pacer {
+    /// That of a path.
+    fn default() -> Self {
+        Self::new(CATCH_UP)
+    }
 }
 
 /// How far ahead of its time a packet may go: what batching needs at high rates, half a millisecond
 /// of queue at most.
 const LEAD: Duration = Duration::from_micros(500);
-/// How much lateness of the driver is made up for: a machine that sleeps longer has lost the link
-/// time.
+/// How much lateness of the driver a path makes up for: a machine that sleeps longer has lost
+/// the link time.
 const CATCH_UP: Duration = Duration::from_millis(8);
 /// How long packets that did not wait their turn hold back those that do.
 const DEBT: Duration = Duration::from_millis(50);
 
 impl Pacer {
+    /// One that makes up for so much lateness of the driver.
+    #[must_use]
+    pub fn new(catch_up: Duration) -> Self {
+        Self {
+            next: Instant::ZERO,
+            catch_up,
+        }
+    }
+
     /// Bytes that may go now; at least `packet` when anything may go.
     #[must_use]
     pub fn credit(&self, rate: Option<Rate>, packet: u64, now: Instant) -> u64 {
         let Some(rate) = rate else { return u64::MAX };
-        let from = self.next.max(now - CATCH_UP);
+        let from = self.next.max(now - self.catch_up);
         let bytes = rate.bytes_in((now + LEAD).since(from)).0;
         if bytes >= packet {
             bytes
@@ -221,7 +238,7 @@ impl Pacer {
     pub fn on_sent(&mut self, rate: Option<Rate>, bytes: u64, now: Instant) {
         if let Some(rate) = rate {
             let time = rate.time_for(Bytes(bytes));
-            self.next = (self.next.max(now - CATCH_UP) + time).min(now + time.max(DEBT));
+            self.next = (self.next.max(now - self.catch_up) + time).min(now + time.max(DEBT));
         }
     }
 }

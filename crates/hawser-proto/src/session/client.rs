@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::{Duration, Instant, NetworkId};
-use hawser_wire::control::{CloseReason, Message, OtherHub};
+use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
 
 use super::Violation;
 
@@ -65,6 +65,8 @@ pub enum ClientAction {
     Renew,
     /// The hub will be taken down: go to another, if there is one.
     Leave,
+    /// The hub holds this client to this from now on.
+    Limit(Limit),
     /// The hub has named all others of its fleet: [`ClientSession::other_hubs`].
     NameHubs,
     /// The hub ended the connection.
@@ -348,6 +350,10 @@ impl ClientSession {
             }
             Message::Leave => {
                 self.actions.push_back(ClientAction::Leave);
+                Ok(())
+            }
+            Message::Limit(limit) => {
+                self.actions.push_back(ClientAction::Limit(limit));
                 Ok(())
             }
             Message::OtherHub(ref hub) => {

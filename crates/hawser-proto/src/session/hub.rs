@@ -149,6 +149,7 @@ impl HubSession {
             Message::Refused(_) => return Err(Violation::Unexpected("refused")),
             Message::PathOpened { .. } => return Err(Violation::Unexpected("path opened")),
             Message::RekeyWanted => return Err(Violation::Unexpected("rekey wanted")),
+            Message::Limit(_) => return Err(Violation::Unexpected("limit")),
             Message::Leave => return Err(Violation::Unexpected("leave")),
             Message::OtherHub(_) => return Err(Violation::Unexpected("other hub")),
         }

@@ -1,7 +1,7 @@
 mod agreement;
 
-use hawser_units::{Duration, Instant, NetworkId};
-use hawser_wire::control::{CloseReason, Message, OtherHub};
+use hawser_units::{Duration, Instant, NetworkId, Rate};
+use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
 use hawser_wire::data::Class;
 
 use super::*;
@@ -240,6 +240,10 @@ fn client_transition_table() {
         (Message::RekeyWanted, vec![ClientAction::Rekey]),
         (Message::Leave, vec![ClientAction::Leave]),
         (
+            Message::Limit(Limit::Cap(Rate::from_mbps(8))),
+            vec![ClientAction::Limit(Limit::Cap(Rate::from_mbps(8)))],
+        ),
+        (
             Message::Close(CloseReason::Revoked),
             vec![ClientAction::Closed(CloseReason::Revoked)],
         ),
@@ -380,6 +384,7 @@ fn hub_transition_table() {
         ),
         (Message::RekeyWanted, Violation::Unexpected("rekey wanted")),
         (Message::Leave, Violation::Unexpected("leave")),
+        (Message::Limit(Limit::Unlimited), Violation::Unexpected("limit")),
     ];
     for (message, violation) in wrong {
         assert_eq!(

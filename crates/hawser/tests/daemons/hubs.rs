@@ -179,6 +179,16 @@ fn a_fleet_has_one_invitation_and_outlives_a_hub_and_its_database() {
     hubs.world.wait("well again", |world| {
         world.status("h")["store"]["trouble"].is_null()
     });
+    // What one hub says of a client's cap, the other does.
+    good(
+        hubs.world
+            .hawser("s", &["hub", "limit", "alice", "--cap", "8mbit"]),
+    );
+    hubs.world
+        .wait("held", |world| world.status("c")["limit"]["state"] == "capped");
+    good(hubs.world.hawser("s", &["hub", "limit", "alice", "--default"]));
+    hubs.world
+        .wait("let go", |world| world.status("c")["limit"].is_null());
     // It is taken down by plan, and back: nothing is lost on the way.
     let pings = hubs.world.pings("100.96.0.1");
     good(hubs.world.hawser("h", &["hub", "drain", "--within", "10s"]));
@@ -207,6 +217,23 @@ fn a_fleet_has_one_invitation_and_outlives_a_hub_and_its_database() {
     hubs.world.wait("counted by the second", by_second);
     assert!(by_first(&hubs.world));
     assert_eq!(carried(&hubs.world, &["bob"]), 0);
+    // A quota is for all hubs together: here it is used up by what the other one has carried.
+    let (all, here) = (
+        carried(&hubs.world, &["alice"]),
+        carried(&hubs.world, &["--here"]),
+    );
+    assert!(here < all, "{here} of {all} bytes");
+    let quota = format!("{all}B");
+    good(
+        hubs.world
+            .hawser("s", &["hub", "limit", "alice", "--quota", &quota]),
+    );
+    hubs.world
+        .wait("slowed", |world| world.status("c")["limit"]["state"] == "slowed");
+    assert!(carried(&hubs.world, &["--here"]) < all);
+    good(hubs.world.hawser("s", &["hub", "limit", "alice", "--no-quota"]));
+    hubs.world
+        .wait("let go", |world| world.status("c")["limit"].is_null());
     // What one hub decides the other knows at its start.
     good(hubs.world.hawser("s", &["hub", "revoke", "alice"]));
     hubs.world.wait("revoked", |world| !world.ping_hub());

@@ -13,6 +13,7 @@ mod hubs;
 mod isolation;
 mod kill_switch;
 mod layers;
+mod limits;
 mod mixed;
 mod neighbours;
 mod outside;

@@ -6,7 +6,7 @@ use tokio_postgres::Client as Connection;
 use super::Fault;
 
 /// What makes version `n + 1` of the tables of version `n`.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE hawser_client (
         name text PRIMARY KEY,
@@ -37,6 +37,11 @@ const MIGRATIONS: [&str; 2] = [
         sent bigint NOT NULL,
         PRIMARY KEY (client, day, ledger)
     );
+",
+    "
+    ALTER TABLE hawser_client ADD COLUMN cap_bps bigint;
+    ALTER TABLE hawser_client ADD COLUMN quota_bytes bigint;
+    CREATE INDEX hawser_usage_day ON hawser_usage (day);
 ",
 ];
 

@@ -12,9 +12,10 @@ use hawser_config::StoreConfig;
 use hawser_config::identity::KeyHash;
 use hawser_steer::quota::{Date, Used};
 use hawser_testing::Postgres;
+use hawser_units::{Bytes, Rate};
 use hawser_wire::control::Refusal;
 
-use super::super::{ClientStore, MonthSum, SharedStore, usage_of_fleet};
+use super::super::{ClientLimits, ClientStore, LimitChange, MonthSum, Own, SharedStore, usage_of_fleet};
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
@@ -95,6 +96,74 @@ fn other_pools_and_newer_tables_are_refused() {
         .unwrap();
     let error = ClientStore::in_database(&at(&server), pool(16)).unwrap_err();
     assert!(format!("{error:#}").contains("update it"), "{error:#}");
+}
+
+/// A hub of before limits has made the tables, and has clients in them.
+#[test]
+fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
+    let Some(server) = Postgres::start() else { return };
+    let now = SystemTime::now();
+    let token = open(&server).invite("alice", WEEK, now).unwrap();
+    for statement in [
+        "DROP INDEX hawser_usage_day",
+        "ALTER TABLE hawser_client DROP COLUMN cap_bps",
+        "ALTER TABLE hawser_client DROP COLUMN quota_bytes",
+        "UPDATE hawser_store SET version = 2",
+    ] {
+        server.sql("hawser", statement).unwrap();
+    }
+    let (mut here, mut there) = (open(&server), open(&server));
+    there.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
+    let limits = |store: &ClientStore| store.by_name("alice").unwrap().limits;
+    assert_eq!(limits(&there), ClientLimits::default());
+    for (cap, quota) in [
+        (Own::At(Rate::from_mbps(20)), Own::Unlimited),
+        (Own::Unlimited, Own::At(Bytes(u64::MAX >> 1))),
+        (Own::AsDefault, Own::AsDefault),
+    ] {
+        let change = LimitChange {
+            cap: Some(cap),
+            quota: Some(quota),
+        };
+        here.set_limits("alice", change).unwrap();
+        let before = there.generation();
+        there.reload().unwrap();
+        assert_eq!(limits(&there), ClientLimits { cap, quota });
+        assert_ne!(there.generation(), before, "sessions are looked at again");
+    }
+}
+
+#[test]
+fn what_others_have_carried_in_a_month_counts() {
+    let Some(server) = Postgres::start() else { return };
+    open(&server);
+    let mut database = super::Database::new(&at(&server)).unwrap();
+    let day = |client: &str, day: &str, received, sent| {
+        let day: Date = day.parse().unwrap();
+        ((client.to_owned(), day), Used { received, sent })
+    };
+    let here = [day("alice", "2026-11-02", 1, 1)];
+    let there = [
+        day("alice", "2026-11-01", 10, 20),
+        day("alice", "2026-11-30", 300, 0),
+        day("alice", "2026-10-31", 5_000, 0),
+        day("bob", "2026-12-01", 5_000, 0),
+    ];
+    database.keep("here", &here).unwrap();
+    database.keep("there", &there).unwrap();
+    let used = |database: &mut super::Database, ledger| database.used_elsewhere("2026-11", ledger).unwrap();
+    assert_eq!(used(&mut database, "here"), [("alice".to_owned(), 330)].into());
+    assert_eq!(used(&mut database, "there"), [("alice".to_owned(), 2)].into());
+    // A hub that runs reads it by itself, once it is asked.
+    let own = KeyHash([7; 32]);
+    let shared = SharedStore::of_fleet(&at(&server), pool(16), own, &[]).unwrap();
+    shared.keep("here", here);
+    let begun = Instant::now();
+    while shared.used_elsewhere("2026-11") != [("alice".to_owned(), 330)].into() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is not read");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(shared.used_elsewhere("2026-12"), BTreeMap::new(), "another month");
 }
 
 #[test]

@@ -162,6 +162,7 @@ impl Pair {
                 | ClientAction::Renew
                 | ClientAction::Leave
                 | ClientAction::NameHubs => {}
+                ClientAction::Limit(limit) => panic!("{limit:?}"),
                 ClientAction::Closed(reason) => panic!("{reason:?}"),
             }
         }

@@ -1,0 +1,71 @@
+//! Rates, amounts and limits, as tables show them.
+
+use serde_json::Value;
+
+/// A rate: `20.0 Mbit/s`.
+pub(crate) fn rate(bps: u64) -> String {
+    let value = bps as f64;
+    match bps {
+        0..1_000 => format!("{bps} bit/s"),
+        1_000..1_000_000 => format!("{:.0} kbit/s", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} Mbit/s", value / 1e6),
+        _ => format!("{:.2} Gbit/s", value / 1e9),
+    }
+}
+
+/// An amount: `1.5 MB`.
+pub(crate) fn bytes(count: u64) -> String {
+    let value = count as f64;
+    match count {
+        0..1_000 => format!("{count} B"),
+        1_000..1_000_000 => format!("{:.1} kB", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
+        _ => format!("{:.2} GB", value / 1e9),
+    }
+}
+
+/// The cap of a client's limits in a status: `20.0 Mbit/s`, or `-`.
+pub(crate) fn cap_of(limits: &Value) -> String {
+    limits["cap_bps"].as_u64().map_or("-".to_owned(), rate)
+}
+
+/// What is left of a client's quota: `12.3 GB of 100.00 GB left`, or `-`.
+pub(crate) fn quota_of(limits: &Value) -> String {
+    let Some(quota) = limits["quota_bytes"].as_u64() else {
+        return "-".to_owned();
+    };
+    match limits["state"].as_str() {
+        Some("stopped") => format!("{} used up: stopped", bytes(quota)),
+        Some("slowed") => {
+            let to = limits["rate_bps"].as_u64().unwrap_or_default();
+            format!("{} used up: {}", bytes(quota), rate(to))
+        }
+        _ => {
+            let left = limits["left_bytes"].as_u64().unwrap_or_default();
+            format!("{} of {} left", bytes(left), bytes(quota))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn limits_read_as_two_columns() {
+        let shown = |limits: Value| (cap_of(&limits), quota_of(&limits));
+        assert_eq!(shown(Value::Null), ("-".to_owned(), "-".to_owned()));
+        let limits =
+            json!({ "state": "capped", "cap_bps": 20_000_000, "quota_bytes": 1_000_000, "left_bytes": 5 });
+        assert_eq!(
+            shown(limits),
+            ("20.0 Mbit/s".to_owned(), "5 B of 1.0 MB left".to_owned())
+        );
+        let limits =
+            json!({ "state": "slowed", "rate_bps": 256_000, "quota_bytes": 1_000_000, "left_bytes": 0 });
+        assert_eq!(shown(limits).1, "1.0 MB used up: 256 kbit/s");
+        let limits = json!({ "state": "stopped", "rate_bps": 0, "quota_bytes": 1_000_000, "left_bytes": 0 });
+        assert_eq!(shown(limits).1, "1.0 MB used up: stopped");
+    }
+}

@@ -1,0 +1,94 @@
+//! `hawser hub limit`.
+
+use anyhow::bail;
+use hawser_config::{Size, Speed};
+use hawser_control::enrolment::{LimitChange, Own};
+use hawser_hub as hub;
+use serde_json::json;
+
+use crate::Places;
+use crate::amounts::{cap_of, quota_of};
+use crate::guests::print;
+
+/// Says what a client may use: a cap, and a quota by month.
+///
+/// A cap holds in each direction. A quota is for both directions of a calendar month together,
+/// counted as `hawser hub usage` counts; when it is used up, the client is slowed to 256 kbit/s or
+/// stopped, as [limits] in hub.toml says, until the month ends or more is allowed. The client's
+/// `hawser status` says why.
+///
+/// A hub that runs follows within a second, at whichever hub of a fleet the client is. What is not
+/// named stays as it is; [limits] in hub.toml has what holds for clients that nothing was said of.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LimitArgs {
+    /// The client's name.
+    name: String,
+    /// At most this in each direction, such as 20mbit.
+    #[arg(long, value_name = "RATE", value_parser = speed)]
+    cap: Option<Speed>,
+    /// No cap, whatever hub.toml says for all.
+    #[arg(long, conflicts_with = "cap")]
+    no_cap: bool,
+    /// At most this in a month, both directions together, such as 100GB.
+    #[arg(long, value_name = "AMOUNT", value_parser = size)]
+    quota: Option<Size>,
+    /// No quota, whatever hub.toml says for all.
+    #[arg(long, conflicts_with = "quota")]
+    no_quota: bool,
+    /// What hub.toml says for all, from now on.
+    #[arg(long, conflicts_with_all = ["cap", "no_cap", "quota", "no_quota"])]
+    default: bool,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+fn speed(text: &str) -> Result<Speed, String> {
+    text.parse()
+        .map_err(|()| "a rate with its unit (kbit, mbit, gbit), such as 20mbit".to_owned())
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    text.parse()
+        .map_err(|()| "an amount with its unit (MB, GB, TB), such as 100GB".to_owned())
+}
+
+pub(crate) fn run(args: &LimitArgs) -> anyhow::Result<()> {
+    let change = LimitChange::new(
+        change(args.cap, args.no_cap, args.default),
+        change(args.quota, args.no_quota, args.default),
+    );
+    if change == LimitChange::default() {
+        bail!("say what: --cap 20mbit, --quota 100GB, --no-cap, --no-quota or --default");
+    }
+    let standing = json!(hub::limit(&args.places.dir, &args.name, change)?);
+    let (name, cap, quota) = (&args.name, cap_of(&standing), quota_of(&standing));
+    print(
+        args.json,
+        || json!({ "version": 1, "client": name, "limits": standing }),
+        &format!("{name}: cap {cap}, quota {quota}"),
+    )
+}
+
+fn change<T>(limit: Option<T>, is_none: bool, is_default: bool) -> Option<Own<T>> {
+    match limit {
+        Some(limit) => Some(Own::At(limit)),
+        None if is_none => Some(Own::Unlimited),
+        None => is_default.then_some(Own::AsDefault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_stays() {
+        assert_eq!(change(Some(1), false, false), Some(Own::At(1)));
+        assert_eq!(change::<u8>(None, true, false), Some(Own::Unlimited));
+        assert_eq!(change::<u8>(None, false, true), Some(Own::AsDefault));
+        assert_eq!(change::<u8>(None, false, false), None);
+    }
+}

@@ -1,0 +1,279 @@
+//! Clients that are held to caps and quotas, beside one that is not.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hawser_linux::netns::Namespace;
+use serde_json::Value;
+
+use crate::world::{Daemon, World, good, is_up};
+
+const SERVER: &str = "203.0.113.2";
+const CHUNK: usize = 32 << 10;
+/// Between two chunks: 50 Mbit/s at most, so that the two processors of a small machine suffice.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long a rate is measured, and how long a flow may take to find its rate before.
+const MEASURED: Duration = Duration::from_secs(3);
+const SETTLED: Duration = Duration::from_millis(1_500);
+/// Of a cap, what a TCP connection carries without headers and framing.
+const LEAST: f64 = 0.86;
+const MOST: f64 = 1.02;
+const ATTEMPTS: usize = 4;
+
+/// A TCP connection in one direction that goes on until it is dropped.
+struct Stream {
+    received: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Stream {
+    /// From the server to a client.
+    fn down(server: &Namespace, client: &Namespace, port: u16) -> Self {
+        Self::start(server, client, port, true)
+    }
+
+    /// From a client to the server.
+    fn up(server: &Namespace, client: &Namespace, port: u16) -> Self {
+        Self::start(server, client, port, false)
+    }
+
+    fn start(server: &Namespace, client: &Namespace, port: u16, is_down: bool) -> Self {
+        let stream = Self {
+            received: Arc::default(),
+            is_over: Arc::default(),
+        };
+        let address: SocketAddr = format!("{SERVER}:{port}").parse().unwrap();
+        let listener = server.run(move || TcpListener::bind(address)).unwrap();
+        let timeout = Duration::from_secs(10);
+        let near = client.run(move || TcpStream::connect_timeout(&address, timeout));
+        let (near, far) = (near.unwrap(), listener.accept().unwrap().0);
+        let (from, to) = if is_down { (far, near) } else { (near, far) };
+        let is_over = Arc::clone(&stream.is_over);
+        std::thread::spawn(move || send(from, &is_over));
+        let (received, is_over) = (Arc::clone(&stream.received), Arc::clone(&stream.is_over));
+        std::thread::spawn(move || receive(to, &received, &is_over));
+        stream
+    }
+
+    fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn send(mut stream: TcpStream, is_over: &AtomicBool) {
+    stream
+        .set_write_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    while !is_over.load(Ordering::Relaxed) {
+        let _ = stream.write(&[0x5a; CHUNK]);
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn receive(mut stream: TcpStream, received: &AtomicU64, is_over: &AtomicBool) {
+    stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut buffer = vec![0; CHUNK];
+    while !is_over.load(Ordering::Relaxed) {
+        let count = stream.read(&mut buffer).unwrap_or(0);
+        received.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+/// Rates of streams at the same time, Mbit/s.
+fn rates<const N: usize>(streams: [&Stream; N]) -> [f64; N] {
+    std::thread::sleep(SETTLED);
+    let (before, start) = (streams.map(Stream::received), Instant::now());
+    std::thread::sleep(MEASURED);
+    let (after, time) = (streams.map(Stream::received), start.elapsed().as_secs_f64());
+    std::array::from_fn(|at| (after[at] - before[at]) as f64 * 8e-6 / time)
+}
+
+/// The same for a stream that is capped and others beside it. The cap holds each time; that it is
+/// used may take a few attempts where others keep the processors busy.
+fn capped<const N: usize>(cap: f64, streams: [&Stream; N]) -> [f64; N] {
+    let mut found = [0.0; N];
+    for _ in 0..ATTEMPTS {
+        found = rates(streams);
+        eprintln!(
+            "{:.2} Mbit/s at a cap of {cap}; beside it {:.2?}",
+            found[0],
+            &found[1..]
+        );
+        assert!(found[0] < cap * MOST, "{found:?} at a cap of {cap}");
+        if found[0] > cap * LEAST {
+            return found;
+        }
+    }
+    panic!("{found:?} at a cap of {cap}");
+}
+
+struct Limits {
+    world: World,
+    server: Namespace,
+    hub: Daemon,
+    _clients: [Daemon; 2],
+}
+
+impl Limits {
+    /// Alice, and bob beside her.
+    fn new(name: &str) -> Option<Self> {
+        let world = World::new(name)?;
+        let server = world.add_server();
+        world.init();
+        let hub = world.start("h", &["hub", "run"]);
+        world.add_client("b", 12);
+        let alice = world.start("c", &["up", &world.invite(), "--foreground"]);
+        let bob = world.start("b", &["up", &world.invite_as("bob"), "--foreground"]);
+        world.wait("up", is_up);
+        world.wait("through", World::ping_hub);
+        world.wait("bob is up", |world| world.status("b")["state"] == "up");
+        Some(Self {
+            world,
+            server,
+            hub,
+            _clients: [alice, bob],
+        })
+    }
+
+    fn limit(&self, arguments: &[&str]) {
+        good(
+            self.world
+                .hawser("h", &[&["hub", "limit", "alice"], arguments].concat()),
+        );
+    }
+
+    /// What alice's machine says that it is held to.
+    fn is_told(&self, state: &str) {
+        let told = |world: &World| world.status("c")["limit"]["state"] == state;
+        self.world.wait(state, told);
+    }
+
+    /// What has been counted for alice this month, bytes.
+    fn used(&self) -> u64 {
+        let said = good(self.world.hawser("h", &["hub", "usage", "alice", "--json"])).stdout;
+        let said: Value = serde_json::from_slice(&said).unwrap();
+        let month = &said["months"][0];
+        month["down_bytes"].as_u64().unwrap_or(0) + month["up_bytes"].as_u64().unwrap_or(0)
+    }
+
+    fn shown(&self, side: &str, arguments: &[&str]) -> String {
+        String::from_utf8(good(self.world.hawser(side, arguments)).stdout).unwrap()
+    }
+}
+
+#[test]
+fn a_cap_holds_in_both_directions_and_others_are_not_touched() {
+    let Some(mut limits) = Limits::new("cap") else {
+        return;
+    };
+    let (alice, bob) = (limits.world.open("c"), limits.world.open("b"));
+    limits.limit(&["--cap", "8mbit"]);
+    limits.is_told("capped");
+    let other = Stream::down(&limits.server, &bob, 9_001);
+    let down = Stream::down(&limits.server, &alice, 9_000);
+    let [held, free] = capped(8.0, [&down, &other]);
+    assert!(free > 2.0 * held, "{free} beside {held}");
+    // Whoever has a cap waits in queues of its own flows: a ping passes beside the download.
+    assert!(limits.world.ping_hub());
+    limits.limit(&["--cap", "16mbit"]);
+    capped(16.0, [&down]);
+    drop(down);
+    limits.limit(&["--cap", "8mbit"]);
+    let up = Stream::up(&limits.server, &alice, 9_002);
+    capped(8.0, [&up, &other]);
+    // It outlives the hub, and is shown.
+    limits.hub.signal("-KILL");
+    limits.hub = limits.world.start("h", &["hub", "run"]);
+    limits.world.wait("through again", World::ping_hub);
+    limits.is_told("capped");
+    let list = limits.shown("h", &["hub", "list"]);
+    assert!(list.contains("alice   connected  8.0 Mbit/s  -"), "{list}");
+    let status = limits.shown("c", &["status"]);
+    assert!(
+        status.contains("\nthe hub lets this machine have 8.0 Mbit/s in each direction\n"),
+        "{status}"
+    );
+    drop((up, other));
+    limits.limit(&["--no-cap"]);
+    let down = Stream::down(&limits.server, &alice, 9_003);
+    let [free] = rates([&down]);
+    println!("down: {free:.2} Mbit/s without a cap");
+    assert!(free > 1.5 * held, "{free}");
+    assert!(limits.world.status("c")["limit"].is_null());
+}
+
+/// An old program, or one that does as it likes: it hears nothing of the cap.
+#[test]
+fn a_client_that_does_not_keep_to_its_cap_is_held_to_it_by_the_hub() {
+    let Some(limits) = Limits::new("capx") else { return };
+    let alice = limits.world.open("c");
+    // What is no data packet is of the control connection: their first bytes differ.
+    let mut nft = limits.world.inside("h", "nft");
+    nft.arg(
+        "add table inet deaf; add chain inet deaf out { type filter hook postrouting priority 300; }; \
+         add rule inet deaf out oifname { fiber, lte } udp sport 4430 @th,64,2 != 0 drop",
+    );
+    good(nft);
+    limits.limit(&["--cap", "8mbit"]);
+    capped(8.0, [&Stream::up(&limits.server, &alice, 9_000)]);
+    let said = limits.world.status("c");
+    assert!(said["limit"].is_null() && said["state"] == "up", "{said}");
+}
+
+#[test]
+fn a_quota_slows_or_stops_and_is_lifted_again() {
+    let Some(limits) = Limits::new("quota") else {
+        return;
+    };
+    let (alice, bob) = (limits.world.open("c"), limits.world.open("b"));
+    let other = Stream::down(&limits.server, &bob, 9_001);
+    let down = Stream::down(&limits.server, &alice, 9_000);
+    limits.world.wait("counted", |_| limits.used() > 1_000_000);
+    let quota = limits.used() + 8_000_000;
+    limits.limit(&["--quota", &format!("{quota}B")]);
+    limits.is_told("slowed");
+    // What begins now passes; TCP tries for many seconds what was lost of 200 times the rate.
+    drop(down);
+    let down = Stream::down(&limits.server, &alice, 9_003);
+    let [slow, free] = rates([&down, &other]);
+    println!("{slow:.3} Mbit/s when the quota is used up, {free:.2} beside it");
+    assert!(slow > 0.0 && free > 20.0 * slow, "{slow} and {free}");
+    assert!(limits.used() >= quota);
+    let status = limits.shown("c", &["status"]);
+    assert!(
+        status.contains("is used up: 256.0 kbit/s in each direction"),
+        "{status}"
+    );
+    let usage = limits.shown("h", &["hub", "usage"]);
+    assert!(usage.contains("used up: 256 kbit/s"), "{usage}");
+    // Another answer to that, while it runs.
+    let path = limits.world.place("h").join("hub.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, config + "\n[limits]\nwhen_used = \"stop\"\n").unwrap();
+    good(limits.world.hawser("h", &["reload"]));
+    limits.is_told("stopped");
+    let [nothing] = rates([&down]);
+    assert!(nothing == 0.0 && !limits.world.ping_hub(), "{nothing}");
+    let status = limits.shown("c", &["status"]);
+    assert!(status.contains("nothing passes until the month ends"), "{status}");
+    assert!(limits.shown("h", &["hub", "list"]).contains("used up: stopped"));
+    // More is allowed: what begins now goes at once. (TCP tries again after many seconds by now.)
+    limits.limit(&["--no-quota"]);
+    limits
+        .world
+        .wait("let go", |world| world.status("c")["limit"].is_null());
+    drop(down);
+    let down = Stream::down(&limits.server, &alice, 9_002);
+    let [free] = rates([&down]);
+    println!("{free:.2} Mbit/s when more is allowed");
+    assert!(free > 20.0 * slow, "{free}");
+}
