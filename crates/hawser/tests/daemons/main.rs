@@ -8,6 +8,7 @@ mod blocked;
 mod dashboard;
 mod dhcp;
 mod gateway;
+mod gre;
 mod hubs;
 mod isolation;
 mod kill_switch;
