@@ -1,8 +1,9 @@
 //! How many connections a hub's relays take, of whom, and as whom they appear at its UDP port.
 //!
-//! A connection (over TLS), or a flow (over GRE), is a stranger's until a data packet of the hub has gone to it: the hub sends those
-//! to clients alone that have proven their key and their address. Strangers have few places of
-//! their own and little time, so they keep nobody out who is known.
+//! A connection (over TLS), or a flow (over GRE), is a stranger's until a data packet of the hub
+//! has gone to it: the hub sends those to clients alone that have proven their key and their
+//! address. Strangers have few places of their own and little time, so they keep nobody out who is
+//! known.
 //!
 //! Each source (an IPv4 address, or an IPv6 network of 64 bits) has an address of its own on
 //! loopback, so that whatever the hub grants a source holds for it as over UDP.

@@ -2,16 +2,17 @@
 //! taker and its hub.
 //!
 //! ```text
-//!  outer IPv4 | flags, version | protocol | checksum, 0 | key  | sequence | inner IPv4 | UDP | payload
-//!  20..60     | 2              | 2        | 4, if C     | 4, K | 4, if S  | 20..60     | 8   |
+//!  outer IPv4 | flags | protocol | checksum, 0 | key  | sequence | inner IPv4 | UDP | payload
+//!  20..60     | 2     | 2        | 4, if C     | 4, K | 4, if S  | 20..60     | 8   |
 //! ```
 //!
 //! The outer packet is as a raw socket shows it: whole, its own checksum checked by the kernel.
 //!
 //! Source: RFC 2784 section 2, RFC 2890 section 2. Deviates: sequence numbers are read over and not
-//! written, because what is inside has its own; inner packets are UDP over IPv4 alone, unfragmented;
-//! the checksum of UDP is written and not looked at, because kernels leave it to network cards, so
-//! that between machines on one host it may never be completed. What is inside is sealed.
+//! written, because what is inside has its own; inner packets are UDP over IPv4 alone,
+//! unfragmented; the checksum of UDP is written and not looked at, because kernels leave it to
+//! network cards, so that between machines on one host it may never be completed. What is inside is
+//! sealed.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

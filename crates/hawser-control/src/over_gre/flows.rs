@@ -86,7 +86,7 @@ impl<S> Flows<S> {
         Some(&entry.socket)
     }
 
-    /// Begins a flow, while there is room: of a taker there are [`OF_TAKER`], and the one from which
+    /// Begins a flow, while there is room: a taker has [`OF_TAKER`], of which the one from which
     /// nothing has come for the longest time makes room. `open` makes the socket, and says where it
     /// is.
     ///

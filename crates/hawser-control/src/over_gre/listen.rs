@@ -1,5 +1,5 @@
-//! A hub's end of GRE: takes packets from members, and forwards what they carry to the hub's own UDP
-//! port.
+//! A hub's end of GRE: takes packets from members, and forwards what they carry to the hub's own
+//! UDP port.
 
 use std::collections::BTreeMap;
 use std::io;

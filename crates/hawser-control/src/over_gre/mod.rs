@@ -2,9 +2,9 @@
 //! forwards by its routing table, as in Piconet.
 //!
 //! ```text
-//!  taker                member (any router)                  hub
-//!  data plane -- UDP --> routing -> kernel's GRE == GRE ==> raw socket [relay] -- UDP --> data plane
-//!                 LAN                             internet                    loopback
+//!  taker               member (any router)                 hub
+//!  data plane - UDP -> routing, kernel's GRE == GRE ==> raw socket, relay - UDP -> data plane
+//!               LAN                          internet                      loopback
 //! ```
 //!
 //! Inside GRE travel the sealed datagrams of the session, between the taker's address in the local

@@ -79,10 +79,14 @@ impl System {
         let failed = |source| refused("list addresses".to_owned(), source);
         while let Some(address) = addresses.try_next().await.map_err(failed)? {
             let (index, prefix) = (address.header.index, address.header.prefix_len);
-            let own = address.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Address(own @ IpAddr::V4(_)) => Some(*own),
-                _ => None,
-            });
+            let own = |attribute: &AddressAttribute| {
+                if let AddressAttribute::Address(IpAddr::V4(own)) = attribute {
+                    Some(*own)
+                } else {
+                    None
+                }
+            };
+            let own = address.attributes.iter().find_map(own);
             found.extend(own.map(|own| (index, Net::new(own, prefix))));
         }
         Ok(found)
