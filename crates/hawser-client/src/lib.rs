@@ -62,6 +62,7 @@ use hawser_host::options::ClientOptions;
 use hawser_host::run_dir::RunDir;
 use hawser_host::signals::Signals;
 use hawser_linux::netlink::{Change, Network, Watch, changes};
+use hawser_linux::system::MemberRoute;
 use hawser_linux::tun::Tun;
 use hawser_proto::session::SessionConfig;
 use hawser_units::{Instant, NetworkId, PathId};
@@ -193,6 +194,8 @@ struct Client {
     portals: Portals,
     /// Neighbours' ways out.
     pool: Box<dyn WaysOut>,
+    /// To hubs inside of GRE.
+    member_routes: Vec<MemberRoute>,
     epoch: u8,
     /// What a user should know; shown by `status`.
     notice: Option<String>,
@@ -232,6 +235,7 @@ impl Client {
             fallback: Fallback::new(),
             portals: Portals::new(),
             pool,
+            member_routes: Vec::new(),
             epoch: 0,
             notice: None,
             renew: false,
@@ -276,7 +280,7 @@ impl Client {
             self.see_to_fallback();
             self.see_to_portals();
             self.see_to_hubs();
-            self.see_to_pool();
+            self.see_to_pool().await;
             self.carry_out();
             if let Next::End(asker) = next {
                 return Ok(asker);

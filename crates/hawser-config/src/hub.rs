@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use crate::invitation::HubAddress;
 use crate::{
-    DEFAULT_MTU, Endpoint, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig, LogFilter, Mtu, Nat, Net4,
-    Net6, Pool, ReachConfig, Schedulers, StoreConfig, TlsListen, WaypointFor, ports,
+    DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig, LogFilter,
+    Mtu, Nat, Net4, Net6, Pool, ReachConfig, Schedulers, StoreConfig, TlsListen, WaypointFor, ports,
 };
 
 /// What `hub.toml` says.
@@ -47,6 +47,9 @@ pub struct HubConfig {
     /// Where clients come in whose networks block UDP.
     #[serde(default)]
     pub tls: HubTlsConfig,
+    /// Members without Hawser, through which clients come in; none when absent.
+    #[serde(default)]
+    pub gre: Option<HubGreConfig>,
     /// The database that keeps the clients, for several hubs; files beside this one unless set.
     #[serde(default)]
     pub store: Option<StoreConfig>,

@@ -8,7 +8,8 @@
 //!   `pool.rs` (neighbours), `radio.rs` and `tls.rs`.
 //! - `hub.toml` is [`HubConfig`] (`hub.rs`); its tables are in `limits.rs` (what clients may use),
 //!   `reach.rs`, `store.rs` (database) and `tls.rs`.
-//! - `share.toml`, of a device that gives to neighbours, is [`ShareConfig`] (`pool.rs`).
+//! - `share.toml`, of a device that gives to neighbours, is [`ShareConfig`] (`pool.rs`). Members
+//!   without Hawser are in `gre.rs`, for `hub.toml` and for `client.toml`.
 //! - A key, and the code that people compare, are in [`identity`]; what a hub's owner sends to a
 //!   new client is in [`invitation`].
 //!
@@ -25,6 +26,7 @@ mod client;
 mod direct;
 mod files;
 mod gateway;
+mod gre;
 mod hub;
 pub mod identity;
 pub mod invitation;
@@ -48,6 +50,7 @@ pub use direct::{
 };
 pub use files::{ConfigError, check_hub_secrecy, check_secrecy, load, load_or_default, parse};
 pub use gateway::{Forward, PortForwardConfig};
+pub use gre::{GreMember, HubGreConfig};
 pub use hub::HubConfig;
 pub use layers::LayerConfig;
 pub use limits::{LimitsConfig, SlowTo, WhenUsed};

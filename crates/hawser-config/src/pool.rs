@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use super::when::minute_of_day;
-use super::{LogFilter, Pattern, Size, Speed};
+use super::{GreMember, LogFilter, Pattern, Size, Speed};
 use crate::ports;
 
 /// `[pool]` of `client.toml`: whose ways out are taken beside this machine's own.
@@ -22,10 +22,12 @@ pub struct PoolConfig {
     pub neighbours: bool,
     /// Where members are, in networks that carry no multicast.
     pub members: Vec<SocketAddr>,
+    /// Members without Hawser.
+    pub gre: Vec<GreMember>,
 }
 
 impl PoolConfig {
-    /// Whether anything is taken of anybody.
+    /// Whether anything is taken of members with Hawser.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.neighbours || !self.members.is_empty()

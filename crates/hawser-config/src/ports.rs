@@ -7,3 +7,7 @@ pub const TLS: u16 = 443;
 /// Where a device that shares its ways out with neighbours listens, by UDP: a port of the range for
 /// users that nobody has registered (IANA, 2026).
 pub const POOL: u16 = 47_473;
+/// A hub's inside GRE, by UDP. It is not that of any socket, because the kernel joins datagrams to
+/// the port of a socket that takes them joined (UDP GRO), also while they are inside GRE, and a raw
+/// socket does not hear where to part them.
+pub const GRE: u16 = 47_474;

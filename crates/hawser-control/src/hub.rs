@@ -30,7 +30,7 @@ use super::stream::{ControlStream, First, StreamError};
 use super::tls;
 use crate::enrolment::{Client, SharedStore, Standing};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
-use crate::over_tls::listen::Places;
+use crate::places::Places;
 
 /// What the hub tells every client, and how it treats all sessions.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ pub struct HubControl {
     /// Who asks for a waypoint, and not for a session.
     movers: Option<Guests>,
     /// Who comes by TLS on TCP, and from where.
-    relays: Option<Places>,
+    relays: Vec<Places>,
 }
 
 /// A client, for status.
@@ -104,21 +104,22 @@ impl HubControl {
             core: Arc::new(Mutex::new(Core::new(store, settings, orders))),
             admission: Admission::default(),
             movers: None,
-            relays: None,
+            relays: Vec::new(),
         }
     }
 
-    /// The same, with clients that come by way of relays.
+    /// The same, with clients that come by way of relays; may be called for each kind of them.
     #[must_use]
     pub fn with_relays(mut self, relays: Places) -> Self {
-        self.relays = Some(relays);
+        self.relays.push(relays);
         self
     }
 
     /// Where somebody really comes from, for logs.
     fn origin(&self, address: SocketAddr) -> SocketAddr {
-        let relays = self.relays.as_ref();
-        relays.map_or(address, |relays| relays.origin(plain(address)))
+        let address = plain(address);
+        let relay = self.relays.iter().find(|relay| relay.is_relayed(address));
+        relay.map_or(address, |relay| relay.origin(address))
     }
 
     /// The same, with somebody for hosts that move flows.

@@ -14,6 +14,7 @@
 //! | what strangers may take up | [`admission`], [`budget`] |
 //! | keys and TLS, the stream of messages, sockets | [`tls`], [`stream`], [`quic_socket`] |
 //! | where UDP is blocked | [`over_tls`], with threads of [`relays`] |
+//! | members without Hawser | [`over_gre`]; who comes by way of relays: [`places`] |
 //! | peers, and the conversation by which flows move | [`peers`], [`peer`] |
 //! | what status says of the data plane | [`report`] |
 //! | clients that only hold a session, for measurements | [`idle_clients`] |
@@ -29,9 +30,11 @@ pub mod enrolment;
 pub mod handover;
 pub mod hub;
 pub mod idle_clients;
+pub mod over_gre;
 pub mod over_tls;
 pub mod peer;
 pub mod peers;
+pub mod places;
 pub mod quic_socket;
 pub mod relays;
 pub mod report;

@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use hawser_linux::udp::DataSocket;
+use hawser_linux::udp::{DataSocket, plain};
 use quinn_udp::RecvMeta;
 use tokio::io::Interest;
 
@@ -26,6 +26,13 @@ impl Relays {
             .enable_all()
             .build()
             .map(|runtime| Self(Some(runtime)))
+    }
+
+    /// Calls `make`, which makes something of that thread's event loop.
+    pub(crate) fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
+        let runtime = self.0.as_ref().expect("it is there until this is dropped");
+        let _guard = runtime.enter();
+        make()
     }
 
     /// Runs a task on the thread, until what is returned is dropped.
@@ -127,6 +134,28 @@ impl Port {
     }
 }
 
+/// Where a relay on this machine reaches the hub's UDP port.
+pub(crate) fn reached_at(hub: SocketAddr) -> SocketAddr {
+    let hub = plain(hub);
+    if hub.ip().is_unspecified() {
+        (Ipv4Addr::LOCALHOST, hub.port()).into()
+    } else {
+        hub
+    }
+}
+
+/// How many descriptors this process may have.
+pub(crate) fn descriptors() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().next());
+    soft.map_or(LEAST_DESCRIPTORS, |soft| {
+        soft.parse().unwrap_or(LEAST_DESCRIPTORS)
+    })
+}
+
 thread_local! {
     /// Shared by all relays: nothing stays in them between two calls.
     static BUFFERS: RefCell<[Vec<u8>; AT_ONCE]> =
@@ -135,3 +164,5 @@ thread_local! {
 
 /// Buffers of one call, each with many datagrams of one size.
 const AT_ONCE: usize = 4;
+/// What every system gives.
+const LEAST_DESCRIPTORS: usize = 1_024;

@@ -19,11 +19,12 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 22] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
     ("pool", packets::pool),
+    ("gre", packets::gre),
     ("opening", packets::opening),
     ("inner", packets::inner),
     ("frame", packets::frame),

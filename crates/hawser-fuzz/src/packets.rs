@@ -6,6 +6,7 @@ use hawser_wire::compression::{Compressed, Contexts};
 use hawser_wire::control::Message;
 use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer, is_data};
 use hawser_wire::frame::{ETHERNET_LEN, Format};
+use hawser_wire::gre;
 use hawser_wire::inner::{self, Ecn};
 use hawser_wire::layer::{self, Layer, Pattern, Reading, Rtp, Rule};
 use hawser_wire::link_hello::LinkHello;
@@ -65,6 +66,16 @@ pub(crate) fn pool(input: &[u8]) {
         message.emit(&mut out);
         assert_eq!(PoolMessage::parse(&out), Ok(Some((message, out.len()))));
         rest = &rest[taken..];
+    }
+}
+
+/// A packet of GRE, as a raw socket shows it.
+pub(crate) fn gre(input: &[u8]) {
+    if let Ok(datagram) = gre::parse(input) {
+        let mut out = Vec::new();
+        // Without options and padding, so no longer than it was.
+        assert!(datagram.emit(&mut out) && out.len() <= input.len());
+        assert_eq!(gre::parse(&out), Ok(datagram));
     }
 }
 

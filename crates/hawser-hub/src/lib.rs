@@ -35,6 +35,7 @@ use hawser_config::{self as config, HubConfig, Nat, differing, log_reload};
 use hawser_control::enrolment::{ClientStore, LOOK, SharedStore};
 use hawser_control::handover::{self, HubSessionCheckpoint, Inherited};
 use hawser_control::hub::{HUB_SOCKET, HubControl, HubSettings, PATH_MTU};
+use hawser_control::over_gre::listen::Listening as OverGre;
 use hawser_control::over_tls::listen::{Listening, Shown};
 use hawser_control::peer::{Guests, guest_news};
 use hawser_control::quic_socket::{Ports, SharedSocket};
@@ -205,8 +206,13 @@ async fn serve(
     let (tell, guests) = guest_news();
     let tls = over_tls(&config, listen, identity)?;
     let mut control = control.with_movers(Guests::new(store.clone(), listen.port(), tell));
+    let gre = config.gre.clone().map(|gre| OverGre::start(gre, listen));
+    let gre = gre.transpose().context("hub.toml, [gre]")?;
     if let Some(tls) = &tls {
         control = control.with_relays(tls.listening.places().clone());
+    }
+    if let Some(gre) = &gre {
+        control = control.with_relays(gre.places().clone());
     }
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
     let ports = ClientPorts::new(store.clone(), isolation);
@@ -231,6 +237,7 @@ async fn serve(
         relayed,
         store,
         tls,
+        gre,
         identity: identity.clone(),
         started: Instant::now(),
     };
@@ -248,6 +255,8 @@ struct Hub {
     store: SharedStore,
     /// Where clients come in whose networks block UDP.
     tls: Option<OverTls>,
+    /// Where they come in through members without Hawser.
+    gre: Option<OverGre>,
     identity: Identity,
     started: Instant,
 }
@@ -391,16 +400,22 @@ impl Hub {
         let result = match request {
             Request::Status => {
                 let mut status = self.status();
-                let places = self.tls.as_ref().map(|tls| tls.listening.places().clone());
+                let tls = self
+                    .tls
+                    .as_ref()
+                    .map(|tls| ("tls", tls.listening.places().clone()));
+                let gre = self.gre.as_ref().map(|gre| ("gre", gre.places().clone()));
+                let relays: Vec<_> = tls.into_iter().chain(gre).collect();
                 report::with_snapshot(&self.orders, answer, move |mut snapshot| {
                     let mut relayed = Vec::new();
                     for session in &mut snapshot.sessions {
                         for path in &mut session.paths {
-                            if let (Some(places), Some(remote)) = (&places, path.remote)
-                                && places.is_relayed(remote)
-                            {
-                                path.remote = Some(places.origin(remote));
-                                relayed.push((session.session, path.path));
+                            let Some(remote) = path.remote else { continue };
+                            for (over, places) in &relays {
+                                if places.is_relayed(remote) {
+                                    path.remote = Some(places.origin(remote));
+                                    relayed.push((session.session, path.path, *over));
+                                }
                             }
                         }
                     }
@@ -459,6 +474,7 @@ impl Hub {
             "clients": self.control.clients(),
             "waypoint": self.relayed.status(),
             "tls": self.tls.as_ref().map(|tls| tls.listening.status()),
+            "gre": self.gre.as_ref().map(|gre| gre.status()),
             "counters": counters,
             "store": self.store.fleet_status(),
         })
@@ -488,8 +504,15 @@ impl Hub {
             ("metrics", old.metrics != new.metrics),
             ("store", old.store != new.store),
             ("tls.listen", old.tls.listen != new.tls.listen),
+            (
+                "gre (whether it is there)",
+                old.gre.is_some() != new.gre.is_some(),
+            ),
         ];
         let restart = differing(&fixed);
+        if let (Some(gre), Some(config)) = (&self.gre, &new.gre) {
+            gre.set(config.clone());
+        }
         self.options.log.set(new.log.as_ref())?;
         let isolation = HubConfig {
             pool: old.pool,
@@ -508,15 +531,15 @@ impl Hub {
     }
 }
 
-/// Says of each path whether it comes by UDP or by TLS.
-fn name_relayed(status: &mut Value, relayed: &[(u64, u16)]) {
+/// Says of each path whether it comes by UDP, by TLS or inside GRE.
+fn name_relayed(status: &mut Value, relayed: &[(u64, u16, &str)]) {
     for session in status["sessions"].as_array_mut().into_iter().flatten() {
         let number = session["session"].as_u64();
         for path in session["paths"].as_array_mut().into_iter().flatten() {
-            let is_it = |(session, id): &(u64, u16)| {
+            let is_it = |(session, id, _): &&(u64, u16, &str)| {
                 Some(*session) == number && Some(u64::from(*id)) == path["path"].as_u64()
             };
-            path["over"] = json!(if relayed.iter().any(is_it) { "tls" } else { "udp" });
+            path["over"] = json!(relayed.iter().find(is_it).map_or("udp", |(_, _, over)| over));
         }
     }
 }

@@ -54,11 +54,13 @@ pub enum Entry {
         /// The network's number.
         number: u8,
     },
-    /// The routing table of a network (direct mode).
+    /// The routing table of a network (direct mode); number 0: of a hub's addresses inside of GRE.
     NetworkTable {
         /// The network's number.
         number: u8,
     },
+    /// The routing rule for a hub's addresses inside of GRE (members without Hawser).
+    MemberRule,
     /// The routing rule for subflows that have no address yet (direct mode).
     MultipathRule {
         /// For IPv6, otherwise IPv4.

@@ -8,6 +8,7 @@ pub mod conversion;
 pub mod direct;
 pub mod echo;
 pub mod gateway;
+pub mod gre;
 pub mod hwsim;
 pub mod isolation;
 pub mod journal;

@@ -6,6 +6,7 @@ mod bridge_port;
 pub(crate) mod error;
 mod kill_switch;
 mod lease;
+mod member_routes;
 mod multipath;
 mod network_tables;
 pub(crate) mod program;
@@ -30,6 +31,7 @@ use crate::udp::OUTER_MARK;
 use crate::{offload, switch};
 pub use error::SystemError;
 pub use lease::LeasedAddress;
+pub use member_routes::MemberRoute;
 use program::run;
 
 /// The system and what was changed in it. Copies share one journal, so whoever undoes, undoes what
@@ -394,6 +396,7 @@ impl System {
                     .await
             }
             Entry::NetworkTable { number } => self.empty_table(*number).await,
+            Entry::MemberRule => self.remove_rule(member_routes::rule()).await,
             Entry::MultipathRule { ipv6 } => self.remove_rule(multipath::rule(*ipv6)).await,
             Entry::MultipathEndpoint { address } => multipath::undo_endpoint(*address),
             Entry::MultipathLimit { old, new } => multipath::undo_limit(*old, *new),

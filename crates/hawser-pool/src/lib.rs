@@ -25,7 +25,7 @@
 //! | question | file |
 //! |---|---|
 //! | what a member gives | [`share`], its relays: `share/relay.rs` |
-//! | what a taker takes | `take.rs` ([`ways_out`]) |
+//! | what a taker takes | `take.rs` ([`ways_out`]); of members without Hawser: `gre.rs` |
 //! | who trusts whom | `trust.rs`; who is found: `discovery.rs`, `tag.rs` |
 //! | what went where | `accounts.rs` |
 //!
@@ -34,6 +34,7 @@
 
 mod accounts;
 mod discovery;
+mod gre;
 mod in_use;
 pub mod share;
 mod tag;
@@ -47,6 +48,7 @@ pub use take::ways_out;
 pub use trust::{Known, Trust, forget};
 
 use hawser_config::identity::Identity;
+use hawser_proto::pool::monitor::State;
 
 /// The key by which neighbours know this device; made when there is none. It is not the one by
 /// which a hub knows it: neighbours cannot tell whose client somebody is.
@@ -56,4 +58,14 @@ use hawser_config::identity::Identity;
 pub fn identity(dir: &Path) -> anyhow::Result<Identity> {
     hawser_config::atomic_file::private_directory(dir)?;
     Identity::load_or_create(&dir.join("neighbour.key"))
+}
+
+/// How a way out stands, in a word.
+fn shown(state: State) -> &'static str {
+    match state {
+        State::Offered => "offered",
+        State::Active => "active",
+        State::Suspect => "suspect",
+        State::Barred => "gone",
+    }
 }

@@ -30,7 +30,7 @@ use hawser_dataplane::{Command, Orders, PathState, Snapshot};
 use hawser_linux::clock::local_time;
 use hawser_linux::udp::{open_near, plain};
 use hawser_proto::path;
-use hawser_proto::pool::monitor::{Beacon, Event, Left, Measured, MemberId, Offer, Registry, Say, State};
+use hawser_proto::pool::monitor::{Beacon, Event, Left, Measured, MemberId, Offer, Registry, Say};
 use hawser_units::{Instant, NetworkId, PathId, Rate};
 use hawser_wire::pool::{MAX_HUBS, PoolHello, PoolMessage, PoolOffer, VERSION};
 use serde_json::{Value, json};
@@ -38,8 +38,10 @@ use tokio::sync::mpsc;
 
 use crate::accounts::{Accounts, Side};
 use crate::discovery::{Found, Search};
+use crate::gre::GreMembers;
 use crate::identity;
 use crate::in_use::InUse;
+use crate::shown;
 use crate::tag::{day, tag};
 use crate::trust::Watched;
 
@@ -54,6 +56,7 @@ struct Pool {
     places: BTreeMap<SocketAddr, Place>,
     next_dial: u64,
     registry: Registry,
+    gre: GreMembers,
     channels: BTreeMap<MemberId, Channel>,
     next_channel: u64,
     /// Devices that share here and are not trusted, by tag, with when they were found last.
@@ -143,6 +146,7 @@ impl Pool {
             places: BTreeMap::new(),
             next_dial: 0,
             registry: Registry::new(),
+            gre: GreMembers::new(),
             channels: BTreeMap::new(),
             next_channel: 0,
             strangers: BTreeMap::new(),
@@ -160,6 +164,7 @@ impl Pool {
             return;
         }
         self.configured = Some(config.clone());
+        self.gre.configure(&config.gre);
         if config.is_used() && self.own.is_none() {
             match self.own() {
                 Ok(own) => self.own = Some(own),
@@ -527,6 +532,7 @@ impl Pool {
             hub: channel.hub?,
             mtu: channel.offer.mtu,
             cap_bps: channel.offer.cap_bps,
+            gateway: None,
         }))
     }
 
@@ -560,7 +566,8 @@ impl WaysOut for Pool {
     }
 
     fn poll_timeout(&self) -> Option<Clock> {
-        self.own.as_ref().map(|_| self.look_at)
+        let is_used = self.own.is_some() || self.gre.is_used();
+        is_used.then_some(self.look_at)
     }
 
     fn handle_timeout(&mut self, config: &PoolConfig, hubs: &[SocketAddr], orders: &Orders, now: Instant) {
@@ -570,6 +577,7 @@ impl WaysOut for Pool {
             self.dial(hubs);
             self.leave_untrusted(now);
             self.ask_what_was_carried(orders, now);
+            self.gre.handle_timeout(hubs, now);
         }
         self.registry.handle_timeout(now);
         let Self {
@@ -579,6 +587,9 @@ impl WaysOut for Pool {
     }
 
     fn poll(&mut self) -> Option<Wish> {
+        if let Some(wish) = self.gre.poll() {
+            return Some(wish);
+        }
         while let Some(event) = self.registry.poll_event() {
             self.has_changed = true;
             let wish = match event {
@@ -605,16 +616,13 @@ impl WaysOut for Pool {
     }
 
     fn handle_taken(&mut self, member: MemberId, network: NetworkId) {
-        if let Some(channel) = self.channels.get_mut(&member) {
-            channel.network = Some(network);
+        match self.channels.get_mut(&member) {
+            Some(channel) => channel.network = Some(network),
+            None => self.gre.handle_taken(member, network),
         }
     }
 
     fn handle_path(&mut self, network: NetworkId, path: u16, state: PathState, now: Instant) {
-        let of = |channel: &Channel| channel.network == Some(network);
-        let Some((member, _)) = self.channels.iter().find(|(_, channel)| of(channel)) else {
-            return;
-        };
         let measured = Measured {
             path: PathId(path),
             state: match state {
@@ -627,7 +635,11 @@ impl WaysOut for Pool {
             loss: 0.0,
             delay: Duration::ZERO,
         };
-        self.registry.handle_measured(*member, measured, now);
+        let of = |channel: &Channel| channel.network == Some(network);
+        match self.channels.iter().find(|(_, channel)| of(channel)) {
+            Some((member, _)) => self.registry.handle_measured(*member, measured, now),
+            None => self.gre.handle_path(network, measured, now),
+        }
     }
 
     /// Members relay to the hub that they were told of, so all is asked anew.
@@ -637,10 +649,18 @@ impl WaysOut for Pool {
         }
         self.channels.clear();
         self.registry = Registry::new();
+        self.gre.handle_hub_changed();
     }
 
     fn status(&self) -> Value {
-        let Some(own) = &self.own else { return Value::Null };
+        let gre = self.gre.status();
+        let Some(own) = &self.own else {
+            return if gre.is_empty() {
+                Value::Null
+            } else {
+                json!({ "gre": gre })
+            };
+        };
         let now = Clock::now();
         let members = self.places.iter().map(|(at, place)| {
             let of_it = self.channels.iter().filter(|(_, channel)| channel.place == *at);
@@ -670,6 +690,7 @@ impl WaysOut for Pool {
             "trusts": own.trust.trust().members.iter().map(|known| &known.name).collect::<Vec<_>>(),
             "strangers": self.strangers.values().filter(is_new).count(),
             "members": members.collect::<Vec<_>>(),
+            "gre": gre,
         })
     }
 }
@@ -709,15 +730,6 @@ async fn speak(
             }
             Err(error) => return Ok(error.to_string()),
         }
-    }
-}
-
-fn shown(state: State) -> &'static str {
-    match state {
-        State::Offered => "offered",
-        State::Active => "active",
-        State::Suspect => "suspect",
-        State::Barred => "gone",
     }
 }
 

@@ -11,6 +11,8 @@ pub mod protocol {
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
+    /// GRE.
+    pub const GRE: u8 = 47;
     /// ICMPv6.
     pub const ICMPV6: u8 = 58;
 }

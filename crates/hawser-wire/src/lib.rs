@@ -9,6 +9,7 @@ pub mod control;
 pub mod data;
 pub mod frame;
 mod framing;
+pub mod gre;
 pub mod icmp;
 pub mod inner;
 pub mod layer;

@@ -21,6 +21,9 @@ use crate::guests::{NameArgs, print};
 /// prints there, `neighbours = true` under [pool] in client.toml, and `hawser up` (or
 /// `hawser reload`). The neighbour allows this machine once, by the code that `hawser pool` shows
 /// here.
+///
+/// A member without Hawser, which forwards into GRE, is named by [[pool.gre]] in client.toml:
+/// docs/neighbours.md says what to type there, and at the hub.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PoolArgs {
@@ -135,9 +138,10 @@ fn render(all: &Value) -> String {
     let mut out = format!("this machine's code is {}\n", text(&all["code"]));
     let pool = &all["pool"];
     let trusted = list(&all["trusted"]);
-    if trusted.is_empty() {
+    let gre = list(&pool["gre"]);
+    if trusted.is_empty() && gre.is_empty() {
         out += "nobody is trusted yet: `hawser pool trust NAME CODE`, with the code that `hawser share` shows there\n";
-    } else if pool.is_null() {
+    } else if pool.is_null() && !trusted.is_empty() {
         out += "nothing is taken: `neighbours = true` under [pool] in client.toml, and `hawser up`\n";
     }
     match number(&pool["strangers"]) {
@@ -146,7 +150,8 @@ fn render(all: &Value) -> String {
         more => out += &format!("{more} devices nearby share and are not trusted\n"),
     }
     let members = list(&pool["members"]);
-    let rows: Vec<_> = members.iter().flat_map(member_rows).collect();
+    let rows = members.iter().flat_map(member_rows);
+    let rows: Vec<_> = rows.chain(gre.iter().map(gre_row)).collect();
     if !rows.is_empty() {
         out += &columns(&["takes of", "state", "cap", "up", "down"], &rows, "\n");
     }
@@ -174,6 +179,16 @@ fn account_row(account: &Value) -> Vec<String> {
         bytes(number(&account["up_bytes"])),
         bytes(number(&account["down_bytes"])),
     ]
+}
+
+/// A member without Hawser.
+fn gre_row(way: &Value) -> Vec<String> {
+    let state = text(&way["state"]);
+    let state = match way["why"].as_str() {
+        Some(why) => format!("{state}: {why}"),
+        None => state.to_owned(),
+    };
+    vec![text(&way["name"]).to_owned(), state]
 }
 
 fn member_rows(member: &Value) -> Vec<Vec<String>> {
@@ -210,8 +225,14 @@ mod tests {
                 { "name": "bob", "at": "192.168.1.7:47473", "state": "gives", "why": null, "ways": [
                     { "label": "bob's modem", "state": "active", "cap_bps": 5_000_000, "up_bytes": 1_000, "down_bytes": 9 } ] },
                 { "name": null, "at": "192.168.1.8:47473", "state": "out of reach", "why": "no answer", "ways": [] },
+            ], "gre": [
+                { "name": "carol's router", "at": "192.168.1.9", "state": "offered", "why": "no answer", "hub": "10.47.47.1" },
             ] },
         }));
+        assert!(
+            shown.contains("carol's router      offered: no answer"),
+            "{shown}"
+        );
         assert!(
             shown.contains("one device nearby shares and is not trusted\n"),
             "{shown}"

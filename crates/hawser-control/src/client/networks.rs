@@ -37,7 +37,8 @@ pub enum Way {
     Udp,
     /// By TLS beside the way of UDP over that network: `remote` is a relay on loopback.
     Tls(NetworkId),
-    /// Through a neighbour, which relays to that address of the hub: `remote` is a port of its.
+    /// Through a neighbour, which relays to that address of the hub: `remote` is a port of its, or
+    /// the hub inside of GRE.
     /// At most `cap` in each direction.
     Member {
         /// The hub.

@@ -2,7 +2,7 @@
 //! the neighbours (`hawser-pool`), and what is asked of the client.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
 
@@ -63,7 +63,8 @@ pub struct WayOut {
     pub member: MemberId,
     /// What it is called.
     pub label: String,
-    /// The neighbour's port, which stands in place of the hub.
+    /// The neighbour's port, which stands in place of the hub; of a member without Hawser the hub
+    /// itself, inside of GRE.
     pub relay: SocketAddr,
     /// Where the neighbour relays to.
     pub hub: SocketAddr,
@@ -71,6 +72,17 @@ pub struct WayOut {
     pub mtu: u16,
     /// In bits a second of IP packets; 0 for no cap.
     pub cap_bps: u64,
+    /// How `relay` is reached, where no route leads there yet.
+    pub gateway: Option<Gateway>,
+}
+
+/// A member without Hawser, which forwards into GRE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Its address in the local network.
+    pub member: Ipv4Addr,
+    /// The hub's addresses inside of GRE: network and prefix length.
+    pub network: (Ipv4Addr, u8),
 }
 
 /// Makes what knows the neighbours; keys and trust are in the directory.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::{Sink, Stream};
 use hawser_linux::udp::{MAX_SEGMENTS, plain};
@@ -247,5 +247,3 @@ const STRANGE: Pace = Pace {
     burst: 16,
     per_second: 1,
 };
-/// How long after a data packet from a hub its client counts as known.
-pub(super) const KNOWN_FOR: Duration = Duration::from_secs(60);

@@ -13,13 +13,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_websockets::{Limits, ServerBuilder, WebSocketStream};
 
 use super::bounded::Bounded;
-use super::carry::{Carrier, KNOWN_FOR, Local};
+use super::carry::{Carrier, Local};
 
 pub use super::certificate::Shown;
-use super::places::Place;
-pub use super::places::Places;
 use super::{HANDSHAKE, HEAD, LONGEST, THREAD, TLS_BUFFER, certificate, prepare};
-use crate::relays::{Relays, Task};
+use crate::places::{KNOWN_FOR, LOOK, Place, Places, STRANGE_FOR, STRANGERS};
+use crate::relays::{Relays, Task, descriptors, reached_at};
 
 /// Takes connections until it is dropped.
 pub struct Listening {
@@ -40,7 +39,7 @@ impl Listening {
         let at = listener.local_addr()?;
         let tls = TlsAcceptor::from(certificate::server(shown)?);
         let relays = Relays::start(THREAD)?;
-        let places = Places::new(descriptors());
+        let places = Places::new(NET, most_known(descriptors()));
         let door = Door {
             tls,
             places: places.clone(),
@@ -186,35 +185,33 @@ fn open(at: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Where a relay on this machine reaches the hub's UDP port.
-fn reached_at(hub: SocketAddr) -> SocketAddr {
-    let hub = plain(hub);
-    if hub.ip().is_unspecified() {
-        (Ipv4Addr::LOCALHOST, hub.port()).into()
-    } else {
-        hub
-    }
+/// How many may be known at once: [`EACH`] takes so many descriptors, and the rest of the hub some.
+fn most_known(descriptors: usize) -> usize {
+    (descriptors.saturating_sub(RESERVED) / EACH)
+        .saturating_sub(STRANGERS)
+        .clamp(1, KNOWN)
 }
 
-/// How many descriptors this process may have.
-fn descriptors() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"));
-    let soft = line.and_then(|line| line.split_whitespace().next());
-    soft.map_or(LEAST_DESCRIPTORS, |soft| {
-        soft.parse().unwrap_or(LEAST_DESCRIPTORS)
-    })
-}
-
-/// What every system gives.
-const LEAST_DESCRIPTORS: usize = 1_024;
+/// The second byte of addresses on loopback: 127.83.0.1 and so on.
+const NET: u8 = 83;
+/// Known connections.
+const KNOWN: usize = 8_192;
+/// Descriptors of a connection: TCP, and the socket on loopback by two handles.
+const EACH: usize = 3;
+/// Descriptors for the rest of the hub.
+const RESERVED: usize = 256;
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 128;
 /// After trouble with taking a connection.
 const BREATH: Duration = Duration::from_millis(100);
-/// How often it is seen whether the hub knows who speaks.
-const LOOK: Duration = Duration::from_secs(1);
-/// A client that is let in has its first data packet a few round trips after its hello.
-const STRANGE_FOR: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 15 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_descriptors_mean_few_clients() {
+        assert_eq!(most_known(RESERVED + EACH * (STRANGERS + 3)), 3);
+        assert_eq!((most_known(1_024), most_known(65_536)), (1, KNOWN));
+    }
+}

@@ -26,7 +26,6 @@ mod carry;
 mod certificate;
 pub mod dial;
 pub mod listen;
-mod places;
 mod proxy;
 mod queue;
 

@@ -1,5 +1,6 @@
 //! Writes the hand-made seeds of the fuzz corpus: `make corpus`.
 
+mod gre;
 mod machines;
 mod packets;
 mod pool;
@@ -166,6 +167,7 @@ fn main() -> io::Result<()> {
         ("control", control()),
         ("peer", peer()),
         ("pool", pool::pool()),
+        ("gre", gre::gre()),
         ("opening", opening()),
         ("inner", inner()),
         ("frame", frames()),

@@ -9,6 +9,7 @@ mod dashboard;
 mod dhcp;
 mod first_steps;
 mod gateway;
+mod gre;
 mod hubs;
 mod isolation;
 mod kill_switch;

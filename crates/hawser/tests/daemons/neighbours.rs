@@ -26,7 +26,7 @@ const CAROL: Member = Member { side: "e", net: 21 };
 
 /// A modem: two packets at most leave it faster than its rate. (With bursts of 40 ms, rates are
 /// overestimated in one run of three: docs/figures.md.)
-fn tc(namespace: &str, device: &str, rate: &str) {
+pub(crate) fn tc(namespace: &str, device: &str, rate: &str) {
     let mut all = vec!["-n", namespace, "qdisc", "replace", "dev", device];
     all.extend(["root", "tbf", "rate", rate, "burst", "3k", "latency", "100ms"]);
     run("tc", &all);
@@ -112,7 +112,7 @@ fn taker(world: &World, members: &[&Member]) {
 }
 
 /// What the transfer carries, over some seconds. Unit: Mbit/s.
-fn rate(transfer: &Transfer, over: Duration) -> f64 {
+pub(crate) fn rate(transfer: &Transfer, over: Duration) -> f64 {
     let (before, since) = (transfer.received(), Instant::now());
     std::thread::sleep(over);
     (transfer.received() - before) as f64 * 8e-6 / since.elapsed().as_secs_f64()

@@ -1,8 +1,9 @@
-//! How many connections a hub takes, of whom, and as whom they appear at its UDP port.
+//! How many connections a hub's relays take, of whom, and as whom they appear at its UDP port.
 //!
-//! A connection is a stranger's until a data packet of the hub has gone to it: the hub sends those
-//! to clients alone that have proven their key and their address. Strangers have few places of
-//! their own and little time, so they keep nobody out who is known.
+//! A connection (over TLS), or a flow (over GRE), is a stranger's until a data packet of the hub
+//! has gone to it: the hub sends those to clients alone that have proven their key and their
+//! address. Strangers have few places of their own and little time, so they keep nobody out who is
+//! known.
 //!
 //! Each source (an IPv4 address, or an IPv6 network of 64 bits) has an address of its own on
 //! loopback, so that whatever the hub grants a source holds for it as over UDP.
@@ -10,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::admission::source;
 
@@ -23,6 +25,8 @@ struct Counts {
     strangers: BTreeMap<IpAddr, usize>,
     all_strangers: usize,
     known: usize,
+    /// The second byte of addresses on loopback.
+    net: u8,
     /// How many may be known at once.
     most: usize,
     /// By source: the number of its address, and how many connections it has.
@@ -35,27 +39,25 @@ struct Counts {
 
 /// One connection's place; it is free when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     places: Places,
     from: SocketAddr,
     source: IpAddr,
     is_known: bool,
     /// As whom it appears.
-    pub(super) appears_as: Ipv4Addr,
+    pub(crate) appears_as: Ipv4Addr,
     shown: Option<SocketAddr>,
 }
 
 impl Places {
-    /// Room for as many as there are descriptors for: [`EACH`] a connection, and some for the rest
-    /// of the hub.
-    pub(super) fn new(descriptors: usize) -> Self {
+    /// Room for so many that are known at once, who appear as 127.`net`.0.1 and so on.
+    pub(crate) fn new(net: u8, most: usize) -> Self {
         Self(Arc::new(Mutex::new(Counts {
             strangers: BTreeMap::new(),
             all_strangers: 0,
             known: 0,
-            most: (descriptors.saturating_sub(RESERVED) / EACH)
-                .saturating_sub(STRANGERS)
-                .clamp(1, KNOWN),
+            net,
+            most,
             sources: BTreeMap::new(),
             numbers: BTreeSet::new(),
             origins: BTreeMap::new(),
@@ -64,7 +66,7 @@ impl Places {
     }
 
     /// A place for a connection, while there is one.
-    pub(super) fn enter(&self, from: SocketAddr) -> Option<Place> {
+    pub(crate) fn enter(&self, from: SocketAddr) -> Option<Place> {
         let source = source(from.ip());
         let mut counts = self.lock();
         let of_source = counts.strangers.get(&source).copied().unwrap_or(0);
@@ -80,6 +82,7 @@ impl Places {
         counts.sources.entry(source).or_insert((number, 0)).1 += 1;
         *counts.strangers.entry(source).or_default() += 1;
         counts.all_strangers += 1;
+        let net = counts.net;
         drop(counts);
         let [high, low] = number.to_be_bytes();
         Some(Place {
@@ -87,7 +90,7 @@ impl Places {
             from,
             source,
             is_known: false,
-            appears_as: Ipv4Addr::new(127, NET, high, low),
+            appears_as: Ipv4Addr::new(127, net, high, low),
             shown: None,
         })
     }
@@ -115,13 +118,13 @@ impl Places {
 
 impl Place {
     /// The connection appears at the hub's port as `local`.
-    pub(super) fn show(&mut self, local: SocketAddr) {
+    pub(crate) fn show(&mut self, local: SocketAddr) {
         self.places.lock().origins.insert(local, self.from);
         self.shown = Some(local);
     }
 
     /// Its client is known; false: there are as many as there may be.
-    pub(super) fn know(&mut self) -> bool {
+    pub(crate) fn know(&mut self) -> bool {
         if self.is_known {
             return true;
         }
@@ -171,18 +174,16 @@ impl Drop for Place {
     }
 }
 
-/// The second byte of addresses on loopback: 127.83.0.1 and so on.
-const NET: u8 = 83;
 /// Strangers' connections of one source: a household's machines that all begin at once.
 const OF_ONE: usize = 32;
 /// Strangers' connections in all: some 100 KB each for a quarter of a minute at most.
-const STRANGERS: usize = 256;
-/// Known connections.
-const KNOWN: usize = 8_192;
-/// Descriptors of a connection: TCP, and the socket on loopback by two handles.
-const EACH: usize = 3;
-/// Descriptors for the rest of the hub.
-const RESERVED: usize = 256;
+pub(crate) const STRANGERS: usize = 256;
+/// How long after a data packet from a hub its client counts as known.
+pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(60);
+/// A client that is let in has its first data packet a few round trips after its hello.
+pub(crate) const STRANGE_FOR: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 15 });
+/// How often it is seen whether the hub knows who speaks.
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn one_source_does_not_take_all_places() {
-        let places = Places::new(65_536);
+        let places = Places::new(83, 8_192);
         let taken: Vec<_> = (0..100).filter_map(|port| places.enter(from(1, port))).collect();
         assert_eq!(taken.len(), OF_ONE);
         let other = places.enter(from(2, 1)).unwrap();
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn who_is_known_leaves_a_stranger_s_place_to_others() {
-        let places = Places::new(65_536);
+        let places = Places::new(83, 8_192);
         let mut known: Vec<_> = (0..OF_ONE as u16)
             .filter_map(|port| places.enter(from(1, port)))
             .collect();
@@ -216,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn few_descriptors_mean_few_clients() {
-        let places = Places::new(RESERVED + EACH * (STRANGERS + 3));
+    fn no_more_are_known_than_may_be() {
+        let places = Places::new(83, 3);
         let mut all: Vec<_> = (0..4).filter_map(|port| places.enter(from(1, port))).collect();
         assert_eq!(
             all.iter_mut()
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn says_where_somebody_comes_from() {
-        let places = Places::new(1_024);
+        let places = Places::new(83, 85);
         let mut place = places.enter(from(1, 7)).unwrap();
         let local: SocketAddr = (place.appears_as, 40_000).into();
         place.show(local);
@@ -243,7 +244,7 @@ mod tests {
         /// Whoever comes, becomes known and goes: what is counted is what is there.
         #[test]
         fn counts_what_is_there(steps in prop::collection::vec((0_u8..3, 0_u8..6, any::<usize>()), 0..300)) {
-            let places = Places::new(1_024);
+            let places = Places::new(83, 85);
             let mut there: Vec<Place> = Vec::new();
             for (what, who, which) in steps {
                 match what {

@@ -1,0 +1,71 @@
+//! A raw socket for GRE: the hub's end of tunnels to members without Hawser, in user space.
+
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Whole IPv4 packets of protocol 47, in and out.
+///
+/// The kernel puts fragments together before it shows a packet, and fragments none that is sent.
+/// Where the kernel has GRE tunnels of its own, it goes on serving them.
+#[derive(Debug)]
+pub struct GreSocket {
+    socket: AsyncFd<Socket>,
+}
+
+impl GreSocket {
+    /// Opens the socket. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Rights (`CAP_NET_RAW`) are missing.
+    pub fn open() -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(GRE)))?;
+        socket.set_header_included_v4(true)?;
+        socket.set_nonblocking(true)?;
+        crate::udp::grow(&socket);
+        // SAFETY: the socket is open, and stays so and the same until the `AsyncFd` that owns it is
+        // gone.
+        let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
+        Ok(Self { socket })
+    }
+
+    /// Waits for packets, and takes in at most `most` of them, each with its IPv4 header. May be
+    /// dropped while it waits.
+    ///
+    /// # Errors
+    /// The event loop is gone.
+    pub async fn receive(
+        &self,
+        most: usize,
+        buffer: &mut [u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        let mut ready = self.socket.readable().await?;
+        for _ in 0..most {
+            match self.socket.get_ref().read(buffer) {
+                Ok(len) => each(&buffer[..len]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    break;
+                }
+                // Of an earlier packet that was sent.
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a packet, its IPv4 header included.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the kernel's buffer is full; otherwise the network's trouble.
+    pub fn send(&self, packet: &[u8], to: Ipv4Addr) -> io::Result<()> {
+        let to = SocketAddr::from((to, 0));
+        self.socket.get_ref().send_to(packet, &to.into()).map(drop)
+    }
+}
+
+const GRE: i32 = 47;

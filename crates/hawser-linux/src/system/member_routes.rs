@@ -1,0 +1,107 @@
+//! Routes to a hub inside of GRE: each of its addresses there is reached through one member of the
+//! local network.
+//!
+//! They are in a table of their own that is asked before the tunnel's, and says of the other
+//! addresses of the hub's network there that nothing leads to them. So packets for a member that is
+//! gone never leave by another way.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use futures_util::TryStreamExt;
+use rtnetlink::packet_route::address::AddressAttribute;
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteType};
+use rtnetlink::packet_route::rule::{RuleAttribute, RuleMessage};
+
+use super::network_tables::{empty_route, route, table, to_table};
+use super::{PRIORITY, System, SystemError, refused};
+use crate::isolation::Net;
+use crate::journal::Entry;
+
+/// An address of a hub inside of GRE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberRoute {
+    /// The address.
+    pub to: Ipv4Addr,
+    /// The member through which it is reached.
+    pub member: Ipv4Addr,
+    /// All such addresses of that hub: network and prefix length.
+    pub network: (Ipv4Addr, u8),
+}
+
+impl System {
+    /// Sets these routes, and no others. One whose member is in none of the local networks leads
+    /// nowhere.
+    ///
+    /// # Errors
+    /// The kernel refuses; what was added stays in the journal.
+    pub async fn member_routes(&mut self, wanted: &[MemberRoute]) -> Result<(), SystemError> {
+        let table_entry = Entry::NetworkTable { number: NUMBER };
+        if wanted.is_empty() {
+            if self.has_entered(&table_entry) {
+                self.remove_rule(rule()).await?;
+                self.strike(&Entry::MemberRule)?;
+                self.empty_table(NUMBER).await?;
+                self.strike(&table_entry)?;
+            }
+            return Ok(());
+        }
+        self.enter(table_entry)?;
+        let subnets = self.subnets().await?;
+        let mut routes = Vec::new();
+        for way in wanted {
+            let near = |(_, subnet): &&(u32, Net)| subnet.contains(IpAddr::from(way.member));
+            let closest = subnets
+                .iter()
+                .filter(near)
+                .max_by_key(|(_, subnet)| subnet.prefix);
+            let Some((index, _)) = closest else { continue };
+            let (to, member) = (IpAddr::from(way.to), IpAddr::from(way.member));
+            routes.push(route(NUMBER, *index, Some((to, 32)), Some(member), (None, false)));
+        }
+        for way in wanted {
+            let mut nowhere = empty_route(table(NUMBER), false);
+            nowhere.header.kind = RouteType::Unreachable;
+            nowhere.header.destination_prefix_length = way.network.1;
+            let network = RouteAddress::Inet(way.network.0);
+            nowhere.attributes.push(RouteAttribute::Destination(network));
+            if !routes.contains(&nowhere) {
+                routes.push(nowhere);
+            }
+        }
+        self.replace_routes(NUMBER, routes).await?;
+        self.enter_rule(Entry::MemberRule, rule()).await
+    }
+
+    /// The IPv4 networks that interfaces are in, each with the interface's index.
+    async fn subnets(&self) -> Result<Vec<(u32, Net)>, SystemError> {
+        let mut found = Vec::new();
+        let mut addresses = self.handle.address().get().execute();
+        let failed = |source| refused("list addresses".to_owned(), source);
+        while let Some(address) = addresses.try_next().await.map_err(failed)? {
+            let (index, prefix) = (address.header.index, address.header.prefix_len);
+            let own = |attribute: &AddressAttribute| {
+                if let AddressAttribute::Address(IpAddr::V4(own)) = attribute {
+                    Some(*own)
+                } else {
+                    None
+                }
+            };
+            let own = address.attributes.iter().find_map(own);
+            found.extend(own.map(|own| (index, Net::new(own, prefix))));
+        }
+        Ok(found)
+    }
+}
+
+/// Before all that is asked by mark or by source.
+pub(super) fn rule() -> RuleMessage {
+    let mut message = to_table(false);
+    message.attributes = vec![
+        RuleAttribute::Priority(PRIORITY - 3),
+        RuleAttribute::Table(table(NUMBER)),
+    ];
+    message
+}
+
+/// Of the table: 0 and 1 are of no network of direct mode, and 1 is of first subflows.
+const NUMBER: u8 = 0;
