@@ -342,6 +342,9 @@ pub struct PathSnapshot {
     pub loss: f64,
     /// Estimated delivery rate, bit/s.
     pub rate_bps: u64,
+    /// What this side may send at most, bit/s, where somebody has set a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cap_bps: Option<u64>,
     /// Sent in the last second, bit/s.
     pub send_bps: u64,
     /// Received in the last second, bit/s.

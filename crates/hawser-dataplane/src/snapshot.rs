@@ -68,6 +68,7 @@ pub(super) fn of_session(
             delay_trend_ms_s: model.delay().trend() * 1e3,
             loss: path.loss(),
             rate_bps: model.rate().as_bps(),
+            cap_bps: path.cap().map(|cap| cap.as_bps()),
             send_bps: send.as_bps(),
             receive_bps: receive.as_bps(),
             sent_bytes,
