@@ -136,13 +136,14 @@ impl Clients {
             return;
         }
         let wanted = self.wanted(driver, attached);
-        if let Some((old, Some(_))) = self.told
+        if let Some((old, limit)) = self.told
             && wanted.map(|(path, _)| path) != Some(old)
         {
-            driver.tell(Message::Cap {
-                path: old,
-                rate_bps: 0,
-            });
+            // One that is closed, or of a session before, is no path to speak of.
+            if limit.is_some() && driver.machine.network(old).is_some() {
+                let (path, rate_bps) = (old, 0);
+                driver.tell(Message::Cap { path, rate_bps });
+            }
             self.told = None;
         }
         if let Some((path, limit)) = wanted
@@ -188,9 +189,8 @@ impl Clients {
                 continue;
             }
             let link = self.named.1.clone().or_else(|| {
-                let links = self.links.iter();
                 let near = |link: &&String| radios.iter().any(|one| one.name == **link && shares(radio, one));
-                links.into_iter().find(near).cloned()
+                self.links.iter().find(near).cloned()
             });
             if let Some(link) = link
                 && let Some(index) = index(&link)
