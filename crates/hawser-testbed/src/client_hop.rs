@@ -22,10 +22,10 @@ use hawser_linux::netns::Namespace;
 use hawser_linux::queues::Queues;
 use hawser_netem::report::Traffic;
 use hawser_netem::scenario::ClientHop;
-use hawser_netem::{Capacity, Change, Counters};
+use hawser_netem::{Capacity, Change};
 use hawser_units::{Duration, Rate};
 
-use crate::command::run;
+use crate::command::{ip, run};
 use crate::pump::Remote;
 
 /// The hop's end in the bridge.
@@ -52,15 +52,23 @@ struct Sharing {
 type Shared = [(Remote, Rate); 2];
 
 impl Hop {
-    /// Shapes the hop's end in `place`, and shares its air with a network.
+    /// Leads a cable from `bridge` in the first of two places to the second, shapes it there, and
+    /// shares its air with a network.
     ///
     /// # Errors
-    /// `tc` is missing or refuses.
+    /// `ip` or `tc` is missing or refuses.
     pub(crate) fn start(
-        place: &Namespace,
+        (place, bridge, to): (&Namespace, &str, &Namespace),
         described: &ClientHop,
         shared: Option<Shared>,
     ) -> anyhow::Result<Self> {
+        let near = format!(
+            "link add name {CLIENTS} type veth peer name eth0 netns {}\n\
+             link set dev {CLIENTS} master {bridge}\n\
+             link set dev {CLIENTS} up\n",
+            to.path()
+        );
+        ip(place, &[], &near)?;
         let bytes = described.rate.bytes_in(described.queue).0.max(LARGEST);
         let commands = format!(
             "qdisc add dev {CLIENTS} root handle 1: htb default 1\n\
@@ -184,9 +192,8 @@ impl Worker {
     fn look(&self) -> [u64; 3] {
         let sent = self.queues.of(self.index).map_or(0, |queue| queue.sent);
         let received = self.queues.received(self.index).unwrap_or(0);
-        let bytes = |counters: Counters| counters.bytes;
-        let ways = [0, 1].map(|way: usize| bytes(self.shared[way].0.counters()));
-        [sent + received, ways[0], ways[1]]
+        let [down, up] = &self.shared;
+        [sent + received, down.0.counters().bytes, up.0.counters().bytes]
     }
 }
 

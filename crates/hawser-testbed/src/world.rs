@@ -13,7 +13,7 @@ use hawser_netem::scenario::{
 };
 use hawser_netem::{Change, LinkConfig, State};
 
-use crate::client_hop::{CLIENTS, Hop};
+use crate::client_hop::Hop;
 use crate::command::{ip, run};
 use crate::pump::Pump;
 use crate::sample::{self, Carried};
@@ -461,20 +461,12 @@ impl World {
 
     /// The hop from the bridge of the joining box to the client, which shares the air of a network.
     fn build_hop(&self, scenario: &Scenario, described: &ClientHop) -> anyhow::Result<Hop> {
-        let path = self.applications.path();
-        let near = format!(
-            "link add name {CLIENTS} type veth peer name eth0 netns {path}\n\
-             link set dev {CLIENTS} master {BRIDGE}\n\
-             link set dev {CLIENTS} up\n"
-        );
-        ip(&self.client, &[], &near)?;
         let far = "link set lo up\n\
              addr add 10.78.0.3/24 dev eth0\n\
              addr add fd78::3/64 dev eth0 nodad\n\
              link set eth0 up\n\
              route add default via 10.78.0.1\n\
              route add ::/0 via fd78::1\n";
-        ip(&self.applications, &[], far)?;
         let shared = scenario
             .networks
             .iter()
@@ -487,7 +479,9 @@ impl World {
                     Some([way(&pumps.down, &links.down)?, way(&pumps.up, &links.up)?])
                 })?
             });
-        Hop::start(&self.client, described, shared)
+        let hop = Hop::start((&self.client, BRIDGE, &self.applications), described, shared)?;
+        ip(&self.applications, &[], far)?;
+        Ok(hop)
     }
 
     /// The network that shares the air of the hop to the client, where the joining box is to know

@@ -1,11 +1,9 @@
 //! The hop from a repeater to its clients, whose air a network may share.
 
 use hawser_units::{Duration, Rate};
-use serde::Deserialize;
 use toml::Spanned;
 
-use super::parse::Reader;
-use super::values::WithUnit;
+use super::parse::{RawClientHop, Reader};
 use super::{Event, Network, ScenarioError, Shares, Via};
 use crate::{Capacity, LinkConfig};
 
@@ -18,14 +16,6 @@ pub struct ClientHop {
     pub queue: Duration,
     /// Whether the repeater holds the shared network to what the hop leaves.
     pub throttle: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawClientHop {
-    rate: WithUnit<Rate>,
-    queue: Option<WithUnit<Duration>>,
-    throttle: Option<bool>,
 }
 
 impl Reader<'_> {

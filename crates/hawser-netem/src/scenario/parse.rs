@@ -12,7 +12,6 @@ use hawser_wire::data::Class;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::client_hop::RawClientHop;
 use super::movements::movements;
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
@@ -77,6 +76,14 @@ pub(super) struct RawMember {
     pub(super) cap: Option<WithUnit<Rate>>,
     #[serde(default)]
     pub(super) away: Vec<Spanned<[WithUnit<Duration>; 2]>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawClientHop {
+    pub(super) rate: WithUnit<Rate>,
+    pub(super) queue: Option<WithUnit<Duration>>,
+    pub(super) throttle: Option<bool>,
 }
 
 #[derive(Deserialize)]
