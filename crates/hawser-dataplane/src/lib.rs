@@ -356,6 +356,9 @@ pub struct PathSnapshot {
     pub window_bytes: u64,
     /// Sent but unacknowledged, bytes.
     pub in_flight_bytes: u64,
+    /// What this side may send at most, bit/s, where somebody has set a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cap_bps: Option<u64>,
     /// Sent in the last second, bit/s.
     pub send_bps: u64,
     /// Received in the last second, bit/s.

@@ -71,6 +71,7 @@ pub(super) fn of_session(
             starting: model.is_growing(),
             window_bytes: model.window(),
             in_flight_bytes: path.in_flight(),
+            cap_bps: path.cap().map(|cap| cap.as_bps()),
             send_bps: send.as_bps(),
             receive_bps: receive.as_bps(),
             sent_bytes,

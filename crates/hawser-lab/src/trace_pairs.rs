@@ -132,6 +132,7 @@ impl Pair {
                 streams: 1,
                 congestion: "cubic".to_owned(),
             }],
+            client_hop: None,
             beside: BTreeMap::new(),
             events: Vec::new(),
         }

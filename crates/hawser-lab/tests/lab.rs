@@ -65,6 +65,59 @@ fn lab_of(scenario: &str, name: &str, arguments: &[&str]) -> Option<(Output, u32
     Some((output, pid))
 }
 
+/// A repeater with a link on a channel of its own and one on that of its client.
+const REPEATER: &str = r#"
+name = "shared air"
+duration = "12s"
+warmup = "5s"
+via = "repeater"
+client_hop = { rate = "30mbit", queue = "100ms" }
+
+[[network]]
+name = "own"
+down = { rate = "20mbit", delay = "2ms" }
+up = { rate = "20mbit", delay = "2ms" }
+
+[[network]]
+name = "near"
+shares = "client-hop"
+down = { rate = "40mbit", delay = "2ms" }
+up = { rate = "40mbit", delay = "2ms" }
+
+[[workload]]
+kind = "udp"
+rate = "36mbit"
+size = "1200B"
+
+[[workload]]
+kind = "ping"
+interval = "20ms"
+"#;
+
+/// Multifacet section 3.2: what the access point's box sends on the channel of the client takes the
+/// air that the client's frames need, unless it is held to what they leave.
+#[test]
+fn a_repeater_leaves_its_client_the_air() {
+    let run = |throttle: &str| {
+        let setting = format!("client_hop.throttle={throttle}");
+        let (output, _) = lab_of(REPEATER, throttle, &["--set", &setting, "--json"])?;
+        let report = report(&output);
+        let number = |value: &Value| value.as_f64().expect("a number");
+        Some([
+            number(&report["goodput_bps"]["workloads"][0]),
+            number(&report["client_hop"]["lost"]),
+            number(&report["rtt_ms"]["p50"]),
+        ])
+    };
+    let (Some(with), Some(without)) = (run("true"), run("false")) else {
+        return;
+    };
+    let said = format!("goodput, lost, round trip: {with:?} with, {without:?} without");
+    assert!(with[0] > without[0] * 1.1, "{said}");
+    assert!(with[1] * 4.0 < without[1], "{said}");
+    assert!(with[2] * 1.5 < without[2], "{said}");
+}
+
 /// Two networks, of which the second is a neighbour's.
 fn with_member() -> String {
     let member = "[[member]]\nname = \"right\"\naway = [[\"4s\", \"9s\"]]";

@@ -21,6 +21,7 @@ pub mod netns;
 mod nft;
 mod offload;
 pub mod process;
+pub mod queues;
 pub mod resolving;
 pub mod secret;
 pub mod service;

@@ -46,6 +46,10 @@ pub fn goodput(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Ra
 
 /// What the oracle has delivered after each [`STEP`].
 fn delivered(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Vec<f64>> {
+    // What a hop behind the networks leaves of a shared one depends on who takes what.
+    if scenario.client_hop.is_some() {
+        return None;
+    }
     let (direction, streams) = transfers(scenario)?;
     let steps = scenario.duration.as_nanos().div_ceil(STEP.as_nanos()) as usize;
     let mut handed_out = vec![0.0; steps + 1];

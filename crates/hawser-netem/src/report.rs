@@ -68,6 +68,9 @@ pub struct Report {
     pub series: Series,
     /// What every network carried while the workloads ran.
     pub networks: BTreeMap<String, NetworkReport>,
+    /// What the hop behind a repeater carried to the client meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_hop: Option<Traffic>,
     /// The longest time without a delivered byte after the first, over the bulk workloads.
     pub longest_gap_ms: f64,
     /// The same, counting only gaps that overlap the second after an event.
@@ -293,6 +296,7 @@ impl Report {
                 workloads: goodputs,
             },
             networks: networks(scenario, &observed.carried),
+            client_hop: None,
             longest_gap_ms: longest(observed.gaps.iter()),
             longest_gap_after_events_ms: longest_after_events(scenario, &observed),
             longest_gap_since_event_ms: longest_since_event(scenario, &observed),
@@ -330,6 +334,10 @@ impl Report {
                 network.up.bytes as f64 / 1e6,
                 network.both.lost
             ));
+        }
+        if let Some(hop) = &self.client_hop {
+            let mb = hop.bytes as f64 / 1e6;
+            lines.push(format!("  to the client   down {mb:>9.2} MB, lost {}", hop.lost));
         }
         lines.push(format!(
             "  longest gap {:.0} ms, {} segments sent again, {} out of order",

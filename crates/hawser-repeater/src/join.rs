@@ -23,6 +23,7 @@ use hawser_wire::control::{CloseReason, Hello, Refusal, VERSION};
 use hawser_wire::frame::Format;
 use serde_json::json;
 
+use super::clients::Clients;
 use super::links::Change;
 use super::{Node, Sources, trust};
 
@@ -34,6 +35,7 @@ struct Joining {
     /// The network of each link on which the other box was found.
     attached: BTreeMap<u32, NetworkId>,
     notice: Option<String>,
+    clients: Clients,
 }
 
 pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources) -> anyhow::Result<()> {
@@ -42,6 +44,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         driver: Driver::new(Arc::clone(&own.orders), SessionConfig::default()),
         attached: BTreeMap::new(),
         notice: None,
+        clients: Clients::new(&own)?,
         own,
     };
     loop {
@@ -55,6 +58,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
             () = tokio::time::sleep_until(deadline) => if this.driver.handle_timeout() {
                 this.seek(None);
             },
+            () = this.clients.due() => this.clients.look(&this.driver, &this.attached).await,
             reload = signals.next() => if !reload { break },
         }
         this.carry_out();
@@ -250,6 +254,7 @@ impl Joining {
             );
         }
         self.notice = None;
+        self.clients.handle_reached();
         self.carry_out();
         let welcome = self.driver.install(connected);
         tracing::info!(session = welcome.session, epoch = welcome.epoch, "joined");
@@ -313,6 +318,7 @@ impl Joining {
                 "session": self.driver.machine.session(),
                 "control": self.driver.line.is_some(),
                 "notice": self.notice,
+                "clients": self.clients.report(),
             })
         })
     }

@@ -19,6 +19,7 @@
 //! | the side of the access point, a hub | `ap.rs` |
 //! | the joining side, a client | `join.rs`, over `hawser_control::client::driver` |
 //! | the links between the boxes | `links.rs` |
+//! | what a link may carry that shares its air with the clients of the joining box | `clients.rs` |
 //! | whom a box trusts | [`trust`] |
 //! | what `status` says | `report.rs` |
 //!
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod ap;
+mod clients;
 mod join;
 mod links;
 mod report;
@@ -49,6 +51,7 @@ use hawser_host::signals::Signals;
 use hawser_linux::links::{Interface, Interfaces};
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
+use hawser_linux::wireless::cards::Wireless;
 use hawser_proto::discovery;
 use hawser_wire::frame::Format;
 
@@ -77,6 +80,11 @@ pub struct Options {
     pub links: Vec<String>,
     /// The other box's link-local address on a link, where multicast does not find it.
     pub neighbours: BTreeMap<String, Ipv6Addr>,
+    /// By which interface in the bridge the joining box serves its clients; none: the access point
+    /// that is found on the card, or on the channel, of a link.
+    pub clients: Option<String>,
+    /// The link that shares its air with them; none: the one on that card or channel.
+    pub shared: Option<String>,
 }
 
 impl Options {
@@ -110,10 +118,26 @@ impl Options {
                 bail!("{name} is named twice");
             }
         }
-        match self.neighbours.keys().find(|name| !self.links.contains(name)) {
-            Some(name) => bail!("--neighbour names {name}, which is none of the links"),
-            None => Ok(bridge.clone()),
+        if let Some(name) = self.neighbours.keys().find(|name| !self.links.contains(name)) {
+            bail!("--neighbour names {name}, which is none of the links");
         }
+        if let Some(name) = self.shared.as_ref().filter(|name| !self.links.contains(name)) {
+            bail!("--shared names {name}, which is none of the links");
+        }
+        if let (Some(name), None, false) = (&self.clients, &self.shared, Wireless::is_there()) {
+            bail!("{name} is no radio: name the link that shares its air with it, `--shared LINK`");
+        }
+        // One that is not there yet is waited for: hostapd makes some.
+        if let Some(clients) = self.clients.as_deref().and_then(find)
+            && clients.controller != Some(bridge.index)
+        {
+            let name = &clients.name;
+            bail!(
+                "{name} is no port of {0}: `ip link set {name} master {0}` makes it one",
+                bridge.name
+            );
+        }
+        Ok(bridge.clone())
     }
 }
 
@@ -124,6 +148,7 @@ struct Node {
     store: SharedStore,
     orders: Orders,
     links: Links,
+    interfaces: Interfaces,
     started: Instant,
     /// Of the links there were at the start. Units: bytes of IP packet.
     largest_mtu: u16,
@@ -180,7 +205,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         "repeater is up"
     );
     let this = Node {
-        links: Links::new(&options, side, identity.hash(), interfaces)?,
+        links: Links::new(&options, side, identity.hash(), interfaces.clone())?,
+        interfaces,
         options,
         identity,
         store,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use hawser_linux::{clock, shutdown};
-use hawser_netem::scenario::{Scenario, Via, Workload};
+use hawser_netem::report::Traffic;
+use hawser_netem::scenario::{Network, Scenario, Shares, Via, Workload};
 use hawser_units::{Duration, Instant};
 
 use crate::daemons::Daemons;
@@ -59,7 +60,8 @@ pub fn run(
     if scenario.workloads.is_empty() {
         bail!("the scenario has no workload; write at least one [[workload]]");
     }
-    if scenario.networks.iter().any(|network| network.shares.is_some()) {
+    let shares_links = |network: &Network| matches!(network.shares, Some(Shares::Links(_)));
+    if scenario.networks.iter().any(shares_links) {
         bail!("networks that share links are simulated only; use hawser-lab sim");
     }
     if scenario.controller.is_some() {
@@ -82,7 +84,12 @@ pub fn run(
         }
         Via::Repeater => {
             let directory = options.run_dir.subdirectory("repeater")?;
-            Some(Daemons::start_repeater(&world, &options.program, &directory)?)
+            let shared = world.throttled(scenario);
+            Some(Daemons::start_repeater(
+                &world,
+                (&options.program, &directory),
+                shared,
+            )?)
         }
         Via::Tool(name) => {
             let tool = options.tools.iter().find(|tool| tool.name == *name);
@@ -126,6 +133,7 @@ struct Snapshot {
     client: TcpCounters,
     server: TcpCounters,
     cpu: (f64, f64),
+    hop: Option<Traffic>,
 }
 
 impl Snapshot {
@@ -133,7 +141,7 @@ impl Snapshot {
         Ok(Self {
             networks: world.carried()?,
             client: world
-                .client
+                .applications
                 .run(sample::tcp_counters)
                 .context("cannot read TCP's counters")?,
             server: world
@@ -141,6 +149,7 @@ impl Snapshot {
                 .run(sample::tcp_counters)
                 .context("cannot read TCP's counters")?,
             cpu: daemons.map_or((0.0, 0.0), Daemons::cpu_seconds),
+            hop: world.hop_carried()?,
         })
     }
 }
@@ -269,7 +278,12 @@ impl Arm<'_> {
             },
             findings,
         };
-        Report::new(self.scenario, self.via, observed)
+        let mut report = Report::new(self.scenario, self.via, observed);
+        report.client_hop = after
+            .hop
+            .zip(before.hop)
+            .map(|(after, before)| after.since(before));
+        report
     }
 }
 

@@ -12,6 +12,7 @@ use hawser_linux::{clock, shutdown};
 use hawser_units::Duration;
 use hawser_wire::data::Class;
 
+use crate::client_hop::CLIENTS;
 use crate::sample;
 use crate::tool::Tool;
 use crate::world::{BRIDGE, BuiltMember, HUB, SERVER, World};
@@ -164,10 +165,15 @@ impl Daemons {
 
     /// Starts both sides of a repeater, which trust each other: the access point's box where the
     /// networks end, the joining one at the client. Returns when the server answers through them.
+    /// `shared`: the network that shares its air with the hop to the client.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
-    pub(crate) fn start_repeater(world: &World, program: &Path, directory: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start_repeater(
+        world: &World,
+        (program, directory): (&Path, &Path),
+        shared: Option<&str>,
+    ) -> anyhow::Result<Self> {
         let (far, near) = (Place::new(directory, "ap")?, Place::new(directory, "join")?);
         let own_code = |place: &Place| {
             let mut command = world.client.command(program);
@@ -185,6 +191,9 @@ impl Daemons {
             let mut command = namespace.command(program);
             let links = links.join(",");
             command.args(["repeat", what, "--bridge", BRIDGE, "--links", &links]);
+            if let (Some(shared), "join") = (shared, what) {
+                command.args(["--clients", CLIENTS, "--shared", shared]);
+            }
             place.add_to(&mut command);
             Daemon::start(what, command, directory)
         };
@@ -203,7 +212,7 @@ impl Daemons {
             },
         };
         daemons.wait_until_up()?;
-        daemons.readiness = Readiness::Server(world.client.clone());
+        daemons.readiness = Readiness::Server(world.applications.clone());
         daemons.wait_until_up()?;
         Ok(daemons)
     }

@@ -11,6 +11,8 @@
 //!          ==(network n)==/     \---- server   203.0.113.2
 //! ```
 //!
+//! Behind a repeater, `client` is its joining box, and the applications run one hop further away.
+//!
 //! Scope: every network is a TUN device at each end with `hawser-netem` links between them, or a
 //! veth pair when it is not emulated. Limitations: no Ethernet below IP (no ARP, no Wi-Fi), one
 //! client, and everything shares the processors of one machine, so a rate that the machine cannot
@@ -18,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod arm;
+mod client_hop;
 mod command;
 mod compare;
 mod daemons;

@@ -103,18 +103,38 @@ impl Pump {
         })
     }
 
+    /// Reaches the link from another thread.
+    pub(crate) fn remote(&self) -> Remote {
+        Remote(Arc::clone(&self.shared))
+    }
+
     /// Changes the link at once.
     pub(crate) fn change(&self, change: Change) {
-        self.shared
+        self.remote().change(change);
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.remote().counters()
+    }
+}
+
+/// What reaches the link of a [`Pump`].
+#[derive(Clone, Debug)]
+pub(crate) struct Remote(Arc<Shared>);
+
+impl Remote {
+    pub(crate) fn change(&self, change: Change) {
+        let Self(shared) = self;
+        shared
             .changes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(change);
-        self.shared.wake.wake();
+        shared.wake.wake();
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        let counters = &self.shared.counters;
+        let counters = &self.0.counters;
         Counters {
             bytes: counters.bytes.load(Ordering::Relaxed),
             packets: counters.packets.load(Ordering::Relaxed),

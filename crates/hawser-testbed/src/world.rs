@@ -7,9 +7,13 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::tun::Tun;
-use hawser_netem::scenario::{Direction, Event, Hop, Links, Member, Network, Scenario, Via, Wifi};
+use hawser_netem::report::Traffic;
+use hawser_netem::scenario::{
+    ClientHop, Direction, Event, Hop as Part, Links, Member, Network, Scenario, Shares, Via, Wifi,
+};
 use hawser_netem::{Change, LinkConfig, State};
 
+use crate::client_hop::Hop;
 use crate::command::{ip, run};
 use crate::pump::Pump;
 use crate::sample::{self, Carried};
@@ -23,8 +27,10 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 /// Four namespaces and the networks between them; everything ends with this value.
 #[derive(Debug)]
 pub struct World {
-    /// Where the applications run.
+    /// Where the networks begin.
     pub client: Namespace,
+    /// Where the applications run: there too, unless a hop lies between.
+    pub applications: Namespace,
     /// The internet: the gateway of every network, and the router between them.
     pub net: Namespace,
     /// Where the far end runs.
@@ -34,6 +40,7 @@ pub struct World {
     networks: Vec<BuiltNetwork>,
     via: Via,
     air: Option<Air>,
+    hop: Option<Hop>,
 }
 
 #[derive(Debug)]
@@ -104,17 +111,34 @@ impl World {
         if has_members && !matches!(via, Via::Hub | Via::Single(_)) {
             bail!("via {}: members give to a client of a hub only", via.label());
         }
+        if scenario.client_hop.is_some() && *via != Via::Repeater {
+            bail!("via {}: only a repeater has a client_hop", via.label());
+        }
         let namespace = || Namespace::new().context("cannot make a network namespace");
+        let client = namespace()?;
+        let applications = match scenario.client_hop {
+            Some(_) => namespace()?,
+            None => client.clone(),
+        };
         let mut world = Self {
-            client: namespace()?,
+            client,
+            applications,
             net: namespace()?,
             hub: namespace()?,
             server: namespace()?,
             networks: Vec::new(),
             via: via.clone(),
             air: Air::begin(scenario)?,
+            hop: None,
         };
-        for namespace in [&world.client, &world.net, &world.hub, &world.server] {
+        let all = [
+            &world.client,
+            &world.applications,
+            &world.net,
+            &world.hub,
+            &world.server,
+        ];
+        for namespace in all {
             namespace
                 .run(|| prepare_kernel(SETTINGS))
                 .context("cannot prepare a namespace")?;
@@ -150,9 +174,12 @@ impl World {
             });
         }
         world.configure_networks()?;
+        if let Some(described) = &scenario.client_hop {
+            world.hop = Some(world.build_hop(scenario, described)?);
+        }
         // Who is away at first is away before anything starts.
         let first = scenario.events.iter().filter(|event| event.at.is_zero());
-        for event in first.filter(|event| event.hop == Hop::Local) {
+        for event in first.filter(|event| event.hop == Part::Local) {
             world.apply(event)?;
         }
         Ok(world)
@@ -166,8 +193,8 @@ impl World {
         let network = &self.networks[event.network];
         let member = network.member.as_ref();
         let pumps = match event.hop {
-            Hop::WayOut => network.pumps.as_ref(),
-            Hop::Local => member.map(|member| &member.local),
+            Part::WayOut => network.pumps.as_ref(),
+            Part::Local => member.map(|member| &member.local),
         };
         if let Some(pumps) = pumps {
             if event.direction != Some(Direction::Up) {
@@ -180,7 +207,7 @@ impl World {
         match event.change {
             Change {
                 state: Some(state), ..
-            } if event.hop == Hop::WayOut => self.show_state(network, state),
+            } if event.hop == Part::WayOut => self.show_state(network, state),
             _ => Ok(()),
         }
     }
@@ -430,6 +457,48 @@ impl World {
         }
         let routes = "route add default via 10.78.0.1\nroute add ::/0 via fd78::1\n";
         ip(&self.client, &[], routes)
+    }
+
+    /// The hop from the bridge of the joining box to the client, which shares the air of a network.
+    fn build_hop(&self, scenario: &Scenario, described: &ClientHop) -> anyhow::Result<Hop> {
+        let far = "link set lo up\n\
+             addr add 10.78.0.3/24 dev eth0\n\
+             addr add fd78::3/64 dev eth0 nodad\n\
+             link set eth0 up\n\
+             route add default via 10.78.0.1\n\
+             route add ::/0 via fd78::1\n";
+        let shared = scenario
+            .networks
+            .iter()
+            .zip(&self.networks)
+            .find_map(|(network, built)| {
+                let is_shared = network.shares == Some(Shares::ClientHop);
+                let (links, pumps) = (network.links.as_ref()?, built.pumps.as_ref()?);
+                is_shared.then(|| {
+                    let way = |pump: &Pump, link: &LinkConfig| Some((pump.remote(), link.capacity.mean()?));
+                    Some([way(&pumps.down, &links.down)?, way(&pumps.up, &links.up)?])
+                })?
+            });
+        let hop = Hop::start((&self.client, BRIDGE, &self.applications), described, shared)?;
+        ip(&self.applications, &[], far)?;
+        Ok(hop)
+    }
+
+    /// The network that shares the air of the hop to the client, where the joining box is to know
+    /// of it.
+    pub(crate) fn throttled<'a>(&self, scenario: &'a Scenario) -> Option<&'a str> {
+        let is_shared = |network: &&Network| network.shares == Some(Shares::ClientHop);
+        let is_wanted = scenario.client_hop.is_some_and(|hop| hop.throttle);
+        let shared = scenario.networks.iter().find(is_shared).filter(|_| is_wanted);
+        shared.map(|network| network.name.as_str())
+    }
+
+    /// What the hop has carried to the client since it was built; `None` where there is none.
+    ///
+    /// # Errors
+    /// Its emulation has ended.
+    pub(crate) fn hop_carried(&self) -> anyhow::Result<Option<Traffic>> {
+        self.hop.as_ref().map(Hop::carried).transpose()
     }
 
     /// The devices of all networks: at their far ends, and at the client's.

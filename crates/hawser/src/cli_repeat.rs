@@ -35,7 +35,11 @@ enum RepeatCommand {
     /// Runs the side of the access point, in the foreground: it waits for the other box.
     Ap(SideArgs),
     /// Runs the side that joins, in the foreground: it finds the other box on the links.
-    Join(SideArgs),
+    ///
+    /// Where a radio of this box serves clients and a link to the other box on the same channel,
+    /// the other box is asked to hold that link to the air that the clients leave: `hawser status`
+    /// shows it. Such an access point is found by itself once it is in the bridge.
+    Join(JoinArgs),
     /// Shows the code of this box: type it on the other one.
     Code(ListArgs),
     /// Trusts the box with this code, from now on. Works while the repeater runs, too.
@@ -72,6 +76,20 @@ struct SideArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct JoinArgs {
+    #[command(flatten)]
+    side: SideArgs,
+    /// The interface in the bridge by which clients are served, such as wlan0-ap. Without it, the
+    /// access point on the card, or on the channel, of a link.
+    #[arg(long, value_name = "INTERFACE")]
+    clients: Option<String>,
+    /// The link that shares its air with the clients, where that is not seen by itself: radios that
+    /// are bridged in by a wire, for example.
+    #[arg(long, value_name = "LINK", requires = "clients")]
+    shared: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
 struct CodeArgs {
     /// What the other box shows, such as abcd-efgh-ijkl-mnop.
     code: String,
@@ -99,8 +117,8 @@ fn neighbour(text: &str) -> Result<(Ipv6Addr, String), String> {
 
 pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        RepeatCommand::Ap(args) => serve(args, Side::AccessPoint)?,
-        RepeatCommand::Join(args) => serve(args, Side::Joining)?,
+        RepeatCommand::Ap(args) => serve(args, Side::AccessPoint, (None, None))?,
+        RepeatCommand::Join(args) => serve(args.side, Side::Joining, (args.clients, args.shared))?,
         RepeatCommand::Code(args) => {
             let code = trust::own_code(&args.places.dir)?;
             print(args.json, || json!({ "version": 1, "code": code }), &code)?;
@@ -130,7 +148,11 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn serve(args: SideArgs, side: Side) -> anyhow::Result<()> {
+fn serve(
+    args: SideArgs,
+    side: Side,
+    (clients, shared): (Option<String>, Option<String>),
+) -> anyhow::Result<()> {
     let run_dir = args.places.run_dir(Role::Repeater);
     let mut neighbours = BTreeMap::new();
     for (address, link) in args.neighbour {
@@ -147,6 +169,8 @@ fn serve(args: SideArgs, side: Side) -> anyhow::Result<()> {
         bridge: args.bridge,
         links: args.links,
         neighbours,
+        clients,
+        shared,
     };
     confine(Duty::Hub, &options.dir, &options.run_dir)?;
     runtime()?.block_on(repeater::run(options))

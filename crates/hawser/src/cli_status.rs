@@ -366,9 +366,42 @@ fn render_repeater(status: &Value) -> String {
         );
     }
     out.push_str(&table(status, "link"));
+    let sessions = list(&status["sessions"]).iter();
+    let paths: Vec<_> = sessions.flat_map(|session| list(&session["paths"])).collect();
+    out.push_str(&held(&status["clients"], &paths));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
 }
+
+/// The links that are held to a rate: on the joining box by what its clients leave of the air, on
+/// the other one because it has been asked to.
+fn held(clients: &Value, paths: &[&Value]) -> String {
+    if let (Some(interface), None) = (clients["interface"].as_str(), clients["link"].as_str()) {
+        return format!("clients: waiting for {interface} in the bridge\n");
+    }
+    if let Some(link) = clients["link"].as_str() {
+        let most = number(&clients["most_bps"]);
+        let how = match clients["held_bps"].as_u64() {
+            None => "not held".to_owned(),
+            Some(held) if held < LEAST_HELD => "closed, they need all its air".to_owned(),
+            Some(held) if held >= most => "not held".to_owned(),
+            Some(held) => format!("held to {} of {}", rate(held), rate(most)),
+        };
+        return format!("{link}: shared with clients, {how}\n");
+    }
+    let limits = paths.iter().filter_map(|path| {
+        let cap = path["cap_bps"].as_u64()?;
+        Some(format!(
+            "{}: held to {}, as the other box asks\n",
+            text(&path["name"]),
+            rate(cap)
+        ))
+    });
+    limits.collect()
+}
+
+/// A link that may carry less is closed but for what keeps it known. Units: bit/s.
+const LEAST_HELD: u64 = 100_000;
 
 /// Access points by their card, a line each: where it is, and what share of the card's traffic each
 /// station carries.

@@ -467,6 +467,7 @@ impl Stated {
             controller: None,
             networks: self.links.iter().enumerate().map(network).collect(),
             workloads: vec![workload],
+            client_hop: None,
             beside: BTreeMap::new(),
             events: self.events(duration),
         }

@@ -5,6 +5,7 @@
 //! an error names file, line and remedy. Reading files is the caller's: [`Scenario::parse`] gets a
 //! function that does it.
 
+mod client_hop;
 mod member;
 mod movements;
 mod overrides;
@@ -20,6 +21,7 @@ use hawser_wire::data::Class;
 
 use crate::{Capacity, Change, LinkConfig};
 
+pub use client_hop::ClientHop;
 pub use member::Member;
 pub use wifi::{Slots, Wifi};
 
@@ -42,6 +44,8 @@ pub struct Scenario {
     pub controller: Option<String>,
     /// The networks of the client, in the order of preference that its routing table shows.
     pub networks: Vec<Network>,
+    /// The hop behind a repeater. Only the lab has it.
+    pub client_hop: Option<ClientHop>,
     /// What runs at the same time.
     pub workloads: Vec<Workload>,
     /// Those of them, by index, that go another way than `via`: what shares the networks with it.
@@ -94,9 +98,19 @@ pub struct Network {
     pub wifi: Option<Wifi>,
     /// Whose it is, where it is a neighbour's.
     pub member: Option<Member>,
-    /// The network, by index, whose links it goes over too: a second way through one bottleneck.
+    /// What it has in common with another part of the scenario.
+    pub shares: Option<Shares>,
+}
+
+/// What a network shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shares {
+    /// It goes over the links of that network, by index, too: a second way through one bottleneck.
     /// Only the simulator has it.
-    pub shares: Option<usize>,
+    Links(usize),
+    /// The air of the hop from a repeater to its client, by time: each has what the other leaves,
+    /// and both have equally many bytes where both want more. Only the lab has it.
+    ClientHop,
 }
 
 /// Both directions of an emulated network.
@@ -279,7 +293,7 @@ impl Via {
 
 impl Scenario {
     /// The sum of the networks' mean rates in the direction of the first bulk workload; `None` when
-    /// one is unlimited.
+    /// one is unlimited, or another hop lies behind them.
     ///
     /// Units: Ethernet frames without check sequence, as everywhere in a scenario.
     #[must_use]
@@ -293,6 +307,9 @@ impl Scenario {
             };
             link.capacity.mean()
         };
+        if self.client_hop.is_some() {
+            return None;
+        }
         let own = self.networks.iter().filter(|network| network.shares.is_none());
         let rates: Option<Vec<Rate>> = own.map(rate).collect();
         rates.map(|rates| Rate::from_bps(rates.iter().map(|rate| rate.as_bps()).sum()))

@@ -16,7 +16,8 @@ use super::movements::movements;
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
-    Beside, Coding, Direction, Event, Hop, Links, Network, Scenario, ScenarioError, Via, Workload, overrides,
+    Beside, Coding, Direction, Event, Hop, Links, Network, Scenario, ScenarioError, Shares, Via, Workload,
+    overrides,
 };
 use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
 
@@ -34,6 +35,7 @@ struct RawScenario {
     controller: Option<String>,
     #[serde(rename = "network", default)]
     networks: Vec<RawNetwork>,
+    client_hop: Option<Spanned<RawClientHop>>,
     #[serde(rename = "member", default)]
     members: Vec<RawMember>,
     #[serde(rename = "workload", default)]
@@ -74,6 +76,14 @@ pub(super) struct RawMember {
     pub(super) cap: Option<WithUnit<Rate>>,
     #[serde(default)]
     pub(super) away: Vec<Spanned<[WithUnit<Duration>; 2]>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawClientHop {
+    pub(super) rate: WithUnit<Rate>,
+    pub(super) queue: Option<WithUnit<Duration>>,
+    pub(super) throttle: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -198,17 +208,20 @@ impl Reader<'_> {
             return Err(self.invalid(span, "warmup must be shorter than duration"));
         }
         let (workloads, beside) = self.workloads(raw.workloads, &networks)?;
+        let via = self.via(&raw.via, &networks)?;
+        let events = self.events(raw.events, &networks)?;
         Ok(Scenario {
+            client_hop: self.client_hop(raw.client_hop, &via, (&networks, &events))?,
             name: raw.name,
             seed: raw.seed,
             duration,
             warmup,
-            via: self.via(&raw.via, &networks)?,
+            via,
             schedulers: self.schedulers(raw.schedulers)?,
             controller: raw.controller,
             workloads,
             beside,
-            events: self.events(raw.events, &networks)?,
+            events,
             networks,
         })
     }
@@ -234,11 +247,21 @@ impl Reader<'_> {
             self.check_new(&name, network.name.span(), &networks)?;
             let is_emulated = network.down.is_some() || network.up.is_some();
             let shares = match &network.shares {
+                Some(of) if of.get_ref() == "client-hop" => {
+                    if !is_emulated || network.wifi.is_some() {
+                        let problem = "a network that shares the client_hop's air needs down = { .. } and up = { .. }, and no wifi";
+                        return Err(self.invalid(Some(of.span()), problem));
+                    }
+                    Some(Shares::ClientHop)
+                }
                 Some(of) if is_emulated || network.wifi.is_some() => {
                     let problem = "a network that shares the links of another has none of its own";
                     return Err(self.invalid(Some(of.span()), problem));
                 }
-                Some(of) => Some(self.network_index(of.get_ref(), of.span(), &networks)?),
+                Some(of) => {
+                    let index = self.network_index(of.get_ref(), of.span(), &networks)?;
+                    Some(Shares::Links(index))
+                }
                 None => None,
             };
             let links = self.links((network.down, network.up))?;

@@ -135,13 +135,63 @@ fn reads_schedulers_by_class() {
 }
 
 #[test]
+fn a_network_shares_the_air_of_the_hop_behind_a_repeater() {
+    let text = |hop: &str, network: &str, rest: &str| {
+        format!(
+            "name = \"r\"\nduration = \"2s\"\nvia = \"repeater\"\n{hop}\n\
+             [[network]]\nname = \"own\"\ndown = {{ rate = \"20mbit\" }}\n\
+             [[network]]\nname = \"near\"\n{network}\n{rest}"
+        )
+    };
+    let hop = "client_hop = { rate = \"30mbit\", queue = \"50ms\", throttle = false }";
+    let links = "shares = \"client-hop\"\ndown = { rate = \"40mbit\" }\nup = { rate = \"40mbit\" }";
+    let scenario = parse_with(&text(hop, links, ""), &[]).expect("a scenario");
+    assert_eq!(scenario.networks[1].shares, Some(Shares::ClientHop));
+    let expected = ClientHop {
+        rate: Rate::from_mbps(30),
+        queue: Duration::from_millis(50),
+        throttle: false,
+    };
+    assert_eq!(scenario.client_hop, Some(expected));
+    assert_eq!(scenario.sum_of_rates(), None);
+    let throttled = parse_with(&text(hop, links, ""), &["client_hop.throttle=true"]);
+    assert!(
+        throttled
+            .expect("a scenario")
+            .client_hop
+            .expect("is there")
+            .throttle
+    );
+    let event = "[[event]]\nat = \"1s\"\nnetwork = \"near\"\nset = { rate = \"1mbit\" }";
+    for (wrong, said) in [
+        (text("", links, ""), "needs that hop: client_hop"),
+        (text(hop, "shares = \"client-hop\"", ""), "needs down"),
+        (
+            text(hop, "shares = \"client-hop\"\ndown = { rate = \"1mbit\" }", ""),
+            "a rate in both directions",
+        ),
+        (text(hop, links, event), "cannot change"),
+        (
+            text(hop, links, "").replace("via = \"repeater\"", "via = \"hub\""),
+            "only via = \"repeater\"",
+        ),
+    ] {
+        let problem = parse_with(&wrong, &[]).expect_err("must be refused").to_string();
+        assert!(problem.contains(said), "{problem}");
+    }
+}
+
+#[test]
 fn a_network_shares_the_links_of_an_earlier_one() {
     let with = |network: &str| parse_with(&format!("{FULL}\n[[network]]\nname = \"c\"\n{network}\n"), &[]);
     let names = parse_with(FULL, &[]).expect("a scenario").networks;
     let first = &names[0].name;
     let shared = with(&format!("shares = \"{first}\"")).expect("a scenario");
     let last = shared.networks.last().expect("there are some");
-    assert_eq!((last.shares, last.links.is_none()), (Some(0), true));
+    assert_eq!(
+        (last.shares, last.links.is_none()),
+        (Some(Shares::Links(0)), true)
+    );
     assert_eq!(
         shared.sum_of_rates(),
         parse_with(FULL, &[]).expect("a scenario").sum_of_rates()

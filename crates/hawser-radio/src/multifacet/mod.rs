@@ -9,11 +9,12 @@
 //! link.
 //!
 //! [`access_point`] joins these for the one side; the repeater's are [`reorder`],
-//! [`throttle::Monitor`] and [`following`].
+//! [`throttle::Monitor`] and [`following`]. [`client_hop`] is the throttle of `hawser repeat`.
 //!
 //! Source: Multifacet sections 3 and 4. Scope: downlink.
 
 pub mod access_point;
+pub mod client_hop;
 pub mod following;
 pub mod migration;
 pub mod reorder;

@@ -33,7 +33,10 @@ pub struct Monitor {
     outgoing: VecDeque<Feedback>,
 }
 
-/// How a [`Monitor`] judges. Units: packets.
+/// How a [`Monitor`] judges.
+///
+/// Units: packets, as in the paper, or any other measure of a queue that [`Monitor::handle_queue`]
+/// is told: [`super::client_hop`] has microseconds of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MonitorConfig {
     /// Below it there is room.
@@ -68,9 +71,9 @@ impl Monitor {
     }
 
     /// So many packets wait for the client.
-    pub fn handle_queue(&mut self, packets: usize) {
-        self.queue = packets;
-        let is_above = packets > self.config.high;
+    pub fn handle_queue(&mut self, waiting: usize) {
+        self.queue = waiting;
+        let is_above = waiting > self.config.high;
         if is_above && !self.is_above {
             self.outgoing.push_back(Feedback::Less);
         }
@@ -117,7 +120,10 @@ pub struct Throttle {
     heard: Instant,
 }
 
-/// How a [`Throttle`] moves. Units: packets.
+/// How a [`Throttle`] moves.
+///
+/// Units: packets, as in the paper, or any other measure of what a link may carry:
+/// [`super::client_hop`] has kbit/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThrottleConfig {
     /// The least threshold above nothing.
@@ -173,6 +179,12 @@ impl Throttle {
         if self.threshold < self.config.first {
             self.threshold = 0.0;
         }
+    }
+
+    /// The link carries so much, in the units of the threshold: more than that is not held open
+    /// when there is too much already.
+    pub fn handle_use(&mut self, carried: f64) {
+        self.threshold = self.threshold.min(carried);
     }
 
     /// Time has passed.

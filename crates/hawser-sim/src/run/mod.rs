@@ -22,7 +22,7 @@ mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Beside, Coding, Direction, Hop as Part, Scenario, Via, Workload};
+use hawser_netem::scenario::{Beside, Coding, Direction, Hop as Part, Scenario, Shares, Via, Workload};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_proto::path::control::{Control, UnknownController};
 use hawser_units::{Duration, Instant, Rate};
@@ -52,6 +52,9 @@ pub enum RunError {
     /// No congestion control of paths has this name.
     #[error("controller: {0}")]
     Controller(#[from] UnknownController),
+    /// The air behind a repeater is not modelled here.
+    #[error("a client_hop is emulated with real packets only; use hawser-lab lab")]
+    ClientHop,
     /// Nothing here begins anew.
     #[error(
         "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser-lab lab"
@@ -139,6 +142,9 @@ pub fn run(
     if scenario.networks.is_empty() {
         return Err(RunError::NoNetwork);
     }
+    if scenario.client_hop.is_some() {
+        return Err(RunError::ClientHop);
+    }
     let mut world = World::build(scenario, via)?;
     let running = workload::start(scenario, via, &mut world)?;
     if let Some(make) = watch.tap {
@@ -225,7 +231,7 @@ impl World {
         }
         let mut hops = Vec::new();
         for (index, described) in scenario.networks.iter().enumerate() {
-            if let Some(of) = described.shares {
+            if let Some(Shares::Links(of)) = described.shares {
                 hops.push(hops[of]);
                 continue;
             }

@@ -246,6 +246,7 @@ fn scenario_of(name: &str, networks: Vec<Network>) -> Scenario {
         controller: None,
         networks,
         workloads: Vec::new(),
+        client_hop: None,
         beside: std::collections::BTreeMap::new(),
         events: Vec::new(),
     }

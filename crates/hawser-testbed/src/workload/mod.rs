@@ -135,7 +135,7 @@ pub(crate) fn start(
 /// Where the client's side of a workload runs.
 fn whose(beside: Option<&Beside>, world: &World) -> anyhow::Result<Namespace> {
     let Some(Beside::Member(name)) = beside else {
-        return Ok(world.client.clone());
+        return Ok(world.applications.clone());
     };
     let member = world.member(name);
     Ok(member

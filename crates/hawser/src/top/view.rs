@@ -7,7 +7,8 @@ use ratatui::text::Line as Text;
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, SparklineBar, Table};
 
 use super::model::{Flow, Model, Rates};
-use crate::cli_status::{Line, bytes, heading, lines, rate};
+use crate::amounts::{bytes, rate};
+use crate::cli_status::{Line, heading, lines};
 
 /// The whole terminal.
 pub(super) fn draw(model: &mut Model, frame: &mut Frame<'_>) {

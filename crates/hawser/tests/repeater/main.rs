@@ -10,8 +10,11 @@ mod world;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hawser_linux::netns::Namespace;
 use transfer::Transfer;
 use world::{Daemon, World, good};
 
@@ -203,6 +206,72 @@ fn a_download_takes_both_links_and_lives_through_the_death_of_one() {
     assert!(gap < Duration::from_secs(3), "nothing came for {gap:?}");
 }
 
+/// The link on the clients' air opens while they leave some, is held when they do not, and carries
+/// what it can when it is the only one.
+#[test]
+fn a_link_that_shares_its_air_is_held_to_what_the_clients_leave() {
+    let Some(world) = World::new("e") else { return };
+    if !hawser_testing::require_program(&["tc"]) {
+        return;
+    }
+    world.shape([20, 20]);
+    world.trust();
+    let _ap = world.start("a");
+    let _joining = world.start_with("b", &["--clients", "lan", "--shared", "eth2"]);
+    world.wait_for_both_links();
+    let clients = |world: &World, key: &str| world.status("b")["clients"][key].as_f64();
+    let cap = |world: &World| {
+        let status = world.status("a");
+        let paths = status["sessions"][0]["paths"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let of_link = |link: &str| paths.iter().find(|path| path["name"] == link).cloned();
+        assert!(of_link("eth1").is_none_or(|path| path["cap_bps"].is_null()));
+        of_link("eth2").and_then(|path| path["cap_bps"].as_f64())
+    };
+    let is_over = Arc::new(AtomicBool::new(false));
+    let sending = std::thread::spawn({
+        let (is_over, place) = (Arc::clone(&is_over), world.open("ha"));
+        move || send_datagrams(&place, &is_over)
+    });
+    world.wait("opened", |world| clients(world, "carries_bps") > Some(5e6));
+    // The clients' hop is slower now than the other link alone, and the load does not listen.
+    world.shape_one("b", "lan", 12);
+    world.wait("held at the joining box", |world| {
+        clients(world, "held_bps").is_some_and(|held| held < 3e6)
+    });
+    world.wait("held at the access point's", |world| {
+        cap(world).is_some_and(|cap| cap < 3e6)
+    });
+    let said = world.said("b", &["status"]);
+    let is_said =
+        said.contains("eth2: shared with clients, held to ") || said.contains("they need all its air");
+    assert!(is_said, "{said}");
+    let said = world.said("a", &["status"]);
+    assert!(said.contains("eth2: held to "), "{said}");
+    world.cut("eth1");
+    world.wait("not held alone", |world| {
+        world.active("b") == ["eth2"] && cap(world).is_none() && clients(world, "held_bps").is_none()
+    });
+    world.heal();
+    world.wait("held again", |world| cap(world).is_some());
+    is_over.store(true, Ordering::Relaxed);
+    sending.join().unwrap();
+}
+
+/// Sends 29 Mbit/s to the other host, whatever becomes of them.
+fn send_datagrams(from: &Namespace, is_over: &AtomicBool) {
+    let socket = from.run(|| UdpSocket::bind("203.0.113.2:0")).unwrap();
+    while !is_over.load(Ordering::Relaxed) {
+        for _ in 0..6 {
+            // Nobody listens, and the host may say so.
+            let _ = socket.send_to(&[0; 1_200], "203.0.113.1:9");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 fn connect(world: &World) -> (TcpStream, TcpStream) {
     let listener = world
         .open("hb")
@@ -296,6 +365,19 @@ fn what_would_make_a_loop_or_cannot_work_is_refused() {
     assert!(refused("br9", "eth1,eth2").contains("no bridge br9"));
     assert!(refused("eth2", "eth1").contains("is no bridge"));
     assert!(refused("br0", "eth1,eth1").contains("twice"));
+    let refused = |arguments: &[&str]| {
+        let mut all = vec!["repeat", "join", "--bridge", "br0", "--links", "eth1,eth2"];
+        all.extend(arguments);
+        let output = world.hawser("a", &all).output().unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused(&["--clients", "eth1", "--shared", "eth2"]).contains("eth1 is no port of br0"));
+    assert!(refused(&["--clients", "lan", "--shared", "eth9"]).contains("none of the links"));
+    assert!(refused(&["--shared", "eth1"]).contains("--clients"));
+    if !hawser_linux::wireless::cards::Wireless::is_there() {
+        assert!(refused(&["--clients", "lan"]).contains("--shared LINK"));
+    }
     assert_eq!(world.system("a"), before);
     let wrong = world.hawser("a", &["repeat", "trust", "abcd"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(1));

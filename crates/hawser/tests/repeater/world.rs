@@ -62,19 +62,24 @@ impl World {
     pub(crate) fn shape(&self, rates: [u32; 2]) {
         for side in ["a", "b"] {
             for (link, rate) in LINKS.iter().zip(rates) {
-                let mut tc = self.inside(side, "tc");
-                tc.args(["qdisc", "add", "dev", link, "root", "tbf"]);
-                tc.args([
-                    "rate",
-                    &format!("{rate}mbit"),
-                    "burst",
-                    "32kb",
-                    "latency",
-                    "100ms",
-                ]);
-                good(tc);
+                self.shape_one(side, link, rate);
             }
         }
+    }
+
+    /// Bounds what a box sends by an interface. Units: Mbit/s.
+    pub(crate) fn shape_one(&self, side: &str, interface: &str, rate: u32) {
+        let mut tc = self.inside(side, "tc");
+        tc.args(["qdisc", "add", "dev", interface, "root", "tbf"]);
+        tc.args([
+            "rate",
+            &format!("{rate}mbit"),
+            "burst",
+            "32kb",
+            "latency",
+            "100ms",
+        ]);
+        good(tc);
     }
 
     /// A link loses everything from now on, and nobody hears of it.
@@ -148,6 +153,11 @@ impl World {
 
     /// Starts a box: `a` is the access point's.
     pub(crate) fn start(&self, side: &str) -> Daemon {
+        self.start_with(side, &[])
+    }
+
+    /// The same, with further arguments.
+    pub(crate) fn start_with(&self, side: &str, arguments: &[&str]) -> Daemon {
         let role = if side == "a" { "ap" } else { "join" };
         let log = self.place(&format!("{side}.log"));
         let log = std::fs::File::options()
@@ -157,6 +167,7 @@ impl World {
             .unwrap();
         let mut command = self.hawser(side, &["repeat", role, "--bridge", "br0", "--links", "eth1,eth2"]);
         command
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);

@@ -1,0 +1,276 @@
+//! What waits in the queues of an interface, and what has passed it.
+//!
+//! Every interface has a queueing discipline, which rtnetlink tells of. On Wi-Fi that is empty,
+//! because the 802.11 stack keeps the frames: a queue for each station and traffic class, which
+//! nl80211 tells of. Both count here.
+//!
+//! Over netlink, as bytes: `wl-nl80211` keeps the queues of stations to itself. The kernel answers
+//! such questions at once, so nothing here waits.
+
+use std::io;
+
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::netlink_bytes::{DONE, ERROR, attribute, attributes, find, framed, messages, outcome};
+
+/// The queues of an interface. Counters count from whenever; they may fall, where a station or the
+/// discipline is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// Bytes that wait.
+    pub waiting: u64,
+    /// Bytes that have been sent.
+    pub sent: u64,
+    /// Frames that have been dropped.
+    pub lost: u64,
+}
+
+/// Asks the kernel for queues of interfaces in the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Queues {
+    route: Socket,
+    /// With the number of nl80211's family.
+    wireless: Option<(Socket, u16)>,
+}
+
+impl Queues {
+    /// Opens a way to the kernel.
+    ///
+    /// # Errors
+    /// No netlink socket is to be had.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self {
+            route: open(ROUTE)?,
+            wireless: wireless().ok(),
+        })
+    }
+
+    /// The queues of an interface, by its index.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn of(&self, index: u32) -> io::Result<Queue> {
+        let mut queue = self.discipline(index)?;
+        if let Some((socket, family)) = &self.wireless {
+            let mut body = vec![GET_STATION, 0, 0, 0];
+            body.extend(attribute(INTERFACE, &index.to_ne_bytes()));
+            let request = framed(*family, libc::NLM_F_DUMP | libc::NLM_F_ACK, &body);
+            // An interface that is no access point, or no radio at all, has no stations.
+            let stations = ask(socket, &request).unwrap_or_default();
+            stations
+                .iter()
+                .for_each(|(_, station)| add_station(station, &mut queue));
+        }
+        Ok(queue)
+    }
+
+    /// The discipline that all frames of the interface pass. The kernel answers a question for one
+    /// to all who listen, and so is asked for all.
+    fn discipline(&self, index: u32) -> io::Result<Queue> {
+        let request = framed(GET_DISCIPLINE, libc::NLM_F_DUMP, &[0; DISCIPLINE]);
+        let answers = ask(&self.route, &request)?;
+        let is_root =
+            |body: &[u8]| number(body, 4) == Some(index.into()) && number(body, 12) == Some(ROOT.into());
+        let mut roots = answers.iter().map(|(_, body)| body).filter(|body| is_root(body));
+        let root = roots.next().ok_or(io::ErrorKind::NotFound)?;
+        let statistics = root.get(DISCIPLINE..).and_then(|body| find(body, STATISTICS));
+        let counted = |kind| find(statistics?, kind);
+        let mut queue = Queue::default();
+        if let Some(bytes) = counted(BASIC).and_then(|value| value.first_chunk()) {
+            queue.sent = u64::from_ne_bytes(*bytes);
+        }
+        if let Some(value) = counted(QUEUED) {
+            queue.waiting = number(value, 4).unwrap_or(0);
+            queue.lost = number(value, 8).unwrap_or(0);
+        }
+        Ok(queue)
+    }
+
+    /// Bytes of frames that an interface has received, by its index.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn received(&self, index: u32) -> io::Result<u64> {
+        let mut body = [0; LINK];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        let answers = ask(&self.route, &framed(GET_LINK, libc::NLM_F_ACK, &body))?;
+        let link = answers.first().ok_or(io::ErrorKind::NotFound)?;
+        let counters = link.1.get(LINK..).and_then(|body| find(body, COUNTERS));
+        let received = counters.and_then(|value| value.get(16..)?.first_chunk());
+        Ok(u64::from_ne_bytes(*received.ok_or(io::ErrorKind::InvalidData)?))
+    }
+}
+
+/// Adds the queues of all traffic classes of a station.
+fn add_station(body: &[u8], queue: &mut Queue) {
+    // Behind the generic header.
+    let classes = body
+        .get(4..)
+        .and_then(|body| find(find(body, STATION)?, CLASSES))
+        .unwrap_or_default();
+    let queues = attributes(classes).filter_map(|(_, class)| find(class, CLASS_QUEUE));
+    for (kind, value) in queues.flat_map(attributes) {
+        let value = number(value, 0).unwrap_or(0);
+        match kind {
+            WAITING => queue.waiting += value,
+            DROPPED | OVER_LIMIT | OVER_MEMORY => queue.lost += value,
+            SENT => queue.sent += value,
+            _ => {}
+        }
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?).into())
+}
+
+fn open(protocol: isize) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
+    socket.bind_auto()?;
+    Ok(socket)
+}
+
+/// A socket to nl80211, and the number of its family.
+fn wireless() -> io::Result<(Socket, u16)> {
+    let socket = open(GENERIC)?;
+    let mut body = vec![GET_FAMILY, 1, 0, 0];
+    body.extend(attribute(FAMILY_NAME, b"nl80211\0"));
+    let answers = ask(&socket, &framed(CONTROL, libc::NLM_F_ACK, &body))?;
+    let id = answers
+        .first()
+        .and_then(|(_, body)| find(body.get(4..)?, FAMILY_ID));
+    let id = id.and_then(|id| id.first_chunk());
+    let id = u16::from_ne_bytes(*id.ok_or(io::ErrorKind::NotFound)?);
+    Ok((socket, id))
+}
+
+/// The type and the body of each answer.
+fn ask(socket: &Socket, request: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
+    socket.send_to(request, &SocketAddr::new(0, 0), 0)?;
+    let mut answers = Vec::new();
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        for (kind, body) in messages(&bytes) {
+            match kind {
+                DONE => return Ok(answers),
+                ERROR => return outcome(body).map(|()| answers),
+                _ => answers.push((kind, body.to_owned())),
+            }
+        }
+    }
+}
+
+// linux/netlink.h, linux/genetlink.h
+const ROUTE: isize = 0;
+const GENERIC: isize = 16;
+const CONTROL: u16 = 16;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+// linux/rtnetlink.h, linux/if_link.h: `struct ifinfomsg`, `struct tcmsg`
+const GET_LINK: u16 = 18;
+const GET_DISCIPLINE: u16 = 38;
+const LINK: usize = 16;
+const COUNTERS: u16 = 23;
+const DISCIPLINE: usize = 20;
+const ROOT: u32 = 0xffff_ffff;
+const STATISTICS: u16 = 7;
+// linux/gen_stats.h
+const BASIC: u16 = 1;
+const QUEUED: u16 = 3;
+// linux/nl80211.h
+const GET_STATION: u8 = 17;
+const INTERFACE: u16 = 3;
+const STATION: u16 = 21;
+const CLASSES: u16 = 31;
+const CLASS_QUEUE: u16 = 6;
+const WAITING: u16 = 1;
+const DROPPED: u16 = 4;
+const OVER_LIMIT: u16 = 6;
+const OVER_MEMORY: u16 = 7;
+const SENT: u16 = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Namespace;
+
+    #[test]
+    fn what_waits_is_dropped_and_passes_is_counted() {
+        let Ok(namespace) = Namespace::new() else {
+            hawser_testing::skip("no namespaces");
+            return;
+        };
+        let run = |program: &str, arguments: &str| {
+            let mut command = namespace.command(program);
+            let done = command.args(arguments.split(' ')).status();
+            assert!(done.unwrap().success(), "{program} {arguments}");
+        };
+        run("ip", "link add near type veth peer name far");
+        run("ip", "addr add 192.0.2.1/24 dev near");
+        run("ip", "link set near up");
+        run("ip", "link set far up");
+        run("ip", "neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev near");
+        let index = |name: &str| {
+            let name = std::ffi::CString::new(name).unwrap();
+            namespace
+                .run(|| {
+                    // SAFETY: a name that ends with a zero, which outlives the call.
+                    Ok(unsafe { libc::if_nametoindex(name.as_ptr()) })
+                })
+                .unwrap()
+        };
+        let (near, far) = (index("near"), index("far"));
+        let queues = namespace.run(Queues::open).unwrap();
+        assert_eq!(queues.of(near).unwrap().waiting, 0, "without a discipline");
+        assert!(queues.of(9_999).is_err() && queues.received(9_999).is_err());
+        // One frame passes each 4 s or so, and four wait.
+        run(
+            "tc",
+            "qdisc add dev near root tbf rate 2kbit burst 1100 limit 4500",
+        );
+        let before = (queues.of(near).unwrap(), queues.received(far).unwrap());
+        let socket = namespace
+            .run(|| std::net::UdpSocket::bind("192.0.2.1:0"))
+            .unwrap();
+        for _ in 0..10 {
+            socket.send_to(&[0; 1_000], "192.0.2.2:9").unwrap();
+        }
+        let queue = queues.of(near).unwrap();
+        assert!((2_000..=4_500).contains(&queue.waiting), "{queue:?}");
+        assert!(queue.lost >= before.0.lost + 4, "{queue:?}");
+        assert!(queue.sent >= before.0.sent + 1_000, "{queue:?}");
+        assert!(queues.received(far).unwrap() >= before.1 + 1_000);
+    }
+
+    #[test]
+    fn the_queues_of_a_station_are_added_up() {
+        let class = |tid: u16, values: &[(u16, u32)]| {
+            let values: Vec<u8> = values
+                .iter()
+                .flat_map(|(kind, value)| attribute(*kind, &value.to_ne_bytes()))
+                .collect();
+            attribute(
+                tid,
+                &[attribute(1, &[0; 8]), attribute(CLASS_QUEUE, &values)].concat(),
+            )
+        };
+        let classes = [
+            class(1, &[(WAITING, 3_000), (2, 2), (DROPPED, 1), (SENT, 500)]),
+            class(2, &[(WAITING, 1_500), (OVER_LIMIT, 2)]),
+        ];
+        let station = attribute(STATION, &attribute(CLASSES, &classes.concat()));
+        let body = [&[0; 4][..], &attribute(INTERFACE, &[0; 4]), &station].concat();
+        let mut queue = Queue::default();
+        add_station(&body, &mut queue);
+        let expected = Queue {
+            waiting: 4_500,
+            sent: 500,
+            lost: 3,
+        };
+        assert_eq!(queue, expected);
+        for cut in 0..body.len() {
+            add_station(&body[..cut], &mut queue);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The air that the joining box needs towards its own clients, and the link that shares it.
+//!
+//! It looks at the queue towards the clients twenty times a second, hands that to
+//! [`hawser_radio::multifacet::client_hop`], and asks the other box to hold the shared link to what
+//! comes out: by [`Message::Cap`], which the side of a hub obeys for each path. It starts without
+//! anything to watch, finds the clients' interface when that appears, and starts anew when that is
+//! another. The link is held only beside another one that works: alone it carries what it can.
+//!
+//! Source: Multifacet section 3.2. Scope: what comes to the clients, not what they send.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant as Clock};
+
+use hawser_control::client::driver::Driver;
+use hawser_dataplane::PathState;
+use hawser_linux::links::Interfaces;
+use hawser_linux::queues::Queues;
+use hawser_linux::wireless::cards::{self, Kind, Wireless};
+use hawser_radio::multifacet::client_hop::{ClientHop, Look, PERIOD};
+use hawser_units::{Bytes, Instant, NetworkId, Rate};
+use hawser_wire::control::Message;
+use serde_json::{Value, json};
+
+use super::Node;
+
+/// What the joining box does for its clients' air.
+pub(super) struct Clients {
+    bridge: String,
+    links: Vec<String>,
+    named: (Option<String>, Option<String>),
+    interfaces: Interfaces,
+    queues: Queues,
+    wireless: Option<Wireless>,
+    watched: Option<Watched>,
+    /// What the other box has been told last: the path, and what that may carry.
+    told: Option<(u16, Option<Rate>)>,
+    is_unsure: bool,
+    look_at: tokio::time::Instant,
+    find_at: tokio::time::Instant,
+    started: Clock,
+}
+
+/// An interface to clients, with the link that shares its air: names and indices.
+struct Watched {
+    place: Place,
+    hop: ClientHop,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    clients: (String, u32),
+    link: (String, u32),
+}
+
+impl Clients {
+    /// Nothing is watched yet. Must be called within a tokio runtime.
+    pub(super) fn new(node: &Node) -> anyhow::Result<Self> {
+        let options = &node.options;
+        let wireless = Wireless::is_there().then(Wireless::open).and_then(Result::ok);
+        Ok(Self {
+            bridge: options.bridge.clone(),
+            links: options.links.clone(),
+            named: (options.clients.clone(), options.shared.clone()),
+            interfaces: node.interfaces.clone(),
+            queues: Queues::open()?,
+            wireless,
+            watched: None,
+            told: None,
+            is_unsure: false,
+            look_at: tokio::time::Instant::now(),
+            find_at: tokio::time::Instant::now(),
+            started: Clock::now(),
+        })
+    }
+
+    /// Waits until there is something to look at.
+    pub(super) async fn due(&self) {
+        let can_be = self.named.1.is_some() || self.wireless.is_some();
+        match (&self.watched, can_be) {
+            (Some(_), _) => tokio::time::sleep_until(self.look_at).await,
+            (None, true) => tokio::time::sleep_until(self.find_at).await,
+            (None, false) => std::future::pending().await,
+        }
+    }
+
+    /// Looks at the queue, and tells the other box what follows.
+    pub(super) async fn look(&mut self, driver: &Driver, attached: &BTreeMap<u32, NetworkId>) {
+        let now = tokio::time::Instant::now();
+        if self.find_at <= now {
+            self.find_at = now + FIND;
+            let place = self.find().await;
+            if self.watched.as_ref().map(|watched| &watched.place) != place.as_ref() {
+                self.watch(place);
+            }
+        }
+        self.look_at = now + LOOK;
+        let at = Instant::ZERO + self.started.elapsed();
+        if let Some(Watched { place, hop }) = &mut self.watched
+            // An interface that is gone is found to be gone.
+            && let Ok(queue) = self.queues.of(place.clients.1)
+            && let Ok(brought) = self.queues.received(place.link.1)
+        {
+            let look = Look {
+                waiting: Bytes(queue.waiting),
+                sent: Bytes(queue.sent),
+                lost: queue.lost,
+                brought: Bytes(brought),
+            };
+            hop.handle_look(look, at);
+        }
+        self.tell(driver, attached);
+    }
+
+    /// The other box may have missed what it was told before.
+    pub(super) fn handle_reached(&mut self) {
+        self.is_unsure = true;
+    }
+
+    fn watch(&mut self, place: Option<Place>) {
+        if let Some(place) = &place {
+            tracing::info!(
+                clients = place.clients.0,
+                link = place.link.0,
+                "the link shares its air with the clients: it is held to what they leave"
+            );
+        }
+        let now = Instant::ZERO + self.started.elapsed();
+        self.watched = place.map(|place| Watched {
+            place,
+            hop: ClientHop::new(now),
+        });
+    }
+
+    fn tell(&mut self, driver: &Driver, attached: &BTreeMap<u32, NetworkId>) {
+        if driver.line.is_none() {
+            return;
+        }
+        let wanted = self.wanted(driver, attached);
+        if let Some((old, limit)) = self.told
+            && wanted.map(|(path, _)| path) != Some(old)
+        {
+            // One that is closed, or of a session before, is no path to speak of.
+            if limit.is_some() && driver.machine.network(old).is_some() {
+                let (path, rate_bps) = (old, 0);
+                driver.tell(Message::Cap { path, rate_bps });
+            }
+            self.told = None;
+        }
+        if let Some((path, limit)) = wanted
+            && (self.told != wanted || self.is_unsure)
+        {
+            let rate_bps = limit.map_or(0, Rate::as_bps);
+            tracing::debug!(path, rate_bps, "asks the other box for another limit");
+            driver.tell(Message::Cap { path, rate_bps });
+            (self.told, self.is_unsure) = (wanted, false);
+        }
+    }
+
+    /// The path of the shared link, once both boxes know it, and what that may carry.
+    fn wanted(&self, driver: &Driver, attached: &BTreeMap<u32, NetworkId>) -> Option<(u16, Option<Rate>)> {
+        let watched = self.watched.as_ref()?;
+        let network = attached.get(&watched.place.link.1)?;
+        let path = driver.machine.path(*network)?;
+        let works = |other: &NetworkId| {
+            let attached = driver.networks.attached.get(other);
+            attached.is_some_and(|attached| attached.state == Some(PathState::Active))
+        };
+        let mut others = attached.values().filter(|other| *other != network);
+        Some((path, others.any(works).then(|| watched.hop.limit().max(CLOSED))))
+    }
+
+    /// The interface to the clients, and the link that shares its air.
+    async fn find(&self) -> Option<Place> {
+        let all = self.interfaces.list().await.ok()?;
+        let radios = match &self.wireless {
+            Some(wireless) => wireless.interfaces().await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let bridge = all.iter().find(|one| one.name == self.bridge)?.index;
+        let ports = all.iter().filter(|one| one.controller == Some(bridge));
+        let index = |name: &str| all.iter().find(|one| one.name == name).map(|one| one.index);
+        for port in ports {
+            let radio = radios.iter().find(|radio| radio.index == port.index);
+            let is_wanted = match &self.named.0 {
+                Some(name) => port.name == *name,
+                None => radio.is_some_and(|radio| radio.kind == Kind::AccessPoint),
+            };
+            if !is_wanted {
+                continue;
+            }
+            let link = self.named.1.clone().or_else(|| {
+                let near = |link: &&String| radios.iter().any(|one| one.name == **link && shares(radio, one));
+                self.links.iter().find(near).cloned()
+            });
+            if let Some(link) = link
+                && let Some(index) = index(&link)
+            {
+                return Some(Place {
+                    clients: (port.name.clone(), port.index),
+                    link: (link, index),
+                });
+            }
+        }
+        None
+    }
+
+    /// What `status` says.
+    pub(super) fn report(&self) -> Value {
+        let Some(Watched { place, hop }) = &self.watched else {
+            return json!(self.named.0.as_ref().map(|name| json!({ "interface": name })));
+        };
+        let held = self.told.and_then(|(_, limit)| limit);
+        json!({
+            "interface": place.clients.0,
+            "link": place.link.0,
+            "waits_ms": hop.waits().as_secs_f64() * 1e3,
+            "carries_bps": hop.carries().as_bps(),
+            "most_bps": hop.most().as_bps(),
+            "held_bps": held.map(Rate::as_bps),
+        })
+    }
+}
+
+/// Whether two radios are on one card, or on one channel.
+fn shares(clients: Option<&cards::Interface>, link: &cards::Interface) -> bool {
+    clients.is_some_and(|clients| {
+        let is_on_channel = clients.frequency.is_some() && clients.frequency == link.frequency;
+        clients.card == link.card || is_on_channel
+    })
+}
+
+/// Four looks in a period, so that the mark is seen to be passed well before the next report.
+const LOOK: Duration = Duration::from_millis(PERIOD.as_millis() as u64 / 4);
+/// Access points come and go with hostapd.
+const FIND: Duration = Duration::from_secs(2);
+/// What goes over a closed link all the same: a path needs some rate to be known at all.
+const CLOSED: Rate = Rate::from_bps(64_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn radios_of_one_card_or_one_channel_share_the_air() {
+        let radio = |card, frequency| cards::Interface {
+            card,
+            name: String::new(),
+            index: 1,
+            kind: Kind::Station,
+            is_up: true,
+            address: [0; 6],
+            ssid: None,
+            frequency,
+        };
+        let clients = radio(0, Some(2412));
+        assert!(shares(Some(&clients), &radio(0, None)));
+        assert!(shares(Some(&clients), &radio(1, Some(2412))));
+        assert!(!shares(Some(&clients), &radio(1, Some(5180))));
+        assert!(!shares(Some(&radio(0, None)), &radio(1, None)));
+        assert!(!shares(None, &radio(0, None)));
+    }
+}
