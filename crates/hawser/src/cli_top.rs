@@ -76,11 +76,14 @@ fn watch(terminal: &mut DefaultTerminal, socket: &Path, every: Duration) -> anyh
         }
         terminal.draw(|frame| view::draw(&mut model, frame))?;
         while event::poll(due.saturating_duration_since(Instant::now()))? {
-            match event::read()? {
-                Event::Key(key) if is_end(key) => return Ok(()),
-                Event::Key(key) if key.kind != KeyEventKind::Release => press(&mut model, key.code),
-                // Another size is drawn at once.
-                _ => {}
+            // Another size, for instance, is drawn at once.
+            if let Event::Key(key) = event::read()? {
+                if is_end(key) {
+                    return Ok(());
+                }
+                if key.kind != KeyEventKind::Release {
+                    press(&mut model, key.code);
+                }
             }
             terminal.draw(|frame| view::draw(&mut model, frame))?;
         }
@@ -103,12 +106,16 @@ fn is_end(key: KeyEvent) -> bool {
 }
 
 fn press(model: &mut Model, key: KeyCode) {
-    match key {
-        KeyCode::Char(' ') => model.hold(),
-        KeyCode::Down => model.scroll(1),
-        KeyCode::Up => model.scroll(-1),
-        KeyCode::PageDown => model.scroll(10),
-        KeyCode::PageUp => model.scroll(-10),
-        _ => {}
+    if key == KeyCode::Char(' ') {
+        model.hold();
+    }
+    let steps = [
+        (KeyCode::Down, 1),
+        (KeyCode::Up, -1),
+        (KeyCode::PageDown, 10),
+        (KeyCode::PageUp, -10),
+    ];
+    if let Some((_, by)) = steps.iter().find(|(step, _)| *step == key) {
+        model.scroll(*by);
     }
 }
