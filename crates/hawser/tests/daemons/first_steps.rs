@@ -156,7 +156,8 @@ fn pause(world: &World) {
     good(world.hawser("c", &["resume", "fiber"]));
     world.wait("two paths", |world| active(world).len() == 2);
     let (lost, of) = pings.end();
-    assert!(of > 0 && lost == 0, "{lost} of {of} pings lost");
+    // An answer that was on its way over the paused network is lost, and no other.
+    assert!(of > lost && lost <= 1, "{lost} of {of} pings lost");
 }
 
 /// Asks for the invitation on a terminal.
