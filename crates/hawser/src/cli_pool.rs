@@ -230,7 +230,7 @@ mod tests {
             ] },
         }));
         assert!(
-            shown.contains("carol's router      offered: no answer"),
+            shown.contains("carol's router     offered: no answer"),
             "{shown}"
         );
         assert!(

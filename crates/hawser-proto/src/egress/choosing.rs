@@ -12,12 +12,12 @@ use crate::scheduler::{Choice, Demand, PathView};
 const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
 /// Bounds of one flow's queue, whatever the rate.
 const QUEUE_MIN: u64 = 512 * 1024;
+const QUEUE_MAX: u64 = 16 * 1024 * 1024;
 /// How long a packet may wait for a session's limit: one that is lowered leaves no queue of the old
 /// rate behind, in which nothing of use passes for many seconds.
 const LIMITED_WAIT: Duration = Duration::from_millis(1_500);
 /// The largest packet that comes in, to be cut.
 const LARGE: Bytes = Bytes(64 << 10);
-const QUEUE_MAX: u64 = 16 * 1024 * 1024;
 
 /// What becomes of the head of a flow's queue.
 pub(super) enum Decision {
