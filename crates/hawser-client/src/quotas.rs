@@ -49,12 +49,7 @@ impl Quotas {
 impl Client {
     /// Whether the tunnel may use the network.
     pub(super) fn uses(&self, name: &str) -> bool {
-        self.config.uses(name) && self.may_use(name)
-    }
-
-    /// Whether it may, but for the configuration.
-    pub(super) fn may_use(&self, name: &str) -> bool {
-        !self.quotas.is_shut(name) && !self.paused.contains(name)
+        self.config.uses(name) && !self.quotas.is_shut(name) && !self.paused.contains(name)
     }
 
     /// Counts, when it is time, and lets networks leave or come back.
@@ -130,7 +125,7 @@ impl Client {
     }
 
     /// The networks that the tunnel may use now.
-    fn used(&self) -> Vec<Network> {
+    pub(super) fn used(&self) -> Vec<Network> {
         let all = self.seen.iter();
         all.filter(|network| self.uses(&network.name)).cloned().collect()
     }

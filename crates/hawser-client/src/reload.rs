@@ -47,6 +47,7 @@ impl Client {
         if let Some(problem) = fresh.unfit_for_hub() {
             bail!("client.toml: {problem}");
         }
+        let before = self.used();
         let old = std::mem::replace(&mut self.config, fresh);
         let fixed = [
             ("interface", old.interface != self.config.interface),
@@ -73,14 +74,7 @@ impl Client {
             self.tunnel
                 .kill_switch(self.config.kill_switch, &self.config.forward.lans())?;
         }
-        let seen = self.seen.clone();
-        let before: Vec<_> = seen
-            .iter()
-            .filter(|n| old.uses(&n.name) && self.may_use(&n.name))
-            .cloned()
-            .collect();
-        let now: Vec<_> = seen.iter().filter(|n| self.uses(&n.name)).cloned().collect();
-        for change in changes(&before, &now) {
+        for change in changes(&before, &self.used()) {
             self.on_change(change)?;
         }
         let proxies = |config: &ClientConfig| -> Vec<_> {

@@ -22,7 +22,7 @@ impl GreSocket {
     /// # Errors
     /// Rights (`CAP_NET_RAW`) are missing.
     pub fn open() -> io::Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(GRE)))?;
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_GRE)))?;
         socket.set_header_included_v4(true)?;
         socket.set_nonblocking(true)?;
         crate::udp::grow(&socket);
@@ -67,5 +67,3 @@ impl GreSocket {
         self.socket.get_ref().send_to(packet, &to.into()).map(drop)
     }
 }
-
-const GRE: i32 = 47;

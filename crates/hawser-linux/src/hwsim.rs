@@ -15,7 +15,7 @@ use std::path::Path;
 
 use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 
-use crate::netlink_bytes::{ERROR, attribute, find, framed, messages, outcome};
+use crate::netlink_bytes::{ERROR, GENERIC, attribute, family, find, framed, messages, outcome};
 use crate::udp::grow;
 
 /// What a simulated card is called here: an address that none of its interfaces has.
@@ -91,19 +91,8 @@ impl Cards {
         let mut socket = Socket::new(GENERIC)?;
         bind_alone(&mut socket)?;
         grow(&socket);
-        let mut cards = Self {
-            socket,
-            family: CONTROL,
-        };
-        let name = attribute(FAMILY_NAME, b"MAC80211_HWSIM\0");
-        cards.send(GET_FAMILY, libc::NLM_F_ACK, 0, &name)?;
-        let mut family = None;
-        cards.answers(|body| {
-            let id = find(body.get(4..)?, FAMILY_ID)?.first_chunk()?;
-            family = Some(u16::from_ne_bytes(*id));
-            Some(())
-        })?;
-        cards.family = family.ok_or(io::ErrorKind::NotFound)?;
+        let family = family(&socket, b"MAC80211_HWSIM\0")?;
+        let cards = Self { socket, family };
         cards.send(REGISTER, libc::NLM_F_ACK, 0, &[])?;
         // What cards send before the answer is lost: they were not on this medium yet.
         cards.answers(|_| None)?;
@@ -304,13 +293,6 @@ const SLOW_RATES: usize = 4;
 const ANSWER_POWER: i32 = -50;
 /// No rate.
 const END: u8 = 0xff;
-
-// linux/netlink.h, linux/genetlink.h
-const GENERIC: isize = 16;
-const CONTROL: u16 = 0x10;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
 
 // mac80211_hwsim.h
 const VERSION: u8 = 1;

@@ -1,10 +1,12 @@
 //! Netlink messages as bytes, for the families that no maintained crate writes: header, body,
-//! attributes.
+//! attributes; and questions that the kernel answers at once.
 //!
 //! Source: RFC 3549 section 2.3. What the kernel sends is trusted to be well meant, not to be
 //! complete: a message that is cut short is none.
 
 use std::io;
+
+use netlink_sys::{Socket, SocketAddr};
 
 /// A message: netlink header and body.
 pub(crate) fn framed(kind: u16, flags: i32, body: &[u8]) -> Vec<u8> {
@@ -68,9 +70,46 @@ pub(crate) fn outcome(body: &[u8]) -> io::Result<()> {
     }
 }
 
+/// Asks the kernel, and waits for its answers: the type and the body of each.
+pub(crate) fn ask(socket: &Socket, request: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
+    socket.send_to(request, &SocketAddr::new(0, 0), 0)?;
+    let mut answers = Vec::new();
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        for (kind, body) in messages(&bytes) {
+            match kind {
+                DONE => return Ok(answers),
+                ERROR => return outcome(body).map(|()| answers),
+                _ => answers.push((kind, body.to_owned())),
+            }
+        }
+    }
+}
+
+/// The number of a family of generic netlink; the name ends with a zero.
+///
+/// # Errors
+/// `NotFound`: the kernel has no such family.
+pub(crate) fn family(socket: &Socket, name: &[u8]) -> io::Result<u16> {
+    let mut body = vec![GET_FAMILY, GENERIC_VERSION, 0, 0];
+    body.extend(attribute(FAMILY_NAME, name));
+    let answers = ask(socket, &framed(CONTROL, libc::NLM_F_ACK, &body))?;
+    let id = answers
+        .first()
+        .and_then(|(_, body)| find(body.get(4..)?, FAMILY_ID)?.first_chunk());
+    Ok(u16::from_ne_bytes(*id.ok_or(io::ErrorKind::NotFound)?))
+}
+
 /// Of a message's header.
 pub(crate) const HEADER: usize = 16;
 // linux/netlink.h
 pub(crate) const ERROR: u16 = 2;
 pub(crate) const DONE: u16 = 3;
 pub(crate) const NESTED: u16 = 0x8000;
+pub(crate) const GENERIC: isize = 16;
+// linux/genetlink.h
+const CONTROL: u16 = 16;
+const GET_FAMILY: u8 = 3;
+const GENERIC_VERSION: u8 = 1;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;

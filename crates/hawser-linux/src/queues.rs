@@ -9,9 +9,9 @@
 
 use std::io;
 
-use netlink_sys::{Socket, SocketAddr};
+use netlink_sys::Socket;
 
-use crate::netlink_bytes::{DONE, ERROR, attribute, attributes, find, framed, messages, outcome};
+use crate::netlink_bytes::{GENERIC, ask, attribute, attributes, family, find, framed};
 
 /// The queues of an interface. Counters count from whenever; they may fall, where a station or the
 /// discipline is gone.
@@ -133,40 +133,12 @@ fn open(protocol: isize) -> io::Result<Socket> {
 /// A socket to nl80211, and the number of its family.
 fn wireless() -> io::Result<(Socket, u16)> {
     let socket = open(GENERIC)?;
-    let mut body = vec![GET_FAMILY, 1, 0, 0];
-    body.extend(attribute(FAMILY_NAME, b"nl80211\0"));
-    let answers = ask(&socket, &framed(CONTROL, libc::NLM_F_ACK, &body))?;
-    let id = answers
-        .first()
-        .and_then(|(_, body)| find(body.get(4..)?, FAMILY_ID));
-    let id = id.and_then(|id| id.first_chunk());
-    let id = u16::from_ne_bytes(*id.ok_or(io::ErrorKind::NotFound)?);
-    Ok((socket, id))
+    let family = family(&socket, b"nl80211\0")?;
+    Ok((socket, family))
 }
 
-/// The type and the body of each answer.
-fn ask(socket: &Socket, request: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
-    socket.send_to(request, &SocketAddr::new(0, 0), 0)?;
-    let mut answers = Vec::new();
-    loop {
-        let (bytes, _) = socket.recv_from_full()?;
-        for (kind, body) in messages(&bytes) {
-            match kind {
-                DONE => return Ok(answers),
-                ERROR => return outcome(body).map(|()| answers),
-                _ => answers.push((kind, body.to_owned())),
-            }
-        }
-    }
-}
-
-// linux/netlink.h, linux/genetlink.h
+// linux/netlink.h
 const ROUTE: isize = 0;
-const GENERIC: isize = 16;
-const CONTROL: u16 = 16;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
 // linux/rtnetlink.h, linux/if_link.h: `struct ifinfomsg`, `struct tcmsg`
 const GET_LINK: u16 = 18;
 const GET_DISCIPLINE: u16 = 38;

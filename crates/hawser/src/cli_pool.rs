@@ -229,10 +229,7 @@ mod tests {
                 { "name": "carol's router", "at": "192.168.1.9", "state": "offered", "why": "no answer", "hub": "10.47.47.1" },
             ] },
         }));
-        assert!(
-            shown.contains("carol's router     offered: no answer"),
-            "{shown}"
-        );
+        assert!(shown.contains("carol's router     offered: no answer"), "{shown}");
         assert!(
             shown.contains("one device nearby shares and is not trusted\n"),
             "{shown}"

@@ -2,7 +2,7 @@
 //! what to do, and none leaves anything behind. Then the tunnel, and `hawser top` on a terminal.
 
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::world::{World, good, is_up};
 
@@ -119,6 +119,20 @@ fn each_wrong_step_says_what_to_do() {
     assert_eq!(world.system("c"), before, "something stays behind");
 }
 
+/// Runs a command on a terminal of its own.
+fn on_a_terminal(command: &Command) -> Child {
+    let words = command.get_args().map(|word| word.to_str().unwrap());
+    let line = format!(
+        "stty rows 30 cols 100; exec {} {}",
+        command.get_program().to_str().unwrap(),
+        words.collect::<Vec<_>>().join(" ")
+    );
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    script.spawn().unwrap()
+}
+
 /// A network leaves the tunnel for a while, and comes back.
 fn pause(world: &World) {
     let active = |world: &World| {
@@ -162,13 +176,7 @@ fn pause(world: &World) {
 
 /// Asks for the invitation on a terminal.
 fn up_asks(world: &World, invitation: &str) {
-    let words = world.hawser("c", &["up"]);
-    let words = words.get_args().map(|word| word.to_str().unwrap().to_owned());
-    let line = format!("ip {}", words.collect::<Vec<_>>().join(" "));
-    let mut script = Command::new("script");
-    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    script.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut running = script.spawn().unwrap();
+    let mut running = on_a_terminal(&world.hawser("c", &["up"]));
     // The standard input stays open: its end would be the end of the terminal.
     let mut typed = running.stdin.take().unwrap();
     writeln!(typed, "{invitation}").unwrap();
@@ -229,16 +237,7 @@ fn top(world: &World) {
         world.hawser("c", &["top"]),
         &["needs a terminal", "status --watch"],
     );
-    let words = world.hawser("c", &["top", "--every", "0.2"]);
-    let words = words.get_args().map(|word| word.to_str().unwrap().to_owned());
-    let line = format!(
-        "stty rows 30 cols 100; exec ip {}",
-        words.collect::<Vec<_>>().join(" ")
-    );
-    let mut script = Command::new("script");
-    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    script.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut running = script.spawn().unwrap();
+    let mut running = on_a_terminal(&world.hawser("c", &["top", "--every", "0.2"]));
     let (mut shown, mut bytes) = (String::new(), [0; 4096]);
     let mut screen = running.stdout.take().unwrap();
     while !(shown.contains("fiber") && shown.contains("lte") && shown.contains("q ends")) {
