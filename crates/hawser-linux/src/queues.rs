@@ -179,6 +179,9 @@ mod tests {
             assert!(done.unwrap().success(), "{program} {arguments}");
         };
         run("ip", "link add near type veth peer name far");
+        // Frames that IPv6 sends by itself would take the place of those that are counted.
+        run("ip", "link set near addrgenmode none");
+        run("ip", "link set far addrgenmode none");
         run("ip", "addr add 192.0.2.1/24 dev near");
         run("ip", "link set near up");
         run("ip", "link set far up");
