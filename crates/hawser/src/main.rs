@@ -75,8 +75,8 @@ enum Command {
     Lockdown(cli_lockdown::LockdownArgs),
     /// Shows networks, paths, rates, round trips, loss and flows, of a client or a hub.
     Status(cli_status::StatusArgs),
-    /// Says of flows which class they have and why, and which networks carry them.
     Top(cli_top::TopArgs),
+    /// Says of flows which class they have and why, and which networks carry them.
     Explain(cli_status::ExplainArgs),
     Dashboard(cli_dashboard::DashboardArgs),
     /// Says for each network what works on the way to the hub, and what to do about the rest.
@@ -87,9 +87,9 @@ enum Command {
     Radio(cli_radio::RadioArgs),
     /// Tests a configuration file, and touches nothing.
     Check(cli_check::CheckArgs),
-    /// Applies the changed configuration file to the running daemon; flows go on.
     Pause(cli_pause::PauseArgs),
     Resume(cli_pause::ResumeArgs),
+    /// Applies the changed configuration file to the running daemon; flows go on.
     Reload(cli_client::ReloadArgs),
     /// Runs a program whose connections take a network of choice (with `up --direct`).
     Run(cli_run::RunArgs),

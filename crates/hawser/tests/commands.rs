@@ -30,3 +30,29 @@ fn a_scenario_is_tested_there() {
     assert!(said.ends_with("use `hawser-lab check`\n"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
 }
+
+/// The first words of what `--help` says of a command.
+fn summary(command: &str) -> String {
+    let mut asked = Command::new(env!("CARGO_BIN_EXE_hawser"));
+    let output = asked.args([command, "-h"]).output().expect("the program runs");
+    let said = String::from_utf8(output.stdout).expect("text");
+    said.split("\n\nUsage").next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn each_command_says_what_it_does_and_no_two_say_the_same() {
+    let output = Command::new(env!("CARGO_BIN_EXE_hawser")).arg("-h").output();
+    let said = String::from_utf8(output.expect("the program runs").stdout).expect("text");
+    let list = said.split_once("Commands:\n").expect("a list").1;
+    let list = list.split("\n\n").next().expect("its end");
+    // A command begins after two spaces; further lines of its words stand below them.
+    let lines = list.lines().filter(|line| !line.starts_with("   "));
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    let mut seen = std::collections::BTreeMap::new();
+    for name in names.filter(|name| *name != "help") {
+        if let Some(other) = seen.insert(summary(name), name) {
+            panic!("{name} and {other} say the same of themselves");
+        }
+    }
+    assert!(seen.len() > 20 && !seen.contains_key(""), "{seen:?}");
+}
