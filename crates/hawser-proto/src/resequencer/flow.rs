@@ -10,7 +10,8 @@ pub(super) const HISTORY: u32 = (WORDS * 64) as u32;
 
 const WORDS: usize = 128;
 
-/// A run of refused packets this long means that the sender numbers the flow anew.
+/// So many refused packets in a row, each above those before it, mean that the sender numbers the
+/// flow anew. One that comes again and again means nothing.
 const STALE_RUN: u8 = 32;
 
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Flow<T> {
     pub(super) expected: Sequence,
     history: History,
     stale_run: u8,
+    /// The highest of that run; meaningless while it is 0.
+    stale_highest: Sequence,
     /// What [`super::Arrived::is_bulk`] said last.
     pub(super) is_bulk: bool,
     /// When a gap was filled last.
@@ -54,6 +57,7 @@ impl<T> Flow<T> {
             expected: first,
             history: History::new(first),
             stale_run: 0,
+            stale_highest: first,
             is_bulk: false,
             filled: Instant::ZERO,
             held: None,
@@ -84,7 +88,10 @@ impl<T> Flow<T> {
     /// Judges a sequence below the expected one; a missing one counts as delivered from now on.
     pub(super) fn take_late(&mut self, sequence: Sequence) -> Late {
         if self.expected.distance_from(sequence).unsigned_abs() > HISTORY {
-            self.stale_run += 1;
+            if self.stale_run == 0 || self.stale_highest.is_before(sequence) {
+                self.stale_run += 1;
+                self.stale_highest = sequence;
+            }
             return if self.stale_run >= STALE_RUN {
                 Late::Restart
             } else {

@@ -677,6 +677,18 @@ fn thousands_of_waiting_flows_cost_a_batch_no_more_than_a_few() {
 }
 
 #[test]
+fn one_stale_packet_that_comes_again_and_again_numbers_nothing_anew() {
+    let mut rig = Rig::new();
+    let begin = 1 << 20;
+    rig.arrive(1, begin, 1, 1_000_000, 1_005_000);
+    for _ in 0..100 {
+        assert!(!rig.arrive(1, 100, 1, 1_001_000, 1_006_000));
+    }
+    assert_eq!(rig.machine.counters().restarts, 0);
+    assert!(rig.arrive(1, begin + 1, 1, 1_002_000, 1_007_000));
+}
+
+#[test]
 fn the_packet_from_which_a_flow_is_numbered_anew_is_delivered_once() {
     let mut rig = Rig::new();
     let begin = 1 << 20;
