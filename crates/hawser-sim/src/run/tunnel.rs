@@ -2,7 +2,8 @@
 //! its data plane joins them.
 //!
 //! Scope: real headers, reports, probes and parity, whose sizes count; clocks of the two ends that
-//! disagree; segmentation offload of the device ([`super::offload`]). Limitations: nothing is
+//! disagree; segmentation offload of the device ([`super::offload`]). the hand-off
+//! between a daemon's two threads; ECN of outer packets (RFC 6040). Limitations: nothing is
 //! encrypted, datagrams leave at once, the control channel is silent.
 //!
 //! ```text
@@ -379,10 +380,14 @@ impl Tunnel {
     }
 
     /// A datagram arrives at an end.
-    fn arrive(&mut self, at: usize, number: u32, context: &mut Context<'_>) {
-        let Some(flight) = self.flying.slot(number).and_then(Option::take) else {
+    fn arrive(&mut self, at: usize, (number, outer): (u32, Ecn), context: &mut Context<'_>) {
+        let Some(mut flight) = self.flying.slot(number).and_then(Option::take) else {
             return;
         };
+        // RFC 6040 section 4.2: no link marks what is not capable.
+        if let (Some(carried), Ecn::Marked) = (&mut flight.packet, outer) {
+            carried.packet.ecn = outer;
+        }
         let end = &mut self.ends[at];
         let now = context.now() + end.clock;
         let nothing = Carried {
@@ -491,6 +496,8 @@ impl Tunnel {
             flow: flight
                 .packet
                 .map_or_else(Default::default, |carried| carried.packet.flow),
+            // RFC 6040 section 4.1.
+            ecn: flight.packet.map_or(Ecn::NotCapable, |carried| carried.packet.ecn),
             ..placeholder(flight.udp_len, context.now())
         };
         let number = self.flying.push(Box::new(flight), context.now());
@@ -507,7 +514,7 @@ impl Node for Tunnel {
         for (at, clock) in CLOCKS.into_iter().enumerate() {
             let now = context.now() + clock;
             let role = [Role::Client, Role::Hub][at];
-            let mut tunnel = tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::NONE, now);
+            let mut tunnel = tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::THREADS, now);
             let egress = tunnel.sending_mut().egress_mut();
             if let Some(coding) = self.coding {
                 stripe(egress, coding);
@@ -552,7 +559,7 @@ impl Node for Tunnel {
         let Body::Tunnel(number) = packet.body else { return };
         for from in 0..self.arrivals.len() {
             if self.arrivals[from].contains(&link) {
-                self.arrive(1 - from, number, context);
+                self.arrive(1 - from, (number, packet.ecn), context);
                 return;
             }
         }
