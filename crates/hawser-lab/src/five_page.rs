@@ -253,7 +253,9 @@ fn binned(run: &Report, workload: usize, of: impl Fn(&[u64]) -> f64) -> Vec<f64>
         .collect()
 }
 
-/// For each [`BIN`], the longest silence that lasts until there, or ends in it. Units: milliseconds.
+/// For each [`BIN`], the longest silence that lasts until there, or ends in it.
+///
+/// Units: milliseconds.
 fn silences(run: &Report, workload: usize) -> Vec<f64> {
     let bin_ms = run.series.bin_ms as f64;
     let silent = std::cell::Cell::new(0.0_f64);
