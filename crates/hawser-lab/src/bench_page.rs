@@ -1,6 +1,6 @@
 //! `hawser-lab bench networks --html`: the result as one page with plots.
 
-use hawser_experiments::reproduce::{Axis, Bars, JoinedCurve, JoinedPlot, Unit, page};
+use hawser_experiments::reproduce::{Axis, Bars, JoinedCurve, JoinedPlot, Unit, escape, page};
 use hawser_netem::report::Spread;
 use hawser_testbed::OVER_TIME;
 
@@ -10,13 +10,24 @@ use crate::bench_rows::{Benchmark, Row};
 pub(crate) fn write(benchmark: &Benchmark) -> String {
     let lead = format!(
         "<p>Goodput of what runs inside, over each way to carry it; {} runs of each, interleaved. Bars end at medians, whiskers reach from the smallest to the \
-         largest, and the line across them is the plain sum of the networks' rates, headers included. Curves show the run with the median, in bins of {} ms.</p>\n",
+         largest, and the line across them is the plain sum of the networks' rates, headers included. Curves show the run with the median, in bins of {} ms.</p>\n<p>Measured on {}.{}</p>\n",
         benchmark.runs,
-        OVER_TIME.as_millis()
+        OVER_TIME.as_millis(),
+        escape(&benchmark.machine.to_text()),
+        tools(benchmark)
     );
     let sections = benchmark.scenarios.iter().enumerate();
     let sections: String = sections.map(|(n, row)| section(n, row)).collect();
     page("networks, alone and together", &(lead + &sections))
+}
+
+/// The versions of other tools.
+fn tools(benchmark: &Benchmark) -> String {
+    let said = benchmark.tools.iter().map(|tool| {
+        let version = tool.version.as_deref().unwrap_or("of no known version");
+        format!(" {}: {}.", escape(&tool.name), escape(version))
+    });
+    said.collect()
 }
 
 fn section(n: usize, row: &Row) -> String {

@@ -9,7 +9,50 @@ use serde::Serialize;
 pub(crate) struct Benchmark {
     pub(crate) version: u32,
     pub(crate) runs: u32,
+    pub(crate) machine: Machine,
+    pub(crate) tools: Vec<Tool>,
     pub(crate) scenarios: Vec<Row>,
+}
+
+/// Where and when it was measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Machine {
+    /// Of the measurement, UTC, as 2026-01-31; empty where `date` is missing.
+    pub(crate) date: String,
+    pub(crate) kernel: String,
+    pub(crate) processor: String,
+    pub(crate) processors: usize,
+}
+
+impl Machine {
+    pub(crate) fn here() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let processor = read("/proc/cpuinfo").lines().find_map(|line| {
+            Some(
+                line.strip_prefix("model name")?
+                    .split_once(':')?
+                    .1
+                    .trim()
+                    .to_owned(),
+            )
+        });
+        let date = std::process::Command::new("date").args(["-u", "+%F"]).output();
+        Self {
+            date: date.map_or(String::new(), |date| {
+                String::from_utf8_lossy(&date.stdout).trim().to_owned()
+            }),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            processor: processor.unwrap_or_default(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        format!(
+            "{}, Linux {}, {} x {}",
+            self.date, self.kernel, self.processors, self.processor
+        )
+    }
 }
 
 /// One scenario over every way. Units: goodput in bit/s, medians.

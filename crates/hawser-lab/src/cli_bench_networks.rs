@@ -10,7 +10,7 @@ use hawser_terminal::{refuse, say, show};
 use hawser_testbed::{Options, Progress, Tool};
 
 use crate::bench_page;
-use crate::bench_rows::{Benchmark, Row};
+use crate::bench_rows::{Benchmark, Machine, Row};
 use crate::committed;
 use crate::committed::Set;
 use crate::progress;
@@ -35,6 +35,10 @@ pub(crate) struct NetworksArgs {
     /// repeated.
     #[arg(long = "tool", value_name = "NAME=COMMAND")]
     tools: Vec<Tool>,
+    /// Also runs every program of a directory in the same way, e.g. scripts/tools; those that miss
+    /// something here are left out with a line.
+    #[arg(long = "tools", value_name = "DIR")]
+    tools_of: Option<PathBuf>,
     /// Writes a page with bars and curves there; it loads nothing.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -84,7 +88,8 @@ Examples:
   sudo hawser-lab bench networks rtt-70 my.toml --runs 5
   sudo hawser-lab bench networks --inside quic
   sudo hawser-lab bench networks --html networks.html
-  sudo hawser-lab bench networks --tool 'ecmp=scripts/tool-ecmp'
+  sudo hawser-lab bench networks --tools scripts/tools
+  sudo hawser-lab bench networks --tool 'ecmp=scripts/tools/ecmp'
   sudo hawser-lab bench networks --set workload.0.direction=up --json";
 
 /// Runs the command; 0 done, 64 a scenario that cannot be run.
@@ -96,18 +101,24 @@ pub(crate) fn run(args: &NetworksArgs) -> anyhow::Result<ExitCode> {
         show!("{}", SET.list())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let scenarios = match find(args) {
+    let tools = match tools(args) {
+        Ok(tools) => tools,
+        Err(problem) => return Ok(refuse(format!("{problem:#}"))),
+    };
+    let scenarios = match find(args, &tools) {
         Ok(scenarios) => scenarios,
         Err(problem) => return Ok(refuse(problem)),
     };
     let options = Options {
-        tools: args.tools.clone(),
+        tools,
         ..lab_options(None)?
     };
     let result = Benchmark {
         version: 1,
         runs: args.runs,
+        machine: Machine::here(),
         scenarios: measure(args, scenarios, &options)?,
+        tools: options.tools,
     };
     if let Some(file) = &args.html {
         std::fs::write(file, bench_page::write(&result))
@@ -127,7 +138,7 @@ fn measure(
 ) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     if !args.json {
-        say!("{}", heading(args))?;
+        say!("{}", heading(args.runs, &options.tools))?;
     }
     for (name, scenario, ways) in scenarios {
         let mut on_progress = |now: &Progress<'_>| {
@@ -138,15 +149,32 @@ fn measure(
         progress::clear_line();
         let row = Row::new(name, &scenario, comparison);
         if !args.json {
-            say!("{}", row.to_text(&args.tools))?;
+            say!("{}", row.to_text(&options.tools))?;
         }
         rows.push(row);
     }
     Ok(rows)
 }
 
+/// The tools that are asked for; of those of a directory, what runs here.
+fn tools(args: &NetworksArgs) -> anyhow::Result<Vec<Tool>> {
+    let mut tools = args.tools.clone();
+    if let Some(directory) = &args.tools_of {
+        let (found, left_out) = Tool::all_of(directory)?;
+        for tool in left_out {
+            progress::note(&format!("{} is left out: {}", tool.name, tool.why));
+        }
+        for tool in &found {
+            let version = tool.version.as_deref().unwrap_or_default();
+            progress::note(&format!("{}: {version}", tool.name));
+        }
+        tools.extend(found);
+    }
+    Ok(tools)
+}
+
 /// The scenarios that are asked for, each with its ways.
-fn find(args: &NetworksArgs) -> Result<Vec<(String, Scenario, Vec<Via>)>, String> {
+fn find(args: &NetworksArgs, tools: &[Tool]) -> Result<Vec<(String, Scenario, Vec<Via>)>, String> {
     let scenarios = SET.find(&args.scenarios, &args.settings)?.into_iter();
     scenarios
         .map(|(name, mut scenario)| {
@@ -155,7 +183,7 @@ fn find(args: &NetworksArgs) -> Result<Vec<(String, Scenario, Vec<Via>)>, String
                 *first = inside.workload(direction);
             }
             let mut ways = ways_of(&name, &scenario)?;
-            ways.extend(args.tools.iter().map(|tool| Via::Tool(tool.name.clone())));
+            ways.extend(tools.iter().map(|tool| Via::Tool(tool.name.clone())));
             Ok((name, scenario, ways))
         })
         .collect()
@@ -175,13 +203,13 @@ fn ways_of(name: &str, scenario: &Scenario) -> Result<Vec<Via>, String> {
     ways::in_lab(name, scenario, true, &versus)
 }
 
-fn heading(args: &NetworksArgs) -> String {
+fn heading(runs: u32, tools: &[Tool]) -> String {
     let names = ["hawser", "best one", "mptcp"].into_iter();
-    let names = names.chain(args.tools.iter().map(|tool| tool.name.as_str()));
+    let names = names.chain(tools.iter().map(|tool| tool.name.as_str()));
     let columns: String = names.map(|name| format!(" {name:>25}")).collect();
     format!(
-        "goodput in Mbit/s, medians of {} (min..max)\n{:<20}{columns} {:>8} {:>8}",
-        args.runs, "scenario", "of best", "of sum"
+        "goodput in Mbit/s, medians of {runs} (min..max)\n{:<20}{columns} {:>8} {:>8}",
+        "scenario", "of best", "of sum"
     )
 }
 
@@ -222,16 +250,7 @@ mod tests {
 
     #[test]
     fn a_tool_is_a_way_and_a_column_with_its_spread() {
-        let heading = heading(&NetworksArgs {
-            scenarios: Vec::new(),
-            runs: 3,
-            inside: None,
-            settings: Vec::new(),
-            tools: vec!["ecmp=./ecmp".parse().expect("a tool")],
-            html: None,
-            json: false,
-            list: false,
-        });
+        let heading = heading(3, &["ecmp=./ecmp".parse().expect("a tool")]);
         let last = heading.lines().last().expect("two lines");
         let spread = Spread {
             median: 93.5e6,

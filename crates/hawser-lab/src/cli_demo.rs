@@ -5,16 +5,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use hawser_terminal::{say, show};
+use hawser_terminal::{refuse, say, show};
+use hawser_testbed::demo::five::{self, Five};
 use hawser_testbed::demo::neighbours::{self, Modems};
 use hawser_testbed::demo::{self, DemoProgress};
 
 use crate::ways::lab_options;
+use crate::{five_page, trace_pairs};
 
 /// Downloads a file over three emulated networks, alone and together, and draws what happened.
 ///
 /// With `--neighbours`: over the own modem, alone and with those of two neighbours, of whom one
 /// comes meanwhile and the other leaves without a word.
+///
+/// With `--five`: one upload and a call over four modems and a Starlink-like path, while paths die
+/// and return; then over the kernel's MPTCP and over the best path alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
     /// Where picture and report go.
@@ -29,6 +34,18 @@ pub(crate) struct DemoArgs {
     /// The modems keep their rates, which otherwise wander as those of moving LTE users do.
     #[arg(long, requires = "neighbours")]
     constant: bool,
+    /// Shows an upload and a call over five networks: three minutes.
+    #[arg(long, conflicts_with_all = ["neighbours", "size"])]
+    five: bool,
+    /// Recorded modems in place of made ones: every X.down with X.up, the first four by name.
+    #[arg(long, value_name = "DIR", requires = "five")]
+    recordings: Option<PathBuf>,
+    /// How often each way of the five networks runs, interleaved with the others.
+    #[arg(long, value_name = "N", requires = "five", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Replaces a field of the five networks' scenario, e.g. `--set duration=20s`.
+    #[arg(long = "set", value_name = "FIELD=VALUE", requires = "five")]
+    settings: Vec<String>,
     /// Keeps configurations and logs of the daemons there.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -39,6 +56,9 @@ pub(crate) struct DemoArgs {
 /// # Errors
 /// When the lab cannot be built, a download fails, or the report cannot be written.
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
+    if args.five {
+        return run_five(&args);
+    }
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     let options = lab_options(args.keep.as_deref())?;
     let size = args.size.map(|megabytes| megabytes * 1_000_000);
@@ -85,6 +105,39 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         "Open {} to see it.",
         args.out.join(format!("{name}.html")).display()
     )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_five(args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    let recordings = args.recordings.as_deref().map(trace_pairs::modems).transpose();
+    let five = match recordings.and_then(|found| Five::read(found.unwrap_or_default(), &args.settings)) {
+        Ok(five) => five,
+        Err(problem) => return Ok(refuse(format!("{problem:#}"))),
+    };
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    let options = lab_options(args.keep.as_deref())?;
+    let best = &five.scenario.networks[five.best()].name;
+    say!(
+        "One upload and a call over four modems and a Starlink-like path. modem-1 is dead from the start, modem-2\n\
+         blocks UDP, others die and return. First with Hawser, then over MPTCP, then over {best} alone: {:.0} s each.\n",
+        five.scenario.duration.as_secs_f64()
+    )?;
+    let mut screen = Screen::new();
+    let result = five.run(args.runs, &options, &mut |progress| screen.show(progress))?;
+    screen.leave();
+    let page = five_page::Page::new(&five, &result, args.recordings.is_some());
+    let mut files = vec![
+        ("five.html".to_owned(), page.to_html()),
+        ("five.json".to_owned(), page.to_json()?),
+        ("five.toml".to_owned(), five::TEXT.to_owned()),
+    ];
+    files.extend(five.traces.clone());
+    for (name, content) in files {
+        let path = args.out.join(name);
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    say!("\n{}\n\n{}", page.headline(), page.to_text())?;
+    say!("Open {} to see it.", args.out.join("five.html").display())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -153,12 +206,12 @@ fn frame(progress: &DemoProgress<'_>) -> Vec<String> {
         progress.goodput_bps / 1e6
     )];
     for (n, (name, bps)) in progress.networks.iter().enumerate() {
-        let note = if progress.dead == Some(name) {
+        let note = if progress.dead.contains(name) {
             "  \x1b[31mdead\x1b[0m"
         } else {
             ""
         };
-        let colour = ["\x1b[34m", "\x1b[33m", "\x1b[32m"][n % 3];
+        let colour = ["\x1b[34m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[36m"][n % 5];
         lines.push(format!(
             "    {name:<14} {} {:>6.1} Mbit/s{note}",
             bar(bps / FULL_BAR_BPS, colour),

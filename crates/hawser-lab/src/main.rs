@@ -26,6 +26,7 @@ mod cli_sweep;
 mod cli_uml;
 mod committed;
 mod daemon;
+mod five_page;
 mod large_pages;
 mod progress;
 mod real;

@@ -23,6 +23,11 @@ pub(crate) fn line(text: impl FnOnce() -> String) {
     }
 }
 
+/// Writes a line on standard error that stays, whoever reads it.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Takes the line of [`line`] away.
 pub(crate) fn clear_line() {
     line(String::new);

@@ -80,6 +80,35 @@ fn walks(traces: &BTreeMap<String, Arc<Trace>>) -> Vec<Pair> {
     traces.iter().filter_map(pair).collect()
 }
 
+/// The texts of the first four of X.down with X.up, by name.
+///
+/// # Errors
+/// When the directory cannot be read, or there is none.
+pub(crate) fn modems(directory: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let cannot = || format!("cannot read {}", directory.display());
+    let entries = std::fs::read_dir(directory).with_context(cannot)?;
+    let mut paths = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .with_context(cannot)?;
+    paths.sort();
+    let text = |path: &Path| {
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let downs = paths
+        .iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "down"));
+    let both = downs
+        .map(|down| (down, down.with_extension("up")))
+        .filter(|(_, up)| up.is_file());
+    let found = both
+        .take(4)
+        .map(|(down, up)| Ok((text(down)?, text(&up)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    ensure!(!found.is_empty(), "{}: no X.down with X.up", directory.display());
+    Ok(found)
+}
+
 fn every_two(traces: &BTreeMap<String, Arc<Trace>>) -> Vec<Pair> {
     let modem = |(file, down): (&String, &Arc<Trace>)| {
         let name = file.strip_suffix(".down")?;
@@ -203,6 +232,7 @@ impl Recorded {
             wifi: None,
             member: None,
             shares: None,
+            blocks_udp: false,
         }
     }
 }

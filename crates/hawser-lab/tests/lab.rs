@@ -56,13 +56,18 @@ fn lab_of(scenario: &str, name: &str, arguments: &[&str]) -> Option<(Output, u32
     let pid = child.id();
     let output = child.wait_with_output().expect("the binary ends");
     std::fs::remove_file(&file).expect("the temporary file is there");
+    (!is_forbidden(&output)).then_some((output, pid))
+}
+
+/// Whether namespaces are not permitted here, which is told.
+fn is_forbidden(output: &Output) -> bool {
     let said = String::from_utf8_lossy(&output.stderr);
-    let is_forbidden = ["needs root", "not permitted", "Permission denied", "/dev/net/tun"];
-    if output.status.code() == Some(1) && is_forbidden.iter().any(|word| said.contains(word)) {
+    let words = ["needs root", "not permitted", "Permission denied", "/dev/net/tun"];
+    let is_forbidden = output.status.code() == Some(1) && words.iter().any(|word| said.contains(word));
+    if is_forbidden {
         hawser_testing::skip(format!("the lab cannot run: {said}"));
-        return None;
     }
-    Some((output, pid))
+    is_forbidden
 }
 
 /// A repeater with a link on a channel of its own and one on that of its client.
@@ -424,4 +429,41 @@ fn refuses_a_scheduler_that_is_none_before_it_touches_anything() {
         said.contains("unknown scheduler \"fastest\"; write one of random,"),
         "{said}"
     );
+}
+
+/// The five networks of the demonstration, for two seconds each way.
+#[test]
+fn the_demonstration_of_five_networks_writes_its_page() {
+    let out = std::env::temp_dir().join(format!("hawser-test-{}-five", std::process::id()));
+    let program = env!("CARGO_BIN_EXE_hawser-lab");
+    let _ = hawser_testing::require_beside(program, "hawser");
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = Command::new(program)
+        .args(["demo", "--five", "--set", "duration=2s", "--out"])
+        .arg(&out)
+        .output()
+        .expect("the binary starts");
+    if is_forbidden(&output) {
+        return;
+    }
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect("it was written");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let figures: Value = serde_json::from_str(&read("five.json")).expect("JSON");
+    let ways = figures["ways"].as_array().expect("ways");
+    let names: Vec<&str> = ways.iter().filter_map(|way| way["way"].as_str()).collect();
+    assert_eq!(names, ["Hawser", "MPTCP, leo first", "leo alone"]);
+    for way in ways {
+        let uploaded = way["runs"][0]["upload_bps"].as_f64();
+        assert!(uploaded.is_some_and(|rate| rate > 0.0), "{way}");
+    }
+    // Its first network swallows everything from before the first packet on.
+    assert!(figures["mptcp_by_the_dead"].is_string(), "{figures}");
+    let page = read("five.html");
+    assert!(
+        page.contains("modem-2 blocks UDP") && !page.contains("<script"),
+        "a page without code"
+    );
+    assert!(read("five.toml").contains("modem-1.up") && read("modem-1.up").contains(','));
+    std::fs::remove_dir_all(&out).expect("it was there");
 }

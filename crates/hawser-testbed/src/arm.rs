@@ -95,6 +95,7 @@ pub fn run(
             let tool = options.tools.iter().find(|tool| tool.name == *name);
             let tool = tool.with_context(|| format!("no command starts {name}"))?;
             Some(Daemons::start_tool(
+                scenario,
                 &world,
                 tool,
                 &options.run_dir.subdirectory(name)?,

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::{clock, shutdown};
+use hawser_netem::scenario::Scenario;
 use hawser_units::Duration;
 use hawser_wire::data::Class;
 
@@ -245,13 +246,18 @@ impl Daemons {
     ///
     /// # Errors
     /// As for [`start`](Self::start).
-    pub(crate) fn start_tool(world: &World, tool: &Tool, directory: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start_tool(
+        scenario: &Scenario,
+        world: &World,
+        tool: &Tool,
+        directory: &Path,
+    ) -> anyhow::Result<Self> {
         let side = |what: &'static str, namespace: &Namespace| {
             let mut command = namespace.command(Path::new("sh"));
             command
                 .args(["-c", &format!("{} {what}", tool.command)])
                 .process_group(0);
-            command.envs(tool.environment(world, directory));
+            command.envs(Tool::environment(scenario, world, directory));
             let mut daemon = Daemon::start(what, command, directory)?;
             daemon.is_group = true;
             anyhow::Ok(daemon)

@@ -42,7 +42,7 @@ pub use compare::{Arm, Comparison, OVER_TIME, compare};
 pub use kernel::Kernel;
 pub use medium::{Medium, MediumCounters};
 pub use run_dir::RunDir;
-pub use tool::{Tool, ToolError};
+pub use tool::{LeftOut, Tool, ToolError};
 pub use wifi::cards_wanted;
 pub use workload::http::serve as serve_http;
 

@@ -177,9 +177,12 @@ impl World {
         if let Some(described) = &scenario.client_hop {
             world.hop = Some(world.build_hop(scenario, described)?);
         }
-        // Who is away at first is away before anything starts.
-        let first = scenario.events.iter().filter(|event| event.at.is_zero());
-        for event in first.filter(|event| event.hop == Part::Local) {
+        let blocking = world.networks.iter().zip(&scenario.networks);
+        for (built, _) in blocking.filter(|(_, network)| network.blocks_udp) {
+            block_udp(&world.net, &gateway_device(built.number))?;
+        }
+        // What is away or dead at first is so before anything starts.
+        for event in scenario.events.iter().filter(|event| event.at.is_zero()) {
             world.apply(event)?;
         }
         Ok(world)
@@ -517,9 +520,7 @@ impl World {
             rules += &format!("oifname \"server\" ip saddr 10.77.{number}.0/24 snat to 192.0.2.{number}\n");
         }
         rules += "}\nchain strict {\ntype filter hook forward priority 0;\nct state invalid drop\n}\n}\n";
-        let mut command = self.net.command("nft");
-        command.args(["-f", "-"]).stdin(Stdio::piped());
-        run(command, &rules).map(drop).context("`nft` failed")
+        nft(&self.net, &rules)
     }
 
     /// What a user of MPTCP configures: every address an end point, and a table for each source.
@@ -616,9 +617,23 @@ fn swallow(net: &Namespace, device: &str, is_on: bool) -> anyhow::Result<()> {
             );
         }
     }
-    let mut command = net.command("nft");
-    command.args(["-f", "-"]);
-    run(command, &rules).map(drop).context("`nft` failed")
+    nft(net, &rules)
+}
+
+/// Lets no datagram of UDP pass through the far end of a network.
+fn block_udp(net: &Namespace, device: &str) -> anyhow::Result<()> {
+    let chain = "type filter hook forward priority -1;";
+    let rules = format!(
+        "table inet lab-{device} {{\nchain forward {{\n{chain}\niifname {device} meta l4proto udp drop\n\
+         oifname {device} meta l4proto udp drop\n}}\n}}\n"
+    );
+    nft(net, &rules)
+}
+
+fn nft(namespace: &Namespace, rules: &str) -> anyhow::Result<()> {
+    let mut command = namespace.command("nft");
+    command.args(["-f", "-"]).stdin(Stdio::piped());
+    run(command, rules).map(drop).context("`nft` failed")
 }
 
 /// Readies the present namespace for somebody who forwards.

@@ -44,7 +44,7 @@ pub fn constants(page: &str) -> Vec<Constant> {
 }
 
 /// Which constants can be functions: those of a number or a time that nothing needs before the
-/// program runs, and that no other crate names.
+/// program runs (a length, a pattern, a constant that stays one), and that no other crate names.
 ///
 /// `sources`: each file of the crate, its path below the sources, and its text.
 #[must_use]
@@ -57,11 +57,65 @@ pub fn variable(constants: &[Constant], sources: &[(String, String)]) -> Vec<usi
         };
         let length = format!("; {}]", constant.name);
         let is_length = sources.iter().any(|(_, text)| code_of(text).contains(&length));
-        KINDS.contains(&definition.kind) && definition.visibility != "pub " && !is_length
+        let is_pattern = PATTERNS.iter().any(|(before, after)| {
+            let pattern = format!("{before}{}{after}", constant.name);
+            code_of(text).contains(&pattern)
+        });
+        KINDS.contains(&definition.kind) && definition.visibility != "pub " && !is_length && !is_pattern
     };
-    (0..constants.len())
+    let mut found: Vec<usize> = (0..constants.len())
         .filter(|at| is_variable(&constants[*at]))
-        .collect()
+        .collect();
+    // One that stays needs those that it is made of to stay, which may be made of others.
+    loop {
+        let before = found.len();
+        let is_free = |at: &usize| !is_needed(&constants[*at], (constants, &found), sources);
+        found = found.iter().copied().filter(is_free).collect();
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// Whether something that is computed before the program runs, and is not in `variable`, names this
+/// constant.
+fn is_needed(
+    constant: &Constant,
+    (constants, variable): (&[Constant], &[usize]),
+    sources: &[(String, String)],
+) -> bool {
+    let path = format!("{}::{}", stem(&constant.file), constant.name);
+    sources.iter().any(|(file, text)| {
+        let code = code_of(text);
+        let is_plain = *file == constant.file
+            || imports(code).any(|statement| words(statement).any(|word| word == constant.name));
+        let names =
+            |part: &str| part.contains(&path) || (is_plain && words(part).any(|word| word == constant.name));
+        let varies = |name: &str| {
+            let mut all = variable.iter().map(|at| &constants[*at]);
+            all.any(|other| other.file == *file && other.name == name)
+        };
+        constant_parts(code).any(|(name, part)| !varies(name) && names(part))
+    })
+}
+
+/// Constants and constant functions of a file: the name of each, and what it is made of.
+fn constant_parts(code: &str) -> impl Iterator<Item = (&str, &str)> {
+    code.match_indices("const ").filter_map(|(at, word)| {
+        let line = code[..at].rfind('\n').map_or(0, |line| line + 1);
+        let before = code[line..at].trim_start();
+        if !(before.is_empty() || before.starts_with("pub")) {
+            return None;
+        }
+        let rest = &code[at + word.len()..];
+        if rest.starts_with("fn ") {
+            let indent = code[line..].len() - code[line..].trim_start().len();
+            let end = format!("\n{}}}", " ".repeat(indent));
+            return Some(("", &rest[..rest.find(&end)?]));
+        }
+        let (name, rest) = rest.split_once(':')?;
+        Some((name, rest.split_once('=')?.1.split(';').next()?))
+    })
 }
 
 /// A file with these constants as functions, told apart by their place in `constants`.
@@ -156,6 +210,15 @@ const END: &str = "<!-- constants: end -->\n";
 /// Types that can be varied.
 const KINDS: [&str; 9] = [
     "Duration", "Rate", "f64", "u8", "u16", "u32", "u64", "usize", "i32",
+];
+
+/// What stands around a constant that is a pattern.
+const PATTERNS: [(&str, &str); 5] = [
+    (" ", ".. =>"),
+    ("..", " =>"),
+    ("..=", " =>"),
+    (" ", " =>"),
+    (" ", " | "),
 ];
 
 /// What is not a file's tests.
@@ -325,6 +388,25 @@ mod tests {
              println!(\"MANY \\\" FULL\");\n    MANY().max(FULL()) + Other::MANY\n}\n\
              #[cfg(test)]\nmod tests {\n    use super::MANY;\n}\n"
         );
+    }
+
+    #[test]
+    fn what_is_needed_before_the_program_runs_stays() {
+        let named = |name: &str| Constant {
+            file: "a.rs".to_owned(),
+            name: name.to_owned(),
+            value: String::new(),
+        };
+        let found = ["SIZE", "HALF", "MANY", "BOUND", "FREE"].map(named);
+        let text = "pub(crate) const SIZE: u64 = 8;\npub(crate) const HALF: u64 = SIZE / 2;\n\
+            const MANY: u64 = 3;\nconst BOUND: u64 = 9;\nconst FREE: u64 = BOUND;\n\
+            fn f(n: u64) -> u64 {\n    match n {\n        MANY.. => FREE,\n        _ => 0,\n    }\n}\n\
+            impl A {\n    const fn g() -> u64 {\n        BOUND\n    }\n\n    fn h() {}\n}\n";
+        let other =
+            "use crate::a::HALF;\nconst WHOLE: u64 = 2 * HALF;\nconst FREE: u64 = 1;\nconst B: u64 = FREE;\n";
+        let sources =
+            [("a.rs", text), ("b.rs", other)].map(|(file, text)| (file.to_owned(), text.to_owned()));
+        assert_eq!(variable(&found, &sources), [4]);
     }
 
     #[test]

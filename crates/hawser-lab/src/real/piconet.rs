@@ -455,6 +455,7 @@ impl Stated {
                     ..Member::default()
                 }),
                 shares: None,
+                blocks_udp: false,
             }
         };
         Scenario {

@@ -53,6 +53,7 @@ impl Reader<'_> {
                     away: self.times(&member.away)?,
                 }),
                 shares: None,
+                blocks_udp: false,
             };
             networks.push(member);
         }

@@ -100,6 +100,8 @@ pub struct Network {
     pub member: Option<Member>,
     /// What it has in common with another part of the scenario.
     pub shares: Option<Shares>,
+    /// It drops every datagram of UDP, both ways, without a word. Only the lab has it.
+    pub blocks_udp: bool,
 }
 
 /// What a network shares.

@@ -52,6 +52,7 @@ struct RawNetwork {
     up: Option<Spanned<RawLink>>,
     wifi: Option<Spanned<RawWifi>>,
     shares: Option<Spanned<String>>,
+    udp: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -264,6 +265,13 @@ impl Reader<'_> {
                 }
                 None => None,
             };
+            let blocks_udp = match &network.udp {
+                Some(udp) if udp.get_ref() != "blocked" => {
+                    let problem = format!("unknown udp {:?}; write \"blocked\", or nothing", udp.get_ref());
+                    return Err(self.invalid(Some(udp.span()), problem));
+                }
+                udp => udp.is_some(),
+            };
             let links = self.links((network.down, network.up))?;
             let wifi = network.wifi.map(|raw| {
                 let span = raw.span();
@@ -276,6 +284,7 @@ impl Reader<'_> {
                 wifi: wifi.transpose()?,
                 member: None,
                 shares,
+                blocks_udp,
             });
         }
         Ok(networks)

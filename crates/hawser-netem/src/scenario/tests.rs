@@ -461,3 +461,19 @@ fn members_that_make_no_sense_are_refused() {
     assert!(changed("name = \"bob\"\ndown", "name = \"Bob\"\ndown").contains("a-z, 0-9"));
     assert!(changed("member:bob", "member:own").contains("member:<member>"));
 }
+
+#[test]
+fn a_network_may_block_udp() {
+    let read = |udp: &str| {
+        let text = format!(
+            "name = \"b\"\nduration = \"1s\"\nvia = \"hub\"\n[[network]]\nname = \"a\"\nudp = \"{udp}\"\n"
+        );
+        Scenario::parse(&text, Path::new("b.toml"), &[], &mut |_| Ok(String::new()))
+    };
+    assert!(read("blocked").expect("legal").networks[0].blocks_udp);
+    let error = read("open").expect_err("no such word").to_string();
+    assert_eq!(
+        error,
+        "b.toml:6: unknown udp \"open\"; write \"blocked\", or nothing"
+    );
+}

@@ -55,6 +55,9 @@ pub enum RunError {
     /// The air behind a repeater is not modelled here.
     #[error("a client_hop is emulated with real packets only; use hawser-lab lab")]
     ClientHop,
+    /// Nothing here blocks a protocol.
+    #[error("a network that blocks UDP is emulated with real packets only; use hawser-lab lab")]
+    BlockedUdp,
     /// Nothing here begins anew.
     #[error(
         "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser-lab lab"
@@ -144,6 +147,9 @@ pub fn run(
     }
     if scenario.client_hop.is_some() {
         return Err(RunError::ClientHop);
+    }
+    if scenario.networks.iter().any(|network| network.blocks_udp) {
+        return Err(RunError::BlockedUdp);
     }
     let mut world = World::build(scenario, via)?;
     let running = workload::start(scenario, via, &mut world)?;

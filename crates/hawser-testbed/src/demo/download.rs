@@ -252,8 +252,8 @@ impl<'a> Watch<'a> {
                 .map(|(n, name)| (*name, rate(n)))
                 .collect(),
             dead: match self.outage {
-                Some((network, _, None)) => self.job.networks.get(network).copied(),
-                Some((_, _, Some(_))) | None => None,
+                Some((network, _, None)) => self.job.networks.get(network).copied().into_iter().collect(),
+                Some((_, _, Some(_))) | None => Vec::new(),
             },
         }
     }

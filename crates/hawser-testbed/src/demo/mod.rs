@@ -6,6 +6,7 @@
 //! needed and every run meets the same network.
 
 mod download;
+pub mod five;
 mod lte;
 pub mod neighbours;
 mod page;
@@ -65,8 +66,8 @@ pub struct DemoProgress<'a> {
     pub goodput_bps: f64,
     /// Name and rate of every network towards the client. Units: bit/s of frames.
     pub networks: Vec<(&'static str, f64)>,
-    /// The network that is dead at the moment.
-    pub dead: Option<&'static str>,
+    /// The networks that are dead at the moment.
+    pub dead: Vec<&'static str>,
 }
 
 /// Runs all downloads of `size` bytes.
@@ -232,6 +233,7 @@ fn network(name: &str, (down, up): (Capacity, Capacity), delay_ms: u64, jitter_m
         wifi: None,
         member: None,
         shares: None,
+        blocks_udp: false,
     }
 }
 

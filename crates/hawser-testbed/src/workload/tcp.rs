@@ -41,6 +41,8 @@ fn listen(context: &Context, streams: u32, congestion: &str) -> anyhow::Result<S
     set_congestion(&listener, congestion)?;
     listener.bind(&any_address(context.port).into())?;
     listener.listen(i32::try_from(streams).unwrap_or(i32::MAX))?;
+    // `accept` of multipath TCP does not keep to the timeout for reads.
+    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
@@ -56,7 +58,7 @@ fn accept(context: &Context, listener: &Socket, direction: Direction, streams: u
                         Direction::Up => receive(context, &stream),
                     });
                 }
-                Err(error) if is_timeout(&error) => {}
+                Err(error) if is_timeout(&error) => std::thread::sleep(ACCEPT_INTERVAL),
                 Err(error) => return Err(error).context("cannot accept"),
             }
         }
@@ -123,12 +125,10 @@ fn connect(context: &Context, congestion: &str) -> anyhow::Result<Socket> {
         .since(clock::now())
         .min(CONNECT_TIMEOUT)
         .max(Duration::from_millis(1));
-    // `connect` keeps to the timeout for writes.
-    stream.set_write_timeout(Some(timeout))?;
+    // `connect` of multipath TCP does not keep to the timeout for writes.
     stream
-        .connect(&address.into())
+        .connect_timeout(&address.into(), timeout)
         .with_context(|| format!("cannot connect to {address}"))?;
-    stream.set_write_timeout(Some(super::TIMEOUT))?;
     Ok(stream)
 }
 
@@ -173,5 +173,7 @@ fn set_congestion(socket: &Socket, name: &str) -> anyhow::Result<()> {
 
 /// One system call moves at most this much.
 const BLOCK: usize = 256 * 1024;
+/// Between looks for who connects: short beside any round trip of interest.
+const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
 /// After this a connection that is not there will not come.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -411,7 +411,9 @@ pub(super) fn axis_label(label: &str, unit: Unit) -> String {
     }
 }
 
-pub(super) fn escape(text: &str) -> String {
+/// A text as it stands in markup.
+#[must_use]
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

@@ -7,7 +7,7 @@ mod markdown;
 mod page;
 mod table;
 
-pub use chart::Bars;
+pub use chart::{Bars, escape};
 pub use figure::page;
 pub use json::{ClaimReport, ReproductionReport, SpreadReport};
 
