@@ -86,7 +86,11 @@ pub fn candidates(
         primary: *primary,
         width: now.width,
     };
-    let mut found: Vec<u32> = allowed.iter().copied().filter(|primary| may_be(&to(primary))).collect();
+    let mut found: Vec<u32> = allowed
+        .iter()
+        .copied()
+        .filter(|primary| may_be(&to(primary)))
+        .collect();
     let of = |primary: &u32| busy(*primary).unwrap_or(UNKNOWN);
     found.sort_by(|one, other| of(one).total_cmp(&of(other)));
     found.truncate(MOST);
@@ -135,7 +139,11 @@ mod tests {
             (at(5190, 40), 5190, 0),
             (at(5180, 0), 5180, 0),
         ] {
-            assert_eq!((tuning.centre(), tuning.secondary()), (centre, secondary), "{tuning:?}");
+            assert_eq!(
+                (tuning.centre(), tuning.secondary()),
+                (centre, secondary),
+                "{tuning:?}"
+            );
         }
     }
 

@@ -140,7 +140,8 @@ impl Migration {
             return Some(self.announce(to, false, now));
         }
         // Not to the best one, where that was refused.
-        let is_elsewhere = self.best.0 != self.current && !matches!(self.state, State::Announcing { to, .. } if to == self.best.0);
+        let is_elsewhere = self.best.0 != self.current
+            && !matches!(self.state, State::Announcing { to, .. } if to == self.best.0);
         if is_elsewhere {
             return Some(self.announce(self.best.0, true, now));
         }
@@ -215,9 +216,15 @@ mod tests {
         let mut migration = Migration::new(Config::new(Search::Best), 1);
         migration.start(&[2, 3, 4], 5.0, at(0));
         migration.handle_timeout(None, at(200));
-        assert_eq!(migration.handle_timeout(Some(9.0), at(220)), Some(Step::Announce(3)));
+        assert_eq!(
+            migration.handle_timeout(Some(9.0), at(220)),
+            Some(Step::Announce(3))
+        );
         migration.handle_timeout(None, at(420));
-        assert_eq!(migration.handle_timeout(Some(1.0), at(440)), Some(Step::Announce(4)));
+        assert_eq!(
+            migration.handle_timeout(Some(1.0), at(440)),
+            Some(Step::Announce(4))
+        );
         assert_eq!(migration.handle_refused(at(450)), Some(Step::Announce(2)));
         // Nor this one: it stays where it is.
         assert_eq!(migration.handle_refused(at(460)), Some(Step::Resume(3)));

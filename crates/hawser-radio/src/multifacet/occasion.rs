@@ -51,7 +51,11 @@ impl Occasion {
 
     /// A search is over; the link carries so much where it is now.
     pub fn handle_search(&mut self, is_moved: bool, rate: Rate, now: Instant) {
-        self.in_vain = if is_moved { 0 } else { self.in_vain.saturating_add(1) };
+        self.in_vain = if is_moved {
+            0
+        } else {
+            self.in_vain.saturating_add(1)
+        };
         let rest = REST * 2_u32.saturating_pow(self.in_vain);
         self.search_at = now + rest.min(LONGEST_REST);
         (self.best, self.is_poor) = (rate, false);
