@@ -32,7 +32,7 @@ impl Tuning {
     pub fn secondary(&self) -> i32 {
         match (self.width, self.first()) {
             (0..=STEP, _) | (_, None) => 0,
-            (_, Some(first)) if (self.primary - first) / STEP % 2 == 0 => 1,
+            (_, Some(first)) if ((self.primary - first) / STEP).is_multiple_of(2) => 1,
             (_, Some(_)) => -1,
         }
     }
