@@ -6,7 +6,6 @@
 //! and no file holds them.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,8 +14,8 @@ use anyhow::{Context, bail};
 use hawser_config::atomic_file::private_directory;
 use hawser_host::program::{Started, find};
 use hawser_linux::system::System;
+use hawser_linux::wireless::conversation::Conversation;
 use tokio::net::UnixDatagram;
-use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::saved::KnownNetwork;
@@ -73,7 +72,7 @@ impl Supplicant {
             if let Some(status) = self.started.ended() {
                 bail!("wpa_supplicant has ended ({})", status?);
             }
-            if self.control.socket.connect(global).is_ok() && self.control.ask("PING").await.is_ok() {
+            if self.control.conversation.connect(global).is_ok() && self.control.ask("PING").await.is_ok() {
                 return Ok(());
             }
             tokio::time::sleep(STARTING_PAUSE).await;
@@ -129,7 +128,7 @@ impl Supplicant {
 
 /// A socket that wpa_supplicant answers on.
 pub(super) struct Control {
-    socket: UnixDatagram,
+    conversation: Conversation,
     /// It has said that the access point does not take the password.
     is_refused: AtomicBool,
 }
@@ -137,7 +136,7 @@ pub(super) struct Control {
 impl Control {
     fn new(socket: UnixDatagram) -> Self {
         Self {
-            socket,
+            conversation: Conversation::new(socket),
             is_refused: AtomicBool::new(false),
         }
     }
@@ -203,25 +202,13 @@ impl Control {
     }
 
     async fn ask(&self, request: &str) -> anyhow::Result<String> {
-        let talk = async {
-            self.socket.send(request.as_bytes()).await?;
-            let mut answer = vec![0; LONGEST_ANSWER];
-            loop {
-                let length = self.socket.recv(&mut answer).await?;
-                let said = String::from_utf8_lossy(&answer[..length]);
-                // What it says unasked begins with a level.
-                if !said.starts_with('<') {
-                    break io::Result::Ok(said.into_owned());
-                }
-                if is_refusal(&said) {
-                    self.is_refused.store(true, Ordering::Relaxed);
-                }
+        let hear = |said: &str| {
+            if is_refusal(said) {
+                self.is_refused.store(true, Ordering::Relaxed);
             }
         };
-        timeout(TIMEOUT, talk)
-            .await
-            .context("wpa_supplicant does not answer")?
-            .context("wpa_supplicant does not listen")
+        let answer = self.conversation.ask(request, hear).await;
+        answer.context("wpa_supplicant does not answer")
     }
 }
 
@@ -249,10 +236,6 @@ const SETTINGS: &str = "p2p_disabled=1\npmf=1\nsae_pwe=2\nupdate_config=0\nap_sc
 const SETTINGS_FILE: &str = "settings";
 const GLOBAL: &str = "global";
 const NOT_INSTALLED: &str = "wpa_supplicant is not installed (Debian: wpasupplicant)";
-/// As wpa_supplicant's own buffer for answers.
-const LONGEST_ANSWER: usize = 4096;
-/// It answers at once or not at all.
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// Together five seconds, for a machine that is busy.
 const STARTING_TRIES: u32 = 100;
 const STARTING_PAUSE: Duration = Duration::from_millis(50);

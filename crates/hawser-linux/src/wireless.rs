@@ -1,7 +1,10 @@
 //! Wi-Fi: what the kernel says of its cards and interfaces.
 
 pub mod air;
+pub mod bandwidth;
 pub mod cards;
+pub mod conversation;
+pub mod hostapd;
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -234,7 +234,7 @@ const LOOK: Duration = Duration::from_millis(PERIOD.as_millis() as u64 / 4);
 /// Access points come and go with hostapd.
 const FIND: Duration = Duration::from_secs(2);
 /// What goes over a closed link all the same: a path needs some rate to be known at all.
-const CLOSED: Rate = Rate::from_bps(64_000);
+pub(super) const CLOSED: Rate = Rate::from_bps(64_000);
 
 #[cfg(test)]
 mod tests {

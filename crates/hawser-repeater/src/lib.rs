@@ -20,6 +20,7 @@
 //! | the joining side, a client | `join.rs`, over `hawser_control::client::driver` |
 //! | the links between the boxes | `links.rs` |
 //! | what a link may carry that shares its air with the clients of the joining box | `clients.rs` |
+//! | on which channels the links are, and moving them to better ones | `channels.rs` |
 //! | whom a box trusts | [`trust`] |
 //! | what `status` says | `report.rs` |
 //!
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod ap;
+mod channels;
 mod clients;
 mod join;
 mod links;
@@ -55,7 +57,11 @@ use hawser_linux::wireless::cards::Wireless;
 use hawser_proto::discovery;
 use hawser_wire::frame::Format;
 
+use channels::Channels;
 use links::Links;
+
+pub use channels::Moving;
+pub use hawser_radio::multifacet::migration::Search;
 
 /// Which side of a repeater a box is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +91,8 @@ pub struct Options {
     pub clients: Option<String>,
     /// The link that shares its air with them; none: the one on that card or channel.
     pub shared: Option<String>,
+    /// Whether the access point's radios are moved to better channels, and how.
+    pub moving: Option<Moving>,
 }
 
 impl Options {
@@ -149,6 +157,7 @@ struct Node {
     orders: Orders,
     links: Links,
     interfaces: Interfaces,
+    channels: Channels,
     started: Instant,
     /// Of the links there were at the start. Units: bytes of IP packet.
     largest_mtu: u16,
@@ -207,6 +216,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let this = Node {
         links: Links::new(&options, side, identity.hash(), interfaces.clone())?,
         interfaces,
+        channels: Channels::watch(&options.links, options.moving.clone(), &plane.orders),
         options,
         identity,
         store,

@@ -53,6 +53,7 @@ impl Node {
                     "address": up.map(|link| link.address),
                     "mtu": up.map(|link| link.mtu),
                     "neighbour": heard.map(|heard| heard.address),
+                    "radio": self.channels.report(name),
                 })
             })
             .collect();

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use hawser_host::run_dir::Role;
 use hawser_linux::confine::Duty;
-use hawser_repeater::{self as repeater, Options, Side, trust};
+use hawser_repeater::{self as repeater, Moving, Options, Search, Side, trust};
 use hawser_terminal::columns;
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub(crate) struct RepeatArgs {
 #[derive(Debug, clap::Subcommand)]
 enum RepeatCommand {
     /// Runs the side of the access point, in the foreground: it waits for the other box.
-    Ap(SideArgs),
+    Ap(ApArgs),
     /// Runs the side that joins, in the foreground: it finds the other box on the links.
     ///
     /// Where a radio of this box serves clients and a link to the other box on the same channel,
@@ -76,6 +76,37 @@ struct SideArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct ApArgs {
+    #[command(flatten)]
+    side: SideArgs,
+    /// Moves links that are access points of this box to another channel when theirs has become
+    /// poor, and the other box follows: to the first that is better, or with =best to the best.
+    ///
+    /// A link is tested for 20 ms each 10 s while it carries something; twice in a row below half
+    /// of what it brought here, and a search begins. Channels with radar, or with another link of
+    /// this box, are left out, and so is the link on which the other box serves its clients. A
+    /// minute at least lies between two searches. Needs hostapd's control socket
+    /// (ctrl_interface=/run/hostapd).
+    #[arg(
+        long,
+        value_name = "SEARCH",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "adequate",
+        value_parser = search
+    )]
+    migrate: Option<Search>,
+    /// Where hostapd's control sockets are: its ctrl_interface.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/run/hostapd",
+        requires = "migrate"
+    )]
+    hostapd: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
 struct JoinArgs {
     #[command(flatten)]
     side: SideArgs,
@@ -115,10 +146,25 @@ fn neighbour(text: &str) -> Result<(Ipv6Addr, String), String> {
     }
 }
 
+fn search(text: &str) -> Result<Search, String> {
+    match text {
+        "adequate" => Ok(Search::Adequate),
+        "best" => Ok(Search::Best),
+        _ => Err("write adequate or best".to_owned()),
+    }
+}
+
 pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        RepeatCommand::Ap(args) => serve(args, Side::AccessPoint, (None, None))?,
-        RepeatCommand::Join(args) => serve(args.side, Side::Joining, (args.clients, args.shared))?,
+        RepeatCommand::Ap(args) => {
+            let hostapd = args.hostapd;
+            let moving = args.migrate.map(|search| Moving { search, hostapd });
+            serve(args.side, |options| options.moving = moving)?;
+        }
+        RepeatCommand::Join(args) => serve(args.side, |options| {
+            options.side = Side::Joining;
+            (options.clients, options.shared) = (args.clients, args.shared);
+        })?,
         RepeatCommand::Code(args) => {
             let code = trust::own_code(&args.places.dir)?;
             print(args.json, || json!({ "version": 1, "code": code }), &code)?;
@@ -148,11 +194,8 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn serve(
-    args: SideArgs,
-    side: Side,
-    (clients, shared): (Option<String>, Option<String>),
-) -> anyhow::Result<()> {
+/// Runs a side, whose options are those of the access point but for what `set` does.
+fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
     let run_dir = args.places.run_dir(Role::Repeater);
     let mut neighbours = BTreeMap::new();
     for (address, link) in args.neighbour {
@@ -162,16 +205,18 @@ fn serve(
         bail!("needs root to make an interface: sudo hawser repeat ...");
     }
     args.logs.start()?;
-    let options = Options {
+    let mut options = Options {
         dir: args.places.dir,
         run_dir,
-        side,
+        side: Side::AccessPoint,
         bridge: args.bridge,
         links: args.links,
         neighbours,
-        clients,
-        shared,
+        clients: None,
+        shared: None,
+        moving: None,
     };
+    set(&mut options);
     confine(Duty::Hub, &options.dir, &options.run_dir)?;
     runtime()?.block_on(repeater::run(options))
 }

@@ -159,20 +159,20 @@ fn render(status: &Value) -> String {
 /// What runs, where, and for how long: one line.
 pub(crate) fn heading(status: &Value) -> String {
     let (state, interface) = (text(&status["state"]), text(&status["interface"]));
-    let age = since(number(&status["uptime_s"]));
+    let uptime = since(number(&status["uptime_s"]));
     match status["role"].as_str() {
         Some("hub") => {
             let clients = list(&status["clients"]);
             let connected = clients.iter().filter(|client| client["connected"] == true);
             format!(
-                "up: hub at {} on {interface}, {} of {} clients connected, {age}",
+                "up: hub at {} on {interface}, {} of {} clients connected, {uptime}",
                 joined(&status["endpoints"]),
                 connected.count(),
                 clients.len(),
             )
         }
         Some("direct") => format!(
-            "{state}: {interface} ({}) without a hub, {age}",
+            "{state}: {interface} ({}) without a hub, {uptime}",
             joined(&status["inner"])
         ),
         Some("repeater") => {
@@ -185,12 +185,12 @@ pub(crate) fn heading(status: &Value) -> String {
                 None => "alone".to_owned(),
             };
             format!(
-                "{state}: {interface} in {} ({side}), {peer}, {age}",
+                "{state}: {interface} in {} ({side}), {peer}, {uptime}",
                 text(&status["bridge"])
             )
         }
         Some(_) | None => format!(
-            "{state}: {interface} ({}) to {}, {age}",
+            "{state}: {interface} ({}) to {}, {uptime}",
             joined(&status["inner"]),
             joined(&status["hub"]),
         ),
@@ -369,8 +369,42 @@ fn render_repeater(status: &Value) -> String {
     let sessions = list(&status["sessions"]).iter();
     let paths: Vec<_> = sessions.flat_map(|session| list(&session["paths"])).collect();
     out.push_str(&held(&status["clients"], &paths));
+    out.push_str(&channels(&status["links"]));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
+}
+
+/// The channels of links that are radios, a line each; of those that may be moved, what became of
+/// that.
+fn channels(links: &Value) -> String {
+    let line = |link: &Value| {
+        let radio = &link["radio"];
+        let channel = radio["channel"].as_u64()?;
+        let (moving, last) = (&radio["moving"], &radio["moving"]["last"]);
+        let carries = number(&moving["carries_bps"]);
+        let how = match (moving["stays"].as_str(), last["kept"].as_bool()) {
+            (Some(why), _) => format!("; not moved: {why}"),
+            (None, Some(true)) => format!(
+                "; moved there from {} {} ago: {} instead of {}, {} tried in {:.1} s",
+                number(&last["from"]),
+                age(number(&last["s_ago"])),
+                rate(number(&last["after_bps"])),
+                rate(number(&last["before_bps"])),
+                number(&last["tried"]),
+                number(&last["took_ms"]) as f64 / 1e3
+            ),
+            (None, Some(false)) => format!(
+                "; stayed there {} ago: of {} tried none carries more than its {}",
+                age(number(&last["s_ago"])),
+                number(&last["tried"]),
+                rate(number(&last["before_bps"])),
+            ),
+            (None, None) if carries > 0 => format!("; carried {} in its last test", rate(carries)),
+            (None, None) => String::new(),
+        };
+        Some(format!("{}: channel {channel}{how}\n", text(&link["name"])))
+    };
+    list(links).iter().filter_map(line).collect()
 }
 
 /// The links that are held to a rate: on the joining box by what its clients leave of the air, on
@@ -578,11 +612,16 @@ fn flows(status: &Value) -> String {
 }
 
 fn since(seconds: u64) -> String {
+    format!("for {}", age(seconds))
+}
+
+/// A span of time: `5 min`.
+fn age(seconds: u64) -> String {
     match seconds {
-        0..60 => format!("for {seconds} s"),
-        60..3_600 => format!("for {} min", seconds / 60),
-        3_600..86_400 => format!("for {} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("for {} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
     }
 }
 

@@ -16,11 +16,11 @@ use thiserror::Error;
 use tokio::task::JoinHandle;
 use wl_nl80211::{
     Ieee80211CapabilityInfo, Nl80211Attr, Nl80211Band, Nl80211BandInfo, Nl80211BssInfo, Nl80211Channel,
-    Nl80211ChannelWidth, Nl80211Command, Nl80211Error, Nl80211Event, Nl80211Features, Nl80211FrequencyInfo,
-    Nl80211Handle, Nl80211IfMode, Nl80211IfaceComb, Nl80211IfaceCombAttribute,
+    Nl80211ChannelWidth, Nl80211Command, Nl80211Error, Nl80211Event, Nl80211Features,
+    Nl80211FrequencyInfo as Info, Nl80211Handle, Nl80211IfMode, Nl80211IfaceComb, Nl80211IfaceCombAttribute,
     Nl80211IfaceCombLimitAttribute, Nl80211Interface, Nl80211InterfaceType, Nl80211Message,
     Nl80211MulticastGroup, Nl80211NewInterface, Nl80211RateInfo, Nl80211Scan, Nl80211StationInfo,
-    new_multicast_connection,
+    Nl80211Survey, Nl80211SurveyInfo, new_multicast_connection,
 };
 
 /// Why nl80211 is of no use.
@@ -134,6 +134,9 @@ pub struct Card {
     pub has_stations: bool,
     /// The frequencies that it may use where it is, MHz; those of Wi-Fi alone.
     pub frequencies: Vec<u32>,
+    /// Those among them on which an access point may begin at once, MHz: neither radar has to be
+    /// listened for, nor another access point.
+    pub beacons: Vec<u32>,
     /// What it carries together. None: one interface.
     pub combinations: Vec<Combination>,
     /// Whether a monitor interface acknowledges frames, as a station in user space needs it.
@@ -366,6 +369,33 @@ impl Wireless {
         Ok(messages.into_iter().next().map(link))
     }
 
+    /// Of a station's or an access point's interface: how many stations it has to do with, and how
+    /// many frames to them were given up so far.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub async fn given_up(&self, index: u32) -> Result<(usize, u64), WirelessError> {
+        let request = self.handle.station().dump(index).execute().await;
+        let messages = collect("ask for the stations", request).await?;
+        let links: Vec<_> = messages.into_iter().map(link).collect();
+        Ok((links.len(), links.iter().map(|link| u64::from(link.failed)).sum()))
+    }
+
+    /// How busy channels were while the interface's card listened to them, its own and those of its
+    /// last scan: by their centres, MHz, the share of the time from 0 to 1. Empty where the driver
+    /// does not count that.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub async fn survey(&self, index: u32) -> Result<BTreeMap<u32, f64>, WirelessError> {
+        let attributes = Nl80211Survey::new(index).build();
+        let request = self.handle.survey().dump(attributes).execute().await;
+        match collect("survey the channels", request).await {
+            Err(error) if error.code() == Some(libc::EOPNOTSUPP) => Ok(BTreeMap::new()),
+            messages => Ok(messages?.into_iter().filter_map(survey).collect()),
+        }
+    }
+
     /// Makes a station interface of that address on a card; it is down.
     ///
     /// # Errors
@@ -468,7 +498,11 @@ impl Card {
             Nl80211Attr::Features(features) => {
                 self.has_active_monitor |= features.contains(Nl80211Features::ActiveMonitor);
             }
-            Nl80211Attr::WiphyBands(bands) => self.frequencies.extend(frequencies(&bands)),
+            Nl80211Attr::WiphyBands(bands) => {
+                self.frequencies.extend(frequencies(&bands, &[Info::Disabled]));
+                let silent = [Info::Disabled, Info::NoIr, Info::Radar];
+                self.beacons.extend(frequencies(&bands, &silent));
+            }
             Nl80211Attr::InterfaceCombination(all) => {
                 self.combinations.extend(all.iter().map(combination));
             }
@@ -477,17 +511,17 @@ impl Card {
     }
 }
 
-/// Those of the bands at 2.4 GHz and above that are not forbidden here.
-fn frequencies(bands: &[Nl80211Band]) -> Vec<u32> {
+/// Those of the bands at 2.4 GHz and above that have none of these marks here.
+fn frequencies(bands: &[Nl80211Band], marks: &[Info]) -> Vec<u32> {
     let all = bands.iter().flat_map(|band| &band.info);
     let all = all.filter_map(|info| match info {
         Nl80211BandInfo::Freqs(all) => Some(all),
         _ => None,
     });
     let allowed = all.flatten().filter_map(|one| {
-        let is_forbidden = one.info.contains(&Nl80211FrequencyInfo::Disabled);
+        let is_forbidden = one.info.iter().any(|info| marks.contains(info));
         let mhz = one.info.iter().find_map(|info| match info {
-            Nl80211FrequencyInfo::Freq(mhz) => Some(*mhz),
+            Info::Freq(mhz) => Some(*mhz),
             _ => None,
         });
         mhz.filter(|mhz| !is_forbidden && *mhz >= 2400)
@@ -583,6 +617,24 @@ fn heard(attributes: Vec<Nl80211Attr>) -> Option<Heard> {
     })
 }
 
+fn survey(attributes: Vec<Nl80211Attr>) -> Option<(u32, f64)> {
+    let infos = attributes.into_iter().find_map(|attribute| match attribute {
+        Nl80211Attr::SurveyInfo(infos) => Some(infos),
+        _ => None,
+    })?;
+    let (mut frequency, mut time, mut busy) = (None, 0, None);
+    for info in infos {
+        match info {
+            Nl80211SurveyInfo::Frequency(mhz) => frequency = Some(mhz),
+            Nl80211SurveyInfo::ActiveTime(ms) => time = ms,
+            Nl80211SurveyInfo::BusyTime(ms) => busy = Some(ms),
+            _ => {}
+        }
+    }
+    let share = busy? as f64 / time as f64;
+    Some((frequency?, share.min(1.0))).filter(|_| time > 0)
+}
+
 fn link(attributes: Vec<Nl80211Attr>) -> Link {
     let mut link = Link::default();
     for attribute in attributes {
@@ -672,6 +724,42 @@ mod tests {
         assert_eq!(card.room_beside(&[Kind::Station, Kind::Station]), (0, 1));
         assert_eq!(card.room_beside(&[Kind::AccessPoint]), (2, 1));
         assert_eq!(card.room_beside(&[Kind::Other]), (0, 1));
+    }
+
+    #[test]
+    fn of_a_survey_the_share_that_was_not_free_is_taken() {
+        use Nl80211SurveyInfo::{ActiveTime, BusyTime, Frequency};
+        let share = |infos: &[Nl80211SurveyInfo]| survey(vec![Nl80211Attr::SurveyInfo(infos.to_vec())]);
+        let whole = [Frequency(5180), ActiveTime(80), BusyTime(20)];
+        assert_eq!(share(&whole), Some((5180, 0.25)));
+        assert_eq!(
+            share(&[Frequency(5180), ActiveTime(80), BusyTime(81)]),
+            Some((5180, 1.0))
+        );
+        assert_eq!(share(&[Frequency(5180), ActiveTime(0), BusyTime(0)]), None);
+        assert_eq!(share(&whole[..2]), None);
+        assert_eq!(survey(Vec::new()), None);
+    }
+
+    #[test]
+    fn an_access_point_begins_neither_where_radar_is_nor_where_it_is_to_listen() {
+        let channel = |mhz: u32, marks: &[Info]| wl_nl80211::Nl80211Frequency {
+            index: 0,
+            info: [&[Info::Freq(mhz)], marks].concat(),
+        };
+        let band = Nl80211Band {
+            kind: wl_nl80211::Nl80211BandType::Band5GHz,
+            info: vec![Nl80211BandInfo::Freqs(vec![
+                channel(5180, &[]),
+                channel(5260, &[Info::Radar]),
+                channel(5745, &[Info::NoIr]),
+                channel(5825, &[Info::Disabled]),
+            ])],
+        };
+        let mut card = Card::default();
+        card.take(Nl80211Attr::WiphyBands(vec![band]));
+        assert_eq!(card.frequencies, [5180, 5260, 5745]);
+        assert_eq!(card.beacons, [5180]);
     }
 
     #[test]

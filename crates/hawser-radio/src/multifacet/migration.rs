@@ -130,6 +130,25 @@ impl Migration {
         }
     }
 
+    /// The access point cannot announce what it was to announce: both ends are where they were, and
+    /// the next channel is tried. Ignored while nothing is announced.
+    pub fn handle_refused(&mut self, now: Instant) -> Option<Step> {
+        let State::Announcing { .. } = self.state else {
+            return None;
+        };
+        if let Some(to) = self.untried.pop() {
+            return Some(self.announce(to, false, now));
+        }
+        // Not to the best one, where that was refused.
+        let is_elsewhere = self.best.0 != self.current
+            && !matches!(self.state, State::Announcing { to, .. } if to == self.best.0);
+        if is_elsewhere {
+            return Some(self.announce(self.best.0, true, now));
+        }
+        self.state = State::Idle;
+        Some(Step::Resume(self.current))
+    }
+
     fn on_probe(&mut self, measured: f64, now: Instant) -> Step {
         self.tried += 1;
         if measured > self.best.1 {
@@ -171,5 +190,44 @@ impl Migration {
     #[must_use]
     pub fn channel(&self) -> (u16, usize) {
         (self.current, self.tried)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_channel_that_is_refused_is_left_out() {
+        let mut migration = Migration::new(Config::new(Search::Adequate), 1);
+        assert_eq!(migration.handle_refused(at(0)), None);
+        assert_eq!(migration.start(&[2, 3], 5.0, at(0)), Some(Step::Announce(2)));
+        assert_eq!(migration.handle_refused(at(1)), Some(Step::Announce(3)));
+        assert_eq!(migration.handle_refused(at(2)), Some(Step::Resume(1)));
+        assert_eq!((migration.is_idle(), migration.channel()), (true, (1, 0)));
+    }
+
+    #[test]
+    fn after_a_refusal_the_best_that_was_found_is_gone_back_to() {
+        let mut migration = Migration::new(Config::new(Search::Best), 1);
+        migration.start(&[2, 3, 4], 5.0, at(0));
+        migration.handle_timeout(None, at(200));
+        assert_eq!(
+            migration.handle_timeout(Some(9.0), at(220)),
+            Some(Step::Announce(3))
+        );
+        migration.handle_timeout(None, at(420));
+        assert_eq!(
+            migration.handle_timeout(Some(1.0), at(440)),
+            Some(Step::Announce(4))
+        );
+        assert_eq!(migration.handle_refused(at(450)), Some(Step::Announce(2)));
+        // Nor this one: it stays where it is.
+        assert_eq!(migration.handle_refused(at(460)), Some(Step::Resume(3)));
+        assert_eq!(migration.channel(), (3, 2));
     }
 }

@@ -9,14 +9,17 @@
 //! link.
 //!
 //! [`access_point`] joins these for the one side; the repeater's are [`reorder`],
-//! [`throttle::Monitor`] and [`following`]. [`client_hop`] is the throttle of `hawser repeat`.
+//! [`throttle::Monitor`] and [`following`]. [`client_hop`] is the throttle of `hawser repeat`, whose
+//! links move by [`migration`] too: [`occasion`] says when, [`candidates`] where to.
 //!
 //! Source: Multifacet sections 3 and 4. Scope: downlink.
 
 pub mod access_point;
+pub mod candidates;
 pub mod client_hop;
 pub mod following;
 pub mod migration;
+pub mod occasion;
 pub mod reorder;
 pub mod throttle;
 

@@ -3,6 +3,7 @@
 //! Needs root; without it the tests say so and pass.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod air;
 #[path = "../daemons/transfer.rs"]
 mod transfer;
 mod world;

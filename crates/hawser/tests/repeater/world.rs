@@ -12,6 +12,8 @@ use serde_json::Value;
 pub(crate) struct World {
     id: String,
     dir: tempfile::TempDir,
+    /// Between two looks. Where time is virtual, looks are what costs.
+    pause: Duration,
 }
 
 pub(crate) const LINKS: [&str; 2] = ["eth1", "eth2"];
@@ -22,28 +24,42 @@ impl World {
         if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
             return None;
         }
+        let world = Self::boxes(name, Duration::from_millis(50));
+        for link in LINKS {
+            world.cable(("a", link), ("b", link));
+        }
+        world.cable(("b", "lan"), ("hb", "eth0"));
+        world.ip("b", "link set lan master br0");
+        world.address_hosts();
+        Some(world)
+    }
+
+    /// Boxes with bridges, and `ha` behind the one of `a`. What is waited for is looked at each
+    /// `pause`.
+    pub(crate) fn boxes(name: &str, pause: Duration) -> Self {
         let world = Self {
             id: format!("hwr-{name}-{}", std::process::id()),
             dir: tempfile::tempdir().unwrap(),
+            pause,
         };
         for side in SIDES {
             run("ip", &["netns", "add", &world.namespace(side)]);
             world.ip(side, "link set lo up");
         }
-        for link in LINKS {
-            world.cable(("a", link), ("b", link));
-        }
-        for (side, host) in [("a", "ha"), ("b", "hb")] {
+        for side in ["a", "b"] {
             world.ip(side, "link add br0 type bridge");
-            world.cable((side, "lan"), (host, "eth0"));
-            world.ip(side, "link set lan master br0");
             world.ip(side, "link set br0 up");
         }
+        world.cable(("a", "lan"), ("ha", "eth0"));
+        world.ip("a", "link set lan master br0");
+        world
+    }
+
+    pub(crate) fn address_hosts(&self) {
         for (host, last) in [("ha", 2), ("hb", 1)] {
-            world.ip(host, &format!("addr add 203.0.113.{last}/24 dev eth0"));
-            world.ip(host, &format!("addr add fd07::{last}/64 dev eth0 nodad"));
+            self.ip(host, &format!("addr add 203.0.113.{last}/24 dev eth0"));
+            self.ip(host, &format!("addr add fd07::{last}/64 dev eth0 nodad"));
         }
-        Some(world)
     }
 
     fn cable(&self, from: (&str, &str), to: (&str, &str)) {
@@ -195,7 +211,7 @@ impl World {
     }
 
     pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while !is_so(self) {
             if Instant::now() > deadline {
                 let log = |side: &str| std::fs::read_to_string(self.place(&format!("{side}.log")));
@@ -207,7 +223,7 @@ impl World {
                     log("b")
                 );
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(self.pause);
         }
     }
 

@@ -1,0 +1,220 @@
+//! The links are radios: hostapd and mac80211 in a kernel of their own, in virtual time, on an air
+//! of ours.
+//!
+//! Box `a` has an access point for each link, box `b` the two stations; on the card of the first it
+//! has the access point of its own client, `hb`, too. All use 12 Mbit/s of 802.11a.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hawser_netem::air::phy::Standard;
+use hawser_netem::air::{MediumConfig, Signal, StationConfig, Stranger};
+use hawser_testbed::Medium;
+use hawser_testing::{Kernel, Pings};
+use serde_json::Value;
+
+use crate::world::{LINKS, World, good, run};
+
+/// The air, on which others send all the time on some channels.
+struct Air {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Air {
+    fn new(busy: &[u32]) -> Self {
+        let rate = Standard::A.rates()[2];
+        assert_eq!(rate.as_bps(), 12_000_000);
+        let station = StationConfig::fixed(Standard::A, 0, rate);
+        // Three of them leave a quarter.
+        let strangers = busy.iter().flat_map(|frequency| {
+            let stranger = Stranger {
+                station: station.clone(),
+                frequency: *frequency,
+                every: hawser_units::Duration::from_micros(1_200),
+                len: 1_536,
+            };
+            vec![stranger; 3]
+        });
+        let config = MediumConfig {
+            strangers: strangers.collect(),
+            station,
+            stations: std::collections::BTreeMap::new(),
+            signal: Signal::clear(),
+            signals: Vec::new(),
+            overhear: false,
+        };
+        let mut medium = Medium::take_over(config, 1).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            medium.carry(&stop).unwrap();
+        });
+        Self {
+            is_over,
+            thread: Some(thread),
+        }
+    }
+
+    /// The same air, with others on these channels, MHz.
+    fn becomes_busy(&mut self, busy: &[u32]) {
+        self.end();
+        *self = Self::new(busy);
+    }
+
+    fn end(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Air {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn access_point(interface: &str, ssid: &str, channel: u32, more: &str) -> String {
+    let path = format!("/run/{ssid}.conf");
+    let config = format!(
+        "interface={interface}\ndriver=nl80211\nssid={ssid}\nchannel={channel}\nhw_mode=a\ncountry_code=US\nieee80211d=1\nwmm_enabled=1\n{more}\n"
+    );
+    std::fs::write(&path, config).unwrap();
+    path
+}
+
+fn join(world: &World, side: &str, (interface, ssid): (&str, &str)) {
+    let path = format!("/run/{side}-{ssid}.conf");
+    let frequency = if ssid == "own" { 5_220 } else { 5_180 };
+    let config = format!("network={{\nssid=\"{ssid}\"\nkey_mgmt=NONE\nscan_freq={frequency}\n}}\n");
+    std::fs::write(&path, config).unwrap();
+    let mut supplicant = world.inside(side, "wpa_supplicant");
+    supplicant.args(["-B", "-i", interface, "-c", &path]);
+    good(supplicant);
+    world.wait(&format!("joined {ssid}"), |world| {
+        let mut link = world.inside(side, "iw");
+        link.args(["dev", interface, "link"]);
+        String::from_utf8_lossy(&good(link).stdout).contains(ssid)
+    });
+    let mut awake = world.inside(side, "iw");
+    awake.args(["dev", interface, "set", "power_save", "off"]);
+    good(awake);
+}
+
+/// The boxes with their radios, on channels 36 and 44, and the client.
+fn on_air() -> World {
+    run("iw", &["reg", "set", "US"]);
+    let world = World::boxes("air", Duration::from_secs(1));
+    for (card, (side, name)) in [
+        ("a", "eth1"),
+        ("a", "eth2"),
+        ("b", "eth1"),
+        ("b", "eth2"),
+        ("hb", "eth0"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let namespace = world.namespace(side);
+        run(
+            "iw",
+            &["phy", &format!("phy{card}"), "set", "netns", "name", &namespace],
+        );
+        world.ip(side, &format!("link set wlan{card} name {name}"));
+    }
+    let control = "ctrl_interface=/run/hostapd";
+    let mut both = world.inside("a", "hostapd");
+    both.arg("-B");
+    both.arg(access_point("eth1", "shared", 36, control));
+    both.arg(access_point("eth2", "own", 44, control));
+    good(both);
+    join(&world, "b", ("eth1", "shared"));
+    join(&world, "b", ("eth2", "own"));
+    let mut add = world.inside("b", "iw");
+    add.args(["dev", "eth1", "interface", "add", "clients", "type", "__ap"]);
+    add.args(["addr", "06:00:00:00:02:00"]);
+    good(add);
+    let mut clients = world.inside("b", "hostapd");
+    clients.arg("-B");
+    clients.arg(access_point("clients", "clients", 36, "bridge=br0"));
+    good(clients);
+    join(&world, "hb", ("eth0", "clients"));
+    world.address_hosts();
+    world
+}
+
+fn radio(world: &World, side: &str, link: usize) -> Value {
+    world.status(side)["links"][link]["radio"].clone()
+}
+
+/// 1 Mbit/s to the client, of which nothing is looked at.
+fn load(world: &World, is_over: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let socket = world.open("ha").run(|| UdpSocket::bind("203.0.113.2:0")).unwrap();
+    let is_over = Arc::clone(is_over);
+    std::thread::spawn(move || {
+        while !is_over.load(Ordering::Relaxed) {
+            let _ = socket.send_to(&[0; 1_000], "203.0.113.1:7000");
+            std::thread::sleep(Duration::from_millis(8));
+        }
+    })
+}
+
+#[test]
+#[ignore = "takes minutes on a busy machine"]
+fn a_link_leaves_a_channel_that_has_become_busy() {
+    for program in ["hostapd", "wpa_supplicant", "iw"] {
+        if !hawser_testing::require_program(&[program]) {
+            return;
+        }
+    }
+    let kernel = Kernel::new().option(&["--radios", "5"]).virtual_time();
+    if !kernel.enter("air::a_link_leaves_a_channel_that_has_become_busy") {
+        return;
+    }
+    let mut air = Air::new(&[]);
+    let world = on_air();
+    world.trust();
+    let _boxes = [world.start_with("a", &["--migrate"]), world.start("b")];
+    world.wait_for_both_links();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let load = load(&world, &is_over);
+    world.wait("tested, and the shared one left alone", |world| {
+        let (shared, own) = (radio(world, "a", 0), radio(world, "a", 1));
+        shared["moving"]["stays"] == "the other box serves its clients on it"
+            && own["moving"]["carries_bps"].as_u64() > Some(5_000_000)
+    });
+
+    // The own channel is busy, and so is the first that is tried.
+    let mut ping = world.inside("ha", "ping");
+    ping.args(["-i", "0.02", "203.0.113.1"]);
+    let pings = Pings::start(ping);
+    air.becomes_busy(&[5_220, 5_200]);
+    world.wait("moved", |world| radio(world, "a", 1)["moving"]["moves"] == 1);
+    std::thread::sleep(Duration::from_millis(500));
+    let (lost, sent) = pings.end();
+    let last = radio(&world, "a", 1)["moving"]["last"].clone();
+    println!("{lost} of {sent} pings lost; {last}");
+    let to = last["to"].as_u64().unwrap();
+    assert!(last["from"] == 44 && ![36, 40, 44].contains(&to), "{last}");
+    assert!(last["after_bps"].as_u64() > last["before_bps"].as_u64());
+    for side in ["a", "b"] {
+        world.wait("seen on both sides", |world| {
+            radio(world, side, 1)["channel"] == to
+        });
+        assert_eq!(radio(&world, side, 0)["channel"], 36);
+    }
+    assert_eq!(world.active("a"), LINKS);
+    let said = world.said("a", &["status"]);
+    assert!(
+        said.contains(&format!("eth2: channel {to}; moved there from 44")),
+        "{said}"
+    );
+    is_over.store(true, Ordering::Relaxed);
+    load.join().unwrap();
+    air.end();
+}
