@@ -51,7 +51,7 @@ impl Comparison for Steering {
     }
 
     fn contenders(&self) -> &'static [&'static str] {
-        &["marking", "hub", "multipath tcp"]
+        &["hub, shared air", "marking", "hub", "multipath tcp"]
     }
 
     fn measures(&self) -> &'static [Measure] {
@@ -76,13 +76,16 @@ impl Comparison for Steering {
     fn run(&self, condition: usize, contender: usize, seed: u64) -> Vec<f64> {
         let mut settings: Vec<String> = CONDITIONS[condition].1.iter().map(ToString::to_string).collect();
         settings.push(format!("seed={seed}"));
-        if contender != 0 {
-            settings.extend([0, 1].map(|network| format!("network.{network}.wifi.marks=false")));
+        let (marks, tells) = (contender == 1, contender == 0);
+        for network in [0, 1] {
+            settings.push(format!("network.{network}.wifi.marks={marks}"));
+            settings.push(format!("network.{network}.wifi.tells={tells}"));
         }
-        if contender == 1 {
+        let is_hub = contender == 0 || contender == 2;
+        if is_hub {
             settings.push("workload.0.congestion=cubic".to_owned());
         }
-        let via = if contender == 1 { Via::Hub } else { Via::Mptcp };
+        let via = if is_hub { Via::Hub } else { Via::Mptcp };
         let scenario = Scenario::parse(SCENARIO, Path::new("wifi-steering.toml"), &settings, &mut |_| {
             Err(std::io::ErrorKind::NotFound.into())
         });
