@@ -31,26 +31,21 @@ use hawser_wire::data::FRAMING;
 use super::{Egress, Lane};
 
 /// How long holds what was told of a path's air.
-pub const TOLD_FOR: Duration = Duration::from_secs(10);
+const TOLD_FOR: Duration = Duration::from_secs(10);
 /// Headers around the UDP payload, with IPv4. Units: bytes.
 const UDP_AND_IP: u64 = 28;
 /// What is there for packets of the session of a channel that nobody else uses: the rest is for
 /// beacons, collisions, and what an estimate leaves out. Source: the sweep in
 /// `docs/experiments/steering.md`.
 const SHARE: f64 = 0.90;
+/// A path is dearer than another from this factor on: estimates err by some percent.
+const DEARER: f64 = 1.05;
 /// A channel that others keep busy leaves this to a client all the same.
 const LEAST_SHARE: f64 = 0.02;
 /// How far a meter may run below zero: what a dear path may send in one piece.
 const DEPTH: Duration = Duration::from_millis(5);
 /// How far ahead of now a meter stands at most: so long a dear path waits after a burst.
 const DEBT: Duration = Duration::from_millis(100);
-
-fn env(name: &str, default: f64) -> f64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(default)
-}
 
 /// A path's part in a channel.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +61,7 @@ pub(super) struct Part {
 impl Part {
     /// Whether its bytes take more of the air than those of another path of its channel.
     fn is_dearer(&self, other: &Self) -> bool {
-        self.airtime.full > other.airtime.full.mul_f64(env("TOL", 1.05))
+        self.airtime.full > other.airtime.full.mul_f64(DEARER)
     }
 
     /// What packets of `bytes` (UDP payload) in all take.
@@ -130,7 +125,7 @@ impl<B: Copy> Egress<B> {
 
     fn note_air(&mut self, own: &Part, takes: Duration, counts: impl Fn(&Part) -> bool, now: Instant) {
         let number = own.airtime.channel;
-        let share = (env("IDLE", SHARE) - own.airtime.others()).max(LEAST_SHARE);
+        let share = (SHARE - own.airtime.others()).max(LEAST_SHARE);
         let parts = self.lanes.iter_mut().filter_map(|lane| lane.air.as_mut());
         for part in parts.filter(|part| part.airtime.channel == number && counts(part)) {
             part.free_at = (part.free_at.max(now - DEPTH) + takes.mul_f64(share.recip())).min(now + DEBT);
@@ -180,5 +175,118 @@ impl<B: Copy> Egress<B> {
                 self.view_lanes.remove(view);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path;
+
+    /// 54 and 6 Mbit/s on one channel, and 6 Mbit/s on another one.
+    const TIMES: [(u16, u64); 3] = [(6, 390), (6, 2_200), (11, 2_200)];
+
+    fn airtime((channel, full): (u16, u64)) -> Airtime {
+        Airtime {
+            channel,
+            others: 0,
+            empty: Duration::from_micros(160),
+            full: Duration::from_micros(full),
+        }
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    /// Three paths of which something is told from the beginning.
+    fn egress() -> Egress<usize> {
+        let mut egress = Egress::new(1, Instant::ZERO);
+        for (id, times) in (0..).map(PathId).zip(TIMES) {
+            let config = path::Config {
+                id,
+                probing: path::Probing::Eager,
+                cap: None,
+                mtu: 1500,
+                overhead: 68,
+            };
+            egress.open_path(config, true, Instant::ZERO);
+            egress.set_airtime(id, Some(airtime(times)), Instant::ZERO);
+        }
+        egress
+    }
+
+    /// Sends so many full packets over a path.
+    fn send(egress: &mut Egress<usize>, path: usize, packets: usize, now: Instant) {
+        for _ in 0..packets {
+            egress.lanes[path].path.on_sent(1472, true, now);
+            egress.note_sent_on_air(PathId(path as u16), now);
+        }
+    }
+
+    fn waits(egress: &Egress<usize>, now: Instant) -> [bool; 3] {
+        [0, 1, 2].map(|path| egress.air_free_at(path, now) > now)
+    }
+
+    #[test]
+    fn a_dear_path_waits_while_a_cheaper_one_has_the_air_and_gets_what_that_leaves() {
+        let mut egress = egress();
+        for millis in 0..500 {
+            // 2.6 packets of 0.39 ms in a millisecond are more than it has.
+            send(&mut egress, 0, if millis % 5 < 3 { 3 } else { 2 }, at(millis));
+        }
+        assert_eq!(waits(&egress, at(500)), [false, true, false]);
+        // Once the cheaper one leaves half of the air, the dear one has nearly that.
+        let mut sent = 0;
+        for millis in 700..1700 {
+            send(
+                &mut egress,
+                0,
+                usize::from(millis % 4 != 0) + usize::from(millis % 2 == 0),
+                at(millis),
+            );
+            if !waits(&egress, at(millis))[1] {
+                send(&mut egress, 1, 1, at(millis));
+                sent += 1;
+            }
+        }
+        // 0.9 - 1.25 * 0.39 of a second, in packets of 2.2 ms.
+        assert!((180..=200).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn what_a_dear_path_sends_holds_no_cheaper_one_back_and_what_comes_in_holds_dear_ones_back() {
+        let mut egress = egress();
+        send(&mut egress, 1, 100, at(1));
+        assert_eq!(waits(&egress, at(1)), [false, true, false]);
+        assert_eq!(waits(&egress, at(150)), [false; 3]);
+        egress.handle_heard(PathId(0), (100, 6_000), at(150));
+        assert_eq!(waits(&egress, at(150)), [false, true, false]);
+    }
+
+    #[test]
+    fn what_was_told_is_forgotten_and_others_take_their_share() {
+        let mut egress = egress();
+        send(&mut egress, 0, 1_000, at(9_990));
+        assert!(waits(&egress, at(9_999))[1]);
+        assert_eq!(
+            waits(&egress, at(10_000)),
+            [false; 3],
+            "nothing was told for long"
+        );
+        assert_eq!(egress.airtime(PathId(0), at(10_000)), None);
+        // A channel that is full leaves a little.
+        let busy = Airtime {
+            others: u8::MAX,
+            ..airtime(TIMES[1])
+        };
+        for path in [0, 1] {
+            egress.set_airtime(PathId(path), Some(busy), at(11_000));
+        }
+        egress.set_airtime(PathId(0), Some(airtime(TIMES[0])), at(11_000));
+        send(&mut egress, 1, 1, at(11_000));
+        assert!(waits(&egress, at(11_050))[1]);
+        egress.set_airtime(PathId(1), None, at(11_050));
+        assert_eq!(waits(&egress, at(11_050)), [false; 3]);
     }
 }
