@@ -19,10 +19,12 @@
 //! | how a network is joined | `joining.rs`, `supplicant.rs`; its keys: `saved.rs` |
 //! | a card that several networks share in turn | `slots.rs` |
 //! | what `status` says | `shown.rs` |
+//! | what packets take of the air | `airtimes.rs` |
 //!
 //! A newcomer starts with `Keeper::run`.
 #![forbid(unsafe_code)]
 
+mod airtimes;
 pub mod cards;
 mod choosing;
 mod joining;
@@ -46,11 +48,13 @@ use hawser_linux::wireless::cards::{Card, Interface, Wireless};
 use hawser_linux::wireless::written;
 use hawser_radio::stations::{Heard, Stations, channel};
 use hawser_units::Instant;
+use hawser_wire::airtime::Airtime;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use airtimes::Airtimes;
 pub(crate) use saved::KnownNetwork;
 use shown::Carried;
 use slots::Slots;
@@ -73,6 +77,8 @@ type Weight = (String, u32, oneshot::Sender<anyhow::Result<Value>>);
 #[derive(Clone, Debug, Default, PartialEq)]
 struct View {
     stations: BTreeMap<String, Value>,
+    /// By interface.
+    airtimes: Vec<(String, Airtime)>,
     notices: Vec<String>,
 }
 
@@ -118,6 +124,7 @@ impl Radio {
             refused: BTreeMap::new(),
             has_others_cards: false,
             carried: Carried::default(),
+            airtimes: Airtimes::default(),
         };
         Self {
             config: settings,
@@ -156,6 +163,10 @@ impl AccessPoints for Radio {
 
     fn status(&self) -> Value {
         self.view.borrow().stations.values().cloned().collect()
+    }
+
+    fn airtimes(&self) -> Vec<(String, Airtime)> {
+        self.view.borrow().airtimes.clone()
     }
 
     fn notices(&self) -> Vec<String> {
@@ -201,6 +212,7 @@ struct Keeper {
     /// The simulated cards of this kernel are somebody else's.
     has_others_cards: bool,
     carried: Carried,
+    airtimes: Airtimes,
 }
 
 struct CardState {

@@ -45,13 +45,19 @@ impl Carried {
 impl Keeper {
     /// Brings what others see up to date.
     pub(super) async fn show(&mut self) {
-        let mut stations = BTreeMap::new();
+        let (mut stations, mut airtimes) = (BTreeMap::new(), Vec::new());
         if Wireless::is_there()
             && let Ok(wireless) = self.wireless()
         {
             let all = self.interfaces.iter().filter(|one| one.kind == Kind::Station);
+            self.airtimes.keep(all.clone().map(|one| &one.name));
             for one in all {
                 let link = wireless.link(one.index).await.ok().flatten();
+                if let (Some(link), Some(frequency)) = (&link, one.frequency)
+                    && let Some(airtime) = self.airtimes.measure(&one.name, link, frequency)
+                {
+                    airtimes.push((one.name.clone(), airtime));
+                }
                 if link.is_some() || self.stations.contains_key(&one.name) {
                     stations.insert(one.name.clone(), self.shown(one, link));
                 }
@@ -71,6 +77,7 @@ impl Keeper {
         }
         let view = View {
             stations,
+            airtimes,
             notices: self.notices.clone(),
         };
         self.tell.send_if_modified(|before| {

@@ -26,6 +26,7 @@
 //! A newcomer starts with [`run`] and `Client::run`.
 #![forbid(unsafe_code)]
 
+mod airtimes;
 pub mod doctor;
 mod fallback;
 mod gateway;
@@ -201,6 +202,8 @@ struct Client {
     notice: Option<String>,
     /// The machine asked for a session of its own.
     renew: bool,
+    /// When the hub is told next of the air.
+    airtimes_at: Instant,
 }
 
 /// How the event loop goes on.
@@ -239,6 +242,7 @@ impl Client {
             epoch: 0,
             notice: None,
             renew: false,
+            airtimes_at: Instant::ZERO,
         }
     }
 
@@ -280,6 +284,7 @@ impl Client {
             self.see_to_fallback();
             self.see_to_portals();
             self.see_to_hubs();
+            self.see_to_airtimes();
             self.see_to_pool().await;
             self.carry_out();
             if let Next::End(asker) = next {
@@ -311,7 +316,8 @@ impl Client {
         let pool = self.pool.poll_timeout().map(tokio::time::Instant::from_std);
         let (driver, hubs) = (self.driver.poll_timeout(), self.hubs.poll_timeout());
         let portals = self.portals_due();
-        [driver, count, fallback, pool, hubs, portals]
+        let airtimes = self.airtimes_due().map(|due| self.driver.at(due));
+        [driver, count, fallback, pool, hubs, portals, airtimes]
             .into_iter()
             .flatten()
             .fold(far, std::cmp::Ord::min)

@@ -127,6 +127,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetScheduler { .. } => "set scheduler",
             Change::SetLayerRules { .. } => "set layer rules",
             Change::SetCap { .. } => "set cap",
+            Change::SetAirtime { .. } => "set airtime",
             Change::SetLimit { .. } => "set limit",
             Change::AddSocket { .. }
             | Change::RemoveSocket { .. }

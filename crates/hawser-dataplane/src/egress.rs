@@ -289,6 +289,13 @@ impl Sender {
             Change::SetLimit { session, limit } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_limit(*limit);
             }),
+            Change::SetAirtime {
+                session,
+                path,
+                airtime,
+            } => self.sessions.with(*session, |state| {
+                state.tunnel.egress_mut().set_airtime(*path, *airtime, at);
+            }),
             Change::SetCap { session, path, cap } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_cap(*path, *cap);
             }),

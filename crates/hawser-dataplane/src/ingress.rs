@@ -493,6 +493,7 @@ impl Receiving {
             // These concern sending only.
             Change::RebindPath { .. }
             | Change::SetCap { .. }
+            | Change::SetAirtime { .. }
             | Change::SetScheduler { .. }
             | Change::SetLayerRules { .. } => {}
         }

@@ -38,6 +38,7 @@ pub use hawser_proto::tunnel::Role;
 
 use checkpoint::SessionCheckpoint;
 use hawser_units::{PathId, Rate};
+use hawser_wire::airtime::Airtime;
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
 use hawser_wire::frame::Format;
@@ -165,6 +166,15 @@ pub enum Change {
         path: PathId,
         /// The limit; `None` lifts it.
         cap: Option<Rate>,
+    },
+    /// Says what packets of a path take of a radio channel, which other paths may share.
+    SetAirtime {
+        /// Of which session.
+        session: SessionId,
+        /// Which path.
+        path: PathId,
+        /// What they take; `None`: nothing is known any more.
+        airtime: Option<Airtime>,
     },
     /// Holds a session to a rate, or lifts that: what this side sends, and on a hub also what it
     /// has received.
@@ -359,6 +369,9 @@ pub struct PathSnapshot {
     /// What this side may send at most, bit/s, where somebody has set a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap_bps: Option<u64>,
+    /// What its packets take of a radio channel, where the client has said so of late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub air: Option<AirSnapshot>,
     /// Sent in the last second, bit/s.
     pub send_bps: u64,
     /// Received in the last second, bit/s.
@@ -369,6 +382,17 @@ pub struct PathSnapshot {
     pub received_bytes: u64,
     /// Largest outer IP packet known to pass, bytes.
     pub pmtu: u16,
+}
+
+/// What a path takes of a radio channel.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct AirSnapshot {
+    /// The channel, MHz: paths of one channel share it.
+    pub frequency_mhz: u16,
+    /// What a packet of 1500 bytes takes, ms.
+    pub packet_ms: f64,
+    /// What others take of the channel, 0 to 1.
+    pub others: f64,
 }
 
 /// One flow.

@@ -10,7 +10,7 @@ use hawser_wire::inner::{FlowKey, protocol};
 
 use super::lane::Lane;
 use super::sessions::Session;
-use super::{FlowSnapshot, PathSnapshot, SessionId, SessionSnapshot};
+use super::{AirSnapshot, FlowSnapshot, PathSnapshot, SessionId, SessionSnapshot};
 
 /// Flows shown of a session.
 const FLOWS: usize = 32;
@@ -71,6 +71,15 @@ pub(super) fn of_session(
             starting: model.is_growing(),
             window_bytes: model.window(),
             in_flight_bytes: path.in_flight(),
+            air: session
+                .tunnel
+                .egress()
+                .airtime(path.id, at)
+                .map(|air| AirSnapshot {
+                    frequency_mhz: air.channel,
+                    packet_ms: air.full.as_secs_f64() * 1e3,
+                    others: air.others(),
+                }),
             cap_bps: path.cap().map(|cap| cap.as_bps()),
             send_bps: send.as_bps(),
             receive_bps: receive.as_bps(),

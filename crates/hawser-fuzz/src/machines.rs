@@ -57,7 +57,9 @@ impl Hub {
                 HubAction::ClosePath { path } => {
                     assert!(self.open.remove(&path).is_some(), "it was open: {path}");
                 }
-                HubAction::SetCap { path, .. } => assert!(self.open.contains_key(&path)),
+                HubAction::SetCap { path, .. } | HubAction::SetAirtime { path, .. } => {
+                    assert!(self.open.contains_key(&path))
+                }
                 HubAction::SetScheduler { .. } | HubAction::Closed(_) => {}
             }
         }

@@ -20,6 +20,7 @@ use anyhow::Result;
 use hawser_config::ClientConfig;
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
+use hawser_wire::airtime::Airtime;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -47,6 +48,9 @@ pub trait AccessPoints {
 
     /// For `status`: every Wi-Fi interface.
     fn status(&self) -> Value;
+
+    /// What packets of each Wi-Fi interface take of its channel, where that is known.
+    fn airtimes(&self) -> Vec<(String, Airtime)>;
 
     /// What a user should know.
     fn notices(&self) -> Vec<String>;

@@ -5,6 +5,7 @@
 //! [`Egress::poll_transmit`]; headers and encryption are the driver's. The receiving half is
 //! [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
+mod air;
 mod checkpoint;
 mod choosing;
 mod covering;
@@ -104,6 +105,8 @@ struct Lane {
     reachable: bool,
     /// Bytes that may still go to an unproven address; `None` once it is proven.
     budget: Option<u64>,
+    /// What it takes of a radio channel that others share.
+    air: Option<air::Part>,
 }
 
 impl Lane {
@@ -290,6 +293,7 @@ impl<B: Copy> Egress<B> {
             budget: initial_budget(&path),
             path,
             reachable,
+            air: None,
         };
         self.add_lane(lane, now);
     }
@@ -456,8 +460,9 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Takes note that an authenticated packet of `bytes` came in on the path.
-    pub fn handle_heard(&mut self, id: PathId, bytes: u64, now: Instant) {
+    /// Takes note that authenticated packets of `bytes` in all came in on the path.
+    pub fn handle_heard(&mut self, id: PathId, (packets, bytes): (u32, u64), now: Instant) {
+        self.note_heard_on_air(id, (packets.into(), bytes), now);
         let Some(lane) = self.lane(id) else { return };
         if let Some(budget) = &mut lane.budget {
             *budget = budget.saturating_add(bytes.saturating_mul(AMPLIFICATION));
@@ -481,6 +486,12 @@ impl<B: Copy> Egress<B> {
     /// The next thing to send, in this order: answers and reports, probes, packets to be sent
     /// again, parity packets, packets by flow.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<B>> {
+        let transmit = self.next_transmit(now)?;
+        self.note_sent_on_air(transmit.path, now);
+        Some(transmit)
+    }
+
+    fn next_transmit(&mut self, now: Instant) -> Option<Transmit<B>> {
         if let Some(copy) = self.copies.pop_front() {
             return Some(copy);
         }

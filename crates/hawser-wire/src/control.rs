@@ -15,6 +15,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::airtime::Airtime;
 use crate::data::Class;
 use crate::frame::Format;
 use crate::framing::{self, Reader, put_text};
@@ -91,6 +92,13 @@ pub enum Message {
         /// Bit/s of UDP payload.
         rate_bps: u64,
     },
+    /// Client: what packets of the path take of a radio channel; `None`: nothing is known any more.
+    Airtime {
+        /// The path.
+        path: u16,
+        /// What they take.
+        airtime: Option<Airtime>,
+    },
     /// Either: asks for a [`Message::Pong`] with the same number.
     Ping(u32),
     /// Answers a ping.
@@ -106,6 +114,8 @@ pub enum Message {
     RekeyWanted,
     /// Either: the connection ends, and why.
     Close(CloseReason),
+    /// Of a type that only later versions know: it is passed over.
+    Unknown(u8),
 }
 
 /// Another hub of the same fleet.
@@ -384,7 +394,19 @@ impl Message {
             13 => Self::OtherHub(OtherHub::parse(r)?),
             14 => Self::Leave,
             15 => Self::Limit(Limit::parse(r)?),
-            other => return Err(ParseError::Type(other)),
+            16 => Self::Airtime {
+                path: r.u16()?,
+                airtime: match r.u8()? {
+                    0 => None,
+                    1 => Some(Airtime::parse(r)?),
+                    _ => return Err(ParseError::Field("has airtime")),
+                },
+            },
+            0 => return Err(ParseError::Type(0)),
+            later => {
+                r.skip();
+                Self::Unknown(later)
+            }
         })
     }
 
@@ -422,6 +444,13 @@ impl Message {
                 out.push(15);
                 limit.emit(out);
             }
+            Self::Airtime { path, airtime } => {
+                put_path(out, 16, *path, &[u8::from(airtime.is_some())]);
+                if let Some(airtime) = airtime {
+                    airtime.emit(out);
+                }
+            }
+            Self::Unknown(kind) => out.push(*kind),
         }
     }
 }
@@ -589,7 +618,7 @@ const CARRIES_FRAMES: u8 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_units::{Bytes, Rate};
+    use hawser_units::{Bytes, Duration, Rate};
     use proptest::prelude::*;
 
     fn text() -> impl Strategy<Value = String> {
@@ -655,6 +684,19 @@ mod tests {
         ]
     }
 
+    fn airtime() -> impl Strategy<Value = Airtime> {
+        (any::<u16>(), any::<u8>(), any::<u32>(), 1..u32::MAX).prop_map(|(channel, others, a, b)| {
+            let nanos = |time: u32| Duration::from_nanos(time.into());
+            let (empty, full) = if a < b { (a, b) } else { (b - 1, b) };
+            Airtime {
+                channel,
+                others,
+                empty: nanos(empty),
+                full: nanos(full),
+            }
+        })
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         let hello = (
             any::<u16>(),
@@ -692,6 +734,8 @@ mod tests {
             Just(Message::Leave),
             other_hub(),
             limit().prop_map(Message::Limit),
+            (any::<u16>(), proptest::option::of(airtime()))
+                .prop_map(|(path, airtime)| Message::Airtime { path, airtime }),
         ]
     }
 
@@ -729,10 +773,19 @@ mod tests {
         assert_eq!(Message::parse(&[2, 0]), Ok(None), "512 bytes may follow");
         assert_eq!(Message::parse(&[2, 1]), Err(ParseError::Length(513)));
         assert_eq!(MAX_FRAME, 514);
-        assert_eq!(Message::parse(&[0, 1, 99]), Err(ParseError::Type(99)));
+        assert_eq!(Message::parse(&[0, 1, 0]), Err(ParseError::Type(0)));
         assert_eq!(Message::parse(&[0, 2, 6, 0]), Err(ParseError::Truncated));
         assert_eq!(Message::parse(&[0, 4, 6, 0, 1, 7]), Err(ParseError::Trailing(1)));
         assert_eq!(Message::parse(&[0, 3, 7, 9, 0]), Err(ParseError::Field("class")));
+    }
+
+    #[test]
+    fn what_only_later_versions_know_is_passed_over() {
+        let stream = [0, 3, 99, 1, 2, 0, 3, 6, 0, 7];
+        let (first, used) = Message::parse(&stream).expect("no error").expect("whole");
+        assert_eq!((first, used), (Message::Unknown(99), 5));
+        let closes = Message::PathClose { path: 7 };
+        assert_eq!(Message::parse(&stream[used..]), Ok(Some((closes, 5))));
     }
 
     #[test]

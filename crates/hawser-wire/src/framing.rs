@@ -114,6 +114,11 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
+    /// Passes over all that is left.
+    pub(crate) fn skip(&mut self) {
+        self.0 = &[];
+    }
+
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or(ParseError::Truncated)?;
         self.0 = rest;

@@ -722,6 +722,14 @@ fn carry_out(
             }
             .into(),
         ),
+        HubAction::SetAirtime { path, airtime } => orders(
+            Change::SetAirtime {
+                session: id,
+                path: PathId(path),
+                airtime,
+            }
+            .into(),
+        ),
         HubAction::Closed(_) => {}
     }
 }

@@ -3,4 +3,9 @@
 use super::{Comparison, slots, steering, throttling};
 
 /// All comparisons. One exists for `hawser-lab compare` when it is listed here.
-pub static COMPARISONS: &[&dyn Comparison] = &[&slots::Slots, &steering::Steering, &throttling::Throttling];
+pub static COMPARISONS: &[&dyn Comparison] = &[
+    &slots::Slots,
+    &steering::STEERING,
+    &steering::AROUND,
+    &throttling::Throttling,
+];

@@ -14,6 +14,7 @@ use hawser_config::identity::KeyHash;
 use hawser_config::invitation::{HubAddress, Invitation, Token};
 use hawser_proto::fec::{Cover, Encoder};
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate, Sequence};
+use hawser_wire::airtime::Airtime;
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, OtherHub, Refusal, Welcome};
 use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
@@ -324,6 +325,15 @@ fn control() -> Seeds {
         Message::Cap {
             path: 1,
             rate_bps: 10_000_000,
+        },
+        Message::Airtime {
+            path: 1,
+            airtime: Some(Airtime {
+                channel: 2437,
+                others: 20,
+                empty: Duration::from_micros(160),
+                full: Duration::from_micros(390),
+            }),
         },
         Message::Ping(5),
         Message::Pong(5),

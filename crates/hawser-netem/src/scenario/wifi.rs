@@ -30,6 +30,9 @@ pub struct Wifi {
     ///
     /// Source: All-APs section 5. Only multipath TCP hears the marks.
     pub marks: bool,
+    /// Whether the client measures what packets of this access point take of the air, and its hub
+    /// reckons with that.
+    pub tells: bool,
     /// Whether the client reaches it in slots of one radio, which it shares with all other networks
     /// that have slots, and how they are made.
     pub slots: Option<Slots>,
@@ -58,6 +61,8 @@ pub(super) struct RawWifi {
     neighbours: Vec<WithUnit<Rate>>,
     #[serde(default)]
     marks: bool,
+    #[serde(default)]
+    tells: bool,
     slots: Option<Slots>,
 }
 
@@ -89,6 +94,7 @@ impl RawWifi {
             signal: signal(self.loss, self.power.as_deref(), self.fading)?,
             neighbours: self.neighbours.into_iter().map(|rate| rate.0).collect(),
             marks: self.marks,
+            tells: self.tells,
             slots: self.slots,
         })
     }

@@ -59,6 +59,7 @@ impl<B: Copy> Egress<B> {
             super::initial_budget(&path)
         };
         let lane = Lane {
+            air: None,
             path,
             reachable,
             budget,

@@ -110,6 +110,9 @@ impl<B: Copy> Egress<B> {
         let sparse = backlog < SPARSE && class != Class::Bulk;
         let len = run.len_of(run.next) as u32;
         let usable = self.build_views(len, sparse, now);
+        if class == Class::Bulk {
+            self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
+        }
         if self.views.is_empty() {
             let may_fit = self.active().any(|path| u32::from(path.likely_mtu()) >= len);
             if usable && !may_fit {
@@ -207,7 +210,9 @@ impl<B: Copy> Egress<B> {
                 } else {
                     window
                 },
-                ready_at: if sparse { now } else { path.ready_at(udp, now) },
+                ready_at: self
+                    .air_free_at(at, now)
+                    .max(if sparse { now } else { path.ready_at(udp, now) }),
                 soon: path.model().soon(),
                 later: path.model().later(),
                 packets_in_flight: path.packets_in_flight(),

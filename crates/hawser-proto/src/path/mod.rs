@@ -431,6 +431,11 @@ impl Path {
             && self.next_packet_number - packet_number <= self.ring.len() as u64
     }
 
+    /// Packets, and bytes of their UDP payload, that were sent so far.
+    pub(crate) fn sent_so_far(&self) -> (u64, u64) {
+        (self.next_packet_number, self.cumulative)
+    }
+
     /// Takes note of a packet handed to the network and returns its packet number. `eliciting`: the
     /// peer will report it (all but reports and answers).
     pub fn on_sent(&mut self, udp_bytes: u64, eliciting: bool, now: Instant) -> u64 {

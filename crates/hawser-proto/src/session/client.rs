@@ -370,6 +370,8 @@ impl ClientSession {
             Message::PathOpen { .. } => Err(Violation::Unexpected("path open")),
             Message::SetScheduler { .. } => Err(Violation::Unexpected("set scheduler")),
             Message::Cap { .. } => Err(Violation::Unexpected("cap")),
+            Message::Airtime { .. } => Err(Violation::Unexpected("airtime")),
+            Message::Unknown(_) => Ok(()),
         }
     }
 

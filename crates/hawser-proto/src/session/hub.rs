@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::Rate;
+use hawser_wire::airtime::Airtime;
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
 
@@ -40,6 +41,13 @@ pub enum HubAction {
         path: u16,
         /// At most this, UDP payload.
         cap: Option<Rate>,
+    },
+    /// The client has measured what packets of a path take of a radio channel.
+    SetAirtime {
+        /// The path.
+        path: u16,
+        /// What they take; `None`: it does not know any more.
+        airtime: Option<Airtime>,
     },
     /// The client ended the connection.
     Closed(CloseReason),
@@ -136,13 +144,19 @@ impl HubSession {
             }
             Message::PathClose { path } => self.on_path_close(*path),
             Message::Cap { path, rate_bps } => return self.on_cap(*path, *rate_bps),
+            Message::Airtime { path, airtime } => {
+                return self.on_path(*path, |path| HubAction::SetAirtime {
+                    path,
+                    airtime: *airtime,
+                });
+            }
             Message::SetScheduler { class, scheduler } => {
                 let (class, scheduler) = (*class, scheduler.clone());
                 self.actions
                     .push_back(HubAction::SetScheduler { class, scheduler });
             }
             Message::Ping(number) => self.transmits.push_back(Message::Pong(*number)),
-            Message::Pong(_) => {}
+            Message::Pong(_) | Message::Unknown(_) => {}
             Message::Close(reason) => self.actions.push_back(HubAction::Closed(*reason)),
             Message::Hello(_) => return Err(Violation::Unexpected("hello")),
             Message::Welcome(_) => return Err(Violation::Unexpected("welcome")),
@@ -221,15 +235,18 @@ impl HubSession {
     }
 
     fn on_cap(&mut self, id: u16, rate_bps: u64) -> Result<(), Violation> {
-        if !self.paths.contains_key(&id) {
-            return if u32::from(id) < self.next_path {
-                Ok(())
-            } else {
-                Err(Violation::PathUnknown(id))
-            };
-        }
         let cap = (rate_bps > 0).then(|| Rate::from_bps(rate_bps));
-        self.actions.push_back(HubAction::SetCap { path: id, cap });
+        self.on_path(id, |path| HubAction::SetCap { path, cap })
+    }
+
+    /// Something is to be done with a path. One that is closed already is no violation: the client
+    /// may not have heard.
+    fn on_path(&mut self, id: u16, action: impl FnOnce(u16) -> HubAction) -> Result<(), Violation> {
+        if self.paths.contains_key(&id) {
+            self.actions.push_back(action(id));
+        } else if u32::from(id) >= self.next_path {
+            return Err(Violation::PathUnknown(id));
+        }
         Ok(())
     }
 }

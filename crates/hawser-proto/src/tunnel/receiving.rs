@@ -82,6 +82,7 @@ struct Origin<S> {
     /// The sending half does not know that source yet.
     is_moved: bool,
     moved_told: Option<Instant>,
+    heard_packets: u32,
     heard_bytes: u64,
     heard_told: Option<Instant>,
 }
@@ -275,10 +276,11 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         }
         let is_hub = self.role == Role::Hub;
         let mut origins = self.origins.iter_mut();
-        if let Some(origin) = origins.find(|origin| is_hub && origin.path == path) {
-            if freshness == Freshness::Newest && origin.source != Some(source) {
+        if let Some(origin) = origins.find(|origin| origin.path == path) {
+            if is_hub && freshness == Freshness::Newest && origin.source != Some(source) {
                 origin.move_to(source);
             }
+            origin.heard_packets = origin.heard_packets.saturating_add(1);
             origin.heard_bytes += udp_len as u64;
         }
         Taken { freshness, spoofed }
@@ -386,6 +388,7 @@ impl<S: Source> Origin<S> {
             source: None,
             is_moved: false,
             moved_told: None,
+            heard_packets: 0,
             heard_bytes: 0,
             heard_told: None,
         }
@@ -395,7 +398,7 @@ impl<S: Source> Origin<S> {
         self.source = Some(source);
         self.is_moved = true;
         // What the old address sent earns the new one nothing.
-        self.heard_bytes = 0;
+        (self.heard_packets, self.heard_bytes) = (0, 0);
         self.heard_told = None;
     }
 
@@ -410,9 +413,10 @@ impl<S: Source> Origin<S> {
             self.is_moved = false;
             self.moved_told = Some(now);
         }
-        let bytes = self.heard_bytes;
-        if bytes > 0 && is_due(self.heard_told, every.heard) && offer(Relay::Heard { path, bytes }) {
-            self.heard_bytes = 0;
+        let (packets, bytes) = (self.heard_packets, self.heard_bytes);
+        let heard = Relay::Heard { path, packets, bytes };
+        if bytes > 0 && is_due(self.heard_told, every.heard) && offer(heard) {
+            (self.heard_packets, self.heard_bytes) = (0, 0);
             self.heard_told = Some(now);
         }
     }

@@ -13,7 +13,9 @@ pub enum Relay<S> {
     Heard {
         /// On which path.
         path: PathId,
-        /// How many bytes since the last relay of this kind.
+        /// How many packets since the last relay of this kind.
+        packets: u32,
+        /// Of how many bytes in all.
         bytes: u64,
     },
     /// The newest packet of a path came from another address than those before.

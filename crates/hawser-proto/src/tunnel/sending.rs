@@ -149,7 +149,7 @@ impl<B: Copy, K> Sending<B, K> {
             Relay::Machine(ingress::Event::ProbeReply(path, token)) => {
                 self.egress.handle_probe_reply(path, token, now);
             }
-            Relay::Heard { path, bytes } => self.egress.handle_heard(path, bytes, now),
+            Relay::Heard { path, packets, bytes } => self.egress.handle_heard(path, (packets, bytes), now),
             Relay::Moved { path, source } => {
                 self.egress.handle_moved(path, source.overhead(), now);
                 return Some((path, source));

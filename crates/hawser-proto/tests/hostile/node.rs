@@ -365,7 +365,12 @@ impl Node {
 
     /// Lets the sending half know that bytes came in on a path.
     pub(crate) fn heard(&mut self, path: PathId, bytes: u64, now: Instant) {
-        self.relay(Relay::Heard { path, bytes }, now);
+        let heard = Relay::Heard {
+            path,
+            packets: 1,
+            bytes,
+        };
+        self.relay(heard, now);
     }
 
     /// Lets the sending half send.

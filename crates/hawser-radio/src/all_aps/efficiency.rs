@@ -1,6 +1,9 @@
 //! How long a packet takes through an access point, and how many packets to mark so that a sender
 //! prefers another one.
 
+use hawser_units::Duration;
+use hawser_wire::airtime::Airtime as Shared;
+
 /// How long frames take on the air besides their bits.
 ///
 /// Units: seconds and bits.
@@ -31,6 +34,24 @@ impl Airtime {
             retries: 7,
             doublings: Some(6),
         }
+    }
+
+    /// The same of packets without bits.
+    #[must_use]
+    pub const fn empty(self) -> Self {
+        Self { packet: 0.0, ..self }
+    }
+
+    /// What packets take of a channel, as client and hub tell it each other; `None` when none is
+    /// delivered. `rate` in bit/s, `loss` of one attempt.
+    #[must_use]
+    pub fn shared(&self, channel: u16, (rate, loss): (f64, f64)) -> Option<Shared> {
+        Some(Shared {
+            channel,
+            others: 0,
+            empty: Duration::from_secs_f64(self.empty().packet_time(rate, loss)?),
+            full: Duration::from_secs_f64(self.packet_time(rate, loss)?),
+        })
     }
 
     /// Eq. 1 as it is printed: the expected time of packets that are delivered, times their share.

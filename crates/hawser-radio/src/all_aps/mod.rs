@@ -36,6 +36,7 @@ use std::collections::VecDeque;
 
 use hawser_netem::Random;
 use hawser_units::{Duration, Instant};
+use hawser_wire::airtime::Airtime as Shared;
 
 use delivery::Delivery;
 use efficiency::{Airtime, marking_rate};
@@ -84,6 +85,9 @@ pub struct AccessPoints {
     points: Vec<Point>,
     events: VecDeque<Event>,
     random: Random,
+    /// The time that others' frames have taken of late, which fades, and when that was looked at.
+    /// Units: seconds.
+    others: (f64, Instant),
 }
 
 /// Names an access point: its place in the order of [`AccessPoints::join`].
@@ -117,6 +121,8 @@ struct Point {
     bit_time: f64,
     heard: Option<Instant>,
     packet_time: Option<f64>,
+    /// The same of a packet without bytes.
+    empty_time: f64,
     /// Frames behind it.
     frames: u32,
     round_trip: Option<Duration>,
@@ -133,6 +139,7 @@ impl AccessPoints {
             config,
             points: Vec::new(),
             events: VecDeque::new(),
+            others: (0.0, Instant::ZERO),
             random: Random::new(seed, "all-aps"),
         }
     }
@@ -185,6 +192,20 @@ impl AccessPoints {
         point.assess(&self.config);
     }
 
+    /// A frame of `bits` at `rate` (bit/s) was read that neither the client nor one of its access
+    /// points has sent.
+    pub fn handle_others(&mut self, bits: f64, rate: f64, now: Instant) {
+        if rate > 0.0 {
+            let takes = bits / rate + self.config.airtime.constant;
+            self.others = (self.others_left(now) + takes, now);
+        }
+    }
+
+    fn others_left(&self, now: Instant) -> f64 {
+        let (seconds, at) = self.others;
+        seconds * (-now.since(at).as_secs_f64() / OTHERS_FADE.as_secs_f64()).exp()
+    }
+
     /// A round trip through an access point, from TCP's timestamps. The smallest one counts.
     pub fn handle_round_trip(&mut self, access_point: Index, sample: Duration) {
         let point = &mut self.points[access_point];
@@ -223,6 +244,20 @@ impl AccessPoints {
     #[must_use]
     pub fn packet_time(&self, access_point: Index) -> Option<f64> {
         self.points[access_point].packet_time
+    }
+
+    /// What packets through an access point take of its channel, to be told.
+    #[must_use]
+    pub fn airtime(&self, access_point: Index, channel: u16, now: Instant) -> Option<Shared> {
+        let point = &self.points[access_point];
+        let full = Duration::from_secs_f64(point.packet_time?);
+        let others = self.others_left(now) / OTHERS_FADE.as_secs_f64();
+        Some(Shared {
+            channel,
+            others: Shared::parts(others),
+            empty: Duration::from_secs_f64(point.empty_time),
+            full,
+        })
     }
 
     /// How an access point delivers.
@@ -309,6 +344,7 @@ impl Point {
             bit_time: 0.0,
             heard: None,
             packet_time: None,
+            empty_time: 0.0,
             frames: 0,
             round_trip: None,
             is_backup: false,
@@ -321,16 +357,21 @@ impl Point {
         if self.delivery.counts().all() < config.least {
             return;
         }
-        let time = self
-            .delivery
-            .estimate()
-            .and_then(|delivery| config.airtime.packet_time(1.0 / self.bit_time, 1.0 - delivery));
+        let times = self.delivery.estimate().and_then(|delivery| {
+            let (rate, loss) = (1.0 / self.bit_time, 1.0 - delivery);
+            let full = config.airtime.packet_time(rate, loss)?;
+            Some((config.airtime.empty().packet_time(rate, loss)?, full))
+        });
         // A window in which no first attempt came through says that the access point is bad, not
         // how bad.
-        self.packet_time = time.or(self.packet_time);
+        if let Some((empty, full)) = times {
+            (self.packet_time, self.empty_time) = (Some(full), empty);
+        }
         self.frames = self.delivery.counts().all();
     }
 }
 
+/// How long counts what others sent: as long as a few of the client's messages are apart.
+const OTHERS_FADE: Duration = Duration::from_secs(2);
 /// Frames over which rates are smoothed.
 const SMOOTHING: f64 = 32.0;

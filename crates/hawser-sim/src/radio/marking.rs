@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use hawser_netem::air::StationId;
+use hawser_netem::air::phy::DATA_OVERHEAD;
+use hawser_netem::air::{Frame, StationId};
 use hawser_radio::all_aps::AccessPoints;
 use hawser_units::Instant;
 
@@ -22,6 +23,8 @@ pub struct Marking {
     place: usize,
     access_point: StationId,
     station: StationId,
+    /// Those of the client and its access points; `None`: what others send is not counted.
+    own: Option<Vec<StationId>>,
 }
 
 impl Marking {
@@ -33,7 +36,21 @@ impl Marking {
             place,
             access_point,
             station,
+            own: None,
         }
+    }
+
+    /// Counts what all but these send, too: one gate of a comparison does, as all hear the same.
+    #[must_use]
+    pub fn counting_all_but(self, own: Vec<StationId>) -> Self {
+        let own = Some(own);
+        Self { own, ..self }
+    }
+
+    /// Its access point's place in the comparison.
+    #[must_use]
+    pub fn place(&self) -> usize {
+        self.place
     }
 }
 
@@ -57,6 +74,15 @@ impl Gate for Marking {
             let mut comparison = self.comparison.borrow_mut();
             comparison.handle_frame(self.place, frame.sequence, frame.retry, rate, now);
             comparison.handle_timeout(now);
+        } else if let Some(own) = &self.own
+            && !own.contains(&frame.from)
+            && let Frame::Data { packet, .. } = frame.body
+        {
+            let bytes = u32::from(packet.size) + DATA_OVERHEAD;
+            let rate = frame.rate.as_bps() as f64;
+            self.comparison
+                .borrow_mut()
+                .handle_others(f64::from(bytes) * 8.0, rate, now);
         }
     }
 }

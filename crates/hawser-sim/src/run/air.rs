@@ -19,6 +19,7 @@ use hawser_netem::scenario::{Scenario, Slots, Wifi};
 use hawser_radio::all_aps::{AccessPoints, slots};
 use hawser_radio::juggler::{Config, Juggler, NetworkConfig, NetworkId};
 use hawser_units::{Duration, Instant, Rate};
+use hawser_wire::airtime::Airtime;
 
 use super::{Hop, RunError};
 use crate::app::{Cbr, DatagramSink};
@@ -31,6 +32,23 @@ use crate::radio::{ClientMachine, JugglerMachine, Marking, Radio, wire, wire_bot
 pub(super) struct Air {
     pub(super) node: NodeId,
     stations: Stations,
+    heard: Vec<Option<Heard>>,
+}
+
+/// A network's access point as the client hears it.
+#[derive(Clone)]
+pub(super) struct Heard {
+    channel: u16,
+    /// With all others of the channel.
+    comparison: Rc<RefCell<AccessPoints>>,
+    place: usize,
+}
+
+impl Heard {
+    /// What its packets take of the air; `None` while that is not known.
+    pub(super) fn airtime(&self, now: Instant) -> Option<Airtime> {
+        self.comparison.borrow().airtime(self.place, self.channel, now)
+    }
 }
 
 #[derive(Default)]
@@ -77,10 +95,11 @@ impl Air {
                 radio.set_signals(*ap, *client, &wifi.signal);
             }
         }
-        compare_access_points(scenario, &stations.pairs, &mut radio);
+        let heard = compare_access_points(scenario, &stations.pairs, &mut radio);
         Ok(Some(Self {
             node: network.add(radio),
             stations,
+            heard,
         }))
     }
 
@@ -159,6 +178,11 @@ impl Air {
             };
             join(network, FlowId(FIRST_STRANGER + index as u32), source, sink);
         }
+    }
+
+    /// The access point of each network whose air is to be reckoned with.
+    pub(super) fn heard(&self) -> &[Option<Heard>] {
+        &self.heard
     }
 
     /// Whether a client marks packets.
@@ -256,23 +280,44 @@ fn share(
     Ok(pairs)
 }
 
-/// Lets the client mark what comes from the worse of its access points on a channel, where the
-/// scenario says so.
-fn compare_access_points(scenario: &Scenario, pairs: &[Option<(StationId, StationId)>], radio: &mut Radio) {
+/// Lets the client compare its access points on a channel, where the scenario says so: it marks what
+/// comes from the worse ones, or gives what is to be told.
+fn compare_access_points(
+    scenario: &Scenario,
+    pairs: &[Option<(StationId, StationId)>],
+    radio: &mut Radio,
+) -> Vec<Option<Heard>> {
     let mut channels: BTreeMap<u16, Rc<RefCell<AccessPoints>>> = BTreeMap::new();
+    let mut all = Vec::new();
+    let own: Vec<StationId> = pairs
+        .iter()
+        .flatten()
+        .flat_map(|(ap, client)| [*ap, *client])
+        .collect();
     for (described, pair) in scenario.networks.iter().zip(pairs) {
-        let wifi = described.wifi.as_ref().filter(|wifi| wifi.marks);
+        let wifi = described.wifi.as_ref().filter(|wifi| wifi.marks || wifi.tells);
         let (Some(wifi), Some((ap, client))) = (wifi, pair) else {
+            all.push(None);
             continue;
         };
         let comparison = channels.entry(wifi.channel).or_insert_with(|| {
             let seed = scenario.seed.wrapping_add(u64::from(wifi.channel));
             Rc::new(RefCell::new(AccessPoints::new(Default::default(), seed)))
         });
-        let gate = Marking::join(comparison, *ap, *client);
+        let mut gate = Marking::join(comparison, *ap, *client);
+        if wifi.tells && gate.place() == 0 {
+            gate = gate.counting_all_but(own.clone());
+        }
+        let heard = Heard {
+            channel: wifi.channel,
+            comparison: comparison.clone(),
+            place: gate.place(),
+        };
+        all.push(wifi.tells.then_some(heard));
         let machine: &mut ClientMachine = radio.machine_mut(*client).expect("it was added as a client");
         machine.set_gate(0, gate);
     }
+    all
 }
 
 fn station(wifi: &Wifi) -> StationConfig {
@@ -288,7 +333,7 @@ fn station(wifi: &Wifi) -> StationConfig {
         } else {
             1
         },
-        monitor: wifi.marks,
+        monitor: wifi.marks || wifi.tells,
         ..StationConfig::fixed(wifi.standard, wifi.channel, lowest)
     }
 }

@@ -407,6 +407,9 @@ impl World {
             [client_in, server_in],
             [client_out, server_out],
         );
+        if let Some(air) = &self.air {
+            tunnel.attach_air(air.heard().to_vec());
+        }
     }
 
     fn schedule_events(&mut self, scenario: &Scenario) {

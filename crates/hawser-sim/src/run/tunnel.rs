@@ -20,6 +20,7 @@ use hawser_proto::path;
 use hawser_proto::path::control::Control;
 use hawser_proto::tunnel::{self, Arrival, Buffers, Burst, Datagram, Handoff, Items, Opened, Role, Source};
 use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::airtime::Airtime;
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::data::{Class, FRAMING, Inner, Outer};
 use hawser_wire::inner::protocol;
@@ -27,6 +28,7 @@ use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
 
 use super::Hop;
+use super::air::Heard;
 use super::log::Log;
 use super::offload::{Large, cut};
 use crate::engine::TimerId;
@@ -57,6 +59,11 @@ pub(super) struct Tunnel {
     is_shared: bool,
     inner_in: Vec<LinkId>,
     inner_out: Vec<LinkId>,
+    /// By path: the access point whose air is reckoned with.
+    heard: Vec<Option<Heard>>,
+    /// When the client tells of it next, and what is on its way to the hub.
+    tells_at: Instant,
+    told: VecDeque<(Instant, PathId, Option<Airtime>)>,
     /// Datagrams on their way; lost ones are forgotten.
     flying: Numbered<Box<Flight>>,
     /// Packets whose bytes parity covers, which are all that a receiver rebuilds.
@@ -295,6 +302,9 @@ impl Tunnel {
             is_shared,
             inner_in: Vec::new(),
             inner_out: Vec::new(),
+            heard: Vec::new(),
+            tells_at: Instant::ZERO,
+            told: VecDeque::new(),
             flying: Numbered::new(),
             named: Numbered::new(),
             leaving: Vec::new(),
@@ -327,6 +337,36 @@ impl Tunnel {
         self.outer = outer;
         self.inner_in = inner_in.to_vec();
         self.inner_out = inner_out.to_vec();
+    }
+
+    /// Lets both ends reckon with the air of access points that the client hears, by path.
+    pub(super) fn attach_air(&mut self, heard: Vec<Option<Heard>>) {
+        self.heard = heard;
+    }
+
+    /// The client measures what packets take of the air, and tells the hub: the control channel has
+    /// the delay of a path.
+    fn tell_airtimes(&mut self, context: &Context<'_>) {
+        let now = context.now();
+        if self.heard.iter().all(Option::is_none) {
+            return;
+        }
+        if self.tells_at <= now {
+            self.tells_at = now + TELL_EVERY;
+            for (path, heard) in self.heard.iter().enumerate() {
+                let Some(heard) = heard else { continue };
+                let (path, airtime) = (PathId(path as u16), heard.airtime(now));
+                let client = &mut self.ends[0];
+                let egress = client.tunnel.sending_mut().egress_mut();
+                egress.set_airtime(path, airtime, now + client.clock);
+                self.told.push_back((now + CONTROL_DELAY, path, airtime));
+            }
+        }
+        while let Some((_, path, airtime)) = self.told.pop_front_if(|(at, ..)| *at <= now) {
+            let hub = &mut self.ends[HUB];
+            let egress = hub.tunnel.sending_mut().egress_mut();
+            egress.set_airtime(path, airtime, now + hub.clock);
+        }
     }
 
     /// Writes down how the end stands that sends in a direction, so long after the start.
@@ -412,6 +452,9 @@ impl Tunnel {
     /// Hands on what an end delivers, lets it send, and sets its timer.
     fn service(&mut self, at: usize, context: &mut Context<'_>) {
         let now = context.now() + self.ends[at].clock;
+        if self.ends.len() > HUB {
+            self.tell_airtimes(context);
+        }
         self.ends[at].tunnel.end_batch(now);
         self.deliver(at, context);
         if let Some(entered) = self.ends[at].entering.take() {
@@ -638,6 +681,10 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
 }
 
 const HUB: usize = 1;
+/// How often the client tells of the air, and how long that is on its way: a little more than over
+/// most networks.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+const CONTROL_DELAY: Duration = Duration::from_millis(50);
 /// The clocks of both ends disagree, as real ones do.
 const CLOCKS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(5 * 3600)];
 const UDP_AND_IP: u16 = 28;

@@ -178,8 +178,10 @@ impl Pair {
                 HubAction::ClosePath { path } => {
                     assert!(self.hub_paths.remove(&path).is_some(), "path {path} was not open");
                 }
-                other
-                @ (HubAction::SetScheduler { .. } | HubAction::SetCap { .. } | HubAction::Closed(_)) => {
+                other @ (HubAction::SetScheduler { .. }
+                | HubAction::SetCap { .. }
+                | HubAction::SetAirtime { .. }
+                | HubAction::Closed(_)) => {
                     panic!("{other:?}")
                 }
             }
