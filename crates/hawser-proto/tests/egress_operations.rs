@@ -234,7 +234,7 @@ impl Driver {
                 });
             }
             Op::Heard(path, bytes) => {
-                self.egress.handle_heard(PathId(path), bytes, now);
+                self.egress.handle_heard(PathId(path), (1, bytes), now);
                 if let Some((heard, _)) = self.unproven.get_mut(&path) {
                     *heard += bytes;
                 }

@@ -362,7 +362,10 @@ impl Tunnel {
                 self.told.push_back((now + CONTROL_DELAY, path, airtime));
             }
         }
-        while let Some((_, path, airtime)) = self.told.pop_front_if(|(at, ..)| *at <= now) {
+        while let Some(&(at, path, airtime)) = self.told.front()
+            && at <= now
+        {
+            self.told.pop_front();
             let hub = &mut self.ends[HUB];
             let egress = hub.tunnel.sending_mut().egress_mut();
             egress.set_airtime(path, airtime, now + hub.clock);
@@ -540,7 +543,9 @@ impl Tunnel {
                 .packet
                 .map_or_else(Default::default, |carried| carried.packet.flow),
             // RFC 6040 section 4.1.
-            ecn: flight.packet.map_or(Ecn::NotCapable, |carried| carried.packet.ecn),
+            ecn: flight
+                .packet
+                .map_or(Ecn::NotCapable, |carried| carried.packet.ecn),
             ..placeholder(flight.udp_len, context.now())
         };
         let number = self.flying.push(Box::new(flight), context.now());
@@ -557,7 +562,8 @@ impl Node for Tunnel {
         for (at, clock) in CLOCKS.into_iter().enumerate() {
             let now = context.now() + clock;
             let role = [Role::Client, Role::Hub][at];
-            let mut tunnel = tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::THREADS, now);
+            let mut tunnel =
+                tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::THREADS, now);
             let egress = tunnel.sending_mut().egress_mut();
             if let Some(coding) = self.coding {
                 stripe(egress, coding);
