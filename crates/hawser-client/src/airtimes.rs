@@ -1,5 +1,5 @@
-//! What packets take of radio channels that paths share: the client measures it, reckons with it for
-//! what it sends, and tells the hub.
+//! What packets take of radio channels that paths share: the client measures it, reckons with it
+//! for what it sends, and tells the hub.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,8 @@
 //!   maximise  sum x_i      where  x_i <= b_i  and  sum a_i x_i <= s
 //! ```
 //!
-//! fills paths in the order of `a_i`: the price of the air is `1 / a` of the last path that is used,
+//! fills paths in the order of `a_i`: the price of the air is `1 / a` of the last path that is
+//! used,
 //! on which a byte is just worth the air that it takes; dearer paths are not used, cheaper ones as
 //! much as they carry. Which path is last follows from what the cheaper ones take and is not
 //! computed: each path that is not the cheapest has a meter, on which all counts that goes over the

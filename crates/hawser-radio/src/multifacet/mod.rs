@@ -9,8 +9,8 @@
 //! link.
 //!
 //! [`access_point`] joins these for the one side; the repeater's are [`reorder`],
-//! [`throttle::Monitor`] and [`following`]. [`client_hop`] is the throttle of `hawser repeat`, whose
-//! links move by [`migration`] too: [`occasion`] says when, [`candidates`] where to.
+//! [`throttle::Monitor`] and [`following`]. [`client_hop`] is the throttle of `hawser repeat`,
+//! whose links move by [`migration`] too: [`occasion`] says when, [`candidates`] where to.
 //!
 //! Source: Multifacet sections 3 and 4. Scope: downlink.
 

@@ -280,8 +280,8 @@ fn share(
     Ok(pairs)
 }
 
-/// Lets the client compare its access points on a channel, where the scenario says so: it marks what
-/// comes from the worse ones, or gives what is to be told.
+/// Lets the client compare its access points on a channel, where the scenario says so: it marks
+/// what comes from the worse ones, or gives what is to be told.
 fn compare_access_points(
     scenario: &Scenario,
     pairs: &[Option<(StationId, StationId)>],
