@@ -9,8 +9,7 @@
 //! ```
 //!
 //! fills paths in the order of `a_i`: the price of the air is `1 / a` of the last path that is
-//! used,
-//! on which a byte is just worth the air that it takes; dearer paths are not used, cheaper ones as
+//! used, on which a byte is just worth the air that it takes; dearer paths are not used, cheaper ones as
 //! much as they carry. Which path is last follows from what the cheaper ones take and is not
 //! computed: each path that is not the cheapest has a meter, on which all counts that goes over the
 //! channel in either direction at its own price or less, and that runs down by `s`. While the meter
@@ -161,8 +160,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// A transfer uses a dear path for what cheaper ones of its channel cannot take, and for nothing
-    /// else: leaves out those beside which a cheaper one can send now.
+    /// A transfer uses a dear path for what cheaper ones of its channel cannot take, and for
+    /// nothing else: leaves out those beside which a cheaper one can send now.
     pub(super) fn leave_out_dear(&mut self, udp: u64, now: Instant) {
         if self.lanes.iter().all(|lane| lane.air.is_none()) {
             return;
