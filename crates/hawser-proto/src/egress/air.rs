@@ -10,12 +10,12 @@
 //!
 //! fills paths in the order of `a_i`: the price of the air is `1 / a` of the last path that is
 //! used, on which a byte is just worth the air that it takes; dearer paths are not used, cheaper
-//! ones as much as they carry. Which path is last follows from what the cheaper ones take and is not
-//! computed: each path that is not the cheapest has a meter, on which all counts that goes over the
-//! channel in either direction at its own price or less, and that runs down by `s`. While the meter
-//! stands above zero the air is spoken for, and the path waits. So a dear path gets what cheaper
-//! ones leave: nothing where they are held back by the air, all that is left where the networks
-//! behind them are narrow.
+//! ones as much as they carry. Which path is last follows from what the cheaper ones take and is
+//! not computed: each path that is not the cheapest has a meter, on which all counts that goes
+//! over the channel in either direction at its own price or less, and that runs down by `s`. While
+//! the meter stands above zero the air is spoken for, and the path waits. So a dear path gets what
+//! cheaper ones leave: nothing where they are held back by the air, all that is left where the
+//! networks behind them are narrow.
 //!
 //! `s` is a constant share of the channel's time less what the client says that others take.
 //!

@@ -2,8 +2,7 @@
 //! its data plane joins them.
 //!
 //! Scope: real headers, reports, probes and parity, whose sizes count; clocks of the two ends that
-//! disagree; segmentation offload of the device ([`super::offload`]). the hand-off
-//! between a daemon's two threads; ECN of outer packets (RFC 6040). Limitations: nothing is
+//! disagree; segmentation offload of the device ([`super::offload`]). ECN of outer packets (RFC 6040). Limitations: nothing is
 //! encrypted, datagrams leave at once, the control channel is silent.
 //!
 //! ```text
@@ -562,8 +561,7 @@ impl Node for Tunnel {
         for (at, clock) in CLOCKS.into_iter().enumerate() {
             let now = context.now() + clock;
             let role = [Role::Client, Role::Hub][at];
-            let mut tunnel =
-                tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::THREADS, now);
+            let mut tunnel = tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::NONE, now);
             let egress = tunnel.sending_mut().egress_mut();
             if let Some(coding) = self.coding {
                 stripe(egress, coding);
