@@ -2,8 +2,9 @@
 //! its data plane joins them.
 //!
 //! Scope: real headers, reports, probes and parity, whose sizes count; clocks of the two ends that
-//! disagree; segmentation offload of the device ([`super::offload`]). ECN of outer packets (RFC 6040). Limitations: nothing is
-//! encrypted, datagrams leave at once, the control channel is silent.
+//! disagree; segmentation offload of the device ([`super::offload`]); ECN of outer packets
+//! (RFC 6040). Limitations: nothing is encrypted, datagrams leave at once, the control channel is
+//! silent.
 //!
 //! ```text
 //!   client --in--> [ egress ] ==(network: up)==> [ ingress ] --out--> server
