@@ -25,6 +25,7 @@ pub struct Airtime {
 
 /// The size of packet that [`Airtime::full`] is about. Units: bytes of IP packet.
 pub const FULL: u64 = 1500;
+
 impl Airtime {
     /// What `packets` packets of `bytes` (IP) together take.
     #[must_use]

@@ -22,7 +22,7 @@
 //! The cheapest path has no meter, nor has one of which nothing was told of late: an estimate may
 //! be wrong, and never holds everything back.
 //!
-//! Cost: O(paths) a run of packets on a path that shares air, nothing on others.
+//! Cost: O(paths) a run of packets.
 
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::airtime::Airtime;
@@ -32,8 +32,6 @@ use super::{Egress, Lane};
 
 /// How long holds what was told of a path's air.
 const TOLD_FOR: Duration = Duration::from_secs(10);
-/// Headers around the UDP payload, with IPv4. Units: bytes.
-const UDP_AND_IP: u64 = 28;
 /// What is there for packets of the session of a channel that nobody else uses: the rest is for
 /// beacons, collisions, and what an estimate leaves out. Source: the sweep in
 /// `docs/experiments/steering.md`.
@@ -62,12 +60,6 @@ impl Part {
     /// Whether its bytes take more of the air than those of another path of its channel.
     fn is_dearer(&self, other: &Self) -> bool {
         self.airtime.full > other.airtime.full.mul_f64(DEARER)
-    }
-
-    /// What packets of `bytes` (UDP payload) in all take.
-    fn takes(&self, packets: u64, bytes: u64) -> Duration {
-        let headers = packets.saturating_mul(UDP_AND_IP);
-        self.airtime.of(packets, bytes.saturating_add(headers))
     }
 
     fn is_known(&self, now: Instant) -> bool {
@@ -109,7 +101,8 @@ impl<B: Copy> Egress<B> {
         let Some(own) = lane.air.as_mut() else { return };
         let before = std::mem::replace(&mut own.sent, sent);
         let own = *own;
-        let takes = own.takes(sent.0.saturating_sub(before.0), sent.1.saturating_sub(before.1));
+        let more = (sent.0.saturating_sub(before.0), sent.1.saturating_sub(before.1));
+        let takes = takes(lane, &own, more);
         self.note_air(&own, takes, |part| !own.is_dearer(part), now);
     }
 
@@ -117,8 +110,10 @@ impl<B: Copy> Egress<B> {
     /// comes is decided at the other end, so it counts for all.
     pub(super) fn note_heard_on_air(&mut self, id: PathId, (packets, bytes): (u64, u64), now: Instant) {
         let find = |lane: &&Lane| lane.path.id == id;
-        if let Some(own) = self.lanes.iter().find(find).and_then(|lane| lane.air) {
-            let takes = own.takes(packets, bytes);
+        if let Some(lane) = self.lanes.iter().find(find)
+            && let Some(own) = lane.air
+        {
+            let takes = takes(lane, &own, (packets, bytes));
             self.note_air(&own, takes, |_| true, now);
         }
     }
@@ -176,6 +171,13 @@ impl<B: Copy> Egress<B> {
             }
         }
     }
+}
+
+/// What packets of `bytes` (UDP payload) in all take of a path's air.
+fn takes(lane: &Lane, part: &Part, (packets, bytes): (u64, u64)) -> Duration {
+    let headers = u64::from(lane.path.overhead()).saturating_sub(FRAMING as u64);
+    let headers = packets.saturating_mul(headers);
+    part.airtime.of(packets, bytes.saturating_add(headers))
 }
 
 #[cfg(test)]

@@ -29,16 +29,6 @@ impl Handoff {
         delay: Duration::ZERO,
         intervals: RelayIntervals::NONE,
     };
-
-    /// The two threads of a daemon.
-    ///
-    /// `delay`: the median of 24,000 relays of a client that downloads over two networks of 10 to
-    /// 100 Mbit/s, from the receiving thread's offer to the sending thread's taking, was 40 to
-    /// 230 us on two cores that did other work too; the 99th percentile was 0.3 to 0.9 ms.
-    pub const THREADS: Self = Self {
-        delay: Duration::from_micros(120),
-        intervals: RelayIntervals::THREADS,
-    };
 }
 
 /// A session's tunnel: a [`Sending`] and a [`Receiving`] half, and the relays between them.

@@ -85,10 +85,10 @@ impl Occasion {
 const PERIOD: Duration = Duration::from_secs(10);
 /// Long enough for one burst of somebody else to be over.
 const AGAIN: Duration = Duration::from_secs(1);
-/// One part of so many of the best. Ten channels that are tried cost the link 3.4 s (Multifacet
+/// One part of so many of the best. Ten channels that are tried cost the link 2 s (Multifacet
 /// section 5.4: 2.2 s), which twice the rate wins back in as long.
 const POOR: u64 = 2;
-/// Searches of 3.4 s take at most a seventeenth of the link then.
+/// Searches of 2 s take at most a thirtieth of the link then.
 const REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3_600);
 
