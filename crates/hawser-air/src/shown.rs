@@ -54,6 +54,7 @@ impl Keeper {
             for one in all {
                 let link = wireless.link(one.index).await.ok().flatten();
                 if let (Some(link), Some(frequency)) = (&link, one.frequency)
+                    && self.config.radio.share_air
                     && let Some(airtime) = self.airtimes.measure(&one.name, link, frequency)
                 {
                     airtimes.push((one.name.clone(), airtime));

@@ -27,6 +27,8 @@ pub struct RadioConfig {
     pub slots: bool,
     /// How long each of them is served, on average over all.
     pub slot: Span,
+    /// Whether client and hub reckon with the air that access points of one channel share.
+    pub share_air: bool,
     /// Networks beside those that the system has saved.
     #[serde(rename = "network")]
     pub networks: Vec<WifiNetwork>,
@@ -43,6 +45,7 @@ impl Default for RadioConfig {
             stations: 8,
             slots: false,
             slot: Span(DEFAULT_SLOT),
+            share_air: false,
             networks: Vec::new(),
         }
     }

@@ -82,9 +82,17 @@ fn one_subnet_behind_two_access_points_just_works() {
         return;
     }
     let mut world = World::with_hub();
-    world.up(CAFES);
+    world.up(&format!("[radio]\nshare_air = true\n{CAFES}"));
     world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
     assert!(world.download(Duration::from_secs(2)) > 1e6);
+    world.until("both paths are known to share the air", 10, |status| {
+        let paths = status["sessions"][0]["paths"].as_array();
+        paths.is_some_and(|paths| {
+            paths
+                .iter()
+                .all(|path| path["air"]["frequency_mhz"] == 2412 && path["air"]["packet_ms"].is_f64())
+        })
+    });
     let shares = received(&world.status());
     assert!(shares.iter().all(|bytes| *bytes > 10_000), "{shares:?}");
     world.down();
