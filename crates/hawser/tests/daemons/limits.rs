@@ -15,9 +15,10 @@ const SERVER: &str = "203.0.113.2";
 const CHUNK: usize = 32 << 10;
 /// Between two chunks: 50 Mbit/s at most, so that the two processors of a small machine suffice.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a rate is measured, and how long a flow may take to find its rate before.
+/// How long a rate is measured, and how long a flow may take to find its rate before: what was held
+/// for a gap, two seconds at most, is not to count for the time in which it is let go.
 const MEASURED: Duration = Duration::from_secs(3);
-const SETTLED: Duration = Duration::from_millis(1_500);
+const SETTLED: Duration = Duration::from_secs(3);
 /// Of a cap, what a TCP connection carries without headers and framing.
 const LEAST: f64 = 0.86;
 const MOST: f64 = 1.02;
