@@ -74,7 +74,13 @@ impl Kernel {
         let test = std::env::current_exe().expect("this program has a path");
         let output = self
             .command(&test)
-            .args(["--exact", "--include-ignored", name, "--nocapture", "--test-threads=1"])
+            .args([
+                "--exact",
+                "--include-ignored",
+                name,
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(INSIDE, name)
             // A skip in there would be seen by nobody.
             .env(REQUIRE_ALL, "1")
