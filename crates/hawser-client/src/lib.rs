@@ -20,6 +20,7 @@
 //! | neighbours' ways out | `neighbours.rs` |
 //! | login pages (captive portals) | `portals.rs` |
 //! | which networks may be used: quotas, pauses | `quotas.rs` |
+//! | what they may carry at most | `caps.rs` |
 //! | what is said: `status`, `explain`, `doctor` | `report.rs`, `doctor.rs` |
 //! | a changed configuration | `reload.rs` |
 //!
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod airtimes;
+mod caps;
 pub mod doctor;
 mod fallback;
 mod gateway;
@@ -58,10 +60,10 @@ use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, PathState, SessionId};
 use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside};
 use hawser_host::control_socket::{Asked, ControlSocket, Request};
 use hawser_host::dhcp::Dhcp;
-use hawser_host::metrics;
 use hawser_host::options::ClientOptions;
-use hawser_host::run_dir::RunDir;
+use hawser_host::run_dir::{Role, RunDir};
 use hawser_host::signals::Signals;
+use hawser_host::{history, metrics};
 use hawser_linux::netlink::{Change, Network, Watch, changes};
 use hawser_linux::system::MemberRoute;
 use hawser_linux::tun::Tun;
@@ -70,6 +72,7 @@ use hawser_units::{Instant, NetworkId, PathId};
 use hawser_wire::control::Message;
 use hawser_wire::frame::Format;
 
+use caps::Caps;
 use fallback::Fallback;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
@@ -156,6 +159,9 @@ pub async fn run(options: ClientOptions, parts: Parts) -> anyhow::Result<()> {
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
     }
+    if config.history {
+        history::keep(history::file(&options.dir, Role::Client), run_dir.socket());
+    }
     let pool = (parts.ways_out)(options.dir.clone());
     let mut client = Client::new(options, config, hubs, (tunnel, quotas, pool), &plane);
     client.dhcp = Some(dhcp);
@@ -185,6 +191,7 @@ struct Client {
     quotas: Quotas,
     /// Networks that a user wants left out for a while.
     paused: BTreeSet<String>,
+    caps: Caps,
     /// Addresses by DHCP.
     dhcp: Option<Dhcp>,
     /// Access points.
@@ -229,6 +236,7 @@ impl Client {
             driver: Driver::new(Arc::clone(&plane.orders), session),
             quotas,
             paused: BTreeSet::new(),
+            caps: Caps::default(),
             dhcp: None,
             radio: None,
             options,
@@ -465,6 +473,16 @@ impl Client {
             Request::Status => self.report(asked.answer),
             Request::Explain { flow } => self.explain(flow, asked.answer),
             Request::Pause { network, is_on } => drop(asked.answer.send(self.pause(network, is_on))),
+            Request::Cap {
+                network,
+                up_bps,
+                down_bps,
+                is_default,
+            } => drop(
+                asked
+                    .answer
+                    .send(self.cap(&network, [up_bps, down_bps], is_default)),
+            ),
             Request::Reload => self.reload_and_answer(asked.answer),
             Request::Down => {
                 let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
@@ -491,8 +509,8 @@ impl Client {
     /// Carries out what the machine wants.
     fn carry_out(&mut self) {
         loop {
-            let config = &self.config;
-            let Some(want) = self.driver.poll(|attached| attached.caps(config)[0]) else {
+            let (caps, config) = (&self.caps, &self.config);
+            let Some(want) = self.driver.poll(|attached| caps.of(attached, config)[0]) else {
                 return;
             };
             self.act(want);
@@ -515,7 +533,8 @@ impl Client {
             }
             Want::Opened(network, path) => {
                 let attached = self.driver.networks.attached.get(&network);
-                if let Some(rate) = attached.and_then(|attached| attached.caps(&self.config)[1]) {
+                let caps = attached.map(|attached| self.caps.of(attached, &self.config));
+                if let Some([_, Some(rate)]) = caps {
                     let rate_bps = rate.as_bps();
                     self.driver.tell(Message::Cap { path, rate_bps });
                 }

@@ -6,7 +6,6 @@ use hawser_config::{ClientConfig, differing, log_reload};
 use hawser_dataplane::{Change, SessionId};
 use hawser_host::control_socket::Request;
 use hawser_linux::netlink::changes;
-use hawser_units::PathId;
 use hawser_wire::control::Message;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -54,6 +53,7 @@ impl Client {
             ("mtu", old.mtu != self.config.mtu),
             ("dns", old.dns != self.config.dns),
             ("metrics", old.metrics != self.config.metrics),
+            ("history", old.history != self.config.history),
             ("rekey_after", old.rekey_after != self.config.rekey_after),
             // Whether the machine forwards at all is set back at the end.
             (
@@ -98,29 +98,6 @@ impl Client {
         self.apply_caps();
         self.apply_schedulers();
         Ok(restart)
-    }
-
-    fn apply_caps(&mut self) {
-        let Some(session) = self.driver.machine.session() else {
-            return;
-        };
-        let open: Vec<_> = self
-            .driver
-            .networks
-            .attached
-            .iter()
-            .filter_map(|(id, a)| Some((self.driver.machine.path(*id)?, a.caps(&self.config))))
-            .collect();
-        for (path, [cap, cap_down]) in open {
-            let session = SessionId(session);
-            self.driver.order(Change::SetCap {
-                session,
-                path: PathId(path),
-                cap,
-            });
-            let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
-            self.driver.tell(Message::Cap { path, rate_bps });
-        }
     }
 
     fn apply_schedulers(&self) {

@@ -73,6 +73,7 @@ impl Client {
                     "portal": portal.flatten(),
                     "resolvers": self.portals.resolvers(&self.config, network),
                     "paused": self.paused.contains(&network.name),
+                    "cap_bps": self.caps_of(&network.name),
                     "over_quota": self.quotas.is_shut(&network.name),
                     "usage": self.usage(&network.name),
                     "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),

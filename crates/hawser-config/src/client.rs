@@ -63,6 +63,8 @@ pub struct ClientConfig {
     pub rekey_after: Span,
     /// Where Prometheus may ask; off when absent.
     pub metrics: Option<SocketAddr>,
+    /// Whether it is kept how the networks were over a day and a year.
+    pub history: bool,
     /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
     /// `info,hawser_client=debug`.
     pub log: Option<LogFilter>,
@@ -89,6 +91,7 @@ impl Default for ClientConfig {
             pool: PoolConfig::default(),
             rekey_after: Span(Duration::from_secs(3600)),
             metrics: None,
+            history: true,
             log: None,
         }
     }

@@ -65,6 +65,9 @@ pub struct HubConfig {
     /// Where Prometheus may ask; off when absent.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// Whether it is kept how clients' paths were over a day and a year.
+    #[serde(default = "yes")]
+    pub history: bool,
     /// What is logged.
     #[serde(default)]
     pub log: Option<LogFilter>,
@@ -138,6 +141,10 @@ impl HubConfig {
 
 fn hub_interface() -> InterfaceName {
     InterfaceName("hawserhub0".to_owned())
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn default_mtu() -> Mtu {

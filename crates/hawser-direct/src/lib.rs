@@ -58,14 +58,14 @@ use hawser_config::{ClientConfig, Dataplane, Moves};
 use hawser_host::beside::{AccessPoints, StartAccessPoints, Stations};
 use hawser_host::control_socket::{Asked, ControlSocket, Request};
 use hawser_host::dhcp::{self, Dhcp};
-use hawser_host::metrics;
 use hawser_host::options::ClientOptions;
 use hawser_host::portals::Portals;
-use hawser_host::run_dir::RunDir;
+use hawser_host::run_dir::{Role, RunDir};
 use hawser_host::sensors::Sensors;
 use hawser_host::signals::Signals;
 use hawser_host::system_bus::SystemBus;
 use hawser_host::usage::Usage;
+use hawser_host::{history, metrics};
 use hawser_linux::bpf::{self, SocketOptions};
 use hawser_linux::direct::{Intent, Ruleset, TABLE, TUNNEL, mark};
 use hawser_linux::netlink::{Network, Watch, traffic};
@@ -111,6 +111,9 @@ pub async fn run(options: ClientOptions, start: StartAccessPoints) -> anyhow::Re
     let mut socket = ControlSocket::listen(run_dir.socket())?;
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
+    }
+    if config.history {
+        history::keep(history::file(&options.dir, Role::Client), run_dir.socket());
     }
     let usage = Rc::new(RefCell::new(Usage::open(&options.dir)));
     let signals = Signals::new()?;
@@ -705,6 +708,12 @@ impl Direct {
             Request::Pause { .. } => (
                 Err(anyhow!(
                     "without a hub a network is left out by `exclude` in client.toml, and `hawser reload`"
+                )),
+                Next::Continue,
+            ),
+            Request::Cap { .. } => (
+                Err(anyhow!(
+                    "without a hub nothing holds networks to rates: their traffic is the system's own"
                 )),
                 Next::Continue,
             ),

@@ -27,6 +27,7 @@ impl Direct {
         let (old, new) = (&self.config, &fresh);
         let fixed = [
             ("interface", old.interface != new.interface),
+            ("history", old.history != new.history),
             ("dns", old.dns != new.dns),
             ("direct.address", old.direct.address != new.direct.address),
             ("direct.address6", old.direct.address6 != new.direct.address6),

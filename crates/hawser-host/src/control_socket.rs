@@ -57,6 +57,17 @@ pub enum Request {
         /// False: again.
         is_on: bool,
     },
+    /// Hold a network to rates (client). Units: bit/s; zero is no cap, and null as it was.
+    Cap {
+        /// Its name.
+        network: String,
+        /// Towards the hub.
+        up_bps: Option<u64>,
+        /// From the hub.
+        down_bps: Option<u64>,
+        /// As the configuration says, where nothing else is named.
+        is_default: bool,
+    },
     /// Read the configuration again.
     Reload,
     /// End.

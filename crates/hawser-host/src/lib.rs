@@ -15,6 +15,8 @@
 //! | whether a captive portal stands before a network | [`portal`] |
 //! | position, power, signal and cost of networks | [`sensors`] |
 //! | what networks have carried, kept on the disk | [`usage`] |
+//! | networks, links and clients' paths alike, as commands show them | [`lines`] |
+//! | how they were over a day and a year, kept on the disk | [`history`] |
 //! | what products ask of each other | [`beside`] |
 //!
 //! The networks themselves, routes and rules are `hawser-linux`'s. A newcomer starts with
@@ -24,9 +26,12 @@
 pub mod beside;
 pub mod control_socket;
 pub mod dashboard;
+mod database;
 pub mod dhcp;
 pub mod dns;
+pub mod history;
 pub mod http;
+pub mod lines;
 pub mod logging;
 pub mod metrics;
 pub mod options;

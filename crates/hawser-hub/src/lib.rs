@@ -45,9 +45,9 @@ use hawser_dataplane::checkpoint::SessionCheckpoint;
 use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders};
 use hawser_host::control_socket::{Asked, ControlSocket, Request};
 use hawser_host::logging::LogLevel;
-use hawser_host::metrics;
-use hawser_host::run_dir::{HubClaim, RunDir};
+use hawser_host::run_dir::{HubClaim, Role, RunDir};
 use hawser_host::signals::Signals;
+use hawser_host::{history, metrics};
 use hawser_linux::direct::moving::RELAY_TABLE;
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation};
 use hawser_linux::service;
@@ -222,6 +222,9 @@ async fn serve(
     let socket = ControlSocket::listen(run_dir.socket())?;
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
+    }
+    if config.history {
+        history::keep(history::file(&options.dir, Role::Hub), run_dir.socket());
     }
     if let Err(error) = service::ready() {
         tracing::warn!(%error, "the service manager does not hear that the hub is up");
@@ -436,7 +439,7 @@ impl Hub {
             Request::Move { .. } => Err(anyhow!(
                 "this is a hub: flows are moved where `hawser up --direct` runs"
             )),
-            Request::Weight { .. } | Request::Pause { .. } => {
+            Request::Weight { .. } | Request::Pause { .. } | Request::Cap { .. } => {
                 Err(anyhow!("this is a hub: ask where `hawser up` runs"))
             }
             Request::Drain { is_on } => {
@@ -502,6 +505,7 @@ impl Hub {
             ("mtu", old.mtu != new.mtu),
             ("nat", old.nat != new.nat),
             ("metrics", old.metrics != new.metrics),
+            ("history", old.history != new.history),
             ("store", old.store != new.store),
             ("tls.listen", old.tls.listen != new.tls.listen),
             (

@@ -32,14 +32,17 @@ pub struct LocalTime {
 /// The time in this machine's time zone (`TZ`, or /etc/localtime).
 #[must_use]
 pub fn local_time() -> LocalTime {
-    let mut seconds = 0;
+    // SAFETY: no place is given where the time is to be put.
+    local_time_at(unsafe { libc::time(std::ptr::null_mut()) })
+}
+
+/// The same, so many seconds after the beginning of 1970.
+#[must_use]
+pub fn local_time_at(seconds: i64) -> LocalTime {
     // SAFETY: all zero is a valid `tm`: numbers, and a name of the zone that may be null.
     let mut parts = unsafe { std::mem::zeroed::<libc::tm>() };
-    // SAFETY: both point to valid values that outlive the calls.
-    unsafe {
-        libc::time(&raw mut seconds);
-        libc::localtime_r(&raw const seconds, &raw mut parts);
-    }
+    // SAFETY: both point to valid values that outlive the call.
+    unsafe { libc::localtime_r(&raw const seconds, &raw mut parts) };
     let small = |value: libc::c_int| u8::try_from(value).unwrap_or_default();
     LocalTime {
         year: parts.tm_year + 1900,

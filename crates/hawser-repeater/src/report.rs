@@ -29,6 +29,7 @@ impl Node {
             | Request::Move { .. }
             | Request::Weight { .. }
             | Request::Pause { .. }
+            | Request::Cap { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => {
                 let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));

@@ -1,5 +1,6 @@
 //! Rates, amounts and limits, as tables show them.
 
+use hawser_config::Speed;
 use serde_json::Value;
 
 /// A rate: `20.0 Mbit/s`.
@@ -11,6 +12,12 @@ pub(crate) fn rate(bps: u64) -> String {
         1_000_000..1_000_000_000 => format!("{:.1} Mbit/s", value / 1e6),
         _ => format!("{:.2} Gbit/s", value / 1e9),
     }
+}
+
+/// Reads a rate of the command line.
+pub(crate) fn speed(text: &str) -> Result<Speed, String> {
+    text.parse()
+        .map_err(|()| "a rate with its unit (bit, kbit, mbit, gbit), such as 5mbit".to_owned())
 }
 
 /// An amount: `1.5 MB`.

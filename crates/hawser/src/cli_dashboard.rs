@@ -13,7 +13,7 @@ use crate::runtime::runtime;
 /// Shows the daemon in a browser: networks, rates over time, flows and why each goes where it goes.
 ///
 /// Serves a page on this machine until Ctrl-C. Whoever opens the whole address that is printed can
-/// pause networks too; without what follows its #, the page only shows. Nobody else reaches it;
+/// pause and cap networks too; without what follows its #, the page only shows. Nobody else reaches it;
 /// from another machine: ssh -L 9468:localhost:9468 root@MACHINE, then open the same
 /// address there.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,12 @@ pub(crate) fn run(args: &DashboardArgs) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
         let token: [u8; 16] = random();
         let token: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
-        let at = dashboard::serve(args.listen, socket, token.clone()).await?;
+        let served = dashboard::Served {
+            socket,
+            dir: args.which.places.dir.clone(),
+            token: token.clone(),
+        };
+        let at = dashboard::serve(args.listen, served).await?;
         say!("http://localhost:{}/#{token} (Ctrl-C ends it)", at.port())?;
         tokio::signal::ctrl_c().await?;
         anyhow::Ok(())

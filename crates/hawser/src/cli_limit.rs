@@ -7,7 +7,7 @@ use hawser_hub as hub;
 use serde_json::json;
 
 use crate::Places;
-use crate::amounts::{cap_of, quota_of};
+use crate::amounts::{cap_of, quota_of, speed};
 use crate::guests::print;
 
 /// Says what a client may use: a cap, and a quota by month.
@@ -43,11 +43,6 @@ pub(crate) struct LimitArgs {
     json: bool,
     #[command(flatten)]
     places: Places,
-}
-
-fn speed(text: &str) -> Result<Speed, String> {
-    text.parse()
-        .map_err(|()| "a rate with its unit (kbit, mbit, gbit), such as 20mbit".to_owned())
 }
 
 fn size(text: &str) -> Result<Size, String> {

@@ -16,7 +16,7 @@ use hawser_pool::{Trust, forget};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
-use crate::amounts::{bytes, rate};
+use crate::amounts::{bytes, rate, speed};
 use crate::cli_client::pattern;
 use crate::cli_status::{list, number, show, text};
 use crate::guests::{ListArgs, NameArgs, print};
@@ -114,11 +114,6 @@ struct AllowArgs {
 struct Allowed {
     name: String,
     code: Option<Code>,
-}
-
-fn speed(text: &str) -> Result<Speed, String> {
-    text.parse()
-        .map_err(|()| "a rate with its unit (bit, kbit, mbit, gbit), such as 5mbit".to_owned())
 }
 
 fn size(text: &str) -> Result<Size, String> {

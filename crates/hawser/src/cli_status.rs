@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hawser_host::control_socket::{Request, ask, is_alive};
+use hawser_host::lines::{Line, lines};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
@@ -194,77 +195,6 @@ pub(crate) fn heading(status: &Value) -> String {
             joined(&status["inner"]),
             joined(&status["hub"]),
         ),
-    }
-}
-
-/// A network, a link, or a client's path, as a line shows it.
-pub(crate) struct Line<'a> {
-    pub(crate) name: String,
-    pub(crate) state: &'a str,
-    /// Where its rates, round trip and loss stand; `None` while it carries nothing.
-    pub(crate) figures: Option<&'a Value>,
-}
-
-/// All of them, whatever the daemon is.
-pub(crate) fn lines(status: &Value) -> Vec<Line<'_>> {
-    let sessions = list(&status["sessions"]).iter();
-    let paths: Vec<_> = sessions.flat_map(|session| list(&session["paths"])).collect();
-    let networks = list(&status["networks"]).iter();
-    match status["role"].as_str() {
-        Some("hub") => list(&status["sessions"])
-            .iter()
-            .flat_map(|session| list(&session["paths"]).iter().map(move |path| (session, path)))
-            .map(|(session, path)| Line {
-                name: match session["client"].as_str() {
-                    Some(client) => format!("{client}: {}", text(&path["name"])),
-                    None => text(&path["name"]).to_owned(),
-                },
-                state: text(&path["state"]),
-                figures: Some(path),
-            })
-            .collect(),
-        Some("direct") => networks
-            .map(|network| Line {
-                name: text(&network["name"]).to_owned(),
-                state: text(&network["state"]),
-                figures: (network["used"] == true).then_some(network),
-            })
-            .collect(),
-        Some("repeater") => list(&status["links"])
-            .iter()
-            .map(|link| {
-                let path = paths.iter().find(|path| path["name"] == link["name"]).copied();
-                let state = match path {
-                    Some(path) => text(&path["state"]),
-                    None if link["up"] == true => "waiting",
-                    None => "down, or without IPv6",
-                };
-                Line {
-                    name: text(&link["name"]).to_owned(),
-                    state,
-                    figures: path,
-                }
-            })
-            .collect(),
-        Some(_) | None => networks
-            .map(|network| {
-                let is_its = |path: &&&Value| !network["path"].is_null() && path["path"] == network["path"];
-                let path = paths.iter().find(is_its).copied();
-                let state = match (path, network["used"] == true) {
-                    (Some(path), _) => text(&path["state"]),
-                    (None, true) => "waiting",
-                    (None, false) if network["paused"] == true => "paused",
-                    (None, false) if network["over_quota"] == true => "over quota",
-                    (None, false) => "not used",
-                };
-                let control = if network["control"] == true { " *" } else { "" };
-                Line {
-                    name: format!("{}{control}", text(&network["name"])),
-                    state,
-                    figures: path,
-                }
-            })
-            .collect(),
     }
 }
 
@@ -568,7 +498,8 @@ const PATH_HEADS: [&str; 9] = [
 ];
 
 fn row(line: Line<'_>) -> Vec<String> {
-    let mut row = vec![line.name, line.state.to_owned()];
+    let control = if line.is_control { " *" } else { "" };
+    let mut row = vec![format!("{}{control}", line.name), line.state.to_owned()];
     if let Some(path) = line.figures {
         row.extend([
             rate(number(&path["send_bps"])),

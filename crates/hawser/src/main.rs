@@ -6,10 +6,12 @@
 
 mod amounts;
 mod background;
+mod cli_cap;
 mod cli_check;
 mod cli_client;
 mod cli_dashboard;
 mod cli_doctor;
+mod cli_history;
 mod cli_hub;
 mod cli_join;
 mod cli_limit;
@@ -83,12 +85,14 @@ enum Command {
     Doctor(cli_doctor::DoctorArgs),
     /// Shows what each network has carried, month by month, and what is left of its quota.
     Usage(cli_usage::UsageArgs),
+    History(cli_history::HistoryArgs),
     Login(cli_login::LoginArgs),
     Radio(cli_radio::RadioArgs),
     /// Tests a configuration file, and touches nothing.
     Check(cli_check::CheckArgs),
     Pause(cli_pause::PauseArgs),
     Resume(cli_pause::ResumeArgs),
+    Cap(cli_cap::CapArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
     Reload(cli_client::ReloadArgs),
     /// Runs a program whose connections take a network of choice (with `up --direct`).
@@ -214,11 +218,13 @@ fn main() -> ExitCode {
         Command::Explain(args) => cli_status::explain(&args),
         Command::Doctor(args) => cli_doctor::run(&args),
         Command::Usage(args) => cli_usage::run(&args),
+        Command::History(args) => cli_history::run(&args),
         Command::Login(args) => cli_login::run(&args),
         Command::Radio(args) => cli_radio::run(&args),
         Command::Check(args) => cli_check::check(&args),
         Command::Pause(args) => cli_pause::pause(&args),
         Command::Resume(args) => cli_pause::resume(&args),
+        Command::Cap(args) => cli_cap::run(&args),
         Command::Reload(args) => cli_client::reload(&args),
         Command::Run(args) => cli_run::run(&args),
         Command::Move(args) => cli_move::run(&args),

@@ -5,7 +5,6 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::Context;
-use hawser_config::ClientConfig;
 use hawser_dataplane::{Change, Orders, PathState, SocketId};
 use hawser_linux::netlink::Network;
 use hawser_linux::udp::open_near;
@@ -70,14 +69,13 @@ impl Attached {
         self.way == Way::Udp
     }
 
-    /// The caps towards the hub and from it: those of the configuration, and of a neighbour.
-    pub fn caps(&self, config: &ClientConfig) -> [Option<Rate>; 2] {
-        let own = config.network(&self.network.name);
+    /// The caps towards the hub and from it: what is wanted here, and what a neighbour gives.
+    pub fn caps(&self, wanted: [Option<Rate>; 2]) -> [Option<Rate>; 2] {
         let of_member = match self.way {
             Way::Member { cap, .. } => cap,
             Way::Udp | Way::Tls(_) => None,
         };
-        [own.cap_up, own.cap_down].map(|own| own.map(|speed| speed.0).into_iter().chain(of_member).min())
+        wanted.map(|wanted| wanted.into_iter().chain(of_member).min())
     }
 }
 

@@ -3,33 +3,35 @@
 //! It is a process of its own, which asks the daemon over its control socket like `status` does, so
 //! the daemon itself listens nowhere. It serves loopback only, and answers only to names of
 //! loopback (`Host`) and to its own page (`Origin`), so that a page from elsewhere can neither read
-//! it by a name of its own (DNS rebinding) nor from a browser at once. It pauses networks and takes
-//! them in again for whoever has the token, which is in the address that the command prints, behind
+//! it by a name of its own (DNS rebinding) nor from a browser at once. It pauses networks, takes
+//! them in again and caps them for whoever has the token, which is in the address that the command prints, behind
 //! its `#`: browsers keep that to themselves. Other accounts of the machine can look, and no more.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::control_socket::{self, Request};
+use crate::history;
 use crate::http::{self, Answer, Asked};
+use crate::run_dir::Role;
 
-/// Serves the page for the daemon behind `socket` until the runtime ends; returns where. Whoever
-/// has `token` changes what the page can change.
+/// Serves the page for a daemon until the runtime ends; returns where.
 ///
 /// # Errors
 /// The address is not loopback's, or not to be had.
-pub async fn serve(address: SocketAddr, socket: PathBuf, token: String) -> anyhow::Result<SocketAddr> {
+pub async fn serve(address: SocketAddr, served: Served) -> anyhow::Result<SocketAddr> {
     if !address.ip().is_loopback() {
         bail!(
             "{address} is no address of this machine alone: from another machine, use ssh -L 9468:localhost:9468"
         );
     }
-    let served = Arc::new(Served { socket, token });
+    let served = Arc::new(served);
     http::listen(address, move |asked, stream| {
         answer(asked, stream, Arc::clone(&served))
     })
@@ -37,9 +39,14 @@ pub async fn serve(address: SocketAddr, socket: PathBuf, token: String) -> anyho
 }
 
 /// What is served, and to whom.
-struct Served {
-    socket: PathBuf,
-    token: String,
+#[derive(Debug)]
+pub struct Served {
+    /// The daemon's control socket.
+    pub socket: PathBuf,
+    /// Its configuration directory, where the history is.
+    pub dir: PathBuf,
+    /// Whoever has it changes what the page can change.
+    pub token: String,
 }
 
 async fn answer(asked: Asked, mut stream: TcpStream, served: Arc<Served>) -> std::io::Result<()> {
@@ -61,14 +68,32 @@ async fn answer(asked: Asked, mut stream: TcpStream, served: Arc<Served>) -> std
         "/page.js" => page("text/javascript; charset=utf-8", include_str!("page.js")),
         "/page.css" => page("text/css; charset=utf-8", include_str!("page.css")),
         "/status" => page("application/json", &status(&served.socket).await.to_string()),
-        _ => Answer::line("404 Not Found", "there is / and /status"),
+        path => match path.strip_prefix("/history/").map(str::parse) {
+            Some(Ok(seconds)) => match served.history(Duration::from_secs(seconds)).await {
+                Ok(history) => page("application/json", &history.to_string()),
+                Err(error) => Answer::line("409 Conflict", &format!("{error:#}")),
+            },
+            Some(Err(_)) | None => Answer::line("404 Not Found", "there are /, /status, /history/SECONDS"),
+        },
     };
     answer.send(&mut stream).await
 }
 
 impl Served {
-    /// Pauses a network, or takes it in again: `/pause/3`, `/resume/3`, by the number of its
-    /// interface, so that no name has to be written into an address.
+    /// How the daemon's networks were.
+    async fn history(&self, span: Duration) -> anyhow::Result<Value> {
+        let role = match status(&self.socket).await["role"].as_str() {
+            Some("hub") => Role::Hub,
+            Some(_) | None => Role::Client,
+        };
+        let file = history::file(&self.dir, role);
+        let read = tokio::task::spawn_blocking(move || history::read(&file, span));
+        Ok(read.await??)
+    }
+
+    /// Changes a network, which is named by the number of its interface, so that no name has to be
+    /// written into an address: `/pause/3`, `/resume/3`, `/cap/3/UP/DOWN` in bit/s, where zero is
+    /// no cap.
     async fn change(&self, asked: &Asked) -> Answer {
         if asked.token.as_deref() != Some(self.token.as_str()) {
             // Nobody tries many.
@@ -78,12 +103,13 @@ impl Served {
                 "open the address that `hawser dashboard` printed",
             );
         }
-        let words = asked.path.trim_start_matches('/').split_once('/');
-        let wanted = words.and_then(|(what, index)| Some((is_pause(what)?, index.parse::<u64>().ok()?)));
-        let Some((is_on, index)) = wanted else {
-            return Answer::line("404 Not Found", "there is /pause/NUMBER and /resume/NUMBER");
+        let Some((index, wanted)) = wanted(&asked.path) else {
+            return Answer::line(
+                "404 Not Found",
+                "there are /pause/NUMBER, /resume/NUMBER, /cap/NUMBER/UP/DOWN",
+            );
         };
-        match self.pause(index, is_on).await {
+        match self.ask(index, wanted).await {
             Ok(answer) => Answer {
                 status: "200 OK",
                 kind: "application/json",
@@ -94,24 +120,46 @@ impl Served {
         }
     }
 
-    async fn pause(&self, index: u64, is_on: bool) -> anyhow::Result<Value> {
+    async fn ask(&self, index: u64, wanted: Wanted) -> anyhow::Result<Value> {
         let status = control_socket::status(&self.socket).await?;
         let networks = status["networks"].as_array().into_iter().flatten();
         let mut of_index = networks.filter(|network| network["index"] == index);
         let network = of_index.next().and_then(|network| network["name"].as_str());
         let network = network.context("there is no such network now")?.to_owned();
         let socket = self.socket.clone();
-        let ask = move || control_socket::ask(&socket, &Request::Pause { network, is_on });
-        tokio::task::spawn_blocking(ask).await?
+        let request = match wanted {
+            Wanted::Pause(is_on) => Request::Pause { network, is_on },
+            Wanted::Cap { up, down } => Request::Cap {
+                network,
+                up_bps: Some(up),
+                down_bps: Some(down),
+                is_default: false,
+            },
+        };
+        tokio::task::spawn_blocking(move || control_socket::ask(&socket, &request)).await?
     }
 }
 
-fn is_pause(what: &str) -> Option<bool> {
-    match what {
-        "pause" => Some(true),
-        "resume" => Some(false),
-        _ => None,
-    }
+/// What somebody wants of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Pause(bool),
+    Cap { up: u64, down: u64 },
+}
+
+/// The number of a network's interface, and what is wanted of it.
+fn wanted(path: &str) -> Option<(u64, Wanted)> {
+    let words: Vec<_> = path.trim_start_matches('/').split('/').collect();
+    let (index, wanted) = match *words.as_slice() {
+        ["pause", index] => (index, Wanted::Pause(true)),
+        ["resume", index] => (index, Wanted::Pause(false)),
+        ["cap", index, up, down] => {
+            let [up, down] = [up.parse().ok()?, down.parse().ok()?];
+            (index, Wanted::Cap { up, down })
+        }
+        _ => return None,
+    };
+    Some((index.parse().ok()?, wanted))
 }
 
 /// Whether a request is for this page by a name of this machine, and from no other page.
@@ -148,11 +196,33 @@ const FIELDS: &str = "Content-Security-Policy: default-src 'none'; script-src 's
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
      X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n";
 /// Waits so long whoever comes with another token.
-const WRONG_TOKEN: std::time::Duration = std::time::Duration::from_secs(1);
+const WRONG_TOKEN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wanted_is_read_from_the_path() {
+        assert_eq!(wanted("/pause/3"), Some((3, Wanted::Pause(true))));
+        assert_eq!(wanted("/resume/3"), Some((3, Wanted::Pause(false))));
+        let cap = Wanted::Cap {
+            up: 5_000_000,
+            down: 0,
+        };
+        assert_eq!(wanted("/cap/7/5000000/0"), Some((7, cap)));
+        for strange in [
+            "/",
+            "/pause",
+            "/pause/x",
+            "/pause/3/4",
+            "/cap/7/5",
+            "/cap/7/-5/0",
+            "/drop/3",
+        ] {
+            assert_eq!(wanted(strange), None, "{strange}");
+        }
+    }
 
     #[test]
     fn only_names_of_this_machine_and_its_own_page_are_answered() {

@@ -1,13 +1,14 @@
 "use strict";
 // Asks for the daemon's status each second and shows it. Names of networks are strangers' words: they
-// are written as text, never as markup. Who came by the whole address, token and all, can pause
-// networks.
+// are written as text, never as markup. Who came by the whole address, token and all, can pause and
+// cap networks.
 
 let trouble = ""; // why the last click did nothing
 const KEPT = 300; // seconds of history on the page
 const MOST_FLOWS = 50;
 const token = location.hash.slice(1);
-const history = new Map(); // name of a network -> [{ up, down }], bit/s
+const rates = new Map(); // name of a network -> [{ up, down }], bit/s, of the last minutes
+let past; // what the daemon has kept of a longer span, where one is chosen
 
 const by = (id) => document.getElementById(id);
 
@@ -47,32 +48,48 @@ function networks(status) {
   const paths = sessions.flatMap((session) =>
     (session.paths || []).map((path) => ({ ...path, client: session.client })));
   if (status.role === "hub") {
-    return paths.map((path) => ({ ...path, name: `${path.client || "?"}: ${path.remote || path.name}` }));
+    return paths.map((path) => ({
+      ...path, name: `${path.client || "?"}: ${path.remote || path.name}`,
+      kept: path.client ? `${path.client}: ${path.name}` : path.name,
+    }));
   }
   return (status.networks || []).map((network) => {
     const path = paths.find((one) => network.path !== null && one.path === network.path);
     const unused = network.paused ? "paused" : network.over_quota ? "over quota" : "not used";
     const state = path ? path.state : network.state || (network.used ? "waiting" : unused);
     const wifi = network.wifi && network.wifi.ssid;
-    return { ...network, ...path, state, name: wifi ? `${network.name}: ${wifi}` : network.name };
+    const caps = network.cap_bps;
+    return { ...network, ...path, state, caps, name: wifi ? `${network.name}: ${wifi}` : network.name, kept: network.name };
   });
 }
 
 function remember(all) {
   const names = new Set(all.map((network) => network.name));
-  for (const name of history.keys()) {
-    if (!names.has(name)) history.delete(name);
+  for (const name of rates.keys()) {
+    if (!names.has(name)) rates.delete(name);
   }
   for (const network of all) {
-    const points = history.get(network.name) || [];
-    points.push({ up: network.send_bps || 0, down: network.receive_bps || 0 });
+    const points = rates.get(network.name) || [];
+    points.push({ place: 0, up: network.send_bps || 0, down: network.receive_bps || 0 });
     if (points.length > KEPT) points.shift();
-    history.set(network.name, points);
+    rates.set(network.name, points);
   }
 }
 
+// What is drawn of a network: each second of the last minutes, or each step of a longer span, and how
+// many steps there is room for.
+function drawn(network) {
+  if (!past) {
+    const points = rates.get(network.name) || [];
+    return [points.map((point, at) => ({ ...point, place: KEPT - points.length + at })), KEPT];
+  }
+  const first = past.until - past.span, room = Math.ceil(past.span / past.step_s);
+  const steps = past.networks[network.kept] || [];
+  return [steps.map(([at, down, up]) => ({ place: Math.floor((at - first) / past.step_s), down, up })), room];
+}
+
 // Upwards what is received, downwards what is sent, on one scale.
-function draw(canvas, points) {
+function draw(canvas, points, room) {
   const scale = window.devicePixelRatio || 1;
   const width = canvas.clientWidth, height = canvas.clientHeight;
   canvas.width = width * scale;
@@ -81,46 +98,71 @@ function draw(canvas, points) {
   const style = getComputedStyle(document.documentElement);
   pen.scale(scale, scale);
   const most = Math.max(1e3, ...points.map((point) => Math.max(point.up, point.down)));
-  const middle = height / 2, step = width / KEPT;
+  const middle = height / 2, step = width / room;
   const bar = (value, x, direction) => {
     const length = (value / most) * (middle - 1);
     pen.fillRect(x, direction > 0 ? middle - length : middle, Math.max(step, 1), length);
   };
-  points.forEach((point, place) => {
-    const x = width - (points.length - place) * step;
+  for (const point of points) {
+    const x = point.place * step;
     pen.fillStyle = style.getPropertyValue("--down");
     bar(point.down, x, 1);
     pen.fillStyle = style.getPropertyValue("--up");
     bar(point.up, x, -1);
-  });
+  }
   pen.fillStyle = style.getPropertyValue("--line");
   pen.fillRect(0, middle, width, 1);
 }
 
-// What a network can be told; nothing where that is not this page's business.
-function action(network) {
-  const does = network.paused ? "resume" : "pause";
-  if (!token || network.index === undefined || !(network.used || network.paused)) return [];
+// Has something changed.
+async function change(path) {
+  const answer = await fetch(path, { method: "POST", headers: { "X-Hawser-Token": token } })
+    .catch(() => undefined);
+  trouble = answer && answer.ok ? "" : answer ? await answer.text() : "the dashboard does not answer";
+  await look();
+}
+
+function button(network, does, click) {
   const made = element("button", does);
   made.type = "button";
-  made.dataset.index = network.index;
+  made.dataset.key = `${does} ${network.index}`;
   made.setAttribute("aria-label", `${does} ${network.name}`);
-  made.addEventListener("click", async () => {
-    made.disabled = true;
-    const answer = await fetch(`${does}/${network.index}`, {
-      method: "POST", headers: { "X-Hawser-Token": token },
-    }).catch(() => undefined);
-    trouble = answer && answer.ok ? "" : answer ? await answer.text() : "the dashboard does not answer";
-    await look();
-  });
-  return [made];
+  made.addEventListener("click", () => click(made));
+  return made;
+}
+
+// What a network can be told; nothing where that is not this page's business.
+function actions(network) {
+  if (!token || network.index === undefined || !(network.used || network.paused)) return [];
+  const does = network.paused ? "resume" : "pause";
+  const made = [button(network, does, (pressed) => {
+    pressed.disabled = true;
+    change(`${does}/${network.index}`);
+  })];
+  if (network.caps) made.push(button(network, "cap", () => askCaps(network)));
+  return made;
+}
+
+// Asks for caps; what was there is in the fields.
+function askCaps(network) {
+  const dialog = by("cap"), fields = [by("cap-up"), by("cap-down")];
+  by("cap-title").textContent = `Cap ${network.name}`;
+  const now = [network.caps.up, network.caps.down];
+  fields.forEach((field, at) => { field.value = now[at] ? now[at] / 1e6 : ""; });
+  dialog.returnValue = "";
+  dialog.onclose = () => {
+    if (dialog.returnValue !== "set") return;
+    const [up, down] = fields.map((field) => Math.round(1e6 * (field.valueAsNumber || 0)));
+    change(`cap/${network.index}/${up}/${down}`);
+  };
+  dialog.showModal();
 }
 
 function card(network, whole) {
   const made = element("article", undefined, "card");
   const title = element("h3", network.name);
   const isGood = network.state === "active";
-  title.append(" ", element("span", network.state || "", isGood ? "good" : "bad"), ...action(network));
+  title.append(" ", element("span", network.state || "", isGood ? "good" : "bad"), ...actions(network));
   const canvas = element("canvas");
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label",
@@ -135,6 +177,10 @@ function card(network, whole) {
     ["round trip", typeof network.rtt_ms === "number" ? `${network.rtt_ms.toFixed(1)} ms` : "–"],
     ["loss", typeof network.loss === "number" ? `${(100 * network.loss).toFixed(1)} %` : "–"],
   ];
+  const caps = network.caps || {};
+  for (const [name, cap] of [["cap down", caps.down], ["cap up", caps.up]]) {
+    if (cap) rows.push([name, rate(cap)]);
+  }
   if (typeof usage.total_bytes === "number") {
     const quota = typeof usage.quota_bytes === "number" ? ` of ${bytes(usage.quota_bytes)}` : "";
     rows.push(["this month", bytes(usage.total_bytes) + quota]);
@@ -166,11 +212,11 @@ function show(status) {
   remember(all);
   const whole = all.reduce((sum, one) => sum + (one.send_bps || 0) + (one.receive_bps || 0), 0);
   const cards = all.map((network) => [network, ...card(network, whole)]);
-  const focused = document.activeElement && document.activeElement.dataset.index;
+  const focused = document.activeElement && document.activeElement.dataset.key;
   by("networks").replaceChildren(...cards.map(([, made]) => made));
   // Who works by keyboard stays at the same button.
-  if (focused) document.querySelector(`button[data-index="${focused}"]`)?.focus();
-  for (const [network, , canvas] of cards) draw(canvas, history.get(network.name) || []);
+  if (focused) document.querySelector(`button[data-key="${focused}"]`)?.focus();
+  for (const [network, , canvas] of cards) draw(canvas, ...drawn(network));
 
   const clients = status.clients || [];
   by("clients-section").hidden = clients.length === 0;
@@ -188,6 +234,17 @@ async function look() {
   const answer = await fetch("status");
   show(await answer.json());
 }
+
+// Asks for what was kept of the span that is chosen; again when a step of the shortest has passed.
+async function lookBack() {
+  const span = Number(by("span").value);
+  const answer = span > 0 ? await fetch(`history/${span}`).catch(() => undefined) : undefined;
+  past = answer && answer.ok ? { ...await answer.json(), span } : undefined;
+  if (answer && !answer.ok) trouble = await answer.text();
+}
+
+by("span").addEventListener("change", () => lookBack().then(look));
+setInterval(() => { if (past && !document.hidden) lookBack(); }, 10000);
 
 // What was shown stays when nobody answers any more; a page that nobody looks at asks nothing.
 async function ask() {

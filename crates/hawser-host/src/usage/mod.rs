@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use store::{Pending, Store};
 
-pub use store::StoreError;
+pub use crate::database::StoreError;
 
 /// What something has carried on a day, all in all: its name, the day, how much.
 pub type DaySum = ((String, Date), Used);

@@ -528,6 +528,7 @@ impl Share {
             | Request::Move { .. }
             | Request::Weight { .. }
             | Request::Pause { .. }
+            | Request::Cap { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => Err(anyhow!(
                 "this daemon shares with neighbours: `hawser share --help` says what it can do"

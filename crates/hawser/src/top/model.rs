@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use hawser_host::lines::{Line, lines};
 use serde_json::Value;
 
-use crate::cli_status::{Line, lines, list, number, text};
+use crate::cli_status::{list, number, text};
 
 /// All of it.
 #[derive(Debug, Default)]

@@ -1,5 +1,6 @@
 //! Draws what `hawser top` knows. Names come from strangers: ratatui leaves control characters out.
 
+use hawser_host::lines::{Line, lines};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -8,7 +9,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, SparklineBar, Table};
 
 use super::model::{Flow, Model, Rates};
 use crate::amounts::{bytes, rate};
-use crate::cli_status::{Line, heading, lines};
+use crate::cli_status::heading;
 
 /// The whole terminal.
 pub(super) fn draw(model: &mut Model, frame: &mut Frame<'_>) {
@@ -82,8 +83,9 @@ fn network(model: &Model, line: &Line<'_>, area: Rect, frame: &mut Frame<'_>) {
     } else {
         Color::Yellow
     });
+    let control = if line.is_control { " *" } else { "" };
     let row = vec![
-        Cell::new(line.name.clone()).style(Modifier::BOLD),
+        Cell::new(format!("{}{control}", line.name)).style(Modifier::BOLD),
         Cell::new(line.state.to_owned()).style(state),
         or_none(line.figures.map(|_| rate(down))),
         or_none(line.figures.map(|_| rate(up))),

@@ -44,6 +44,8 @@ fn shown(name: &str) -> Option<(World, String, Vec<Daemon>)> {
     dashboard
         .args(["dashboard", "--run-dir"])
         .arg(world.run_dir("c"))
+        .arg("--dir")
+        .arg(world.place("c"))
         .stdout(Stdio::piped());
     let mut dashboard = Daemon(dashboard.spawn().unwrap());
     world.wait("served", |world| {
@@ -83,6 +85,12 @@ fn the_dashboard_is_for_this_machine_alone() {
         assert!(refused.starts_with("HTTP/1.1 403 "), "{strange}: {refused}");
     }
     changes_need_the_token(&world, &address);
+    world.wait("something kept", |world| {
+        let answer = get(world, "/history/3600", "Host: localhost:9468");
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        let history: serde_json::Value = serde_json::from_str(body).unwrap();
+        history["networks"]["fiber"].is_array()
+    });
     let mut elsewhere = world.inside("c", env!("CARGO_BIN_EXE_hawser"));
     elsewhere
         .args(["dashboard", "--listen", "0.0.0.0:9469", "--run-dir"])
@@ -131,6 +139,14 @@ fn changes_need_the_token(world: &World, address: &str) {
     assert!(is_paused());
     assert!(post(&format!("/resume/{index}"), &with_token).starts_with("HTTP/1.1 200 OK"));
     assert!(!is_paused());
+    let cap = format!("/cap/{index}/2000000/0");
+    assert!(post(&cap, "Accept: */*").starts_with("HTTP/1.1 403 "));
+    assert!(post(&cap, &with_token).starts_with("HTTP/1.1 200 OK"));
+    let networks = world.status("c")["networks"].clone();
+    let all = networks.as_array().unwrap();
+    let lte = all.iter().find(|network| network["name"] == "lte").unwrap();
+    assert_eq!(lte["cap_bps"]["up"], 2_000_000);
+    assert!(lte["cap_bps"]["down"].is_null());
 }
 
 #[test]
@@ -172,6 +188,7 @@ fn a_browser_shows_networks_by_their_names() {
         page.contains("aria-label=\"pause fiber\">pause</button>"),
         "{page}"
     );
+    assert!(page.contains("aria-label=\"cap lte\">cap</button>"), "{page}");
     // For the pages of the manual.
     if let Ok(place) = std::env::var("HAWSER_SCREENSHOT") {
         browser(&format!("--screenshot={place}"));

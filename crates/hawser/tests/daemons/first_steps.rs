@@ -109,6 +109,8 @@ fn each_wrong_step_says_what_to_do() {
     top(&world);
     trace(&world);
     pause(&world);
+    cap(&world);
+    history(&world);
     good(world.hawser("c", &["down"]));
     std::fs::remove_dir_all(world.place("c")).unwrap();
     refuses(
@@ -134,6 +136,49 @@ fn on_a_terminal(command: &Command) -> Child {
 }
 
 /// A network leaves the tunnel for a while, and comes back.
+/// A network is capped for a while, at both ends, and is as the configuration says again.
+fn cap(world: &World) {
+    refuses(
+        world.hawser("c", &["cap", "eth9", "--up", "1mbit"]),
+        &["no such network", "fiber, lte"],
+    );
+    refuses(world.hawser("c", &["cap", "lte"]), &["--up RATE"]);
+    let said = |arguments: &[&str]| {
+        let output = good(world.hawser("c", &[&["cap", "lte"], arguments].concat()));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(said(&["--up", "2mbit"]), "lte: up 2.0 Mbit/s, down no cap\n");
+    assert_eq!(
+        said(&["--down", "3mbit"]),
+        "lte: up 2.0 Mbit/s, down 3.0 Mbit/s\n"
+    );
+    let networks = world.status("c")["networks"].clone();
+    let mut all = networks.as_array().unwrap().iter();
+    let lte = all.find(|network| network["name"] == "lte").unwrap();
+    let is_capped = |side: &str, bps: Option<u64>| {
+        let status = world.status(side);
+        let paths = status["sessions"][0]["paths"].as_array().unwrap();
+        let path = paths.iter().find(|path| path["path"] == lte["path"]);
+        path.unwrap()["cap_bps"].as_u64() == bps
+    };
+    world.wait("capped at both ends", |_| {
+        is_capped("c", Some(2_000_000)) && is_capped("h", Some(3_000_000))
+    });
+    assert_eq!(said(&["--default"]), "lte: up no cap, down no cap\n");
+    world.wait("as before", |_| is_capped("c", None) && is_capped("h", None));
+}
+
+/// What networks did is kept, and read while it is written.
+fn history(world: &World) {
+    world.wait("something kept", |world| {
+        let output = good(world.hawser("c", &["history", "--csv", "--last", "10min", "fiber"]));
+        let said = String::from_utf8(output.stdout).unwrap();
+        let mut lines = said.lines();
+        assert!(lines.next().unwrap().starts_with("network,unix_s,"), "{said}");
+        lines.any(|line| line.starts_with("\"fiber\",") && line.split(',').count() == 9)
+    });
+}
+
 fn pause(world: &World) {
     refuses(
         world.hawser("c", &["pause", "eth9"]),

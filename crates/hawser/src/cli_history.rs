@@ -1,0 +1,130 @@
+//! `hawser history`.
+
+use std::process::ExitCode;
+
+use hawser_config::Span;
+use hawser_host::{history, run_dir::Role};
+use hawser_linux::clock::local_time_at;
+use hawser_terminal::{columns, say};
+use serde_json::Value;
+
+use crate::Places;
+use crate::amounts::rate;
+use crate::cli_status::{list, number};
+
+/// Shows how each network was over the last hour, day or year: rates, round trips, loss.
+///
+/// Kept while a daemon runs, in steps of ten seconds for a day and of five minutes for a year
+/// (history = false in its configuration ends that). The last minute may be missing. It says
+/// nothing of flows and of who was talked to.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HistoryArgs {
+    /// Only networks of these names.
+    network: Vec<String>,
+    /// How far back: 10min, 1h, 1d, 365d.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span)]
+    last: Span,
+    /// The history of this machine's hub: of its clients' paths.
+    #[arg(long)]
+    hub: bool,
+    /// Prints the result as JSON.
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Prints the result as comma-separated values.
+    #[arg(long)]
+    csv: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    text.parse()
+        .map_err(|()| "a time with its unit (s, min, h, d), such as 24h".to_owned())
+}
+
+pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<ExitCode> {
+    let role = if args.hub { Role::Hub } else { Role::Client };
+    let mut history = history::read(&history::file(&args.places.dir, role), args.last.0)?;
+    if let Some(networks) = history["networks"].as_object_mut() {
+        networks.retain(|name, _| args.network.is_empty() || args.network.contains(name));
+    }
+    match (args.json, args.csv) {
+        (true, _) => say!("{history}")?,
+        (false, true) => say!("{}", csv(&history))?,
+        (false, false) => say!("{}", table(&history))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Each step of each network.
+fn steps(history: &Value) -> impl Iterator<Item = (&String, &[Value])> {
+    let networks = history["networks"].as_object().into_iter().flatten();
+    networks.flat_map(|(name, steps)| list(steps).iter().map(move |step| (name, list(step))))
+}
+
+/// `11-25 09:41:10`, here.
+fn clock(unix_s: u64) -> String {
+    let time = local_time_at(i64::try_from(unix_s).unwrap_or(i64::MAX));
+    let (hour, minute) = (time.minute / 60, time.minute % 60);
+    format!(
+        "{:02}-{:02} {hour:02}:{minute:02}:{:02}",
+        time.month,
+        time.day,
+        unix_s % 60
+    )
+}
+
+fn csv(history: &Value) -> String {
+    let head = "network,unix_s,seconds,down_bps,up_bps,rtt_ms,rtt_min_ms,rtt_max_ms,loss";
+    let rows = steps(history).map(|(name, step)| {
+        let name = format!("\"{}\"", name.replace('"', "\"\""));
+        let field = |value: &Value| {
+            if value.is_null() {
+                String::new()
+            } else {
+                value.to_string()
+            }
+        };
+        let [at, rest @ ..] = step else { return name };
+        let rest: Vec<_> = rest.iter().map(field).collect();
+        format!("{name},{at},{},{}", history["step_s"], rest.join(","))
+    });
+    let all: Vec<_> = std::iter::once(head.to_owned()).chain(rows).collect();
+    all.join("\n")
+}
+
+fn table(history: &Value) -> String {
+    let rows: Vec<_> = steps(history)
+        .filter_map(|(name, step)| {
+            let [at, down, up, trip, least, most, loss] = step else {
+                return None;
+            };
+            let ms = |value: &Value| value.as_f64().map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
+            let loss = loss.as_f64();
+            Some(vec![
+                clock(number(at)),
+                name.clone(),
+                rate(number(down)),
+                rate(number(up)),
+                ms(trip),
+                ms(least),
+                ms(most),
+                loss.map_or("-".to_owned(), |loss| format!("{:.1} %", loss * 100.0)),
+            ])
+        })
+        .collect();
+    if rows.is_empty() {
+        return "nothing is known of that time: a daemon keeps it while it runs".to_owned();
+    }
+    let heads = [
+        "from",
+        "network",
+        "down",
+        "up",
+        "round trip",
+        "least",
+        "most",
+        "loss",
+    ];
+    columns(&heads, &rows, "")
+}
