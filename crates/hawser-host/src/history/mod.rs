@@ -1,13 +1,14 @@
 //! How networks were over a day and a year: what they carried, their round trips and loss.
 //!
-//! Every ten seconds the daemon's own status is asked, as anybody asks it, and what its [lines]
-//! say is added to two tables: one of ten seconds, kept for a day, and one of five minutes, kept
-//! for a year. Once a minute (in the first one, each time) that goes to the disk in one transaction;
-//! a crash loses at most that minute. The file has 64 MiB at most; what is oldest goes first where it is full. Of flows and of
-//! who was talked to it holds nothing.
+//! Every ten seconds the daemon's own status is asked, as anybody asks it, and what its [lines] say
+//! is added to two tables: one of ten seconds, kept for a day, and one of five minutes, kept for a
+//! year. Once a minute (in the first one, each time) that goes to the disk in one transaction; a
+//! crash loses at most that minute. The file has 64 MiB at most; what is oldest goes first where it
+//! is full. Of flows and of who was talked to it holds nothing.
 //!
-//! Limitations: of a hub with many clients, the 32 paths that carry most in ten seconds are kept. Bytes are those of the tunnel's datagrams (UDP payload), in direct mode what the last
-//! second's rate comes to.
+//! Limitations: of a hub with many clients, the 32 paths that carry most in ten seconds are kept.
+//! Bytes are those of the tunnel's datagrams (UDP payload), in direct mode what the last second's
+//! rate comes to.
 //!
 //! [lines]: crate::lines
 
