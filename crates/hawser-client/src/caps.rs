@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::bail;
 use hawser_config::ClientConfig;
 use hawser_control::client::networks::Attached;
 use hawser_dataplane::{Change, SessionId};
@@ -11,6 +10,7 @@ use hawser_wire::control::Message;
 use serde_json::{Value, json};
 
 use super::Client;
+use super::quotas::no_such_network;
 
 /// A cap in each direction: towards the hub, and from it.
 type Pair<T> = [Option<T>; 2];
@@ -55,10 +55,7 @@ impl Client {
         names.sort_unstable();
         names.dedup();
         if !names.contains(&network) {
-            bail!(
-                "{network}: there is no such network now; there are: {}",
-                names.join(", ")
-            );
+            return Err(no_such_network(network, &names));
         }
         if is_default {
             self.caps.wanted.remove(network);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use hawser_host::usage::Usage;
 use hawser_linux::netlink::{Network, changes, traffic};
 use hawser_steer::quota::Level;
@@ -104,10 +104,7 @@ impl Client {
         if is_on && !is_there {
             let used = self.seen.iter().filter(|network| self.config.uses(&network.name));
             let used: Vec<_> = used.map(|network| network.name.as_str()).collect();
-            bail!(
-                "{name}: there is no such network now; there are: {}",
-                used.join(", ")
-            );
+            return Err(no_such_network(&name, &used));
         }
         if !is_on && !self.paused.contains(&name) {
             bail!("{name} is not paused");
@@ -168,6 +165,14 @@ impl Client {
             .borrow()
             .report(name, &self.config.network(name))
     }
+}
+
+/// What somebody hears who names a network that is not there; `names`: those that are.
+pub(super) fn no_such_network(name: &str, names: &[&str]) -> anyhow::Error {
+    anyhow!(
+        "{name}: there is no such network now; there are: {}",
+        names.join(", ")
+    )
 }
 
 /// As without a hub: what passes in between is more than the quota.

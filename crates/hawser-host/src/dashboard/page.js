@@ -70,7 +70,7 @@ function remember(all) {
   }
   for (const network of all) {
     const points = rates.get(network.name) || [];
-    points.push({ place: 0, up: network.send_bps || 0, down: network.receive_bps || 0 });
+    points.push({ up: network.send_bps || 0, down: network.receive_bps || 0 });
     if (points.length > KEPT) points.shift();
     rates.set(network.name, points);
   }

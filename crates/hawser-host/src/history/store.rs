@@ -201,8 +201,11 @@ const FORMAT: Format = Format {
             rtt_sum INTEGER, rtt_count INTEGER, rtt_min INTEGER, rtt_max INTEGER,
             loss_sum INTEGER, loss_count INTEGER, PRIMARY KEY (at, name)) WITHOUT ROWID;",
 };
+/// The shorter step, s: a day of them is 8,640, of which one picture shows [`POINTS`].
 pub(super) const FINE_STEP: u64 = 10;
+/// Units: s.
 const DAY: u64 = 86_400;
+/// The longest, s.
 pub(super) const YEAR: u64 = 366 * DAY;
 const TABLES: [Table; 2] = [
     Table {
