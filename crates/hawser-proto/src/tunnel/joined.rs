@@ -29,6 +29,14 @@ impl Handoff {
         delay: Duration::ZERO,
         intervals: RelayIntervals::NONE,
     };
+
+    /// A daemon with two threads: measured at a client that carried 10 to 100 Mbit/s on two busy
+    /// cores, 24,000 relays were heard after 40 to 230 µs in the median of each run, and 99 of 100
+    /// within 0.3 to 0.9 ms.
+    pub const THREADS: Self = Self {
+        delay: Duration::from_micros(120),
+        intervals: RelayIntervals::THREADS,
+    };
 }
 
 /// A session's tunnel: a [`Sending`] and a [`Receiving`] half, and the relays between them.

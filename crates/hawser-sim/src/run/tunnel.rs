@@ -562,7 +562,8 @@ impl Node for Tunnel {
         for (at, clock) in CLOCKS.into_iter().enumerate() {
             let now = context.now() + clock;
             let role = [Role::Client, Role::Hub][at];
-            let mut tunnel = tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::NONE, now);
+            let mut tunnel =
+                tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::THREADS, now);
             let egress = tunnel.sending_mut().egress_mut();
             if let Some(coding) = self.coding {
                 stripe(egress, coding);
