@@ -96,6 +96,7 @@ impl Database {
         };
         // One writes and another reads: neither keeps the file for longer than a moment.
         database.run(|connection| connection.busy_timeout(TIMEOUT))?;
+        database.run(|connection| connection.pragma_update(None, "cache_size", CACHE))?;
         let version = database.version()?;
         if version > format.version {
             return Err(StoreError::Newer {
@@ -137,6 +138,10 @@ impl Database {
         }
     }
 }
+
+/// Pages of a file that are kept in memory, as SQLite wants it: below zero, in KiB (by default 2
+/// MiB). A daemon writes once in some seconds, and reads hardly ever.
+const CACHE: i64 = -128;
 
 /// A write takes as long as the disk needs to keep it.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -34,6 +34,11 @@ pub mod udp;
 pub mod wait;
 pub mod wireless;
 
+/// The number of an ioctl as the C library takes it: glibc as an `unsigned long`, musl as an `int`.
+const fn ioctl_request(number: u32) -> libc::Ioctl {
+    number as libc::Ioctl
+}
+
 /// What a system call says that returns a number below zero when it fails.
 fn check(result: libc::c_int) -> std::io::Result<()> {
     if result < 0 {

@@ -42,7 +42,7 @@ fn ethtool(device: &str, command: u32, value: u32) -> io::Result<u32> {
 /// Of `struct ifreq`: a name, and a union of 24 bytes.
 const REQUEST: usize = libc::IFNAMSIZ + 24;
 /// `SIOCETHTOOL`
-const ETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL: libc::Ioctl = crate::ioctl_request(0x8946);
 // linux/ethtool.h
 const GET_GRO: u32 = 0x2b;
 const SET_GRO: u32 = 0x2c;

@@ -11,13 +11,14 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use libc::{c_int, c_short, c_uint};
 
-use crate::check;
+use crate::{check, ioctl_request};
 
 // Source: linux/if_tun.h; the number of a call holds direction and size of its argument.
-const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
-const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
-const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
-const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
+const TUNSETIFF: libc::Ioctl = ioctl_request(0x4004_54ca);
+const TUNGETIFF: libc::Ioctl = ioctl_request(0x8004_54d2);
+const TUNSETOFFLOAD: libc::Ioctl = ioctl_request(0x4004_54d0);
+const TUNSETVNETHDRSZ: libc::Ioctl = ioctl_request(0x4004_54d8);
+const SIOCSIFMTU: libc::Ioctl = ioctl_request(libc::SIOCSIFMTU as u32);
 const TUN_F_CSUM: c_uint = 0x01;
 const TUN_F_TSO4: c_uint = 0x02;
 const TUN_F_TSO6: c_uint = 0x04;
@@ -106,7 +107,7 @@ impl Tun {
         let flags = unsafe { request.ifr_ifru.ifru_flags };
         let kind = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as c_short;
         let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
-        let name = String::from_utf8(name.map(|byte| byte.cast_unsigned()).collect());
+        let name = String::from_utf8(name.map(|byte| byte.to_ne_bytes()[0]).collect());
         let name = name.map_err(|_| TunError::Foreign)?;
         if flags & kind != kind {
             return Err(TunError::Foreign);
@@ -149,7 +150,8 @@ impl Tun {
         let mut request = interface_request(&self.name);
         request.ifr_ifru.ifru_mtu = c_int::from(mtu);
         // SAFETY: the request is a valid `ifreq` that outlives the call.
-        check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU, &raw mut request) }).map_err(error)
+        let set = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCSIFMTU, &raw mut request) };
+        check(set).map_err(error)
     }
 
     /// The interface's name.
@@ -218,7 +220,7 @@ pub(crate) fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: `ifreq` is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([from]);
     }
     request
 }

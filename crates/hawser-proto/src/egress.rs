@@ -320,6 +320,7 @@ impl<B: Copy> Egress<B> {
         self.urgent.retain(|transmit| transmit.path != id);
         self.kept.forget_path(id);
         self.sharing.forget(id);
+        self.flows.forget_path(id.0);
         // A copy may be the one that frees its buffer: the driver drains copies before it closes a
         // path.
         debug_assert!(self.copies.is_empty(), "drained before");

@@ -121,7 +121,7 @@ pub struct Flow<B> {
     pub next_unordered: Sequence,
     /// Inner bytes sent in all.
     pub sent: u64,
-    /// Inner bytes by path.
+    /// Inner bytes by path, of the paths that are open.
     pub by_path: Vec<(u16, u64)>,
     queue: VecDeque<Run<B>>,
     backlog: u64,
@@ -479,6 +479,14 @@ impl<B: Copy> Flows<B> {
         let buffer = flow.queue.pop_front().map(|run| run.buffer);
         self.note_departure();
         buffer
+    }
+
+    /// A path is closed for good: its number does not come back, so nothing is kept of it. A flow
+    /// that lives through hundreds of networks is looked up among those that are there.
+    pub fn forget_path(&mut self, path: u16) {
+        for flow in self.slots.iter_mut().flatten() {
+            flow.by_path.retain(|(id, _)| *id != path);
+        }
     }
 
     /// Accounts for `count` segments of `bytes` in all sent on `path`, and returns the first of

@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use socket2::{Domain, Socket, Type};
 
-use crate::check;
 use crate::tap::packets_of;
 use crate::tun::{self, TunError, interface_request, would_block};
 use crate::udp::grow;
+use crate::{check, ioctl_request};
 
 /// A socket that hears and sends whole frames, each behind its radiotap header.
 #[derive(Debug)]
@@ -84,12 +84,12 @@ impl EthernetTap {
             sa_data: [0; 14],
         };
         for (to, from) in hardware.sa_data.iter_mut().zip(address) {
-            *to = from.cast_signed();
+            *to = libc::c_char::from_ne_bytes([from]);
         }
         request.ifr_ifru.ifru_hwaddr = hardware;
         // SAFETY: the request is a valid `ifreq` that outlives the call.
         let set = Socket::new(Domain::IPV4, Type::DGRAM, None).and_then(|socket| {
-            check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFHWADDR, &raw mut request) })
+            check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCSIFHWADDR, &raw mut request) })
         });
         set.map_err(|error| option("address", error))?;
         Ok(tap)
@@ -129,7 +129,8 @@ impl AsFd for EthernetTap {
 }
 
 /// Source: linux/if_tun.h.
-const TUNSETCARRIER: libc::c_ulong = 0x4004_54e2;
+const TUNSETCARRIER: libc::Ioctl = ioctl_request(0x4004_54e2);
+const SIOCSIFHWADDR: libc::Ioctl = ioctl_request(libc::SIOCSIFHWADDR as u32);
 
 #[cfg(test)]
 mod tests {

@@ -325,6 +325,27 @@ fn thousands_of_flows_that_wait_cost_a_packet_no_more_than_some() {
 }
 
 #[test]
+fn a_flow_remembers_no_path_that_is_closed() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let now = start + Duration::from_millis(150);
+    let mut egress = active(start, now);
+    egress
+        .enqueue(&mut segment(tcp_flag::ACK, 100), Offload::default(), 0, now)
+        .expect("there is room");
+    while egress.poll_transmit(now).is_some() {}
+    let known = |egress: &Egress<u32>| {
+        egress
+            .flows()
+            .iter()
+            .map(|(_, flow)| flow.by_path.len())
+            .sum::<usize>()
+    };
+    assert_eq!(known(&egress), 1);
+    egress.close_path(PathId(0), now);
+    assert_eq!(known(&egress), 0);
+}
+
+#[test]
 fn what_waits_too_long_goes_by_a_timer_and_the_oldest_is_shed_first() {
     let start = Instant::from_nanos(1_000_000_000);
     let mut egress = Egress::new(1, start);
