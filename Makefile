@@ -38,6 +38,18 @@ rpm:
 	scripts/needs rpm
 	scripts/rpm
 
+# The program without a need for any library, for x86-64 and ARM64: out/static. Packages of it for
+# routers with OpenWrt: out/openwrt
+.PHONY: static openwrt
+static:
+	scripts/needs run
+	scripts/needs static
+	scripts/static
+openwrt:
+	scripts/needs run
+	scripts/needs static
+	scripts/openwrt
+
 # The manual as a book, for a browser or a web server: out/book
 .PHONY: book
 book:
