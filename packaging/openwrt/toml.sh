@@ -3,25 +3,37 @@
 
 # hawser_toml: client.toml on standard output. Call config_load before, with these call-backs.
 hawser_toml() {
-	hawser_end_list
+	hawser_end_section
 	printf '%s' "$HAWSER_TOP" "$HAWSER_TABLES"
 }
 
+# What is written, options of the section `hawser` before all tables; the section that is being
+# read: its type, the name of its table, its lines; and the list that is being read.
 HAWSER_TOP=
 HAWSER_TABLES=
 HAWSER_TYPE=
+HAWSER_TABLE=
+HAWSER_LINES=
 HAWSER_LIST=
 HAWSER_ITEMS=
 
-# A line of the section that is being read: those of the section `hawser` stand before all tables.
 hawser_line() {
-	if [ "$HAWSER_TYPE" = hawser ]; then
-		HAWSER_TOP="$HAWSER_TOP$1
+	HAWSER_LINES="$HAWSER_LINES$1
 "
-	else
-		HAWSER_TABLES="$HAWSER_TABLES$1
-"
-	fi
+}
+
+hawser_end_section() {
+	hawser_end_list
+	case "$HAWSER_TYPE" in
+	'') ;;
+	hawser) HAWSER_TOP="$HAWSER_TOP$HAWSER_LINES" ;;
+	*)
+		HAWSER_TABLES="$HAWSER_TABLES$HAWSER_TABLE
+$HAWSER_LINES"
+		;;
+	esac
+	HAWSER_TYPE=
+	HAWSER_LINES=
 }
 
 hawser_string() {
@@ -31,7 +43,7 @@ hawser_string() {
 # KEY VALUE: the value as TOML. UCI knows strings alone.
 hawser_value() {
 	case "$1" in
-	enabled | history | kill_switch | mptcp | neighbours | receipts | strict)
+	enabled | history | kill_switch | mptcp | neighbours | share_air | slots | strict)
 		case "$2" in
 		1 | on | true | yes | enabled) printf true; return ;;
 		0 | off | false | no | disabled) printf false; return ;;
@@ -56,19 +68,15 @@ hawser_end_list() {
 	HAWSER_ITEMS=
 }
 
-# The name of a network's table is its device, which comes as an option: the table begins there.
-hawser_device() {
-	hawser_line "[networks.$(hawser_string "$1")]"
-}
-
 config_cb() {
-	hawser_end_list
+	hawser_end_section
 	HAWSER_TYPE="$1"
 	case "$1" in
-	'' | hawser | network) ;;
-	rule | port_forward | layer) hawser_line "[[$1]]" ;;
-	gre) hawser_line "[[pool.gre]]" ;;
-	*) hawser_line "[$1]" ;;
+	'' | hawser) ;;
+	network) HAWSER_TABLE="[networks.$(hawser_string "$2")]" ;;
+	rule | port_forward | layer) HAWSER_TABLE="[[$1]]" ;;
+	gre) HAWSER_TABLE="[[pool.gre]]" ;;
+	*) HAWSER_TABLE="[$1]" ;;
 	esac
 }
 
@@ -76,7 +84,8 @@ option_cb() {
 	hawser_end_list
 	case "$HAWSER_TYPE.$1" in
 	hawser.enabled | hawser.mode | hawser.manual) ;;
-	network.device) hawser_device "$2" ;;
+	# Names of sections know fewer letters than those of interfaces.
+	network.device) HAWSER_TABLE="[networks.$(hawser_string "$2")]" ;;
 	*) hawser_line "$1 = $(hawser_value "$1" "$2")" ;;
 	esac
 }

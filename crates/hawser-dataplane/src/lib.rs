@@ -408,7 +408,7 @@ pub struct FlowSnapshot {
     pub scheduler: &'static str,
     /// Sent in all, inner bytes.
     pub sent_bytes: u64,
-    /// Bytes by path id.
+    /// Bytes by path id, of the paths that are open.
     pub by_path: Vec<(u16, u64)>,
 }
 

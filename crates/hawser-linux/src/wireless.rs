@@ -9,6 +9,8 @@ pub mod hostapd;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use crate::ioctl_request;
+
 /// The address of the access point (BSSID) that an interface is associated with; `None` when it has
 /// none, or is no wireless one.
 ///
@@ -34,14 +36,14 @@ pub fn written(address: [u8; 6]) -> String {
 
 /// Whether an interface is up.
 fn is_up(interface: &str) -> bool {
-    ask(interface, libc::SIOCGIFFLAGS as u32).is_ok_and(|answer| {
+    ask(interface, ioctl_request(libc::SIOCGIFFLAGS as u32)).is_ok_and(|answer| {
         let flags = [answer[libc::IFNAMSIZ], answer[libc::IFNAMSIZ + 1]];
         i32::from(u16::from_ne_bytes(flags)) & libc::IFF_UP != 0
     })
 }
 
 /// Asks the kernel something of an interface; the answer has its name in front.
-fn ask(interface: &str, question: u32) -> io::Result<[u8; REQUEST]> {
+fn ask(interface: &str, question: libc::Ioctl) -> io::Result<[u8; REQUEST]> {
     let mut request = [0_u8; REQUEST];
     let name = request
         .get_mut(..interface.len())
@@ -49,7 +51,6 @@ fn ask(interface: &str, question: u32) -> io::Result<[u8; REQUEST]> {
         .ok_or(io::ErrorKind::InvalidInput)?;
     name.copy_from_slice(interface.as_bytes());
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
-    let question = crate::ioctl_request(question);
     // SAFETY: the buffer is at least as long as what the question is answered with (`struct iwreq`,
     // `struct ifreq`), and outlives the call.
     crate::check(unsafe { libc::ioctl(socket.as_raw_fd(), question, request.as_mut_ptr()) })?;
@@ -58,8 +59,8 @@ fn ask(interface: &str, question: u32) -> io::Result<[u8; REQUEST]> {
 
 /// Of `struct ifreq`: a name, and a union of 24 bytes; that of `struct iwreq` has 16.
 const REQUEST: usize = libc::IFNAMSIZ + 24;
-/// `SIOCGIWAP`
-const GET_ACCESS_POINT: u32 = 0x8b15;
+/// `SIOCGIWAP` (linux/wireless.h).
+const GET_ACCESS_POINT: libc::Ioctl = ioctl_request(0x8b15);
 
 #[cfg(test)]
 mod tests {

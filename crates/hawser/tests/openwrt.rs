@@ -34,9 +34,13 @@ config hawser 'main'
     list exclude 'virbr*'
     option mtu '1400'
 config network
-    option device 'eth0.2'
     option cap_up '10mbit'
+    option device 'eth0.2'
     option reset_day '5'
+config network 'wwan0'
+    option weight '2'
+config radio
+    option slots '1'
 config tls 'tls'
     option port '8443'
 config direct
@@ -63,6 +67,10 @@ mtu = 1400
 [networks."eth0.2"]
 cap_up = "10mbit"
 reset_day = 5
+[networks."wwan0"]
+weight = 2
+[radio]
+slots = true
 [tls]
 port = 8443
 [direct]

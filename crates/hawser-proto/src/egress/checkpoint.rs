@@ -3,6 +3,7 @@
 use hawser_units::{Instant, PathId};
 use hawser_wire::data::Class;
 
+use super::lanes::initial_budget;
 use super::{Egress, Lane};
 use crate::checkpoint::{BadCheckpoint, Sending, SendingPath};
 use crate::path::{self, Path};
@@ -56,7 +57,7 @@ impl<B: Copy> Egress<B> {
         let budget = if saved.is_active {
             None
         } else {
-            super::initial_budget(&path)
+            initial_budget(&path)
         };
         let lane = Lane {
             air: None,

@@ -4,6 +4,7 @@ use hawser_wire::offload::{Offload, Segmenter};
 
 use super::*;
 use crate::flow::Run;
+use crate::path;
 
 /// An open path whose first probes are on their way.
 fn client(start: Instant) -> Egress<u32> {

@@ -1,0 +1,116 @@
+//! The paths of a session: opened, moved, closed; what may go to an address that is not proven.
+
+use hawser_units::{Instant, PathId, Rate};
+
+use super::kept::keeping_time;
+use super::{Egress, Lane};
+use crate::path::{self, Path, State};
+
+/// An unproven address gets no more than this many times what it sent.
+///
+/// Source: RFC 9000 section 8.
+const AMPLIFICATION: u64 = 3;
+
+impl<B: Copy> Egress<B> {
+    /// Adds a path. `reachable`: the peer's address is known.
+    pub fn open_path(&mut self, config: path::Config, reachable: bool, now: Instant) {
+        let path = Path::new(config, self.next_seed(), now);
+        let lane = Lane {
+            budget: initial_budget(&path),
+            path,
+            reachable,
+            air: None,
+        };
+        self.add_lane(lane, now);
+    }
+
+    pub(super) fn next_seed(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.seed
+    }
+
+    pub(super) fn add_lane(&mut self, mut lane: Lane, now: Instant) {
+        lane.path.set_control(self.control, now);
+        let at = self.lanes.partition_point(|other| other.path.id < lane.path.id);
+        self.lanes.insert(at, lane);
+    }
+
+    /// Removes a path. Nothing queued is lost; what it has not reported is sent again on the
+    /// others.
+    pub fn close_path(&mut self, id: PathId, now: Instant) {
+        if let Some(Lane { path, .. }) = self.lanes.iter().find(|lane| lane.path.id == id) {
+            let time = keeping_time(path) + self.time_for(path.in_flight());
+            self.kept.on_silence(id, path.heard_of(), time, now);
+        }
+        self.lanes.retain(|lane| lane.path.id != id);
+        self.urgent.retain(|transmit| transmit.path != id);
+        self.kept.forget_path(id);
+        self.sharing.forget(id);
+        self.flows.forget_path(id.0);
+        // A copy may be the one that frees its buffer: the driver drains copies before it closes a
+        // path.
+        debug_assert!(self.copies.is_empty(), "drained before");
+    }
+
+    /// Changes the user's cap of a path.
+    pub fn set_cap(&mut self, id: PathId, cap: Option<Rate>) {
+        if let Some(lane) = self.lane(id) {
+            lane.path.set_cap(cap);
+        }
+    }
+
+    pub(super) fn lane(&mut self, id: PathId) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|lane| lane.path.id == id)
+    }
+
+    pub(super) fn note(&mut self, id: PathId, changed: bool) {
+        if let Some(lane) = self.lane(id).filter(|_| changed) {
+            let state = lane.path.state();
+            if state == State::Active {
+                lane.budget = None;
+            }
+            self.changes.push_back((id, state));
+        }
+    }
+
+    /// Takes note that authenticated packets of `bytes` in all came in on the path.
+    pub fn handle_heard(&mut self, id: PathId, (packets, bytes): (u32, u64), now: Instant) {
+        self.note_heard_on_air(id, (packets.into(), bytes), now);
+        let Some(lane) = self.lane(id) else { return };
+        if let Some(budget) = &mut lane.budget {
+            *budget = budget.saturating_add(bytes.saturating_mul(AMPLIFICATION));
+        }
+        let changed = lane.path.handle_heard(now);
+        self.note(id, changed);
+    }
+
+    /// The path's far address changed (or is known for the first time): it is to be proven, and
+    /// nothing known of the old one holds. `overhead`: bytes between an inner packet and the outer
+    /// IP packet from now on.
+    pub fn handle_moved(&mut self, id: PathId, overhead: u16, now: Instant) {
+        let Some(lane) = self.lane(id) else { return };
+        lane.reachable = true;
+        lane.budget = initial_budget(&lane.path);
+        lane.path.handle_moved(overhead, now);
+        self.sharing.forget(id);
+        self.note(id, true);
+    }
+}
+
+/// What may go to an address before it is proven: the side that is called on waits to hear from it,
+/// the calling side chose it.
+pub(super) fn initial_budget(path: &Path) -> Option<u64> {
+    (path.probing() == path::Probing::OnHearing).then_some(0)
+}
+
+/// Takes `bytes` from what may go to an unproven address; false when there is not enough left.
+pub(super) fn spend(lane: &mut Lane, bytes: u64) -> bool {
+    let Some(budget) = &mut lane.budget else {
+        return true;
+    };
+    if *budget < bytes {
+        return false;
+    }
+    *budget -= bytes;
+    true
+}
