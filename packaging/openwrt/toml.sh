@@ -43,7 +43,7 @@ hawser_string() {
 # KEY VALUE: the value as TOML. UCI knows strings alone.
 hawser_value() {
 	case "$1" in
-	enabled | history | kill_switch | mptcp | neighbours | share_air | slots | strict)
+	enabled | history | kill_switch | mptcp | neighbours | receipts | share_air | slots | strict)
 		case "$2" in
 		1 | on | true | yes | enabled) printf true; return ;;
 		0 | off | false | no | disabled) printf false; return ;;

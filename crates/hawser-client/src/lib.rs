@@ -548,6 +548,7 @@ impl Client {
             }
             Want::Leave => self.hubs.handle_leave(),
             Want::OtherHubs => self.on_other_hubs(),
+            Want::Receipt(receipt) => self.pool.handle_receipt(&receipt),
             Want::Closed(reason) => self.on_closed(reason),
         }
     }

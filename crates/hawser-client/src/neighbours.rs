@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use hawser_control::client::driver::fresh_index;
 use hawser_control::client::ways_out::{WayOut, Wish};
 use hawser_linux::system::MemberRoute;
+use hawser_wire::control::Message;
 
 use super::Client;
 
@@ -22,6 +23,9 @@ impl Client {
                 Wish::Take(way) => {
                     self.lead_to(&way).await;
                     self.take_way_out(&way);
+                }
+                Wish::HaveSigned { path, member, taker } => {
+                    self.driver.tell(Message::Through { path, member, taker })
                 }
                 Wish::Leave(network) => {
                     self.remove_network(network);

@@ -1,6 +1,7 @@
 //! Who a machine is: an Ed25519 key, named by the SHA-256 of its public half.
 
 mod code;
+mod sign;
 
 use std::fmt;
 use std::path::Path;
@@ -18,6 +19,7 @@ use zeroize::Zeroizing;
 use crate::atomic_file;
 
 pub use code::Code;
+pub use sign::{Signer, has_signed};
 
 /// The SHA-256 of a public key (its `SubjectPublicKeyInfo`): what an invitation pins and a hub
 /// enrols.

@@ -15,15 +15,28 @@ use super::{GreMember, LogFilter, Pattern, Size, Speed};
 use crate::ports;
 
 /// `[pool]` of `client.toml`: whose ways out are taken beside this machine's own.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolConfig {
     /// Whether trusted members are looked for on the local networks.
     pub neighbours: bool,
     /// Where members are, in networks that carry no multicast.
     pub members: Vec<SocketAddr>,
+    /// Whether the hub is asked to sign what members carry, which tells it their codes.
+    pub receipts: bool,
     /// Members without Hawser.
     pub gre: Vec<GreMember>,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            neighbours: false,
+            members: Vec::new(),
+            receipts: true,
+            gre: Vec::new(),
+        }
+    }
 }
 
 impl PoolConfig {

@@ -5,13 +5,14 @@ mod core;
 mod handover;
 mod limiting;
 mod limits;
+mod receipts;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use hawser_config::identity::KeyHash;
+use hawser_config::identity::{KeyHash, Signer};
 use hawser_config::{LimitsConfig, Pool};
 use hawser_dataplane::{Orders, Role, SessionId, SocketId};
 use hawser_linux::udp::plain;
@@ -24,6 +25,7 @@ use hawser_wire::peer::PeerHello;
 use quinn::{Connection, Endpoint, Incoming};
 
 use self::core::{Admitted, Core};
+use self::receipts::Receipts;
 use super::admission::{Admission, Permit, Verdict};
 use super::peer::{Guests, PeerStream};
 use super::stream::{ControlStream, First, StreamError};
@@ -115,6 +117,14 @@ impl HubControl {
         self
     }
 
+    /// The same, with receipts of what neighbours carry for clients. To be told once a second what
+    /// paths have carried: [`handle_carried`](Self::handle_carried).
+    #[must_use]
+    pub fn with_receipts(self, signer: Signer) -> Self {
+        self.lock().receipts = Some(Receipts::new(signer));
+        self
+    }
+
     /// Where somebody really comes from, for logs.
     fn origin(&self, address: SocketAddr) -> SocketAddr {
         let address = plain(address);
@@ -203,6 +213,20 @@ impl HubControl {
     /// What clients have used of the month, by name: holds them to their quotas.
     pub fn set_used(&self, used: BTreeMap<String, Bytes>) {
         self.lock().set_used(used);
+    }
+
+    /// What paths have carried so far, by session and number: received from the client, and sent to
+    /// it. Clients get receipts of what neighbours have carried. Unit: bytes of UDP payload.
+    pub fn handle_carried(&self, carried: impl Iterator<Item = ((u64, u16), [u64; 2])>) {
+        let mut core = self.lock();
+        let Core {
+            receipts, sessions, ..
+        } = &mut *core;
+        let Some(receipts) = receipts else { return };
+        receipts.handle_carried(carried, SystemTime::now(), |session, receipt| {
+            let link = sessions.get(&session).and_then(|session| session.link.as_ref());
+            link.is_some_and(|link| link.tell(Message::Receipt(Box::new(receipt))))
+        });
     }
 
     /// Asks the client of a session for fresh keys.

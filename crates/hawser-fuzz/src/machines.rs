@@ -57,8 +57,10 @@ impl Hub {
                 HubAction::ClosePath { path } => {
                     assert!(self.open.remove(&path).is_some(), "it was open: {path}");
                 }
-                HubAction::SetCap { path, .. } | HubAction::SetAirtime { path, .. } => {
-                    assert!(self.open.contains_key(&path))
+                HubAction::SetCap { path, .. }
+                | HubAction::SetAirtime { path, .. }
+                | HubAction::SignReceipts { path, .. } => {
+                    assert!(self.open.contains_key(&path));
                 }
                 HubAction::SetScheduler { .. } | HubAction::Closed(_) => {}
             }
@@ -120,6 +122,7 @@ impl Client {
                 | ClientAction::Rekey
                 | ClientAction::Leave
                 | ClientAction::Limit(_)
+                | ClientAction::Receipt(_)
                 | ClientAction::Renew
                 | ClientAction::Closed(_) => {}
             }

@@ -39,23 +39,26 @@ pub enum StoreError {
 }
 
 /// What a file holds.
-pub(crate) struct Format {
+pub struct Format {
     /// Which it is, from 1 on.
-    pub(crate) version: i64,
+    pub version: i64,
     /// What makes the tables.
-    pub(crate) schema: &'static str,
+    pub schema: &'static str,
 }
 
 /// The open file.
 #[derive(Debug)]
-pub(crate) struct Database {
+pub struct Database {
     path: PathBuf,
     connection: Connection,
 }
 
 impl Database {
     /// Opens the file to write to it; makes it if need be.
-    pub(crate) fn open(path: &Path, format: &Format) -> Result<Self, StoreError> {
+    ///
+    /// # Errors
+    /// It cannot be made or read, or a newer Hawser wrote it.
+    pub fn open(path: &Path, format: &Format) -> Result<Self, StoreError> {
         OpenOptions::new()
             .append(true)
             .create(true)
@@ -75,7 +78,10 @@ impl Database {
     }
 
     /// Opens the file to read it; `None` when there is none.
-    pub(crate) fn open_to_read(path: &Path, format: &Format) -> Result<Option<Self>, StoreError> {
+    ///
+    /// # Errors
+    /// It cannot be read, or a newer Hawser wrote it.
+    pub fn open_to_read(path: &Path, format: &Format) -> Result<Option<Self>, StoreError> {
         if !path.exists() {
             return Ok(None);
         }
@@ -112,15 +118,18 @@ impl Database {
     }
 
     /// Reads, or changes a single thing.
-    pub(crate) fn run<T>(
-        &self,
-        what: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
+    ///
+    /// # Errors
+    /// What the database says.
+    pub fn run<T>(&self, what: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         what(&self.connection).map_err(|source| self.said(source))
     }
 
     /// Changes all of it or nothing.
-    pub(crate) fn change(
+    ///
+    /// # Errors
+    /// What the database says.
+    pub fn change(
         &mut self,
         what: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
     ) -> Result<(), StoreError> {

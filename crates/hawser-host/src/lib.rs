@@ -26,7 +26,7 @@
 pub mod beside;
 pub mod control_socket;
 pub mod dashboard;
-mod database;
+pub mod database;
 pub mod dhcp;
 pub mod dns;
 pub mod history;

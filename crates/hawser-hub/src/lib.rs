@@ -205,6 +205,7 @@ async fn serve(
     )?;
     let (tell, guests) = guest_news();
     let tls = over_tls(&config, listen, identity)?;
+    let control = control.with_receipts(identity.signer()?);
     let mut control = control.with_movers(Guests::new(store.clone(), listen.port(), tell));
     let gre = config.gre.clone().map(|gre| OverGre::start(gre, listen));
     let gre = gre.transpose().context("hub.toml, [gre]")?;
@@ -332,6 +333,8 @@ impl Hub {
                     })));
                 }
                 Some(carried) = carried.recv() => {
+                    let ways = carried.iter().map(|(path, used)| (*path, [used.received, used.sent]));
+                    self.control.handle_carried(ways);
                     let names = self.control.names();
                     let client = |session| names.get(&session).map(String::as_str);
                     accounts.handle_carried(carried, client, self.now());

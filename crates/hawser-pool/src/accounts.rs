@@ -6,8 +6,9 @@
 //! that takes counts the UDP payload of its data plane once a second, so that a member that leaves
 //! without a word costs it a second of the account at most.
 //!
-//! Limitations: nobody signs the accounts; headers (28 bytes of each packet with IPv4, 48 with
-//! IPv6) and the control connection are in the giver's account only.
+//! Nobody signs the accounts; receipts are signed (`receipts.rs`). Limitations: headers (28 bytes
+//! of each packet with IPv4, 48 with IPv6) and the control connection are in the giver's account
+//! only.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,7 @@ use super::Trust;
 pub(crate) struct Accounts(Usage);
 
 /// Who has carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     /// This machine, for the other one.
     Given,
@@ -49,7 +50,7 @@ pub struct Account {
 }
 
 impl Side {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Given => "given",
             Self::Taken => "taken",

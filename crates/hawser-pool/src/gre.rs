@@ -241,7 +241,7 @@ mod tests {
                 members.handle_taken(way.member, NetworkId(network));
                 Some(way.relay)
             }
-            Wish::Leave(_) => None,
+            Wish::Leave(_) | Wish::HaveSigned { .. } => None,
         }
     }
 

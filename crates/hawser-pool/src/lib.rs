@@ -27,7 +27,7 @@
 //! | what a member gives | [`share`], its relays: `share/relay.rs` |
 //! | what a taker takes | `take.rs` ([`ways_out`]); of members without Hawser: `gre.rs` |
 //! | who trusts whom | `trust.rs`; who is found: `discovery.rs`, `tag.rs` |
-//! | what went where | `accounts.rs` |
+//! | what went where | `accounts.rs`; what hubs have signed of it: `receipts.rs` |
 //!
 //! What decides over both is in `hawser_proto::pool`. A newcomer starts with [`share`].
 #![forbid(unsafe_code)]
@@ -36,6 +36,7 @@ mod accounts;
 mod discovery;
 mod gre;
 mod in_use;
+mod receipts;
 pub mod share;
 mod tag;
 mod take;
@@ -44,6 +45,7 @@ mod trust;
 use std::path::Path;
 
 pub use accounts::{Account, accounts, to_csv};
+pub use receipts::{Signed, receipts, receipts_to_csv};
 pub use take::ways_out;
 pub use trust::{Known, Trust, forget};
 

@@ -12,6 +12,8 @@
 //!     +-- pause -+----- refused --+----- lost -----+          +--> withdrawn, silent, over: no path
 //! ```
 
+mod signing;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -33,6 +35,7 @@ use hawser_proto::path;
 use hawser_proto::pool::monitor::{Beacon, Event, Left, Measured, MemberId, Offer, Registry, Say};
 use hawser_units::{Instant, NetworkId, PathId, Rate};
 use hawser_wire::pool::{MAX_HUBS, PoolHello, PoolMessage, PoolOffer, VERSION};
+use hawser_wire::receipt::Receipt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -44,6 +47,7 @@ use crate::in_use::InUse;
 use crate::shown;
 use crate::tag::{day, tag};
 use crate::trust::Watched;
+use signing::Signing;
 
 /// All that is known of neighbours.
 struct Pool {
@@ -77,6 +81,7 @@ struct Own {
     trust: Watched,
     in_use: Option<InUse>,
     accounts: Accounts,
+    signing: Signing,
     /// What paths had carried when they were last asked: by session and number, up and down.
     accounted: BTreeMap<(u64, u16), [u64; 2]>,
     account_at: Clock,
@@ -88,6 +93,8 @@ struct Place {
     found: Clock,
     /// The connection, or the attempt.
     dial: Option<(u64, hawser_control::relays::Task)>,
+    /// Takes what is to be said on it.
+    outbox: Option<mpsc::Sender<PoolMessage>>,
     /// Whose key was proven there.
     code: Option<Code>,
     state: &'static str,
@@ -206,6 +213,7 @@ impl Pool {
             trust: Watched::open(&self.dir)?,
             in_use: in_use.inspect_err(failed).ok(),
             accounts: Accounts::open(&self.dir),
+            signing: Signing::open(&self.dir),
             accounted: BTreeMap::new(),
             account_at: Clock::now(),
         })
@@ -276,8 +284,15 @@ impl Pool {
             }
             Brought::Heard(code, message) => {
                 place.code = Some(code);
+                let gave = place.gives();
                 place.hear(&message);
-                let hubs = place.hubs.clone();
+                if place.gives() && !gave {
+                    self.tell_receipts_again(code);
+                }
+                let hubs = self
+                    .places
+                    .get(&at)
+                    .map_or_else(Vec::new, |place| place.hubs.clone());
                 self.on_message(at, code, message, &hubs, now);
             }
         }
@@ -285,6 +300,7 @@ impl Pool {
 
     /// Enters what members' ways out have carried since the paths were last asked.
     fn account(&mut self, paths: Vec<(u64, u16, SocketAddr, [u64; 2])>) {
+        let is_signed = self.configured.as_ref().is_some_and(|config| config.receipts);
         let Some(own) = &mut self.own else { return };
         let mut before = std::mem::take(&mut own.accounted);
         for (session, path, remote, total) in paths {
@@ -296,7 +312,11 @@ impl Pool {
             let fresh = [0, 1].map(|way| total[way].saturating_sub(had[way]));
             own.accounts.count(Side::Taken, channel.code, fresh);
             own.accounted.insert((session, path), total);
+            if is_signed {
+                own.signing.ask((session, path), channel.code, own.code);
+            }
         }
+        own.signing.end_look();
     }
 
     fn on_message(
@@ -317,7 +337,11 @@ impl Pool {
                 }
             }
             // What it had offered, it has withdrawn before.
-            PoolMessage::Refused(_) | PoolMessage::Waiting | PoolMessage::Hello(_) => {}
+            PoolMessage::Refused(_)
+            | PoolMessage::Waiting
+            | PoolMessage::Hello(_)
+            | PoolMessage::Receipt(_)
+            | PoolMessage::Unknown(_) => {}
         }
     }
 
@@ -419,12 +443,14 @@ impl Pool {
                 name_hint: hawser_linux::process::host_name(),
             };
             let (number, at, news) = (self.next_dial, *at, self.news.clone());
+            let (outbox, messages) = mpsc::channel(OUTBOX);
+            place.outbox = Some(outbox);
             self.next_dial += 1;
             if place.trouble.is_none() {
                 place.state = "dialing";
             }
             let task = tokio::spawn(async move {
-                let why = match speak(at, config, hello, number, &news).await {
+                let why = match speak(at, config, (hello, messages), number, &news).await {
                     Ok(why) => why,
                     Err(error) => format!("{error:#}"),
                 };
@@ -441,6 +467,7 @@ impl Place {
             is_fixed: false,
             found,
             dial: None,
+            outbox: None,
             code: None,
             state: "found",
             trouble: None,
@@ -459,8 +486,15 @@ impl Place {
             PoolMessage::Refused(reason) => {
                 (self.state, self.trouble) = ("refused", Some(reason.to_string()));
             }
-            PoolMessage::Hello(_) | PoolMessage::Withdraw { .. } => {}
+            PoolMessage::Hello(_)
+            | PoolMessage::Withdraw { .. }
+            | PoolMessage::Receipt(_)
+            | PoolMessage::Unknown(_) => {}
         }
+    }
+
+    fn gives(&self) -> bool {
+        self.state == "gives"
     }
 }
 
@@ -492,6 +526,7 @@ impl Pool {
         let is_taken = self.channels.values().any(|channel| channel.network.is_some());
         let Some(own) = &mut self.own else { return };
         own.accounts.keep(now);
+        own.signing.receipts.keep(now);
         if !is_taken || Clock::now() < own.account_at {
             return;
         }
@@ -590,6 +625,9 @@ impl WaysOut for Pool {
         if let Some(wish) = self.gre.poll() {
             return Some(wish);
         }
+        if let Some(wish) = self.own.as_mut().and_then(|own| own.signing.poll()) {
+            return Some(wish);
+        }
         while let Some(event) = self.registry.poll_event() {
             self.has_changed = true;
             let wish = match event {
@@ -640,6 +678,10 @@ impl WaysOut for Pool {
             Some((member, _)) => self.registry.handle_measured(*member, measured, now),
             None => self.gre.handle_path(network, measured, now),
         }
+    }
+
+    fn handle_receipt(&mut self, receipt: &Receipt) {
+        self.on_receipt(receipt);
     }
 
     /// Members relay to the hub that they were told of, so all is asked anew.
@@ -695,11 +737,12 @@ impl WaysOut for Pool {
     }
 }
 
-/// Says hello to a member, and passes on what it says until the connection ends; why it did.
+/// Says hello to a member and whatever else there is to say, and passes on what it says, until the
+/// connection ends; why it did.
 async fn speak(
     at: SocketAddr,
     config: quinn::ClientConfig,
-    hello: PoolHello,
+    (hello, mut messages): (PoolHello, mpsc::Receiver<PoolMessage>),
     number: u64,
     news: &mpsc::Sender<News>,
 ) -> anyhow::Result<String> {
@@ -720,7 +763,14 @@ async fn speak(
     let (connection, mut stream) = reached.context("no answer")??;
     let code = tls::peer_key(&connection)?.code();
     loop {
-        match stream.next().await {
+        let heard = tokio::select! {
+            heard = stream.next() => heard,
+            Some(message) = messages.recv() => {
+                stream.send(&message).await?;
+                continue;
+            }
+        };
+        match heard {
             Ok(message) => {
                 let is_last = matches!(message, PoolMessage::Refused(_));
                 let heard = News::Of(number, Brought::Heard(code, message));
@@ -749,5 +799,7 @@ const FORGOTTEN: Duration = Duration::from_secs(240);
 const MOST_PLACES: usize = 64;
 /// Ways out that are remembered, against a member that offers many: as many as the registry holds.
 const MOST_CHANNELS: usize = hawser_proto::pool::monitor::MOST_MEMBERS;
+/// Receipts that wait for a member: a later one has what an earlier one has.
+const OUTBOX: usize = 32;
 /// News that wait; a member that says more waits too.
 const NEWS: usize = 64;

@@ -374,6 +374,18 @@ impl Watcher {
             tracing::debug!(link = place.link, mhz = to, %error, "not announced");
             return machine.handle_refused(self.now());
         }
+        let tuning = Tuning {
+            primary: to,
+            width: place.on_air.tuning.width,
+        };
+        // One that misses the beacons goes by this frame, which is sent until it is acknowledged.
+        let told = self
+            .wireless
+            .tell_stations(&place.radio, tuning, BEACONS + 1)
+            .await;
+        if let Err(error) = told {
+            tracing::debug!(link = place.link, %error, "beacons alone announce the channel");
+        }
         let due = machine.poll_timeout().unwrap_or(self.now());
         while self.now() < due + LATE {
             tokio::time::sleep(TICK).await;

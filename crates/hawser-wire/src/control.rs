@@ -21,6 +21,9 @@ use crate::frame::Format;
 use crate::framing::{self, Reader, put_text};
 pub use crate::framing::{MAX_FRAME, MAX_TEXT, PREFIX, ParseError};
 pub use crate::limit::Limit;
+pub use crate::other_hub::{MAX_ENDPOINTS, MAX_OTHER_HUBS, OtherHub};
+pub use crate::reasons::{CloseReason, Refusal};
+use crate::receipt::{CODE_LEN, Receipt};
 
 /// The version of the control protocol that this code speaks.
 pub const VERSION: u16 = 1;
@@ -28,11 +31,6 @@ pub const VERSION: u16 = 1;
 pub const TOKEN_LEN: usize = 16;
 /// Most resolver addresses in a [`Welcome`].
 pub const MAX_DNS: usize = 8;
-
-/// Most hubs of a fleet beside the one that speaks.
-pub const MAX_OTHER_HUBS: u8 = 16;
-/// Most endpoints of one of them.
-pub const MAX_ENDPOINTS: usize = 2;
 
 /// The names of all schedulers, as in configuration and in [`Message::SetScheduler`];
 /// `hawser_proto::scheduler` has them.
@@ -110,25 +108,24 @@ pub enum Message {
     Leave,
     /// Hub: what it holds this client to from now on.
     Limit(Limit),
+    /// Client: a neighbour carries the path, of which the hub is to sign receipts. Said again, it
+    /// changes nothing.
+    Through {
+        /// The path.
+        path: u16,
+        /// The code of the neighbour.
+        member: [u8; CODE_LEN],
+        /// The code of the client, as that neighbour knows it.
+        taker: [u8; CODE_LEN],
+    },
+    /// Hub: what a neighbour has carried of the session so far.
+    Receipt(Box<Receipt>),
     /// Hub: wants fresh keys; the client opens a new control connection.
     RekeyWanted,
     /// Either: the connection ends, and why.
     Close(CloseReason),
     /// Of a type that only later versions know: it is passed over.
     Unknown(u8),
-}
-
-/// Another hub of the same fleet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtherHub {
-    /// Its place among all that are named, from 0.
-    pub index: u8,
-    /// How many are named, at most [`MAX_OTHER_HUBS`].
-    pub count: u8,
-    /// SHA-256 of its public key.
-    pub key: [u8; 32],
-    /// Where it is reached, `HOST:PORT`: at most [`MAX_ENDPOINTS`].
-    pub endpoints: Vec<String>,
 }
 
 /// How a client presents itself.
@@ -203,156 +200,6 @@ impl Cipher {
     }
 }
 
-/// Why a hub refuses a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The client's key is not enrolled and it has no token.
-    NotEnrolled,
-    /// No invitation has this token.
-    UnknownToken,
-    /// The invitation has been used by another key.
-    UsedToken,
-    /// The invitation is too old.
-    ExpiredToken,
-    /// The hub does not speak the client's version.
-    Version,
-    /// Several machines use this identity in turns.
-    Flapping,
-    /// The hub cannot serve the client now: storage or limits.
-    Busy,
-    /// One side carries IP packets and the other Ethernet frames.
-    Format,
-    /// A reason this version does not know.
-    Other(u8),
-}
-
-impl Refusal {
-    const KNOWN: [Self; 8] = [
-        Self::NotEnrolled,
-        Self::UnknownToken,
-        Self::UsedToken,
-        Self::ExpiredToken,
-        Self::Version,
-        Self::Flapping,
-        Self::Busy,
-        Self::Format,
-    ];
-
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::NotEnrolled => 1,
-            Self::UnknownToken => 2,
-            Self::UsedToken => 3,
-            Self::ExpiredToken => 4,
-            Self::Version => 5,
-            Self::Flapping => 6,
-            Self::Busy => 7,
-            Self::Format => 8,
-            Self::Other(code) => code,
-        }
-    }
-
-    pub(crate) fn from_code(code: u8) -> Self {
-        Self::KNOWN
-            .into_iter()
-            .find(|r| r.code() == code)
-            .unwrap_or(Self::Other(code))
-    }
-
-    /// Whether trying again without a change can help.
-    #[must_use]
-    pub fn is_temporary(self) -> bool {
-        matches!(self, Self::Flapping | Self::Busy)
-    }
-}
-
-impl core::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::NotEnrolled => {
-                "this machine is not enrolled (any more): ask the hub's owner for an invitation, then `hawser up INVITATION`"
-            }
-            Self::UnknownToken => {
-                "the hub does not know this invitation (revoked, or from another hub): ask for a new one"
-            }
-            Self::UsedToken => "the invitation has already been used by another machine: ask for a new one",
-            Self::ExpiredToken => "the invitation has expired: ask for a new one",
-            Self::Version => "the hub speaks another protocol version: update the older side",
-            Self::Flapping => {
-                "two machines use the same identity in turns: enrol one of them with an invitation of its own"
-            }
-            Self::Busy => "the hub cannot serve this machine now: see the hub's log",
-            Self::Format => "one side carries IP packets (hawser hub, hawser up), the other Ethernet frames (hawser repeat): run the same on both",
-            Self::Other(code) => return write!(f, "the hub refused (code {code}): update this side"),
-        })
-    }
-}
-
-/// Why a side ends a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
-    /// The side stops.
-    Shutdown,
-    /// The same identity came up elsewhere.
-    Replaced,
-    /// The client's enrolment was taken back.
-    Revoked,
-    /// The other side broke the protocol.
-    Protocol,
-    /// A newer connection of the same session carries on.
-    Superseded,
-    /// The other side sends more messages than anybody needs.
-    Flood,
-    /// A reason this version does not know.
-    Other(u8),
-}
-
-impl CloseReason {
-    const KNOWN: [Self; 6] = [
-        Self::Shutdown,
-        Self::Replaced,
-        Self::Revoked,
-        Self::Protocol,
-        Self::Superseded,
-        Self::Flood,
-    ];
-
-    fn code(self) -> u8 {
-        match self {
-            Self::Shutdown => 1,
-            Self::Replaced => 2,
-            Self::Revoked => 3,
-            Self::Protocol => 4,
-            Self::Superseded => 5,
-            Self::Flood => 6,
-            Self::Other(code) => code,
-        }
-    }
-
-    fn from_code(code: u8) -> Self {
-        Self::KNOWN
-            .into_iter()
-            .find(|r| r.code() == code)
-            .unwrap_or(Self::Other(code))
-    }
-}
-
-impl core::fmt::Display for CloseReason {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Shutdown => "the other side stopped",
-            Self::Replaced => {
-                "another machine with the same identity took over: enrol it with an invitation of its own"
-            }
-            Self::Revoked => "the hub revoked this machine: ask its owner for a new invitation",
-            Self::Protocol => "protocol violation",
-            Self::Superseded => "a newer connection carries on",
-            Self::Flood => "too many messages",
-            Self::Other(code) => return write!(f, "closed with code {code}"),
-        })
-    }
-}
-
 impl Message {
     /// Reads one frame from the front of `bytes`: the message and the bytes it took; `Ok(None)`
     /// when more bytes are needed.
@@ -402,6 +249,12 @@ impl Message {
                     _ => return Err(ParseError::Field("has airtime")),
                 },
             },
+            17 => Self::Through {
+                path: r.u16()?,
+                member: r.array()?,
+                taker: r.array()?,
+            },
+            18 => Self::Receipt(Box::new(Receipt::parse(r)?)),
             0 => return Err(ParseError::Type(0)),
             later => {
                 r.skip();
@@ -438,7 +291,10 @@ impl Message {
                 out.extend_from_slice(&number.to_be_bytes());
             }
             Self::RekeyWanted => out.push(12),
-            Self::OtherHub(hub) => hub.emit(out),
+            Self::OtherHub(hub) => {
+                out.push(13);
+                hub.emit(out);
+            }
             Self::Leave => out.push(14),
             Self::Limit(limit) => {
                 out.push(15);
@@ -449,6 +305,14 @@ impl Message {
                 if let Some(airtime) = airtime {
                     airtime.emit(out);
                 }
+            }
+            Self::Through { path, member, taker } => {
+                put_path(out, 17, *path, member);
+                out.extend_from_slice(taker);
+            }
+            Self::Receipt(receipt) => {
+                out.push(18);
+                receipt.emit(out);
             }
             Self::Unknown(kind) => out.push(*kind),
         }
@@ -572,38 +436,6 @@ impl Welcome {
     }
 }
 
-impl OtherHub {
-    fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
-        let (index, count) = (r.u8()?, r.u8()?);
-        if index >= count || count > MAX_OTHER_HUBS {
-            return Err(ParseError::Field("other hubs"));
-        }
-        let key = r.array()?;
-        let endpoints = usize::from(r.u8()?);
-        if endpoints > MAX_ENDPOINTS {
-            return Err(ParseError::Field("endpoints"));
-        }
-        Ok(Self {
-            index,
-            count,
-            key,
-            endpoints: (0..endpoints)
-                .map(|_| r.text("endpoint"))
-                .collect::<Result<_, _>>()?,
-        })
-    }
-
-    fn emit(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[13, self.index, self.count]);
-        out.extend_from_slice(&self.key);
-        let endpoints = &self.endpoints[..self.endpoints.len().min(MAX_ENDPOINTS)];
-        out.push(endpoints.len() as u8);
-        for endpoint in endpoints {
-            put_text(out, endpoint);
-        }
-    }
-}
-
 fn put_path(out: &mut Vec<u8>, kind: u8, path: u16, rest: &[u8]) {
     out.push(kind);
     out.extend_from_slice(&path.to_be_bytes());
@@ -615,6 +447,7 @@ const HAS_TOKEN: u8 = 1;
 const HAS_RESUME: u8 = 2;
 const PREFERS_CHACHA20: u8 = 4;
 const CARRIES_FRAMES: u8 = 8;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -736,6 +569,9 @@ mod tests {
             limit().prop_map(Message::Limit),
             (any::<u16>(), proptest::option::of(airtime()))
                 .prop_map(|(path, airtime)| Message::Airtime { path, airtime }),
+            any::<(u16, [u8; CODE_LEN], [u8; CODE_LEN])>()
+                .prop_map(|(path, member, taker)| { Message::Through { path, member, taker } }),
+            crate::receipt::any_receipt().prop_map(|receipt| Message::Receipt(Box::new(receipt))),
         ]
     }
 
@@ -754,7 +590,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..80), kind in 1..=16_u8) {
+        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..200), kind in 1..=18_u8) {
             let mut frame = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
             frame.extend_from_slice(&body);
             frame[2] = kind;

@@ -58,9 +58,9 @@ pub(crate) fn parse<M>(
     let Some(fields) = rest.get(..len) else {
         return Ok(None);
     };
-    let mut reader = Reader(fields);
+    let mut reader = Reader::new(fields);
     let message = body(&mut reader)?;
-    match reader.0.len() {
+    match reader.left() {
         0 => Ok(Some((message, PREFIX + len))),
         extra => Err(ParseError::Trailing(extra)),
     }
@@ -108,6 +108,15 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// How many bytes have not been read.
+    pub(crate) fn left(&self) -> usize {
+        self.0.len()
+    }
+
     fn take(&mut self, len: usize) -> Result<&'a [u8], ParseError> {
         let (head, rest) = self.0.split_at_checked(len).ok_or(ParseError::Truncated)?;
         self.0 = rest;

@@ -2,8 +2,8 @@
 //! say to each other.
 //!
 //! The frame is that of [`control`](crate::control), the channel TLS 1.3 with both keys known. The
-//! taker says one message, its hello; everything else comes from the member. Bytes come from an
-//! authenticated peer, which may still be mistaken or hostile: parsing is total.
+//! taker says a hello, and passes on its hub's receipts; everything else comes from the member.
+//! Bytes come from an authenticated peer, which may still be mistaken or hostile: parsing is total.
 
 use std::net::SocketAddr;
 
@@ -11,16 +11,17 @@ use thiserror::Error;
 
 use crate::control::ParseError;
 use crate::framing::{self, Reader, put_socket, put_text};
+use crate::receipt::Receipt;
 
 /// The version of the pool protocol that this code speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Most addresses of a hub that a taker names.
 pub const MAX_HUBS: usize = 4;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolMessage {
-    /// Taker: the first message of a connection, and its only one.
+    /// Taker: the first message of a connection.
     Hello(PoolHello),
     /// Member: its owner has not said yet whether this taker may take.
     Waiting,
@@ -35,6 +36,10 @@ pub enum PoolMessage {
     },
     /// Member: nothing is given. The connection ends.
     Refused(NotGiven),
+    /// Taker: what its hub has signed of this member.
+    Receipt(Box<Receipt>),
+    /// Of a type that only later versions know: it is passed over.
+    Unknown(u8),
 }
 
 /// How a taker presents itself.
@@ -156,6 +161,11 @@ impl PoolMessage {
                 sequence: r.u64()?,
             },
             5 => Self::Refused(NotGiven::from_code(r.u8()?)?),
+            6 => Self::Receipt(Box::new(Receipt::parse(r)?)),
+            later if kind > TYPES => {
+                r.skip();
+                Self::Unknown(later)
+            }
             _ => return Err(ParseError::Type(kind)),
         })
     }
@@ -188,6 +198,11 @@ impl PoolMessage {
                 out.extend_from_slice(&sequence.to_be_bytes());
             }
             Self::Refused(reason) => out.extend_from_slice(&[5, reason.code()]),
+            Self::Receipt(receipt) => {
+                out.push(6);
+                receipt.emit(out);
+            }
+            Self::Unknown(kind) => out.push(*kind),
         }
     }
 }
@@ -265,6 +280,7 @@ mod tests {
                 }
             ),
             any::<(u16, u64)>().prop_map(|(way, sequence)| PoolMessage::Withdraw { way, sequence }),
+            crate::receipt::any_receipt().prop_map(|receipt| PoolMessage::Receipt(Box::new(receipt))),
             (1..=6_u8).prop_map(|code| PoolMessage::Refused(NotGiven::from_code(code).expect("known"))),
         ]
     }
@@ -284,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_emits_the_same_bytes(body in prop::collection::vec(any::<u8>(), 1..80), kind in 129..=134_u8) {
+        fn what_parses_emits_the_same_bytes(body in prop::collection::vec(any::<u8>(), 1..200), kind in 129..=134_u8) {
             let mut bytes = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
             bytes.extend_from_slice(&body);
             bytes[2] = kind;
@@ -299,6 +315,12 @@ mod tests {
     #[test]
     fn refuses_what_is_out_of_bounds() {
         assert_eq!(PoolMessage::parse(&[0, 1, 1]), Err(ParseError::Type(1)));
+        assert_eq!(PoolMessage::parse(&[0, 1, 128]), Err(ParseError::Type(128)));
+        assert_eq!(
+            PoolMessage::parse(&[0, 3, 200, 1, 2]),
+            Ok(Some((PoolMessage::Unknown(72), 5))),
+            "what only later versions know is passed over"
+        );
         assert_eq!(
             PoolMessage::parse(&[0, 2, 133, 99]),
             Err(ParseError::Field("reason"))

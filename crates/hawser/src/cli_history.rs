@@ -63,7 +63,7 @@ fn steps(history: &Value) -> impl Iterator<Item = (&String, &[Value])> {
 }
 
 /// `11-25 09:41:10`, here.
-fn clock(unix_s: u64) -> String {
+pub(crate) fn clock(unix_s: u64) -> String {
     let time = local_time_at(i64::try_from(unix_s).unwrap_or(i64::MAX));
     let (hour, minute) = (time.minute / 60, time.minute % 60);
     format!(

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::Places;
 use crate::amounts::{bytes, rate};
+use crate::cli_receipts::{self, ReceiptsArgs, VerifyArgs};
 use crate::cli_share::{self, code};
 use crate::cli_status::{list, number, text};
 use crate::guests::{NameArgs, print};
@@ -46,6 +47,10 @@ enum PoolCommand {
     Trust(TrustArgs),
     /// Takes nothing more of a device, at once.
     Forget(NameArgs),
+    /// Shows what hubs have signed of what was carried.
+    Receipts(ReceiptsArgs),
+    /// Says whether hubs have signed the receipts of a file.
+    Verify(VerifyArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,6 +82,8 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<ExitCode> {
                 &format!("{name} is trusted; it lets this machine take with `hawser share allow NAME {own}`"),
             )?;
         }
+        Some(PoolCommand::Receipts(args)) => cli_receipts::show_all(args)?,
+        Some(PoolCommand::Verify(args)) => return cli_receipts::verify(args),
         Some(PoolCommand::Forget(args)) => {
             Trust::update(&args.places.dir, |trust| forget(&mut trust.members, &args.name))?;
             let name = &args.name;

@@ -24,6 +24,7 @@ mod cli_pause;
 mod cli_peer;
 mod cli_pool;
 mod cli_radio;
+mod cli_receipts;
 mod cli_record;
 mod cli_repeat;
 mod cli_run;

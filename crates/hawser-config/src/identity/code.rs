@@ -24,8 +24,14 @@ impl Code {
     }
 
     /// Its bits.
-    pub fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8; LEN] {
         &self.0
+    }
+}
+
+impl From<[u8; LEN]> for Code {
+    fn from(bits: [u8; LEN]) -> Self {
+        Self(bits)
     }
 }
 
@@ -71,8 +77,8 @@ impl<'de> Deserialize<'de> for Code {
     }
 }
 
-/// Bytes of a code: 80 bits are 16 letters of base 32 (RFC 4648 section 6), in four groups.
-const LEN: usize = 10;
+/// 80 bits are 16 letters of base 32 (RFC 4648 section 6), in four groups.
+const LEN: usize = hawser_wire::receipt::CODE_LEN;
 
 #[cfg(test)]
 mod tests {

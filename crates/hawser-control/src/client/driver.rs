@@ -13,6 +13,7 @@ use hawser_dataplane::{Change, Event, Orders, PathState, Role, SessionId};
 use hawser_proto::session::{ClientAction, ClientSession, SessionConfig};
 use hawser_units::{Instant, NetworkId, PathId, Rate};
 use hawser_wire::control::{CloseReason, Limit, Message, Welcome};
+use hawser_wire::receipt::Receipt;
 use tokio::sync::mpsc;
 
 use super::networks::{Attached, Networks};
@@ -55,6 +56,8 @@ pub enum Want {
     Rekey,
     /// Path ids have run out.
     Renew,
+    /// The hub has signed what a neighbour has carried.
+    Receipt(Receipt),
     /// The hub will be taken down.
     Leave,
     /// The hub has named the others of its fleet.
@@ -307,6 +310,7 @@ impl Driver {
             ClientAction::Rekey => Some(Want::Rekey),
             ClientAction::Renew => Some(Want::Renew),
             ClientAction::Leave => Some(Want::Leave),
+            ClientAction::Receipt(receipt) => Some(Want::Receipt(receipt)),
             ClientAction::NameHubs => Some(Want::OtherHubs),
             ClientAction::Closed(reason) => Some(Want::Closed(reason)),
         }

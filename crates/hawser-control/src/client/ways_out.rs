@@ -10,6 +10,7 @@ use hawser_config::PoolConfig;
 use hawser_dataplane::{Orders, PathState};
 use hawser_proto::pool::monitor::MemberId;
 use hawser_units::{Instant, NetworkId};
+use hawser_wire::receipt::{CODE_LEN, Receipt};
 use serde_json::Value;
 
 /// Knows neighbours and what they offer.
@@ -40,6 +41,9 @@ pub trait WaysOut {
     /// What the data plane says of a path.
     fn handle_path(&mut self, network: NetworkId, path: u16, state: PathState, now: Instant);
 
+    /// The hub has signed what a neighbour has carried.
+    fn handle_receipt(&mut self, receipt: &Receipt);
+
     /// Another hub is in use.
     fn handle_hub_changed(&mut self);
 
@@ -54,6 +58,16 @@ pub enum Wish {
     Take(WayOut),
     /// Take it no more.
     Leave(NetworkId),
+    /// Ask the hub to sign what the neighbour carries on the path
+    /// ([`WaysOut::handle_receipt`]).
+    HaveSigned {
+        /// The path.
+        path: u16,
+        /// The code of the neighbour.
+        member: [u8; CODE_LEN],
+        /// The code of this device, as the neighbour knows it.
+        taker: [u8; CODE_LEN],
+    },
 }
 
 /// A neighbour's way out.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use hawser_config::identity::{KeyHash, random};
 use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
 use hawser_proto::scheduler;
-use hawser_proto::session::{HubAction, HubSession, Violation};
+use hawser_proto::session::{HubAction, HubSession, MAX_PATHS, Violation};
 use hawser_units::PathId;
 use hawser_wire::control::{
     self, Cipher, CloseReason, Hello, Limit, MAX_OTHER_HUBS, Message, Refusal, VERSION, Welcome,
@@ -29,6 +29,7 @@ use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
 use super::limits::Limits;
+use super::receipts::Receipts;
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
 use crate::budget::{Budget, Pace};
 use crate::enrolment::{Client, OtherHub, SharedStore};
@@ -47,6 +48,8 @@ pub(super) struct Core {
     /// The state of the store that the sessions were held against.
     held_against: u64,
     pub(super) limits: Limits,
+    /// What neighbours carry for clients; none where this hub does not sign it.
+    pub(super) receipts: Option<Receipts>,
     /// Clients are sent away, and nobody else comes in.
     is_draining: bool,
     /// The state of the fleet that clients know.
@@ -135,6 +138,7 @@ impl Core {
                 defaults,
                 ..Limits::default()
             },
+            receipts: None,
             is_draining: false,
             told_of: 0,
         }
@@ -562,6 +566,7 @@ impl Core {
             indices,
             orders,
             settings,
+            receipts,
             ..
         } = self;
         let session = sessions.get_mut(&id).expect("it was there");
@@ -573,6 +578,10 @@ impl Core {
         while let Some(action) = session.machine.poll_action() {
             if let HubAction::Closed(reason) = action {
                 goodbye = Some(reason);
+            } else if let HubAction::SignReceipts { path, member, taker } = action {
+                if let Some(receipts) = receipts {
+                    receipts.begin((id, path), member, taker, SystemTime::now());
+                }
             } else {
                 carry_out(id, action, session, indices, (orders, settings.path_mtu));
             }
@@ -730,7 +739,7 @@ fn carry_out(
             }
             .into(),
         ),
-        HubAction::Closed(_) => {}
+        HubAction::Closed(_) | HubAction::SignReceipts { .. } => {}
     }
 }
 
@@ -777,5 +786,6 @@ const PACE: Pace = Pace {
 };
 /// A connection costs a key exchange and new keys for every path.
 const COST_OF_HELLO: u32 = 16;
-/// Messages that the hub begins, on their way to one client: rarely more than one.
-const OUTBOX: usize = 8;
+/// Messages that the hub begins, on their way to one client: rarely more than one, and a receipt of
+/// each path once a second.
+const OUTBOX: usize = 8 + MAX_PATHS;

@@ -335,6 +335,12 @@ fn control() -> Seeds {
                 full: Duration::from_micros(390),
             }),
         },
+        Message::Through {
+            path: 1,
+            member: [1; 10],
+            taker: [2; 10],
+        },
+        Message::Receipt(Box::new(pool::receipt())),
         Message::Ping(5),
         Message::Pong(5),
         Message::RekeyWanted,

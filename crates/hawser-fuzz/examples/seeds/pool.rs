@@ -3,8 +3,14 @@
 use std::net::SocketAddr;
 
 use hawser_wire::pool::{NotGiven, PoolHello, PoolMessage, PoolOffer};
+use hawser_wire::receipt::Receipt;
 
 use crate::Seeds;
+
+/// A receipt that nobody has signed.
+pub(crate) fn receipt() -> Receipt {
+    Receipt::from_bytes(&[3; 164]).expect("as long as one")
+}
 
 /// Every message, one that is cut, and values out of range.
 pub(crate) fn pool() -> Seeds {
@@ -30,6 +36,8 @@ pub(crate) fn pool() -> Seeds {
         }),
         PoolMessage::Withdraw { way: 1, sequence: 2 },
         PoolMessage::Refused(NotGiven::Loop),
+        PoolMessage::Receipt(Box::new(receipt())),
+        PoolMessage::Unknown(9),
     ];
     let mut stream = Vec::new();
     messages.iter().for_each(|message| message.emit(&mut stream));

@@ -184,7 +184,7 @@ pub struct Interface {
 /// What a station has with its access point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// The access point.
+    /// The other side: the access point, or the station.
     pub bssid: [u8; 6],
     /// Its mean signal, dBm.
     pub signal: Option<i32>,
@@ -204,7 +204,7 @@ pub struct Link {
 
 /// A connection to nl80211. Must be used within a tokio runtime.
 pub struct Wireless {
-    handle: Nl80211Handle,
+    pub(super) handle: Nl80211Handle,
     task: JoinHandle<()>,
     /// The networks of access points, as [`name_behind`](Self::name_behind) has found them.
     named: Mutex<BTreeMap<[u8; 6], Vec<u8>>>,
@@ -364,9 +364,7 @@ impl Wireless {
     /// # Errors
     /// There is no such interface.
     pub async fn link(&self, index: u32) -> Result<Option<Link>, WirelessError> {
-        let request = self.handle.station().dump(index).execute().await;
-        let messages = collect("ask for the access point", request).await?;
-        Ok(messages.into_iter().next().map(link))
+        Ok(self.links(index).await?.into_iter().next())
     }
 
     /// Of a station's or an access point's interface: how many stations it has to do with, and how
@@ -375,10 +373,15 @@ impl Wireless {
     /// # Errors
     /// There is no such interface.
     pub async fn given_up(&self, index: u32) -> Result<(usize, u64), WirelessError> {
+        let links = self.links(index).await?;
+        Ok((links.len(), links.iter().map(|link| u64::from(link.failed)).sum()))
+    }
+
+    /// What a station has with its access point, or an access point with each of its stations.
+    pub(super) async fn links(&self, index: u32) -> Result<Vec<Link>, WirelessError> {
         let request = self.handle.station().dump(index).execute().await;
         let messages = collect("ask for the stations", request).await?;
-        let links: Vec<_> = messages.into_iter().map(link).collect();
-        Ok((links.len(), links.iter().map(|link| u64::from(link.failed)).sum()))
+        Ok(messages.into_iter().map(link).collect())
     }
 
     /// How busy channels were while the interface's card listened to them, its own and those of its

@@ -1,16 +1,18 @@
 //! Connections of takers: lets them in, hears their hello, and says what they are told.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use hawser_config::identity::Code;
 use hawser_control::admission::{Admission, Permit, Verdict};
+use hawser_control::budget::{Budget, Pace};
 use hawser_control::stream::ControlStream;
 use hawser_control::tls;
 use hawser_linux::isolation::is_private;
 use hawser_linux::udp::plain;
 use hawser_wire::pool::{PoolHello, PoolMessage};
+use hawser_wire::receipt::Receipt;
 use quinn::Endpoint;
 use tokio::sync::mpsc;
 
@@ -20,6 +22,8 @@ type Stream = ControlStream<PoolMessage>;
 pub(super) enum GuestNews {
     /// Somebody asks.
     Up(Box<Guest>),
+    /// What the taker of a connection says that its hub has signed.
+    Receipt(u64, Box<Receipt>),
     /// A connection is gone.
     Down(u64),
 }
@@ -106,7 +110,7 @@ async fn serve_one(
     };
     let told = news.send(GuestNews::Up(Box::new(guest))).await;
     if told.is_ok() {
-        let why = converse(stream, messages).await;
+        let why = converse(id, stream, (messages, news)).await;
         tracing::debug!(%code, why, "neighbour's connection ended");
         let _ = news.send(GuestNews::Down(id)).await;
     }
@@ -114,13 +118,27 @@ async fn serve_one(
     Ok(())
 }
 
-/// Says what there is to say until the connection ends.
-async fn converse(mut stream: Stream, mut messages: mpsc::Receiver<PoolMessage>) -> String {
+/// Says what there is to say, and passes receipts on, until the connection ends.
+async fn converse(
+    id: u64,
+    mut stream: Stream,
+    (mut messages, news): (mpsc::Receiver<PoolMessage>, &mpsc::Sender<GuestNews>),
+) -> String {
+    let mut budget = Budget::new(PACE, Instant::now());
     loop {
         tokio::select! {
-            heard = stream.next() => return match heard {
-                Ok(_) => "it says more than a hello".to_owned(),
-                Err(error) => error.to_string(),
+            heard = stream.next() => match heard {
+                // A later one has what this one has.
+                Ok(PoolMessage::Receipt(_)) if !budget.spend(1, Instant::now()) => {}
+                Ok(PoolMessage::Receipt(receipt)) => {
+                    let receipt = GuestNews::Receipt(id, receipt);
+                    if news.send(receipt).await.is_err() {
+                        return "given up".to_owned();
+                    }
+                }
+                Ok(PoolMessage::Unknown(_)) if budget.spend(1, Instant::now()) => {}
+                Ok(_) => return "it says what no taker says".to_owned(),
+                Err(error) => return error.to_string(),
             },
             message = messages.recv() => match message {
                 Some(message @ PoolMessage::Refused(_)) => {
@@ -138,5 +156,11 @@ async fn converse(mut stream: Stream, mut messages: mpsc::Receiver<PoolMessage>)
 
 /// A device that is near answers within a few milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(4);
+/// Receipts of a taker: one of each way out a second, and some more when it connects. One costs
+/// this machine some 50 µs.
+const PACE: Pace = Pace {
+    burst: 64,
+    per_second: 8,
+};
 /// Messages that wait for one that does not read: what it was told before is old by then.
 const OUTBOX: usize = 64;

@@ -49,6 +49,7 @@ use super::Trust;
 use super::accounts::{Accounts, Side};
 use super::discovery::Announcement;
 use super::in_use::takes_from;
+use super::receipts::Receipts;
 use super::trust::Watched;
 use guest::{Guest, GuestNews};
 use relay::{Link, Relay, since};
@@ -76,6 +77,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     let identity = super::identity(&options.dir)?;
     let trust = Watched::open(&options.dir)?;
     let accounts = Accounts::open(&options.dir);
+    let receipts = Receipts::open(&options.dir);
     let mut signals = Signals::new()?;
     let system = System::open(&run_dir.journal()).await;
     let mut system = system.context("cannot prepare the system (are you root?)")?;
@@ -112,6 +114,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
         taker_ids: BTreeMap::new(),
         carried_before: BTreeMap::new(),
         accounts,
+        receipts,
         started,
     };
     tracing::info!(%code, port, "shares");
@@ -146,6 +149,7 @@ struct Share {
     /// By name: what earlier connections have carried, up and down.
     carried_before: BTreeMap<String, [u64; 2]>,
     accounts: Accounts,
+    receipts: Receipts,
     started: Clock,
 }
 
@@ -281,6 +285,14 @@ impl Share {
                 );
                 self.judge(id, true);
             }
+            GuestNews::Receipt(id, receipt) => {
+                if let Some(taker) = self.guests.get(&id).filter(|taker| taker.is_taking()) {
+                    let code = taker.guest.code;
+                    if !self.receipts.enter(Side::Given, self.code, code, &receipt) {
+                        tracing::debug!(%code, "a receipt is not signed, or of others");
+                    }
+                }
+            }
             GuestNews::Down(id) => self.remove(id),
         }
     }
@@ -302,6 +314,7 @@ impl Share {
             }
         }
         self.accounts.keep(now);
+        self.receipts.keep(now);
     }
 
     /// Decides about a taker, anew whenever something may have changed.

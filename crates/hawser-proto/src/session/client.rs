@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::{Duration, Instant, NetworkId};
 use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
+use hawser_wire::receipt::Receipt;
 
 use super::Violation;
 
@@ -67,6 +68,8 @@ pub enum ClientAction {
     Leave,
     /// The hub holds this client to this from now on.
     Limit(Limit),
+    /// The hub has signed what a neighbour has carried.
+    Receipt(Receipt),
     /// The hub has named all others of its fleet: [`ClientSession::other_hubs`].
     NameHubs,
     /// The hub ended the connection.
@@ -356,6 +359,10 @@ impl ClientSession {
                 self.actions.push_back(ClientAction::Limit(limit));
                 Ok(())
             }
+            Message::Receipt(ref receipt) => {
+                self.actions.push_back(ClientAction::Receipt(**receipt));
+                Ok(())
+            }
             Message::OtherHub(ref hub) => {
                 self.on_other_hub(hub);
                 Ok(())
@@ -371,6 +378,7 @@ impl ClientSession {
             Message::SetScheduler { .. } => Err(Violation::Unexpected("set scheduler")),
             Message::Cap { .. } => Err(Violation::Unexpected("cap")),
             Message::Airtime { .. } => Err(Violation::Unexpected("airtime")),
+            Message::Through { .. } => Err(Violation::Unexpected("through")),
             Message::Unknown(_) => Ok(()),
         }
     }

@@ -4,6 +4,7 @@ use hawser_units::Rate;
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
+use hawser_wire::receipt::CODE_LEN;
 
 use super::Violation;
 use crate::checkpoint::{BadCheckpoint, HubPaths};
@@ -48,6 +49,15 @@ pub enum HubAction {
         path: u16,
         /// What they take; `None`: it does not know any more.
         airtime: Option<Airtime>,
+    },
+    /// A neighbour of the client carries a path: receipts are to be signed.
+    SignReceipts {
+        /// The path.
+        path: u16,
+        /// The code of the neighbour.
+        member: [u8; CODE_LEN],
+        /// The code of the client, as that neighbour knows it.
+        taker: [u8; CODE_LEN],
     },
     /// The client ended the connection.
     Closed(CloseReason),
@@ -150,6 +160,13 @@ impl HubSession {
                     airtime: *airtime,
                 });
             }
+            Message::Through { path, member, taker } => {
+                return self.on_path(*path, |path| HubAction::SignReceipts {
+                    path,
+                    member: *member,
+                    taker: *taker,
+                });
+            }
             Message::SetScheduler { class, scheduler } => {
                 let (class, scheduler) = (*class, scheduler.clone());
                 self.actions
@@ -166,6 +183,7 @@ impl HubSession {
             Message::Limit(_) => return Err(Violation::Unexpected("limit")),
             Message::Leave => return Err(Violation::Unexpected("leave")),
             Message::OtherHub(_) => return Err(Violation::Unexpected("other hub")),
+            Message::Receipt(_) => return Err(Violation::Unexpected("receipt")),
         }
         Ok(())
     }

@@ -3,6 +3,7 @@ mod agreement;
 use hawser_units::{Duration, Instant, NetworkId, Rate};
 use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
 use hawser_wire::data::Class;
+use hawser_wire::receipt::Receipt;
 
 use super::*;
 
@@ -216,6 +217,18 @@ fn a_fleet_is_known_when_all_of_it_was_named_in_order() {
     );
 }
 
+fn through(path: u16) -> Message {
+    Message::Through {
+        path,
+        member: [1; 10],
+        taker: [2; 10],
+    }
+}
+
+fn receipt() -> Receipt {
+    Receipt::from_bytes(&[7; 164]).expect("as long as one")
+}
+
 /// What the client makes of every message, with a session and without an open ping.
 #[test]
 fn client_transition_table() {
@@ -242,6 +255,10 @@ fn client_transition_table() {
         (
             Message::Limit(Limit::Cap(Rate::from_mbps(8))),
             vec![ClientAction::Limit(Limit::Cap(Rate::from_mbps(8)))],
+        ),
+        (
+            Message::Receipt(Box::new(receipt())),
+            vec![ClientAction::Receipt(receipt())],
         ),
         (
             Message::Close(CloseReason::Revoked),
@@ -286,6 +303,7 @@ fn client_transition_table() {
             },
             Violation::Unexpected("set scheduler"),
         ),
+        (through(0), Violation::Unexpected("through")),
     ];
     for (message, violation) in wrong {
         assert_eq!(
@@ -347,6 +365,16 @@ fn hub_transition_table() {
             None,
         ),
         (Message::Cap { path: 0, rate_bps: 1 }, None, None),
+        (
+            through(3),
+            Some(HubAction::SignReceipts {
+                path: 3,
+                member: [1; 10],
+                taker: [2; 10],
+            }),
+            None,
+        ),
+        (through(0), None, None),
         (Message::Ping(8), None, Some(Message::Pong(8))),
         (Message::Pong(8), None, None),
     ];
@@ -375,6 +403,11 @@ fn hub_transition_table() {
             Violation::PathReused(2),
         ),
         (Message::Cap { path: 4, rate_bps: 1 }, Violation::PathUnknown(4)),
+        (through(4), Violation::PathUnknown(4)),
+        (
+            Message::Receipt(Box::new(receipt())),
+            Violation::Unexpected("receipt"),
+        ),
         (
             Message::PathOpened {
                 path: 3,

@@ -15,6 +15,7 @@
 //! Source: Multifacet sections 3 and 4. Scope: downlink.
 
 pub mod access_point;
+pub mod announcement;
 pub mod candidates;
 pub mod client_hop;
 pub mod following;

@@ -277,6 +277,76 @@ fn a_cap_and_a_quota_hold_and_the_transfer_goes_on() {
     assert!(account("c", "taken,bob,") < carried, "without headers");
 }
 
+/// What both sides have to compare of their receipts, and the bytes in all of them.
+fn signed(world: &World, side: &str) -> (Vec<Value>, u64) {
+    let all = json(world, side, &["pool", "receipts", "--json"]);
+    let mut receipts = all["receipts"].as_array().cloned().unwrap_or_default();
+    for receipt in &mut receipts {
+        let fields = receipt.as_object_mut().expect("a receipt");
+        fields.retain(|field, _| field != "side" && field != "name");
+    }
+    let bytes = |receipt: &Value| {
+        let bytes = |field: &str| receipt[field].as_u64().expect("a number");
+        bytes("up_bytes") + bytes("down_bytes")
+    };
+    let sum = receipts.iter().map(bytes).sum();
+    (receipts, sum)
+}
+
+#[test]
+fn what_a_member_carries_is_signed_for_both_over_crashes() {
+    let Some((world, [mut hub, mut bob, client])) = one_member("n6", "announce = false\n") else {
+        return;
+    };
+    let server = world.add_server();
+    world.wait("on both", |world| active(world) == ["bob's modem", "fiber"]);
+    let transfer = Transfer::start(&server, &world.open("c"));
+    world.wait("signed", |world| signed(world, "d").1 > 2 << 20);
+    // A member that crashes has what it lost again when it comes back, and another run begins.
+    bob.signal("-KILL");
+    world.wait("without bob", |world| active(world) == ["fiber"]);
+    let at_crash = signed(&world, "d").1;
+    let _bob = BOB.share(&world, &[]);
+    world.wait("with bob again", |world| {
+        active(world) == ["bob's modem", "fiber"]
+    });
+    world.wait("signed again", |world| {
+        let (receipts, sum) = signed(world, "d");
+        receipts.len() >= 2 && sum > at_crash + (2 << 20)
+    });
+    drop(transfer);
+    // From here on nothing is signed: what is kept is the same on both sides.
+    hub.signal("-KILL");
+    world.wait("equal", |world| {
+        let (taken, given) = (signed(world, "c"), signed(world, "d"));
+        taken == given && taken.0.len() >= 2
+    });
+    let account = json(&world, "c", &["pool", "--json"])["accounts"][0].clone();
+    let counted = account["up_bytes"].as_u64().unwrap() + account["down_bytes"].as_u64().unwrap();
+    let sum = signed(&world, "c").1;
+    eprintln!("signed: {sum} bytes, counted by the taker: {counted}");
+    assert!(
+        sum * 10 > counted * 7 && sum * 10 < counted * 13,
+        "{sum} {counted}"
+    );
+
+    let file = world.place("d").join("receipts.json");
+    let text = good(world.hawser("d", &["pool", "receipts", "--json"])).stdout;
+    let text = String::from_utf8(text).unwrap();
+    std::fs::write(&file, &text).unwrap();
+    let verify = || {
+        let mut command = world.inside("c", env!("CARGO_BIN_EXE_hawser"));
+        command.args(["pool", "verify"]).arg(&file).output().unwrap()
+    };
+    assert!(verify().status.success());
+    let wish = text.replacen("\"up_bytes\":", "\"up_bytes\":1", 1);
+    std::fs::write(&file, wish).unwrap();
+    let refused = verify();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("not signed"), "{said}");
+    drop(client);
+}
+
 #[test]
 fn nobody_else_passes_and_nothing_goes_anywhere_else() {
     let Some((world, _daemons)) = one_member("n3", "announce = false\n") else {

@@ -163,6 +163,7 @@ impl Pair {
                 | ClientAction::Leave
                 | ClientAction::NameHubs => {}
                 ClientAction::Limit(limit) => panic!("{limit:?}"),
+                ClientAction::Receipt(receipt) => panic!("{receipt:?}"),
                 ClientAction::Closed(reason) => panic!("{reason:?}"),
             }
         }
@@ -181,6 +182,7 @@ impl Pair {
                 other @ (HubAction::SetScheduler { .. }
                 | HubAction::SetCap { .. }
                 | HubAction::SetAirtime { .. }
+                | HubAction::SignReceipts { .. }
                 | HubAction::Closed(_)) => {
                     panic!("{other:?}")
                 }

@@ -1,0 +1,207 @@
+//! Receipts of what neighbours carry between clients and this hub: counted by path, and signed once
+//! a second where more has passed.
+//!
+//! The client says which neighbour carries a path. It has no reason to lie to its own harm, and the
+//! neighbour takes no receipt that names somebody else. What is counted is the hub's own view.
+//!
+//! Bounds: one run for each path that there is; one signature for each of them and second (some 20
+//! µs).
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use hawser_config::identity::{Signer, random};
+use hawser_wire::receipt::{CODE_LEN, Receipt, SIGNATURE_LEN};
+
+/// A path: its session and number.
+type Path = (u64, u16);
+
+/// Counts what has passed.
+#[derive(Debug)]
+pub(super) struct Receipts {
+    signer: Signer,
+    runs: BTreeMap<Path, Run>,
+    /// What paths had carried when this was first told; none before. Those are paths of the process
+    /// before, which has signed that part.
+    inherited: Option<BTreeMap<Path, [u64; 2]>>,
+}
+
+/// What is signed together.
+#[derive(Debug)]
+struct Run {
+    member: [u8; CODE_LEN],
+    taker: [u8; CODE_LEN],
+    run: u64,
+    began_s: u64,
+    number: u64,
+    /// What the path had carried before, up and down.
+    before: [u64; 2],
+    /// What is signed, up and down.
+    signed: [u64; 2],
+    /// The path has been seen since the run began.
+    is_seen: bool,
+}
+
+impl Receipts {
+    pub(super) fn new(signer: Signer) -> Self {
+        Self {
+            signer,
+            runs: BTreeMap::new(),
+            inherited: None,
+        }
+    }
+
+    /// A neighbour carries the path.
+    pub(super) fn begin(
+        &mut self,
+        path: Path,
+        member: [u8; CODE_LEN],
+        taker: [u8; CODE_LEN],
+        now: SystemTime,
+    ) {
+        let known = self.runs.get(&path);
+        if known.is_some_and(|run| (run.member, run.taker) == (member, taker)) {
+            return;
+        }
+        let inherited = || self.inherited.as_ref()?.get(&path).copied();
+        let before = match known {
+            Some(run) => [0, 1].map(|way| run.before[way] + run.signed[way]),
+            None => inherited().unwrap_or_default(),
+        };
+        let run = Run {
+            member,
+            taker,
+            run: u64::from_be_bytes(random()),
+            began_s: unix_s(now),
+            number: 0,
+            before,
+            signed: [0; 2],
+            is_seen: false,
+        };
+        self.runs.insert(path, run);
+    }
+
+    /// Takes in what all paths have carried so far, up and down, and hands out receipts where that
+    /// is more than was signed; one that could not be told (false) is signed anew next time. Paths
+    /// that are not there any more have had their last.
+    pub(super) fn handle_carried(
+        &mut self,
+        carried: impl Iterator<Item = (Path, [u64; 2])>,
+        now: SystemTime,
+        mut tell: impl FnMut(u64, Receipt) -> bool,
+    ) {
+        let until_s = unix_s(now);
+        if self.inherited.is_none() {
+            let inherited: BTreeMap<_, _> = carried.collect();
+            for (path, run) in &mut self.runs {
+                run.before = inherited.get(path).copied().unwrap_or_default();
+            }
+            self.inherited = Some(inherited);
+            return;
+        }
+        let mut present: BTreeMap<Path, Run> = BTreeMap::new();
+        for (path, shown) in carried {
+            let Some(mut run) = self.runs.remove(&path) else {
+                continue;
+            };
+            run.is_seen = true;
+            let carried = [0, 1].map(|way| shown[way].saturating_sub(run.before[way]));
+            if carried != run.signed {
+                let receipt = run.receipt(&self.signer, carried, until_s);
+                if tell(path.0, receipt) {
+                    (run.number, run.signed) = (receipt.number, carried);
+                }
+            }
+            present.insert(path, run);
+        }
+        // What has begun since the paths were looked at is seen the next time.
+        self.runs.retain(|_, run| !run.is_seen);
+        for run in self.runs.values_mut() {
+            run.is_seen = true;
+        }
+        self.runs.append(&mut present);
+    }
+}
+
+impl Run {
+    fn receipt(&self, signer: &Signer, [up_bytes, down_bytes]: [u64; 2], until_s: u64) -> Receipt {
+        let mut receipt = Receipt {
+            hub: signer.public(),
+            taker: self.taker,
+            member: self.member,
+            run: self.run,
+            number: self.number + 1,
+            began_s: self.began_s,
+            until_s,
+            up_bytes,
+            down_bytes,
+            signature: [0; SIGNATURE_LEN],
+        };
+        receipt.signature = signer.sign(&receipt.signed());
+        receipt
+    }
+}
+
+fn unix_s(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_config::identity::{Identity, has_signed};
+    use std::time::Duration;
+
+    const BOB: [u8; CODE_LEN] = [1; CODE_LEN];
+    const ALICE: [u8; CODE_LEN] = [2; CODE_LEN];
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    /// Number, up and down of the receipts that are told, whose signatures are good.
+    fn look(receipts: &mut Receipts, carried: &[(Path, [u64; 2])], is_heard: bool) -> Vec<(u64, u64, u64)> {
+        let mut told = Vec::new();
+        receipts.handle_carried(carried.iter().copied(), at(9), |session, receipt| {
+            assert!(has_signed(&receipt.hub, &receipt.signed(), &receipt.signature));
+            assert_eq!((session, receipt.until_s), (7, 9));
+            told.push((receipt.number, receipt.up_bytes, receipt.down_bytes));
+            is_heard
+        });
+        told
+    }
+
+    #[test]
+    fn what_has_passed_is_signed_once_and_no_byte_twice() {
+        let signer = Identity::generate().unwrap().signer().unwrap();
+        let mut receipts = Receipts::new(signer);
+        let old = (7, 1);
+        // A path of the process before goes on.
+        assert_eq!(look(&mut receipts, &[(old, [100, 1_000])], true), []);
+        receipts.begin(old, BOB, ALICE, at(1));
+        receipts.begin(old, BOB, ALICE, at(2));
+        assert_eq!(look(&mut receipts, &[(old, [110, 1_000])], true), [(1, 10, 0)]);
+        assert_eq!(
+            look(&mut receipts, &[(old, [110, 1_000])], true),
+            [],
+            "nothing new"
+        );
+        // Not read: the next has it, under the same number.
+        assert_eq!(look(&mut receipts, &[(old, [120, 1_000])], false), [(2, 20, 0)]);
+        let fresh = (7, 2);
+        receipts.begin(fresh, BOB, ALICE, at(3));
+        let both = [(old, [120, 1_001]), (fresh, [5, 6])];
+        assert_eq!(look(&mut receipts, &both, true), [(2, 20, 1), (1, 5, 6)]);
+        // Another neighbour carries it from here on.
+        receipts.begin(fresh, ALICE, BOB, at(4));
+        let both = [(old, [120, 1_001]), (fresh, [7, 6])];
+        assert_eq!(look(&mut receipts, &both, true), [(1, 2, 0)]);
+        // Paths that are gone are forgotten; one that has just begun is waited for once.
+        receipts.begin((7, 3), BOB, ALICE, at(5));
+        assert_eq!(look(&mut receipts, &[], true), []);
+        assert_eq!(receipts.runs.len(), 1);
+        assert_eq!(look(&mut receipts, &[], true), []);
+        assert_eq!(receipts.runs.len(), 0);
+    }
+}

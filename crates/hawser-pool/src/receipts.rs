@@ -1,0 +1,437 @@
+//! Receipts: what a neighbour has carried for this device, or this one for a neighbour, as the
+//! taker's hub has seen and signed it. Both keep the same, so nobody has to believe the other.
+//!
+//! Each path that a neighbour carries is a run with one receipt, which later ones replace while the
+//! path lasts. They come once a second, and go to a file every [`WRITE_EVERY`]; a neighbour that
+//! comes back is told the newest again, so a crash of its leaves no gap.
+//!
+//! Bounds: [`MOST_OF_ONE`] runs of one neighbour are kept, the newest; [`MOST_WAITING`] wait for
+//! the file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use data_encoding::HEXLOWER;
+use hawser_config::identity::{Code, KeyHash, has_signed};
+use hawser_host::database::{Database, Format, StoreError};
+use hawser_units::{Duration, Instant};
+use hawser_wire::receipt::Receipt;
+use rusqlite::params;
+use serde::{Deserialize, Serialize};
+
+use crate::accounts::Side;
+use crate::trust::Trust;
+
+/// Keeps receipts in a file.
+#[derive(Debug)]
+pub(crate) struct Receipts {
+    /// None where it cannot be had.
+    database: Option<Database>,
+    /// By side, hub and run.
+    waiting: BTreeMap<(Side, [u8; 32], u64), Receipt>,
+    write_at: Instant,
+}
+
+/// A receipt as it is shown and exchanged. Keys, runs and signatures are hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signed {
+    /// `given` to the other one, or `taken` of it; empty where that is not known.
+    #[serde(default)]
+    pub side: String,
+    /// What the other one is called here; empty when it is not known any more.
+    #[serde(default)]
+    pub name: String,
+    /// The code of the device that took.
+    pub taker: Code,
+    /// The code of the device that gave.
+    pub member: Code,
+    /// The Ed25519 public key of the hub that has signed.
+    pub hub_key: String,
+    /// What is counted together.
+    pub run: String,
+    /// Which receipt of the run it is.
+    pub number: u64,
+    /// Unit: seconds of Unix time.
+    pub began_s: u64,
+    /// Unit: seconds of Unix time.
+    pub until_s: u64,
+    /// From the taker to its hub. Unit: bytes of UDP payload.
+    pub up_bytes: u64,
+    /// From the hub to the taker. Unit: bytes of UDP payload.
+    pub down_bytes: u64,
+    /// Over all of that but side and name.
+    pub signature: String,
+}
+
+impl Receipts {
+    /// Goes on from what is kept in the directory; in memory alone where that cannot be written.
+    pub(crate) fn open(dir: &Path) -> Self {
+        let database = Database::open(&file(dir), &FORMAT);
+        let failed = |error: &_| tracing::warn!(%error, "receipts are not kept");
+        Self {
+            database: database.inspect_err(failed).ok(),
+            waiting: BTreeMap::new(),
+            write_at: Instant::ZERO,
+        }
+    }
+
+    /// Takes a receipt in, if it is signed and about these two; whether it was.
+    pub(crate) fn enter(&mut self, side: Side, own: Code, other: Code, receipt: &Receipt) -> bool {
+        let named = (Code::from(receipt.taker), Code::from(receipt.member));
+        let (taker, member) = match side {
+            Side::Given => (other, own),
+            Side::Taken => (own, other),
+        };
+        if named != (taker, member) || !is_good(receipt) {
+            return false;
+        }
+        let key = (side, receipt.hub, receipt.run);
+        match self.waiting.get(&key) {
+            Some(earlier) if !receipt.follows(earlier) => {}
+            _ => drop(self.waiting.insert(key, *receipt)),
+        }
+        if self.waiting.len() >= MOST_WAITING {
+            self.write();
+        }
+        true
+    }
+
+    /// Brings to the disk what has waited long enough. To be called every second or so.
+    pub(crate) fn keep(&mut self, now: Instant) {
+        if now >= self.write_at && !self.waiting.is_empty() {
+            self.write_at = now + WRITE_EVERY;
+            self.write();
+        }
+    }
+
+    /// The newest of what a neighbour has given, for it to have.
+    pub(crate) fn newest_of(&mut self, member: Code) -> Vec<Receipt> {
+        self.write();
+        let Some(database) = &self.database else {
+            return Vec::new();
+        };
+        let newest = database.run(|connection| {
+            let mut rows = connection.prepare_cached(NEWEST)?;
+            let rows = rows.query_map(
+                params![Side::Taken.name(), member.bytes(), TOLD_AGAIN],
+                receipt_of,
+            )?;
+            rows.collect::<Result<Vec<_>, _>>()
+        });
+        let failed = |error: &_| tracing::warn!(%error, "receipts are not read");
+        let newest = newest.inspect_err(failed).unwrap_or_default();
+        newest.into_iter().flatten().collect()
+    }
+
+    fn write(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let Some(database) = self.database.as_mut().filter(|_| !waiting.is_empty()) else {
+            return;
+        };
+        let written = database.change(|transaction| {
+            let mut of = BTreeSet::new();
+            for ((side, hub, run), receipt) in &waiting {
+                let other = match side {
+                    Side::Given => receipt.taker,
+                    Side::Taken => receipt.member,
+                };
+                of.insert((side, other));
+                let mut bytes = Vec::new();
+                receipt.emit(&mut bytes);
+                transaction.prepare_cached(PUT)?.execute(params![
+                    side.name(),
+                    hub,
+                    i64::from_be_bytes(run.to_be_bytes()),
+                    other,
+                    signed(receipt.number),
+                    signed(receipt.up_bytes),
+                    signed(receipt.down_bytes),
+                    signed(receipt.until_s),
+                    bytes,
+                ])?;
+            }
+            for (side, other) in of {
+                let forget = params![side.name(), other, MOST_OF_ONE];
+                transaction.prepare_cached(FORGET)?.execute(forget)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = written {
+            tracing::warn!(%error, "receipts are not written");
+        }
+    }
+}
+
+impl Drop for Receipts {
+    fn drop(&mut self) {
+        self.write();
+    }
+}
+
+/// What is kept in the directory, the oldest first.
+///
+/// # Errors
+/// The file is there and cannot be read.
+pub fn receipts(dir: &Path, trust: &Trust) -> Result<Vec<Signed>, StoreError> {
+    let Some(database) = Database::open_to_read(&file(dir), &FORMAT)? else {
+        return Ok(Vec::new());
+    };
+    let rows = database.run(|connection| {
+        let mut rows = connection.prepare("SELECT side, receipt FROM receipts ORDER BY until, run")?;
+        let rows = rows.query_map([], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?))
+        })?;
+        rows.collect::<Result<Vec<_>, _>>()
+    })?;
+    let shown = rows.into_iter().filter_map(|(side, bytes)| {
+        let receipt = Receipt::from_bytes(&bytes).ok()?;
+        Some(Signed::of(side, &receipt, trust))
+    });
+    Ok(shown.collect())
+}
+
+impl Signed {
+    fn of(side: String, receipt: &Receipt, trust: &Trust) -> Self {
+        let (taker, member) = (Code::from(receipt.taker), Code::from(receipt.member));
+        let (known, code) = if side == Side::Given.name() {
+            (&trust.takers, taker)
+        } else {
+            (&trust.members, member)
+        };
+        let known = known.iter().find(|known| known.code == code);
+        Self {
+            side,
+            name: known.map_or_else(String::new, |known| known.name.clone()),
+            taker,
+            member,
+            hub_key: HEXLOWER.encode(&receipt.hub),
+            run: format!("{:016x}", receipt.run),
+            number: receipt.number,
+            began_s: receipt.began_s,
+            until_s: receipt.until_s,
+            up_bytes: receipt.up_bytes,
+            down_bytes: receipt.down_bytes,
+            signature: HEXLOWER.encode(&receipt.signature),
+        }
+    }
+
+    /// The code of the other device.
+    #[must_use]
+    pub fn other(&self) -> Code {
+        if self.side == Side::Given.name() {
+            self.taker
+        } else {
+            self.member
+        }
+    }
+
+    /// Whether the hub has signed this.
+    ///
+    /// # Errors
+    /// A key, a run or a signature is none.
+    pub fn is_good(&self) -> anyhow::Result<bool> {
+        let receipt = Receipt {
+            hub: bytes("hub_key", &self.hub_key)?,
+            taker: *self.taker.bytes(),
+            member: *self.member.bytes(),
+            run: u64::from_be_bytes(bytes("run", &self.run)?),
+            number: self.number,
+            began_s: self.began_s,
+            until_s: self.until_s,
+            up_bytes: self.up_bytes,
+            down_bytes: self.down_bytes,
+            signature: bytes("signature", &self.signature)?,
+        };
+        Ok(is_good(&receipt))
+    }
+
+    /// The name of the hub that has signed.
+    ///
+    /// # Errors
+    /// The key is none.
+    pub fn hub(&self) -> anyhow::Result<KeyHash> {
+        Ok(KeyHash::of_ed25519(&bytes("hub_key", &self.hub_key)?))
+    }
+}
+
+/// Receipts as lines of comma-separated values, with a head (RFC 4180). No field holds a comma or a
+/// quote.
+#[must_use]
+pub fn receipts_to_csv(receipts: &[Signed]) -> String {
+    let mut text = String::from(
+        "side,name,taker,member,hub_key,run,number,began_s,until_s,up_bytes,down_bytes,signature\n",
+    );
+    for receipt in receipts {
+        let Signed {
+            side,
+            name,
+            taker,
+            member,
+            hub_key,
+            run,
+            number,
+            began_s,
+            until_s,
+            up_bytes,
+            down_bytes,
+            signature,
+        } = receipt;
+        text += &format!("{side},{name},{taker},{member},{hub_key},{run},{number},{began_s},{until_s},");
+        text += &format!("{up_bytes},{down_bytes},{signature}\n");
+    }
+    text
+}
+
+fn is_good(receipt: &Receipt) -> bool {
+    has_signed(&receipt.hub, &receipt.signed(), &receipt.signature)
+}
+
+fn bytes<const N: usize>(field: &str, text: &str) -> anyhow::Result<[u8; N]> {
+    let bytes = HEXLOWER
+        .decode(text.as_bytes())
+        .with_context(|| format!("{field} is not hexadecimal"))?;
+    let all = bytes.try_into();
+    all.map_err(|_| anyhow!("{field} has not {} digits", 2 * N))
+}
+
+fn receipt_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Receipt>> {
+    Ok(Receipt::from_bytes(&row.get::<_, Vec<u8>>(0)?).ok())
+}
+
+fn file(dir: &Path) -> PathBuf {
+    dir.join("receipts.sqlite")
+}
+
+/// As SQLite counts.
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+const FORMAT: Format = Format {
+    version: 1,
+    schema: "CREATE TABLE receipts (side TEXT NOT NULL, hub BLOB NOT NULL, run INTEGER NOT NULL,
+             other BLOB NOT NULL, number INTEGER NOT NULL, up INTEGER NOT NULL, down INTEGER NOT NULL,
+             until INTEGER NOT NULL, receipt BLOB NOT NULL, PRIMARY KEY (side, hub, run)) WITHOUT ROWID;
+             CREATE INDEX by_other ON receipts (side, other, until);",
+};
+/// A run's receipt is replaced by what follows it, as [`Receipt::follows`] says.
+const PUT: &str = "INSERT INTO receipts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+     ON CONFLICT DO UPDATE SET number = excluded.number, up = excluded.up, down = excluded.down,
+     until = excluded.until, receipt = excluded.receipt
+     WHERE excluded.other = other AND excluded.number > number
+     AND excluded.up >= up AND excluded.down >= down";
+const FORGET: &str = "DELETE FROM receipts WHERE (side, hub, run) IN
+     (SELECT side, hub, run FROM receipts WHERE side = ?1 AND other = ?2
+      ORDER BY until DESC LIMIT -1 OFFSET ?3)";
+const NEWEST: &str =
+    "SELECT receipt FROM receipts WHERE side = ?1 AND other = ?2 ORDER BY until DESC LIMIT ?3";
+
+/// What a crash of this device may cost. A disk keeps some ten thousand writes a day for years.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+/// Runs of one neighbour that are kept: 1.5 MiB at most, a path each hour for half a year.
+const MOST_OF_ONE: i64 = 4_096;
+/// Runs that wait for the disk.
+const MOST_WAITING: usize = 256;
+/// Runs that are told again: more than there are paths through one neighbour at once.
+const TOLD_AGAIN: i64 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_config::identity::{Identity, Signer};
+
+    fn ends() -> (Code, Code) {
+        let code = |text: &str| text.parse().expect("a code");
+        (code("aaaa-bbbb-cccc-dddd"), code("eeee-ffff-gggg-hhhh"))
+    }
+
+    fn receipt(signer: &Signer, run: u64, number: u64, up_bytes: u64) -> Receipt {
+        let (taker, member) = ends();
+        let mut receipt = Receipt {
+            hub: signer.public(),
+            taker: *taker.bytes(),
+            member: *member.bytes(),
+            run,
+            number,
+            began_s: 1_000,
+            until_s: 1_000 + run,
+            up_bytes,
+            down_bytes: 7,
+            signature: [0; 64],
+        };
+        receipt.signature = signer.sign(&receipt.signed());
+        receipt
+    }
+
+    #[test]
+    fn the_newest_of_each_run_is_kept_and_nothing_that_nobody_signed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let signer = Identity::generate().unwrap().signer().unwrap();
+        let (alice, bob) = ends();
+        let shown = || {
+            let all = receipts(dir.path(), &Trust::default()).expect("readable");
+            let shown = all.iter().map(|one| (one.run.clone(), one.number, one.up_bytes));
+            (shown.collect::<Vec<_>>(), all)
+        };
+        assert_eq!(shown().0, []);
+        let mut kept = Receipts::open(dir.path());
+        let mut enter = |receipt: &Receipt| kept.enter(Side::Given, bob, alice, receipt);
+        assert!(enter(&receipt(&signer, 1, 1, 10)));
+        assert!(enter(&receipt(&signer, 1, 3, 30)));
+        assert!(enter(&receipt(&signer, 1, 2, 20)), "late, and of no account");
+        let mut forged = receipt(&signer, 1, 4, 40);
+        forged.up_bytes = 400;
+        assert!(!enter(&forged));
+        drop(kept);
+        let run = |run: u64| format!("{run:016x}");
+        assert_eq!(shown().0, [(run(1), 3, 30)]);
+        let mut kept = Receipts::open(dir.path());
+        let of_others = receipt(&signer, 2, 1, 1);
+        assert!(!kept.enter(Side::Given, alice, bob, &of_others), "not this one's");
+        assert!(kept.enter(Side::Given, bob, alice, &receipt(&signer, 1, 2, 20)));
+        assert!(kept.enter(Side::Given, bob, alice, &receipt(&signer, 1, 5, 29)));
+        assert!(kept.enter(Side::Given, bob, alice, &receipt(&signer, 2, 1, 1)));
+        drop(kept);
+        let (lines, all) = shown();
+        assert_eq!(
+            lines,
+            [(run(1), 3, 30), (run(2), 1, 1)],
+            "what was carried stays so"
+        );
+        assert!(
+            all.iter()
+                .all(|one| one.is_good().unwrap() && one.other() == alice)
+        );
+        let text = serde_json::to_string(&all[0]).unwrap();
+        let mut read: Signed = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, all[0]);
+        read.until_s += 1;
+        assert!(!read.is_good().unwrap());
+        read.signature.pop();
+        assert!(read.is_good().is_err());
+        let csv = receipts_to_csv(&all);
+        assert_eq!(csv.lines().count(), 3);
+        assert!(csv.contains(&format!("given,,{alice},{bob},")), "{csv}");
+    }
+
+    #[test]
+    fn what_one_neighbour_makes_is_bounded_and_the_newest_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let signer = Identity::generate().unwrap().signer().unwrap();
+        let (alice, bob) = ends();
+        let mut kept = Receipts::open(dir.path());
+        let most = u64::try_from(MOST_OF_ONE).unwrap();
+        for run in 0..most + 300 {
+            assert!(kept.enter(Side::Taken, alice, bob, &receipt(&signer, run, 1, 1)));
+            assert!(kept.waiting.len() < MOST_WAITING);
+        }
+        let newest = kept.newest_of(bob);
+        let expected: Vec<_> = (most + 300 - 16..most + 300).rev().collect();
+        let runs: Vec<_> = newest.iter().map(|receipt| receipt.run).collect();
+        assert_eq!(runs, expected);
+        let all = receipts(dir.path(), &Trust::default()).unwrap();
+        assert_eq!(all.len() as u64, most);
+        assert_eq!(all[0].run, format!("{:016x}", 300));
+    }
+}
