@@ -374,20 +374,16 @@ impl Watcher {
             tracing::debug!(link = place.link, mhz = to, %error, "not announced");
             return machine.handle_refused(self.now());
         }
-        let tuning = Tuning {
-            primary: to,
-            width: place.on_air.tuning.width,
-        };
-        // One that misses the beacons goes by this frame, which is sent until it is acknowledged.
-        let told = self
-            .wireless
-            .tell_stations(&place.radio, tuning, BEACONS + 1)
-            .await;
-        if let Err(error) = told {
-            tracing::debug!(link = place.link, %error, "beacons alone announce the channel");
-        }
+        let begun = Clock::now();
         let due = machine.poll_timeout().unwrap_or(self.now());
+        // The last beacon begins the last interval, in which the stations go.
+        let mut left = u32::from(BEACONS) + 1;
         while self.now() < due + LATE {
+            let since = begun.elapsed();
+            if left > 1 && since >= place.on_air.beacon * (u32::from(BEACONS) + 1 - left) {
+                self.tell_stations(place, to, left as u8).await;
+                left -= 1;
+            }
             tokio::time::sleep(TICK).await;
             // hostapd's own word for where it is changes with the announcement already.
             let radios = self.wireless.interfaces().await.unwrap_or_default();
@@ -399,6 +395,19 @@ impl Watcher {
         }
         tracing::warn!(link = place.link, mhz = to, "announced, but not gone there");
         machine.handle_refused(self.now())
+    }
+
+    /// Tells the stations by frames that each of them acknowledges: on a busy channel they may miss
+    /// all beacons. One that has just come to a channel hears no frame before a beacon, so this is
+    /// said again.
+    async fn tell_stations(&self, place: &Place, to: u32, beacons: u8) {
+        let tuning = Tuning {
+            primary: to,
+            width: place.on_air.tuning.width,
+        };
+        if let Err(error) = self.wireless.tell_stations(&place.radio, tuning, beacons).await {
+            tracing::debug!(link = place.link, %error, "beacons alone announce the channel");
+        }
     }
 
     /// What the link carries; nothing where its station is gone.

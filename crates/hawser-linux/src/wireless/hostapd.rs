@@ -66,8 +66,10 @@ fn request(from: &OnAir, to: u32, beacons: u8) -> String {
         primary: to,
         width: from.tuning.width,
     };
+    // The kernel counts down before it sends the first (ieee80211_beacon_update_cntdwn).
+    let count = beacons.saturating_add(1);
     format!(
-        "CHAN_SWITCH {beacons} {} sec_channel_offset={} center_freq1={} bandwidth={}{}",
+        "CHAN_SWITCH {count} {} sec_channel_offset={} center_freq1={} bandwidth={}{}",
         to.primary,
         to.secondary(),
         to.centre(),
@@ -132,7 +134,7 @@ mod tests {
         assert_eq!(found.beacon, Duration::from_micros(102_400));
         assert_eq!(
             request(&found, 5200, 2),
-            "CHAN_SWITCH 2 5200 sec_channel_offset=0 center_freq1=5200 bandwidth=20 ht"
+            "CHAN_SWITCH 3 5200 sec_channel_offset=0 center_freq1=5200 bandwidth=20 ht"
         );
         let wide = status.replace("channel=0\n", "channel=1\n");
         assert_eq!(on_air(&wide).unwrap().tuning, tuning(5180, 40));
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(found.tuning, tuning(5180, 80));
         assert_eq!(
             request(&found, 5785, 2),
-            "CHAN_SWITCH 2 5785 sec_channel_offset=1 center_freq1=5775 bandwidth=80 ht vht"
+            "CHAN_SWITCH 3 5785 sec_channel_offset=1 center_freq1=5775 bandwidth=80 ht vht"
         );
         assert_eq!(on_air(&status.replace("ENABLED", "DFS")), None);
         assert_eq!(on_air("FAIL\n"), None);

@@ -179,7 +179,10 @@ fn a_link_leaves_a_channel_that_has_become_busy() {
     let mut air = Air::new(&[]);
     let world = on_air();
     world.trust();
-    let _boxes = [world.start_with("a", &["--migrate"]), world.start("b")];
+    let _boxes = [
+        world.start_with("a", &["--migrate", "--log", "info,hawser_repeater=debug"]),
+        world.start("b"),
+    ];
     world.wait_for_both_links();
     let is_over = Arc::new(AtomicBool::new(false));
     let load = load(&world, &is_over);
