@@ -58,7 +58,7 @@ use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
 use hawser_control::report::PLANE_ENDED;
 use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, PathState, SessionId};
 use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside};
-use hawser_host::control_socket::{Asked, ControlSocket, Request};
+use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::dhcp::Dhcp;
 use hawser_host::options::ClientOptions;
 use hawser_host::run_dir::{Role, RunDir};
@@ -497,6 +497,9 @@ impl Client {
                 Some(radio) => radio.set_weight(network, weight, asked.answer),
                 None => drop(asked.answer.send(Err(anyhow!("there is no Wi-Fi here")))),
             },
+            Request::Migrate { .. } => {
+                let _ = asked.answer.send(Err(anyhow!("this is a client: {NO_REPEATER}")));
+            }
             Request::Revoke { .. } | Request::Drain { .. } => {
                 let _ = asked
                     .answer

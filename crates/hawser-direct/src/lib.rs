@@ -56,7 +56,7 @@ use std::time::Instant as Clock;
 use anyhow::{Context, anyhow, bail};
 use hawser_config::{ClientConfig, Dataplane, Moves};
 use hawser_host::beside::{AccessPoints, StartAccessPoints, Stations};
-use hawser_host::control_socket::{Asked, ControlSocket, Request};
+use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::dhcp::{self, Dhcp};
 use hawser_host::options::ClientOptions;
 use hawser_host::portals::Portals;
@@ -718,6 +718,7 @@ impl Direct {
                 Next::Continue,
             ),
             Request::Down => (Ok(json!({ "state": "down" })), Next::End),
+            Request::Migrate { .. } => (Err(anyhow!("this is direct mode: {NO_REPEATER}")), Next::Continue),
             Request::Revoke { .. } | Request::Drain { .. } => {
                 (Err(anyhow!("this is direct mode: ask on a hub")), Next::Continue)
             }

@@ -68,6 +68,11 @@ pub enum Request {
         /// As the configuration says, where nothing else is named.
         is_default: bool,
     },
+    /// Look for a better channel now (repeater, the access point's side).
+    Migrate {
+        /// The link; all that may be moved, where none is named.
+        link: Option<String>,
+    },
     /// Read the configuration again.
     Reload,
     /// End.
@@ -83,6 +88,9 @@ pub enum Request {
         name: String,
     },
 }
+
+/// What every other daemon says to [`Request::Migrate`].
+pub const NO_REPEATER: &str = "ask where `hawser repeat ap --migrate` runs";
 
 /// A request on its way to the daemon's event loop.
 #[derive(Debug)]

@@ -91,6 +91,10 @@ pub fn render(status: &Value) -> String {
             );
         }
     }
+    for client in array(&status["clients"]) {
+        let labels = [("client", text(&client["name"]))];
+        families.add_all(&CLIENT_FIGURES, &client["limits"], &labels);
+    }
     let connected = array(&status["clients"])
         .iter()
         .filter(|client| client["connected"] == true)
@@ -229,6 +233,31 @@ const HUB_FIGURES: [Figure; 1] = [(
     "Since the hub said that it is there.",
 )];
 
+/// Of a client of a hub that is held to something.
+const CLIENT_FIGURES: [Figure; 3] = [
+    (
+        "hawser_client_limit_bits_per_second",
+        "gauge",
+        "rate_bps",
+        1.0,
+        "What the client is held to in each direction.",
+    ),
+    (
+        "hawser_client_quota_bytes",
+        "gauge",
+        "quota_bytes",
+        1.0,
+        "What the client may carry in a month.",
+    ),
+    (
+        "hawser_client_quota_used_bytes",
+        "gauge",
+        "used_bytes",
+        1.0,
+        "What it has carried this month, by all hubs.",
+    ),
+];
+
 /// Of a path.
 const PATH_FIGURES: [Figure; 6] = [
     (
@@ -290,6 +319,11 @@ mod tests {
             "networks": [{ "name": "lte", "rtt_ms": 40.0, "flows": 3, "state": "used" }],
             "store": { "age_s": 0.2, "hubs": [{ "endpoints": ["a:1"], "seen_s": 4 }] },
             "counters": { "replayed": 3 },
+            "clients": [
+                { "name": "alice", "connected": true, "limits": { "state": "unlimited" } },
+                { "name": "bob", "connected": false, "limits": {
+                    "state": "capped", "rate_bps": 8_000_000, "quota_bytes": 1_000, "used_bytes": 600 } },
+            ],
         });
         let text = render(&status);
         assert!(text.contains("hawser_up 1\n"), "{text}");
@@ -310,9 +344,13 @@ mod tests {
             "hawser_network_flows{network=\"lte\"} 3\n",
             "hawser_store_age_seconds 0.2\n",
             "hawser_hub_silent_seconds{hub=\"a:1\"} 4\n",
+            "hawser_clients_connected 1\n",
+            "hawser_client_limit_bits_per_second{client=\"bob\"} 8000000\n",
+            "hawser_client_quota_used_bytes{client=\"bob\"} 600\n",
         ] {
             assert!(text.contains(line), "{text}");
         }
+        assert!(!text.contains("alice"), "who is held to nothing has no figures: {text}");
         assert_eq!(
             text.matches("# TYPE hawser_path_sent_bytes_total counter")
                 .count(),

@@ -43,7 +43,7 @@ use hawser_control::report::{self, PLANE_ENDED};
 use hawser_control::tls;
 use hawser_dataplane::checkpoint::SessionCheckpoint;
 use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders};
-use hawser_host::control_socket::{Asked, ControlSocket, Request};
+use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::logging::LogLevel;
 use hawser_host::run_dir::{HubClaim, Role, RunDir};
 use hawser_host::signals::Signals;
@@ -445,6 +445,7 @@ impl Hub {
             Request::Weight { .. } | Request::Pause { .. } | Request::Cap { .. } => {
                 Err(anyhow!("this is a hub: ask where `hawser up` runs"))
             }
+            Request::Migrate { .. } => Err(anyhow!("this is a hub: {NO_REPEATER}")),
             Request::Drain { is_on } => {
                 self.control.drain(is_on);
                 Ok(json!({ "draining": is_on }))

@@ -15,12 +15,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
+use anyhow::bail;
 use hawser_dataplane::{Change, Command, Orders, PathSnapshot, PathState, SessionId, Snapshot};
 use hawser_linux::wireless::bandwidth;
 use hawser_linux::wireless::cards::{Interface, Kind, Wireless};
 use hawser_linux::wireless::hostapd::{Hostapd, OnAir};
 use hawser_radio::multifacet::candidates::{Tuning, candidates};
-use hawser_radio::multifacet::migration::{Config, Migration, Search, Step};
+use hawser_radio::multifacet::migration::{Config, Migration, Search, Step, worth_moving};
 use hawser_radio::multifacet::occasion::Occasion;
 use hawser_radio::stations::channel;
 use hawser_units::{Instant, PathId, Rate};
@@ -55,6 +56,8 @@ struct Seen {
 /// What has become of a link that may be moved.
 #[derive(Default)]
 struct Record {
+    /// Somebody has asked for a search.
+    is_asked: bool,
     /// Why it is not moved, in words.
     stays: Option<String>,
     carries: Rate,
@@ -93,6 +96,42 @@ impl Channels {
             tokio::spawn(watcher.run())
         });
         Self { seen, task }
+    }
+
+    /// Has a better channel looked for now, by a link or by all that may be moved; by which.
+    ///
+    /// # Errors
+    /// Why none of them is moved, in one line.
+    pub(super) fn ask(&self, link: Option<&str>) -> anyhow::Result<Vec<String>> {
+        let mut seen = lock(&self.seen);
+        let mut asked = Vec::new();
+        let mut stay = String::new();
+        for (name, seen) in seen
+            .iter_mut()
+            .filter(|(name, _)| link.is_none_or(|link| link == *name))
+        {
+            let Some(record) = &mut seen.moving else {
+                bail!("no link is moved: `hawser repeat ap --migrate` on the box of the access points");
+            };
+            match &record.stays {
+                Some(why) => stay += &format!("; {name}: {why}"),
+                None => {
+                    record.is_asked = true;
+                    asked.push(name.clone());
+                }
+            }
+        }
+        if asked.is_empty() {
+            bail!(
+                "no link can be moved{}",
+                if stay.is_empty() {
+                    "; none is a radio"
+                } else {
+                    &stay
+                }
+            );
+        }
+        Ok(asked)
     }
 
     /// What `status` says of a link.
@@ -258,11 +297,12 @@ impl Watcher {
     async fn test(&mut self, moving: &Moving, place: &Place, radios: &[Interface]) {
         let now = self.now();
         let new = || Occasion::new(now);
+        let is_asked = self.take_asked(&place.link);
         let occasion = self.occasions.entry(place.link.clone()).or_insert_with(new);
-        if occasion.poll_timeout() > now {
+        if occasion.poll_timeout() > now && !is_asked {
             return;
         }
-        if place.is_idle {
+        if place.is_idle && !is_asked {
             occasion.handle_idle(now);
             return;
         }
@@ -281,7 +321,7 @@ impl Watcher {
             is_poor,
             "tested"
         );
-        if is_poor {
+        if is_poor || is_asked {
             self.search(moving, place, radios, carries).await;
         }
         self.hold(place, None);
@@ -300,13 +340,11 @@ impl Watcher {
         let mut machine = Migration::new(config, number(from));
         let mut rates = BTreeMap::from([(from, carries)]);
         let numbers: Vec<u16> = tried.iter().map(|frequency| number(*frequency)).collect();
-        let mut step = machine.start(&numbers, mbps(carries) * BETTER, self.now());
+        let mut step = machine.start(&numbers, worth_moving(mbps(carries), mbps(ONE)), self.now());
         while let Some(one) = step {
             step = match one {
                 Step::Announce(to) => self.announce(place, to.into(), &mut machine).await,
                 Step::Probe(at) => {
-                    // One that heard the first announcement alone counts a beacon more.
-                    tokio::time::sleep(place.on_air.beacon + RETUNE).await;
                     let found = self.bandwidth(place).await;
                     tracing::debug!(link = place.link, mhz = at, bps = found.as_bps(), "tried");
                     rates.insert(at.into(), found);
@@ -368,7 +406,7 @@ impl Watcher {
         })
     }
 
-    /// Has the access point announce a channel, and waits until it is there.
+    /// Has the access point announce a channel, and waits until it and its station are there.
     async fn announce(&self, place: &Place, to: u32, machine: &mut Migration) -> Option<Step> {
         if let Err(error) = place.hostapd.switch(&place.on_air, to, BEACONS).await {
             tracing::debug!(link = place.link, mhz = to, %error, "not announced");
@@ -390,6 +428,9 @@ impl Watcher {
             let is_there =
                 |radio: &&Interface| radio.index == place.radio.index && radio.frequency == Some(to);
             if radios.iter().any(|radio| is_there(&radio)) {
+                // Stations count from when they were told, and none counts longer than this.
+                let gone = begun + place.on_air.beacon * u32::from(BEACONS) + RETUNE;
+                tokio::time::sleep_until(gone.into()).await;
                 return machine.handle_timeout(None, due.max(self.now()));
             }
         }
@@ -436,6 +477,13 @@ impl Watcher {
         receiver.await.ok()
     }
 
+    /// Whether somebody has asked for a search; once.
+    fn take_asked(&self, link: &str) -> bool {
+        let mut is_asked = false;
+        self.record(link, |record| is_asked = std::mem::take(&mut record.is_asked));
+        is_asked
+    }
+
     fn record(&self, link: &str, change: impl FnOnce(&mut Record)) {
         if let Some(seen) = lock(&self.seen).get_mut(link) {
             change(seen.moving.get_or_insert_default());
@@ -466,8 +514,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Beacons that announce a channel, and the length of a test. Source: Multifacet section 5.4.
 const BEACONS: u8 = 2;
 const PROBE: Duration = Duration::from_millis(20);
-/// Another channel has to carry so much more: tests of 20 ms differ by a tenth on a free channel.
-const BETTER: f64 = 1.25;
+/// What one packet more in a test is.
+const ONE: Rate = Rate::from_bps(bandwidth::PACKET * 8 * 1_000 / PROBE.as_millis() as u64);
 /// What the path has sent already leaves the radio's queue.
 const DRAIN: Duration = Duration::from_millis(20);
 /// The station follows, and both ends tune.

@@ -21,6 +21,10 @@ impl Node {
         match asked.request {
             Request::Status => self.report(answer, fields()),
             Request::Explain { flow } => self.explain(answer, flow),
+            Request::Migrate { link } => {
+                let asked = self.channels.ask(link.as_deref());
+                let _ = answer.send(asked.map(|links| json!({ "links": links })));
+            }
             Request::Down => {
                 let _ = answer.send(Ok(json!({ "state": "down" })));
                 return true;

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use hawser_host::run_dir::Role;
+use hawser_host::control_socket::{Request, ask};
+use hawser_host::run_dir::{self, Role};
 use hawser_linux::confine::Duty;
 use hawser_repeater::{self as repeater, Moving, Options, Search, Side, trust};
 use hawser_terminal::columns;
 use serde_json::{Value, json};
 
-use crate::cli_status::{list, text};
+use crate::cli_status::{channels, list, text};
 use crate::guests::{ListArgs, print};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
@@ -40,6 +42,9 @@ enum RepeatCommand {
     /// the other box is asked to hold that link to the air that the clients leave: `hawser status`
     /// shows it. Such an access point is found by itself once it is in the bridge.
     Join(JoinArgs),
+    /// Looks for a better channel now, and says what was found: on the box of the access points,
+    /// where `hawser repeat ap --migrate` runs.
+    Migrate(MigrateArgs),
     /// Shows the code of this box: type it on the other one.
     Code(ListArgs),
     /// Trusts the box with this code, from now on. Works while the repeater runs, too.
@@ -107,6 +112,17 @@ struct ApArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct MigrateArgs {
+    /// The link, as `hawser status` calls it; all that may be moved, where none is named.
+    link: Option<String>,
+    /// Prints what was found as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
 struct JoinArgs {
     #[command(flatten)]
     side: SideArgs,
@@ -165,6 +181,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
             options.side = Side::Joining;
             (options.clients, options.shared) = (args.clients, args.shared);
         })?,
+        RepeatCommand::Migrate(args) => migrate(&args)?,
         RepeatCommand::Code(args) => {
             let code = trust::own_code(&args.places.dir)?;
             print(args.json, || json!({ "version": 1, "code": code }), &code)?;
@@ -220,6 +237,58 @@ fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
     confine(Duty::Hub, &options.dir, &options.run_dir)?;
     runtime()?.block_on(repeater::run(options))
 }
+
+/// Asks for a search, and waits until it is over.
+fn migrate(args: &MigrateArgs) -> anyhow::Result<()> {
+    let run_dir = args.places.run_dir(Role::Repeater);
+    run_dir::check(&run_dir)?;
+    let socket = run_dir::socket(&run_dir);
+    let look = |of: &[Value]| -> anyhow::Result<Vec<Value>> {
+        let mut status = ask(&socket, &Request::Status)?;
+        let links = status["links"]
+            .as_array_mut()
+            .map(std::mem::take)
+            .unwrap_or_default();
+        Ok(links
+            .into_iter()
+            .filter(|link| of.contains(&link["name"]))
+            .collect())
+    };
+    let asked = ask(
+        &socket,
+        &Request::Migrate {
+            link: args.link.clone(),
+        },
+    )?;
+    let asked = list(&asked["links"]);
+    let searches = |link: &Value| link["radio"]["moving"]["searches"].as_u64();
+    let (before, begun) = (look(asked)?, Instant::now());
+    let found = loop {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = look(asked)?;
+        let are_over = now
+            .iter()
+            .zip(&before)
+            .all(|(now, before)| searches(now) > searches(before));
+        if are_over {
+            break json!(now);
+        }
+        if begun.elapsed() > PATIENCE {
+            bail!(
+                "no result within {} s: see the log of `hawser repeat ap`",
+                PATIENCE.as_secs()
+            );
+        }
+    };
+    print(
+        args.json,
+        || json!({ "version": 1, "links": found }),
+        channels(&found).trim_end(),
+    )
+}
+
+/// How long searches take at most: ten channels and the way back, of each of some links.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn table(all: &Value) -> String {
     let own = format!("this box: {}", text(&all["code"]));

@@ -306,7 +306,7 @@ fn render_repeater(status: &Value) -> String {
 
 /// The channels of links that are radios, a line each; of those that may be moved, what became of
 /// that.
-fn channels(links: &Value) -> String {
+pub(crate) fn channels(links: &Value) -> String {
     let line = |link: &Value| {
         let radio = &link["radio"];
         let channel = radio["channel"].as_u64()?;

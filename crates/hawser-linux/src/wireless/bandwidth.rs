@@ -78,7 +78,7 @@ fn waiting(socket: RawFd) -> io::Result<u64> {
 }
 
 /// Of each datagram. Units: bytes of IP packet.
-const PACKET: u64 = 1_400;
+pub const PACKET: u64 = 1_400;
 /// IPv6 and UDP. Units: bytes.
 const HEADERS: u64 = 48;
 /// More than 20 ms of 10 Gbit/s: a link that never makes anybody wait is fast enough.

@@ -542,6 +542,7 @@ impl Share {
             | Request::Weight { .. }
             | Request::Pause { .. }
             | Request::Cap { .. }
+            | Request::Migrate { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => Err(anyhow!(
                 "this daemon shares with neighbours: `hawser share --help` says what it can do"

@@ -58,6 +58,19 @@ impl Config {
     }
 }
 
+/// What another channel has to carry, so that it is worth a move from one that carries `carries`: a
+/// quarter more, and so much more that it is hardly chance. A test counts packets, of which each
+/// stands for `one`; counts that come about by chance differ from one test to the next by the root
+/// of what they are (Poisson), and here by twice the root of their sum.
+///
+/// Units: as those of `carries`, all of them.
+#[must_use]
+pub fn worth_moving(carries: f64, one: f64) -> f64 {
+    // d = 2 sqrt(one (carries + carries + d)), solved for d.
+    let chance = 2.0 * one + 2.0 * (one * one + 2.0 * one * carries).sqrt();
+    (carries * 1.25).max(carries + chance)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
@@ -199,6 +212,17 @@ mod tests {
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_few_packets_more_are_chance_and_many_are_a_quarter_more() {
+        // Three packets of one test and six of another, and eighteen.
+        let least = worth_moving(3.0, 1.0);
+        assert!(least > 6.0 && least < 18.0, "{least}");
+        let (now, then) = (3.0, worth_moving(3.0, 1.0));
+        assert!((then - now - 2.0 * (now + then).sqrt()).abs() < 1e-9);
+        assert!((worth_moving(900.0, 1.0) - 1_125.0).abs() < 1e-9);
+        assert!(worth_moving(0.0, 1.0) > 0.0, "one packet alone is nothing");
     }
 
     #[test]
