@@ -350,7 +350,10 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
-        assert!(!text.contains("alice"), "who is held to nothing has no figures: {text}");
+        assert!(
+            !text.contains("alice"),
+            "who is held to nothing has no figures: {text}"
+        );
         assert_eq!(
             text.matches("# TYPE hawser_path_sent_bytes_total counter")
                 .count(),

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hawser_host::control_socket::{Request, ask};
+use hawser_host::run_dir;
 use hawser_linux::netns::Namespace;
 use transfer::Transfer;
 use world::{Daemon, World, good};
@@ -259,6 +261,59 @@ fn a_link_that_shares_its_air_is_held_to_what_the_clients_leave() {
     world.wait("held again", |world| cap(world).is_some());
     is_over.store(true, Ordering::Relaxed);
     sending.join().unwrap();
+}
+
+/// From the moment at which the clients' hop becomes slower until the other box sends less: the
+/// paper's reaction within 200 ms, at 70 % of the changes. The queue of 50 ms that says so builds up
+/// meanwhile, in some 35 ms here.
+#[test]
+#[ignore = "measures a time, for which the machine has to be idle"]
+fn how_soon_the_other_box_sends_less() {
+    let Some(world) = World::new("t") else { return };
+    world.shape([20, 20]);
+    world.trust();
+    let _ap = world.start("a");
+    let _joining = world.start_with("b", &["--clients", "lan", "--shared", "eth2"]);
+    world.wait_for_both_links();
+    let socket = run_dir::socket(&world.place("a-run"));
+    let cap = || {
+        let status = ask(&socket, &Request::Status).unwrap();
+        let paths = status["sessions"][0]["paths"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let shared = paths.iter().find(|path| path["name"] == "eth2")?;
+        shared["cap_bps"].as_f64()
+    };
+    let is_over = Arc::new(AtomicBool::new(false));
+    let sending = std::thread::spawn({
+        let (is_over, place) = (Arc::clone(&is_over), world.open("ha"));
+        move || send_datagrams(&place, &is_over)
+    });
+    let mut took = Vec::new();
+    for _ in 0..20 {
+        world.shape_one("b", "lan", 40);
+        world.wait("opened", |_| cap().is_none_or(|cap| cap > 8e6));
+        std::thread::sleep(Duration::from_secs(1));
+        let before = cap().unwrap_or(20e6);
+        world.shape_one("b", "lan", 12);
+        let since = Instant::now();
+        while cap().is_none_or(|cap| cap > 0.9 * before) {
+            assert!(since.elapsed() < Duration::from_secs(20), "never");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        took.push(since.elapsed());
+    }
+    is_over.store(true, Ordering::Relaxed);
+    sending.join().unwrap();
+    took.sort();
+    let within = took.iter().filter(|took| took.as_millis() < 200).count();
+    println!(
+        "{within} of {} within 200 ms; median {:?}, longest {:?}",
+        took.len(),
+        took[10],
+        took[19]
+    );
 }
 
 /// Sends 29 Mbit/s to the other host, whatever becomes of them.

@@ -83,10 +83,10 @@ impl World {
         }
     }
 
-    /// Bounds what a box sends by an interface. Units: Mbit/s.
+    /// Bounds what a box sends by an interface, from now on. Units: Mbit/s.
     pub(crate) fn shape_one(&self, side: &str, interface: &str, rate: u32) {
         let mut tc = self.inside(side, "tc");
-        tc.args(["qdisc", "add", "dev", interface, "root", "tbf"]);
+        tc.args(["qdisc", "replace", "dev", interface, "root", "tbf"]);
         tc.args([
             "rate",
             &format!("{rate}mbit"),
