@@ -19,8 +19,9 @@ const SIZES: [usize; 4] = [256, 2_048, 16_384, READ_LEN];
 const NUMBER_BITS: u32 = 30;
 /// Between two looks for memory that is not needed.
 pub(super) const TRIM_EVERY: Duration = Duration::from_secs(1);
-/// So much unused memory is not worth a look. Units: bytes.
-pub(super) const SPARE: u64 = 4 << 20;
+/// So much unused memory is not worth a look: eight of the largest buffers. Whatever is left unused
+/// here becomes resident bit by bit, as larger packets come to lie in it. Units: bytes.
+pub(super) const SPARE: u64 = 512 << 10;
 
 /// Names a buffer.
 pub(super) type BufferId = u32;
@@ -262,6 +263,12 @@ mod tests {
             let during = memory(&pool);
             few.into_iter().for_each(|id| pool.release(id));
             assert_eq!(memory(&pool), during);
+            pool.trim(now);
+        }
+        assert!(memory(&pool) <= 10 * READ_LEN as u64, "{}", memory(&pool));
+        // It ends, and its memory is not needed either.
+        for _ in 0..10 {
+            now += TRIM_EVERY;
             pool.trim(now);
         }
         assert!(memory(&pool) <= SPARE, "{}", memory(&pool));
