@@ -7,7 +7,7 @@
 //! in [`super::sessions`].
 //!
 //! Cost: O(1) a packet and a copy of those below 16 KB; nothing is allocated while as many buffers
-//! are in use as a moment ago. Memory that was not needed for a second is given back by half.
+//! are in use as a moment ago. Memory that was not needed for ten seconds is given back by half.
 
 use hawser_linux::tun::READ_LEN;
 use hawser_units::{Duration, Instant};
@@ -18,7 +18,7 @@ const SIZES: [usize; 4] = [256, 2_048, 16_384, READ_LEN];
 /// The upper bits of a buffer's number are its size.
 const NUMBER_BITS: u32 = 30;
 /// Between two looks for memory that is not needed.
-pub(super) const TRIM_EVERY: Duration = Duration::from_secs(1);
+pub(super) const TRIM_EVERY: Duration = Duration::from_secs(10);
 /// So much unused memory is not worth a look: eight of the largest buffers. Whatever is left unused
 /// here becomes resident bit by bit, as larger packets come to lie in it. Units: bytes.
 pub(super) const SPARE: u64 = 512 << 10;
