@@ -10,7 +10,8 @@
 //!
 //! [`access_point`] joins these for the one side; the repeater's are [`reorder`],
 //! [`throttle::Monitor`] and [`following`]. [`client_hop`] is the throttle of `hawser repeat`,
-//! whose links move by [`migration`] too: [`occasion`] says when, [`candidates`] where to.
+//! whose links move by [`migration`] too: [`occasion`] says when, [`candidates`] where to,
+//! and by [`announcement`] a station hears of it.
 //!
 //! Source: Multifacet sections 3 and 4. Scope: downlink.
 
