@@ -148,6 +148,12 @@ impl Database {
     }
 }
 
+/// A count as SQLite keeps it, whose integers have a sign; one that is too large is the largest.
+#[must_use]
+pub fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 /// Pages of a file that are kept in memory, as SQLite wants it: below zero, in KiB (by default 2
 /// MiB). A daemon writes once in some seconds, and reads hardly ever.
 const CACHE: i64 = -128;

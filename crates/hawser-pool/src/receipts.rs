@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use data_encoding::HEXLOWER;
 use hawser_config::identity::{Code, KeyHash, has_signed};
-use hawser_host::database::{Database, Format, StoreError};
-use hawser_units::{Duration, Instant};
+use hawser_host::database::{Database, Format, StoreError, signed};
+use hawser_host::usage::WRITE_EVERY;
+use hawser_units::Instant;
 use hawser_wire::receipt::Receipt;
 use rusqlite::params;
 use serde::{Deserialize, Serialize};
@@ -159,6 +160,10 @@ impl Receipts {
         });
         if let Err(error) = written {
             tracing::warn!(%error, "receipts are not written");
+            // They stay for the next attempt, while there are not too many.
+            if waiting.len() < MOST_WAITING {
+                self.waiting = waiting;
+            }
         }
     }
 }
@@ -193,18 +198,11 @@ pub fn receipts(dir: &Path, trust: &Trust) -> Result<Vec<Signed>, StoreError> {
 
 impl Signed {
     fn of(side: String, receipt: &Receipt, trust: &Trust) -> Self {
-        let (taker, member) = (Code::from(receipt.taker), Code::from(receipt.member));
-        let (known, code) = if side == Side::Given.name() {
-            (&trust.takers, taker)
-        } else {
-            (&trust.members, member)
-        };
-        let known = known.iter().find(|known| known.code == code);
-        Self {
+        let mut shown = Self {
             side,
-            name: known.map_or_else(String::new, |known| known.name.clone()),
-            taker,
-            member,
+            name: String::new(),
+            taker: receipt.taker.into(),
+            member: receipt.member.into(),
             hub_key: HEXLOWER.encode(&receipt.hub),
             run: format!("{:016x}", receipt.run),
             number: receipt.number,
@@ -213,7 +211,16 @@ impl Signed {
             up_bytes: receipt.up_bytes,
             down_bytes: receipt.down_bytes,
             signature: HEXLOWER.encode(&receipt.signature),
+        };
+        let known = if shown.side == Side::Given.name() {
+            &trust.takers
+        } else {
+            &trust.members
+        };
+        if let Some(known) = known.iter().find(|known| known.code == shown.other()) {
+            shown.name.clone_from(&known.name);
         }
+        shown
     }
 
     /// The code of the other device.
@@ -303,11 +310,6 @@ fn file(dir: &Path) -> PathBuf {
     dir.join("receipts.sqlite")
 }
 
-/// As SQLite counts.
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
 const FORMAT: Format = Format {
     version: 1,
     schema: "CREATE TABLE receipts (side TEXT NOT NULL, hub BLOB NOT NULL, run INTEGER NOT NULL,
@@ -327,8 +329,6 @@ const FORGET: &str = "DELETE FROM receipts WHERE (side, hub, run) IN
 const NEWEST: &str =
     "SELECT receipt FROM receipts WHERE side = ?1 AND other = ?2 ORDER BY until DESC LIMIT ?3";
 
-/// What a crash of this device may cost. A disk keeps some ten thousand writes a day for years.
-const WRITE_EVERY: Duration = Duration::from_secs(5);
 /// Runs of one neighbour that are kept: 1.5 MiB at most, a path each hour for half a year.
 const MOST_OF_ONE: i64 = 4_096;
 /// Runs that wait for the disk.
@@ -413,6 +413,27 @@ mod tests {
         let csv = receipts_to_csv(&all);
         assert_eq!(csv.lines().count(), 3);
         assert!(csv.contains(&format!("given,,{alice},{bob},")), "{csv}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_written_later() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let signer = Identity::generate().unwrap().signer().unwrap();
+        let (alice, bob) = ends();
+        let mut kept = Receipts::open(dir.path());
+        let other = rusqlite::Connection::open(file(dir.path())).unwrap();
+        let rename = |from: &str, to: &str| {
+            let rename = format!("ALTER TABLE {from} RENAME TO {to}");
+            other.execute_batch(&rename).unwrap();
+        };
+        rename("receipts", "elsewhere");
+        assert!(kept.enter(Side::Taken, alice, bob, &receipt(&signer, 1, 1, 1)));
+        kept.keep(Instant::ZERO);
+        assert_eq!(kept.waiting.len(), 1);
+        rename("elsewhere", "receipts");
+        kept.keep(Instant::ZERO + WRITE_EVERY);
+        assert_eq!(kept.waiting.len(), 0);
+        assert_eq!(receipts(dir.path(), &Trust::default()).unwrap().len(), 1);
     }
 
     #[test]

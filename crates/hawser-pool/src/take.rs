@@ -12,6 +12,7 @@
 //!     +-- pause -+----- refused --+----- lost -----+          +--> withdrawn, silent, over: no path
 //! ```
 
+mod place;
 mod signing;
 
 use std::collections::BTreeMap;
@@ -19,18 +20,15 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
-use anyhow::Context;
 use hawser_config::PoolConfig;
 use hawser_config::identity::{Code, Identity};
 use hawser_control::client::ways_out::{WayOut, WaysOut, Wish};
-use hawser_control::stream::ControlStream;
 use hawser_control::tls;
 use hawser_dataplane::{Command, Orders, PathState, Snapshot};
 use hawser_linux::clock::local_time;
-use hawser_linux::udp::{open_near, plain};
+use hawser_linux::udp::plain;
 use hawser_proto::path;
 use hawser_proto::pool::monitor::{Beacon, Event, Left, Measured, MemberId, Offer, Registry, Say};
 use hawser_units::{Instant, NetworkId, PathId, Rate};
@@ -47,6 +45,7 @@ use crate::in_use::InUse;
 use crate::shown;
 use crate::tag::{day, tag};
 use crate::trust::Watched;
+use place::{Place, speak};
 use signing::Signing;
 
 /// All that is known of neighbours.
@@ -85,24 +84,6 @@ struct Own {
     /// What paths had carried when they were last asked: by session and number, up and down.
     accounted: BTreeMap<(u64, u16), [u64; 2]>,
     account_at: Clock,
-}
-
-/// Where a member is, or may be.
-struct Place {
-    is_fixed: bool,
-    found: Clock,
-    /// The connection, or the attempt.
-    dial: Option<(u64, hawser_control::relays::Task)>,
-    /// Takes what is to be said on it.
-    outbox: Option<mpsc::Sender<PoolMessage>>,
-    /// Whose key was proven there.
-    code: Option<Code>,
-    state: &'static str,
-    trouble: Option<String>,
-    retry_at: Clock,
-    pause: Duration,
-    /// The hubs that were named there.
-    hubs: Vec<SocketAddr>,
 }
 
 /// A way out of a member.
@@ -443,7 +424,7 @@ impl Pool {
                 name_hint: hawser_linux::process::host_name(),
             };
             let (number, at, news) = (self.next_dial, *at, self.news.clone());
-            let (outbox, messages) = mpsc::channel(OUTBOX);
+            let (outbox, messages) = mpsc::channel(place::OUTBOX);
             place.outbox = Some(outbox);
             self.next_dial += 1;
             if place.trouble.is_none() {
@@ -458,43 +439,6 @@ impl Pool {
             });
             place.dial = Some((number, hawser_control::relays::Task(task)));
         }
-    }
-}
-
-impl Place {
-    fn new(found: Clock) -> Self {
-        Self {
-            is_fixed: false,
-            found,
-            dial: None,
-            outbox: None,
-            code: None,
-            state: "found",
-            trouble: None,
-            retry_at: found,
-            pause: FIRST_PAUSE,
-            hubs: Vec::new(),
-        }
-    }
-
-    fn hear(&mut self, message: &PoolMessage) {
-        match message {
-            PoolMessage::Offer(_) => {
-                (self.state, self.trouble, self.pause) = ("gives", None, FIRST_PAUSE);
-            }
-            PoolMessage::Waiting => (self.state, self.trouble) = ("waits for consent", None),
-            PoolMessage::Refused(reason) => {
-                (self.state, self.trouble) = ("refused", Some(reason.to_string()));
-            }
-            PoolMessage::Hello(_)
-            | PoolMessage::Withdraw { .. }
-            | PoolMessage::Receipt(_)
-            | PoolMessage::Unknown(_) => {}
-        }
-    }
-
-    fn gives(&self) -> bool {
-        self.state == "gives"
     }
 }
 
@@ -737,61 +681,12 @@ impl WaysOut for Pool {
     }
 }
 
-/// Says hello to a member and whatever else there is to say, and passes on what it says, until the
-/// connection ends; why it did.
-async fn speak(
-    at: SocketAddr,
-    config: quinn::ClientConfig,
-    (hello, mut messages): (PoolHello, mpsc::Receiver<PoolMessage>),
-    number: u64,
-    news: &mpsc::Sender<News>,
-) -> anyhow::Result<String> {
-    let endpoint = quinn::Endpoint::new(
-        tls::client_endpoint_config(),
-        None,
-        open_near(at.is_ipv6())?,
-        Arc::new(quinn::TokioRuntime),
-    )?;
-    let reaching = async {
-        let connection = endpoint.connect_with(config, at, tls::SERVER_NAME)?.await?;
-        let (send, receive) = connection.open_bi().await?;
-        let mut stream = ControlStream::<PoolMessage>::new(send, receive);
-        stream.send(&PoolMessage::Hello(hello)).await?;
-        anyhow::Ok((connection, stream))
-    };
-    let reached = tokio::time::timeout(TIMEOUT, reaching).await;
-    let (connection, mut stream) = reached.context("no answer")??;
-    let code = tls::peer_key(&connection)?.code();
-    loop {
-        let heard = tokio::select! {
-            heard = stream.next() => heard,
-            Some(message) = messages.recv() => {
-                stream.send(&message).await?;
-                continue;
-            }
-        };
-        match heard {
-            Ok(message) => {
-                let is_last = matches!(message, PoolMessage::Refused(_));
-                let heard = News::Of(number, Brought::Heard(code, message));
-                if news.send(heard).await.is_err() || is_last {
-                    return Ok("refused".to_owned());
-                }
-            }
-            Err(error) => return Ok(error.to_string()),
-        }
-    }
-}
-
 /// Between two looks at who is trusted and who is to be dialled.
 const LOOK: Duration = Duration::from_millis(500);
 /// What an account may miss when a member leaves without a word.
 const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
-/// Between two attempts at a place, at first and at last.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Between two attempts at a place, at last.
 const LAST_PAUSE: Duration = Duration::from_secs(15);
-/// A device that is near answers within a few milliseconds.
-const TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a place is tried after it was found last: records of multicast DNS live for two
 /// minutes (RFC 6762 section 10).
 const FORGOTTEN: Duration = Duration::from_secs(240);
@@ -799,7 +694,5 @@ const FORGOTTEN: Duration = Duration::from_secs(240);
 const MOST_PLACES: usize = 64;
 /// Ways out that are remembered, against a member that offers many: as many as the registry holds.
 const MOST_CHANNELS: usize = hawser_proto::pool::monitor::MOST_MEMBERS;
-/// Receipts that wait for a member: a later one has what an earlier one has.
-const OUTBOX: usize = 32;
 /// News that wait; a member that says more waits too.
 const NEWS: usize = 64;

@@ -414,13 +414,12 @@ impl Watcher {
         }
         let begun = Clock::now();
         let due = machine.poll_timeout().unwrap_or(self.now());
-        // The last beacon begins the last interval, in which the stations go.
-        let mut left = u32::from(BEACONS) + 1;
+        let mut told = 0;
         while self.now() < due + LATE {
-            let since = begun.elapsed();
-            if left > 1 && since >= place.on_air.beacon * (u32::from(BEACONS) + 1 - left) {
-                self.tell_stations(place, to, left as u8).await;
-                left -= 1;
+            if told < BEACONS && begun.elapsed() >= place.on_air.beacon * u32::from(told) {
+                // The first of the intervals that are counted has begun already.
+                self.tell_stations(place, to, BEACONS + 1 - told).await;
+                told += 1;
             }
             tokio::time::sleep(TICK).await;
             // hostapd's own word for where it is changes with the announcement already.

@@ -243,34 +243,25 @@ fn migrate(args: &MigrateArgs) -> anyhow::Result<()> {
     let run_dir = args.places.run_dir(Role::Repeater);
     run_dir::check(&run_dir)?;
     let socket = run_dir::socket(&run_dir);
-    let look = |of: &[Value]| -> anyhow::Result<Vec<Value>> {
-        let mut status = ask(&socket, &Request::Status)?;
-        let links = status["links"]
-            .as_array_mut()
-            .map(std::mem::take)
-            .unwrap_or_default();
-        Ok(links
-            .into_iter()
-            .filter(|link| of.contains(&link["name"]))
-            .collect())
+    let links = || -> anyhow::Result<Vec<Value>> {
+        let status = ask(&socket, &Request::Status)?;
+        Ok(list(&status["links"]).to_vec())
     };
-    let asked = ask(
-        &socket,
-        &Request::Migrate {
-            link: args.link.clone(),
-        },
-    )?;
-    let asked = list(&asked["links"]);
-    let searches = |link: &Value| link["radio"]["moving"]["searches"].as_u64();
-    let (before, begun) = (look(asked)?, Instant::now());
+    let searches = |of: &Value, all: &[Value]| {
+        let mut all = all.iter();
+        all.find(|link| link["name"] == *of)
+            .and_then(|link| link["radio"]["moving"]["searches"].as_u64())
+    };
+    let before = links()?;
+    let link = args.link.clone();
+    let asked = ask(&socket, &Request::Migrate { link })?;
+    let (asked, begun) = (list(&asked["links"]), Instant::now());
     let found = loop {
         std::thread::sleep(Duration::from_millis(200));
-        let now = look(asked)?;
-        let are_over = now
-            .iter()
-            .zip(&before)
-            .all(|(now, before)| searches(now) > searches(before));
-        if are_over {
+        let mut now = links()?;
+        let is_over = |link: &Value| searches(link, &now) > searches(link, &before);
+        if asked.iter().all(is_over) {
+            now.retain(|link| asked.contains(&link["name"]));
             break json!(now);
         }
         if begun.elapsed() > PATIENCE {

@@ -29,8 +29,6 @@ impl Signer {
     }
 
     /// The signature of a message.
-    ///
-    /// Cost: some 20 µs.
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         let mut out = [0; 64];
@@ -64,8 +62,6 @@ impl KeyHash {
 }
 
 /// Whether the owner of a public key has signed the message.
-///
-/// Cost: some 50 µs.
 #[must_use]
 pub fn has_signed(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     UnparsedPublicKey::new(&ED25519, public)

@@ -4,8 +4,7 @@
 //! The client says which neighbour carries a path. It has no reason to lie to its own harm, and the
 //! neighbour takes no receipt that names somebody else. What is counted is the hub's own view.
 //!
-//! Bounds: one run for each path that there is; one signature for each of them and second (some 20
-//! µs).
+//! Bounds: one run for each path that there is; one signature for each of them and second.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::{ErrorCode, Transaction, params};
 
-use crate::database::{Database, Format, StoreError};
+use crate::database::{Database, Format, StoreError, signed};
 
 /// What a network did from one look to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,10 +173,6 @@ impl Table {
             .execute([signed(now.saturating_sub(self.kept))])?;
         Ok(())
     }
-}
-
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn table_of(span: u64) -> &'static Table {

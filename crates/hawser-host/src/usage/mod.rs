@@ -308,7 +308,7 @@ fn file(dir: &Path) -> PathBuf {
 
 /// What a crash may lose, against how often a disk must wake: a transaction waits for the disk once
 /// or twice.
-const WRITE_EVERY: Duration = Duration::from_secs(5);
+pub const WRITE_EVERY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod crashes;

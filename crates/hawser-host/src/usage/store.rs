@@ -6,7 +6,7 @@ use std::path::Path;
 use hawser_steer::quota::{Date, Ledger, Used};
 use rusqlite::params;
 
-use crate::database::{Database, Format, StoreError};
+use crate::database::{Database, Format, StoreError, signed};
 
 /// What has been carried by network and day, since it was last written.
 pub(super) type Pending = BTreeMap<(String, Date), Used>;
@@ -68,7 +68,6 @@ impl Store {
     pub(super) fn add(&mut self, pending: &Pending) -> Result<(), StoreError> {
         self.database.change(|transaction| {
             for ((network, day), used) in pending {
-                let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
                 transaction.prepare_cached(ADD)?.execute(params![
                     network,
                     day.to_string(),

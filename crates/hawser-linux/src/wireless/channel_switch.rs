@@ -11,8 +11,7 @@ use super::cards::{Interface, Wireless, WirelessError};
 
 impl Wireless {
     /// Tells each station of an access point, by a frame of its own, that the access point goes to
-    /// another channel after so many beacons; how many stations were told. The access point itself
-    /// is for hostapd to move.
+    /// another channel after so many beacons. The access point itself is for hostapd to move.
     ///
     /// # Errors
     /// There is no such access point, or its driver sends no such frames.
@@ -21,15 +20,14 @@ impl Wireless {
         access_point: &Interface,
         to: Tuning,
         beacons: u8,
-    ) -> Result<usize, WirelessError> {
-        let stations = self.links(access_point.index).await?;
-        for station in &stations {
+    ) -> Result<(), WirelessError> {
+        for station in self.links(access_point.index).await? {
             let Some(frame) = channel_switch(access_point.address, station.bssid, to, beacons) else {
-                return Ok(0);
+                return Ok(());
             };
             self.send_frame(access_point.index, frame).await?;
         }
-        Ok(stations.len())
+        Ok(())
     }
 
     /// Sends a management frame on the channel of an interface.

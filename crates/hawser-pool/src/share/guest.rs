@@ -156,8 +156,8 @@ async fn converse(
 
 /// A device that is near answers within a few milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Receipts of a taker: one of each way out a second, and some more when it connects. One costs
-/// this machine some 50 µs.
+/// Receipts of a taker: one of each way out a second, and some more when it connects. Each costs
+/// this machine the check of a signature.
 const PACE: Pace = Pace {
     burst: 64,
     per_second: 8,
