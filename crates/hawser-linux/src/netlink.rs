@@ -158,8 +158,13 @@ type Look<T> = fn(&Handle) -> BoxFuture<'_, Result<Vec<T>, WatchError>>;
 
 impl<T: Clone + PartialEq + Send + Sync + 'static> Watch<T> {
     fn over(groups: &[MulticastGroup], look: Look<T>) -> Result<Self, WatchError> {
-        let (connection, handle, messages) = rtnetlink::new_multicast_connection(groups)?;
-        tokio::spawn(connection);
+        // The socket of the questions joins no group. An announcement carries the sequence number
+        // of the request that caused it, of whichever program, and where both arrive on one socket
+        // it is taken for the answer to the question of the same number.
+        let (listening, _, messages) = rtnetlink::new_multicast_connection(groups)?;
+        let (asking, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(listening);
+        tokio::spawn(asking);
         let (tell, looks) = mpsc::channel(1);
         let task = tokio::spawn(async move {
             // An error ends the watch, or nobody listens any more.
@@ -475,6 +480,43 @@ mod tests {
                 .any(|(name, received, sent)| name == "lo" && received == sent),
             "{list:?}"
         );
+    }
+
+    /// Other programs number their requests as the watch does, and the kernel announces what they
+    /// have changed under those numbers.
+    #[test]
+    fn what_others_change_is_no_answer() {
+        let Ok(namespace) = crate::netns::Namespace::new() else {
+            hawser_testing::skip("no namespaces");
+            return;
+        };
+        let up = namespace.command("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.unwrap().success());
+        let change = async |round: u8| {
+            let (connection, handle, _) = rtnetlink::new_connection()?;
+            let connection = tokio::spawn(connection);
+            for host in 1..=40 {
+                let route = RouteMessageBuilder::<Ipv4Addr>::new()
+                    .destination_prefix(Ipv4Addr::new(10, 0, round, host), 32)
+                    .output_interface(1)
+                    .build();
+                handle.route().add(route).execute().await.unwrap();
+            }
+            connection.abort();
+            io::Result::Ok(())
+        };
+        let looked = namespace.run(|| {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut watch = Watch::start().map_err(io::Error::other)?;
+                let watched = tokio::spawn(async move { while watch.next().await.is_ok() {} });
+                for round in 0..200 {
+                    change(round).await?;
+                }
+                Ok(watched.is_finished())
+            })
+        });
+        assert!(!looked.unwrap(), "the watch has ended");
     }
 
     #[tokio::test]
