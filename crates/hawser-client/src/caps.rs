@@ -48,15 +48,7 @@ impl Client {
     /// # Errors
     /// There is no such network.
     pub(super) fn cap(&mut self, network: &str, rates: Pair<u64>, is_default: bool) -> anyhow::Result<Value> {
-        let attached = self.driver.networks.attached.values();
-        let mut names: Vec<_> = attached.map(|attached| attached.network.name.as_str()).collect();
-        let seen = self.seen.iter().map(|network| network.name.as_str());
-        names.extend(seen.filter(|name| self.config.uses(name)));
-        names.sort_unstable();
-        names.dedup();
-        if !names.contains(&network) {
-            return Err(no_such_network(network, &names));
-        }
+        self.check_known(network)?;
         if is_default {
             self.caps.wanted.remove(network);
         }
@@ -71,6 +63,24 @@ impl Client {
         let caps = self.caps_of(network);
         tracing::info!(network, caps = %caps, "as a user wants");
         Ok(json!({ "cap_bps": caps }))
+    }
+
+    /// Whether a network is there, used or not; neighbours' ways out are.
+    ///
+    /// # Errors
+    /// It is not; which are.
+    pub(super) fn check_known(&self, network: &str) -> anyhow::Result<()> {
+        let attached = self.driver.networks.attached.values();
+        let mut names: Vec<_> = attached.map(|attached| attached.network.name.as_str()).collect();
+        let seen = self.seen.iter().map(|network| network.name.as_str());
+        names.extend(seen.filter(|name| self.config.uses(name)));
+        names.sort_unstable();
+        names.dedup();
+        if names.contains(&network) {
+            Ok(())
+        } else {
+            Err(no_such_network(network, &names))
+        }
     }
 
     /// What status says of a network: `{"up": null, "down": 5000000}`, bit/s.

@@ -21,6 +21,7 @@
 //! | login pages (captive portals) | `portals.rs` |
 //! | which networks may be used: quotas, pauses | `quotas.rs` |
 //! | what they may carry at most | `caps.rs` |
+//! | for what they are used | `preferences.rs` |
 //! | what is said: `status`, `explain`, `doctor` | `report.rs`, `doctor.rs` |
 //! | a changed configuration | `reload.rs` |
 //!
@@ -38,6 +39,7 @@ mod kill_switch;
 mod lookup;
 mod neighbours;
 mod portals;
+mod preferences;
 mod quotas;
 mod reload;
 mod report;
@@ -77,6 +79,7 @@ use fallback::Fallback;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
 use portals::Portals;
+use preferences::Preferences;
 use quotas::Quotas;
 use tunnel::Tunnel;
 
@@ -192,6 +195,7 @@ struct Client {
     /// Networks that a user wants left out for a while.
     paused: BTreeSet<String>,
     caps: Caps,
+    preferences: Preferences,
     /// Addresses by DHCP.
     dhcp: Option<Dhcp>,
     /// Access points.
@@ -237,6 +241,7 @@ impl Client {
             quotas,
             paused: BTreeSet::new(),
             caps: Caps::default(),
+            preferences: Preferences::default(),
             dhcp: None,
             radio: None,
             options,
@@ -483,6 +488,17 @@ impl Client {
                     .answer
                     .send(self.cap(&network, [up_bps, down_bps], is_default)),
             ),
+            Request::Use {
+                network,
+                up,
+                down,
+                bulk,
+                is_default,
+            } => drop(
+                asked
+                    .answer
+                    .send(self.prefer(&network, [up, down], bulk, is_default)),
+            ),
             Request::Reload => self.reload_and_answer(asked.answer),
             Request::Down => {
                 let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
@@ -541,6 +557,7 @@ impl Client {
                     let rate_bps = rate.as_bps();
                     self.driver.tell(Message::Cap { path, rate_bps });
                 }
+                self.tell_preference(path, false);
                 self.driver.machine.prepare_move(fresh_index());
             }
             Want::Silent => self.lose_line("no answer from the hub"),

@@ -96,6 +96,7 @@ impl Client {
             radio.handle_config(&self.config);
         }
         self.apply_caps();
+        self.apply_preferences();
         self.apply_schedulers();
         Ok(restart)
     }

@@ -74,6 +74,7 @@ impl Client {
                     "resolvers": self.portals.resolvers(&self.config, network),
                     "paused": self.paused.contains(&network.name),
                     "cap_bps": self.caps_of(&network.name),
+                    "use": self.uses_of(&network.name),
                     "over_quota": self.quotas.is_shut(&network.name),
                     "usage": self.usage(&network.name),
                     "wifi": self.radio.as_ref().and_then(|radio| radio.of(&network.name)),
@@ -125,6 +126,7 @@ impl Client {
             json!({
                 "name": attached.network.name,
                 "mtu": attached.network.mtu,
+                "use": self.uses_of(&attached.network.name),
                 "neighbour": attached.remote,
                 "used": true,
                 "hub": self.driver.networks.hub(*id),

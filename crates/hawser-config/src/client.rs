@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::{
     DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, InterfaceName, LayerConfig,
     LogFilter, Mtu, MultipathPart, Pattern, PoolConfig, PortForwardConfig, Proxy, QuotaAction, RadioConfig,
-    RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Via,
+    RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
 };
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
@@ -124,6 +124,11 @@ impl ClientConfig {
         if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
             return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
         }
+        if self.networks.values().any(NetworkConfig::has_preference) {
+            return Some(
+                "use and bulk of a network need a hub: in direct mode, rules say which networks flows take; take them out, or leave --direct out",
+            );
+        }
         let is_seen = |rule: &RuleConfig| rule.domains.is_empty() && rule.flows.cgroup.is_none();
         let is_plain = self.dns != DnsMode::Networks && self.rules.iter().all(is_seen);
         if self.direct.dataplane == Dataplane::OpenVSwitch && !is_plain {
@@ -197,13 +202,19 @@ impl ClientConfig {
 }
 
 /// What may be set for a single network.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
     /// At most this towards the hub.
     pub cap_up: Option<Speed>,
     /// At most this from the hub; in direct mode, what the network is taken to carry.
     pub cap_down: Option<Speed>,
+    /// When it is used beside the others: `always`, `overflow` (while packets wait for those that
+    /// are always used) or `backup` (while no other works); with a hub.
+    #[serde(rename = "use")]
+    pub uses: Uses,
+    /// Whether transfers may use it beside others; with a hub.
+    pub bulk: bool,
     /// Direct mode: its share beside the others, in place of what it carries.
     pub weight: Option<NonZeroU16>,
     /// Direct mode: what its use costs, in any unit; smaller is cheaper.
@@ -229,7 +240,34 @@ pub struct NetworkConfig {
     pub quota_action: QuotaAction,
 }
 
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        Self {
+            cap_up: None,
+            cap_down: None,
+            uses: Uses::default(),
+            bulk: true,
+            weight: None,
+            cost: 0,
+            probe: None,
+            mptcp: MultipathPart::default(),
+            dns: Vec::new(),
+            dhcp: DhcpMode::default(),
+            tls: None,
+            proxy: None,
+            quota: None,
+            reset_day: Day::default(),
+            quota_action: QuotaAction::default(),
+        }
+    }
+}
+
 impl NetworkConfig {
+    /// Whether it says when the network is used beside others.
+    fn has_preference(&self) -> bool {
+        self.uses != Uses::default() || !self.bulk
+    }
+
     /// The quota, if there is one.
     #[must_use]
     pub fn quota(&self) -> Option<Quota> {

@@ -5,7 +5,7 @@
 //!
 //! - `client.toml`, of clients and of direct mode, is [`ClientConfig`] (`client.rs`); its tables
 //!   are in `direct.rs` (rules, direct mode), `when.rs` (conditions), `gateway.rs`, `layers.rs`,
-//!   `pool.rs` (neighbours), `radio.rs` and `tls.rs`.
+//!   `pool.rs` (neighbours), `preference.rs` (for what a network is used), `radio.rs` and `tls.rs`.
 //! - `hub.toml` is [`HubConfig`] (`hub.rs`); its tables are in `limits.rs` (what clients may use),
 //!   `reach.rs`, `store.rs` (database) and `tls.rs`.
 //! - `share.toml`, of a device that gives to neighbours, is [`ShareConfig`] (`pool.rs`). Members
@@ -35,6 +35,7 @@ mod limits;
 mod one_or_more;
 mod pool;
 pub mod ports;
+mod preference;
 mod radio;
 mod reach;
 mod reload;
@@ -55,6 +56,7 @@ pub use hub::HubConfig;
 pub use layers::LayerConfig;
 pub use limits::{LimitsConfig, SlowTo, WhenUsed};
 pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
+pub use preference::{EachWay, Uses, When};
 pub use radio::{Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
 pub use reload::{differing, log_reload};

@@ -304,6 +304,18 @@ fn errors_name_file_line_and_remedy() {
             "client.toml:2: \"10mb\" is wrong: expected a rate with its unit",
         ),
         (
+            "[networks.lte]\nuse = \"seldom\"",
+            "client.toml:2: \"seldom\" is wrong: expected \"always\", \"overflow\" or \"backup\"",
+        ),
+        (
+            "[networks.lte]\nuse = { up = \"backup\", left = \"backup\" }",
+            "client.toml:2: unknown field `left`, expected `up` or `down`",
+        ),
+        (
+            "[networks.lte]\nuse = true",
+            "client.toml:2: invalid type: boolean `true`, expected \"always\", \"overflow\", \"backup\", or {",
+        ),
+        (
             "[networks.lte]\ncap = \"10mbit\"",
             "client.toml:2: unknown field `cap`, expected one of `cap_up`, `cap_down`",
         ),

@@ -128,6 +128,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetLayerRules { .. } => "set layer rules",
             Change::SetCap { .. } => "set cap",
             Change::SetAirtime { .. } => "set airtime",
+            Change::SetPreference { .. } => "set preference",
             Change::SetLimit { .. } => "set limit",
             Change::AddSocket { .. }
             | Change::RemoveSocket { .. }

@@ -13,6 +13,7 @@ use hawser_proto::ingress::Ingress;
 use hawser_proto::path;
 use hawser_units::{Duration, Instant, PathId, Rate};
 use hawser_wire::control::Cipher;
+use hawser_wire::preference::{Preference, Priority};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
@@ -79,6 +80,16 @@ impl LaneCheckpoint {
         let cap = self.cap_bps.map(Rate::from_bps);
         path_config(PathId(self.path), Role::Hub, self.mtu, cap, self.remote.as_ref())
     }
+
+    /// For what the path is used.
+    #[must_use]
+    pub fn preference(&self) -> Preference {
+        let known = self.preference.and_then(|(code, takes_bulk)| {
+            let priority = *Priority::ALL.get(usize::from(code))?;
+            Some(Preference { priority, takes_bulk })
+        });
+        known.unwrap_or_default()
+    }
 }
 
 /// The sending half of a session.
@@ -138,6 +149,10 @@ pub struct LaneCheckpoint {
     pub mtu: u16,
     /// The cap of what is sent on it, bit/s.
     pub cap_bps: Option<u64>,
+    /// For what it is used: the code of a [`Priority`], and whether transfers may use it. Older
+    /// versions do not know it, nor is it said where a path is used for all.
+    #[serde(default)]
+    pub preference: Option<(u8, bool)>,
 }
 
 /// One direction's key of an epoch.

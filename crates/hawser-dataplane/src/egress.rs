@@ -296,6 +296,13 @@ impl Sender {
             } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_airtime(*path, *airtime, at);
             }),
+            Change::SetPreference {
+                session,
+                path,
+                preference,
+            } => self.sessions.with(*session, |state| {
+                state.tunnel.egress_mut().set_preference(*path, *preference);
+            }),
             Change::SetCap { session, path, cap } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_cap(*path, *cap);
             }),

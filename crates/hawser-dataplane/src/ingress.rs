@@ -494,6 +494,7 @@ impl Receiving {
             Change::RebindPath { .. }
             | Change::SetCap { .. }
             | Change::SetAirtime { .. }
+            | Change::SetPreference { .. }
             | Change::SetScheduler { .. }
             | Change::SetLayerRules { .. } => {}
         }

@@ -43,6 +43,7 @@ use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
 use hawser_wire::frame::Format;
 use hawser_wire::layer;
+use hawser_wire::preference::Preference;
 
 use handoff::StopsOther;
 use zeroize::Zeroize;
@@ -166,6 +167,15 @@ pub enum Change {
         path: PathId,
         /// The limit; `None` lifts it.
         cap: Option<Rate>,
+    },
+    /// Says for what a path is used by this side.
+    SetPreference {
+        /// Of which session.
+        session: SessionId,
+        /// Which path.
+        path: PathId,
+        /// For what.
+        preference: Preference,
     },
     /// Says what packets of a path take of a radio channel, which other paths may share.
     SetAirtime {
@@ -369,6 +379,10 @@ pub struct PathSnapshot {
     /// What this side may send at most, bit/s, where somebody has set a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap_bps: Option<u64>,
+    /// When this side uses it beside others: `always`, `overflow` or `backup`.
+    pub priority: &'static str,
+    /// Whether transfers of this side may use it beside others.
+    pub takes_bulk: bool,
     /// What its packets take of a radio channel, where the client has said so of late.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub air: Option<AirSnapshot>,

@@ -58,6 +58,7 @@ pub(super) fn of_session(
         } = lane;
         let (send, receive) = meter.read(sent_bytes, received_bytes, at);
         let model = path.model();
+        let preference = session.tunnel.egress().preference(path.id).unwrap_or_default();
         paths.push(PathSnapshot {
             path: path.id.0,
             name: name.clone(),
@@ -81,6 +82,8 @@ pub(super) fn of_session(
                     others: air.others(),
                 }),
             cap_bps: path.cap().map(|cap| cap.as_bps()),
+            priority: preference.priority.name(),
+            takes_bulk: preference.takes_bulk,
             send_bps: send.as_bps(),
             receive_bps: receive.as_bps(),
             sent_bytes,

@@ -717,6 +717,12 @@ impl Direct {
                 )),
                 Next::Continue,
             ),
+            Request::Use { .. } => (
+                Err(anyhow!(
+                    "without a hub, rules in client.toml say which networks flows take (docs/direct.md)"
+                )),
+                Next::Continue,
+            ),
             Request::Down => (Ok(json!({ "state": "down" })), Next::End),
             Request::Migrate { .. } => (Err(anyhow!("this is direct mode: {NO_REPEATER}")), Next::Continue),
             Request::Revoke { .. } | Request::Drain { .. } => {

@@ -68,6 +68,19 @@ pub enum Request {
         /// As the configuration says, where nothing else is named.
         is_default: bool,
     },
+    /// Use a network beside others at other times (client).
+    Use {
+        /// Its name.
+        network: String,
+        /// When, towards the hub: `always`, `overflow` or `backup`; null as it was.
+        up: Option<String>,
+        /// The same from the hub.
+        down: Option<String>,
+        /// Whether transfers may use it beside others; null as it was.
+        bulk: Option<bool>,
+        /// As the configuration says, where nothing else is named.
+        is_default: bool,
+    },
     /// Look for a better channel now (repeater, the access point's side).
     Migrate {
         /// The link; all that may be moved, where none is named.

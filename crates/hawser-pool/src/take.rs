@@ -632,6 +632,10 @@ impl WaysOut for Pool {
     fn handle_hub_changed(&mut self) {
         for place in self.places.values_mut() {
             (place.dial, place.retry_at) = (None, Clock::now());
+            // It gives again once it has said so, and hears then what it has not heard.
+            if place.gives() {
+                place.state = "found";
+            }
         }
         self.channels.clear();
         self.registry = Registry::new();

@@ -12,6 +12,7 @@ mod covering;
 mod intake;
 mod kept;
 mod lanes;
+mod preferring;
 mod retransmitting;
 mod sharing;
 mod shedding;
@@ -24,6 +25,7 @@ use hawser_units::{Duration, InnerBytes, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
 use hawser_wire::frame::Format;
 use hawser_wire::layer;
+use hawser_wire::preference::Preference;
 
 use crate::fec;
 use crate::flow::{Flow, Flows};
@@ -105,6 +107,8 @@ struct Lane {
     budget: Option<u64>,
     /// What it takes of a radio channel that others share.
     air: Option<air::Part>,
+    /// For what it is used.
+    preference: Preference,
 }
 
 impl Lane {
@@ -437,8 +441,9 @@ impl<B: Copy> Egress<B> {
     }
 
     fn poll_probe(&mut self, now: Instant) -> Option<Transmit<B>> {
-        let used = self.used;
+        let (used, has_other) = (self.used, self.has_no_need_of_backups());
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_open()) {
+            let used = Self::used_since(used, lane, has_other);
             let Some(probe) = lane.path.poll_probe(used, now) else {
                 continue;
             };
@@ -709,10 +714,12 @@ impl<B: Copy> Egress<B> {
     /// happens before.
     #[must_use]
     pub fn poll_timeout(&self, now: Instant) -> Instant {
+        let has_other = self.has_no_need_of_backups();
+        let used = |lane: &Lane| Self::used_since(self.used, lane, has_other);
         self.lanes
             .iter()
             .filter(|lane| lane.is_open())
-            .map(|lane| lane.path.poll_timeout(self.used, now))
+            .map(|lane| lane.path.poll_timeout(used(lane), now))
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
             .min(self.wait)

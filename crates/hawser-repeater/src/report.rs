@@ -34,6 +34,7 @@ impl Node {
             | Request::Weight { .. }
             | Request::Pause { .. }
             | Request::Cap { .. }
+            | Request::Use { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => {
                 let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));

@@ -22,6 +22,7 @@ use crate::framing::{self, Reader, put_text};
 pub use crate::framing::{MAX_FRAME, MAX_TEXT, PREFIX, ParseError};
 pub use crate::limit::Limit;
 pub use crate::other_hub::{MAX_ENDPOINTS, MAX_OTHER_HUBS, OtherHub};
+use crate::preference::Preference;
 pub use crate::reasons::{CloseReason, Refusal};
 use crate::receipt::{CODE_LEN, Receipt};
 
@@ -96,6 +97,13 @@ pub enum Message {
         path: u16,
         /// What they take.
         airtime: Option<Airtime>,
+    },
+    /// Client: for what the hub uses the path; until it is said, for all.
+    Prefer {
+        /// The path.
+        path: u16,
+        /// For what.
+        preference: Preference,
     },
     /// Either: asks for a [`Message::Pong`] with the same number.
     Ping(u32),
@@ -255,6 +263,10 @@ impl Message {
                 taker: r.array()?,
             },
             18 => Self::Receipt(Box::new(Receipt::parse(r)?)),
+            19 => Self::Prefer {
+                path: r.u16()?,
+                preference: Preference::parse(r)?,
+            },
             0 => return Err(ParseError::Type(0)),
             later => {
                 r.skip();
@@ -313,6 +325,10 @@ impl Message {
             Self::Receipt(receipt) => {
                 out.push(18);
                 receipt.emit(out);
+            }
+            Self::Prefer { path, preference } => {
+                put_path(out, 19, *path, &[]);
+                preference.emit(out);
             }
             Self::Unknown(kind) => out.push(*kind),
         }
@@ -451,6 +467,7 @@ const CARRIES_FRAMES: u8 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::preference::Priority;
     use hawser_units::{Bytes, Duration, Rate};
     use proptest::prelude::*;
 
@@ -530,6 +547,13 @@ mod tests {
         })
     }
 
+    fn preference() -> impl Strategy<Value = Preference> {
+        (0..3_usize, any::<bool>()).prop_map(|(priority, takes_bulk)| Preference {
+            priority: Priority::ALL[priority],
+            takes_bulk,
+        })
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         let hello = (
             any::<u16>(),
@@ -571,6 +595,7 @@ mod tests {
                 .prop_map(|(path, airtime)| Message::Airtime { path, airtime }),
             any::<(u16, [u8; CODE_LEN], [u8; CODE_LEN])>()
                 .prop_map(|(path, member, taker)| { Message::Through { path, member, taker } }),
+            (any::<u16>(), preference()).prop_map(|(path, preference)| Message::Prefer { path, preference }),
             crate::receipt::any_receipt().prop_map(|receipt| Message::Receipt(Box::new(receipt))),
         ]
     }
@@ -590,7 +615,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..200), kind in 1..=18_u8) {
+        fn what_parses_emits_the_same_bytes(body in proptest::collection::vec(any::<u8>(), 1..200), kind in 1..=19_u8) {
             let mut frame = u16::try_from(body.len()).expect("short").to_be_bytes().to_vec();
             frame.extend_from_slice(&body);
             frame[2] = kind;
@@ -613,6 +638,9 @@ mod tests {
         assert_eq!(Message::parse(&[0, 2, 6, 0]), Err(ParseError::Truncated));
         assert_eq!(Message::parse(&[0, 4, 6, 0, 1, 7]), Err(ParseError::Trailing(1)));
         assert_eq!(Message::parse(&[0, 3, 7, 9, 0]), Err(ParseError::Field("class")));
+        let prefer = |priority, bulk| Message::parse(&[0, 5, 19, 0, 1, priority, bulk]);
+        assert_eq!(prefer(3, 0), Err(ParseError::Field("priority")));
+        assert_eq!(prefer(2, 2), Err(ParseError::Field("takes bulk")));
     }
 
     #[test]

@@ -22,5 +22,6 @@ mod other_hub;
 pub mod parity;
 pub mod peer;
 pub mod pool;
+pub mod preference;
 mod reasons;
 pub mod receipt;

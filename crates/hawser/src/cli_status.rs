@@ -217,6 +217,7 @@ fn render_client(status: &Value) -> String {
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
     out.push_str(&over_tls(status));
+    out.push_str(&preferences(&status["networks"]));
     out.push_str(&table(status, "network"));
     out.push_str(&past_the_hub(&status["direct"]));
     out.push_str(&flows(status));
@@ -335,6 +336,38 @@ pub(crate) fn channels(links: &Value) -> String {
         Some(format!("{}: channel {channel}{how}\n", text(&link["name"])))
     };
     list(links).iter().filter_map(line).collect()
+}
+
+/// The networks that are not used for all, a line each.
+fn preferences(networks: &Value) -> String {
+    let line = |network: &Value| {
+        let uses = &network["use"];
+        let words = match (text(&uses["up"]), text(&uses["down"])) {
+            ("-", _) | ("always", "always") => String::new(),
+            (up, down) if up == down => format!("{up}, {}", meaning(up)),
+            (up, down) => format!("{up} towards the hub, {down} from it"),
+        };
+        let bulk = if uses["bulk"] == false {
+            "transfers keep to others"
+        } else {
+            ""
+        };
+        let said: Vec<_> = [words.as_str(), bulk]
+            .into_iter()
+            .filter(|said| !said.is_empty())
+            .collect();
+        let name = text(&network["name"]);
+        (!said.is_empty()).then(|| format!("{name}: {}\n", said.join("; ")))
+    };
+    list(networks).iter().filter_map(line).collect()
+}
+
+fn meaning(priority: &str) -> &'static str {
+    match priority {
+        "overflow" => "used while packets wait for the others",
+        "backup" => "used while no other network works",
+        _ => "used beside the others",
+    }
 }
 
 /// The links that are held to a rate: on the joining box by what its clients leave of the air, on
@@ -607,6 +640,21 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("docker0  not used"), "{shown}");
+    }
+
+    #[test]
+    fn networks_that_are_not_used_for_all_have_a_line_each() {
+        let said = preferences(&json!([
+            { "name": "fiber", "use": { "up": "always", "down": "always", "bulk": true } },
+            { "name": "docker0" },
+            { "name": "lte", "use": { "up": "backup", "down": "backup", "bulk": false } },
+            { "name": "sat", "use": { "up": "overflow", "down": "always", "bulk": true } },
+        ]));
+        assert_eq!(
+            said,
+            "lte: backup, used while no other network works; transfers keep to others\n\
+             sat: overflow towards the hub, always from it\n"
+        );
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod cli_status;
 mod cli_top;
 mod cli_trace;
 mod cli_usage;
+mod cli_use;
 mod firewall;
 mod guests;
 mod logs;
@@ -94,6 +95,7 @@ enum Command {
     Pause(cli_pause::PauseArgs),
     Resume(cli_pause::ResumeArgs),
     Cap(cli_cap::CapArgs),
+    Use(cli_use::UseArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
     Reload(cli_client::ReloadArgs),
     /// Runs a program whose connections take a network of choice (with `up --direct`).
@@ -226,6 +228,7 @@ fn main() -> ExitCode {
         Command::Pause(args) => cli_pause::pause(&args),
         Command::Resume(args) => cli_pause::resume(&args),
         Command::Cap(args) => cli_cap::run(&args),
+        Command::Use(args) => cli_use::run(&args),
         Command::Reload(args) => cli_client::reload(&args),
         Command::Run(args) => cli_run::run(&args),
         Command::Move(args) => cli_move::run(&args),

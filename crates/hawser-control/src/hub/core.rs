@@ -731,6 +731,14 @@ fn carry_out(
             }
             .into(),
         ),
+        HubAction::SetPreference { path, preference } => orders(
+            Change::SetPreference {
+                session: id,
+                path: PathId(path),
+                preference,
+            }
+            .into(),
+        ),
         HubAction::SetAirtime { path, airtime } => orders(
             Change::SetAirtime {
                 session: id,

@@ -9,6 +9,7 @@ use hawser_proto::checkpoint::BadCheckpoint;
 use hawser_proto::egress::Egress;
 use hawser_proto::tunnel::{Role, Sending};
 use hawser_units::{Instant, PathId};
+use hawser_wire::preference::Preference;
 
 use super::{KEPT, Session, Sessions};
 use crate::SessionId;
@@ -51,6 +52,7 @@ impl Sessions {
         for path in &half.machine.paths {
             let saved = half.lane(path.id).ok_or(BadCheckpoint::Impossible)?;
             egress.restore_path(saved.config(), path, saved.remote.is_some(), at)?;
+            egress.set_preference(PathId(path.id), saved.preference());
             let lane = Lane {
                 local: saved.local,
                 ..Lane::new(None, saved.remote, saved.peer_index, saved.name.clone())
@@ -90,6 +92,8 @@ impl Session {
     fn checkpoint(&self) -> SendingHalf {
         let lanes = self.tunnel.paths().filter_map(|path| {
             let lane = self.lanes.get(&path.id)?;
+            let preference = self.tunnel.egress().preference(path.id);
+            let preference = preference.filter(|own| *own != Preference::default());
             Some(LaneCheckpoint {
                 path: path.id.0,
                 name: lane.name.clone(),
@@ -98,6 +102,7 @@ impl Session {
                 peer_index: lane.peer_index,
                 mtu: path.link_mtu(),
                 cap_bps: path.cap().map(|cap| cap.as_bps()),
+                preference: preference.map(|own| (own.priority as u8, own.takes_bulk)),
             })
         });
         let key = |(epoch, key): (u8, &DataKey)| key.checkpoint(epoch, None);

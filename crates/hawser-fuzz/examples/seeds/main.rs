@@ -25,6 +25,7 @@ use hawser_wire::offload::VIRTIO_LEN;
 use hawser_wire::opening::{Challenge, Opening, Step};
 use hawser_wire::parity::PARITY_LEN;
 use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
+use hawser_wire::preference::{Preference, Priority};
 use machines::{checkpoint, ends, session};
 use packets::{ipv4, tcp_v4, tcp_v6, udp_v4};
 use strangers::{air, dns, portal};
@@ -334,6 +335,13 @@ fn control() -> Seeds {
                 empty: Duration::from_micros(160),
                 full: Duration::from_micros(390),
             }),
+        },
+        Message::Prefer {
+            path: 1,
+            preference: Preference {
+                priority: Priority::Backup,
+                takes_bulk: false,
+            },
         },
         Message::Through {
             path: 1,

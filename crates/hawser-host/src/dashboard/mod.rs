@@ -4,7 +4,7 @@
 //! the daemon itself listens nowhere. It serves loopback only, and answers only to names of
 //! loopback (`Host`) and to its own page (`Origin`), so that a page from elsewhere can neither read
 //! it by a name of its own (DNS rebinding) nor from a browser at once. It pauses networks, takes
-//! them in again and caps them for whoever has the token, which is in the address that the command
+//! them in again, caps them and makes them backups for whoever has the token, which is in the address that the command
 //! prints, behind its `#`: browsers keep that to themselves. Other accounts of the machine can
 //! look, and no more.
 
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use hawser_config::When;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
@@ -94,7 +95,8 @@ impl Served {
 
     /// Changes a network, which is named by the number of its interface, so that no name has to be
     /// written into an address: `/pause/3`, `/resume/3`, `/cap/3/UP/DOWN` in bit/s, where zero is
-    /// no cap.
+    /// no cap, `/use/3/UP/DOWN` by
+    /// the names of priorities.
     async fn change(&self, asked: &Asked) -> Answer {
         if asked.token.as_deref() != Some(self.token.as_str()) {
             // Nobody tries many.
@@ -107,7 +109,7 @@ impl Served {
         let Some((index, wanted)) = wanted(&asked.path) else {
             return Answer::line(
                 "404 Not Found",
-                "there are /pause/NUMBER, /resume/NUMBER, /cap/NUMBER/UP/DOWN",
+                "there are /pause/NUMBER, /resume/NUMBER, /cap/NUMBER/UP/DOWN, /use/NUMBER/UP/DOWN",
             );
         };
         match self.ask(index, wanted).await {
@@ -136,6 +138,13 @@ impl Served {
                 down_bps: Some(down),
                 is_default: false,
             },
+            Wanted::Use([up, down]) => Request::Use {
+                network,
+                up: Some(up.0.name().to_owned()),
+                down: Some(down.0.name().to_owned()),
+                bulk: None,
+                is_default: false,
+            },
         };
         tokio::task::spawn_blocking(move || control_socket::ask(&socket, &request)).await?
     }
@@ -146,6 +155,7 @@ impl Served {
 enum Wanted {
     Pause(bool),
     Cap { up: u64, down: u64 },
+    Use([When; 2]),
 }
 
 /// The number of a network's interface, and what is wanted of it.
@@ -158,6 +168,7 @@ fn wanted(path: &str) -> Option<(u64, Wanted)> {
             let [up, down] = [up.parse().ok()?, down.parse().ok()?];
             (index, Wanted::Cap { up, down })
         }
+        ["use", index, up, down] => (index, Wanted::Use([up.parse().ok()?, down.parse().ok()?])),
         _ => return None,
     };
     Some((index.parse().ok()?, wanted))
@@ -202,6 +213,7 @@ const WRONG_TOKEN: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_wire::preference::Priority;
 
     #[test]
     fn what_is_wanted_is_read_from_the_path() {
@@ -212,12 +224,16 @@ mod tests {
             down: 0,
         };
         assert_eq!(wanted("/cap/7/5000000/0"), Some((7, cap)));
+        let by_direction = Wanted::Use([When(Priority::Backup), When(Priority::Always)]);
+        assert_eq!(wanted("/use/7/backup/always"), Some((7, by_direction)));
         for strange in [
             "/",
             "/pause",
             "/pause/x",
             "/pause/3/4",
             "/cap/7/5",
+            "/use/7/backup",
+            "/use/7/seldom/always",
             "/cap/7/-5/0",
             "/drop/3",
         ] {

@@ -1,7 +1,7 @@
 "use strict";
 // Asks for the daemon's status each second and shows it. Names of networks are strangers' words: they
 // are written as text, never as markup. Who came by the whole address, token and all, can pause and
-// cap networks.
+// cap networks, and say when they are used.
 
 let trouble = ""; // why the last click did nothing
 const KEPT = 300; // seconds of history on the page
@@ -140,22 +140,31 @@ function actions(network) {
     change(`${does}/${network.index}`);
   })];
   if (network.caps) made.push(button(network, "cap", () => askCaps(network)));
+  if (network.use) made.push(button(network, "use", () => askUse(network)));
   return made;
 }
 
-// Asks for caps; what was there is in the fields.
-function askCaps(network) {
-  const dialog = by("cap"), fields = [by("cap-up"), by("cap-down")];
-  by("cap-title").textContent = `Cap ${network.name}`;
-  const now = [network.caps.up, network.caps.down];
-  fields.forEach((field, at) => { field.value = now[at] ? now[at] / 1e6 : ""; });
+// Asks for something in each direction; what was there is in the fields.
+function ask(what, title, now, wanted) {
+  const dialog = by(what), fields = [by(`${what}-up`), by(`${what}-down`)];
+  by(`${what}-title`).textContent = title;
+  fields.forEach((field, at) => { field.value = now[at]; });
   dialog.returnValue = "";
-  dialog.onclose = () => {
-    if (dialog.returnValue !== "set") return;
-    const [up, down] = fields.map((field) => Math.round(1e6 * (field.valueAsNumber || 0)));
-    change(`cap/${network.index}/${up}/${down}`);
-  };
+  dialog.onclose = () => { if (dialog.returnValue === "set") change(wanted(fields)); };
   dialog.showModal();
+}
+
+function askCaps(network) {
+  const now = [network.caps.up, network.caps.down].map((cap) => (cap ? cap / 1e6 : ""));
+  ask("cap", `Cap ${network.name}`, now, (fields) => {
+    const [up, down] = fields.map((field) => Math.round(1e6 * (field.valueAsNumber || 0)));
+    return `cap/${network.index}/${up}/${down}`;
+  });
+}
+
+function askUse(network) {
+  ask("use", `When ${network.name} is used`, [network.use.up, network.use.down],
+    ([up, down]) => `use/${network.index}/${up.value}/${down.value}`);
 }
 
 function card(network, whole) {
@@ -181,6 +190,11 @@ function card(network, whole) {
   for (const [name, cap] of [["cap down", caps.down], ["cap up", caps.up]]) {
     if (cap) rows.push([name, rate(cap)]);
   }
+  const use = network.use || {};
+  for (const [name, when] of [["use down", use.down], ["use up", use.up]]) {
+    if (when && when !== "always") rows.push([name, when]);
+  }
+  if (use.bulk === false) rows.push(["transfers", "elsewhere"]);
   if (typeof usage.total_bytes === "number") {
     const quota = typeof usage.quota_bytes === "number" ? ` of ${bytes(usage.quota_bytes)}` : "";
     rows.push(["this month", bytes(usage.total_bytes) + quota]);

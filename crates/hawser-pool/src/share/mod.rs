@@ -542,6 +542,7 @@ impl Share {
             | Request::Weight { .. }
             | Request::Pause { .. }
             | Request::Cap { .. }
+            | Request::Use { .. }
             | Request::Migrate { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => Err(anyhow!(

@@ -2,6 +2,7 @@
 
 use hawser_units::{Instant, PathId};
 use hawser_wire::data::Class;
+use hawser_wire::preference::Preference;
 
 use super::lanes::initial_budget;
 use super::{Egress, Lane};
@@ -61,6 +62,7 @@ impl<B: Copy> Egress<B> {
         };
         let lane = Lane {
             air: None,
+            preference: Preference::default(),
             path,
             reachable,
             budget,

@@ -3,7 +3,8 @@
 use hawser_units::{Bytes, Duration, InnerBytes, Instant, Rate, UdpBytes};
 use hawser_wire::data::{Class, FRAMING};
 
-use super::{Egress, Lane, SPARSE};
+use super::preferring::in_use;
+use super::{Egress, SPARSE};
 use crate::path::{FULL_PACKET, Path, State};
 use crate::scheduler::{Choice, Demand, PathView};
 
@@ -113,8 +114,9 @@ impl<B: Copy> Egress<B> {
         if class == Class::Bulk {
             self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
         }
+        let more_at = self.leave_out_unwanted(class, run.since, target, now);
         if self.views.is_empty() {
-            let may_fit = self.active().any(|path| u32::from(path.likely_mtu()) >= len);
+            let may_fit = in_use(&self.lanes).any(|(_, lane)| u32::from(lane.path.likely_mtu()) >= len);
             if usable && !may_fit {
                 // Its size was right when it came in, but the path that took it is gone, or takes
                 // less than was hoped.
@@ -141,7 +143,7 @@ impl<B: Copy> Egress<B> {
             layer: run.layer,
         };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
-            Choice::Wait(until) => Decision::Wait(until),
+            Choice::Wait(until) => Decision::Wait(until.min(more_at.unwrap_or(until))),
             Choice::Drop => {
                 self.counters.let_go += 1;
                 self.drop_head(slot, 1, now);
@@ -170,22 +172,10 @@ impl<B: Copy> Egress<B> {
     pub(super) fn build_views(&mut self, len: u32, sparse: bool, now: Instant) -> bool {
         self.views.clear();
         self.view_lanes.clear();
-        let is = |state| move |lane: &&Lane| lane.is_open() && lane.path.state() == state;
-        let state = if self.lanes.iter().any(|lane| is(State::Active)(&lane)) {
-            State::Active
-        } else {
-            State::Suspect
-        };
-        let usable = || {
-            self.lanes
-                .iter()
-                .enumerate()
-                .filter(move |(_, lane)| is(state)(lane))
-        };
-        let nearest = nearest(usable().map(|(_, lane)| &lane.path));
+        let nearest = nearest(in_use(&self.lanes).map(|(_, lane)| &lane.path));
         let udp = u64::from(len) + FRAMING as u64;
         let mut any = false;
-        for (at, lane) in usable().take(64) {
+        for (at, lane) in in_use(&self.lanes).take(64) {
             any = true;
             if u32::from(lane.path.mtu()) < len {
                 continue;

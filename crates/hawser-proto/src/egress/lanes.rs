@@ -2,6 +2,8 @@
 
 use hawser_units::{Instant, PathId, Rate};
 
+use hawser_wire::preference::Preference;
+
 use super::kept::keeping_time;
 use super::{Egress, Lane};
 use crate::path::{self, Path, State};
@@ -20,6 +22,7 @@ impl<B: Copy> Egress<B> {
             path,
             reachable,
             air: None,
+            preference: Preference::default(),
         };
         self.add_lane(lane, now);
     }

@@ -377,6 +377,7 @@ impl ClientSession {
             Message::PathOpen { .. } => Err(Violation::Unexpected("path open")),
             Message::SetScheduler { .. } => Err(Violation::Unexpected("set scheduler")),
             Message::Cap { .. } => Err(Violation::Unexpected("cap")),
+            Message::Prefer { .. } => Err(Violation::Unexpected("prefer")),
             Message::Airtime { .. } => Err(Violation::Unexpected("airtime")),
             Message::Through { .. } => Err(Violation::Unexpected("through")),
             Message::Unknown(_) => Ok(()),

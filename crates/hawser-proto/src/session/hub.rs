@@ -4,6 +4,7 @@ use hawser_units::Rate;
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
+use hawser_wire::preference::Preference;
 use hawser_wire::receipt::CODE_LEN;
 
 use super::Violation;
@@ -49,6 +50,13 @@ pub enum HubAction {
         path: u16,
         /// What they take; `None`: it does not know any more.
         airtime: Option<Airtime>,
+    },
+    /// The client has said for what a path is used.
+    SetPreference {
+        /// The path.
+        path: u16,
+        /// For what.
+        preference: Preference,
     },
     /// A neighbour of the client carries a path: receipts are to be signed.
     SignReceipts {
@@ -158,6 +166,12 @@ impl HubSession {
                 return self.on_path(*path, |path| HubAction::SetAirtime {
                     path,
                     airtime: *airtime,
+                });
+            }
+            Message::Prefer { path, preference } => {
+                return self.on_path(*path, |path| HubAction::SetPreference {
+                    path,
+                    preference: *preference,
                 });
             }
             Message::Through { path, member, taker } => {

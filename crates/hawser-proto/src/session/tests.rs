@@ -3,6 +3,7 @@ mod agreement;
 use hawser_units::{Duration, Instant, NetworkId, Rate};
 use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
 use hawser_wire::data::Class;
+use hawser_wire::preference::{Preference, Priority};
 use hawser_wire::receipt::Receipt;
 
 use super::*;
@@ -225,6 +226,18 @@ fn through(path: u16) -> Message {
     }
 }
 
+const BACKUP: Preference = Preference {
+    priority: Priority::Backup,
+    takes_bulk: false,
+};
+
+fn prefer(path: u16) -> Message {
+    Message::Prefer {
+        path,
+        preference: BACKUP,
+    }
+}
+
 fn receipt() -> Receipt {
     Receipt::from_bytes(&[7; 164]).expect("as long as one")
 }
@@ -296,6 +309,7 @@ fn client_transition_table() {
             Message::Cap { path: 0, rate_bps: 1 },
             Violation::Unexpected("cap"),
         ),
+        (prefer(0), Violation::Unexpected("prefer")),
         (
             Message::SetScheduler {
                 class: Class::Bulk,
@@ -366,6 +380,15 @@ fn hub_transition_table() {
         ),
         (Message::Cap { path: 0, rate_bps: 1 }, None, None),
         (
+            prefer(3),
+            Some(HubAction::SetPreference {
+                path: 3,
+                preference: BACKUP,
+            }),
+            None,
+        ),
+        (prefer(0), None, None),
+        (
             through(3),
             Some(HubAction::SignReceipts {
                 path: 3,
@@ -403,6 +426,7 @@ fn hub_transition_table() {
             Violation::PathReused(2),
         ),
         (Message::Cap { path: 4, rate_bps: 1 }, Violation::PathUnknown(4)),
+        (prefer(4), Violation::PathUnknown(4)),
         (through(4), Violation::PathUnknown(4)),
         (
             Message::Receipt(Box::new(receipt())),

@@ -147,6 +147,16 @@ fn changes_need_the_token(world: &World, address: &str) {
     let lte = all.iter().find(|network| network["name"] == "lte").unwrap();
     assert_eq!(lte["cap_bps"]["up"], 2_000_000);
     assert!(lte["cap_bps"]["down"].is_null());
+    let backup = format!("/use/{index}/backup/overflow");
+    assert!(post(&backup, "Accept: */*").starts_with("HTTP/1.1 403 "));
+    assert!(post(&backup, &with_token).starts_with("HTTP/1.1 200 OK"));
+    let networks = world.status("c")["networks"].clone();
+    let mut all = networks.as_array().unwrap().iter();
+    let lte = all.find(|network| network["name"] == "lte").unwrap();
+    assert_eq!(
+        lte["use"],
+        serde_json::json!({ "up": "backup", "down": "overflow", "bulk": true })
+    );
 }
 
 #[test]
@@ -189,6 +199,7 @@ fn a_browser_shows_networks_by_their_names() {
         "{page}"
     );
     assert!(page.contains("aria-label=\"cap lte\">cap</button>"), "{page}");
+    assert!(page.contains("aria-label=\"use lte\">use</button>"), "{page}");
     // For the pages of the manual.
     if let Ok(place) = std::env::var("HAWSER_SCREENSHOT") {
         browser(&format!("--screenshot={place}"));

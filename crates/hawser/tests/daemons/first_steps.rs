@@ -110,6 +110,7 @@ fn each_wrong_step_says_what_to_do() {
     trace(&world);
     pause(&world);
     cap(&world);
+    preferences(&world);
     history(&world);
     good(world.hawser("c", &["down"]));
     std::fs::remove_dir_all(world.place("c")).unwrap();
@@ -135,7 +136,6 @@ fn on_a_terminal(command: &Command) -> Child {
     script.spawn().unwrap()
 }
 
-/// A network leaves the tunnel for a while, and comes back.
 /// A network is capped for a while, at both ends, and is as the configuration says again.
 fn cap(world: &World) {
     refuses(
@@ -179,6 +179,64 @@ fn history(world: &World) {
     });
 }
 
+/// A network becomes a backup at both ends: what the other carries leaves it alone, until that dies.
+fn preferences(world: &World) {
+    refuses(
+        world.hawser("c", &["use", "eth9", "backup"]),
+        &["no such network", "fiber, lte"],
+    );
+    refuses(world.hawser("c", &["use", "lte"]), &["say when it is used"]);
+    let said = |arguments: &[&str]| {
+        let output = good(world.hawser("c", &[&["use", "lte"], arguments].concat()));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(said(&["backup"]), "lte: up backup, down backup\n");
+    let of_lte = |side: &str| {
+        let path = world.status("c")["networks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|network| network["name"] == "lte")
+            .unwrap()["path"]
+            .clone();
+        let status = world.status(side);
+        let paths = status["sessions"][0]["paths"].as_array().unwrap();
+        paths.iter().find(|one| one["path"] == path).unwrap().clone()
+    };
+    let is = |side: &str, priority: &str| of_lte(side)["priority"] == priority;
+    world.wait("a backup at both ends", |_| {
+        is("c", "backup") && is("h", "backup")
+    });
+    let shown = String::from_utf8(good(world.hawser("c", &["status"])).stdout).unwrap();
+    assert!(
+        shown.contains("lte: backup, used while no other network works"),
+        "{shown}"
+    );
+    let sent = |side: &str| of_lte(side)["sent_bytes"].as_u64().unwrap();
+    let before = [sent("c"), sent("h")];
+    let mut ping = world.inside("c", "ping");
+    ping.args(["-q", "-c", "200", "-i", "0.005", "-s", "1000", "100.96.0.1"]);
+    good(ping);
+    for (side, before) in ["c", "h"].into_iter().zip(before) {
+        let more = sent(side) - before;
+        assert!(more < 20_000, "{side}: {more} of 200 kB over the backup");
+    }
+    let pings = world.pings("100.96.0.1");
+    good(world.hawser("c", &["pause", "fiber"]));
+    world.wait("carried by the backup", |_| sent("c") > before[0] + 10_000);
+    good(world.hawser("c", &["resume", "fiber"]));
+    let (lost, _) = pings.end();
+    assert!(lost < 3, "{lost} lost");
+    assert_eq!(
+        said(&["--down", "overflow", "--bulk", "no"]),
+        "lte: up backup, down overflow, no transfers\n"
+    );
+    world.wait("the hub knows", |_| is("h", "overflow"));
+    assert_eq!(said(&["--default"]), "lte: up always, down always\n");
+    world.wait("as before", |_| is("c", "always") && is("h", "always"));
+}
+
+/// A network leaves the tunnel for a while, and comes back.
 fn pause(world: &World) {
     refuses(
         world.hawser("c", &["pause", "eth9"]),

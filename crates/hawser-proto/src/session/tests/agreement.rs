@@ -182,6 +182,7 @@ impl Pair {
                 other @ (HubAction::SetScheduler { .. }
                 | HubAction::SetCap { .. }
                 | HubAction::SetAirtime { .. }
+                | HubAction::SetPreference { .. }
                 | HubAction::SignReceipts { .. }
                 | HubAction::Closed(_)) => {
                     panic!("{other:?}")
@@ -218,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn no_message_makes_either_side_panic(messages in prop::collection::vec((0..8_u8, any::<u16>(), any::<u32>()), 0..40)) {
+    fn no_message_makes_either_side_panic(messages in prop::collection::vec((0..9_u8, any::<u16>(), any::<u32>()), 0..40)) {
         let (mut client, mut hub) = (with_path(), HubSession::new());
         for (kind, path, index) in messages {
             let path = path % 8;
@@ -230,6 +231,7 @@ proptest! {
                 4 => Message::Ping(index),
                 5 => Message::Pong(index),
                 6 => Message::RekeyWanted,
+                7 => Message::Prefer { path, preference: Preference::default() },
                 _ => Message::Close(CloseReason::Protocol),
             };
             let _ = client.handle_message(&message);
