@@ -4,9 +4,9 @@
 //! the daemon itself listens nowhere. It serves loopback only, and answers only to names of
 //! loopback (`Host`) and to its own page (`Origin`), so that a page from elsewhere can neither read
 //! it by a name of its own (DNS rebinding) nor from a browser at once. It pauses networks, takes
-//! them in again, caps them and makes them backups for whoever has the token, which is in the address that the command
-//! prints, behind its `#`: browsers keep that to themselves. Other accounts of the machine can
-//! look, and no more.
+//! them in again, caps them and makes them backups for whoever has the token, which is in the
+//! address that the command prints, behind its `#`: browsers keep that to themselves. Other
+//! accounts of the machine can look, and no more.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

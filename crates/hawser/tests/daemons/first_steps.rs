@@ -179,7 +179,7 @@ fn history(world: &World) {
     });
 }
 
-/// A network becomes a backup at both ends: what the other carries leaves it alone, until that dies.
+/// A network becomes a backup at both ends: it carries nothing while the other one works.
 fn preferences(world: &World) {
     refuses(
         world.hawser("c", &["use", "eth9", "backup"]),
