@@ -4,8 +4,9 @@
 //! its links now and then ([`Occasion`]); one that has become poor is moved by its hostapd to
 //! other channels, which its station follows ([`Migration`]), until one carries more or none is
 //! left. Data take the other links meanwhile. It fails towards staying: a link that the other box
-//! shares with its clients, the only one that works, and one without hostapd are left alone, and
-//! where nothing better is found, the old channel is gone back to.
+//! shares with its clients, the only one that works, and one without hostapd are left alone, where
+//! nothing better is found, the old channel is gone back to, and so is a station that has not
+//! followed.
 //!
 //! Source: Multifacet section 3.4.
 

@@ -172,7 +172,6 @@ fn pings(world: &World) -> Pings {
 }
 
 #[test]
-#[ignore = "in one run of ten the station is left behind, and nothing brings it back in time"]
 fn a_link_leaves_a_channel_that_has_become_busy() {
     for program in ["hostapd", "wpa_supplicant", "iw"] {
         if !hawser_testing::require_program(&[program]) {
@@ -220,6 +219,8 @@ fn a_link_leaves_a_channel_that_has_become_busy() {
         said.contains(&format!("eth2: channel {to}; moved there from 44")),
         "{said}"
     );
+    let searches = || radio(&world, "a", 1)["moving"]["searches"].as_u64();
+    let before = searches();
     // Somebody who asks need not wait for the channel to become poor, nor for a search's rest.
     let asked = pings(&world);
     let said = world.said("a", &["repeat", "migrate", "eth2"]);
@@ -227,7 +228,7 @@ fn a_link_leaves_a_channel_that_has_become_busy() {
     println!("{lost} of {sent} pings lost; asked for: {said}");
     assert!(lost < 3, "{lost}");
     assert!(said.starts_with("eth2: channel "), "{said}");
-    assert_eq!(radio(&world, "a", 1)["moving"]["searches"].as_u64(), Some(2));
+    assert_eq!(searches(), before.map(|before| before + 1));
     let refused = world
         .hawser("a", &["repeat", "migrate", "eth1"])
         .output()
