@@ -4,7 +4,7 @@
 use futures_util::StreamExt;
 use hawser_radio::multifacet::announcement::channel_switch;
 use hawser_radio::multifacet::candidates::Tuning;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, Nla};
+use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, Nla};
 use netlink_packet_generic::GenlMessage;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -117,6 +117,7 @@ impl Drop for Switches {
     }
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
 fn begun(message: &Nl80211Message) -> Option<Switch> {
     if message.cmd != Nl80211Command::ChSwitchStartedNotify {
         return None;
@@ -126,11 +127,7 @@ fn begun(message: &Nl80211Message) -> Option<Switch> {
         match attribute {
             Nl80211Attr::IfIndex(index) => interface = Some(*index),
             Nl80211Attr::WiphyFreq(mhz) => frequency = Some(*mhz),
-            Nl80211Attr::Other(other) if other.kind() == CHANNEL_SWITCH_COUNT => {
-                let mut value = vec![0; other.value_len()];
-                other.emit_value(&mut value);
-                count = Some(u32::from_ne_bytes(value.try_into().ok()?));
-            }
+            Nl80211Attr::Other(other) if other.kind() == CHANNEL_SWITCH_COUNT => count = number(other),
             _ => {}
         }
     }
@@ -141,7 +138,40 @@ fn begun(message: &Nl80211Message) -> Option<Switch> {
     })
 }
 
+fn number(attribute: &DefaultNla) -> Option<u32> {
+    let mut value = vec![0; attribute.value_len()];
+    attribute.emit_value(&mut value);
+    value.try_into().ok().map(u32::from_ne_bytes)
+}
+
 /// Source: linux/nl80211.h, `NL80211_ATTR_CH_SWITCH_COUNT`.
 const CHANNEL_SWITCH_COUNT: u16 = 183;
 /// Of these there are some in a second at most.
 const WAITING: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_that_begins_says_where_and_when() {
+        let message = |cmd, count: Vec<u8>| Nl80211Message {
+            cmd,
+            attributes: vec![
+                Nl80211Attr::IfIndex(7),
+                Nl80211Attr::WiphyFreq(5_200),
+                Nl80211Attr::Other(DefaultNla::new(CHANNEL_SWITCH_COUNT, count)),
+            ],
+        };
+        let started = Nl80211Command::ChSwitchStartedNotify;
+        let three = 3_u32.to_ne_bytes().to_vec();
+        let switch = Switch {
+            interface: 7,
+            frequency: 5_200,
+            count: 3,
+        };
+        assert_eq!(begun(&message(started, three.clone())), Some(switch));
+        assert_eq!(begun(&message(started, vec![3])), None);
+        assert_eq!(begun(&message(Nl80211Command::ChSwitchNotify, three)), None);
+    }
+}
