@@ -183,10 +183,12 @@ impl Migration {
             }
             State::Testing { until, why, tests } if until <= now => {
                 let measured = measured.unwrap_or(0.0);
-                Some(match why {
-                    _ if measured > 0.0 => self.on_answer(why, measured, now),
-                    _ if tests < TESTS => self.test(why, tests + 1, now),
-                    _ => self.on_silence(why, now),
+                Some(if measured > 0.0 {
+                    self.on_answer(why, measured, now)
+                } else if tests < TESTS {
+                    self.test(why, tests + 1, now)
+                } else {
+                    self.on_silence(why, now)
                 })
             }
             State::Idle | State::Announcing { .. } | State::Testing { .. } => None,
