@@ -3,7 +3,7 @@
 pub mod air;
 pub mod bandwidth;
 pub mod cards;
-mod channel_switch;
+pub mod channel_switch;
 pub mod conversation;
 pub mod hostapd;
 

@@ -4,8 +4,9 @@
 //! its links now and then ([`Occasion`]); one that has become poor is moved by its hostapd to
 //! other channels, which its station follows ([`Migration`]), until one carries more or none is
 //! left. Data take the other links meanwhile. It fails towards staying: a link that the other box
-//! shares with its clients, the only one that works, and one without hostapd are left alone, and
-//! where nothing better is found, the old channel is gone back to.
+//! shares with its clients, the only one that works, and one without hostapd are left alone, where
+//! nothing better is found, the old channel is gone back to, and so is a station that has not
+//! followed.
 //!
 //! Source: Multifacet section 3.4.
 
@@ -75,6 +76,8 @@ struct Last {
     /// What the link carried there.
     rates: [Rate; 2],
     tried: usize,
+    /// Its station went along.
+    is_followed: bool,
 }
 
 impl Channels {
@@ -172,6 +175,7 @@ impl Record {
                 "before_bps": last.rates[0].as_bps(),
                 "after_bps": last.rates[1].as_bps(),
                 "tried": last.tried,
+                "followed": last.is_followed,
             })),
         })
     }
@@ -344,10 +348,12 @@ impl Watcher {
         while let Some(one) = step {
             step = match one {
                 Step::Announce(to) => self.announce(place, to.into(), &mut machine).await,
-                Step::Probe(at) => {
+                Step::Probe(at) | Step::Check(at) => {
                     let found = self.bandwidth(place).await;
                     tracing::debug!(link = place.link, mhz = at, bps = found.as_bps(), "tried");
-                    rates.insert(at.into(), found);
+                    if let Step::Probe(_) = one {
+                        rates.insert(at.into(), found);
+                    }
                     let due = machine.poll_timeout().unwrap_or(self.now());
                     machine.handle_timeout(Some(mbps(found)), due.max(self.now()))
                 }
@@ -357,6 +363,7 @@ impl Watcher {
         let (to, tried) = machine.channel();
         let to = u32::from(to);
         let after = rates.get(&to).copied().unwrap_or(carries);
+        let is_followed = machine.is_followed();
         tracing::info!(
             link = place.link,
             from = channel(from),
@@ -364,11 +371,16 @@ impl Watcher {
             before_bps = carries.as_bps(),
             after_bps = after.as_bps(),
             tried,
+            is_followed,
             "the channel was poor"
         );
         let (is_moved, now) = (to != from, self.now());
         if let Some(occasion) = self.occasions.get_mut(&place.link) {
-            occasion.handle_search(is_moved, after, now);
+            if is_moved || is_followed {
+                occasion.handle_search(is_moved, after, now);
+            } else {
+                occasion.handle_unfollowed(now);
+            }
         }
         self.record(&place.link, |record| {
             record.searches += 1;
@@ -380,6 +392,7 @@ impl Watcher {
                 channels: [from, to],
                 rates: [carries, after],
                 tried,
+                is_followed,
             });
         });
     }

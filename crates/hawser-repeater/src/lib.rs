@@ -21,12 +21,14 @@
 //! | the links between the boxes | `links.rs` |
 //! | what a link may carry that shares its air with the clients of the joining box | `clients.rs` |
 //! | on which channels the links are, and moving them to better ones | `channels.rs` |
+//! | moving the clients' access point along | `along.rs` |
 //! | whom a box trusts | [`trust`] |
 //! | what `status` says | `report.rs` |
 //!
 //! A newcomer starts with [`run`].
 #![forbid(unsafe_code)]
 
+mod along;
 mod ap;
 mod channels;
 mod clients;
@@ -57,6 +59,7 @@ use hawser_linux::wireless::cards::Wireless;
 use hawser_proto::discovery;
 use hawser_wire::frame::Format;
 
+use along::Along;
 use channels::Channels;
 use links::Links;
 
@@ -91,6 +94,9 @@ pub struct Options {
     pub clients: Option<String>,
     /// The link that shares its air with them; none: the one on that card or channel.
     pub shared: Option<String>,
+    /// Where hostapd's control sockets are, so that the access point of the joining box's clients
+    /// moves along with the station on its card; none: it does not.
+    pub along: Option<PathBuf>,
     /// Whether the access point's radios are moved to better channels, and how.
     pub moving: Option<Moving>,
 }
@@ -224,6 +230,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         started: Instant::now(),
         largest_mtu,
     };
+    let along = this.options.along.clone();
+    let along = along.map(|hostapd| Along::watch(this.options.links.clone(), hostapd));
+    let _along = along
+        .transpose()
+        .context("cannot watch the radios: has this machine Wi-Fi?")?;
     let all = (plane, socket, signals);
     let result = match this.options.side {
         Side::AccessPoint => ap::run(this, all).await,

@@ -134,6 +134,12 @@ struct JoinArgs {
     /// are bridged in by a wire, for example.
     #[arg(long, value_name = "LINK", requires = "clients")]
     shared: Option<String>,
+    /// Where hostapd's control sockets are: its ctrl_interface, such as /run/hostapd. The access
+    /// point by which clients are served then goes along when the other box's access point, whose
+    /// station is on the same card, goes to another channel. Without it the kernel drops that link
+    /// then.
+    #[arg(long, value_name = "DIR")]
+    hostapd: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -180,6 +186,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
         RepeatCommand::Join(args) => serve(args.side, |options| {
             options.side = Side::Joining;
             (options.clients, options.shared) = (args.clients, args.shared);
+            options.along = args.hostapd;
         })?,
         RepeatCommand::Migrate(args) => migrate(&args)?,
         RepeatCommand::Code(args) => {
@@ -231,6 +238,7 @@ fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
         neighbours,
         clients: None,
         shared: None,
+        along: None,
         moving: None,
     };
     set(&mut options);

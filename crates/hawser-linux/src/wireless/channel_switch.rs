@@ -1,11 +1,17 @@
-//! Telling the stations of an access point that it goes to another channel.
+//! Telling the stations of an access point that it goes to another channel, and hearing when a
+//! station begins to follow.
 
 use futures_util::StreamExt;
 use hawser_radio::multifacet::announcement::channel_switch;
 use hawser_radio::multifacet::candidates::Tuning;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, Nla};
 use netlink_packet_generic::GenlMessage;
-use wl_nl80211::{Nl80211Attr, Nl80211Command, Nl80211Error, Nl80211Message};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use wl_nl80211::{
+    Nl80211Attr, Nl80211Command, Nl80211Error, Nl80211Message, Nl80211MulticastGroup,
+    new_multicast_connection,
+};
 
 use super::cards::{Interface, Wireless, WirelessError};
 
@@ -53,5 +59,119 @@ impl Wireless {
             }
         }
         Ok(())
+    }
+}
+
+/// An interface that begins to go to another channel: a station that has heard its access point
+/// announce that, or an access point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switch {
+    /// The interface's index.
+    pub interface: u32,
+    /// Where it goes. Units: MHz.
+    pub frequency: u32,
+    /// After how many beacons, of which the first may have been sent already.
+    pub count: u8,
+}
+
+/// Watches which interfaces begin to go to another channel, in tasks of its own.
+pub struct Switches {
+    heard: mpsc::Receiver<Switch>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Switches {
+    /// From now on. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`WirelessError::Socket`].
+    pub fn watch() -> Result<Self, WirelessError> {
+        let (connection, _, mut events) = new_multicast_connection(&[Nl80211MulticastGroup::Mlme])?;
+        let (tell, heard) = mpsc::channel(WAITING);
+        let reading = tokio::spawn(async move {
+            while let Some((message, _)) = events.next().await {
+                if let NetlinkPayload::InnerMessage(message) = message.payload
+                    && let Ok(message) = message.parse_into_genlmsg::<Nl80211Message>()
+                    && let Some(switch) = begun(&message.payload)
+                    && tell.send(switch).await.is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let tasks = [tokio::spawn(connection), reading];
+        Ok(Self { heard, tasks })
+    }
+
+    /// The next one; `None`: the kernel tells no more. May be dropped while it waits.
+    pub async fn next(&mut self) -> Option<Switch> {
+        self.heard.recv().await
+    }
+}
+
+impl Drop for Switches {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
+fn begun(message: &Nl80211Message) -> Option<Switch> {
+    if message.cmd != Nl80211Command::ChSwitchStartedNotify {
+        return None;
+    }
+    let (mut interface, mut frequency, mut count) = (None, None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            Nl80211Attr::IfIndex(index) => interface = Some(*index),
+            Nl80211Attr::WiphyFreq(mhz) => frequency = Some(*mhz),
+            Nl80211Attr::Other(other) if other.kind() == CHANNEL_SWITCH_COUNT => count = number(other),
+            _ => {}
+        }
+    }
+    Some(Switch {
+        interface: interface?,
+        frequency: frequency?,
+        count: u8::try_from(count?).unwrap_or(u8::MAX),
+    })
+}
+
+fn number(attribute: &DefaultNla) -> Option<u32> {
+    let mut value = vec![0; attribute.value_len()];
+    attribute.emit_value(&mut value);
+    value.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// Source: linux/nl80211.h, `NL80211_ATTR_CH_SWITCH_COUNT`.
+const CHANNEL_SWITCH_COUNT: u16 = 183;
+/// Of these there are some in a second at most.
+const WAITING: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_that_begins_says_where_and_when() {
+        let message = |cmd, count: Vec<u8>| Nl80211Message {
+            cmd,
+            attributes: vec![
+                Nl80211Attr::IfIndex(7),
+                Nl80211Attr::WiphyFreq(5_200),
+                Nl80211Attr::Other(DefaultNla::new(CHANNEL_SWITCH_COUNT, count)),
+            ],
+        };
+        let started = Nl80211Command::ChSwitchStartedNotify;
+        let three = 3_u32.to_ne_bytes().to_vec();
+        let switch = Switch {
+            interface: 7,
+            frequency: 5_200,
+            count: 3,
+        };
+        assert_eq!(begun(&message(started, three.clone())), Some(switch));
+        assert_eq!(begun(&message(started, vec![3])), None);
+        assert_eq!(begun(&message(Nl80211Command::ChSwitchNotify, three)), None);
     }
 }
