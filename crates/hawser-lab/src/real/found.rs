@@ -226,8 +226,14 @@ impl Found {
                 } else {
                     "at most"
                 };
+                let numbers = self.numbers();
+                let numbers = if numbers.is_empty() {
+                    numbers
+                } else {
+                    format!(" ({numbers})")
+                };
                 format!(
-                    "{} {}, {bound} {} needed, framing {}, {runs} runs: {}",
+                    "{} {}, {bound} {} needed at framing {}, {runs} runs: {}{numbers}",
                     self.measured_in_words(),
                     self.unit,
                     self.needed_in_words(),

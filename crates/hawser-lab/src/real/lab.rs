@@ -8,7 +8,7 @@ use hawser_netem::scenario::{Direction, Event, Hop, Links, Member, Network, Scen
 use hawser_netem::{Capacity, Change, LinkConfig, Loss, QueueBound, State};
 use hawser_testbed::{Options, Progress};
 use hawser_units::{Bytes, Duration, Rate};
-use hawser_wire::data::Class;
+use hawser_wire::data::{Class, FRAMING};
 
 /// Runs scenarios.
 pub(super) struct Lab<'a> {
@@ -66,8 +66,11 @@ pub(super) struct Load {
 /// What a transfer reached.
 pub(super) struct Transfer {
     pub(super) kbps: f64,
-    /// The part of the frames of all links that was payload.
+    /// The part of a frame that is payload, by its headers.
     pub(super) framing: f64,
+    /// The part of all frames that was payload: the rest is headers, acknowledgements, probes,
+    /// copies, and packets sent again.
+    pub(super) payload: f64,
 }
 
 /// What became of a stream.
@@ -82,12 +85,22 @@ pub(super) struct Received {
     /// One-way delays of the datagrams that are asked for, in order of arrival. Units:
     /// milliseconds.
     pub(super) delays: Vec<f64>,
+    /// The part of a frame that is payload, by its headers.
     pub(super) framing: f64,
+    /// As of a transfer.
+    pub(super) payload: f64,
+}
+
+impl Transfer {
+    /// What became of the frames.
+    pub(super) fn evidence(&self) -> Vec<(String, f64)> {
+        vec![("payload of frames, %".to_owned(), 100.0 * self.payload)]
+    }
 }
 
 impl Received {
-    /// Between the median and the 99th percentile of the delay. Units: milliseconds.
-    pub(super) fn spread(&self) -> f64 {
+    /// Delays, and what became of the frames.
+    pub(super) fn evidence(&self) -> Vec<(String, f64)> {
         let mut delays = self.delays.clone();
         delays.sort_by(f64::total_cmp);
         let at = |share: f64| {
@@ -95,7 +108,32 @@ impl Received {
             let index = index.min(delays.len().saturating_sub(1));
             delays.get(index).copied().unwrap_or_default()
         };
-        at(0.99) - at(0.5)
+        vec![
+            ("median delay, ms".to_owned(), at(0.5)),
+            ("p99, ms".to_owned(), at(0.99)),
+            ("payload of frames, %".to_owned(), 100.0 * self.payload),
+        ]
+    }
+}
+
+impl Carrier {
+    /// The part of a frame that is payload where datagrams have this payload.
+    pub(super) fn framing_of_datagrams(self, payload: u64) -> f64 {
+        payload as f64 / (payload + UDP_AND_IP + self.headers()) as f64
+    }
+
+    /// The same of full segments of TCP.
+    fn framing_of_segments(self) -> f64 {
+        let segment = PACKET + ETHERNET - self.headers() - TCP_AND_IP;
+        segment as f64 / (PACKET + ETHERNET) as f64
+    }
+
+    /// Bytes of a frame around the packet of the application.
+    pub(super) fn headers(self) -> u64 {
+        match self {
+            Self::Kernel => ETHERNET,
+            Self::Own | Self::Discipline(_) => UDP_AND_IP + FRAMING as u64 + ETHERNET,
+        }
     }
 }
 
@@ -129,7 +167,8 @@ impl<'a> Lab<'a> {
             .with_context(|| format!("{}: {received} of {bytes} bytes within {limit} s", self.setup))?;
         Ok(Transfer {
             kbps: bytes as f64 * 8.0 / 1e3 / seconds,
-            framing: bytes as f64 / carried(&report).max(1.0),
+            framing: stated.carrier.framing_of_segments(),
+            payload: bytes as f64 / carried(&report).max(1.0),
         })
     }
 
@@ -163,7 +202,8 @@ impl<'a> Lab<'a> {
             layer_loss: layer_loss.iter().map(|loss| loss * 100.0).collect(),
             link_loss: networks.map(lost).collect(),
             delays: asked_for.map(|(_, nanos)| *nanos as f64 / 1e6).collect(),
-            framing: (arrivals.len() as u64 * load.payload) as f64 / carried(&report).max(1.0),
+            framing: stated.carrier.framing_of_datagrams(load.payload),
+            payload: (arrivals.len() as u64 * load.payload) as f64 / carried(&report).max(1.0),
         })
     }
 
@@ -241,7 +281,7 @@ impl Stated {
 
     fn network(&self, number: usize, link: &Link) -> Network {
         let direction = |loss| LinkConfig {
-            capacity: Capacity::Rate(Rate::from_bps(link.bps)),
+            capacity: Capacity::Rate(Rate::from_bps(link.bps).max(JOINING)),
             delay: link.delay,
             queue: self.queue,
             loss: Loss::Uniform(loss),
@@ -275,7 +315,9 @@ impl Stated {
     /// The modems of transient members go and come back; their owners' devices see it.
     fn events(&self, until: Duration) -> Vec<Event> {
         let (transient, up, down) = &self.transient;
-        let mut events: Vec<Event> = self.losses.iter().flat_map(losses_from).collect();
+        let joined = self.links.iter().enumerate().filter_map(once_joined);
+        let mut events: Vec<Event> = joined.collect();
+        events.extend(self.losses.iter().flat_map(losses_from));
         let mut at = *up;
         while !transient.is_empty() && at < until {
             for (at, state) in [(at, State::Down), (at + *down, State::Up)] {
@@ -295,6 +337,21 @@ impl Stated {
         events.sort_by_key(|event| event.at);
         events
     }
+}
+
+/// A link that is slower than [`JOINING`] has its rate once the stream begins.
+fn once_joined((network, link): (usize, &Link)) -> Option<Event> {
+    let rate = Rate::from_bps(link.bps);
+    (rate < JOINING).then(|| Event {
+        at: JOINED,
+        network,
+        hop: Hop::WayOut,
+        direction: None,
+        change: Change {
+            capacity: Some(Capacity::Rate(rate)),
+            ..Change::default()
+        },
+    })
 }
 
 /// Every link loses another share towards the receiver from a time on.
@@ -335,10 +392,21 @@ pub(super) fn not_carried(links: f64, stream: f64, framing: f64) -> f64 {
     (100.0 * (1.0 - links * framing / stream)).max(0.0)
 }
 
+/// The largest packet on a link. Units: bytes, as below.
+const PACKET: u64 = 1_500;
+const ETHERNET: u64 = 14;
+const UDP_AND_IP: u64 = 28;
+/// With time stamps.
+const TCP_AND_IP: u64 = 52;
 /// Of links that come and go.
 const PERIOD: Duration = Duration::from_secs(20);
 /// The wireless LAN of the paper.
 const LAN: Rate = Rate::from_mbps(11);
+/// Members join at this rate at least: the paper's are there when its runs begin, and the first
+/// packets of a path, with their answers, fill 16 kbit/s so that none comes in time.
+const JOINING: Rate = Rate::from_bps(64_000);
+/// Events at zero are there before members join.
+const JOINED: Duration = Duration::from_millis(1);
 /// Three times what one line needs.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -384,6 +452,30 @@ mod tests {
         assert_eq!(scenario.events.len(), 2);
         assert_eq!(scenario.events[1].change.loss, Some(Loss::Uniform(0.1)));
         assert_eq!(scenario.events[1].direction, Some(Direction::Down));
+    }
+
+    #[test]
+    fn hawsers_headers_are_those_of_a_packet_in_another_datagram() {
+        let framing = |carrier: Carrier| carrier.framing_of_datagrams(1_000);
+        assert!((framing(Carrier::Kernel) - 1_000.0 / 1_042.0).abs() < 1e-9);
+        assert!((framing(Carrier::Own) - 1_000.0 / 1_110.0).abs() < 1e-9);
+        let segments = Carrier::Own.framing_of_segments();
+        assert!((segments - 1_380.0 / 1_514.0).abs() < 1e-9, "{segments}");
+    }
+
+    #[test]
+    fn slow_links_have_their_rate_once_their_members_have_joined() {
+        let mut stated = stated(2);
+        stated.links[1].bps = 16_000;
+        let scenario = scenario(&stated);
+        let links = scenario.networks[1].links.as_ref().expect("it is emulated");
+        assert_eq!(links.down.capacity, Capacity::Rate(JOINING));
+        let [event] = scenario.events.as_slice() else {
+            panic!("{:?}", scenario.events)
+        };
+        let slow = Some(Capacity::Rate(Rate::from_bps(16_000)));
+        assert_eq!((event.at.is_zero(), event.network), (false, 1));
+        assert_eq!(event.change.capacity, slow);
     }
 
     #[test]

@@ -46,10 +46,12 @@ pub(super) const EVALUATIONS: &[Evaluation] = &[
 /// takes away, and why the claim `sat` cannot be asked for.
 fn sizes(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let mut rates = Vec::new();
-    let mut framing = 0.0;
+    let (mut framing, mut evidence) = (0.0, Vec::new());
     for count in SIZES {
         let transfer = lab.transfer(&simulated(count), FILE)?;
-        framing = if count == 1 { transfer.framing } else { framing };
+        if count == 1 {
+            (framing, evidence) = (transfer.framing, transfer.evidence());
+        }
         rates.push((count, transfer.kbps));
     }
     let mut by_discipline = Vec::new();
@@ -80,7 +82,7 @@ fn sizes(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let is_below = pairs(0, 1).all(|(random, rr)| random < rr);
     let is_alike = pairs(1, 2).all(|(rr, wrr)| (rr - wrr).abs() <= 0.03 * rr);
     Ok(vec![
-        Measured::rate("H.fig3.single", single, framing, SEGMENT_SHARE),
+        Measured::rate("H.fig3.single", single, framing, SEGMENT_SHARE).with(evidence),
         Measured::holds("H.fig3.linear", few >= 0.85, framing, numbers()),
         Measured::holds("H.fig3.window", least >= 0.75, framing, numbers()),
         Measured::ranking("H.fig3.random", is_below, framing, of_disciplines(&[0, 1])),
@@ -95,12 +97,15 @@ fn unequal(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     for (name, carrier) in DISCIPLINES {
         let transfer = lab.transfer(&simulated_unequal().by(carrier), FILE)?;
         numbers.push((name.to_owned(), transfer.kbps));
-        all.push(Measured::rate(
-            format!("H.hettcp.{name}"),
-            transfer.kbps,
-            transfer.framing,
-            SEGMENT_SHARE,
-        ));
+        all.push(
+            Measured::rate(
+                format!("H.hettcp.{name}"),
+                transfer.kbps,
+                transfer.framing,
+                SEGMENT_SHARE,
+            )
+            .with(transfer.evidence()),
+        );
     }
     let rate = |at: usize| numbers.get(at).map_or(f64::NAN, |(_, rate)| *rate);
     // The paper stays below its fastest link. To be above it is better.

@@ -8,7 +8,6 @@
 
 use hawser_netem::QueueBound;
 use hawser_units::{Bytes, Duration};
-use hawser_wire::data::FRAMING;
 
 use super::super::Evaluation;
 use super::super::found::Measured;
@@ -55,8 +54,9 @@ fn spare(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
             duration: STATIC,
         };
         let stream = lab.stream(&errors(&losses).by(carrier), load)?;
-        let measured = Measured::loss(format!("H.tab5.{name}"), stream.loss, stream.framing, 0.0);
-        all.push(measured);
+        let claim = format!("H.tab5.{name}");
+        let measured = Measured::loss(claim, stream.loss, stream.framing, 0.0);
+        all.push(measured.with(stream.evidence()));
     }
     Ok(all)
 }
@@ -121,7 +121,7 @@ fn table(
         framing = stream.framing;
         for (layer, loss) in stream.layer_loss.iter().enumerate() {
             let claim = format!("H.{table}.l{layer}.{name}");
-            all.push(Measured::loss(claim, *loss, framing, 0.0));
+            all.push(Measured::loss(claim, *loss, framing, 0.0).with(stream.evidence()));
         }
         losses.push(stream.layer_loss);
     }
@@ -141,13 +141,18 @@ fn cells(table: &str) -> impl Iterator<Item = String> {
 
 /// Links that lose these shares.
 fn errors(losses: &[f64]) -> Stated {
-    let queue = QueueBound::Bytes(Bytes(50 * FRAME_HERE));
-    let bps = LINK * FRAME_HERE / FRAME_THERE;
+    let queue = QueueBound::Bytes(Bytes(50 * frame_here()));
+    let bps = LINK * frame_here() / FRAME_THERE;
     let mut stated = Stated::equal(losses.len(), bps, Duration::from_millis(45), queue);
     for (link, loss) in stated.links.iter_mut().zip(losses) {
         link.loss = *loss;
     }
     stated
+}
+
+/// The same as [`FRAME_THERE`] here: with its own headers, and those that Hawser and the link add.
+fn frame_here() -> u64 {
+    PAYLOAD + 28 + Carrier::Own.headers()
 }
 
 /// Links of which one loses more than the others, each for [`TURN`].
@@ -170,9 +175,6 @@ const LAYERS: u8 = 3;
 const PAYLOAD: u64 = 210;
 /// The paper's packet on a link: with 18 bytes of framing. Units: bytes.
 const FRAME_THERE: u64 = PAYLOAD + 18;
-/// The same here: its own headers, Hawser's, those of the outer packet, and Ethernet's. Units:
-/// bytes.
-const FRAME_HERE: u64 = PAYLOAD + 28 + FRAMING as u64 + 28 + 14;
 /// The paper's. Units: bit/s.
 const LINK: u64 = 20_000;
 /// A thousand packets of each layer.
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn links_carry_as_many_packets_as_the_papers() {
         let packets = |bps: u64, frame: u64| bps as f64 / frame as f64;
-        let here = packets(errors(&[0.0]).links[0].bps, FRAME_HERE);
+        let here = packets(errors(&[0.0]).links[0].bps, frame_here());
         assert!((here / packets(LINK, FRAME_THERE) - 1.0).abs() < 0.001, "{here}");
     }
 

@@ -6,8 +6,8 @@ use hawser_units::{Bytes, Duration};
 
 use super::super::Evaluation;
 use super::super::found::Measured;
-use super::super::lab::{Carrier, Lab, Load, Stated, not_carried};
-use super::{DUTIES, FILE, RANDOM, claims};
+use super::super::lab::{Carrier, Lab, Load, Received, Stated, not_carried};
+use super::{DUTIES, FILE, RANDOM, ROUND_ROBIN, claims};
 
 pub(super) const EVALUATIONS: &[Evaluation] = &[
     Evaluation {
@@ -102,7 +102,8 @@ fn transient(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
             let transfer = lab.transfer(&lines(4).at_duty(count, duty), FILE)?;
             let claim = format!("H.tab10.{name}.d{duty}");
             framing = transfer.framing;
-            all.push(Measured::rate(claim, transfer.kbps, framing, LINE_SHARE));
+            let measured = Measured::rate(claim, transfer.kbps, framing, LINE_SHARE);
+            all.push(measured.with(transfer.evidence()));
             rates.push(transfer.kbps);
             numbers.push((format!("{name} {duty} %"), transfer.kbps));
         }
@@ -120,7 +121,8 @@ fn streaming(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut striped, mut jitters) = ((0.0f64, 0.0f64, 0.0), Vec::new());
     let mut most_jitter = 0.0f64;
     for (count, kbps) in CARRIED {
-        let (media, framing) = media(lab, &lines(count), kbps)?;
+        let (media, received) = media(lab, &lines(count), kbps)?;
+        let framing = received.framing;
         let floor = not_carried(LINE * count as f64, kbps as f64, framing);
         let claim = match (count, kbps) {
             (1, 64) => Some("one64"),
@@ -129,8 +131,7 @@ fn streaming(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
             _ => None,
         };
         all.extend(claim.map(|claim| {
-            Measured::loss(format!("H.fig13.{claim}"), media.loss, framing, floor)
-                .with(vec![("jitter, ms".to_owned(), media.jitter)])
+            Measured::loss(format!("H.fig13.{claim}"), media.loss, framing, floor).with(in_detail(&received))
         }));
         if count > 1 {
             striped = (striped.0.max(media.loss), striped.1.max(floor), framing);
@@ -147,31 +148,37 @@ fn streaming(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut least, mut numbers, mut floor) = (f64::INFINITY, Vec::new(), 0.0);
     let mut framing = 0.0;
     for kbps in [128, 175, 256] {
-        let (media, of_frame) = media(lab, &lines(1), kbps)?;
+        let (media, received) = media(lab, &lines(1), kbps)?;
         if media.loss < least {
-            (least, framing) = (media.loss, of_frame);
-            floor = not_carried(LINE, kbps as f64, of_frame);
+            (least, framing) = (media.loss, received.framing);
+            floor = not_carried(LINE, kbps as f64, framing);
         }
         numbers.push((format!("{kbps} kb/s"), media.loss));
     }
     all.push(Measured::loss("H.fig13.onehigh", least, framing, floor).with(numbers));
-    let (failed, framing) = media(lab, &lines(2), 175)?;
+    let (failed, received) = media(lab, &lines(2), 175)?;
     all.push(Measured::ranking(
         "H.fig13.two175",
         failed.loss > TERMINATED,
         framing,
-        vec![("loss, %".to_owned(), failed.loss)],
+        [vec![("loss, %".to_owned(), failed.loss)], in_detail(&received)].concat(),
     ));
     Ok(all)
 }
 
-/// Figures 15 and 16: 200 kb/s over four lines, one of them slower.
+/// Figures 15 and 16: 200 kb/s over four lines, one of them slower, by round robin as in the paper.
+/// What Hawser's own schedulers lose is among the numbers.
 fn one_late(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut received, mut framing) = (Vec::new(), 0.0);
     for extra in (0..=140).step_by(20) {
-        let (media, of_frame) = media(lab, &last_slower(extra), 200)?;
-        framing = of_frame;
+        let (media, stream) = media(lab, &last_slower(extra).by(ROUND_ROBIN), 200)?;
+        framing = stream.framing;
         received.push((extra, media));
+    }
+    let mut own = Vec::new();
+    for extra in [40, 100] {
+        let (media, _) = media(lab, &last_slower(extra), 200)?;
+        own.push((format!("own, {extra} ms"), media.loss));
     }
     let at = |ms: u64| received.iter().find(|(extra, _)| *extra == ms);
     let loss = |ms| at(ms).map_or(f64::NAN, |(_, media)| media.loss);
@@ -185,7 +192,7 @@ fn one_late(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let far = [80, 100, 120, 140].map(loss);
     let floor = not_carried(LINE * 4.0, 200.0, framing);
     Ok(vec![
-        Measured::loss("H.fig15.low", loss(20).max(loss(40)), framing, floor),
+        Measured::loss("H.fig15.low", loss(20).max(loss(40)), framing, floor).with(own),
         Measured::loss(
             "H.fig15.high",
             far.iter().sum::<f64>() / far.len() as f64,
@@ -207,8 +214,8 @@ fn one_late(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     ])
 }
 
-/// A stream of media, and the framing.
-fn media(lab: &mut Lab<'_>, lines: &Stated, kbps: u64) -> anyhow::Result<(Reception, f64)> {
+/// A stream of media: what is of use to its receiver, and what came.
+fn media(lab: &mut Lab<'_>, lines: &Stated, kbps: u64) -> anyhow::Result<(Reception, Received)> {
     let load = Load {
         kbps,
         payload: 1_000,
@@ -216,7 +223,13 @@ fn media(lab: &mut Lab<'_>, lines: &Stated, kbps: u64) -> anyhow::Result<(Recept
         duration: STREAM,
     };
     let stream = lab.stream(lines, load)?;
-    Ok((Reception::of(stream.sent, &stream.delays, LATE), stream.framing))
+    Ok((Reception::of(stream.sent, &stream.delays, LATE), stream))
+}
+
+/// What came at all, beside what came in time.
+fn in_detail(received: &Received) -> Vec<(String, f64)> {
+    let never = ("never came, %".to_owned(), received.loss);
+    [never].into_iter().chain(received.evidence()).collect()
 }
 
 /// The paper's serial lines: ten bits for a byte.
