@@ -55,7 +55,7 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Measures with real packets and daemons, and asks whether Hawser does at least as well as the
-    /// paper after its own headers (piconet; some two hours for each run of all).
+    /// paper after its own headers (some two hours for each run of all; --list says of what).
     #[arg(long, conflicts_with_all = ["seeds", "html", "markdown", "timeline", "jobs"])]
     real: bool,
     /// How many times each is measured.

@@ -618,3 +618,30 @@ pub const BIN: Duration = Duration::from_millis(10);
 
 /// Shorter pauses are not worth keeping: they are within the variation of any network.
 pub const GAP_WORTH_KEEPING: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_counted_by_layer_and_only_those_that_are_asked_for() {
+        // Seven are asked for: 0, 3 and 6 of the base, 1 and 4, 2 and 5 of the others.
+        let arrivals = [0, 3, 1, 6, 2, 7, 8].map(|number| (number, number * 1_000_000));
+        let Finding::Udp {
+            sent,
+            received,
+            reordered,
+            layer_loss,
+            delay_p50_ms,
+            ..
+        } = Finding::of_datagrams(7, arrivals.to_vec(), 3)
+        else {
+            panic!("datagrams are found as datagrams");
+        };
+        assert_eq!((sent, received, reordered), (7, 5, 2));
+        assert_eq!(layer_loss, [0.0, 0.5, 0.5]);
+        assert_eq!(delay_p50_ms, 3.0);
+        let nothing = Finding::of_datagrams(0, Vec::new(), 0);
+        assert!(matches!(nothing, Finding::Udp { loss: 0.0, .. }), "{nothing:?}");
+    }
+}

@@ -17,7 +17,7 @@ pub(super) struct Lab<'a> {
     on_progress: &'a mut dyn FnMut(&str, &Progress<'_>),
 }
 
-/// A modem of a neighbour.
+/// A modem of a neighbour, or a network of the receiver's own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     /// Of Ethernet frames. Units: bit/s.
@@ -35,6 +35,8 @@ pub(super) struct Stated {
     pub(super) queue: QueueBound,
     /// Links by number that are there for the first time and gone for the second, in turn.
     pub(super) transient: (Vec<usize>, Duration, Duration),
+    /// Links by number that are gone from a time to another.
+    pub(super) outages: Vec<(usize, Duration, Duration)>,
     /// The losses of all links from each time on, in order.
     pub(super) losses: Vec<(Duration, Vec<f64>)>,
     pub(super) carrier: Carrier,
@@ -49,6 +51,8 @@ pub(super) enum Carrier {
     Discipline(&'static str),
     /// The kernel over the first link, as if it were the receiver's own.
     Kernel,
+    /// Hawser without a far end, over links of the receiver's own.
+    Direct,
 }
 
 /// A stream of datagrams.
@@ -131,7 +135,7 @@ impl Carrier {
     /// Bytes of a frame around the packet of the application.
     pub(super) fn headers(self) -> u64 {
         match self {
-            Self::Kernel => ETHERNET,
+            Self::Kernel | Self::Direct => ETHERNET,
             Self::Own | Self::Discipline(_) => UDP_AND_IP + FRAMING as u64 + ETHERNET,
         }
     }
@@ -207,6 +211,27 @@ impl<'a> Lab<'a> {
         })
     }
 
+    /// So many connections that take all they get; payload of all together in each second.
+    /// Units: Mbit/s.
+    pub(super) fn bulk(
+        &mut self,
+        stated: &Stated,
+        streams: u32,
+        duration: Duration,
+    ) -> anyhow::Result<Vec<f64>> {
+        let workload = Workload::Tcp {
+            direction: Direction::Down,
+            streams,
+            congestion: "cubic".to_owned(),
+        };
+        let report = self.run(stated, workload, duration)?;
+        let bins = (1_000 / report.series.bin_ms.max(1)) as usize;
+        let seconds = report.series.bytes.chunks_exact(bins);
+        Ok(seconds
+            .map(|bytes| bytes.iter().sum::<u64>() as f64 * 8.0 / 1e6)
+            .collect())
+    }
+
     fn run(&mut self, stated: &Stated, workload: Workload, duration: Duration) -> anyhow::Result<Report> {
         let scenario = stated.scenario(self.setup, workload, duration);
         let what = format!("{} over {} links", self.setup, stated.links.len());
@@ -228,6 +253,7 @@ impl Stated {
             links: vec![link; count],
             queue,
             transient: (Vec::new(), Duration::ZERO, Duration::ZERO),
+            outages: Vec::new(),
             losses: Vec::new(),
             carrier: Carrier::Own,
         }
@@ -252,7 +278,7 @@ impl Stated {
 
     fn scenario(&self, name: &str, workload: Workload, duration: Duration) -> Scenario {
         let schedulers = match self.carrier {
-            Carrier::Own | Carrier::Kernel => Vec::new(),
+            Carrier::Own | Carrier::Kernel | Carrier::Direct => Vec::new(),
             Carrier::Discipline(scheduler) => Class::ALL.map(|class| (class, scheduler.to_owned())).to_vec(),
         };
         Scenario {
@@ -263,6 +289,7 @@ impl Stated {
             via: match self.carrier {
                 Carrier::Own | Carrier::Discipline(_) => Via::Hub,
                 Carrier::Kernel => Via::Single(name_of(0)),
+                Carrier::Direct => Via::Direct,
             },
             schedulers,
             controller: None,
@@ -306,7 +333,10 @@ impl Stated {
                 up: direction(0.0),
             }),
             wifi: None,
-            member: (self.carrier != Carrier::Kernel).then_some(member),
+            member: match self.carrier {
+                Carrier::Own | Carrier::Discipline(_) => Some(member),
+                Carrier::Kernel | Carrier::Direct => None,
+            },
             shares: None,
             blocks_udp: false,
         }
@@ -321,21 +351,29 @@ impl Stated {
         let mut at = *up;
         while !transient.is_empty() && at < until {
             for (at, state) in [(at, State::Down), (at + *down, State::Up)] {
-                events.extend(transient.iter().map(|&network| Event {
-                    at,
-                    network,
-                    hop: Hop::WayOut,
-                    direction: None,
-                    change: Change {
-                        state: Some(state),
-                        ..Change::default()
-                    },
-                }));
+                events.extend(transient.iter().map(|&network| state_from(at, network, state)));
             }
             at += *up + *down;
         }
+        for &(network, from, to) in &self.outages {
+            events.push(state_from(from, network, State::Down));
+            events.push(state_from(to, network, State::Up));
+        }
         events.sort_by_key(|event| event.at);
         events
+    }
+}
+
+fn state_from(at: Duration, network: usize, state: State) -> Event {
+    Event {
+        at,
+        network,
+        hop: Hop::WayOut,
+        direction: None,
+        change: Change {
+            state: Some(state),
+            ..Change::default()
+        },
     }
 }
 
