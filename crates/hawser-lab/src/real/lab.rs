@@ -102,6 +102,14 @@ impl Transfer {
     }
 }
 
+impl Load {
+    /// How many are sent in its duration.
+    fn datagrams(&self) -> u64 {
+        let bits = self.kbps as f64 * 1e3 * self.duration.as_secs_f64();
+        (bits / 8.0 / self.payload as f64) as u64
+    }
+}
+
 impl Received {
     /// Delays, and what became of the frames.
     pub(super) fn evidence(&self) -> Vec<(String, f64)> {
@@ -176,7 +184,8 @@ impl<'a> Lab<'a> {
         })
     }
 
-    /// Datagrams at a constant rate.
+    /// Datagrams at a constant rate. The sender goes on for [`DRAINING`], and what it sends then is
+    /// not asked for: as in the paper, what waits in queues at the end of a stream still comes.
     pub(super) fn stream(&mut self, stated: &Stated, load: Load) -> anyhow::Result<Received> {
         let workload = Workload::Udp {
             direction: Direction::Down,
@@ -184,24 +193,26 @@ impl<'a> Lab<'a> {
             size: Bytes(load.payload),
             layers: load.layers,
         };
-        let report = self.run(stated, workload, load.duration)?;
-        let [
-            Finding::Udp {
-                sent,
-                loss,
-                layer_loss,
-                arrivals,
-                ..
-            },
-        ] = report.workloads.as_slice()
+        let report = self.run(stated, workload, load.duration + DRAINING)?;
+        let [Finding::Udp { sent, arrivals, .. }] = report.workloads.as_slice() else {
+            bail!("{}: a stream reported something else", self.setup)
+        };
+        let asked_for = (*sent).min(load.datagrams());
+        let Finding::Udp {
+            sent,
+            loss,
+            layer_loss,
+            arrivals,
+            ..
+        } = Finding::of_datagrams(asked_for, arrivals.clone(), load.layers)
         else {
             bail!("{}: a stream reported something else", self.setup)
         };
-        let asked_for = arrivals.iter().filter(|(number, _)| number < sent);
+        let asked_for = arrivals.iter().filter(|(number, _)| *number < sent);
         let down = |(network, _): (usize, &Link)| report.networks.get(&name_of(network));
         let networks = stated.links.iter().enumerate().filter_map(down);
         Ok(Received {
-            sent: *sent,
+            sent,
             loss: loss * 100.0,
             layer_loss: layer_loss.iter().map(|loss| loss * 100.0).collect(),
             link_loss: networks.map(lost).collect(),
@@ -436,6 +447,8 @@ const ETHERNET: u64 = 14;
 const UDP_AND_IP: u64 = 28;
 /// With time stamps.
 const TCP_AND_IP: u64 = 52;
+/// As long as what the paper's queues hold takes over its slowest link.
+const DRAINING: Duration = Duration::from_secs(15);
 /// Of links that come and go.
 const PERIOD: Duration = Duration::from_secs(20);
 /// The wireless LAN of the paper.
@@ -499,6 +512,17 @@ mod tests {
         assert!((framing(Carrier::Own) - 1_000.0 / 1_110.0).abs() < 1e-9);
         let segments = Carrier::Own.framing_of_segments();
         assert!((segments - 1_380.0 / 1_514.0).abs() < 1e-9, "{segments}");
+    }
+
+    #[test]
+    fn a_stream_asks_for_what_it_sends_in_its_duration() {
+        let load = Load {
+            kbps: 45,
+            payload: 210,
+            layers: 3,
+            duration: Duration::from_secs(112),
+        };
+        assert_eq!(load.datagrams(), 3_000);
     }
 
     #[test]

@@ -115,7 +115,11 @@ fn table(
             kbps: 15 * u64::from(LAYERS),
             payload: PAYLOAD,
             layers: LAYERS,
-            duration: if links.losses.is_empty() { STATIC } else { CHANGING },
+            duration: if links.losses.is_empty() {
+                STATIC
+            } else {
+                TURN * links.links.len() as u32
+            },
         };
         let stream = lab.stream(&links.clone().by(carrier), load)?;
         framing = stream.framing;
@@ -155,16 +159,15 @@ fn frame_here() -> u64 {
     PAYLOAD + 28 + Carrier::Own.headers()
 }
 
-/// Links of which one loses more than the others, each for [`TURN`].
+/// Links of which one loses more than the others, each for one [`TURN`].
 fn in_turn(count: usize, bad: f64) -> Stated {
     let losses = |turn: usize| -> Vec<f64> {
         let is_bad = |link: usize| (link + turn + 1).is_multiple_of(count);
         let loss = |link| if is_bad(link) { bad } else { 0.01 };
         (0..count).map(loss).collect()
     };
-    let turns = (CHANGING.as_secs() / TURN.as_secs()) as usize;
     let mut stated = errors(&losses(0));
-    stated.losses = (1..turns)
+    stated.losses = (1..count)
         .map(|turn| (TURN * turn as u32, losses(turn)))
         .collect();
     stated
@@ -178,10 +181,8 @@ const FRAME_THERE: u64 = PAYLOAD + 18;
 /// The paper's. Units: bit/s.
 const LINK: u64 = 20_000;
 /// A thousand packets of each layer.
-const STATIC: Duration = Duration::from_secs(120);
+const STATIC: Duration = Duration::from_secs(112);
 const TURN: Duration = Duration::from_secs(50);
-/// Each of three links is bad for one turn, and each of two for two.
-const CHANGING: Duration = Duration::from_secs(200);
 
 #[cfg(test)]
 mod tests {
@@ -196,7 +197,7 @@ mod tests {
                 .into_iter()
                 .chain(stated.losses.iter().map(|(_, losses)| losses))
                 .collect();
-            assert_eq!(turns.len(), 4);
+            assert_eq!(turns.len(), count);
             for pair in turns.windows(2) {
                 assert_ne!(pair[0], pair[1]);
             }
