@@ -180,9 +180,9 @@ const PAYLOAD: u64 = 210;
 const FRAME_THERE: u64 = PAYLOAD + 18;
 /// The paper's. Units: bit/s.
 const LINK: u64 = 20_000;
-/// A thousand packets of each layer.
-const STATIC: Duration = Duration::from_secs(112);
-const TURN: Duration = Duration::from_secs(50);
+/// Five hundred packets of each layer.
+const STATIC: Duration = Duration::from_secs(56);
+const TURN: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
