@@ -297,9 +297,11 @@ fn datagrams_may_be_of_layers_in_turn() {
         let scenario = parse_with(&format!("{}{udp}{}", &FULL[..from], &FULL[to..]), &[]);
         scenario.map(|scenario| scenario.workloads[0].clone())
     };
-    let layers_of = |fields| match workload(fields).expect("a workload") {
-        Workload::Udp { layers, .. } => layers,
-        other => panic!("{other:?}"),
+    let layers_of = |fields| {
+        let Workload::Udp { layers, .. } = workload(fields).expect("a workload") else {
+            panic!("the workload is udp");
+        };
+        layers
     };
     assert_eq!([layers_of(""), layers_of("layers = 3")], [0, 3]);
     for wrong in ["layers = 0", "layers = 9"] {
