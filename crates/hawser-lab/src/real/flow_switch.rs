@@ -30,9 +30,9 @@ fn together(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let both = lab.bulk(&networks(&[WIFI, WIMAX]).by(Carrier::Direct), CONNECTIONS, LENGTH)?;
     let both = mean(&both, SETTLED, LENGTH.as_secs() as usize);
     let numbers = vec![
-        ("WiFi, Mb/s".to_owned(), alone[0]),
-        ("WiMAX, Mb/s".to_owned(), alone[1]),
-        ("both, Mb/s".to_owned(), both),
+        ("WiFi in Mb/s".to_owned(), alone[0]),
+        ("WiMAX in Mb/s".to_owned(), alone[1]),
+        ("both in Mb/s".to_owned(), both),
     ];
     let share = 100.0 * both / (alone[0] + alone[1]);
     Ok(vec![

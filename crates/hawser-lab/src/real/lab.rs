@@ -98,7 +98,7 @@ pub(super) struct Received {
 impl Transfer {
     /// What became of the frames.
     pub(super) fn evidence(&self) -> Vec<(String, f64)> {
-        vec![("payload of frames, %".to_owned(), 100.0 * self.payload)]
+        vec![("payload of frames in %".to_owned(), 100.0 * self.payload)]
     }
 }
 
@@ -121,9 +121,9 @@ impl Received {
             delays.get(index).copied().unwrap_or_default()
         };
         vec![
-            ("median delay, ms".to_owned(), at(0.5)),
-            ("p99, ms".to_owned(), at(0.99)),
-            ("payload of frames, %".to_owned(), 100.0 * self.payload),
+            ("median delay in ms".to_owned(), at(0.5)),
+            ("p99 in ms".to_owned(), at(0.99)),
+            ("payload of frames in %".to_owned(), 100.0 * self.payload),
         ]
     }
 }

@@ -129,7 +129,7 @@ fn unequal(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         let floor = not_carried(UNEQUAL.iter().sum::<u64>() as f64, 256.0, framing);
         for (kbps, loss) in UNEQUAL.iter().zip(&stream.link_loss) {
             let of_link = Measured::loss(format!("H.tab3.{kbps}.{name}"), *loss, framing, 0.0);
-            all.push(of_link.with(vec![("stream's loss, %".to_owned(), stream.loss)]));
+            all.push(of_link.with(vec![("stream's loss in %".to_owned(), stream.loss)]));
         }
         all.push(cell(format!("H.tab3.total.{name}"), &stream, floor));
         let jitter = mean_change(&stream.delays);
@@ -143,7 +143,7 @@ fn unequal(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     }
     let at = |numbers: &[(String, f64)], at: usize| numbers.get(at).map_or(f64::NAN, |(_, value)| *value);
     let is_even = at(&losses, 2) < 0.5 * at(&losses, 1) && spread <= 4.0;
-    losses.push(("links of wrr apart, points".to_owned(), spread));
+    losses.push(("links of wrr apart in points".to_owned(), spread));
     let is_ordered = at(&jitters, 1) < at(&jitters, 0) && at(&jitters, 0) < at(&jitters, 2);
     all.push(Measured::ranking("H.tab3.order", is_even, framing, losses));
     all.push(Measured::ranking("H.tab4.order", is_ordered, framing, jitters));

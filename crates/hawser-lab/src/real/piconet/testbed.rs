@@ -161,7 +161,7 @@ fn streaming(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         "H.fig13.two175",
         failed.loss > TERMINATED,
         framing,
-        [vec![("loss, %".to_owned(), failed.loss)], in_detail(&received)].concat(),
+        [vec![("loss in %".to_owned(), failed.loss)], in_detail(&received)].concat(),
     ));
     Ok(all)
 }
@@ -228,7 +228,7 @@ fn media(lab: &mut Lab<'_>, lines: &Stated, kbps: u64) -> anyhow::Result<(Recept
 
 /// What came at all, beside what came in time.
 fn in_detail(received: &Received) -> Vec<(String, f64)> {
-    let never = ("never came, %".to_owned(), received.loss);
+    let never = ("never came in %".to_owned(), received.loss);
     [never].into_iter().chain(received.evidence()).collect()
 }
 
