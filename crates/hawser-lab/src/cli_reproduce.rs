@@ -37,8 +37,8 @@ pub(crate) struct ReproduceArgs {
     /// Writes every selected claim, with what shows it, as a page of the manual to this file.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Shows in that page what `--real --json` has written to this file; may be given several times,
-    /// also for runs of the same claims.
+    /// Shows in that page what `--real --json` has written to this file; may be given several
+    /// times, also for runs of the same claims.
     #[arg(long, value_name = "FILE", requires = "markdown")]
     with: Vec<PathBuf>,
     /// Writes only what was measured on real packets anew in that page, and simulates nothing.

@@ -3,8 +3,8 @@
 //! The links are faster than the paper's by what a packet is larger here, so that they carry as
 //! many packets: else the headers alone would decide which layers find room. Layers take turns,
 //! packet by packet, and both ends know them by their code points. Hawser sends lost packets again
-//! where the paper does not, and finds the errors by measuring. Table IX is run with errors of 1 and
-//! 5 %, which its numbers fit.
+//! where the paper does not, and finds the errors by measuring. Table IX is run with errors of 1
+//! and 5 %, which its numbers fit.
 
 use hawser_netem::QueueBound;
 use hawser_units::{Bytes, Duration};

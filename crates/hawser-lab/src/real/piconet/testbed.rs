@@ -264,11 +264,11 @@ const CARRIED: [(usize, u64); 10] = [
     (4, 256),
 ];
 const STREAM: Duration = Duration::from_secs(30);
-/// A packet that comes so much after the earliest possible time is of no use: figure 15 needs a time
-/// between 60 and 80 ms. Units: milliseconds.
+/// A packet that comes so much after the earliest possible time is of no use: figure 15 needs a
+/// time between 60 and 80 ms. Units: milliseconds.
 const LATE: f64 = 70.0;
-/// The paper's tool ends a test at some loss that it does not say: more than the 25 % with which the
-/// tests of figure 15 ran to their end. Units: percent.
+/// The paper's tool ends a test at some loss that it does not say: more than the 25 % with which
+/// the tests of figure 15 ran to their end. Units: percent.
 const TERMINATED: f64 = 25.0;
 /// Segments of 1460 bytes, with 40 of headers, 24 of GRE and 8 of PPP.
 const LINE_SHARE: f64 = 1_460.0 / 1_532.0;
