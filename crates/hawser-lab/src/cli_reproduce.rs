@@ -1,12 +1,15 @@
 //! `hawser-lab reproduce`: the papers' evaluations, paper beside measured.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use hawser_experiments::parallel;
-use hawser_experiments::reproduce::{self, EXPERIMENTS, Plan, Progress, Reproduction, Selected, Verdict};
+use hawser_experiments::reproduce::{
+    self, EXPERIMENTS, OnRealPackets, Plan, Progress, Reproduction, Selected, Verdict,
+};
 
 use crate::progress;
 use crate::real;
@@ -34,9 +37,13 @@ pub(crate) struct ReproduceArgs {
     /// Writes every selected claim, with what shows it, as a page of the manual to this file.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Shows in that page what `--real --json` has written to this file.
+    /// Shows in that page what `--real --json` has written to this file; may be given several
+    /// times, also for runs of the same claims.
     #[arg(long, value_name = "FILE", requires = "markdown")]
-    with: Option<PathBuf>,
+    with: Vec<PathBuf>,
+    /// Writes only what was measured on real packets anew in that page, and simulates nothing.
+    #[arg(long, requires_all = ["markdown", "with"], conflicts_with_all = ["selection", "seeds", "json", "html", "list"])]
+    only_real: bool,
     /// Writes a picture of the air of the first selected experiment that has one, at seed 1, to
     /// this file, and measures nothing.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "html", "markdown", "list"])]
@@ -47,10 +54,13 @@ pub(crate) struct ReproduceArgs {
     /// How many runs at once; by default one for each core.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Measures with real packets and daemons, once each, and asks whether Hawser does at least as
-    /// well as the paper after its own headers (piconet; some 25 minutes in all).
+    /// Measures with real packets and daemons, and asks whether Hawser does at least as well as the
+    /// paper after its own headers (some two hours for each run of all; --list says of what).
     #[arg(long, conflicts_with_all = ["seeds", "html", "markdown", "timeline", "jobs"])]
     real: bool,
+    /// How many times each is measured.
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "real", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    runs: u32,
     /// Keeps configurations and logs of the daemons there.
     #[arg(long, value_name = "DIR", requires = "real")]
     keep: Option<PathBuf>,
@@ -75,10 +85,13 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.timeline {
         return draw(&selected, path);
     }
-    let real = args.with.as_deref().map(real::read).transpose()?;
+    let real = real::read(&args.with)?;
+    if let (true, Some(path)) = (args.only_real, &args.markdown) {
+        return rewrite(path, &real);
+    }
     let reproduction = measure(&selected, args);
     if let Some(path) = &args.markdown {
-        std::fs::write(path, reproduction.to_markdown(&real.unwrap_or_default()))
+        std::fs::write(path, reproduction.to_markdown(&real))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &args.html {
@@ -99,8 +112,8 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
 
 /// The exit codes of [`run`].
 fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result<ExitCode> {
-    let has_any = |claim: &&str| selected.iter().any(|(_, _, known)| known.id == **claim);
-    let claims: Vec<&str> = real::claims().into_iter().filter(has_any).collect();
+    let has_any = |claim: &String| selected.iter().any(|(_, _, known)| known.id == *claim);
+    let claims: Vec<String> = real::claims().into_iter().filter(has_any).collect();
     if claims.is_empty() {
         return Ok(unknown(
             "none of the selected claims is measured on real packets; try piconet",
@@ -126,19 +139,28 @@ fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result
         progress::clear_line();
         complain(format_args!("{error:#}"));
     };
-    let all = real::run(selected, &options, &mut on_progress, &mut on_failure);
+    let all = real::run(selected, args.runs, &options, &mut on_progress, &mut on_failure);
     progress::clear_line();
     if args.json {
         say!("{}", serde_json::to_string(&all)?)?;
     } else {
         say!("{}", real::table(&all))?;
     }
-    let is_as_good = failures == 0 && all.iter().all(|found| found.is_as_good);
+    let is_as_good = failures == 0 && all.iter().all(real::Found::is_as_good);
     Ok(if is_as_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The exit codes of [`run`].
+fn rewrite(path: &Path, real: &BTreeMap<String, OnRealPackets>) -> anyhow::Result<ExitCode> {
+    let place = || path.display().to_string();
+    let page = std::fs::read_to_string(path).with_context(place)?;
+    let page = reproduce::with_real_packets(&page, real).with_context(place)?;
+    std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The exit codes of [`run`].

@@ -180,6 +180,7 @@ impl Pair {
                 direction,
                 rate,
                 size,
+                layers: 0,
             });
         }
         scenario

@@ -168,6 +168,12 @@ pub enum Finding {
         delay_p50_ms: f64,
         /// One-way delay that 99 of 100 did not exceed.
         delay_p99_ms: f64,
+        /// The share of each layer that did not arrive; empty where there are no layers.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        layer_loss: Vec<f64>,
+        /// Number and one-way delay of each that arrived, in order of arrival. Units: nanoseconds.
+        #[serde(skip)]
+        arrivals: Vec<(u64, u64)>,
     },
     /// Of requests and echoes.
     Ping {
@@ -507,6 +513,39 @@ impl Carried {
     }
 }
 
+impl Finding {
+    /// Of datagrams that were numbered from 0, of which the first `sent` are asked for; `arrivals`
+    /// has number and delay of each, in order of arrival. Their layers take turns.
+    #[must_use]
+    pub fn of_datagrams(sent: u64, arrivals: Vec<(u64, u64)>, layers: u8) -> Self {
+        let mut delays: Vec<u64> = arrivals.iter().map(|(_, delay)| *delay).collect();
+        delays.sort_unstable();
+        let numbers = || arrivals.iter().map(|(number, _)| *number);
+        let received = numbers().filter(|number| *number < sent).count() as u64;
+        let mut highest = 0;
+        let is_overtaken = |number: &u64| {
+            highest = highest.max(*number);
+            *number < highest
+        };
+        let turns = u64::from(layers);
+        let lost_of = |layer: u64| {
+            let of_layer = |number: &u64| *number < sent && number % turns == layer;
+            let asked_for = (sent + turns - 1 - layer) / turns;
+            share_lost(asked_for, numbers().filter(of_layer).count() as u64)
+        };
+        Self::Udp {
+            sent,
+            received,
+            loss: share_lost(sent, received),
+            reordered: numbers().filter(is_overtaken).count() as u64,
+            delay_p50_ms: quantile_ms(&delays, 0.5),
+            delay_p99_ms: quantile_ms(&delays, 0.99),
+            layer_loss: (0..turns).map(lost_of).collect(),
+            arrivals,
+        }
+    }
+}
+
 fn finding_line(finding: &Finding) -> Option<String> {
     match finding {
         Finding::Tcp { .. } | Finding::Quic { .. } => None,
@@ -517,9 +556,16 @@ fn finding_line(finding: &Finding) -> Option<String> {
             reordered,
             delay_p50_ms,
             delay_p99_ms,
+            layer_loss,
+            arrivals: _,
         } => Some(format!(
-            "  udp: {received} of {sent} datagrams ({:.3} % lost), {reordered} reordered, one-way {delay_p50_ms:.1} ms (99 %: {delay_p99_ms:.1} ms)",
-            loss * 100.0
+            "  udp: {received} of {sent} datagrams ({:.3} % lost), {reordered} reordered, one-way {delay_p50_ms:.1} ms (99 %: {delay_p99_ms:.1} ms){}",
+            loss * 100.0,
+            if layer_loss.is_empty() {
+                String::new()
+            } else {
+                format!("; lost by layer: {} %", percents(layer_loss))
+            }
         )),
         Finding::Ping {
             sent,
@@ -537,11 +583,7 @@ fn finding_line(finding: &Finding) -> Option<String> {
             shown,
             layer_loss,
         } => {
-            let lost: Vec<String> = layer_loss
-                .iter()
-                .map(|loss| format!("{:.2}", loss * 100.0))
-                .collect();
-            let lost = lost.join(", ");
+            let lost = percents(layer_loss);
             Some(format!(
                 "  video: {shown} of {pictures} pictures shown; lost by layer: {lost} %"
             ))
@@ -551,6 +593,11 @@ fn finding_line(finding: &Finding) -> Option<String> {
             None => format!("  http: not finished, {:.1} MB", *bytes as f64 / 1e6),
         }),
     }
+}
+
+fn percents(shares: &[f64]) -> String {
+    let shares = shares.iter().map(|share| format!("{:.2}", share * 100.0));
+    shares.collect::<Vec<_>>().join(", ")
 }
 
 /// A rate for a person.
@@ -571,3 +618,30 @@ pub const BIN: Duration = Duration::from_millis(10);
 
 /// Shorter pauses are not worth keeping: they are within the variation of any network.
 pub const GAP_WORTH_KEEPING: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_counted_by_layer_and_only_those_that_are_asked_for() {
+        // Seven are asked for: 0, 3 and 6 of the base, 1 and 4, 2 and 5 of the others.
+        let arrivals = [0, 3, 1, 6, 2, 7, 8].map(|number| (number, number * 1_000_000));
+        let Finding::Udp {
+            sent,
+            received,
+            reordered,
+            layer_loss,
+            delay_p50_ms,
+            ..
+        } = Finding::of_datagrams(7, arrivals.to_vec(), 3)
+        else {
+            panic!("datagrams are found as datagrams");
+        };
+        assert_eq!((sent, received, reordered), (7, 5, 2));
+        assert_eq!(layer_loss, [0.0, 0.5, 0.5]);
+        assert_eq!(delay_p50_ms, 3.0);
+        let nothing = Finding::of_datagrams(0, Vec::new(), 0);
+        assert!(matches!(nothing, Finding::Udp { loss: 0.0, .. }), "{nothing:?}");
+    }
+}

@@ -71,8 +71,7 @@ pub fn run(
     let daemons = match via {
         Via::Hub => {
             let directory = options.run_dir.subdirectory("hub")?;
-            let schedulers = &scenario.schedulers;
-            Some(Daemons::start(&world, &options.program, &directory, schedulers)?)
+            Some(Daemons::start(&world, &options.program, &directory, scenario)?)
         }
         Via::Direct | Via::DirectMptcp => {
             let directory = options.run_dir.subdirectory("direct")?;

@@ -1,6 +1,7 @@
 //! The real daemons of a run: a hub and a client, as a user would start them.
 
 use std::fs::File;
+use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,9 +10,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::{clock, shutdown};
-use hawser_netem::scenario::Scenario;
+use hawser_netem::scenario::{Scenario, Workload, layer_code_point};
 use hawser_units::Duration;
-use hawser_wire::data::Class;
 
 use crate::client_hop::CLIENTS;
 use crate::sample;
@@ -74,14 +74,17 @@ impl Daemons {
         world: &World,
         program: &Path,
         directory: &Path,
-        schedulers: &[(Class, String)],
+        scenario: &Scenario,
     ) -> anyhow::Result<Self> {
         let (hub_place, client_place) = (Place::new(directory, "hub")?, Place::new(directory, "client")?);
         let members: Vec<&BuiltMember> = world.members().collect();
-        let chosen = schedulers
+        let chosen = scenario
+            .schedulers
             .iter()
             .map(|(class, scheduler)| format!("{} = \"{scheduler}\"\n", class.name()));
-        let config = format!("[schedulers]\n{}", chosen.collect::<String>()) + &pool_config(&members);
+        let layers = layer_config(scenario);
+        let config =
+            format!("[schedulers]\n{}", chosen.collect::<String>()) + &pool_config(&members) + &layers;
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {
             let mut command = world.hub.command(program);
@@ -91,6 +94,11 @@ impl Daemons {
         };
         output(hub_command(&["init", "--endpoint", &format!("{HUB}:443")]))
             .context("`hawser hub init` failed")?;
+        let mut hub_config = File::options()
+            .append(true)
+            .create(true)
+            .open(hub_place.dir.join("hub.toml"))?;
+        hub_config.write_all(layers.as_bytes())?;
         let invitation = output(hub_command(&["invite", "lab"])).context("`hawser hub invite` failed")?;
         let invitation = invitation
             .lines()
@@ -382,6 +390,25 @@ fn pool_config(members: &[&BuiltMember]) -> String {
         return String::new();
     }
     format!("[pool]\nmembers = [{}]\n", addresses.join(", "))
+}
+
+/// How both ends know the layers of streams.
+fn layer_config(scenario: &Scenario) -> String {
+    let layers = scenario.workloads.iter().map(|workload| match workload {
+        Workload::Udp { layers, .. } => *layers,
+        Workload::Tcp { .. }
+        | Workload::Quic { .. }
+        | Workload::Ping { .. }
+        | Workload::Video { .. }
+        | Workload::Http { .. } => 0,
+    });
+    let rule = |layer| {
+        format!(
+            "\n[[layer]]\ndscp = \"{}\"\nlayer = {layer}\n",
+            layer_code_point(layer)
+        )
+    };
+    (0..layers.max().unwrap_or(0)).map(rule).collect()
 }
 
 fn pool_address(member: &BuiltMember) -> String {

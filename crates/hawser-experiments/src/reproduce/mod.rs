@@ -17,7 +17,10 @@ pub use experiment::{Axis, Curve, Experiment, ExperimentError, Findings, Measure
 pub use quantity::{Dimension, Quantity, Unit};
 pub use registry::EXPERIMENTS;
 pub(crate) use report::number;
-pub use report::{Bars, ClaimReport, ReproductionReport, SpreadReport, escape, page};
+pub use report::{
+    Bars, ClaimReport, OnRealPackets, PageError, ReproductionReport, SpreadReport, escape, page,
+    with_real_packets,
+};
 pub use runner::{
     JoinedCurve, JoinedPlot, Plan, Progress, Reproduced, Reproduction, Selected, run, timeline,
 };

@@ -161,6 +161,9 @@ pub enum Workload {
         rate: Rate,
         /// UDP payload of each.
         size: Bytes,
+        /// Of how many layers they are in turn, the base first; 0 where they are no layered stream.
+        /// A layer is known by its code point ([`layer_code_point`]).
+        layers: u8,
     },
     /// A request and its echo, again and again.
     Ping {
@@ -201,6 +204,13 @@ impl Coding {
             Self::Descriptions(count) => count,
         }
     }
+}
+
+/// The code point that tells a datagram of this layer, or of this description: no layer has that of
+/// traffic without a mark.
+#[must_use]
+pub const fn layer_code_point(layer: u8) -> u8 {
+    layer + 1
 }
 
 /// A part of a network.

@@ -105,6 +105,7 @@ struct RawWorkload {
     size: Option<WithUnit<Bytes>>,
     interval: Option<WithUnit<Duration>>,
     coding: Option<String>,
+    layers: Option<u8>,
     via: Option<Spanned<String>>,
 }
 
@@ -487,6 +488,7 @@ impl Reader<'_> {
             ("size", raw.size.is_some()),
             ("interval", raw.interval.is_some()),
             ("coding", raw.coding.is_some()),
+            ("layers", raw.layers.is_some()),
         ];
         let only = |allowed: &[&str]| match given
             .iter()
@@ -530,17 +532,22 @@ impl Reader<'_> {
                 })
             }
             "udp" => {
-                only(&["direction", "rate", "size"])?;
+                only(&["direction", "rate", "size", "layers"])?;
                 let rate = rate()?;
                 let size = raw.size.map_or(Bytes(1200), |size| size.0);
                 if !(MIN_DATAGRAM..=MAX_DATAGRAM).contains(&size.0) {
                     let problem = format!("size must be {MIN_DATAGRAM}B to {MAX_DATAGRAM}B");
                     return Err(self.invalid(Some(span), problem));
                 }
+                let layers = raw.layers.unwrap_or(0);
+                if raw.layers.is_some() && !(1..=MOST_LAYERS).contains(&layers) {
+                    return Err(self.invalid(Some(span), format!("layers must be 1 to {MOST_LAYERS}")));
+                }
                 Ok(Workload::Udp {
                     direction,
                     rate,
                     size,
+                    layers,
                 })
             }
             "ping" => {
@@ -568,12 +575,14 @@ impl Reader<'_> {
                 only(&["direction", "rate", "coding", "streams"])?;
                 let coding = match (raw.coding.as_deref(), raw.streams) {
                     (None | Some("frames"), None) => Coding::Frames,
-                    (Some("descriptions"), Some(streams @ 2..=MOST_DESCRIPTIONS)) => {
+                    (Some("descriptions"), Some(streams))
+                        if (2..=u32::from(MOST_LAYERS)).contains(&streams) =>
+                    {
                         Coding::Descriptions(streams as u8)
                     }
                     _ => {
                         let problem = format!(
-                            "write coding = \"frames\", or coding = \"descriptions\" with streams = 2 to {MOST_DESCRIPTIONS}"
+                            "write coding = \"frames\", or coding = \"descriptions\" with streams = 2 to {MOST_LAYERS}"
                         );
                         return Err(self.invalid(Some(span), problem));
                     }
@@ -685,7 +694,7 @@ const MAX_NETWORKS: usize = 64;
 /// More connections than this measure the machine, not the network.
 const MAX_STREAMS: u32 = 1000;
 /// As many layers as are told apart.
-const MOST_DESCRIPTIONS: u32 = 8;
+const MOST_LAYERS: u8 = 8;
 /// A sequence number and a time stamp.
 const MIN_DATAGRAM: u64 = 16;
 /// What fits into an IPv4 packet of 1500 bytes.

@@ -289,6 +289,28 @@ fn reads_codings_of_video() {
 }
 
 #[test]
+fn datagrams_may_be_of_layers_in_turn() {
+    let workload = |fields: &str| {
+        let from = FULL.find("kind = \"tcp\"").expect("a workload");
+        let to = FULL.find("[[event]]").expect("an event");
+        let udp = format!("kind = \"udp\"\nrate = \"2mbit\"\n{fields}\n");
+        let scenario = parse_with(&format!("{}{udp}{}", &FULL[..from], &FULL[to..]), &[]);
+        scenario.map(|scenario| scenario.workloads[0].clone())
+    };
+    let layers_of = |fields| {
+        let Workload::Udp { layers, .. } = workload(fields).expect("a workload") else {
+            panic!("the workload is udp");
+        };
+        layers
+    };
+    assert_eq!([layers_of(""), layers_of("layers = 3")], [0, 3]);
+    for wrong in ["layers = 0", "layers = 9"] {
+        let problem = workload(wrong).expect_err("must be refused").to_string();
+        assert!(problem.contains("layers must be 1 to 8"), "{problem}");
+    }
+}
+
+#[test]
 fn tcp_both_ways_at_once_is_a_workload_each_way() {
     let one = parse_with(FULL, &["workload.0.streams=3"])
         .expect("a scenario")

@@ -1,5 +1,6 @@
 //! Datagrams at a constant rate, and who counts them.
 
+use hawser_netem::scenario::layer_code_point;
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::Meter;
@@ -18,6 +19,7 @@ pub struct Cbr {
     end: Instant,
     sent: u64,
     mark: u16,
+    layers: u8,
 }
 
 impl Cbr {
@@ -31,6 +33,7 @@ impl Cbr {
             end,
             sent: 0,
             mark: 0,
+            layers: 0,
         }
     }
 
@@ -38,6 +41,12 @@ impl Cbr {
     #[must_use]
     pub fn marked(self, mark: u16) -> Self {
         Self { mark, ..self }
+    }
+
+    /// Gives the datagrams the marks of so many layers in turn; none with 0.
+    #[must_use]
+    pub fn layered(self, layers: u8) -> Self {
+        Self { layers, ..self }
     }
 
     /// Datagrams sent.
@@ -64,7 +73,10 @@ impl Application for Cbr {
         let datagram = Datagram {
             number: self.sent,
             stamp: now,
-            mark: self.mark,
+            mark: match u8::try_from(self.sent % u64::from(self.layers.max(1))) {
+                Ok(layer) if self.layers > 0 => layer_code_point(layer).into(),
+                _ => self.mark,
+            },
         };
         self.sent += 1;
         self.due += self.gap;

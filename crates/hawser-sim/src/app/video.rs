@@ -1,7 +1,7 @@
 //! A video as datagrams, with marks that say how much each matters, and what of it can be shown at
 //! the other end.
 
-use hawser_netem::scenario::Coding;
+use hawser_netem::scenario::{Coding, layer_code_point};
 use hawser_units::{Duration, Instant, Rate};
 
 use super::datagram::UDP_HEADER;
@@ -196,7 +196,7 @@ impl Application for Video {
         let datagram = Datagram {
             number: self.sent,
             stamp: now,
-            mark: 1 + u16::from(picture.layer),
+            mark: layer_code_point(picture.layer).into(),
         };
         self.sent += 1;
         Some(Outgoing {

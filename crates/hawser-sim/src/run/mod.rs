@@ -22,7 +22,7 @@ mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Beside, Coding, Direction, Hop as Part, Scenario, Shares, Via, Workload};
+use hawser_netem::scenario::{Beside, Direction, Hop as Part, Scenario, Shares, Via};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_proto::path::control::{Control, UnknownController};
 use hawser_units::{Duration, Instant, Rate};
@@ -33,7 +33,7 @@ pub use log::Log;
 use crate::host::{Host, Way};
 use crate::network::{LinkId, Network, NodeId, Tap};
 use crate::packet::Address;
-use tunnel::Tunnel;
+use tunnel::{Layering, Tunnel};
 use workload::Running;
 
 /// Why a scenario cannot be run here.
@@ -67,7 +67,9 @@ pub enum RunError {
     #[error("via single:{0}: the scenario has no such network")]
     Network(String),
     /// The tunnel stripes videos in one way at a time.
-    #[error("the videos of a scenario share one coding where via is hub; write one scenario for each")]
+    #[error(
+        "the videos and layered streams of a scenario share one coding where via is hub; write one scenario for each"
+    )]
     Codings,
     /// Multipath TCP carries TCP.
     #[error("via mptcp carries tcp and http, not quic")]
@@ -478,24 +480,21 @@ fn network_named(scenario: &Scenario, name: &str) -> Result<usize, RunError> {
 }
 
 fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel, RunError> {
-    let tunnel = Tunnel::new(seed, coding(scenario)?, is_shared);
+    let tunnel = Tunnel::new(seed, layering(scenario)?, is_shared);
     let control = scenario.controller.as_deref().map(Control::by_name);
     Ok(tunnel
         .with_schedulers(scenario.schedulers.clone())
         .with_control(control.transpose()?.unwrap_or_default()))
 }
 
-/// What the videos of a scenario are coded as.
-fn coding(scenario: &Scenario) -> Result<Option<Coding>, RunError> {
-    let mut found = None;
-    for workload in &scenario.workloads {
-        if let Workload::Video { coding, .. } = workload
-            && *found.get_or_insert(*coding) != *coding
-        {
-            return Err(RunError::Codings);
-        }
+/// What layers the videos and streams of a scenario have.
+fn layering(scenario: &Scenario) -> Result<Option<Layering>, RunError> {
+    let mut all = scenario.workloads.iter().filter_map(Layering::of);
+    let first = all.next();
+    if all.any(|other| Some(other) != first) {
+        return Err(RunError::Codings);
     }
-    Ok(found)
+    Ok(first)
 }
 
 fn cable() -> hawser_netem::scenario::Links {

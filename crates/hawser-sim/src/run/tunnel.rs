@@ -13,11 +13,12 @@
 
 use std::collections::VecDeque;
 
-use hawser_netem::scenario::{Coding, Direction};
+use hawser_netem::scenario::{Coding, Direction, Workload, layer_code_point};
 use hawser_proto::egress::Egress;
 use hawser_proto::flow::Run;
 use hawser_proto::path;
 use hawser_proto::path::control::Control;
+use hawser_proto::scheduler::default_of;
 use hawser_proto::tunnel::{self, Arrival, Buffers, Burst, Datagram, Handoff, Items, Opened, Role, Source};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::airtime::Airtime;
@@ -50,8 +51,8 @@ pub(super) struct Tunnel {
     arrivals: [Vec<LinkId>; 2],
     /// The client's address on each path.
     outer: Vec<Address>,
-    /// Of the videos that it carries.
-    coding: Option<Coding>,
+    /// Of what it carries.
+    layering: Option<Layering>,
     /// By class, where the scenario names one.
     schedulers: Vec<(Class, String)>,
     control: Control,
@@ -289,14 +290,14 @@ impl End {
 }
 
 impl Tunnel {
-    pub(super) fn new(seed: u64, coding: Option<Coding>, is_shared: bool) -> Self {
+    pub(super) fn new(seed: u64, layering: Option<Layering>, is_shared: bool) -> Self {
         Self {
             seed,
             ends: Vec::new(),
             away: [Vec::new(), Vec::new()],
             arrivals: [Vec::new(), Vec::new()],
             outer: Vec::new(),
-            coding,
+            layering,
             schedulers: Vec::new(),
             control: Control::default(),
             is_shared,
@@ -565,8 +566,8 @@ impl Node for Tunnel {
             let mut tunnel =
                 tunnel::Tunnel::new(role, self.seed.wrapping_add(at as u64), Handoff::THREADS, now);
             let egress = tunnel.sending_mut().egress_mut();
-            if let Some(coding) = self.coding {
-                stripe(egress, coding);
+            if let Some(layering) = self.layering {
+                layering.apply(egress);
             }
             for (class, scheduler) in &self.schedulers {
                 egress
@@ -621,23 +622,52 @@ impl Node for Tunnel {
     }
 }
 
-/// Lets a coding's packets be known by their code points, and striped as suits it.
-fn stripe(egress: &mut Egress<usize>, coding: Coding) {
-    let rule = |layer| Rule {
-        pattern: Pattern {
-            dscp: Some(layer + 1),
-            ..Pattern::default()
-        },
-        reading: Reading::Fixed(Layer(layer)),
-    };
-    egress.set_layer_rules((0..coding.layers()).map(rule).collect());
-    let scheduler = match coding {
-        Coding::Frames => "layer-priority",
-        Coding::Descriptions(_) => "independent-path",
-    };
-    egress
-        .set_scheduler(Class::Layered, scheduler)
-        .expect("a scheduler of the list");
+/// How many layers a tunnel tells apart, and what stripes them unless the scenario says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layering {
+    layers: u8,
+    scheduler: &'static str,
+}
+
+impl Layering {
+    /// Of a workload whose packets are of layers.
+    pub(super) fn of(workload: &Workload) -> Option<Self> {
+        match workload {
+            Workload::Video { coding, .. } => Some(Self {
+                layers: coding.layers(),
+                scheduler: match coding {
+                    Coding::Frames => "layer-priority",
+                    Coding::Descriptions(_) => "independent-path",
+                },
+            }),
+            Workload::Udp {
+                layers: layers @ 1.., ..
+            } => Some(Self {
+                layers: *layers,
+                scheduler: default_of(Class::Layered),
+            }),
+            Workload::Udp { .. }
+            | Workload::Tcp { .. }
+            | Workload::Quic { .. }
+            | Workload::Ping { .. }
+            | Workload::Http { .. } => None,
+        }
+    }
+
+    /// Lets packets be known by their code points, and striped as suits them.
+    fn apply(self, egress: &mut Egress<usize>) {
+        let rule = |layer| Rule {
+            pattern: Pattern {
+                dscp: Some(layer_code_point(layer)),
+                ..Pattern::default()
+            },
+            reading: Reading::Fixed(Layer(layer)),
+        };
+        egress.set_layer_rules((0..self.layers).map(rule).collect());
+        egress
+            .set_scheduler(Class::Layered, self.scheduler)
+            .expect("a scheduler of the list");
+    }
 }
 
 fn placeholder(udp_len: usize, now: Instant) -> Packet {

@@ -1,8 +1,6 @@
 //! The workloads of a scenario as applications.
 
-use hawser_netem::report::{
-    BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, quantile_ms, settling_time, share_lost,
-};
+use hawser_netem::report::{BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, settling_time, share_lost};
 use hawser_netem::scenario::{Beside, Direction, Scenario, Via, Workload};
 use hawser_units::Instant;
 
@@ -118,9 +116,10 @@ impl Running {
                 direction,
                 rate,
                 size,
+                layers,
             } => {
                 let payload = size.0.min(u64::from(u16::MAX) - 28) as u16;
-                let source = Cbr::new(*rate, payload, (start, self.end));
+                let source = Cbr::new(*rate, payload, (start, self.end)).layered(*layers);
                 self.join(
                     world,
                     flow,
@@ -309,21 +308,13 @@ impl Running {
                     .meter(world, sink)
                     .map_or(0, |meter| meter.total().saturating_sub(HTTP_HEADER).min(size.0)),
             },
-            Workload::Udp { .. } => {
+            Workload::Udp { layers, .. } => {
                 let sent = at::<Cbr>(world, source).map_or(0, |source| source.sent_before(self.settled));
                 let sink = at::<DatagramSink>(world, sink);
-                let mut delays = sink.map_or(Vec::new(), |sink| sink.delays().to_vec());
-                delays.sort_unstable();
-                let arrivals = sink.map_or(&[][..], DatagramSink::arrivals);
-                let received = arrivals.iter().filter(|(number, _)| *number < sent).count() as u64;
-                Finding::Udp {
-                    sent,
-                    received,
-                    loss: share_lost(sent, received),
-                    reordered: sink.map_or(0, DatagramSink::reordered),
-                    delay_p50_ms: quantile_ms(&delays, 0.5),
-                    delay_p99_ms: quantile_ms(&delays, 0.99),
-                }
+                let arrivals = sink.map_or(&[][..], DatagramSink::arrivals).iter();
+                let delays = sink.map_or(&[][..], DatagramSink::delays).iter();
+                let arrivals = arrivals.zip(delays).map(|((number, _), delay)| (*number, *delay));
+                Finding::of_datagrams(sent, arrivals.collect(), *layers)
             }
             Workload::Video { .. } => {
                 let arrivals = at::<DatagramSink>(world, sink).map_or(&[][..], DatagramSink::arrivals);

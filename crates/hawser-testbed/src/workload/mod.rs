@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, anyhow, bail};
 use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
-use hawser_netem::report::{quantile_ms as quantile, settling_time, share_lost};
+use hawser_netem::report::{quantile_ms as quantile, settling_time};
 use hawser_netem::scenario::{Beside, Via, Workload};
 use hawser_units::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -119,7 +119,15 @@ pub(crate) fn start(
             direction,
             rate,
             size,
-        } => ("udp", udp::start(context, *direction, *rate, *size)?),
+            layers,
+        } => {
+            let stream = udp::Stream {
+                gap: rate.time_for(*size),
+                size: *size,
+                layers: *layers,
+            };
+            ("udp", udp::start(context, *direction, stream)?)
+        }
         Workload::Ping { interval } => ("ping", ping::start(context, *interval)?),
         Workload::Http { size } => ("http", http::start(context, *size)?),
         Workload::Video { .. } => bail!("the lab has no video workload yet; use hawser-lab sim"),
@@ -169,15 +177,14 @@ impl Running {
         let mut finding = client.with_context(|| self.label.clone())?;
         let sent = server.with_context(|| format!("{}, server side", self.label))?;
         if let Finding::Udp {
-            sent: known,
-            received,
-            loss,
+            sent: 0,
+            layer_loss,
+            arrivals,
             ..
-        } = &mut finding
-            && *known == 0
+        } = finding
         {
-            *known = sent;
-            *loss = share_lost(sent, *received);
+            // The receiver does not know what was sent; it knows the layers.
+            finding = Finding::of_datagrams(sent, arrivals, layer_loss.len() as u8);
         }
         Ok(finding)
     }

@@ -5,28 +5,31 @@ use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::Context as _;
 use hawser_linux::clock;
-use hawser_netem::scenario::Direction;
-use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_netem::scenario::{Direction, layer_code_point};
+use hawser_units::{Bytes, Duration, Instant};
+use socket2::SockRef;
 
-use super::{
-    Context, Finding, Threads, datagram_socket, is_timeout, quantile, server_address, share_lost, spawn,
-    wait_for,
-};
+use super::{Context, Finding, Threads, datagram_socket, is_timeout, server_address, spawn, wait_for};
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    /// From one datagram to the next.
+    pub(super) gap: Duration,
+    /// UDP payload of each.
+    pub(super) size: Bytes,
+    /// Of how many layers they are in turn; 0 where they have no marks.
+    pub(super) layers: u8,
+}
 
 /// Starts who sends and who receives.
-pub(super) fn start(
-    context: Context,
-    direction: Direction,
-    rate: Rate,
-    size: Bytes,
-) -> anyhow::Result<Threads> {
+pub(super) fn start(context: Context, direction: Direction, stream: Stream) -> anyhow::Result<Threads> {
     let port = context.port;
     let at_server = context
         .server
         .run(|| datagram_socket(port).map_err(std::io::Error::other))?;
     let namespace = context.server.clone();
     let (server_context, client_context) = (context.clone(), context);
-    let gap = rate.time_for(size);
     let client_namespace = client_context.client.clone();
     match direction {
         Direction::Down => {
@@ -34,12 +37,12 @@ pub(super) fn start(
                 let Some(client) = first_sender(&server_context, &at_server)? else {
                     return Ok(0);
                 };
-                send(&server_context, &at_server, client, (gap, size))
+                send(&server_context, &at_server, client, stream)
             })?;
             let client = spawn(&client_namespace, "udp-client", move || {
                 let socket = datagram_socket(0)?;
                 wait_for(client_context.period.start);
-                receive(&client_context, &socket, true).map(|tally| tally.finding(0))
+                receive(&client_context, &socket, true).map(|tally| tally.finding(0, stream.layers))
             })?;
             Ok((client, server))
         }
@@ -52,11 +55,11 @@ pub(super) fn start(
                 let socket = datagram_socket(0)?;
                 wait_for(client_context.period.start);
                 let to = server_address(client_context.port).into();
-                let sent = send(&client_context, &socket, to, (gap, size))?;
+                let sent = send(&client_context, &socket, to, stream)?;
                 let tally = receiver
                     .join()
                     .map_err(|_| anyhow::anyhow!("the receiver panicked"))??;
-                Ok(tally.finding(sent))
+                Ok(tally.finding(sent, stream.layers))
             })?;
             let nothing = std::thread::spawn(|| Ok(0));
             Ok((client, nothing))
@@ -77,13 +80,8 @@ fn first_sender(context: &Context, socket: &UdpSocket) -> anyhow::Result<Option<
     Ok(None)
 }
 
-fn send(
-    context: &Context,
-    socket: &UdpSocket,
-    to: SocketAddr,
-    (gap, size): (Duration, Bytes),
-) -> anyhow::Result<u64> {
-    let mut datagram = vec![0; usize::try_from(size.0)?];
+fn send(context: &Context, socket: &UdpSocket, to: SocketAddr, stream: Stream) -> anyhow::Result<u64> {
+    let mut datagram = vec![0; usize::try_from(stream.size.0)?];
     let (mut sent, mut asked_for) = (0u64, 0);
     let mut due = clock::now();
     while !context.period.is_over() {
@@ -94,6 +92,11 @@ fn send(
         }
         datagram[..8].copy_from_slice(&sent.to_be_bytes());
         datagram[8..16].copy_from_slice(&now.as_nanos().to_be_bytes());
+        if stream.layers > 0 {
+            let layer = u8::try_from(sent % u64::from(stream.layers))?;
+            let code_point = u32::from(layer_code_point(layer));
+            SockRef::from(socket).set_tos_v4(code_point << 2)?;
+        }
         // A full buffer or an unreachable network loses the datagram, as it would for an
         // application.
         let _ = socket.send_to(&datagram, to);
@@ -101,7 +104,7 @@ fn send(
         if now < context.period.settled {
             asked_for = sent;
         }
-        due += gap;
+        due += stream.gap;
     }
     Ok(asked_for)
 }
@@ -109,43 +112,31 @@ fn send(
 /// What a receiver has seen.
 #[derive(Default)]
 struct Tally {
-    received: u64,
-    reordered: u64,
     highest: Option<u64>,
     late: BTreeSet<u64>,
-    delays: Vec<u64>,
+    /// Number and delay, in order of arrival. Units: nanoseconds.
+    arrivals: Vec<(u64, u64)>,
 }
 
 impl Tally {
-    /// Counts a datagram once; says whether it is new. One that is not asked for was sent shortly
-    /// before the end.
-    fn count(&mut self, number: u64, delay: Duration, is_asked_for: bool) -> bool {
+    /// Counts a datagram once; says whether it is new.
+    fn count(&mut self, number: u64, delay: Duration) -> bool {
         match self.highest {
             Some(highest) if number < highest => {
                 if !self.late.insert(number) {
                     return false;
                 }
-                self.reordered += 1;
             }
             Some(highest) if number == highest => return false,
             _ => self.highest = Some(number),
         }
-        self.received += u64::from(is_asked_for);
-        self.delays
-            .push(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
+        let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        self.arrivals.push((number, delay));
         true
     }
 
-    fn finding(mut self, sent: u64) -> Finding {
-        self.delays.sort_unstable();
-        Finding::Udp {
-            sent,
-            received: self.received,
-            loss: share_lost(sent, self.received),
-            reordered: self.reordered,
-            delay_p50_ms: quantile(&self.delays, 0.5),
-            delay_p99_ms: quantile(&self.delays, 0.99),
-        }
+    fn finding(self, sent: u64, layers: u8) -> Finding {
+        Finding::of_datagrams(sent, self.arrivals, layers)
     }
 }
 
@@ -167,8 +158,7 @@ fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::R
                     u64::from_be_bytes(bytes)
                 };
                 let sent = Instant::from_nanos(number(8));
-                let is_asked_for = sent < context.period.settled;
-                if tally.count(number(0), now.since(sent), is_asked_for) {
+                if tally.count(number(0), now.since(sent)) {
                     context.recorder.record(now, length as u64);
                 }
             }
@@ -198,9 +188,20 @@ mod tests {
         let mut tally = Tally::default();
         let fresh: Vec<bool> = [0, 2, 1, 1, 2, 3]
             .iter()
-            .map(|n| tally.count(*n, Duration::from_millis(*n), *n < 3))
+            .map(|n| tally.count(*n, Duration::from_millis(*n)))
             .collect();
         assert_eq!(fresh, [true, true, true, false, false, true]);
-        assert_eq!((tally.received, tally.reordered), (3, 1));
+        // The last was sent shortly before the end, and is not asked for.
+        let Finding::Udp {
+            received,
+            reordered,
+            loss,
+            layer_loss,
+            ..
+        } = tally.finding(3, 0)
+        else {
+            panic!("datagrams are found as datagrams");
+        };
+        assert_eq!((received, reordered, loss, layer_loss), (3, 1, 0.0, vec![]));
     }
 }

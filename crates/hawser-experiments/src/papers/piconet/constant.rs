@@ -16,6 +16,7 @@
 use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, Rate};
 
+use super::reception::mean_change;
 use super::topology::{Channel, Piconet, Plan};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use hawser_sim::app::{Cbr, DatagramSink};
@@ -103,13 +104,6 @@ fn stream(stated: &Stated, seed: u64, prepare: impl FnOnce(&mut Piconet)) -> Str
             .map(|channel| piconet.lost_on(channel))
             .collect(),
     }
-}
-
-/// The mean of what RFC 1889's jitter smooths: how much the transit time changes from one arrival
-/// to the next.
-fn mean_change(transits: &[f64]) -> f64 {
-    let changes = transits.windows(2).map(|pair| (pair[1] - pair[0]).abs());
-    changes.sum::<f64>() / transits.len().saturating_sub(1).max(1) as f64
 }
 
 fn equal(count: usize, discipline: &'static str) -> Stated {

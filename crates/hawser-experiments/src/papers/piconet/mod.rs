@@ -11,10 +11,12 @@
 mod bulk;
 mod constant;
 mod layered;
+mod reception;
 mod testbed;
 mod topology;
 
 pub use bulk::{Joining, Sizes, Unequal};
 pub use constant::{JoiningConstant, Members, UnequalConstant};
 pub use layered::{Changing, Layers, SpareChannels};
+pub use reception::{Reception, mean_change};
 pub use testbed::{OneSlow, Streaming, Testbed, Transient};

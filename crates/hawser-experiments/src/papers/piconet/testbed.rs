@@ -20,6 +20,7 @@ use hawser_proto::scheduler;
 use hawser_units::{Duration, Instant, Rate};
 
 use super::constant::{DUTIES, periods, spearman};
+use super::reception::Reception;
 use super::topology::{Channel, Piconet, Plan};
 use crate::reproduce::{Curve, Experiment, ExperimentError, Findings, Plot, Quantity, Unit};
 use hawser_sim::app::{Cbr, DatagramSink, TcpSink, TcpSource};
@@ -131,7 +132,7 @@ impl Lines {
     }
 
     /// One stream.
-    fn media(&self, seed: u64, kbps: u64) -> Media {
+    fn media(&self, seed: u64, kbps: u64) -> Reception {
         let mut piconet = self.build(seed, 1000, 40, true);
         let end = Instant::ZERO + Duration::from_secs(60);
         let cbr = Cbr::new(Rate::from_bps(kbps * 1_000), 1000, (Instant::ZERO, end));
@@ -144,45 +145,21 @@ impl Lines {
             .iter()
             .map(|&nanos| nanos as f64 / 1e6)
             .collect();
-        let earliest = delays.iter().copied().fold(f64::INFINITY, f64::min);
-        let in_time: Vec<f64> = delays
-            .into_iter()
-            .filter(|delay| *delay <= earliest + LATE)
-            .collect();
-        let mut jitter = 0.0;
-        let mut most = 0.0f64;
-        let mut sum = 0.0;
-        for pair in in_time.windows(2) {
-            jitter += ((pair[1] - pair[0]).abs() - jitter) / 16.0;
-            most = most.max(jitter);
-            sum += jitter;
-        }
-        Media {
-            loss: 100.0 * (1.0 - in_time.len() as f64 / sent as f64),
-            jitter: sum / in_time.len().saturating_sub(1).max(1) as f64,
-            most,
-        }
+        Reception::of(sent, &delays, LATE)
     }
 
     /// The means of [`RUNS`] streams, and the largest jitter of all.
-    fn mean_media(&self, seed: u64, kbps: u64) -> Media {
-        let all: Vec<Media> = (0..RUNS)
+    fn mean_media(&self, seed: u64, kbps: u64) -> Reception {
+        let all: Vec<Reception> = (0..RUNS)
             .map(|run| self.media(seed.wrapping_mul(RUNS).wrapping_add(run), kbps))
             .collect();
-        let mean = |of: fn(&Media) -> f64| all.iter().map(of).sum::<f64>() / RUNS as f64;
-        Media {
+        let mean = |of: fn(&Reception) -> f64| all.iter().map(of).sum::<f64>() / RUNS as f64;
+        Reception {
             loss: mean(|media| media.loss),
             jitter: mean(|media| media.jitter),
-            most: all.iter().map(|media| media.most).fold(0.0, f64::max),
+            most_jitter: all.iter().map(|media| media.most_jitter).fold(0.0, f64::max),
         }
     }
-}
-
-/// What became of a stream: percent, milliseconds.
-struct Media {
-    loss: f64,
-    jitter: f64,
-    most: f64,
 }
 
 const FILE: u64 = 1_000_000;
@@ -378,7 +355,7 @@ impl Experiment for Streaming {
             (4, 175),
             (4, 256),
         ];
-        let all: Vec<Media> = carried.iter().map(|&(count, kbps)| media(count, kbps)).collect();
+        let all: Vec<Reception> = carried.iter().map(|&(count, kbps)| media(count, kbps)).collect();
         let striped = all.iter().skip(1).map(|media| media.loss).fold(0.0, f64::max);
         findings.value("H.fig13.max", striped, Unit::Percent);
         let mut typical: Vec<f64> = all.iter().map(|media| media.jitter).collect();
@@ -386,7 +363,7 @@ impl Experiment for Streaming {
         findings.value("H.fig14.typ", typical[typical.len() / 2], Unit::Millis);
         findings.value(
             "H.fig14.max",
-            all.iter().map(|media| media.most).fold(0.0, f64::max),
+            all.iter().map(|media| media.most_jitter).fold(0.0, f64::max),
             Unit::Millis,
         );
         Ok(findings)
@@ -407,7 +384,7 @@ impl Experiment for OneSlow {
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
         let mut findings = Findings::default();
         let extra: Vec<u64> = (0..=7).map(|step| 20 * step).collect();
-        let media: Vec<Media> = extra
+        let media: Vec<Reception> = extra
             .iter()
             .map(|&ms| {
                 let mut lines = lines("H-fig15", 4, "round-robin");
@@ -444,7 +421,7 @@ impl Experiment for OneSlow {
                 ms("140 ms", jitter(140)),
             ],
         );
-        let points = |of: fn(&Media) -> f64| {
+        let points = |of: fn(&Reception) -> f64| {
             extra
                 .iter()
                 .zip(&media)

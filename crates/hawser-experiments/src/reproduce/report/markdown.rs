@@ -7,31 +7,34 @@ use super::super::runner::{Reproduced, Reproduction};
 use super::super::verdict::Verdict;
 use super::{accepted, evidence, measured, paper};
 
-pub(super) fn write(reproduction: &Reproduction, real: &BTreeMap<String, String>) -> String {
+/// What was measured of a claim on real packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnRealPackets {
+    /// In words.
+    pub text: String,
+    /// Whether it is at least as good as the paper.
+    pub is_as_good: bool,
+}
+
+type Real = BTreeMap<String, OnRealPackets>;
+
+/// Why the columns of a page cannot be kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageError {
+    /// The page does not say at how many seeds the simulator ran.
+    #[error("it is not such a page: it names no seeds")]
+    NoSeeds,
+    /// The page has no row of a claim.
+    #[error("it has no row of {0}; write the whole page")]
+    NoRow(String),
+}
+
+pub(super) fn write(reproduction: &Reproduction, real: &Real) -> String {
     let claims = &reproduction.claims;
-    let is_real = |claim: &&Reproduced| real.contains_key(&claim.claim.id);
-    let is_simulated = |claim: &&Reproduced| claim.judgement.measured.is_some();
-    let all = claims.len();
-    let on_real = claims.iter().filter(is_real).count();
-    let simulated = claims.iter().filter(|c| is_simulated(c) && !is_real(c)).count();
-    let mut text = String::from("# The five papers, claim by claim\n\n");
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "Of {all} claims only the simulator shows {simulated}: they are **not** real. {on_real} were measured on real\n\
-         packets, once each, and {} by nothing.\n",
-        all - simulated - on_real,
-    );
-    let _ = writeln!(
-        text,
-        "The simulator's column holds the median over {} seeds and the range. What was measured on real\n\
-         packets is held against the paper's number after the headers that packets have here\n\
-         ([reproducing the papers](reproduce.md)). A row again:\n\n    \
-         hawser-lab reproduce CLAIM\n    sudo hawser-lab reproduce CLAIM --real\n\n\
-         The whole page again, with what `--real --json` has written:\n\n    \
-         hawser-lab reproduce --markdown docs/five-papers.md --with real.json",
-        reproduction.seeds
-    );
+    let is_simulated = |claim: &Reproduced| claim.judgement.measured.is_some();
+    let counted = claims.iter().map(|c| (c.claim.id.as_str(), is_simulated(c)));
+    let mut text = head(counted, real, reproduction.seeds);
     let mut last = ("", "");
     for claim in claims {
         if last.0 != claim.paper.id {
@@ -56,12 +59,69 @@ pub(super) fn write(reproduction: &Reproduction, real: &BTreeMap<String, String>
             accepted(expected),
             measured(expected, claim.judgement.measured, reproduction.seeds),
             verdict(claim),
-            real.get(&claim.claim.id).cloned().unwrap_or_default(),
+            in_words(real, &claim.claim.id),
         ];
-        let cells = cells.map(|cell| cell.replace('|', "\\|").replace('\n', " "));
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
+        let _ = writeln!(text, "| {} |", cells.map(|cell| escaped(&cell)).join(" | "));
     }
     text
+}
+
+/// The same page with another last column; `ids` are all claims.
+pub(super) fn rewrite(page: &str, ids: &[&str], real: &Real) -> Result<String, PageError> {
+    let seeds = page.split_once(SEEDS).and_then(|(_, rest)| rest.split_once(' '));
+    let seeds = seeds.and_then(|(seeds, _)| seeds.parse().ok());
+    let seeds = seeds.ok_or(PageError::NoSeeds)?;
+    let mut rows: Vec<(&str, bool)> = Vec::new();
+    let mut tables = String::new();
+    for line in page.lines().skip_while(|line| !line.starts_with("## ")) {
+        let id = line.strip_prefix("| `").and_then(|rest| rest.split_once('`'));
+        let kept = line.strip_suffix(" |").and_then(|cells| cells.rsplit_once(" | "));
+        let Some(((id, _), (kept, _))) = id.zip(kept) else {
+            tables += &format!("{line}\n");
+            continue;
+        };
+        let verdict = kept.rsplit_once(" | ").map_or("", |(_, verdict)| verdict);
+        rows.push((id, !NOT_SIMULATED.iter().any(|known| verdict == known.label())));
+        tables += &format!("{kept} | {} |\n", escaped(&in_words(real, id)));
+    }
+    match ids.iter().find(|id| !rows.iter().any(|(row, _)| row == *id)) {
+        Some(missing) => Err(PageError::NoRow((*missing).to_owned())),
+        None => Ok(head(rows.into_iter(), real, seeds) + "\n" + &tables),
+    }
+}
+
+/// What stands above the tables; the claims come with whether they were simulated.
+fn head<'a>(claims: impl Iterator<Item = (&'a str, bool)>, real: &Real, seeds: u32) -> String {
+    let (mut all, mut simulated, mut on_real, mut as_good) = (0, 0, 0, 0);
+    for (id, is_simulated) in claims {
+        let measured = real.get(id);
+        all += 1;
+        on_real += usize::from(measured.is_some());
+        as_good += usize::from(measured.is_some_and(|measured| measured.is_as_good));
+        simulated += usize::from(is_simulated && measured.is_none());
+    }
+    format!(
+        "# The five papers, claim by claim\n\n\
+         Of {all} claims only the simulator shows {simulated}: they are **not** real. {on_real} were measured on real\n\
+         packets, {as_good} of them with a result at least as good as the paper's, and {} by nothing.\n\n\
+         The simulator's column holds the {SEEDS}{seeds} seeds and the range. The last column holds the\n\
+         median of the runs on real packets, their range, and what is needed to be as good as the paper\n\
+         with the headers that packets have here ([reproducing the papers](reproduce.md)). A row again:\n\n    \
+         hawser-lab reproduce CLAIM\n    sudo hawser-lab reproduce CLAIM --real\n\n\
+         The whole page again, and only its last column, with what `--real --json` has written:\n\n    \
+         hawser-lab reproduce --markdown docs/five-papers.md --with real.json\n    \
+         hawser-lab reproduce --markdown docs/five-papers.md --with real.json --only-real\n",
+        all - simulated - on_real,
+    )
+}
+
+fn in_words(real: &Real, id: &str) -> String {
+    real.get(id)
+        .map_or_else(String::new, |measured| measured.text.clone())
+}
+
+fn escaped(cell: &str) -> String {
+    cell.replace('|', "\\|").replace('\n', " ")
 }
 
 /// The verdict; where it is not as the paper says, why, and what was found.
@@ -78,3 +138,7 @@ fn verdict(claim: &Reproduced) -> String {
     }
     text
 }
+
+/// What the page says before the number of seeds.
+const SEEDS: &str = "median over ";
+const NOT_SIMULATED: [Verdict; 3] = [Verdict::Device, Verdict::Lost, Verdict::Pending];

@@ -10,10 +10,11 @@ mod table;
 pub use chart::{Bars, escape};
 pub use figure::page;
 pub use json::{ClaimReport, ReproductionReport, SpreadReport};
+pub use markdown::{OnRealPackets, PageError};
 
 use std::collections::BTreeMap;
 
-use super::claims::Expected;
+use super::claims::{Expected, papers};
 use super::runner::Reproduction;
 use super::verdict::Judgement;
 use hawser_netem::report::Spread;
@@ -31,9 +32,9 @@ impl Reproduction {
         json::report(self)
     }
 
-    /// A page of the manual, with what was measured on `real` packets, in words, by claim.
+    /// A page of the manual, with what was measured on `real` packets, by claim.
     #[must_use]
-    pub fn to_markdown(&self, real: &BTreeMap<String, String>) -> String {
+    pub fn to_markdown(&self, real: &BTreeMap<String, OnRealPackets>) -> String {
         markdown::write(self, real)
     }
 
@@ -43,6 +44,18 @@ impl Reproduction {
     pub fn to_html(&self) -> String {
         page::write(self)
     }
+}
+
+/// A page of the manual that [`Reproduction::to_markdown`] wrote of all claims, with what was
+/// measured on `real` packets in the place of what it has of them. What was simulated stays.
+///
+/// # Errors
+/// The page is another one, or lacks a claim.
+pub fn with_real_packets(page: &str, real: &BTreeMap<String, OnRealPackets>) -> Result<String, PageError> {
+    let setups = papers().iter().flat_map(|paper| &paper.setups);
+    let claims = setups.flat_map(|setup| &setup.claims);
+    let ids: Vec<&str> = claims.map(|claim| claim.id.as_str()).collect();
+    markdown::rewrite(page, &ids, real)
 }
 
 /// A number with as many digits as a reader wants: four that count, no zeros at the end.

@@ -140,9 +140,17 @@ fn numbers_read_well() {
     assert_eq!(number(100.0), "100");
 }
 
+fn real() -> BTreeMap<String, OnRealPackets> {
+    let measured = OnRealPackets {
+        text: "1.5 x, of 2 x | needed".to_owned(),
+        is_as_good: true,
+    };
+    BTreeMap::from([("A.fig9.ratio".to_owned(), measured)])
+}
+
 #[test]
 fn the_page_counts_what_only_the_simulator_shows() {
-    let real = BTreeMap::from([("A.fig9.ratio".to_owned(), "1.5 x, of 2 x | needed".to_owned())]);
+    let real = real();
     let page = reproduction().to_markdown(&real);
     let claims = reproduction().claims.len();
     assert!(
@@ -160,4 +168,27 @@ fn the_page_counts_what_only_the_simulator_shows() {
         );
     }
     assert!(page.contains("| 1.5 x, of 2 x \\| needed |"), "{page}");
+    assert!(
+        page.contains("1 of them with a result at least as good"),
+        "{page}"
+    );
+}
+
+#[test]
+fn only_what_was_measured_on_real_packets_is_written_anew() {
+    let (reproduction, real) = (reproduction(), real());
+    let ids: Vec<&str> = reproduction.claims.iter().map(|c| c.claim.id.as_str()).collect();
+    let (without, with) = (
+        reproduction.to_markdown(&BTreeMap::new()),
+        reproduction.to_markdown(&real),
+    );
+    assert_ne!(without, with);
+    assert_eq!(markdown::rewrite(&without, &ids, &real), Ok(with.clone()));
+    assert_eq!(markdown::rewrite(&with, &ids, &BTreeMap::new()), Ok(without));
+    let missing = markdown::rewrite(&with, &["A.fig0"], &real);
+    assert_eq!(missing, Err(PageError::NoRow("A.fig0".to_owned())));
+    assert_eq!(
+        markdown::rewrite("# Another page\n", &ids, &real),
+        Err(PageError::NoSeeds)
+    );
 }
