@@ -9,9 +9,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::{clock, shutdown};
-use hawser_netem::scenario::Scenario;
+use hawser_netem::scenario::{Network, Scenario};
 use hawser_units::Duration;
-use hawser_wire::data::Class;
 
 use crate::client_hop::CLIENTS;
 use crate::sample;
@@ -74,14 +73,22 @@ impl Daemons {
         world: &World,
         program: &Path,
         directory: &Path,
-        schedulers: &[(Class, String)],
+        scenario: &Scenario,
     ) -> anyhow::Result<Self> {
         let (hub_place, client_place) = (Place::new(directory, "hub")?, Place::new(directory, "client")?);
         let members: Vec<&BuiltMember> = world.members().collect();
-        let chosen = schedulers
+        let chosen = scenario
+            .schedulers
             .iter()
             .map(|(class, scheduler)| format!("{} = \"{scheduler}\"\n", class.name()));
-        let config = format!("[schedulers]\n{}", chosen.collect::<String>()) + &pool_config(&members);
+        let tells = |network: &Network| network.wifi.as_ref().is_some_and(|wifi| wifi.tells);
+        let share_air = scenario.networks.iter().any(tells);
+        let config = format!(
+            "[schedulers]\n{}{}{}",
+            chosen.collect::<String>(),
+            pool_config(&members),
+            if share_air { "[radio]\nshare_air = true\n" } else { "" }
+        );
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {
             let mut command = world.hub.command(program);

@@ -4,9 +4,14 @@
 //! What is asked here is another question than that of `hawser_experiments::reproduce`, whose
 //! claims these are: not whether a number of the paper comes out again, but whether Hawser does at
 //! least as well as the paper with the same links, after its own headers. `framing` is the part of
-//! a frame that is payload of the application here.
+//! a frame that is payload of the application here. What is on the air runs in a kernel of its own
+//! ([`air`]).
 
+mod air;
+mod all_aps;
+mod juggler;
 mod piconet;
+mod radio_world;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -55,8 +60,7 @@ pub(crate) fn run(
 ) -> Vec<Found> {
     let mut all = Vec::new();
     for evaluation in piconet::EVALUATIONS {
-        let is_asked = |claim: &&str| selected.iter().any(|(_, _, known)| known.id == **claim);
-        if !evaluation.claims.iter().any(is_asked) {
+        if !is_any_asked(selected, evaluation.claims) {
             continue;
         }
         let mut lab = piconet::Lab::new(evaluation.setup, options, on_progress);
@@ -67,23 +71,42 @@ pub(crate) fn run(
         if shutdown::is_requested() {
             break;
         }
-        for measured in found {
-            let claim = selected.iter().find(|(_, _, known)| known.id == measured.claim);
-            if let Some((_, _, claim)) = claim {
-                all.push(measured.judge(claim));
-            }
+        all.extend(judge_all(found, selected));
+    }
+    for evaluation in air::evaluations() {
+        if shutdown::is_requested() {
+            break;
+        }
+        if is_any_asked(selected, evaluation.claims) {
+            let found = evaluation.find(selected, options, on_progress);
+            all.extend(found.unwrap_or_else(|error| {
+                on_failure(error);
+                Vec::new()
+            }));
         }
     }
     all
 }
 
+fn is_any_asked(selected: &[Selected], claims: &[&str]) -> bool {
+    let is_asked = |claim: &&str| selected.iter().any(|(_, _, known)| known.id == **claim);
+    claims.iter().any(is_asked)
+}
+
+/// Those of them that are selected.
+fn judge_all(found: Vec<Measured>, selected: &[Selected]) -> Vec<Found> {
+    let judge = |measured: Measured| {
+        let claim = selected.iter().find(|(_, _, known)| known.id == measured.claim);
+        claim.map(|(_, _, claim)| measured.judge(claim))
+    };
+    found.into_iter().filter_map(judge).collect()
+}
+
 /// The claims that are measured on real packets.
 pub(crate) fn claims() -> Vec<&'static str> {
-    let evaluations = piconet::EVALUATIONS.iter();
-    evaluations
-        .flat_map(|evaluation| evaluation.claims)
-        .copied()
-        .collect()
+    let in_namespaces = piconet::EVALUATIONS.iter().map(|evaluation| evaluation.claims);
+    let on_air = air::evaluations().map(|evaluation| evaluation.claims);
+    in_namespaces.chain(on_air).flatten().copied().collect()
 }
 
 /// What an evaluation says of a claim.
@@ -101,6 +124,12 @@ enum Outcome {
     Loss { value: f64, floor: f64 },
     /// A relation between numbers.
     Holds(bool),
+    /// More is better, and no header takes anything from it.
+    AtLeast(f64),
+    /// Less is better.
+    AtMost(f64),
+    /// What the paper finds in others' systems and not in its own: it is found here too.
+    Within(f64),
 }
 
 impl Measured {
@@ -134,11 +163,40 @@ impl Measured {
         }
     }
 
+    fn at_least(claim: impl Display, value: f64) -> Self {
+        Self::plain(claim, Outcome::AtLeast(value))
+    }
+
+    fn at_most(claim: impl Display, value: f64) -> Self {
+        Self::plain(claim, Outcome::AtMost(value))
+    }
+
+    fn within(claim: impl Display, value: f64) -> Self {
+        Self::plain(claim, Outcome::Within(value))
+    }
+
+    fn plain(claim: impl Display, outcome: Outcome) -> Self {
+        Self {
+            claim: claim.to_string(),
+            outcome,
+            framing: 1.0,
+            evidence: Vec::new(),
+        }
+    }
+
+    fn with(self, evidence: Vec<(String, f64)>) -> Self {
+        Self { evidence, ..self }
+    }
+
     fn judge(self, claim: &Claim) -> Found {
         let (paper, unit) = match &claim.expected {
             Expected::Interval { paper, unit, .. } => (*paper, unit.symbol().to_owned()),
             Expected::Shape { check } => (None, check.clone()),
             Expected::Lost => (None, String::new()),
+        };
+        let bounds = match &claim.expected {
+            Expected::Interval { low, high, .. } => Some((*low, *high)),
+            Expected::Shape { .. } | Expected::Lost => None,
         };
         let (needed, measured, is_as_good) = match self.outcome {
             Outcome::Rate { value, scale } => {
@@ -152,6 +210,20 @@ impl Measured {
                 (needed, Some(value), is_as_good)
             }
             Outcome::Holds(holds) => (None, None, holds),
+            Outcome::AtLeast(value) => {
+                let needed = paper.or(bounds.map(|(low, _)| low));
+                let is_as_good = needed.is_none_or(|needed| value >= needed * (1.0 - TOLERANCE));
+                (needed, Some(value), is_as_good)
+            }
+            Outcome::AtMost(value) => {
+                let needed = paper.or(bounds.map(|(_, high)| high));
+                let is_as_good = needed.is_none_or(|needed| value <= needed * (1.0 + TOLERANCE));
+                (needed, Some(value), is_as_good)
+            }
+            Outcome::Within(value) => {
+                let is_as_good = bounds.is_none_or(|(low, high)| (low..=high).contains(&value));
+                (paper.or(bounds.map(|(_, high)| high)), Some(value), is_as_good)
+            }
         };
         Found {
             claim: self.claim,

@@ -85,7 +85,7 @@ pub(super) fn run(
     let mut daemons = match job.via {
         Via::Hub => {
             let directory = options.run_dir.subdirectory("demo")?;
-            Some(Daemons::start(&world, &options.program, &directory, &[])?)
+            Some(Daemons::start(&world, &options.program, &directory, job.scenario)?)
         }
         Via::Direct
         | Via::DirectMptcp
