@@ -48,7 +48,8 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Measures with real packets and daemons, once each, and asks whether Hawser does at least as
-    /// well as the paper after its own headers (piconet; some 25 minutes in all).
+    /// well as the paper after its own headers (piconet, some 25 minutes; juggler and all-aps, on
+    /// real 802.11 stacks in a kernel of their own).
     #[arg(long, conflicts_with_all = ["seeds", "html", "markdown", "timeline", "jobs"])]
     real: bool,
     /// Keeps configurations and logs of the daemons there.
@@ -103,7 +104,7 @@ fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result
     let claims: Vec<&str> = real::claims().into_iter().filter(has_any).collect();
     if claims.is_empty() {
         return Ok(unknown(
-            "none of the selected claims is measured on real packets; try piconet",
+            "none of the selected claims is measured on real packets; try piconet, juggler or all-aps",
         ));
     }
     if args.list {

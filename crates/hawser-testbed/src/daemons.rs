@@ -87,7 +87,11 @@ impl Daemons {
             "[schedulers]\n{}{}{}",
             chosen.collect::<String>(),
             pool_config(&members),
-            if share_air { "[radio]\nshare_air = true\n" } else { "" }
+            if share_air {
+                "[radio]\nshare_air = true\n"
+            } else {
+                ""
+            }
         );
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {

@@ -96,15 +96,10 @@ impl Kernel {
         Ok((status, said.context("what it says cannot be read")?))
     }
 
-    fn start(
-        &self,
-        program: &Path,
-        arguments: &[impl AsRef<OsStr>],
-        stdout: Stdio,
-    ) -> anyhow::Result<Child> {
+    fn start(&self, program: &Path, arguments: &[impl AsRef<OsStr>], stdout: Stdio) -> anyhow::Result<Child> {
         let script = self.script.with_file_name(self.script_name());
         let mut command = Command::new(&script);
-        command.args(self.options());
+        command.args(self.options()).env(MEDIUM, program);
         for dir in &self.kept {
             command.arg("--dir").arg(dir);
         }
@@ -171,6 +166,8 @@ impl Kernel {
 }
 
 const SCRIPT: &str = "scripts/uml";
+/// The environment's name of the program that is the air between access points.
+const MEDIUM: &str = "HAWSER_LAB";
 /// What the script ends with when the time limit was over.
 const TIME_IS_OVER: i32 = 124;
 /// What the script ends with when it could not run the program.

@@ -45,7 +45,9 @@ impl OnAir {
     /// card of each network.
     pub(crate) fn refine(&self, config: &mut MediumConfig, pairs: &[[Address; 2]]) {
         for (pair, card) in pairs.iter().zip(&self.cards) {
-            config.stations.extend(pair.map(|address| (address, card.clone())));
+            config
+                .stations
+                .extend(pair.map(|address| (address, card.clone())));
         }
         // One client: each of its cards is where the others are.
         let own = config.signals.clone();
@@ -55,16 +57,22 @@ impl OnAir {
                     config.signals.push((*access_point, *other, between.clone()));
                 }
                 let signal = own.get(from).map(|(_, _, signal)| signal.clone());
-                config.signals.extend(signal.map(|signal| (*access_point, *station, signal)));
+                config
+                    .signals
+                    .extend(signal.map(|signal| (*access_point, *station, signal)));
             }
             if let Some(back) = &self.back {
                 let stations = pairs.iter().map(|[_, station]| *station);
-                config.towards.extend(stations.map(|station| (station, *access_point, back.clone())));
+                config
+                    .towards
+                    .extend(stations.map(|station| (station, *access_point, back.clone())));
             }
         }
         for (number, guest) in self.guests.values().enumerate() {
             let address = guest_address(pairs.len(), number);
-            let like = pairs.get(guest.network).and_then(|[one, _]| config.stations.get(one));
+            let like = pairs
+                .get(guest.network)
+                .and_then(|[one, _]| config.stations.get(one));
             if let Some(like) = like.cloned() {
                 config.stations.insert(address, like);
             }

@@ -29,8 +29,8 @@ use hawser_netem::scenario::{Scenario, Wifi};
 use hawser_units::{Bytes, Duration};
 
 use crate::Medium;
-use crate::on_air::OnAir;
 use crate::command::{ip, run};
+use crate::on_air::OnAir;
 
 /// How many simulated cards a scenario needs.
 #[must_use]

@@ -290,9 +290,19 @@ fn hidden_access_points(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let subflows = place.download(lab, Carrier::Mptcp, &[])?;
     let larger = monopoly(&subflows, place.warmup);
     Ok(vec![
-        Measured::holds("N.fig2.ends", least[0].min(least[1]) >= 0.9, middle.framing, evidence.clone()),
+        Measured::holds(
+            "N.fig2.ends",
+            least[0].min(least[1]) >= 0.9,
+            middle.framing,
+            evidence.clone(),
+        ),
         Measured::holds("N.fig2.udp_mid", *datagrams < 0.75, 1.0, evidence.clone()),
-        Measured::holds("N.fig2.mptcp_mid", middle.share() >= 0.8, middle.framing, evidence),
+        Measured::holds(
+            "N.fig2.mptcp_mid",
+            middle.share() >= 0.8,
+            middle.framing,
+            evidence,
+        ),
         Measured::holds(
             "N.fig2.mono",
             larger > 0.8,
@@ -335,12 +345,22 @@ fn fixed_rates(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
             .map(|one| Other(udp(40_000, 1472), *one, signals.clone()))
             .collect();
         let report = place.others(lab, &loads)?;
-        anyhow::Ok(report.goodput_bps.workloads.iter().map(|bps| bps / 1e6).collect::<Vec<_>>())
+        anyhow::Ok(
+            report
+                .goodput_bps
+                .workloads
+                .iter()
+                .map(|bps| bps / 1e6)
+                .collect::<Vec<_>>(),
+        )
     };
     let mut evidence = Vec::new();
     let mut is_ordered = true;
     for attempts in [1, 3, 7, 11] {
-        let card = StationConfig { attempts, ..fixed(54) };
+        let card = StationConfig {
+            attempts,
+            ..fixed(54)
+        };
         let rates = pair([card.clone(), card], [0.0, 0.3], &[0, 1])?;
         is_ordered &= rates[0] > rates[1];
         evidence.push((format!("better with {attempts} attempts"), rates[0]));
@@ -350,8 +370,10 @@ fn fixed_rates(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let single: f64 = pair([fixed(54), fixed(6)], [0.0, 0.0], &[0])?.iter().sum();
     Ok(vec![
         Measured::holds("N.sec4.samerate", is_ordered, 1.0, evidence),
-        Measured::within("N.sec4.lowrate", mixed / single)
-            .with(vec![("both".to_owned(), mixed), ("the better".to_owned(), single)]),
+        Measured::within("N.sec4.lowrate", mixed / single).with(vec![
+            ("both".to_owned(), mixed),
+            ("the better".to_owned(), single),
+        ]),
     ])
 }
 
@@ -394,7 +416,12 @@ fn all_close(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let [c, first, second] = [0, 1, 2].map(|workload| mbps(&report, workload));
     let others = f64::midpoint(first, second);
     all.push(Measured::rate("N.tab1.uncoupled.C", c, PLAIN_SHARE, PLAIN_SHARE));
-    all.push(Measured::rate("N.tab1.uncoupled.C12", others, PLAIN_SHARE, PLAIN_SHARE));
+    all.push(Measured::rate(
+        "N.tab1.uncoupled.C12",
+        others,
+        PLAIN_SHARE,
+        PLAIN_SHARE,
+    ));
     Ok(all)
 }
 
@@ -403,7 +430,10 @@ fn in_between(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut all, rows) = table(lab, "tab3", [FAR, FAR])?;
     let indices: Vec<f64> = rows.iter().copied().map(jain).collect();
     let holds = indices[2] > indices[0] && indices[2] > indices[1];
-    let evidence = ROWS.iter().zip(&indices).map(|(row, index)| ((*row).to_owned(), *index));
+    let evidence = ROWS
+        .iter()
+        .zip(&indices)
+        .map(|(row, index)| ((*row).to_owned(), *index));
     all.push(Measured::holds("N.tab3.jain", holds, 1.0, evidence.collect()));
     Ok(all)
 }
@@ -413,7 +443,10 @@ fn in_between(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
 fn table(lab: &mut Lab<'_>, name: &str, loss: [f64; 2]) -> anyhow::Result<(Vec<Measured>, Vec<[f64; 3]>)> {
     let place = at_table(loss);
     let (mut all, mut rows) = (Vec::new(), Vec::new());
-    for (row, carrier) in ROWS.iter().zip([Carrier::Only(0), Carrier::Only(1), Carrier::Hawser]) {
+    for (row, carrier) in ROWS
+        .iter()
+        .zip([Carrier::Only(0), Carrier::Only(1), Carrier::Hawser])
+    {
         let report = place.download(lab, carrier, &table_others())?;
         let [c, first, second] = [0, 1, 2].map(|workload| mbps(&report, workload));
         let share = if carrier == Carrier::Hawser {
@@ -421,8 +454,17 @@ fn table(lab: &mut Lab<'_>, name: &str, loss: [f64; 2]) -> anyhow::Result<(Vec<M
         } else {
             PLAIN_SHARE
         };
-        for (client, rate, share) in [("C1", first, PLAIN_SHARE), ("C2", second, PLAIN_SHARE), ("C", c, share)] {
-            all.push(Measured::rate(format!("N.{name}.{row}.{client}"), rate, share, PLAIN_SHARE));
+        for (client, rate, share) in [
+            ("C1", first, PLAIN_SHARE),
+            ("C2", second, PLAIN_SHARE),
+            ("C", c, share),
+        ] {
+            all.push(Measured::rate(
+                format!("N.{name}.{row}.{client}"),
+                rate,
+                share,
+                PLAIN_SHARE,
+            ));
         }
         rows.push([first, second, c]);
     }
@@ -502,7 +544,13 @@ fn udp(kbps: u64, size: u64) -> Workload {
 
 /// What a workload received, in Mbit/s.
 fn mbps(report: &Report, workload: usize) -> f64 {
-    report.goodput_bps.workloads.get(workload).copied().unwrap_or_default() / 1e6
+    report
+        .goodput_bps
+        .workloads
+        .get(workload)
+        .copied()
+        .unwrap_or_default()
+        / 1e6
 }
 
 /// The part of its frames that was payload of a workload, where all others are plain TCP.
@@ -510,7 +558,11 @@ fn framing(report: &Report, workload: usize) -> f64 {
     let bytes = |bins: &Vec<u64>| bins.iter().sum::<u64>() as f64;
     let own = report.series.workloads.get(workload).map_or(0.0, bytes);
     let others = report.series.bytes.iter().sum::<u64>() as f64 - own;
-    let frames: f64 = report.networks.values().map(|network| network.down.bytes as f64).sum();
+    let frames: f64 = report
+        .networks
+        .values()
+        .map(|network| network.down.bytes as f64)
+        .sum();
     own / (frames - others / PLAIN_SHARE).max(1.0)
 }
 
@@ -524,10 +576,16 @@ fn monopoly(report: &Report, warmup: Duration) -> f64 {
         .values()
         .map(|bins| bins.get(skipped..).unwrap_or_default())
         .collect();
-    let seconds = series.iter().map(|bins| bins.len() / in_second.max(1)).min().unwrap_or(0);
+    let seconds = series
+        .iter()
+        .map(|bins| bins.len() / in_second.max(1))
+        .min()
+        .unwrap_or(0);
     let share = |second: usize| {
         let range = second * in_second..(second + 1) * in_second;
-        let carried = series.iter().map(|bins| bins[range.clone()].iter().sum::<u64>() as f64);
+        let carried = series
+            .iter()
+            .map(|bins| bins[range.clone()].iter().sum::<u64>() as f64);
         let (most, all) = carried.fold((0.0_f64, 0.0), |(most, all), one| (most.max(one), all + one));
         most / all.max(1.0)
     };

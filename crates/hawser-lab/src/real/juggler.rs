@@ -29,7 +29,11 @@ pub(super) const EVALUATIONS: &[Evaluation] = &[
             "J.sec5.overhead4",
         ],
         kernel: Inside::AccessPoints(AccessPoints {
-            described: &["name=cafe,channel=1", "name=library,channel=1", "name=museum,channel=11"],
+            described: &[
+                "name=cafe,channel=1",
+                "name=library,channel=1",
+                "name=museum,channel=11",
+            ],
             stations: 1,
             air: None,
             is_virtual: false,
@@ -116,7 +120,9 @@ impl Arm {
 
 /// A `client.toml`.
 fn client(cards: &[&str], slots: bool, names: &[&str]) -> String {
-    let known = names.iter().map(|name| format!("[[radio.network]]\nssid = {name:?}\n"));
+    let known = names
+        .iter()
+        .map(|name| format!("[[radio.network]]\nssid = {name:?}\n"));
     format!(
         "[radio]\ncards = {cards:?}\nslots = {slots}\nslot = \"100ms\"\n{}",
         known.collect::<String>()
@@ -160,7 +166,9 @@ fn weights(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     world.up(&Arm::Slots.config(), Arm::Slots.networks())?;
     world.set_weight(NAMES[0], 9)?;
     let slot = |status: &Value, name: &str| station(status, name)?["slot_ms"].as_f64();
-    world.wait("other slots", SETTLED, |status| slot(status, NAMES[0]) > slot(status, NAMES[1]))?;
+    world.wait("other slots", SETTLED, |status| {
+        slot(status, NAMES[0]) > slot(status, NAMES[1])
+    })?;
     let status = world.status()?;
     world.down()?;
     let found = |name: &str| slot(&status, name).context("no slot is shown");
@@ -180,7 +188,10 @@ fn background(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         shape(0, rate, WIRE)?;
         let mut rates = [0.0; 2];
         // The network that is known and not there makes it scan all channels.
-        let configs = [Arm::One.config(), client(&FREE[..1], true, &[NAMES[0], "nowhere"])];
+        let configs = [
+            Arm::One.config(),
+            client(&FREE[..1], true, &[NAMES[0], "nowhere"]),
+        ];
         for (config, found) in configs.iter().zip(&mut rates) {
             world.up(config, 1)?;
             let bytes = (rate * 1024.0) as u64 * SCANNED.as_secs();
@@ -192,7 +203,12 @@ fn background(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         evidence.push((format!("{rate} KB/s: alone"), rates[0]));
         evidence.push((format!("{rate} KB/s: beside scans"), rates[1]));
     }
-    Ok(vec![Measured::holds("J.fig4.penalty", least >= 0.95, 1.0, evidence)])
+    Ok(vec![Measured::holds(
+        "J.fig4.penalty",
+        least >= 0.95,
+        1.0,
+        evidence,
+    )])
 }
 
 /// Table 1: an access point that comes up, and one that goes.
@@ -208,12 +224,13 @@ fn hand_off(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         std::thread::sleep(Duration::from_secs(3));
         radio_world::tell(1, &["enable"])?;
         let begun = hawser_linux::clock::now();
-        let is_joined = |status: &Value| {
-            station(status, NAMES[1]).is_some_and(|one| one["state"] == "joined")
-        };
+        let is_joined =
+            |status: &Value| station(status, NAMES[1]).is_some_and(|one| one["state"] == "joined");
         world.wait("the new access point is joined", DISCOVERY, is_joined)?;
         let at = hawser_linux::clock::now();
-        world.wait("both carry the tunnel", DISCOVERY, |status| radio_world::active(status) == 2)?;
+        world.wait("both carry the tunnel", DISCOVERY, |status| {
+            radio_world::active(status) == 2
+        })?;
         joined.push(at.since(begun).as_secs_f64());
         addressed.push(hawser_linux::clock::now().since(at).as_secs_f64());
         world.down()?;
@@ -223,8 +240,11 @@ fn hand_off(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         Measured::at_most("J.tab1.assoc", mean(&joined)),
         Measured::at_most("J.tab1.dhcp", mean(&addressed)),
         // The paper's connection stands still for its timeout, and then for this.
-        Measured::at_most("J.tab1.failover_extra", gap.as_secs_f64() * 1e3 - SOCKET_TIMEOUT_MS)
-            .with(vec![("whole gap, ms".to_owned(), gap.as_secs_f64() * 1e3)]),
+        Measured::at_most(
+            "J.tab1.failover_extra",
+            gap.as_secs_f64() * 1e3 - SOCKET_TIMEOUT_MS,
+        )
+        .with(vec![("whole gap, ms".to_owned(), gap.as_secs_f64() * 1e3)]),
     ])
 }
 
@@ -326,7 +346,12 @@ fn judge(rows: &[Row]) -> Vec<Measured> {
     let stays_few = again.iter().all(|count| *count <= few);
     vec![
         Measured::holds("J.fig5.low", is_low_so, 1.0, times().collect()),
-        Measured::holds("J.fig5.high", is_undiminished || (falls && is_below), 1.0, times().collect()),
+        Measured::holds(
+            "J.fig5.high",
+            is_undiminished || (falls && is_below),
+            1.0,
+            times().collect(),
+        ),
         Measured::holds("J.fig5.cards", at_top, 1.0, times().collect()),
         Measured::holds("J.fig6.cards", are_few, 1.0, repeated().collect()),
         Measured::holds("J.fig6.juggler", grows || stays_few, 1.0, repeated().collect()),
@@ -352,9 +377,14 @@ fn video(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let both_slow = stands(Arm::Slots, [25.0, 25.0])?;
     let mixed = stands(Arm::Slots, [25.0, 50.0])?;
     let evidence = || {
-        [("1x25", slow), ("1x50", fast), ("25+25", both_slow), ("25+50", mixed)]
-            .map(|(name, seconds)| (format!("{name}, s"), seconds))
-            .to_vec()
+        [
+            ("1x25", slow),
+            ("1x50", fast),
+            ("25+25", both_slow),
+            ("25+50", mixed),
+        ]
+        .map(|(name, seconds)| (format!("{name}, s"), seconds))
+        .to_vec()
     };
     let at_most = |claim: &str, value| Measured::at_most(claim, value).with(evidence());
     Ok(vec![
@@ -486,10 +516,7 @@ mod tests {
 
     #[test]
     fn slots_that_lose_nothing_are_as_good_and_slots_that_bring_nothing_are_not() {
-        let good = [
-            row(500.0, [20.0, 10.0, 10.0], 0),
-            row(2000.0, [5.0, 2.6, 2.7], 0),
-        ];
+        let good = [row(500.0, [20.0, 10.0, 10.0], 0), row(2000.0, [5.0, 2.6, 2.7], 0)];
         assert_eq!(held(&good), [true; 5]);
         let bad = [
             row(500.0, [20.0, 10.0, 15.0], 900),

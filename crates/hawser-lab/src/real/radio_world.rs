@@ -42,7 +42,11 @@ impl RadioWorld {
         let program = options.program.clone();
         let hub = |arguments: &[&str]| {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", "hub"]).arg(&program).arg("hub").args(arguments);
+            command
+                .args(["netns", "exec", "hub"])
+                .arg(&program)
+                .arg("hub")
+                .args(arguments);
             command.arg("--dir").arg(directory.join("hub"));
             command
         };
@@ -78,7 +82,9 @@ impl RadioWorld {
             let mut invite = hub(&["invite", "lab", "--run-dir"]);
             let text = said(invite.arg(&run_dir)).ok()?;
             let mut words = text.split_whitespace();
-            words.find(|word| word.starts_with("hawser://")).map(str::to_owned)
+            words
+                .find(|word| word.starts_with("hawser://"))
+                .map(str::to_owned)
         })?);
         Ok(world)
     }
@@ -96,12 +102,17 @@ impl RadioWorld {
             .append(true)
             .open(self.directory.join("client.log"))?;
         let mut command = self.hawser("up");
-        command.args(self.invitation.take()).args(["--foreground", "--dir"]).arg(&dir);
+        command
+            .args(self.invitation.take())
+            .args(["--foreground", "--dir"])
+            .arg(&dir);
         let client = command.stdout(Stdio::null()).stderr(log).spawn();
         self.client = Some(client.context("cannot run the client")?);
-        self.wait(&format!("{networks} networks carry the tunnel"), READY, |status| {
-            active(status) == networks && status["state"] == "up"
-        })
+        self.wait(
+            &format!("{networks} networks carry the tunnel"),
+            READY,
+            |status| active(status) == networks && status["state"] == "up",
+        )
     }
 
     /// Ends the client.
@@ -147,10 +158,13 @@ impl RadioWorld {
         on_bytes: &mut dyn FnMut(Instant, u64),
     ) -> anyhow::Result<Duration> {
         let begun = clock::now();
-        let mut stream = TcpStream::connect_timeout(&(SERVER, PORT).into(), CONNECT)
-            .context("cannot reach the server")?;
+        let mut stream =
+            TcpStream::connect_timeout(&(SERVER, PORT).into(), CONNECT).context("cannot reach the server")?;
         stream.set_read_timeout(Some(LOOK_AGAIN))?;
-        write!(stream, "GET /{bytes} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n")?;
+        write!(
+            stream,
+            "GET /{bytes} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n"
+        )?;
         let mut block = vec![0; BLOCK];
         let mut arrived = 0;
         while arrived < bytes {
@@ -165,21 +179,33 @@ impl RadioWorld {
                 Err(error) => return Err(error).context("the download broke off"),
             }
             let took = clock::now().since(begun);
-            ensure!(took < limit, "{arrived} of {bytes} bytes within {} s", limit.as_secs());
+            ensure!(
+                took < limit,
+                "{arrived} of {bytes} bytes within {} s",
+                limit.as_secs()
+            );
         }
-        ensure!(arrived >= bytes, "the server closed after {arrived} of {bytes} bytes");
+        ensure!(
+            arrived >= bytes,
+            "the server closed after {arrived} of {bytes} bytes"
+        );
         Ok(clock::now().since(begun))
     }
 
     /// TCP segments that the server has sent again.
     pub(super) fn sent_again(&self) -> anyhow::Result<u64> {
-        let text = self.place.run(|| fs::read_to_string("/proc/thread-self/net/snmp"))?;
+        let text = self
+            .place
+            .run(|| fs::read_to_string("/proc/thread-self/net/snmp"))?;
         retransmitted(&text).context("the server's counters have no RetransSegs")
     }
 
     fn hawser(&self, what: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg(what).arg("--run-dir").arg(self.directory.join("client-run"));
+        command
+            .arg(what)
+            .arg("--run-dir")
+            .arg(self.directory.join("client-run"));
         command
     }
 
@@ -211,7 +237,9 @@ pub(super) fn shape(access_point: usize, kilobytes: f64, delay: Duration) -> any
     let delay = format!("{}us", delay.as_micros());
     for (namespace, device) in [(ap.as_str(), "cable"), ("net", ap.as_str())] {
         let mut command = Command::new("tc");
-        command.args(["-n", namespace, "qdisc", "replace", "dev", device, "root", "netem"]);
+        command.args([
+            "-n", namespace, "qdisc", "replace", "dev", device, "root", "netem",
+        ]);
         command.args(["limit", CABLE_QUEUE, "delay", &delay, "rate", &rate]);
         said(&mut command)?;
     }
@@ -228,7 +256,9 @@ pub(super) fn vanish(access_point: usize) -> anyhow::Result<()> {
 /// Tells an access point something.
 pub(super) fn tell(access_point: usize, words: &[&str]) -> anyhow::Result<()> {
     let mut command = Command::new("hostapd_cli");
-    command.args(["-p", &format!("/run/hostapd/ap{access_point}")]).args(words);
+    command
+        .args(["-p", &format!("/run/hostapd/ap{access_point}")])
+        .args(words);
     said(&mut command).map(drop)
 }
 
@@ -246,9 +276,16 @@ pub(super) fn station<'a>(status: &'a Value, ssid: &str) -> Option<&'a Value> {
 
 /// What a command says; it must succeed.
 pub(super) fn said(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, errors.trim());
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}: {}",
+        output.status,
+        errors.trim()
+    );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -271,7 +308,10 @@ pub(super) fn until<T>(
 }
 
 fn is_timeout(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
 }
 
 /// The counter of that name in `/proc/net/snmp`: a line of names, then one of numbers.
@@ -315,7 +355,10 @@ mod tests {
             "radio": [{"ssid": "cafe", "slot_ms": 40.0}],
         });
         assert_eq!(active(&status), 1);
-        assert_eq!(station(&status, "cafe").map(|one| &one["slot_ms"]), Some(&40.0.into()));
+        assert_eq!(
+            station(&status, "cafe").map(|one| &one["slot_ms"]),
+            Some(&40.0.into())
+        );
         assert!(station(&status, "home").is_none());
     }
 }

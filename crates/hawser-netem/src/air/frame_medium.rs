@@ -274,7 +274,10 @@ impl FrameMedium {
                 Signal::clear()
             };
             self.air.set_signals(new, other_id, &signal);
-            let ends = [(new, other_id, name, other.name), (other_id, new, other.name, name)];
+            let ends = [
+                (new, other_id, name, other.name),
+                (other_id, new, other.name, name),
+            ];
             for (from, to, sender, reader) in ends {
                 let is_meant = |one: &&(Address, Address, Signal)| (one.0, one.1) == (sender, reader);
                 if let Some((_, _, signal)) = self.config.towards.iter().find(is_meant) {

@@ -85,7 +85,12 @@ pub(super) fn run(
     let mut daemons = match job.via {
         Via::Hub => {
             let directory = options.run_dir.subdirectory("demo")?;
-            Some(Daemons::start(&world, &options.program, &directory, job.scenario)?)
+            Some(Daemons::start(
+                &world,
+                &options.program,
+                &directory,
+                job.scenario,
+            )?)
         }
         Via::Direct
         | Via::DirectMptcp
