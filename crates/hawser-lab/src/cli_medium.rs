@@ -116,6 +116,7 @@ pub(crate) fn run(args: &MediumArgs) -> anyhow::Result<ExitCode> {
         stations: BTreeMap::new(),
         signal: Signal::lossy(args.loss),
         signals: args.powers.iter().map(power).collect(),
+        towards: Vec::new(),
         overhear: args.overhear,
         strangers: Vec::new(),
     };

@@ -55,7 +55,8 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Measures with real packets and daemons, and asks whether Hawser does at least as well as the
-    /// paper after its own headers (some two hours for each run of all; --list says of what).
+    /// paper after its own headers (some two hours for each run of all; --list says of what);
+    /// juggler and all-aps on real 802.11 stacks in a kernel of their own, once each.
     #[arg(long, conflicts_with_all = ["seeds", "html", "markdown", "timeline", "jobs"])]
     real: bool,
     /// How many times each is measured.
@@ -116,7 +117,7 @@ fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result
     let claims: Vec<String> = real::claims().into_iter().filter(has_any).collect();
     if claims.is_empty() {
         return Ok(unknown(
-            "none of the selected claims is measured on real packets; try piconet",
+            "none of the selected claims is measured on real packets; try piconet, juggler or all-aps",
         ));
     }
     if args.list {

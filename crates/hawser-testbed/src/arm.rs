@@ -10,6 +10,7 @@ use hawser_netem::scenario::{Network, Scenario, Shares, Via, Workload};
 use hawser_units::{Duration, Instant};
 
 use crate::daemons::Daemons;
+use crate::on_air::OnAir;
 use crate::recorder::Recorder;
 use crate::report::{CpuSeconds, Observed, Report, SAMPLE_MS};
 use crate::run_dir::RunDir;
@@ -57,6 +58,20 @@ pub fn run(
     options: &Options,
     on_progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Report> {
+    run_on_air(scenario, via, options, &OnAir::default(), on_progress)
+}
+
+/// Runs `scenario` as [`run`] does, with what it leaves open of the air.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_on_air(
+    scenario: &Scenario,
+    via: &Via,
+    options: &Options,
+    on_air: &OnAir,
+    on_progress: &mut dyn FnMut(&Progress<'_>),
+) -> anyhow::Result<Report> {
     if scenario.workloads.is_empty() {
         bail!("the scenario has no workload; write at least one [[workload]]");
     }
@@ -67,7 +82,7 @@ pub fn run(
     if scenario.controller.is_some() {
         bail!("the daemon has no choice of controllers; take `controller` out, or use hawser-lab sim");
     }
-    let world = World::build(scenario, via)?;
+    let world = World::build_on_air(scenario, via, on_air)?;
     let daemons = match via {
         Via::Hub => {
             let directory = options.run_dir.subdirectory("hub")?;

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::{clock, shutdown};
-use hawser_netem::scenario::{Scenario, Workload, layer_code_point};
+use hawser_netem::scenario::{Network, Scenario, Workload, layer_code_point};
 use hawser_units::Duration;
 
 use crate::client_hop::CLIENTS;
@@ -83,8 +83,19 @@ impl Daemons {
             .iter()
             .map(|(class, scheduler)| format!("{} = \"{scheduler}\"\n", class.name()));
         let layers = layer_config(scenario);
-        let config =
-            format!("[schedulers]\n{}", chosen.collect::<String>()) + &pool_config(&members) + &layers;
+        let tells = |network: &Network| network.wifi.as_ref().is_some_and(|wifi| wifi.tells);
+        let share_air = scenario.networks.iter().any(tells);
+        let config = [
+            &format!("[schedulers]\n{}", chosen.collect::<String>()),
+            if share_air {
+                "[radio]\nshare_air = true\n"
+            } else {
+                ""
+            },
+            &pool_config(&members),
+            &layers,
+        ]
+        .concat();
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {
             let mut command = world.hub.command(program);

@@ -39,6 +39,12 @@ impl RunDir {
         &self.path
     }
 
+    /// Whether it stays.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// A new subdirectory whose name starts with `name`.
     ///
     /// # Errors

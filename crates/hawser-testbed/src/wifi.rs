@@ -30,6 +30,7 @@ use hawser_units::{Bytes, Duration};
 
 use crate::Medium;
 use crate::command::{ip, run};
+use crate::on_air::OnAir;
 
 /// How many simulated cards a scenario needs.
 #[must_use]
@@ -57,11 +58,11 @@ struct AccessPoint(Child);
 
 impl Air {
     /// Takes the medium over; `None` when the scenario has no network on the air.
-    pub(crate) fn begin(scenario: &Scenario) -> anyhow::Result<Option<Self>> {
-        let wanted = cards_wanted(scenario);
-        if wanted == 0 {
+    pub(crate) fn begin(scenario: &Scenario, on_air: &OnAir) -> anyhow::Result<Option<Self>> {
+        if cards_wanted(scenario) == 0 {
             return Ok(None);
         }
+        let wanted = on_air.cards_wanted(scenario);
         let is_there = || (0..wanted).all(|card| Path::new(&card_path(card)).exists());
         ensure!(
             is_there(),
@@ -79,7 +80,7 @@ impl Air {
                 bail!("network {:?}: {what} are in hawser-lab sim only", network.name);
             }
         }
-        let mut medium = Medium::take_over(medium_config(scenario), scenario.seed)?;
+        let mut medium = Medium::take_over(medium_config(scenario, on_air), scenario.seed)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&is_over);
         let thread = std::thread::Builder::new().name("air".into()).spawn(move || {
@@ -108,9 +109,7 @@ impl Air {
         let [device, station] = [device_of(card)?, device_of(card + 1)?];
         move_card(card, &namespace)?;
         self.cards.push((namespace.clone(), device.clone()));
-        move_card(card + 1, client)?;
-        self.cards.push((client.clone(), name.to_owned()));
-        ip(client, &[], &format!("link set dev {station} name {name}\n"))?;
+        self.give(card + 1, (client, name), &station)?;
         let mut daemon = namespace
             .command("hostapd")
             .arg("/dev/stdin")
@@ -136,23 +135,45 @@ impl Air {
         )?;
         Ok(namespace)
     }
+
+    /// Gives the next card to a guest, with its device under that name, not up.
+    pub(crate) fn add_guest(&mut self, guest: (&Namespace, &str)) -> anyhow::Result<()> {
+        let card = self.cards.len();
+        let device = device_of(card)?;
+        self.give(card, guest, &device)
+    }
+
+    fn give(&mut self, card: usize, (to, name): (&Namespace, &str), device: &str) -> anyhow::Result<()> {
+        move_card(card, to)?;
+        self.cards.push((to.clone(), name.to_owned()));
+        ip(to, &[], &format!("link set dev {device} name {name}\n"))
+    }
 }
 
 /// Lets a device that is up join its network; returns when it has.
 pub(crate) fn join(client: &Namespace, name: &str, wifi: &Wifi) -> anyhow::Result<()> {
+    join_network(client, (name, name), wifi)
+}
+
+/// The same for a device that is not called as its network is.
+pub(crate) fn join_network(
+    client: &Namespace,
+    (device, ssid): (&str, &str),
+    wifi: &Wifi,
+) -> anyhow::Result<()> {
     // The kernel's own power save would sleep between frames, which the model does not.
-    iw(client, &["dev", name, "set", "power_save", "off"])?;
+    iw(client, &["dev", device, "set", "power_save", "off"])?;
     let frequency = frequency(wifi.channel.into()).to_string();
-    iw(client, &["dev", name, "connect", name, &frequency])?;
+    iw(client, &["dev", device, "connect", ssid, &frequency])?;
     let deadline = clock::now() + JOINING;
     while clock::now() < deadline {
-        let link = iw(client, &["dev", name, "link"])?;
+        let link = iw(client, &["dev", device, "link"])?;
         if link.contains("Connected") {
             return Ok(());
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    bail!("{name} does not join its access point")
+    bail!("{device} does not join its access point")
 }
 
 impl Drop for Air {
@@ -175,16 +196,18 @@ impl Drop for Air {
 
 /// As the simulator has it: every card hears every other one of its channel, and how well a
 /// network's own two read each other is what the scenario says.
-fn medium_config(scenario: &Scenario) -> MediumConfig {
+fn medium_config(scenario: &Scenario, on_air: &OnAir) -> MediumConfig {
+    let mut pairs = Vec::new();
     let mut stations = BTreeMap::new();
     let mut signals = Vec::new();
     let mut strangers = Vec::new();
-    let on_air = scenario
+    let all = scenario
         .networks
         .iter()
         .filter_map(|network| network.wifi.as_ref());
-    for (index, wifi) in on_air.enumerate() {
+    for (index, wifi) in all.enumerate() {
         let pair = [index * 2, index * 2 + 1].map(card_address);
+        pairs.push(pair);
         for card in pair {
             stations.insert(card, station(wifi));
         }
@@ -198,14 +221,17 @@ fn medium_config(scenario: &Scenario) -> MediumConfig {
         }));
     }
     let lowest = Standard::G.lowest();
-    MediumConfig {
+    let mut config = MediumConfig {
         station: StationConfig::fixed(Standard::G, 0, lowest),
         stations,
         signal: Signal::clear(),
         signals,
+        towards: Vec::new(),
         overhear: false,
         strangers,
-    }
+    };
+    on_air.refine(&mut config, &pairs);
+    config
 }
 
 fn station(wifi: &Wifi) -> StationConfig {
@@ -225,7 +251,7 @@ fn station(wifi: &Wifi) -> StationConfig {
 }
 
 /// What the kernel calls the simulated card of that number.
-fn card_address(number: usize) -> Address {
+pub(crate) fn card_address(number: usize) -> Address {
     let [high, low] = u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes();
     [0x42, 0, 0, high, low, 0]
 }

@@ -1,5 +1,6 @@
 //! The namespaces of a run, their devices, addresses and routes.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use hawser_netem::{Change, LinkConfig, State};
 
 use crate::client_hop::Hop;
 use crate::command::{ip, run};
+use crate::on_air::OnAir;
 use crate::pump::Pump;
 use crate::sample::{self, Carried};
 use crate::wifi::{self, Air};
@@ -40,6 +42,8 @@ pub struct World {
     networks: Vec<BuiltNetwork>,
     via: Via,
     air: Option<Air>,
+    /// Other clients on the air, by the workload that is theirs.
+    guests: BTreeMap<usize, Namespace>,
     hop: Option<Hop>,
 }
 
@@ -107,6 +111,14 @@ impl World {
     /// # Errors
     /// When namespaces or devices are not permitted, or `ip` is missing or refuses.
     pub fn build(scenario: &Scenario, via: &Via) -> anyhow::Result<Self> {
+        Self::build_on_air(scenario, via, &OnAir::default())
+    }
+
+    /// The same, with what the scenario leaves open of the air.
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build).
+    pub fn build_on_air(scenario: &Scenario, via: &Via, on_air: &OnAir) -> anyhow::Result<Self> {
         let has_members = scenario.networks.iter().any(|network| network.member.is_some());
         if has_members && !matches!(via, Via::Hub | Via::Single(_)) {
             bail!("via {}: members give to a client of a hub only", via.label());
@@ -114,7 +126,6 @@ impl World {
         if scenario.client_hop.is_some() && *via != Via::Repeater {
             bail!("via {}: only a repeater has a client_hop", via.label());
         }
-        let namespace = || Namespace::new().context("cannot make a network namespace");
         let client = namespace()?;
         let applications = match scenario.client_hop {
             Some(_) => namespace()?,
@@ -128,7 +139,8 @@ impl World {
             server: namespace()?,
             networks: Vec::new(),
             via: via.clone(),
-            air: Air::begin(scenario)?,
+            air: Air::begin(scenario, on_air)?,
+            guests: BTreeMap::new(),
             hop: None,
         };
         let all = [
@@ -174,6 +186,10 @@ impl World {
             });
         }
         world.configure_networks()?;
+        for (workload, guest) in &on_air.guests {
+            let place = world.build_guest(guest.network)?;
+            world.guests.insert(*workload, place);
+        }
         if let Some(described) = &scenario.client_hop {
             world.hop = Some(world.build_hop(scenario, described)?);
         }
@@ -313,7 +329,7 @@ impl World {
         described: &Member,
         seed: u64,
     ) -> anyhow::Result<(Arc<Tun>, BuiltMember)> {
-        let place = Namespace::new().context("cannot make a network namespace")?;
+        let place = namespace()?;
         place.run(prepare_router).context("cannot prepare a neighbour")?;
         let (near, far) = (tun(&self.client, name)?, tun(&place, LAN)?);
         let label = format!("{number}-local");
@@ -343,6 +359,33 @@ impl World {
             local,
         };
         Ok((modem, member))
+    }
+
+    /// Another client on the access point of a network.
+    fn build_guest(&mut self, network: usize) -> anyhow::Result<Namespace> {
+        let place = namespace()?;
+        place
+            .run(|| prepare_kernel(SETTINGS))
+            .context("cannot prepare a guest")?;
+        let built = self.networks.get(network);
+        let (Some(air), Some(built)) = (&mut self.air, built) else {
+            bail!("a guest is on the air of network {network}, which has none");
+        };
+        let wifi = built.wifi.as_ref().context("a guest wants an access point")?;
+        air.add_guest((&place, GUEST))?;
+        ip(&place, &[], &format!("link set lo up\nlink set dev {GUEST} up\n"))?;
+        wifi::join_network(&place, (GUEST, &built.name), wifi)?;
+        let (number, host) = (built.number, FIRST_GUEST + self.guests.len());
+        let address = format!(
+            "addr add 10.77.{number}.{host}/24 dev {GUEST}\nroute add default via 10.77.{number}.1\n"
+        );
+        ip(&place, &[], &address)?;
+        Ok(place)
+    }
+
+    /// Where a workload runs that is a guest's.
+    pub(crate) fn guest(&self, workload: usize) -> Option<&Namespace> {
+        self.guests.get(&workload)
     }
 
     /// The neighbours, in the order of the networks.
@@ -595,6 +638,10 @@ impl World {
     }
 }
 
+fn namespace() -> anyhow::Result<Namespace> {
+    Namespace::new().context("cannot make a network namespace")
+}
+
 fn tun(namespace: &Namespace, device: &str) -> anyhow::Result<Arc<Tun>> {
     namespace
         .run(|| Tun::create(device, 1500).map_err(std::io::Error::other))
@@ -656,6 +703,9 @@ fn prepare_kernel(settings: &[(&str, &str)]) -> std::io::Result<()> {
 
 /// Whose hosts a repeater joins, on either side.
 pub(crate) const BRIDGE: &str = "bridge";
+/// The device of a guest, and the last byte of the first one's address.
+const GUEST: &str = "wlan";
+const FIRST_GUEST: usize = 10;
 /// What leads from an access point to the internet.
 const CABLE: &str = "cable";
 /// A neighbour's devices: towards the client, and its way out. The latter is called as the kernel

@@ -34,6 +34,8 @@ enum Asked {
     AtLeast,
     /// Less.
     AtMost,
+    /// As much as in the paper, not more nor less.
+    Within,
     /// A relation between numbers.
     Relation,
     /// What the paper found of its disciplines, as it stands.
@@ -69,6 +71,12 @@ pub(super) enum Outcome {
     Rate { value: f64, scale: f64 },
     /// Less is better. `floor`: what is lost because the links cannot carry it with these headers.
     Loss { value: f64, floor: f64 },
+    /// More is better, and no header takes anything from it.
+    AtLeast(f64),
+    /// Less is better.
+    AtMost(f64),
+    /// What the paper finds in others' systems and not in its own: it is found here too.
+    Within(f64),
     /// A relation between numbers.
     Holds(bool),
     /// What the paper found of its disciplines.
@@ -103,6 +111,18 @@ impl Measured {
         Self::new(claim, Outcome::Ranking(holds), framing).with(evidence)
     }
 
+    pub(super) fn at_least(claim: impl Display, value: f64) -> Self {
+        Self::new(claim, Outcome::AtLeast(value), 1.0)
+    }
+
+    pub(super) fn at_most(claim: impl Display, value: f64) -> Self {
+        Self::new(claim, Outcome::AtMost(value), 1.0)
+    }
+
+    pub(super) fn within(claim: impl Display, value: f64) -> Self {
+        Self::new(claim, Outcome::Within(value), 1.0)
+    }
+
     fn new(claim: impl Display, outcome: Outcome, framing: f64) -> Self {
         Self {
             claim: claim.to_string(),
@@ -132,6 +152,10 @@ impl Measured {
             Expected::Shape { check } => (None, None, check.clone()),
             Expected::Lost => (None, None, String::new()),
         };
+        let range = match &claim.expected {
+            Expected::Interval { low, high, .. } => Some((*low, *high)),
+            Expected::Shape { .. } | Expected::Lost => None,
+        };
         let (asked, needed, measured, is_as_good) = match self.outcome {
             Outcome::Rate { value, scale } => {
                 let needed = bound.map(|bound| bound * scale);
@@ -142,6 +166,21 @@ impl Measured {
                 let needed = bound.map(|bound| bound.max(floor));
                 let is_as_good = needed.is_none_or(|needed| value <= needed + 100.0 * TOLERANCE);
                 (Asked::AtMost, needed, Some(value), is_as_good)
+            }
+            Outcome::AtLeast(value) => {
+                let needed = paper.or(range.map(|(low, _)| low));
+                let is_as_good = needed.is_none_or(|needed| value >= needed * (1.0 - TOLERANCE));
+                (Asked::AtLeast, needed, Some(value), is_as_good)
+            }
+            Outcome::AtMost(value) => {
+                let needed = paper.or(range.map(|(_, high)| high));
+                let is_as_good = needed.is_none_or(|needed| value <= needed * (1.0 + TOLERANCE));
+                (Asked::AtMost, needed, Some(value), is_as_good)
+            }
+            Outcome::Within(value) => {
+                let is_as_good = range.is_none_or(|(low, high)| (low..=high).contains(&value));
+                let needed = paper.or(range.map(|(_, high)| high));
+                (Asked::Within, needed, Some(value), is_as_good)
             }
             Outcome::Holds(holds) => (Asked::Relation, None, None, holds),
             Outcome::Ranking(holds) => (Asked::Ranking, None, None, holds),
@@ -182,6 +221,8 @@ impl Found {
         match (self.asked, self.is_as_good()) {
             (Asked::Ranking, true) => "so here, too",
             (Asked::Ranking, false) => "not so here",
+            (Asked::Within, true) => "as there",
+            (Asked::Within, false) => "not as there",
             (Asked::AtLeast | Asked::AtMost | Asked::Relation, true) => "as good",
             (Asked::AtLeast | Asked::AtMost | Asked::Relation, false) => "not as good",
         }
@@ -220,11 +261,11 @@ impl Found {
     fn in_words(&self) -> OnRealPackets {
         let runs = self.runs.len();
         let text = match self.asked {
-            Asked::AtLeast | Asked::AtMost => {
-                let bound = if self.asked == Asked::AtLeast {
-                    "at least"
-                } else {
-                    "at most"
+            Asked::AtLeast | Asked::AtMost | Asked::Within => {
+                let bound = match self.asked {
+                    Asked::AtLeast => "at least",
+                    Asked::AtMost => "at most",
+                    Asked::Within | Asked::Relation | Asked::Ranking => "about",
                 };
                 let numbers = self.numbers();
                 let numbers = if numbers.is_empty() {

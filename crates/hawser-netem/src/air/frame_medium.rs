@@ -85,6 +85,8 @@ pub struct MediumConfig {
     pub signal: Signal,
     /// Between these, in both directions.
     pub signals: Vec<(Address, Address, Signal)>,
+    /// From the first of these to the second only, whatever the others say.
+    pub towards: Vec<(Address, Address, Signal)>,
     /// Whether every radio reads the data of others too, as for monitor interfaces.
     pub overhear: bool,
     /// Whoever else is on the air.
@@ -272,6 +274,16 @@ impl FrameMedium {
                 Signal::clear()
             };
             self.air.set_signals(new, other_id, &signal);
+            let ends = [
+                (new, other_id, name, other.name),
+                (other_id, new, other.name, name),
+            ];
+            for (from, to, sender, reader) in ends {
+                let is_meant = |one: &&(Address, Address, Signal)| (one.0, one.1) == (sender, reader);
+                if let Some((_, _, signal)) = self.config.towards.iter().find(is_meant) {
+                    self.air.set_signal(from, to, signal.clone());
+                }
+            }
         }
         self.radios.push(Radio {
             name,

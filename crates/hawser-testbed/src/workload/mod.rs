@@ -98,10 +98,11 @@ pub(crate) fn start(
     period: &Arc<Period>,
 ) -> anyhow::Result<Running> {
     let recorder = Arc::new(Recorder::new(period.start, period.end.since(period.start)));
+    let guest = world.guest(index);
     let context = Context {
-        client: whose(beside, world)?,
+        client: guest.map_or_else(|| whose(beside, world), |guest| Ok(guest.clone()))?,
         server: world.server.clone(),
-        is_multipath: matches!(via, Via::Mptcp | Via::DirectMptcp) && beside.is_none(),
+        is_multipath: matches!(via, Via::Mptcp | Via::DirectMptcp) && beside.is_none() && guest.is_none(),
         device: device(workload, beside)?,
         is_reopened: *via == Via::Direct,
         port: FIRST_PORT + u16::try_from(index).context("too many workloads")?,

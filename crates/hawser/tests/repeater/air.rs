@@ -45,6 +45,7 @@ impl Air {
             stations: std::collections::BTreeMap::new(),
             signal: Signal::clear(),
             signals: Vec::new(),
+            towards: Vec::new(),
             overhear: false,
         };
         let mut medium = Medium::take_over(config, 1).unwrap();

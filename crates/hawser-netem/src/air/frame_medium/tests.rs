@@ -17,6 +17,7 @@ fn medium(signal: Signal, overhear: bool) -> FrameMedium {
         stations: BTreeMap::new(),
         signal,
         signals: Vec::new(),
+        towards: Vec::new(),
         overhear,
         strangers: Vec::new(),
     };

@@ -1,0 +1,128 @@
+//! Evaluations on real 802.11 stacks: hostapd, the kernel's `mac80211` on simulated cards, the
+//! daemons, and our air between the cards, in virtual time.
+//!
+//! Each evaluation has a kernel of its own (`hawser-lab uml`). Outside, it starts this program in
+//! there with the claims that are asked for, and takes what that prints; inside, it runs.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, ensure};
+use hawser_experiments::reproduce::Selected;
+use hawser_netem::report::Report;
+use hawser_netem::scenario::Scenario;
+use hawser_testbed::{Kernel, OnAir, Options, Progress};
+
+use super::found::{Found, Measured};
+use super::{all_aps, judge_all, juggler};
+
+/// An evaluation of a paper.
+pub(super) struct Evaluation {
+    /// Its name in the claims.
+    pub(super) setup: &'static str,
+    /// What it measures.
+    pub(super) claims: &'static [&'static str],
+    /// What its kernel has.
+    pub(super) kernel: Inside,
+    pub(super) run: fn(&mut Lab<'_>) -> anyhow::Result<Vec<Measured>>,
+}
+
+/// What there is in a kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Inside {
+    /// So many simulated cards, for a world of the testbed.
+    Cards(usize),
+    /// Access points, for daemons of our own.
+    AccessPoints(AccessPoints),
+}
+
+/// As `scripts/radio-world` has them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AccessPoints {
+    pub(super) described: &'static [&'static str],
+    /// Free cards.
+    pub(super) stations: usize,
+    /// What carries their frames; `None`: the kernel, which takes no time for it.
+    pub(super) air: Option<&'static str>,
+    pub(super) is_virtual: bool,
+}
+
+/// All of them.
+pub(super) fn evaluations() -> impl Iterator<Item = &'static Evaluation> {
+    juggler::EVALUATIONS.iter().chain(all_aps::EVALUATIONS)
+}
+
+/// Runs scenarios inside.
+pub(super) struct Lab<'a> {
+    setup: &'static str,
+    options: &'a Options,
+    on_progress: &'a mut dyn FnMut(&str, &Progress<'_>),
+}
+
+impl Evaluation {
+    /// What it finds of the selected claims.
+    pub(super) fn find(
+        &'static self,
+        selected: &[Selected],
+        options: &Options,
+        on_progress: &mut dyn FnMut(&str, &Progress<'_>),
+    ) -> anyhow::Result<Vec<Found>> {
+        if !Kernel::is_here() {
+            return self.find_inside(selected, options);
+        }
+        let mut lab = Lab {
+            setup: self.setup,
+            options,
+            on_progress,
+        };
+        let found = (self.run)(&mut lab).context(self.setup)?;
+        Ok(judge_all(found, selected))
+    }
+
+    fn find_inside(&self, selected: &[Selected], options: &Options) -> anyhow::Result<Vec<Found>> {
+        let mut kernel = Kernel::find()?;
+        match self.kernel {
+            Inside::Cards(cards) => kernel.cards = cards,
+            Inside::AccessPoints(world) => {
+                kernel.cards = world.stations;
+                kernel.access_points = world.described.iter().map(|one| (*one).to_owned()).collect();
+                kernel.air = world.air.map(str::to_owned);
+                kernel.is_virtual = world.is_virtual;
+            }
+        }
+        kernel.time_limit_s = TIME_LIMIT_S;
+        let mut words: Vec<OsString> = ["reproduce", "--real", "--runs", "1", "--json"]
+            .map(Into::into)
+            .into();
+        if options.run_dir.is_kept() {
+            kernel.kept.push(options.run_dir.path().to_owned());
+            words.extend(["--keep".into(), options.run_dir.path().as_os_str().to_owned()]);
+        }
+        let is_asked = |claim: &&&str| selected.iter().any(|(_, _, known)| known.id == ***claim);
+        words.extend(self.claims.iter().filter(is_asked).map(OsString::from));
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let (status, said) = kernel.output(&program, &words).context(self.setup)?;
+        let found: Vec<Found> = serde_json::from_str(said.trim())
+            .with_context(|| format!("{}: its kernel ended with {status}", self.setup))?;
+        ensure!(!found.is_empty(), "{}: its kernel measured nothing", self.setup);
+        Ok(found)
+    }
+}
+
+impl Lab<'_> {
+    /// What daemons need.
+    pub(super) fn options(&self) -> &Options {
+        self.options
+    }
+
+    /// Runs a scenario of the testbed; `what` it is, in a few words.
+    pub(super) fn run(&mut self, what: &str, scenario: &Scenario, on_air: &OnAir) -> anyhow::Result<Report> {
+        let what = format!("{}, {what}", self.setup);
+        let on_progress = &mut *self.on_progress;
+        let mut report = |progress: &Progress<'_>| on_progress(&what, progress);
+        hawser_testbed::run_on_air(scenario, &scenario.via, self.options, on_air, &mut report)
+            .with_context(|| what.clone())
+    }
+}
+
+/// Far beyond what an evaluation takes. Units: seconds of real time.
+const TIME_LIMIT_S: u32 = 3600;
