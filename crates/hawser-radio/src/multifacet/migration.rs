@@ -316,11 +316,11 @@ impl Migration {
     }
 }
 
-/// Tests in a row without an answer, after which the other end is not there.
+/// Tests in a row without an answer, after which the other end is not there. Not measured: on a
+/// channel of which others take three quarters, the three may be too few.
 pub const TESTS: u32 = 3;
-/// Announcements that the other end may miss in one search: where it misses one in thirty (in the
-/// test kernel, on a channel of which others take three quarters), one search of ten channels in
-/// three hundred ends so.
+/// Announcements that the other end may miss in one search. Not measured: if it missed one in thirty,
+/// one search of ten channels in three hundred would end so.
 pub const MISSES: usize = 3;
 
 #[cfg(test)]
