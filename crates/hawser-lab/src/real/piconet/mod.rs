@@ -3,11 +3,11 @@
 //!
 //! Scope: sections V (ns-2) and VI (testbed), with the paper's rates, delays, queues and sizes.
 //! What the paper measures of a discipline is measured with the daemon's scheduler of that name,
-//! which chooses among the links that can take a packet now; where it names none, or only its best
-//! ones, Hawser's own schedulers stand in their place. Limitations: the testbed's background traffic of
-//! unknown amount is left out, and its PPP has an Ethernet header's 14 bytes here. A member whose
-//! way out goes says so here, as the paper's members do; members that leave without a word are
-//! `hawser-lab demo --neighbours`.
+//! which chooses among the links that can take a packet now; where it names none, or only its
+//! best ones, Hawser's own schedulers stand in their place. Limitations: the testbed's background
+//! traffic of unknown amount is left out, and its PPP has an Ethernet header's 14 bytes here. A
+//! member whose way out goes says so here, as the paper's members do; members that leave without
+//! a word are `hawser-lab demo --neighbours`.
 
 mod bulk;
 mod constant;
