@@ -85,17 +85,13 @@ impl Daemons {
         let layers = layer_config(scenario);
         let tells = |network: &Network| network.wifi.as_ref().is_some_and(|wifi| wifi.tells);
         let share_air = scenario.networks.iter().any(tells);
-        let config = [
-            &format!("[schedulers]\n{}", chosen.collect::<String>()),
-            if share_air {
-                "[radio]\nshare_air = true\n"
-            } else {
-                ""
-            },
-            &pool_config(&members),
-            &layers,
-        ]
-        .concat();
+        let radio = if share_air {
+            "[radio]\nshare_air = true\n"
+        } else {
+            ""
+        };
+        let config = format!("[schedulers]\n{}{radio}", chosen.collect::<String>());
+        let config = config + &pool_config(&members) + &layers;
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {
             let mut command = world.hub.command(program);

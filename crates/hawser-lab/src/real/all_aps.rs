@@ -539,6 +539,7 @@ fn udp(kbps: u64, size: u64) -> Workload {
         direction: Direction::Down,
         rate: Rate::from_bps(kbps * 1000),
         size: Bytes(size),
+        layers: 0,
     }
 }
 

@@ -203,7 +203,12 @@ mod tests {
     fn is_so(measured: &Measured) -> bool {
         match measured.outcome {
             Outcome::Ranking(is_so) => is_so,
-            Outcome::Rate { .. } | Outcome::Loss { .. } | Outcome::Holds(_) => false,
+            Outcome::Rate { .. }
+            | Outcome::Loss { .. }
+            | Outcome::AtLeast(_)
+            | Outcome::AtMost(_)
+            | Outcome::Within(_)
+            | Outcome::Holds(_) => false,
         }
     }
 
