@@ -4,9 +4,8 @@
 //! its links now and then ([`Occasion`]); one that has become poor is moved by its hostapd to
 //! other channels, which its station follows ([`Migration`]), until one carries more or none is
 //! left. Data take the other links meanwhile. It fails towards staying: a link that the other box
-//! shares with its clients, the only one that works, and one without hostapd are left alone, where
-//! nothing better is found, the old channel is gone back to, and so is a station that has not
-//! followed.
+//! shares with its clients, the only one that works, and one without hostapd are left alone, and
+//! where nothing better is found, the old channel is gone back to.
 //!
 //! Source: Multifacet section 3.4.
 
@@ -76,8 +75,6 @@ struct Last {
     /// What the link carried there.
     rates: [Rate; 2],
     tried: usize,
-    /// Its station went along.
-    is_followed: bool,
 }
 
 impl Channels {
@@ -175,7 +172,6 @@ impl Record {
                 "before_bps": last.rates[0].as_bps(),
                 "after_bps": last.rates[1].as_bps(),
                 "tried": last.tried,
-                "followed": last.is_followed,
             })),
         })
     }
@@ -348,12 +344,10 @@ impl Watcher {
         while let Some(one) = step {
             step = match one {
                 Step::Announce(to) => self.announce(place, to.into(), &mut machine).await,
-                Step::Probe(at) | Step::Check(at) => {
+                Step::Probe(at) => {
                     let found = self.bandwidth(place).await;
                     tracing::debug!(link = place.link, mhz = at, bps = found.as_bps(), "tried");
-                    if let Step::Probe(_) = one {
-                        rates.insert(at.into(), found);
-                    }
+                    rates.insert(at.into(), found);
                     let due = machine.poll_timeout().unwrap_or(self.now());
                     machine.handle_timeout(Some(mbps(found)), due.max(self.now()))
                 }
@@ -363,7 +357,6 @@ impl Watcher {
         let (to, tried) = machine.channel();
         let to = u32::from(to);
         let after = rates.get(&to).copied().unwrap_or(carries);
-        let is_followed = machine.is_followed();
         tracing::info!(
             link = place.link,
             from = channel(from),
@@ -371,16 +364,11 @@ impl Watcher {
             before_bps = carries.as_bps(),
             after_bps = after.as_bps(),
             tried,
-            is_followed,
             "the channel was poor"
         );
         let (is_moved, now) = (to != from, self.now());
         if let Some(occasion) = self.occasions.get_mut(&place.link) {
-            if is_moved || is_followed {
-                occasion.handle_search(is_moved, after, now);
-            } else {
-                occasion.handle_unfollowed(now);
-            }
+            occasion.handle_search(is_moved, after, now);
         }
         self.record(&place.link, |record| {
             record.searches += 1;
@@ -392,7 +380,6 @@ impl Watcher {
                 channels: [from, to],
                 rates: [carries, after],
                 tried,
-                is_followed,
             });
         });
     }

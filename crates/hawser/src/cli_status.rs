@@ -324,10 +324,6 @@ pub(crate) fn channels(links: &Value) -> String {
                 number(&last["tried"]),
                 number(&last["took_ms"]) as f64 / 1e3
             ),
-            (None, Some(false)) if last["followed"] == false => format!(
-                "; stayed there {} ago: its station did not follow",
-                age(number(&last["s_ago"])),
-            ),
             (None, Some(false)) => format!(
                 "; stayed there {} ago: of {} tried none carries more than its {}",
                 age(number(&last["s_ago"])),

@@ -4,8 +4,7 @@
 //! a test finds may fall behind the best one of this channel, and where two in a row fall below
 //! half of it, a search begins. It fails towards staying: after every search there is a rest, which
 //! doubles for each one in a row that found nothing better, and what the link brings then is what
-//! is expected of it from there on. A search that the other end did not follow says nothing of the
-//! channels: what was expected stays, and the rest is short, but doubles too.
+//! is expected of it from there on.
 //!
 //! Source: Multifacet section 3.4, which has a threshold and names none. Deviates: how often the
 //! link is tested, and that searches rest, are not in the paper.
@@ -19,8 +18,6 @@ pub struct Occasion {
     is_poor: bool,
     /// Searches in a row that found nothing.
     in_vain: u32,
-    /// Searches in a row that the other end did not follow.
-    unfollowed: u32,
     test_at: Instant,
     search_at: Instant,
 }
@@ -33,7 +30,6 @@ impl Occasion {
             best: Rate::ZERO,
             is_poor: false,
             in_vain: 0,
-            unfollowed: 0,
             test_at: now + PERIOD,
             search_at: now,
         }
@@ -60,16 +56,9 @@ impl Occasion {
         } else {
             self.in_vain.saturating_add(1)
         };
-        self.unfollowed = 0;
-        self.search_at = now + rest(REST, self.in_vain);
+        let rest = REST * 2_u32.saturating_pow(self.in_vain);
+        self.search_at = now + rest.min(LONGEST_REST);
         (self.best, self.is_poor) = (rate, false);
-        self.test_at = now + PERIOD;
-    }
-
-    /// A search is over that the other end did not follow. The link is as poor as before.
-    pub fn handle_unfollowed(&mut self, now: Instant) {
-        self.search_at = now + rest(PERIOD, self.unfollowed);
-        self.unfollowed = self.unfollowed.saturating_add(1);
         self.test_at = now + PERIOD;
     }
 
@@ -90,10 +79,6 @@ impl Occasion {
     pub fn best(&self) -> Rate {
         self.best
     }
-}
-
-fn rest(first: Duration, in_a_row: u32) -> Duration {
-    (first * 2_u32.saturating_pow(in_a_row)).min(LONGEST_REST)
 }
 
 /// A test of 20 ms takes two parts in a thousand of the link then.
@@ -161,29 +146,6 @@ mod tests {
         assert_eq!((occasion.best(), occasion.search_at()), (mbps(20), at(260)));
         occasion.handle_idle(at(205));
         assert_eq!(occasion.poll_timeout(), at(215));
-    }
-
-    #[test]
-    fn a_search_that_was_not_followed_is_tried_again_soon_and_ever_later() {
-        let mut occasion = Occasion::new(at(0));
-        occasion.handle_test(mbps(20), at(10));
-        occasion.handle_test(mbps(5), at(20));
-        assert!(occasion.handle_test(mbps(5), at(21)));
-        let mut searches = Vec::new();
-        occasion.handle_unfollowed(at(22));
-        assert_eq!(occasion.best(), mbps(20), "nothing is known of the channels");
-        while searches.len() < 4 {
-            let now = occasion.poll_timeout();
-            if occasion.handle_test(mbps(5), now) {
-                searches.push(now);
-                occasion.handle_unfollowed(now);
-            }
-        }
-        assert_eq!(searches, [32, 52, 92, 172].map(at));
-        occasion.handle_search(false, mbps(5), at(180));
-        assert_eq!(occasion.search_at(), at(180 + 120));
-        occasion.handle_unfollowed(at(400));
-        assert_eq!(occasion.search_at(), at(410), "it had followed");
     }
 
     #[test]

@@ -174,7 +174,7 @@ fn pings(world: &World) -> Pings {
 }
 
 #[test]
-#[ignore = "the station is found neither on the first channel that is tried nor back at home: not moved in 30 s"]
+#[ignore = "in one run of ten the station is left behind, and nothing brings it back in time"]
 fn a_link_leaves_a_channel_that_has_become_busy() {
     for program in ["hostapd", "wpa_supplicant", "iw"] {
         if !hawser_testing::require_program(&[program]) {

@@ -40,8 +40,6 @@ fn search(kind: Search, random: &mut Random) -> (usize, Duration) {
                 last = now;
                 Some(qualities[usize::from(channel)])
             }
-            // At the end, whether the repeater has followed.
-            Some(Step::Check(_)) => Some(1.0),
             Some(Step::Announce(_) | Step::Resume(_)) | None => None,
         };
         step = migration.handle_timeout(measured, now);

@@ -107,7 +107,7 @@ impl Searching {
                 self.send_beacon(air);
                 air.after(BEACON, ANNOUNCE_TAG);
             }
-            Step::Probe(channel) | Step::Check(channel) => {
+            Step::Probe(channel) => {
                 self.tune(channel, air);
                 self.probed = Some(0);
                 (0..PROBES).for_each(|_| self.send_probe(air));
