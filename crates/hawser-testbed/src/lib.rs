@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod arm;
+mod cards;
 mod client_hop;
 mod command;
 mod compare;
@@ -39,13 +40,13 @@ mod workload;
 pub mod world;
 
 pub use arm::{Options, Progress, run, run_on_air};
+pub use cards::cards_wanted;
 pub use compare::{Arm, Comparison, OVER_TIME, compare};
 pub use kernel::Kernel;
 pub use medium::{Medium, MediumCounters};
 pub use on_air::{Guest, OnAir};
 pub use run_dir::RunDir;
 pub use tool::{LeftOut, Tool, ToolError};
-pub use wifi::cards_wanted;
 pub use workload::http::serve as serve_http;
 
 use std::path::Path;

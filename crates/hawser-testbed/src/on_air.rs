@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use hawser_netem::air::{Address, MediumConfig, Signal, StationConfig};
 use hawser_netem::scenario::Scenario;
 
-use crate::wifi::card_address;
+use crate::cards::{self, card_address};
 
 /// What a scenario leaves open.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +38,7 @@ impl OnAir {
     /// How many simulated cards a scenario with this needs.
     #[must_use]
     pub fn cards_wanted(&self, scenario: &Scenario) -> usize {
-        crate::cards_wanted(scenario) + self.guests.len()
+        cards::cards_wanted(scenario) + self.guests.len()
     }
 
     /// Says to a medium what the scenario did not. `pairs`: the access point's and the client's

@@ -24,23 +24,14 @@ use hawser_linux::clock;
 use hawser_linux::netns::Namespace;
 use hawser_netem::air::channel::frequency;
 use hawser_netem::air::phy::{DATA_OVERHEAD, Standard};
-use hawser_netem::air::{Address, MediumConfig, RateControl, Signal, StationConfig, Stranger};
+use hawser_netem::air::{MediumConfig, RateControl, Signal, StationConfig, Stranger};
 use hawser_netem::scenario::{Scenario, Wifi};
 use hawser_units::{Bytes, Duration};
 
 use crate::Medium;
+use crate::cards::{card_address, cards_wanted};
 use crate::command::{ip, run};
 use crate::on_air::OnAir;
-
-/// How many simulated cards a scenario needs.
-#[must_use]
-pub fn cards_wanted(scenario: &Scenario) -> usize {
-    2 * scenario
-        .networks
-        .iter()
-        .filter(|network| network.wifi.is_some())
-        .count()
-}
 
 /// The air of a world, with what is on it.
 #[derive(Debug)]
@@ -248,12 +239,6 @@ fn station(wifi: &Wifi) -> StationConfig {
         },
         ..StationConfig::fixed(wifi.standard, 0, wifi.standard.lowest())
     }
-}
-
-/// What the kernel calls the simulated card of that number.
-pub(crate) fn card_address(number: usize) -> Address {
-    let [high, low] = u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes();
-    [0x42, 0, 0, high, low, 0]
 }
 
 /// Frames without priorities: 24 bytes of header, as the simulator counts them.

@@ -13,7 +13,7 @@ use hawser_netem::scenario::Scenario;
 use hawser_testbed::{Kernel, OnAir, Options, Progress};
 
 use super::found::{Found, Measured};
-use super::{all_aps, judge_all, juggler};
+use super::judge_all;
 
 /// An evaluation of a paper.
 pub(super) struct Evaluation {
@@ -44,11 +44,6 @@ pub(super) struct AccessPoints {
     /// What carries their frames; `None`: the kernel, which takes no time for it.
     pub(super) air: Option<&'static str>,
     pub(super) is_virtual: bool,
-}
-
-/// All of them.
-pub(super) fn evaluations() -> impl Iterator<Item = &'static Evaluation> {
-    juggler::EVALUATIONS.iter().chain(all_aps::EVALUATIONS)
 }
 
 /// Runs scenarios inside.

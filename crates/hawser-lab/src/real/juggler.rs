@@ -523,7 +523,8 @@ mod tests {
         assert_eq!(held(&good), [true; 5]);
         let bad = [
             row(500.0, [20.0, 10.0, 15.0], 900),
-            row(2000.0, [5.0, 2.6, 2.5], 400),
+            row(1000.0, [10.0, 5.0, 8.0], 900),
+            row(2000.0, [5.0, 2.6, 3.1], 400),
         ];
         assert_eq!(held(&bad), [false, false, true, true, false]);
     }

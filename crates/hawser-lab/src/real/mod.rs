@@ -67,7 +67,7 @@ pub(crate) fn run(
         }
     }
     // In virtual time one run is like another.
-    for evaluation in air::evaluations() {
+    for evaluation in evaluations_on_air() {
         if shutdown::is_requested() {
             break;
         }
@@ -87,6 +87,10 @@ fn evaluations() -> impl Iterator<Item = &'static Evaluation> {
     piconet::evaluations().chain(flow_switch::EVALUATIONS)
 }
 
+fn evaluations_on_air() -> impl Iterator<Item = &'static air::Evaluation> {
+    juggler::EVALUATIONS.iter().chain(all_aps::EVALUATIONS)
+}
+
 fn is_any_asked(selected: &[Selected], claims: impl IntoIterator<Item: AsRef<str>>) -> bool {
     let is_asked = |claim: &str| selected.iter().any(|(_, _, known)| known.id == claim);
     claims.into_iter().any(|claim| is_asked(claim.as_ref()))
@@ -104,7 +108,7 @@ fn judge_all(found: Vec<Measured>, selected: &[Selected]) -> Vec<Found> {
 /// The claims that are measured on real packets.
 pub(crate) fn claims() -> Vec<String> {
     let in_namespaces = evaluations().flat_map(|evaluation| (evaluation.claims)());
-    let on_air = air::evaluations().flat_map(|evaluation| evaluation.claims);
+    let on_air = evaluations_on_air().flat_map(|evaluation| evaluation.claims);
     in_namespaces
         .chain(on_air.map(|claim| (*claim).to_owned()))
         .collect()
