@@ -55,10 +55,10 @@ impl Client {
         is_default: bool,
     ) -> anyhow::Result<Value> {
         self.check_known(network)?;
-        let mut wanted = self.preferences.wanted.remove(network).unwrap_or_default();
-        if is_default {
-            wanted = Wanted::default();
-        }
+        let mut wanted = match self.preferences.wanted.get(network) {
+            Some(before) if !is_default => *before,
+            Some(_) | None => Wanted::default(),
+        };
         for (wanted, name) in wanted.priorities.iter_mut().zip(priorities) {
             if let Some(name) = name {
                 let known = name.parse::<When>();

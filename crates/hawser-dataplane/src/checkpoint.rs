@@ -85,7 +85,7 @@ impl LaneCheckpoint {
     #[must_use]
     pub fn preference(&self) -> Preference {
         let known = self.preference.and_then(|(code, takes_bulk)| {
-            let priority = *Priority::ALL.get(usize::from(code))?;
+            let priority = Priority::of_code(code)?;
             Some(Preference { priority, takes_bulk })
         });
         known.unwrap_or_default()

@@ -18,6 +18,12 @@ impl Priority {
     /// All, by their codes.
     pub const ALL: [Self; 3] = [Self::Always, Self::Overflow, Self::Backup];
 
+    /// The priority of a code; `None` where there is none.
+    #[must_use]
+    pub fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
     /// Its name in configuration, status and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -57,9 +63,7 @@ impl Preference {
 
     pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
         Ok(Self {
-            priority: *Priority::ALL
-                .get(usize::from(r.u8()?))
-                .ok_or(ParseError::Field("priority"))?,
+            priority: Priority::of_code(r.u8()?).ok_or(ParseError::Field("priority"))?,
             takes_bulk: match r.u8()? {
                 0 => false,
                 1 => true,

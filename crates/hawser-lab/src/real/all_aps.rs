@@ -13,8 +13,11 @@
 
 use std::collections::BTreeMap;
 
+use hawser_experiments::papers::all_aps::{
+    FAR, NEAR, PLACES, apart, between, card, hidden, minstrel, minstrel_ht,
+};
 use hawser_netem::air::phy::{PhyRate, Standard};
-use hawser_netem::air::{FrameLoss, RateControl, Signal, StationConfig};
+use hawser_netem::air::{Signal, StationConfig};
 use hawser_netem::report::Report;
 use hawser_netem::scenario::{Direction, Links, Network, Scenario, Via, Wifi, Workload};
 use hawser_netem::{Capacity, LinkConfig};
@@ -265,8 +268,8 @@ fn hidden_access_points(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let mut evidence = Vec::new();
     let mut all = Vec::new();
     for at in [0, PLACES / 2, PLACES - 1] {
-        let mut place = Place::new([minstrel(), minstrel()], hidden(at), 10);
-        place.between = Some(Signal::of_power(-120.0));
+        let mut place = Place::new([minstrel(), minstrel()].map(anywhere), hidden(at), 10);
+        place.between = Some(apart());
         let totals = Totals::of(lab, &place)?;
         let load = |access_point| Other(udp(30_000, 1472), access_point, place.signals.clone());
         let datagrams = place.others(lab, &[load(0), load(1)])?.goodput_bps.total / 1e6;
@@ -318,7 +321,7 @@ fn carrier_sense(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let mut evidence = Vec::new();
     let mut framing = 1.0;
     for at in 0..PLACES {
-        let place = Place::new([minstrel(), minstrel()], between(at, 5.0, 50), 10);
+        let place = Place::new([minstrel(), minstrel()].map(anywhere), between(at), 10);
         let totals = Totals::of(lab, &place)?;
         framing = totals.framing;
         evidence.push((format!("place {}: the better alone", at + 1), totals.best()));
@@ -383,7 +386,9 @@ fn nomadic(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut shares, mut near, mut gains) = (Vec::new(), Vec::new(), Vec::new());
     let (mut framings, mut plain) = (Vec::new(), Vec::new());
     for at in 0..PLACES {
-        let mut place = Place::new([minstrel_ht(), minstrel_ht()], between(at, 1.0, 1000), 5);
+        let signals = between(at).map(|signal| signal.fading(1.0, Duration::from_secs(1)));
+        let cards = [CHANNEL, CHANNEL].map(minstrel_ht).map(anywhere);
+        let mut place = Place::new(cards, signals, 5);
         (place.warmup, place.length) = (Duration::from_secs(5), Duration::from_secs(10));
         let totals = Totals::of(lab, &place)?;
         evidence.push((format!("place {}: the better alone", at + 1), totals.best()));
@@ -472,12 +477,7 @@ fn table(lab: &mut Lab<'_>, name: &str, loss: [f64; 2]) -> anyhow::Result<(Vec<M
 }
 
 fn at_table(loss: [f64; 2]) -> Place {
-    let card = StationConfig {
-        attempts: 12,
-        queue: BUFFER,
-        ..StationConfig::fixed(Standard::A, 0, PhyRate::Ofdm(54))
-    };
-    let mut place = Place::new([card.clone(), card], loss.map(Signal::lossy), 10);
+    let mut place = Place::new([card(), card()].map(anywhere), loss.map(Signal::lossy), 10);
     // What C sends arrives well.
     place.back = Some(Signal::lossy(NEAR));
     (place.warmup, place.length) = (Duration::from_secs(5), Duration::from_secs(60));
@@ -489,41 +489,9 @@ fn table_others() -> [Other; 2] {
     [0, 1].map(|access_point| Other(tcp(), access_point, [NEAR, NEAR].map(Signal::lossy)))
 }
 
-/// How the client receives two hidden access points at a place.
-fn hidden(place: usize) -> [Signal; 2] {
-    let step = 24.0 / (PLACES - 1) as f32;
-    [-50.0 - step * place as f32, -74.0 + step * place as f32].map(Signal::of_power)
-}
-
-/// How the client receives two access points that hear each other, at a place.
-fn between(place: usize, fading_db: f32, coherence_ms: u64) -> [Signal; 2] {
-    let way = (place + 1) as f32 / (PLACES + 1) as f32;
-    [way, 1.0 - way].map(|distance| {
-        let signal = Signal {
-            power: -70.0 - 30.0 * (2.0 * distance).log10(),
-            loss: FrameLoss::Noise(-85.0),
-            fading: None,
-        };
-        signal.fading(fading_db, Duration::from_millis(coherence_ms))
-    })
-}
-
-fn minstrel() -> StationConfig {
-    StationConfig {
-        rate: RateControl::throughput(Standard::A.rates()),
-        queue: 100,
-        ..StationConfig::fixed(Standard::A, 0, PhyRate::Ofdm(54))
-    }
-}
-
-/// A card of 802.11n whose rate control wants frames delivered.
-fn minstrel_ht() -> StationConfig {
-    StationConfig {
-        rate: RateControl::delivery_first(Standard::N.rates()),
-        aggregate: 20,
-        queue: BUFFER,
-        ..StationConfig::fixed(Standard::N, 0, Standard::N.lowest())
-    }
+/// A card of the simulator's experiments, on whichever channel the kernel has it.
+fn anywhere(card: StationConfig) -> StationConfig {
+    StationConfig { channel: 0, ..card }
 }
 
 fn tcp() -> Workload {
@@ -601,31 +569,16 @@ fn jain(rates: [f64; 3]) -> f64 {
 
 const NAMES: [&str; 2] = ["ap1", "ap2"];
 const ROWS: [&str; 3] = ["ap1", "ap2", "both"];
+/// One of 5 GHz without radar.
 const CHANNEL: u16 = 36;
 /// Behind each access point: never what limits.
 const CABLE: Rate = Rate::from_mbps(1_000);
-/// Places between two access points. Source: as the simulator's experiments.
-const PLACES: usize = 7;
-/// What a near and a far client lose, and packets that an access point keeps, as the simulator's
-/// experiment of the tables has them.
-const NEAR: f64 = 0.08;
-const FAR: f64 = 0.36;
-const BUFFER: usize = 60;
 /// Segments of 1448 bytes in Ethernet frames of 1514.
 const PLAIN_SHARE: f64 = 1448.0 / 1514.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn places_are_the_same_from_either_side() {
-        for at in 0..PLACES {
-            let other = PLACES - 1 - at;
-            assert!((hidden(at)[0].power - hidden(other)[1].power).abs() < 1e-4);
-            assert!((between(at, 5.0, 50)[0].power - between(other, 5.0, 50)[1].power).abs() < 1e-4);
-        }
-    }
 
     #[test]
     fn equal_rates_are_fair_and_one_alone_is_not() {

@@ -164,12 +164,7 @@ impl<B: Copy> Egress<B> {
         let can_send = |lane: &Lane| {
             lane.path.credit(udp, now) > 0 && u64::from(lane.path.mtu()) + FRAMING as u64 >= udp
         };
-        for view in (0..self.views.len()).rev() {
-            if self.has_cheaper(self.view_lanes[view], can_send, now) {
-                self.views.remove(view);
-                self.view_lanes.remove(view);
-            }
-        }
+        self.leave_out(|egress, lane| egress.has_cheaper(lane, can_send, now));
     }
 }
 

@@ -167,6 +167,16 @@ impl<B: Copy> Egress<B> {
         }
     }
 
+    /// Leaves out of the views those whose lane, by its place, is not wanted.
+    pub(super) fn leave_out(&mut self, is_unwanted: impl Fn(&Self, usize) -> bool) {
+        for view in (0..self.views.len()).rev() {
+            if is_unwanted(self, self.view_lanes[view]) {
+                self.views.remove(view);
+                self.view_lanes.remove(view);
+            }
+        }
+    }
+
     /// Fills `views` with the paths that may carry a packet of `len` bytes. Returns whether any
     /// path is usable at all.
     pub(super) fn build_views(&mut self, len: u32, sparse: bool, now: Instant) -> bool {

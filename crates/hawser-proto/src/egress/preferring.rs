@@ -62,26 +62,21 @@ impl<B: Copy> Egress<B> {
             return None;
         }
         if class == Class::Bulk {
-            self.leave_out(|lane| !lane.preference.takes_bulk);
+            self.leave_to_others(|lane| !lane.preference.takes_bulk);
         }
         let held_up = since + target / 2;
         let is_overflow = |lane: &Lane| lane.preference.priority == Priority::Overflow;
-        (now < held_up && self.leave_out(is_overflow)).then_some(held_up)
+        (now < held_up && self.leave_to_others(is_overflow)).then_some(held_up)
     }
 
     /// Leaves these lanes out of the views, unless there are no others. Says whether it did.
-    fn leave_out(&mut self, is_unwanted: impl Fn(&Lane) -> bool) -> bool {
-        let unwanted = |lane: &usize| is_unwanted(&self.lanes[*lane]);
-        let count = self.view_lanes.iter().filter(|lane| unwanted(lane)).count();
+    fn leave_to_others(&mut self, is_unwanted: impl Fn(&Lane) -> bool) -> bool {
+        let unwanted = |lane: &&usize| is_unwanted(&self.lanes[**lane]);
+        let count = self.view_lanes.iter().filter(unwanted).count();
         if count == 0 || count == self.view_lanes.len() {
             return false;
         }
-        for view in (0..self.views.len()).rev() {
-            if is_unwanted(&self.lanes[self.view_lanes[view]]) {
-                self.views.remove(view);
-                self.view_lanes.remove(view);
-            }
-        }
+        self.leave_out(|egress, lane| is_unwanted(&egress.lanes[lane]));
         true
     }
 }

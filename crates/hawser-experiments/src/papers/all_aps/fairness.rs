@@ -30,7 +30,7 @@ use hawser_sim::tcp::Congestion;
 pub struct Fairness;
 
 /// What a near client loses.
-const NEAR: f64 = 0.08;
+pub const NEAR: f64 = 0.08;
 /// What C loses from each access point: Tables 1, 2 and 3.
 const PLACES: [(&str, [f64; 2]); 3] = [
     ("tab1", [NEAR, NEAR]),
@@ -38,22 +38,27 @@ const PLACES: [(&str, [f64; 2]); 3] = [
     ("tab3", [FAR, FAR]),
 ];
 /// What C loses from an access point that is not near.
-const FAR: f64 = 0.36;
+pub const FAR: f64 = 0.36;
 /// Packets that an access point keeps.
 pub(super) const BUFFER: usize = 60;
 const WARM_UP: Duration = Duration::from_secs(5);
 const LENGTH: Duration = Duration::from_secs(180);
 
-/// C1, C2 and C download, of which C uses these access points.
-fn downloads(seed: u64, loss: [f64; 2], used: &[usize], load: &Load) -> (Place, [Flow; 3]) {
-    let config = StationConfig {
+/// A card of the tables.
+#[must_use]
+pub fn card() -> StationConfig {
+    StationConfig {
         attempts: 12,
         queue: BUFFER,
         ..StationConfig::fixed(Standard::A, 36, PhyRate::Ofdm(54))
-    };
+    }
+}
+
+/// C1, C2 and C download, of which C uses these access points.
+fn downloads(seed: u64, loss: [f64; 2], used: &[usize], load: &Load) -> (Place, [Flow; 3]) {
     let mut place = Place::new(
         seed,
-        &[config.clone(), config],
+        &[card(), card()],
         &Signal::clear(),
         Duration::from_millis(10),
     );

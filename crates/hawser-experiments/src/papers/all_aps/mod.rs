@@ -31,13 +31,13 @@ mod shift;
 mod switching;
 
 pub use diversity::Diversity;
-pub use fairness::Fairness;
+pub use fairness::{FAR, Fairness, NEAR, card};
 pub use hearing::{Constants, Estimation};
 pub use marking::{CongestedUplink, MoreAccessPoints, Sweep};
 pub use mobility::Mobility;
-pub use nomadic::Nomadic;
+pub use nomadic::{Nomadic, minstrel_ht};
 pub use office::Office;
-pub use positions::{CarrierSense, HiddenAccessPoints};
+pub use positions::{CarrierSense, HiddenAccessPoints, PLACES, apart, between, hidden, minstrel};
 pub use retries::RetryLimits;
 pub use shift::Shift;
 pub use switching::{ManyUsers, TwoChannels};

@@ -30,8 +30,9 @@ use hawser_sim::tcp::Congestion;
 #[derive(Clone, Copy, Debug)]
 pub struct Nomadic;
 
-/// An access point whose rate control wants frames delivered.
-pub(super) fn minstrel_ht(channel: u16) -> StationConfig {
+/// A card of 802.11n whose rate control wants frames delivered.
+#[must_use]
+pub fn minstrel_ht(channel: u16) -> StationConfig {
     let rates = Standard::N.rates();
     let rate = PhyRate::Ht {
         mcs: 0,

@@ -34,21 +34,25 @@ pub struct HiddenAccessPoints;
 #[derive(Clone, Copy, Debug)]
 pub struct CarrierSense;
 
-pub(super) const PLACES: usize = 7;
+/// Places between two access points.
+pub const PLACES: usize = 7;
 
 /// How access points receive each other that do not.
-fn apart() -> Signal {
+#[must_use]
+pub fn apart() -> Signal {
     Signal::of_power(-120.0)
 }
 
 /// How the client receives two hidden access points at a place.
-fn hidden(place: usize) -> [Signal; 2] {
+#[must_use]
+pub fn hidden(place: usize) -> [Signal; 2] {
     let step = 24.0 / (PLACES - 1) as f32;
     [-50.0 - step * place as f32, -74.0 + step * place as f32].map(Signal::of_power)
 }
 
 /// How the client receives two access points that hear each other, at a place.
-pub(super) fn between(place: usize) -> [Signal; 2] {
+#[must_use]
+pub fn between(place: usize) -> [Signal; 2] {
     let way = (place + 1) as f32 / (PLACES + 1) as f32;
     [way, 1.0 - way].map(|distance| {
         let signal = Signal {
@@ -75,7 +79,9 @@ struct Totals {
     monopoly: f64,
 }
 
-pub(super) fn minstrel() -> StationConfig {
+/// A card of 802.11a whose rate control wants throughput.
+#[must_use]
+pub fn minstrel() -> StationConfig {
     StationConfig {
         rate: RateControl::throughput(Standard::A.rates()),
         queue: 100,
@@ -314,4 +320,18 @@ fn single(seed: u64, config: StationConfig) -> f64 {
     let flow = place.download(&client, &Load::Udp(Rate::from_mbps(40)));
     place.run(from(6));
     place.rate(flow, from(1), from(6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_the_same_from_either_side() {
+        for at in 0..PLACES {
+            let other = PLACES - 1 - at;
+            assert!((hidden(at)[0].power - hidden(other)[1].power).abs() < 1e-4);
+            assert!((between(at)[0].power - between(other)[1].power).abs() < 1e-4);
+        }
+    }
 }

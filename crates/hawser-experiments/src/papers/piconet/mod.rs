@@ -19,4 +19,4 @@ pub use bulk::{Joining, Sizes, Unequal};
 pub use constant::{JoiningConstant, Members, UnequalConstant};
 pub use layered::{Changing, Layers, SpareChannels};
 pub use reception::{Reception, mean_change};
-pub use testbed::{OneSlow, Streaming, Testbed, Transient};
+pub use testbed::{CARRIED, LATE, OneSlow, Streaming, TERMINATED, Testbed, Transient};

@@ -1,6 +1,6 @@
 //! The testbed (section VI): figures 10, 11 and 13 to 16, and table X.
 
-use hawser_experiments::papers::piconet::Reception;
+use hawser_experiments::papers::piconet::{CARRIED, LATE, Reception, TERMINATED};
 use hawser_netem::QueueBound;
 use hawser_units::{Bytes, Duration};
 
@@ -250,26 +250,7 @@ fn last_slower(extra: u64) -> Stated {
 
 /// Units: kb/s.
 const LINE: f64 = 92.16;
-/// What the lines can carry: up to 64 kb/s each.
-const CARRIED: [(usize, u64); 10] = [
-    (1, 64),
-    (2, 64),
-    (2, 128),
-    (3, 64),
-    (3, 128),
-    (3, 175),
-    (4, 64),
-    (4, 128),
-    (4, 175),
-    (4, 256),
-];
 const STREAM: Duration = Duration::from_secs(30);
-/// A packet that comes so much after the earliest possible time is of no use: figure 15 needs a
-/// time between 60 and 80 ms. Units: milliseconds.
-const LATE: f64 = 70.0;
-/// The paper's tool ends a test at some loss that it does not say: more than the 25 % with which
-/// the tests of figure 15 ran to their end. Units: percent.
-const TERMINATED: f64 = 25.0;
 /// Segments of 1460 bytes, with 40 of headers, 24 of GRE and 8 of PPP.
 const LINE_SHARE: f64 = 1_460.0 / 1_532.0;
 /// The same without GRE.
