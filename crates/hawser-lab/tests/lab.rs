@@ -236,7 +236,7 @@ fn without_a_hub_one_multipath_connection_uses_both_networks_and_outlives_one() 
         "--set",
         "via=direct-mptcp",
         "--set",
-        "duration=6s",
+        "duration=7s",
         "--set",
         "event=[{ at = \"3s\", network = \"left\", set = \"down\" }]",
     ];
@@ -244,7 +244,8 @@ fn without_a_hub_one_multipath_connection_uses_both_networks_and_outlives_one() 
         return;
     };
     let result = report(&output);
-    let (both, left) = (mbps(&result, 1.0, 2.9), mbps(&result, 4.5, 5.8));
+    // The kernel sends what was in the dead network's queue again during 1 to 2 s, with pauses.
+    let (both, left) = (mbps(&result, 1.0, 2.9), mbps(&result, 5.0, 6.8));
     assert!(both > 28.0, "both: {both}");
     assert!(left > 14.0, "the one that is left: {left}");
 }
