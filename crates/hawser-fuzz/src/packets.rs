@@ -279,7 +279,7 @@ pub(crate) fn coalesce(input: &[u8]) {
 }
 
 fn coalesce_as(format: Format, input: &[u8]) {
-    let mut coalescer = Coalescer::new(format);
+    let mut coalescer = Coalescer::new(format, true);
     let (mut rest, mut pieces, mut written) = (input, 0, 0);
     let mut taken = 0;
     while let Some((head, tail)) = rest.split_first_chunk::<2>() {

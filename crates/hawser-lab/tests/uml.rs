@@ -78,6 +78,25 @@ fn what_cannot_be_run_is_refused_before_a_kernel_starts() {
     }
 }
 
+/// The kernel is 6.1, as Debian 12's: a TUN interface takes no UDP segments in one piece. Packets of
+/// several datagrams come out of a fast link in the same instant.
+#[test]
+fn a_kernel_without_udp_segmentation_loses_no_datagram() {
+    let settings = [
+        "--json",
+        "--set",
+        "network.0.down.rate=1000mbit",
+        "--set",
+        "network.1.down.rate=1000mbit",
+        "--set",
+        "workload=[{ kind = \"udp\", rate = \"20mbit\", size = \"1200B\" }]",
+    ];
+    let Some(output) = uml(&settings) else { return };
+    let workload = &json(&output)["workloads"][0];
+    assert!(workload["sent"].as_u64() > Some(2000), "{workload}");
+    assert_eq!(workload["loss"], 0.0, "{workload}");
+}
+
 /// The last hop on the air: real `mac80211` and hostapd over the simulator's own medium.
 #[test]
 fn a_network_on_the_air_carries_what_the_simulator_says() {

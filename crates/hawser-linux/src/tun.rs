@@ -35,6 +35,7 @@ pub const READ_LEN: usize = 10 + 65_536;
 pub struct Tun {
     file: File,
     name: String,
+    takes_joined_udp: bool,
 }
 
 /// Why a TUN interface could not be made.
@@ -82,9 +83,10 @@ impl Tun {
 
     fn create_as(name: &str, mtu: u16, kind: c_int) -> Result<Self, TunError> {
         let file = open(name, kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR)?;
-        let tun = Self {
+        let mut tun = Self {
             file,
             name: name.to_owned(),
+            takes_joined_udp: false,
         };
         tun.set_offloads()?;
         tun.set_mtu(mtu)?;
@@ -115,23 +117,37 @@ impl Tun {
         if name != wanted {
             return Err(TunError::OtherName(name));
         }
-        let tun = Self { file, name };
+        let mut tun = Self {
+            file,
+            name,
+            takes_joined_udp: false,
+        };
+        tun.set_offloads()?;
         tun.set_mtu(mtu)?;
         Ok(tun)
     }
 
-    fn set_offloads(&self) -> Result<(), TunError> {
+    fn set_offloads(&mut self) -> Result<(), TunError> {
         let option = |what, error| TunError::Option(self.name.clone(), what, error);
         let len = VIRTIO_LEN;
         // SAFETY: the argument points to an int that outlives the call.
         let result = unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) };
         check(result).map_err(|error| option("virtio header size", error))?;
         let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
-        // UDP segmentation needs Linux 6.2; without it such packets arrive one by one.
-        let with_udp = self.offload(tcp | TUN_F_USO4 | TUN_F_USO6);
-        with_udp
-            .or_else(|_| self.offload(tcp))
-            .map_err(|error| option("segmentation offload", error))
+        // UDP segmentation needs Linux 6.2; without it such packets come and go one by one.
+        self.takes_joined_udp = self.offload(tcp | TUN_F_USO4 | TUN_F_USO6).is_ok();
+        if !self.takes_joined_udp {
+            let set = self.offload(tcp);
+            set.map_err(|error| option("segmentation offload", error))?;
+        }
+        Ok(())
+    }
+
+    /// Whether several UDP packets of one flow can be written as one. A kernel before Linux 6.2
+    /// refuses such a write.
+    #[must_use]
+    pub fn takes_joined_udp(&self) -> bool {
+        self.takes_joined_udp
     }
 
     fn offload(&self, flags: c_uint) -> io::Result<()> {
@@ -186,6 +202,7 @@ impl Tun {
         Ok(Self {
             file: self.file.try_clone()?,
             name: self.name.clone(),
+            takes_joined_udp: self.takes_joined_udp,
         })
     }
 }

@@ -20,6 +20,7 @@ use hawser_linux::tun::{READ_LEN, Tun};
 use hawser_linux::wait::{Waker, wait_readable};
 use hawser_netem::{Change, Counters, Link, LinkConfig};
 use hawser_units::{Duration, Instant};
+use hawser_wire::frame::Format;
 use hawser_wire::inner;
 use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
 
@@ -85,13 +86,13 @@ impl Pump {
             counters: SharedCounters::default(),
         });
         let worker = Worker {
+            coalescer: Coalescer::new(Format::Ip, to.takes_joined_udp()),
             from,
             to,
             link: Link::new(config, seed, clock::now()),
             pool: Vec::new(),
             scratch: vec![0; READ_LEN],
             due: Vec::with_capacity(MOST_DUE),
-            coalescer: Coalescer::default(),
             shared: Arc::clone(&shared),
         };
         let thread = std::thread::Builder::new()

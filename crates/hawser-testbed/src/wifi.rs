@@ -155,16 +155,27 @@ pub(crate) fn join_network(
     // The kernel's own power save would sleep between frames, which the model does not.
     iw(client, &["dev", device, "set", "power_save", "off"])?;
     let frequency = frequency(wifi.channel.into()).to_string();
-    iw(client, &["dev", device, "connect", ssid, &frequency])?;
-    let deadline = clock::now() + JOINING;
+    let connect = ["dev", device, "connect", ssid, &frequency];
+    iw(client, &connect)?;
+    let mut asked = clock::now();
+    let deadline = asked + JOINING;
     while clock::now() < deadline {
         let link = iw(client, &["dev", device, "link"])?;
         if link.contains("Connected") {
             return Ok(());
         }
+        // The kernel gives up when a scan has not seen the access point, or no frame of three was
+        // answered, as happens where the signal fades. It refuses while it is still trying.
+        if clock::now() >= asked + ASK_AGAIN {
+            let _ = iw(client, &connect);
+            asked = clock::now();
+        }
         std::thread::sleep(LOOK_AGAIN);
     }
-    bail!("{device} does not join its access point")
+    bail!(
+        "{device} does not join its access point within {} s",
+        JOINING.as_secs()
+    )
 }
 
 impl Drop for Air {
@@ -322,8 +333,10 @@ impl Drop for AccessPoint {
     }
 }
 
-/// Scanning, authentication and association, on the slowest channel of interest.
-const JOINING: Duration = Duration::from_secs(10);
+/// Scanning, authentication and association, with several attempts where the signal fades.
+const JOINING: Duration = Duration::from_secs(30);
+/// Longer than the kernel tries by itself.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 const COUNTRY: &str = "US";
 /// What strangers send, as in the simulator. Units: bytes of UDP payload.
 const STRANGE_DATAGRAM: u64 = 1472;

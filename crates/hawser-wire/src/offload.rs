@@ -269,6 +269,7 @@ pub enum Join {
 #[derive(Debug)]
 pub struct Coalescer {
     format: Format,
+    joins_udp: bool,
     headers: [u8; MAX_HEADERS],
     open: Option<Run>,
 }
@@ -287,18 +288,14 @@ struct Run {
     closed: bool,
 }
 
-impl Default for Coalescer {
-    fn default() -> Self {
-        Self::new(Format::Ip)
-    }
-}
-
 impl Coalescer {
-    /// One for packets of that format.
+    /// One for packets of that format. `joins_udp`: whether the device takes several UDP packets as
+    /// one.
     #[must_use]
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: Format, joins_udp: bool) -> Self {
         Self {
             format,
+            joins_udp,
             headers: [0; MAX_HEADERS],
             open: None,
         }
@@ -343,7 +340,7 @@ impl Coalescer {
             run.protocol = s.key.protocol;
             run.partial = partial && s.has_transport();
             if run.partial && run.payload > 0 {
-                run.closed = ends_run(&s);
+                run.closed = ends_run(&s) || (s.key.protocol == protocol::UDP && !self.joins_udp);
                 run.next_sequence = match s.key.protocol {
                     protocol::TCP => sequence_of(packet, run.transport).wrapping_add(run.payload as u32),
                     _ => 0,
@@ -500,7 +497,14 @@ mod tests {
 
     /// Joins as the data plane does; returns (virtio, packet) as the TUN would get them.
     fn join(packets: &[Vec<u8>], partial: bool) -> Vec<([u8; VIRTIO_LEN], Vec<u8>)> {
-        let mut coalescer = Coalescer::default();
+        join_by(Coalescer::new(Format::Ip, true), packets, partial)
+    }
+
+    fn join_by(
+        mut coalescer: Coalescer,
+        packets: &[Vec<u8>],
+        partial: bool,
+    ) -> Vec<([u8; VIRTIO_LEN], Vec<u8>)> {
         let mut out = Vec::new();
         let mut pieces: Vec<u8> = Vec::new();
         let close = |coalescer: &mut Coalescer, pieces: &mut Vec<u8>, out: &mut Vec<_>| {
@@ -523,6 +527,16 @@ mod tests {
         }
         close(&mut coalescer, &mut pieces, &mut out);
         out
+    }
+
+    #[test]
+    fn datagrams_stay_apart_where_the_device_takes_them_so() {
+        let packet = udp_packet(&[7; 3000]);
+        let segments = cut(&packet, 1000);
+        let joined = join_by(Coalescer::new(Format::Ip, false), &segments, true);
+        assert_eq!(joined.len(), 3);
+        assert!(joined.iter().all(|(virtio, _)| virtio[1] == 0));
+        assert_eq!(join(&segments, true).len(), 1);
     }
 
     #[test]
@@ -580,7 +594,7 @@ mod tests {
 
     #[test]
     fn a_coalescer_is_open_from_the_first_packet_until_it_is_finished() {
-        let mut coalescer = Coalescer::default();
+        let mut coalescer = Coalescer::new(Format::Ip, true);
         assert!(!coalescer.is_open() && coalescer.finish().is_none());
         let packet = tcp_packet(1, &[7; 100], 0x10);
         assert_eq!(coalescer.push(&packet, packet.len(), true), Join::Open(52));

@@ -44,7 +44,7 @@ impl Receiving {
         let mut rebuilt = self.rebuilt.iter();
         let mut writer = Writer {
             tun: &self.links.tun,
-            coalescer: Coalescer::new(self.links.format),
+            coalescer: Coalescer::new(self.links.format, self.links.tun.takes_joined_udp()),
             pieces: Vec::new(),
         };
         for id in out.iter() {

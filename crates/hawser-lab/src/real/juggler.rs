@@ -134,16 +134,18 @@ fn switches(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let names = ["cafe", "library", "museum"];
     let mut world = RadioWorld::new(lab.options())?;
     world.up(&client(&["phy3"], true, &names), 3)?;
+    let switch = |status: &Value, name: &str| station(status, name)?["switch_ms"].as_f64();
+    world.wait("all three networks are in slots", SETTLED, |status| {
+        names.iter().all(|name| switch(status, name).is_some())
+    })?;
     let (mut same, mut cross) = (Vec::new(), Vec::new());
     for _ in 0..LOOKS {
         // Longer than a round of three slots.
         std::thread::sleep(Duration::from_millis(400));
         let status = world.status()?;
         for name in names {
-            let mut all = status["radio"].as_array().into_iter().flatten();
-            let in_slots = all.find(|one| one["ssid"] == name && one["switch_ms"].is_number());
-            let switch = in_slots.and_then(|one| one["switch_ms"].as_f64());
-            let switch = switch.with_context(|| format!("no switch is shown: {}", status["radio"]))?;
+            let switch =
+                switch(&status, name).with_context(|| format!("no switch is shown: {}", status["radio"]))?;
             // The library is served after the cafe, on the same channel.
             if name == "library" {
                 same.push(switch);

@@ -194,7 +194,7 @@ fn travel(packet: &[u8], segment: u16) -> (Vec<Vec<u8>>, Vec<Written>) {
         }
         arrived.push(whole);
     }
-    let mut coalescer = Coalescer::new(format);
+    let mut coalescer = Coalescer::new(format, true);
     let (mut joined, mut pieces) = (Vec::new(), Vec::new());
     for packet in &arrived {
         loop {
