@@ -45,7 +45,7 @@ impl Default for RadioConfig {
             stations: 8,
             slots: false,
             slot: Span(DEFAULT_SLOT),
-            share_air: false,
+            share_air: true,
             networks: Vec::new(),
         }
     }

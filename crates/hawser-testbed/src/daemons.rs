@@ -85,12 +85,10 @@ impl Daemons {
         let layers = layer_config(scenario);
         let tells = |network: &Network| network.wifi.as_ref().is_some_and(|wifi| wifi.tells);
         let share_air = scenario.networks.iter().any(tells);
-        let radio = if share_air {
-            "[radio]\nshare_air = true\n"
-        } else {
-            ""
-        };
-        let config = format!("[schedulers]\n{}{radio}", chosen.collect::<String>());
+        let config = format!(
+            "[schedulers]\n{}[radio]\nshare_air = {share_air}\n",
+            chosen.collect::<String>()
+        );
         let config = config + &pool_config(&members) + &layers;
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {

@@ -61,9 +61,14 @@ pub(super) struct RawWifi {
     neighbours: Vec<WithUnit<Rate>>,
     #[serde(default)]
     marks: bool,
-    #[serde(default)]
+    #[serde(default = "as_the_product")]
     tells: bool,
     slots: Option<Slots>,
+}
+
+/// The air is told of unless a scenario says otherwise.
+fn as_the_product() -> bool {
+    true
 }
 
 #[derive(Deserialize)]

@@ -215,6 +215,36 @@ mod tests {
         assert_eq!(turns, [send(0), send(1), send(0), send(1)]);
     }
 
+    /// Fills these paths, of which nothing is reported.
+    fn fill_all(scheduler: &mut Backpressure, paths: &mut [PathView]) {
+        while let Choice::Send { path, .. } = choose(scheduler, paths) {
+            paths[path].packets_in_flight += 1;
+        }
+    }
+
+    #[test]
+    fn a_path_holds_what_it_carries_in_two_round_trips() {
+        // 100 Mbit/s bring 125,000 bytes in 10 ms.
+        let mut paths = [open(1, 100, 5), open(2, 0, 5)];
+        fill_all(&mut Backpressure::new(), &mut paths);
+        let held = paths.each_ref().map(|path| path.packets_in_flight);
+        assert_eq!(held, [2 * 125_000 / 1400, DEVICE_THRESHOLD]);
+    }
+
+    #[test]
+    fn a_path_that_comes_back_is_filled_as_a_new_one() {
+        let mut scheduler = Backpressure::with_threshold(4);
+        let mut paths = [open(1, 1, 5), open(2, 1, 5)];
+        fill_all(&mut scheduler, &mut paths);
+        fill_all(&mut scheduler, &mut paths[..1]);
+        let mut paths = [open(1, 1, 5), open(2, 1, 5)];
+        // In the steady state this one has more room.
+        paths[0].packets_in_flight = 3;
+        paths[1].packets_in_flight = 3;
+        let returned = [(); 4].map(|()| choose(&mut scheduler, &paths));
+        assert_eq!(returned, [Choice::Send { path: 1, packets: 1 }; 4]);
+    }
+
     #[test]
     fn throttling_lowers_one_path() {
         let mut scheduler = Backpressure::with_threshold(8);

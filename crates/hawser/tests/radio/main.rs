@@ -45,7 +45,8 @@ fn two_protected_access_points_of_one_channel_carry_one_download() {
     }
     let mut world = World::with_hub();
     let begun = std::time::Instant::now();
-    world.up(PASSWORDS);
+    // The cards of this kernel do not contend for the air.
+    world.up(&format!("[radio]\nshare_air = false\n{PASSWORDS}"));
     world.until("both are joined", 10, |status| joined(status).len() == 2);
     println!("joined after {:?}", begun.elapsed());
     world.until("both carry the tunnel", 20, |status| {
@@ -82,7 +83,7 @@ fn one_subnet_behind_two_access_points_just_works() {
         return;
     }
     let mut world = World::with_hub();
-    world.up(&format!("[radio]\nshare_air = true\n{CAFES}"));
+    world.up(CAFES);
     world.until("both carry the tunnel", 20, |status| world::active(status) == 2);
     assert!(world.download(Duration::from_secs(2)) > 1e6);
     world.until("both paths are known to share the air", 10, |status| {
@@ -393,6 +394,57 @@ fn the_network_that_somebody_else_has_joined_stays_as_it_is() {
         link.contains("SSID: home") && link.contains("freq: 2437"),
         "{link}"
     );
+}
+
+/// `HAWSER_RADIO_ROUNDS` says how often.
+#[test]
+fn beside_network_manager_its_wifi_stays_and_the_networks_that_it_has_saved_are_used() {
+    let is_inside = Kernel::new()
+        .access_point("name=home,channel=6,security=wpa2")
+        .access_point("name=office,channel=6,security=wpa2")
+        .virtual_time()
+        .enter("beside_network_manager_its_wifi_stays_and_the_networks_that_it_has_saved_are_used");
+    if !is_inside {
+        return;
+    }
+    let rounds = std::env::var("HAWSER_RADIO_ROUNDS").map_or(5, |text| text.parse().expect("a number"));
+    let mut world = World::with_hub();
+    let profiles = world::network_manager(&["home", "office"]);
+    let saved = || {
+        profiles
+            .iter()
+            .map(|file| std::fs::read(file).expect("a profile"))
+    };
+    let before: Vec<_> = saved().collect();
+    let pings = world::pings("wlan0", "10.60.0.1", Duration::from_millis(20), 100_000);
+    for _ in 0..rounds {
+        world.up("");
+        world.until("home and office carry the tunnel", 20, |status| {
+            world::active(status) == 2 && joined(status) == ["home", "office"]
+        });
+        // Ours is left to us, and its own network is where it was.
+        let devices = said(&mut run(
+            "nmcli",
+            &["-t", "-f", "DEVICE,STATE,CONNECTION", "device"],
+        ));
+        let own = devices
+            .lines()
+            .find(|line| line.starts_with("hawserw"))
+            .expect("ours");
+        assert!(own.contains(":unmanaged:"), "{devices}");
+        assert!(devices.contains("wlan0:connected:home"), "{devices}");
+        world.down();
+    }
+    let (lost, of) = pings.end();
+    println!("{lost} of {of} pings of 20 ms lost in {rounds} rounds");
+    // The last one may be on its way when they are ended.
+    assert!(lost <= 1 && of > 50, "{lost} of {of} pings lost");
+    let link = said(&mut run("iw", &["dev", "wlan0", "link"]));
+    assert!(
+        link.contains("SSID: home") && link.contains("freq: 2437"),
+        "{link}"
+    );
+    assert!(saved().eq(before), "a profile has changed");
 }
 
 /// Access points go and come, throw their stations out and change their channels, at random.

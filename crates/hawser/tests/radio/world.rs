@@ -332,6 +332,15 @@ pub(crate) fn somebody_joins(interface: &str, ssid: &str, password: &str) {
     ));
 }
 
+/// NetworkManager runs, has joined the first of these networks and knows all of them. Returns the
+/// files of its profiles.
+pub(crate) fn network_manager(networks: &[&str]) -> Vec<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/uml.d/network-manager");
+    said(&mut run(script, networks));
+    let file = |name| format!("/etc/NetworkManager/system-connections/{name}.nmconnection");
+    networks.iter().map(file).collect()
+}
+
 /// Pings over an interface that run beside.
 pub(crate) fn pings(interface: &str, to: &str, every: Duration, most: u32) -> Pings {
     let (every, most) = (every.as_secs_f64().to_string(), most.to_string());
