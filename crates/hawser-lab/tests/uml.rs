@@ -78,7 +78,7 @@ fn what_cannot_be_run_is_refused_before_a_kernel_starts() {
     }
 }
 
-/// The kernel is 6.1, as Debian 12's: a TUN interface takes no UDP segments in one piece. Packets of
+/// The kernel is 6.1, as Debian 12 has: a TUN interface takes no joined UDP segments. Packets of
 /// several datagrams come out of a fast link in the same instant.
 #[test]
 fn a_kernel_without_udp_segmentation_loses_no_datagram() {

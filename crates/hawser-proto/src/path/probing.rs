@@ -1,11 +1,11 @@
 //! When a path is probed, with what, and what its answers say.
 
-use hawser_units::{Duration, Instant};
+use hawser_units::{Bytes, Duration, Instant};
 
 use super::{
-    ACQUAINT_FOR, BURST, BUSY_FOR, DEAD_EAGER_FOR, DEAD_INTERVAL_MAX, KEEPALIVE_BUSY, KEEPALIVE_IDLE,
-    PROBE_INTERVAL, Path, Probe, Probing, REPLIES_TO_ACTIVATE, REPLIES_TO_READMIT, SUSPECT_FOR,
-    SUSPECT_INTERVAL, State, TAIL_QUIET, VALIDATE_FOR,
+    ACQUAINT_FOR, BURST, BUSY_FOR, DEAD_EAGER_FOR, DEAD_INTERVAL_MAX, FULL_PACKET, KEEPALIVE_BUSY,
+    KEEPALIVE_IDLE, PROBE_INTERVAL, Path, Probe, Probing, REPLIES_TO_ACTIVATE, REPLIES_TO_READMIT,
+    SUSPECT_FOR, SUSPECT_INTERVAL, State, TAIL_QUIET, VALIDATE_FOR,
 };
 
 impl Path {
@@ -78,11 +78,14 @@ impl Path {
     /// packet.
     ///
     /// Source: RFC 8985 section 7 (tail loss probe). Deviates: after a fixed time, because the
-    /// probe is small and carries nothing.
+    /// probe is small and carries nothing. A slow path is quiet between the packets of a burst: it
+    /// has ended when the next but one could have been sent too.
     fn tail_due(&self) -> Instant {
         let is_burst = self.packets_in_flight() >= BURST && self.eliciting_sent > self.tail_probed;
         if self.state == State::Active && is_burst {
-            self.eliciting_at + TAIL_QUIET
+            let pacing = self.model.pacing();
+            let two = pacing.map_or(Duration::ZERO, |rate| rate.time_for(Bytes(2 * FULL_PACKET)));
+            self.eliciting_at + TAIL_QUIET.max(two)
         } else {
             Instant::FAR_FUTURE
         }
@@ -117,7 +120,9 @@ impl Path {
         let interval = match self.state {
             State::Active => Duration::ZERO,
             State::Suspect => SUSPECT_INTERVAL.max(self.model.round_trip() / 4),
-            State::Validating => PROBE_INTERVAL,
+            // Each that is not answered doubles the time (RFC 9002 section 6.2.1): probes and their
+            // answers, of both ends, fill a path of 16 kbit/s otherwise.
+            State::Validating => PROBE_INTERVAL * (1 << self.unanswered().min(3)),
             State::Dead => {
                 let silent = now.since(self.since);
                 if silent < DEAD_EAGER_FOR {
@@ -134,6 +139,13 @@ impl Path {
             token: self.issue_token(now, true),
             outer_len: 0,
         })
+    }
+
+    /// Probes of this state that have no answer yet, of the last few.
+    fn unanswered(&self) -> u32 {
+        let all = self.tokens.iter();
+        let open = all.filter(|(token, sent_at)| *token != 0 && *sent_at >= self.since);
+        open.count() as u32
     }
 
     fn issue_token(&mut self, now: Instant, remember: bool) -> u64 {

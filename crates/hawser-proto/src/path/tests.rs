@@ -85,6 +85,47 @@ impl Driven {
     }
 }
 
+#[test]
+fn a_path_that_does_not_answer_is_probed_ever_less_often() {
+    let mut driven = Driven::new(Probing::Eager);
+    let mut probed = Vec::new();
+    for _ in 0..290 {
+        if driven.path.poll_probe(driven.now, driven.now).is_some() {
+            probed.push(driven.now.since(BEGIN).as_millis());
+        }
+        driven.wait(10 * MS);
+    }
+    assert_eq!(probed, [0, 100, 300, 700, 1500, 2300]);
+}
+
+/// The end of a burst is probed; between the packets of a slow path there is none.
+#[test]
+fn the_pauses_between_packets_of_a_slow_path_are_not_the_end_of_a_burst() {
+    let is_probed = |cap| {
+        let mut driven = Driven::new(Probing::Eager);
+        driven.path = Path::new(
+            Config {
+                cap,
+                ..config(Probing::Eager)
+            },
+            9,
+            BEGIN,
+        );
+        let token = driven.probe();
+        driven.wait(20 * MS);
+        assert!(driven.path.handle_probe_reply(token, driven.now));
+        for _ in 0..BURST {
+            driven.path.on_sent(1472, true, driven.now);
+        }
+        driven.wait(2 * TAIL_QUIET);
+        let mut probes = std::iter::from_fn(|| driven.path.poll_probe(driven.now, driven.now));
+        probes.any(|probe| probe.outer_len == 0)
+    };
+    assert!(is_probed(None));
+    assert!(is_probed(Some(Rate::from_mbps(10))));
+    assert!(!is_probed(Some(Rate::from_bps(28_000))));
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Input {
     Report,

@@ -295,7 +295,9 @@ fn compare_access_points(
         .flat_map(|(ap, client)| [*ap, *client])
         .collect();
     for (described, pair) in scenario.networks.iter().zip(pairs) {
-        let wifi = described.wifi.as_ref().filter(|wifi| wifi.marks || wifi.tells);
+        // A card in slots has one access point of each channel at a time.
+        let compares = |wifi: &&Wifi| wifi.marks || (wifi.tells && wifi.slots.is_none());
+        let wifi = described.wifi.as_ref().filter(compares);
         let (Some(wifi), Some((ap, client))) = (wifi, pair) else {
             all.push(None);
             continue;
