@@ -41,7 +41,8 @@ pub(crate) struct ReproduceArgs {
     /// times, also for runs of the same claims.
     #[arg(long, value_name = "FILE", requires = "markdown")]
     with: Vec<PathBuf>,
-    /// Writes only what was measured on real packets anew in that page, and simulates nothing.
+    /// Writes only what these files have anew in that page, where all else stays, and simulates
+    /// nothing.
     #[arg(long, requires_all = ["markdown", "with"], conflicts_with_all = ["selection", "seeds", "json", "html", "list"])]
     only_real: bool,
     /// Writes a picture of the air of the first selected experiment that has one, at seed 1, to

@@ -371,6 +371,13 @@ mod tests {
         };
         assert!(judged(91.0).is_as_good());
         assert!(!judged(90.0).is_as_good());
+        // A page that is written anew in part reads that again.
+        let is_worse = |found: &Found| {
+            OnRealPackets::WORSE
+                .iter()
+                .any(|words| found.in_words().text.contains(words))
+        };
+        assert!(!is_worse(&judged(91.0)) && is_worse(&judged(90.0)));
     }
 
     #[test]

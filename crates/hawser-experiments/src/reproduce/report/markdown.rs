@@ -16,6 +16,19 @@ pub struct OnRealPackets {
     pub is_as_good: bool,
 }
 
+impl OnRealPackets {
+    /// How [`Self::text`] says that something is not as good.
+    pub const WORSE: [&str; 3] = ["not as good", "not as there", "not so here"];
+
+    /// What a page has of it; `None` when it has nothing.
+    fn of_page(cell: &str) -> Option<Self> {
+        (!cell.is_empty()).then(|| Self {
+            text: cell.replace("\\|", "|"),
+            is_as_good: !Self::WORSE.iter().any(|words| cell.contains(words)),
+        })
+    }
+}
+
 type Real = BTreeMap<String, OnRealPackets>;
 
 /// Why the columns of a page cannot be kept.
@@ -66,27 +79,31 @@ pub(super) fn write(reproduction: &Reproduction, real: &Real) -> String {
     text
 }
 
-/// The same page with another last column; `ids` are all claims.
-pub(super) fn rewrite(page: &str, ids: &[&str], real: &Real) -> Result<String, PageError> {
+/// The same page with another last column where there is something new; `ids` are all claims.
+pub(super) fn rewrite(page: &str, ids: &[&str], new: &Real) -> Result<String, PageError> {
     let seeds = page.split_once(SEEDS).and_then(|(_, rest)| rest.split_once(' '));
     let seeds = seeds.and_then(|(seeds, _)| seeds.parse().ok());
     let seeds = seeds.ok_or(PageError::NoSeeds)?;
     let mut rows: Vec<(&str, bool)> = Vec::new();
+    let mut real = new.clone();
     let mut tables = String::new();
     for line in page.lines().skip_while(|line| !line.starts_with("## ")) {
         let id = line.strip_prefix("| `").and_then(|rest| rest.split_once('`'));
         let kept = line.strip_suffix(" |").and_then(|cells| cells.rsplit_once(" | "));
-        let Some(((id, _), (kept, _))) = id.zip(kept) else {
+        let Some(((id, _), (kept, last))) = id.zip(kept) else {
             tables += &format!("{line}\n");
             continue;
         };
         let verdict = kept.rsplit_once(" | ").map_or("", |(_, verdict)| verdict);
         rows.push((id, !NOT_SIMULATED.iter().any(|known| verdict == known.label())));
-        tables += &format!("{kept} | {} |\n", escaped(&in_words(real, id)));
+        if let (false, Some(before)) = (real.contains_key(id), OnRealPackets::of_page(last)) {
+            real.insert(id.to_owned(), before);
+        }
+        tables += &format!("{kept} | {} |\n", escaped(&in_words(&real, id)));
     }
     match ids.iter().find(|id| !rows.iter().any(|(row, _)| row == *id)) {
         Some(missing) => Err(PageError::NoRow((*missing).to_owned())),
-        None => Ok(head(rows.into_iter(), real, seeds) + "\n" + &tables),
+        None => Ok(head(rows.into_iter(), &real, seeds) + "\n" + &tables),
     }
 }
 
@@ -108,7 +125,7 @@ fn head<'a>(claims: impl Iterator<Item = (&'a str, bool)>, real: &Real, seeds: u
          median of the runs on real packets, their range, and what is needed to be as good as the paper\n\
          with the headers that packets have here ([reproducing the papers](reproduce.md)). A row again:\n\n    \
          hawser-lab reproduce CLAIM\n    sudo hawser-lab reproduce CLAIM --real\n\n\
-         The whole page again, and only its last column, with what `--real --json` has written:\n\n    \
+         The whole page again, and only what `--real --json` has written anew:\n\n    \
          hawser-lab reproduce --markdown docs/five-papers.md --with real.json\n    \
          hawser-lab reproduce --markdown docs/five-papers.md --with real.json --only-real\n",
         all - simulated - on_real,

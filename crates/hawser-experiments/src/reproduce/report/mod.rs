@@ -47,7 +47,8 @@ impl Reproduction {
 }
 
 /// A page of the manual that [`Reproduction::to_markdown`] wrote of all claims, with what was
-/// measured on `real` packets in the place of what it has of them. What was simulated stays.
+/// measured on `real` packets in the place of what it has of them. What was simulated, and what is
+/// not measured anew, stays.
 ///
 /// # Errors
 /// The page is another one, or lacks a claim.

@@ -184,7 +184,19 @@ fn only_what_was_measured_on_real_packets_is_written_anew() {
     );
     assert_ne!(without, with);
     assert_eq!(markdown::rewrite(&without, &ids, &real), Ok(with.clone()));
-    assert_eq!(markdown::rewrite(&with, &ids, &BTreeMap::new()), Ok(without));
+    // What is not measured anew stays as it was.
+    assert_eq!(markdown::rewrite(&with, &ids, &BTreeMap::new()), Ok(with.clone()));
+    let worse = OnRealPackets {
+        text: "1.1 x: not as good".to_owned(),
+        is_as_good: false,
+    };
+    let worse = BTreeMap::from([("A.fig9.ratio".to_owned(), worse)]);
+    let rewritten = markdown::rewrite(&with, &ids, &worse).expect("such a page");
+    assert_eq!(rewritten, reproduction.to_markdown(&worse));
+    assert_eq!(
+        markdown::rewrite(&rewritten, &ids, &BTreeMap::new()),
+        Ok(rewritten)
+    );
     let missing = markdown::rewrite(&with, &["A.fig0"], &real);
     assert_eq!(missing, Err(PageError::NoRow("A.fig0".to_owned())));
     assert_eq!(
