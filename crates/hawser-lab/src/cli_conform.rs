@@ -264,6 +264,7 @@ const AIR: Set = Set {
         "aggregated",
         "crowded",
         "one-channel",
+        "one-channel-shared",
         "two-channels",
     ],
     trace: "",

@@ -83,14 +83,7 @@ impl Tun {
 
     fn create_as(name: &str, mtu: u16, kind: c_int) -> Result<Self, TunError> {
         let file = open(name, kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR)?;
-        let mut tun = Self {
-            file,
-            name: name.to_owned(),
-            takes_joined_udp: false,
-        };
-        tun.set_offloads()?;
-        tun.set_mtu(mtu)?;
-        Ok(tun)
+        Self::prepare(file, name.to_owned(), mtu)
     }
 
     /// Goes on with the interface `wanted`, which another process has made with [`Self::create`],
@@ -117,6 +110,11 @@ impl Tun {
         if name != wanted {
             return Err(TunError::OtherName(name));
         }
+        Self::prepare(file, name, mtu)
+    }
+
+    /// Sets what an interface is to do for us.
+    fn prepare(file: File, name: String, mtu: u16) -> Result<Self, TunError> {
         let mut tun = Self {
             file,
             name,

@@ -340,7 +340,7 @@ impl Coalescer {
             run.protocol = s.key.protocol;
             run.partial = partial && s.has_transport();
             if run.partial && run.payload > 0 {
-                run.closed = ends_run(&s) || (s.key.protocol == protocol::UDP && !self.joins_udp);
+                run.closed = ends_run(&s, self.joins_udp);
                 run.next_sequence = match s.key.protocol {
                     protocol::TCP => sequence_of(packet, run.transport).wrapping_add(run.payload as u32),
                     _ => 0,
@@ -400,10 +400,10 @@ fn sequence_of(packet: &[u8], transport: usize) -> u32 {
 }
 
 /// Whether nothing may follow a packet in its run.
-fn ends_run(summary: &inner::Summary) -> bool {
+fn ends_run(summary: &inner::Summary, joins_udp: bool) -> bool {
     match summary.key.protocol {
         protocol::TCP => summary.tcp_flags & !(0x10 | tcp_flag::CWR | 0x40) != 0,
-        protocol::UDP => false,
+        protocol::UDP => !joins_udp,
         _ => true,
     }
 }

@@ -218,13 +218,14 @@ impl Found {
     }
 
     pub(super) fn verdict(&self) -> &'static str {
+        let [not_as_good, not_as_there, not_so_here] = OnRealPackets::WORSE;
         match (self.asked, self.is_as_good()) {
             (Asked::Ranking, true) => "so here, too",
-            (Asked::Ranking, false) => "not so here",
+            (Asked::Ranking, false) => not_so_here,
             (Asked::Within, true) => "as there",
-            (Asked::Within, false) => "not as there",
+            (Asked::Within, false) => not_as_there,
             (Asked::AtLeast | Asked::AtMost | Asked::Relation, true) => "as good",
-            (Asked::AtLeast | Asked::AtMost | Asked::Relation, false) => "not as good",
+            (Asked::AtLeast | Asked::AtMost | Asked::Relation, false) => not_as_good,
         }
     }
 
