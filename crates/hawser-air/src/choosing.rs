@@ -14,7 +14,15 @@ use serde_json::{Value, json};
 
 use super::slots::{self, Slots};
 use super::supplicant::Way;
-use super::{JOINED_WITHIN, Joins, Keeper, State, Station, legible};
+use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, Station, legible};
+
+impl CardState {
+    /// All channels are scanned, now.
+    pub(super) fn look_everywhere(&mut self) {
+        self.is_all_due = true;
+        self.scan_at = Clock::now();
+    }
+}
 
 impl Keeper {
     pub(super) async fn work_card(&mut self, wireless: &Arc<Wireless>, number: u32) -> anyhow::Result<()> {
@@ -40,13 +48,9 @@ impl Keeper {
         if self.follow_slots(wireless, number).await? {
             return Ok(());
         }
-        let is_out = !self
-            .stations
-            .values()
-            .any(|one| one.card == number && one.joins.is_some());
         // Without any way out, what has been heard so far is good enough, and the rest is
         // looked for later; otherwise a part of a scan is not chosen from.
-        let is_hasty = is_out && !self.config.radio.slots;
+        let is_hasty = self.is_out(number) && !self.config.radio.slots;
         if self.is_scanning(number).await && !is_hasty {
             return Ok(());
         }
@@ -68,7 +72,8 @@ impl Keeper {
         let chosen = state.planner.choose(&room, &taken, now);
         if !chosen.is_empty() && state.scanning.is_some() {
             // Joining ends it.
-            state.scan_at = Clock::now() + REST_OF_SCAN;
+            state.look_everywhere();
+            state.scan_at += REST_OF_SCAN;
         }
         if self
             .start_slots(wireless, number, &others, (&chosen, &taken))
@@ -77,6 +82,12 @@ impl Keeper {
             return Ok(());
         }
         self.carry_out(wireless, number, chosen).await
+    }
+
+    /// Whether the card has joined nothing, and is about to join nothing.
+    fn is_out(&self, card: u32) -> bool {
+        let mut on = self.stations.values().filter(|one| one.card == card);
+        !on.any(|one| one.joins.is_some())
     }
 
     /// Whether the configuration leaves the card to Hawser.
@@ -109,6 +120,7 @@ impl Keeper {
         for heard in wireless.heard(listener).await? {
             let known = self.known.get(&heard.ssid);
             if known.is_some_and(|known| heard.security.fits(known.protection)) {
+                state.tour.handle_heard(heard.frequency);
                 state.planner.handle_heard(heard, now);
             }
         }
@@ -146,7 +158,7 @@ impl Keeper {
             tracing::info!(network = shown.name, ssid, "lost");
             state.planner.handle_failed(shown.joins.bssid, now);
         }
-        state.scan_at = Clock::now();
+        state.look_everywhere();
         self.end_slots(card).await;
         Ok(false)
     }
@@ -339,8 +351,9 @@ impl Keeper {
             .or_else(|| other().map(|one| one.index))
     }
 
-    /// Scans when it is time. Where no other channel could be used, only those that are held: that
-    /// costs no time on the air.
+    /// Scans when it is time: all channels where that is due, then one after the other, for a share
+    /// of the time. Where no other channel could be used, only those that are held: that costs no
+    /// time on the air.
     pub(super) fn scan(&mut self, wireless: &Arc<Wireless>, card: u32, listener: u32, room: &Room) {
         let hidden: Vec<_> = self
             .known
@@ -349,6 +362,7 @@ impl Keeper {
             .filter_map(|known| String::from_utf8(known.ssid.clone()).ok())
             .take(MOST_HIDDEN)
             .collect();
+        let is_out = self.is_out(card);
         let is_joining = self.stations.values().any(|station| {
             let is_under_way = |joins: &Joins| matches!(joins.state, State::Joining { .. });
             station.card == card && station.joins.as_ref().is_some_and(is_under_way)
@@ -359,23 +373,35 @@ impl Keeper {
         if is_joining || state.scanning.is_some() || Clock::now() < state.scan_at {
             return;
         }
+        let is_worth_it = self.config.radio.scan.0 > 0.0 || is_out;
         let frequencies = if room.held.len() >= room.channels {
             room.held.clone()
-        } else {
+        } else if state.is_all_due {
             state.card.frequencies.clone()
+        } else if is_worth_it {
+            state.tour.next(&state.card.frequencies).into_iter().collect()
+        } else {
+            return;
         };
-        state.scan_at = Clock::now() + SCAN_EVERY;
-        let wireless = Arc::clone(wireless);
+        state.is_all_due = false;
+        let (wireless, scanned) = (Arc::clone(wireless), Arc::clone(&self.scanned));
         state.scanning = Some(tokio::spawn(async move {
+            let begun = Clock::now();
             let result = wireless.scan_whole(listener, &frequencies, &hidden).await;
-            result
-                .inspect_err(|error| tracing::debug!(error = %error, "no scan"))
-                .is_ok()
+            let result = result.inspect_err(|error| tracing::debug!(error = %error, "no scan"));
+            scanned.notify_one();
+            let (channels, end) = (frequencies.len().max(1) as u32, Clock::now());
+            result.ok().map(|()| ((end - begun) / channels, end))
         }));
     }
 
     /// Whether a scan is under way.
     pub(super) async fn is_scanning(&mut self, card: u32) -> bool {
+        let share = if self.is_out(card) {
+            SHARE_WHILE_OUT
+        } else {
+            self.config.radio.scan.0.max(LEAST_SHARE)
+        };
         let Some(state) = self.cards.get_mut(&card) else {
             return false;
         };
@@ -383,8 +409,15 @@ impl Keeper {
             return state.scanning.is_some();
         };
         state.hear_at = Clock::now();
-        if !task.await.unwrap_or(false) {
-            state.scan_at = Clock::now() + SCAN_AGAIN;
+        match task.await.ok().flatten() {
+            Some((channel, end)) if !state.is_all_due => {
+                state.scan_at = end + channel.div_f64(share).min(LONGEST_PAUSE);
+            }
+            Some(_) => {}
+            None => {
+                state.is_all_due = true;
+                state.scan_at = Clock::now() + SCAN_AGAIN;
+            }
         }
         false
     }
@@ -436,9 +469,12 @@ const OTHERS_HEARD: Duration = Duration::from_millis(250);
 const FIRST_OF_6_GHZ: u32 = 5945;
 /// How often signals are looked at while nothing is scanned: a list of hundreds, in a busy place.
 const HEAR_EVERY: Duration = Duration::from_secs(2);
-/// How often other access points are looked for: half of what the kernel keeps results for would
-/// cost twice the air; a scan of 37 channels takes 1 to 4 s of the card's time.
-const SCAN_EVERY: Duration = Duration::from_secs(60);
+/// The longest pause between scans, where a channel takes long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How much of the time a card scans that has joined nothing: what Juggler's did (section 5.3).
+const SHARE_WHILE_OUT: f64 = 0.1;
+/// Shares below it make pauses longer than that.
+const LEAST_SHARE: f64 = 1e-3;
 /// After one that was cut short by joining what it had heard so far.
 const REST_OF_SCAN: Duration = Duration::from_secs(5);
 /// After one that was refused.

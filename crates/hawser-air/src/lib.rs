@@ -46,11 +46,12 @@ use hawser_host::system_bus::SystemBus;
 use hawser_linux::system::System;
 use hawser_linux::wireless::cards::{Card, Interface, Wireless};
 use hawser_linux::wireless::written;
+use hawser_radio::stations::tour::Tour;
 use hawser_radio::stations::{Heard, Stations, channel};
 use hawser_units::Instant;
 use hawser_wire::airtime::Airtime;
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -119,6 +120,7 @@ impl Radio {
             supplicant_at: None,
             interfaces: Vec::new(),
             cards: BTreeMap::new(),
+            scanned: Arc::new(Notify::new()),
             stations: BTreeMap::new(),
             notices: Vec::new(),
             refused: BTreeMap::new(),
@@ -205,6 +207,8 @@ struct Keeper {
     /// All Wi-Fi interfaces, as they were when last looked at.
     interfaces: Vec<Interface>,
     cards: BTreeMap<u32, CardState>,
+    /// A scan is over.
+    scanned: Arc<Notify>,
     stations: BTreeMap<String, Station>,
     notices: Vec<String>,
     /// Networks whose password was refused, and what is said of that.
@@ -222,8 +226,12 @@ struct CardState {
     scan_at: Clock,
     /// When to look next at what was heard.
     hear_at: Clock,
-    /// Says whether it has gone well.
-    scanning: Option<JoinHandle<bool>>,
+    /// Says what it has taken for a channel and when it has ended, where it has gone well.
+    scanning: Option<JoinHandle<Option<(Duration, Clock)>>>,
+    /// The next scan is one of all channels.
+    is_all_due: bool,
+    /// In which order other channels are listened on, one by one.
+    tour: Tour,
     /// The card serves several channels in turn.
     slots: Option<Slots>,
     /// When slots may be tried again.
@@ -263,6 +271,7 @@ impl Keeper {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
+                () = self.scanned.notified() => {}
                 Ok(()) = changed.changed() => {
                     self.config = changed.borrow_and_update().clone();
                     self.known_at = None;
@@ -278,9 +287,20 @@ impl Keeper {
                 self.notice(format!("Wi-Fi: {error:#}"));
             }
             self.show().await;
-            pause = if self.cards.is_empty() { TICK_WITHOUT } else { TICK };
+            pause = self.pause();
         }
         self.stop().await;
+    }
+
+    /// Until everything is looked at again, or a card scans.
+    fn pause(&self) -> Duration {
+        if self.cards.is_empty() {
+            return TICK_WITHOUT;
+        }
+        let idle = self.cards.values().filter(|state| state.scanning.is_none());
+        let waits = idle.map(|state| state.scan_at.saturating_duration_since(Clock::now()));
+        let next = waits.filter(|wait| !wait.is_zero()).min();
+        next.map_or(TICK, |wait| wait.min(TICK))
     }
 
     fn now(&self) -> Instant {
@@ -376,6 +396,8 @@ impl Keeper {
                 scan_at: Clock::now(),
                 hear_at: Clock::now(),
                 scanning: None,
+                is_all_due: true,
+                tour: Tour::default(),
                 slots: None,
                 slots_at: Clock::now(),
             });
@@ -469,7 +491,7 @@ impl Keeper {
                 State::Lost { since } if since.elapsed() > BACK_WITHIN => {
                     tracing::info!(network = name, ssid, bssid = written(heard.bssid), "lost");
                     state.planner.handle_failed(heard.bssid, now);
-                    state.scan_at = Clock::now();
+                    state.look_everywhere();
                     lost.push(name.clone());
                 }
                 State::Joining { .. } | State::Lost { .. } => {}

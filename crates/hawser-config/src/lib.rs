@@ -65,7 +65,7 @@ pub use tls::{HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsLis
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
     Day, DhcpMode, DnsMode, Endpoint, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern, QuotaAction,
-    SchedulerName, Size, Span, Speed,
+    SchedulerName, Share, Size, Span, Speed,
 };
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::{Pattern, Span};
+use super::{Pattern, Share, Span};
 
 /// What `[radio]` may say. Channels are not said: they follow.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -27,6 +27,9 @@ pub struct RadioConfig {
     pub slots: bool,
     /// How long each of them is served, on average over all.
     pub slot: Span,
+    /// How much of the time a card that is in use listens on channels other than its own, for
+    /// networks that it could join; 0 for never.
+    pub scan: Share,
     /// Whether client and hub reckon with the air that access points of one channel share.
     pub share_air: bool,
     /// Networks beside those that the system has saved.
@@ -45,6 +48,7 @@ impl Default for RadioConfig {
             stations: 8,
             slots: false,
             slot: Span(DEFAULT_SLOT),
+            scan: Share(DEFAULT_SCAN),
             share_air: true,
             networks: Vec::new(),
         }
@@ -63,6 +67,10 @@ impl RadioConfig {
 /// each bring 64 packets of 1,500 bytes in 80 ms (9.6 Mbit/s) without losing any of them, and a
 /// switch of 0.4 to 3 ms (Juggler, section 5) costs less than a tenth of it.
 const DEFAULT_SLOT: Duration = Duration::from_millis(40);
+
+/// A network that appears on a likely channel is found within half a minute; a call over the card
+/// has a gap of one channel's scan (some 60 ms) each 3 s. Juggler gives it 10 % (section 5.3).
+const DEFAULT_SCAN: f64 = 0.02;
 
 /// A Wi-Fi network that may be joined.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

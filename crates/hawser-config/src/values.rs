@@ -103,6 +103,25 @@ impl FromStr for Span {
 
 from_text!(Span, "a time with its unit (ms, s, min, h, d), such as \"1h\"");
 
+/// A share of something: `"2%"`, from 0 to 50 %.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+impl FromStr for Share {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (percent, unit) = split_unit(text)?;
+        if unit == "%" && (0.0..=50.0).contains(&percent) {
+            Ok(Self(percent / 100.0))
+        } else {
+            Err(())
+        }
+    }
+}
+
+from_text!(Share, "a share from \"0%\" to \"50%\"");
+
 /// An amount of data in bytes: `"10GB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);

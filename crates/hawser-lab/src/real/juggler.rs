@@ -124,7 +124,7 @@ fn client(cards: &[&str], slots: bool, names: &[&str]) -> String {
         .iter()
         .map(|name| format!("[[radio.network]]\nssid = {name:?}\n"));
     format!(
-        "[radio]\ncards = {cards:?}\nslots = {slots}\nslot = \"100ms\"\n{}",
+        "[radio]\ncards = {cards:?}\nslots = {slots}\nslot = \"100ms\"\nscan = \"10%\"\n{}",
         known.collect::<String>()
     )
 }

@@ -14,6 +14,7 @@
 //! after a while.
 
 pub mod beacon;
+pub mod tour;
 
 use std::collections::BTreeMap;
 
@@ -306,7 +307,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const MOST_DOUBLINGS: u32 = 6;
 /// How long nothing is believed to be behind an access point.
 const BELIEVED: Duration = Duration::from_secs(300);
-/// When an access point that is not heard any more is out of reach: more than two scans.
+/// When an access point that is not heard any more is out of reach: more than two times its turn,
+/// where known networks are listened for on eight channels, for 2 % of the time.
 const FORGOTTEN: Duration = Duration::from_secs(150);
 /// More than a card reports in one scan of a busy place; strangers can make up any number.
 const MOST_HEARD: usize = 512;

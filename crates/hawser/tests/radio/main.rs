@@ -158,6 +158,30 @@ fn a_card_of_two_channels_joins_on_both() {
 }
 
 #[test]
+fn an_access_point_that_appears_on_another_channel_is_found_in_passing() {
+    let is_inside = Kernel::new()
+        .access_point("name=cafe,channel=1")
+        .access_point("name=library,channel=11")
+        .channels(2)
+        .virtual_time()
+        .enter("an_access_point_that_appears_on_another_channel_is_found_in_passing");
+    if !is_inside {
+        return;
+    }
+    said(&mut world::access_point(1, &["disable"]));
+    let mut world = World::with_hub();
+    world.up(&format!("[radio]\nscan = \"10%\"\n{CAFES}"));
+    world.until("the one there is joined", 10, |status| joined(status) == ["cafe"]);
+    // All channels, most of which are only listened on, have been scanned by then.
+    std::thread::sleep(Duration::from_secs(30));
+    let begun = std::time::Instant::now();
+    said(&mut world::access_point(1, &["enable"]));
+    world.until("the new one is joined", 6, |status| joined(status).len() == 2);
+    println!("joined after {:?}", begun.elapsed());
+    world.down();
+}
+
+#[test]
 fn one_radio_serves_two_channels_in_slots() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1,rate=6mbit,delay=10ms")

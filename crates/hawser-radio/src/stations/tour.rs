@@ -1,0 +1,85 @@
+//! In which order a card that is in use listens on channels other than its own.
+//!
+//! To listen on all channels in one go takes such a card away from its access points again and
+//! again for some seconds. [`Tour`] names one channel at a time instead (the scanning slot of
+//! Juggler, section 3.4). Every second one is a channel where a known network is likely to appear:
+//! where one has been heard before, and the three of 2.4 GHz that do not overlap.
+
+use std::collections::BTreeSet;
+
+/// Which channel to listen on next.
+#[derive(Clone, Debug, Default)]
+pub struct Tour {
+    /// Where known networks have been heard, MHz.
+    good: BTreeSet<u32>,
+    /// So many have been named.
+    named: usize,
+}
+
+impl Tour {
+    /// A network that may be joined was heard on this frequency, MHz.
+    pub fn handle_heard(&mut self, frequency: u32) {
+        self.good.insert(frequency);
+    }
+
+    /// The next one of `frequencies` (MHz); `None` where there is none.
+    pub fn next(&mut self, frequencies: &[u32]) -> Option<u32> {
+        let is_likely = |frequency: &u32| self.good.contains(frequency) || APART.contains(frequency);
+        let (likely, others): (Vec<u32>, Vec<u32>) = frequencies.iter().partition(|one| is_likely(one));
+        let (turn, pair) = (self.named % 2, self.named / 2);
+        self.named = self.named.wrapping_add(1);
+        let (mut among, mut turns) = if turn == 0 {
+            (&likely, pair)
+        } else {
+            (&others, pair)
+        };
+        if among.is_empty() {
+            // All are of one kind: each turn is theirs.
+            (among, turns) = (if turn == 0 { &others } else { &likely }, self.named - 1);
+        }
+        among.get(turns.checked_rem(among.len())?).copied()
+    }
+}
+
+/// Channels 1, 6 and 11: the ones that do not overlap where channels up to 11 are allowed (IEEE
+/// 802.11, clause 15.4.4.3), MHz.
+const APART: [u32; 3] = [2412, 2437, 2462];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(tour: &mut Tour, frequencies: &[u32], count: usize) -> Vec<u32> {
+        (0..count).filter_map(|_| tour.next(frequencies)).collect()
+    }
+
+    #[test]
+    fn every_second_channel_is_a_likely_one_and_all_come_up() {
+        let band: Vec<u32> = (0..11).map(|number| 2412 + 5 * number).collect();
+        let mut tour = Tour::default();
+        let order = named(&mut tour, &band, 16);
+        assert_eq!(order[..6], [2412, 2417, 2437, 2422, 2462, 2427]);
+        let all: BTreeSet<_> = order.iter().copied().collect();
+        assert_eq!(all.len(), 11);
+    }
+
+    #[test]
+    fn a_channel_where_a_known_network_was_heard_is_likely_from_then_on() {
+        let frequencies = [2412, 5180, 5200, 5220];
+        let mut tour = Tour::default();
+        let before = named(&mut tour, &frequencies, 12);
+        assert_eq!(before.iter().filter(|one| **one == 5200).count(), 2);
+        tour.handle_heard(5200);
+        let after = named(&mut tour, &frequencies, 12);
+        assert_eq!(after.iter().filter(|one| **one == 5200).count(), 3);
+    }
+
+    #[test]
+    fn where_all_channels_are_alike_each_has_its_turn_and_without_any_there_is_none() {
+        let mut tour = Tour::default();
+        assert_eq!(named(&mut tour, &[2412, 2437], 4), [2412, 2437, 2412, 2437]);
+        let mut tour = Tour::default();
+        assert_eq!(named(&mut tour, &[5180, 5200], 4), [5180, 5200, 5180, 5200]);
+        assert_eq!(tour.next(&[]), None);
+    }
+}
