@@ -26,18 +26,16 @@ impl Tour {
     pub fn next(&mut self, frequencies: &[u32]) -> Option<u32> {
         let is_likely = |frequency: &u32| self.good.contains(frequency) || APART.contains(frequency);
         let (likely, others): (Vec<u32>, Vec<u32>) = frequencies.iter().partition(|one| is_likely(one));
-        let (turn, pair) = (self.named % 2, self.named / 2);
-        self.named = self.named.wrapping_add(1);
-        let (mut among, mut turns) = if turn == 0 {
-            (&likely, pair)
+        let turn = self.named;
+        self.named = turn.wrapping_add(1);
+        let (among, turn) = if likely.is_empty() || others.is_empty() {
+            (frequencies, turn)
+        } else if turn % 2 == 0 {
+            (&likely[..], turn / 2)
         } else {
-            (&others, pair)
+            (&others[..], turn / 2)
         };
-        if among.is_empty() {
-            // All are of one kind: each turn is theirs.
-            (among, turns) = (if turn == 0 { &others } else { &likely }, self.named - 1);
-        }
-        among.get(turns.checked_rem(among.len())?).copied()
+        among.get(turn.checked_rem(among.len())?).copied()
     }
 }
 
