@@ -31,6 +31,7 @@ mod large_pages;
 mod progress;
 mod real;
 mod trace_pairs;
+mod video;
 mod ways;
 
 use std::process::ExitCode;
@@ -68,6 +69,8 @@ enum Command {
     Oracle(cli_oracle::OracleArgs),
     /// Runs a recording in virtual time as it was, and with changes.
     Replay(cli_replay::ReplayArgs),
+    /// Sends a real video over several networks, shows it at the other end and measures the picture.
+    Video(video::VideoArgs),
     /// Tests a scenario file, and touches nothing.
     Check(cli_check::CheckArgs),
     /// Holds the simulator against the lab: the same scenarios in both, side by side.
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Sensitivity(args) => cli_sensitivity::run(&args),
         Command::Oracle(args) => cli_oracle::run(&args),
         Command::Replay(args) => cli_replay::run(&args),
+        Command::Video(args) => video::run(args),
         Command::Check(args) => cli_check::check(&args),
         Command::Conform(args) => cli_conform::run(&args),
         Command::Reproduce(args) => cli_reproduce::run(&args),

@@ -190,6 +190,32 @@ fn a_neighbour_adds_its_modem_until_it_leaves_without_a_word() {
 }
 
 #[test]
+fn a_video_over_a_network_that_loses_is_shown_whole() {
+    let settings = [
+        "--json",
+        "--set",
+        "via=hub",
+        "--set",
+        "workload.0.kind=video",
+        "--set",
+        "workload.0.rate=1mbit",
+        "--set",
+        "network.0.down.loss=0.03",
+        "--set",
+        "duration=5s",
+    ];
+    let Some((output, _)) = lab("video", &settings) else {
+        return;
+    };
+    let result = report(&output);
+    let video = &result["workloads"][0];
+    let count = |what: &str| video[what].as_f64().expect("a number");
+    // Those of the last 400 ms do not count, and the last two B lack an anchor.
+    assert!((100.0..=125.0).contains(&count("pictures")), "{video}");
+    assert!(count("shown") > 0.9 * count("pictures"), "{video}");
+}
+
+#[test]
 fn carries_quic() {
     let settings = ["--json", "--set", "workload.0.kind=quic", "--set", "duration=4s"];
     let Some((output, _)) = lab("quic", &settings) else {

@@ -20,6 +20,7 @@ mod random;
 pub mod report;
 pub mod scenario;
 mod trace;
+pub mod video;
 
 pub use capacity::Capacity;
 pub use frame_size::FRAME_OVERHEAD;

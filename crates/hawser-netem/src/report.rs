@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::Counters;
 use crate::oracle;
 use crate::scenario::{Network, Scenario, Via};
+use crate::video::Shown;
 
 /// What a run saw, before anything is computed from it.
 #[derive(Clone, Debug)]
@@ -193,6 +194,9 @@ pub enum Finding {
         /// The share of datagrams that were not there in time, by layer: of I, P and B pictures, or
         /// of each description.
         layer_loss: Vec<f64>,
+        /// For each picture sent, whether it is one of those shown.
+        #[serde(skip)]
+        is_shown: Vec<bool>,
     },
     /// Of a download.
     Http {
@@ -514,6 +518,18 @@ impl Carried {
 }
 
 impl Finding {
+    /// Of a video of which this could be shown.
+    #[must_use]
+    pub fn of_video(shown: Shown) -> Self {
+        let lost = |(sent, in_time): &(u64, u64)| share_lost(*sent, *in_time);
+        Self::Video {
+            pictures: shown.pictures.len() as u64,
+            shown: shown.pictures.iter().filter(|is_shown| **is_shown).count() as u64,
+            layer_loss: shown.layers.iter().map(lost).collect(),
+            is_shown: shown.pictures,
+        }
+    }
+
     /// Of datagrams that were numbered from 0, of which the first `sent` are asked for; `arrivals`
     /// has number and delay of each, in order of arrival. Their layers take turns.
     #[must_use]
@@ -582,6 +598,7 @@ fn finding_line(finding: &Finding) -> Option<String> {
             pictures,
             shown,
             layer_loss,
+            ..
         } => {
             let lost = percents(layer_loss);
             Some(format!(

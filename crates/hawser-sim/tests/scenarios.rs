@@ -391,6 +391,7 @@ fn video(settings: &[&str]) -> (f64, Vec<f64>) {
         pictures,
         shown,
         layer_loss,
+        ..
     } = report(VIDEO, settings).workloads[0].clone()
     else {
         panic!("the workload is a video");
@@ -414,11 +415,12 @@ fn frames_that_others_build_on_go_where_least_is_lost() {
         alone += shown;
     }
     // A single loss may spoil a second of pictures, and one seed has twice the losses of another:
-    // only means say something. Over 48 seeds they are 0.010 and 0.0065.
+    // only means say something. They are 0.0007, 0.0003, 0.989 and 0.207; what is not sent again
+    // makes the first two 0.010 and 0.0065.
     let seeds = VIDEO_SEEDS as f64;
-    assert!(base_lost / seeds < 0.015, "{base_lost}");
-    assert!(settled / seeds < 0.009, "{settled}");
-    assert!(striped > alone, "{striped} {alone}");
+    assert!(base_lost / seeds < 0.003, "{base_lost}");
+    assert!(settled / seeds < 0.002, "{settled}");
+    assert!(striped / seeds > 0.95 && striped > alone, "{striped} {alone}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The real daemons of a run: a hub and a client, as a user would start them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpStream;
@@ -12,6 +13,7 @@ use hawser_linux::netns::Namespace;
 use hawser_linux::{clock, shutdown};
 use hawser_netem::scenario::{Network, Scenario, Workload, layer_code_point};
 use hawser_units::Duration;
+use hawser_wire::data::Class;
 
 use crate::client_hop::CLIENTS;
 use crate::sample;
@@ -78,9 +80,8 @@ impl Daemons {
     ) -> anyhow::Result<Self> {
         let (hub_place, client_place) = (Place::new(directory, "hub")?, Place::new(directory, "client")?);
         let members: Vec<&BuiltMember> = world.members().collect();
-        let chosen = scenario
-            .schedulers
-            .iter()
+        let chosen = schedulers(scenario)
+            .into_iter()
             .map(|(class, scheduler)| format!("{} = \"{scheduler}\"\n", class.name()));
         let layers = layer_config(scenario);
         let tells = |network: &Network| network.wifi.as_ref().is_some_and(|wifi| wifi.tells);
@@ -397,15 +398,25 @@ fn pool_config(members: &[&BuiltMember]) -> String {
     format!("[pool]\nmembers = [{}]\n", addresses.join(", "))
 }
 
+/// What stripes which class: what the scenario says, and for a video what suits its coding.
+fn schedulers(scenario: &Scenario) -> BTreeMap<Class, &str> {
+    let mut schedulers = BTreeMap::new();
+    for workload in &scenario.workloads {
+        if let Workload::Video { coding, .. } = workload {
+            schedulers.insert(Class::Layered, coding.scheduler());
+        }
+    }
+    let said = scenario.schedulers.iter();
+    schedulers.extend(said.map(|(class, scheduler)| (*class, scheduler.as_str())));
+    schedulers
+}
+
 /// How both ends know the layers of streams.
 fn layer_config(scenario: &Scenario) -> String {
     let layers = scenario.workloads.iter().map(|workload| match workload {
         Workload::Udp { layers, .. } => *layers,
-        Workload::Tcp { .. }
-        | Workload::Quic { .. }
-        | Workload::Ping { .. }
-        | Workload::Video { .. }
-        | Workload::Http { .. } => 0,
+        Workload::Video { coding, .. } => coding.layers(),
+        Workload::Tcp { .. } | Workload::Quic { .. } | Workload::Ping { .. } | Workload::Http { .. } => 0,
     });
     let rule = |layer| {
         format!(

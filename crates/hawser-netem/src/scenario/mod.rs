@@ -15,10 +15,12 @@ mod wifi;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use hawser_units::{Bytes, Duration, Rate};
+use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::Class;
 
+use crate::video::{Film, Video};
 use crate::{Capacity, Change, LinkConfig};
 
 pub use client_hop::ClientHop;
@@ -178,6 +180,8 @@ pub enum Workload {
         rate: Rate,
         /// What its parts are to each other.
         coding: Coding,
+        /// Its pictures; a model of this rate where there are none.
+        film: Option<Arc<Film>>,
     },
     /// One HTTP download of a fixed size.
     Http {
@@ -195,6 +199,22 @@ pub enum Coding {
     Descriptions(u8),
 }
 
+impl Workload {
+    /// What sends the video of this workload from `start` until `end`; `None` where it is none.
+    #[must_use]
+    pub fn video(&self, (start, end): (Instant, Instant)) -> Option<Video> {
+        let Self::Video {
+            rate, coding, film, ..
+        } = self
+        else {
+            return None;
+        };
+        let film = film.as_deref().cloned();
+        let film = film.unwrap_or_else(|| Film::modelled(*coding, *rate, end.since(start)));
+        Some(Video::new(film, coding.layers(), (start, end)))
+    }
+}
+
 impl Coding {
     /// How many kinds of packets are told apart.
     #[must_use]
@@ -202,6 +222,15 @@ impl Coding {
         match self {
             Self::Frames => 3,
             Self::Descriptions(count) => count,
+        }
+    }
+
+    /// What stripes it unless the scenario says otherwise.
+    #[must_use]
+    pub const fn scheduler(self) -> &'static str {
+        match self {
+            Self::Frames => "layer-priority",
+            Self::Descriptions(_) => "independent-path",
         }
     }
 }

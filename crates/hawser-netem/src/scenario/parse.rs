@@ -19,6 +19,7 @@ use super::{
     Beside, Coding, Direction, Event, Hop, Links, Network, Scenario, ScenarioError, Shares, Via, Workload,
     overrides,
 };
+use crate::video::Film;
 use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
 
 #[derive(Deserialize)]
@@ -105,6 +106,7 @@ struct RawWorkload {
     size: Option<WithUnit<Bytes>>,
     interval: Option<WithUnit<Duration>>,
     coding: Option<String>,
+    pictures: Option<PathBuf>,
     layers: Option<u8>,
     via: Option<Spanned<String>>,
 }
@@ -370,16 +372,39 @@ impl Reader<'_> {
     }
 
     fn trace(&mut self, name: &Path, span: Range<usize>) -> Result<Trace, ScenarioError> {
+        let (path, text) = self.read_beside("trace", name, span.clone())?;
+        Trace::parse(&text)
+            .map_err(|error| self.invalid(Some(span), format!("trace {}: {error}", path.display())))
+    }
+
+    fn film(
+        &mut self,
+        name: &Path,
+        interval: Duration,
+        coding: Coding,
+        span: Range<usize>,
+    ) -> Result<Film, ScenarioError> {
+        let (path, text) = self.read_beside("pictures", name, span.clone())?;
+        Film::parse(&text, interval, coding.layers())
+            .map_err(|problem| self.invalid(Some(span), format!("pictures {}: {problem}", path.display())))
+    }
+
+    /// A file that the scenario names, and its text.
+    fn read_beside(
+        &mut self,
+        what: &str,
+        name: &Path,
+        span: Range<usize>,
+    ) -> Result<(PathBuf, String), ScenarioError> {
         let path = self.path.parent().unwrap_or(Path::new("")).join(name);
         let text = (self.read)(&path).map_err(|error| {
             let problem = format!(
-                "trace {}: {error}; it is looked for beside the scenario",
+                "{what} {}: {error}; it is looked for beside the scenario",
                 path.display()
             );
-            self.invalid(Some(span.clone()), problem)
+            self.invalid(Some(span), problem)
         })?;
-        Trace::parse(&text)
-            .map_err(|error| self.invalid(Some(span), format!("trace {}: {error}", path.display())))
+        Ok((path, text))
     }
 
     fn schedulers(
@@ -412,7 +437,7 @@ impl Reader<'_> {
     }
 
     fn workloads(
-        &self,
+        &mut self,
         raw: Vec<RawWorkload>,
         networks: &[Network],
     ) -> Result<(Vec<Workload>, BTreeMap<usize, Beside>), ScenarioError> {
@@ -452,7 +477,7 @@ impl Reader<'_> {
     }
 
     /// One, or two of which one goes each way at the same time, as `iperf3 --bidir` does.
-    fn push_workload(&self, mut raw: RawWorkload, all: &mut Vec<Workload>) -> Result<(), ScenarioError> {
+    fn push_workload(&mut self, mut raw: RawWorkload, all: &mut Vec<Workload>) -> Result<(), ScenarioError> {
         let direction = raw
             .direction
             .as_ref()
@@ -471,7 +496,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn workload(&self, raw: RawWorkload) -> Result<Workload, ScenarioError> {
+    fn workload(&mut self, raw: RawWorkload) -> Result<Workload, ScenarioError> {
         let span = raw.kind.span();
         let kind = raw.kind.get_ref().as_str();
         let direction = raw
@@ -488,6 +513,7 @@ impl Reader<'_> {
             ("size", raw.size.is_some()),
             ("interval", raw.interval.is_some()),
             ("coding", raw.coding.is_some()),
+            ("pictures", raw.pictures.is_some()),
             ("layers", raw.layers.is_some()),
         ];
         let only = |allowed: &[&str]| match given
@@ -572,7 +598,7 @@ impl Reader<'_> {
                 Ok(Workload::Http { size })
             }
             "video" => {
-                only(&["direction", "rate", "coding", "streams"])?;
+                only(&["direction", "rate", "coding", "streams", "pictures", "interval"])?;
                 let coding = match (raw.coding.as_deref(), raw.streams) {
                     (None | Some("frames"), None) => Coding::Frames,
                     (Some("descriptions"), Some(streams))
@@ -587,10 +613,33 @@ impl Reader<'_> {
                         return Err(self.invalid(Some(span), problem));
                     }
                 };
+                let Some(pictures) = raw.pictures else {
+                    if raw.interval.is_some() {
+                        return Err(
+                            self.invalid(Some(span), "an interval belongs to pictures; name their file")
+                        );
+                    }
+                    return Ok(Workload::Video {
+                        direction,
+                        rate: rate()?,
+                        coding,
+                        film: None,
+                    });
+                };
+                let interval = raw.interval.map_or(PICTURE_INTERVAL, |interval| interval.0);
+                if raw.rate.is_some() || interval < Duration::from_millis(1) {
+                    let problem =
+                        "pictures have their own rate; remove it, and write an interval of at least \"1ms\"";
+                    return Err(self.invalid(Some(span), problem));
+                }
+                let film = self.film(&pictures, interval, coding, span)?;
+                let bytes: u64 = film.pictures.iter().map(|picture| u64::from(picture.bytes)).sum();
+                let lasts = interval.as_secs_f64() * film.pictures.len() as f64;
                 Ok(Workload::Video {
                     direction,
-                    rate: rate()?,
+                    rate: Rate::from_bps((bytes as f64 * 8.0 / lasts) as u64),
                     coding,
+                    film: Some(Arc::new(film)),
                 })
             }
             _ => Err(self.invalid(
@@ -693,6 +742,8 @@ fn one_line(message: &str) -> String {
 const MAX_NETWORKS: usize = 64;
 /// More connections than this measure the machine, not the network.
 const MAX_STREAMS: u32 = 1000;
+/// Twenty-five a second.
+const PICTURE_INTERVAL: Duration = Duration::from_millis(40);
 /// As many layers as are told apart.
 const MOST_LAYERS: u8 = 8;
 /// A sequence number and a time stamp.

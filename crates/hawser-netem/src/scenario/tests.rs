@@ -267,6 +267,7 @@ fn reads_codings_of_video() {
         direction: Direction::Down,
         rate: Rate::from_mbps(2),
         coding,
+        film: None,
     };
     assert_eq!(workload("rate = \"2mbit\""), Ok(video(Coding::Frames)));
     let three = "rate = \"2mbit\"\ncoding = \"descriptions\"\nstreams = 3";

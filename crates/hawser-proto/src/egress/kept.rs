@@ -33,6 +33,8 @@ pub(super) struct Parcel<B> {
     pub(super) run: Run<B>,
     pub(super) flow: u16,
     pub(super) class: Class,
+    /// Its places are those of packets whose order is free.
+    pub(super) unordered: bool,
     /// Of the first segment.
     pub(super) sequence: Sequence,
 }

@@ -40,6 +40,7 @@ impl<B: Copy> Egress<B> {
             run,
             flow,
             class,
+            unordered,
             sequence,
         } = wanted.parcel;
         let len = run.len_of(run.next);
@@ -69,7 +70,7 @@ impl<B: Copy> Egress<B> {
             count: 1,
             flow,
             class,
-            unordered: run.order_free,
+            unordered,
             backed: true,
             retransmission: true,
             sequence,

@@ -194,6 +194,7 @@ fn parcel(buffer: u32, now: Instant) -> Parcel<u32> {
         },
         flow: 0,
         class: Class::Bulk,
+        unordered: false,
         sequence: hawser_units::Sequence(buffer),
     }
 }

@@ -30,7 +30,7 @@ impl Tour {
         self.named = turn.wrapping_add(1);
         let (among, turn) = if likely.is_empty() || others.is_empty() {
             (frequencies, turn)
-        } else if turn % 2 == 0 {
+        } else if turn.is_multiple_of(2) {
             (&likely[..], turn / 2)
         } else {
             (&others[..], turn / 2)

@@ -17,6 +17,5 @@ pub use meter::Meter;
 pub use ping::{Echo, Pinger};
 pub use swarm::{Leecher, Pieces, Seeds};
 pub use transfer::{TcpSink, TcpSource};
-pub use video::{Shown, Video};
 
 pub(crate) use transfer::outgoing;

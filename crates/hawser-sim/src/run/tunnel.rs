@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use hawser_netem::scenario::{Coding, Direction, Workload, layer_code_point};
+use hawser_netem::scenario::{Direction, Workload, layer_code_point};
 use hawser_proto::egress::Egress;
 use hawser_proto::flow::Run;
 use hawser_proto::path;
@@ -635,10 +635,7 @@ impl Layering {
         match workload {
             Workload::Video { coding, .. } => Some(Self {
                 layers: coding.layers(),
-                scheduler: match coding {
-                    Coding::Frames => "layer-priority",
-                    Coding::Descriptions(_) => "independent-path",
-                },
+                scheduler: coding.scheduler(),
             }),
             Workload::Udp {
                 layers: layers @ 1.., ..

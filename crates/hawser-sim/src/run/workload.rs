@@ -1,12 +1,13 @@
 //! The workloads of a scenario as applications.
 
-use hawser_netem::report::{BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, settling_time, share_lost};
+use hawser_netem::report::{BIN, Finding, GAP_WORTH_KEEPING, Gap, RoundTrips, settling_time};
 use hawser_netem::scenario::{Beside, Direction, Scenario, Via, Workload};
+use hawser_netem::video::Video;
 use hawser_units::Instant;
 
 use super::direct::Turns;
 use super::{RunError, World};
-use crate::app::{Cbr, DatagramSink, Echo, Meter, Pinger, TcpSink, TcpSource, Video};
+use crate::app::{Cbr, DatagramSink, Echo, Meter, Pinger, TcpSink, TcpSource};
 use crate::host::{Application, End, Host, SocketId, Way, join};
 use crate::mptcp::{self, Coupling, MptcpSink, MptcpSource};
 use crate::network::NodeId;
@@ -127,12 +128,10 @@ impl Running {
                     (Box::new(source), Box::new(DatagramSink::keeping_arrivals())),
                 );
             }
-            Workload::Video {
-                direction,
-                rate,
-                coding,
-            } => {
-                let source = Video::new(*coding, *rate, (start, self.end));
+            Workload::Video { direction, .. } => {
+                let Some(source) = self.workload.video((start, self.end)) else {
+                    return Ok(());
+                };
                 let sink = DatagramSink::keeping_arrivals();
                 self.join(world, flow, *direction, (Box::new(source), Box::new(sink)));
             }
@@ -320,13 +319,7 @@ impl Running {
                 let arrivals = at::<DatagramSink>(world, sink).map_or(&[][..], DatagramSink::arrivals);
                 let shown =
                     at::<Video>(world, source).map(|video| video.shown(arrivals, world.network.now()));
-                let shown = shown.unwrap_or_default();
-                let lost = |(sent, received): &(u64, u64)| share_lost(*sent, *received);
-                Finding::Video {
-                    pictures: shown.pictures,
-                    shown: shown.shown,
-                    layer_loss: shown.layers.iter().map(lost).collect(),
-                }
+                Finding::of_video(shown.unwrap_or_default())
             }
             Workload::Ping { .. } => {
                 let pinger = at::<Pinger>(world, source);

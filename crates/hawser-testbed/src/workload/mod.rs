@@ -8,6 +8,7 @@ mod ping;
 mod quic;
 mod tcp;
 mod udp;
+mod video;
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
@@ -131,7 +132,11 @@ pub(crate) fn start(
         }
         Workload::Ping { interval } => ("ping", ping::start(context, *interval)?),
         Workload::Http { size } => ("http", http::start(context, *size)?),
-        Workload::Video { .. } => bail!("the lab has no video workload yet; use hawser-lab sim"),
+        Workload::Video { direction, .. } => {
+            let video = workload.video((period.start, period.end));
+            let video = video.context("a video without pictures")?;
+            ("video", video::start(context, *direction, video)?)
+        }
     };
     Ok(Running {
         recorder,

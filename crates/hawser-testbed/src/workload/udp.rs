@@ -68,7 +68,7 @@ pub(super) fn start(context: Context, direction: Direction, stream: Stream) -> a
 }
 
 /// Waits until the client has said where it is.
-fn first_sender(context: &Context, socket: &UdpSocket) -> anyhow::Result<Option<SocketAddr>> {
+pub(super) fn first_sender(context: &Context, socket: &UdpSocket) -> anyhow::Result<Option<SocketAddr>> {
     let mut buffer = [0; 64];
     while !context.period.is_over() {
         match socket.recv_from(&mut buffer) {
@@ -90,12 +90,9 @@ fn send(context: &Context, socket: &UdpSocket, to: SocketAddr, stream: Stream) -
             std::thread::sleep(due.since(now).max(LEAST_SLEEP));
             continue;
         }
-        datagram[..8].copy_from_slice(&sent.to_be_bytes());
-        datagram[8..16].copy_from_slice(&now.as_nanos().to_be_bytes());
+        stamp(&mut datagram, sent, now);
         if stream.layers > 0 {
-            let layer = u8::try_from(sent % u64::from(stream.layers))?;
-            let code_point = u32::from(layer_code_point(layer));
-            SockRef::from(socket).set_tos_v4(code_point << 2)?;
+            mark(socket, u8::try_from(sent % u64::from(stream.layers))?)?;
         }
         // A full buffer or an unreachable network loses the datagram, as it would for an
         // application.
@@ -109,18 +106,29 @@ fn send(context: &Context, socket: &UdpSocket, to: SocketAddr, stream: Stream) -
     Ok(asked_for)
 }
 
+/// Writes number and time at the beginning of a datagram.
+pub(super) fn stamp(datagram: &mut [u8], number: u64, now: Instant) {
+    datagram[..8].copy_from_slice(&number.to_be_bytes());
+    datagram[8..HEADER].copy_from_slice(&now.as_nanos().to_be_bytes());
+}
+
+/// Gives the datagrams that follow the code point of their layer.
+pub(super) fn mark(socket: &UdpSocket, layer: u8) -> std::io::Result<()> {
+    SockRef::from(socket).set_tos_v4(u32::from(layer_code_point(layer)) << 2)
+}
+
 /// What a receiver has seen.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     highest: Option<u64>,
     late: BTreeSet<u64>,
-    /// Number and delay, in order of arrival. Units: nanoseconds.
-    arrivals: Vec<(u64, u64)>,
+    /// Number, when it was sent and when it was here, in order of arrival.
+    arrivals: Vec<(u64, Instant, Instant)>,
 }
 
 impl Tally {
     /// Counts a datagram once; says whether it is new.
-    fn count(&mut self, number: u64, delay: Duration) -> bool {
+    fn count(&mut self, number: u64, sent: Instant, now: Instant) -> bool {
         match self.highest {
             Some(highest) if number < highest => {
                 if !self.late.insert(number) {
@@ -130,17 +138,31 @@ impl Tally {
             Some(highest) if number == highest => return false,
             _ => self.highest = Some(number),
         }
-        let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
-        self.arrivals.push((number, delay));
+        self.arrivals.push((number, sent, now));
         true
     }
 
     fn finding(self, sent: u64, layers: u8) -> Finding {
-        Finding::of_datagrams(sent, self.arrivals, layers)
+        let delay = |sent: Instant, now: Instant| u64::try_from(now.since(sent).as_nanos());
+        let arrivals = self
+            .arrivals
+            .into_iter()
+            .map(|(number, sent, now)| (number, delay(sent, now).unwrap_or(u64::MAX)));
+        Finding::of_datagrams(sent, arrivals.collect(), layers)
+    }
+
+    /// Number and time of each arrival.
+    pub(super) fn into_arrivals(self) -> Vec<(u64, Instant)> {
+        self.arrivals
+            .into_iter()
+            .map(|(number, _, now)| (number, now))
+            .collect()
     }
 }
 
-fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::Result<Tally> {
+/// Takes what comes until the run is over. `says_hello`: the other side learns by that where to
+/// send.
+pub(super) fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::Result<Tally> {
     let hello = || socket.send_to(b"hello", server_address(context.port));
     let mut tally = Tally::default();
     let mut buffer = [0u8; 2048];
@@ -151,14 +173,14 @@ fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::R
         let received = socket.recv(&mut buffer);
         let now = clock::now();
         match received {
-            Ok(length) if length >= 16 => {
+            Ok(length) if length >= HEADER => {
                 let number = |at: usize| {
                     let mut bytes = [0; 8];
                     bytes.copy_from_slice(&buffer[at..at + 8]);
                     u64::from_be_bytes(bytes)
                 };
                 let sent = Instant::from_nanos(number(8));
-                if tally.count(number(0), now.since(sent)) {
+                if tally.count(number(0), sent, now) {
                     context.recorder.record(now, length as u64);
                 }
             }
@@ -175,9 +197,11 @@ fn receive(context: &Context, socket: &UdpSocket, says_hello: bool) -> anyhow::R
     Ok(tally)
 }
 
+/// What a datagram begins with: its number, and when it was sent. Units: bytes.
+pub(super) const HEADER: usize = 16;
 /// Waking up for every datagram would limit their number; those that became due meanwhile go out
 /// together.
-const LEAST_SLEEP: Duration = Duration::from_micros(50);
+pub(super) const LEAST_SLEEP: Duration = Duration::from_micros(50);
 
 #[cfg(test)]
 mod tests {
@@ -188,7 +212,7 @@ mod tests {
         let mut tally = Tally::default();
         let fresh: Vec<bool> = [0, 2, 1, 1, 2, 3]
             .iter()
-            .map(|n| tally.count(*n, Duration::from_millis(*n)))
+            .map(|n| tally.count(*n, Instant::ZERO, Instant::from_nanos(*n)))
             .collect();
         assert_eq!(fresh, [true, true, true, false, false, true]);
         // The last was sent shortly before the end, and is not asked for.

@@ -1,0 +1,424 @@
+//! A video as datagrams, with marks that say how much each matters, and what of it can be shown at
+//! the other end.
+//!
+//! A [`Film`] is the pictures of a video in the order in which they are sent: what an encoder made,
+//! read from a file, or a model of that. [`Video`] sends a film, in a simulator or through a socket,
+//! and says in the end which pictures were there in time with all that they build on.
+
+use hawser_units::{Duration, Instant, Rate};
+
+use crate::scenario::Coding;
+
+/// One picture of a film.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Its layer, or its description; from 0.
+    pub layer: u8,
+    /// Its size, bytes.
+    pub bytes: u32,
+    /// The pictures without which it cannot be shown, by their places in the film. One beyond the
+    /// film's end is never there.
+    pub needs: Vec<usize>,
+}
+
+/// The pictures of a video, in the order in which they are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Film {
+    /// From one picture to the next.
+    pub interval: Duration,
+    /// Its pictures.
+    pub pictures: Vec<Picture>,
+}
+
+impl Film {
+    /// Reads a film: a line for each picture, with its layer, its size in bytes and the places of
+    /// the pictures that it needs, which are earlier ones: `2,812,0 4`. Lines that begin with `#`
+    /// say nothing.
+    ///
+    /// # Errors
+    /// The number of the line, and what is wrong with it, in words.
+    pub fn parse(text: &str, interval: Duration, layers: u8) -> Result<Self, String> {
+        let mut pictures = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let picture = read(line, pictures.len(), layers)
+                .ok_or_else(|| format!("line {}: write LAYER,BYTES,NEEDED like 2,812,0 4: a layer below {layers}, 1 to {MOST_BYTES} bytes, earlier pictures from 0", number + 1))?;
+            pictures.push(picture);
+            if pictures.len() > MOST_PICTURES {
+                return Err(format!("more than {MOST_PICTURES} pictures"));
+            }
+        }
+        if pictures.is_empty() {
+            return Err("no pictures".to_owned());
+        }
+        Ok(Self { interval, pictures })
+    }
+
+    /// The text that [`parse`](Self::parse) reads.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let line = |picture: &Picture| {
+            let needs: Vec<String> = picture.needs.iter().map(usize::to_string).collect();
+            format!("{},{},{}\n", picture.layer, picture.bytes, needs.join(" "))
+        };
+        self.pictures.iter().map(line).collect()
+    }
+
+    /// A film of this mean rate: 25 pictures a second in groups of twelve that begin with an intra
+    /// picture.
+    ///
+    /// `frames`: I, P and B pictures, every third an anchor (I or P). `descriptions`: pictures in
+    /// turn, each description a stream of its own with its own intra pictures, of use without the
+    /// others. A picture's layer is its kind, or its description.
+    ///
+    /// Source: sizes of I, P and B pictures as MPEG-2's Test Model 5 begins with (160 : 60 : 42);
+    /// Piconet section III-D for what is striped.
+    /// Deviates: pictures are sent in the order in which they are shown.
+    #[must_use]
+    pub fn modelled(coding: Coding, rate: Rate, duration: Duration) -> Self {
+        let streams = match coding {
+            Coding::Frames => 1,
+            Coding::Descriptions(count) => usize::from(count.max(1)),
+        };
+        let group = GROUP * streams;
+        let weights: f64 = (0..group).map(|index| weight(modelled(coding, index).0)).sum();
+        let bytes = rate.as_bps() as f64 / 8.0 * (INTERVAL * group as u32).as_secs_f64();
+        let unit = bytes / weights;
+        let count = duration.as_nanos().div_ceil(INTERVAL.as_nanos()) as usize;
+        let picture = |index: usize| {
+            let (kind, layer) = modelled(coding, index);
+            let needs = match kind {
+                Kind::Intra => Vec::new(),
+                Kind::Predicted if streams > 1 => vec![index - streams],
+                Kind::Predicted => vec![index - ANCHOR],
+                Kind::Bidirectional => {
+                    let before = index - index % ANCHOR;
+                    vec![before, before + ANCHOR]
+                }
+            };
+            Picture {
+                layer,
+                bytes: (weight(kind) * unit).round().max(1.0) as u32,
+                needs,
+            }
+        };
+        Self {
+            interval: INTERVAL,
+            pictures: (0..count).map(picture).collect(),
+        }
+    }
+
+    /// Which pictures can be shown when only those are whole of which `is_whole` says so, with all
+    /// that they build on; one for each picture.
+    ///
+    /// # Panics
+    /// When `is_whole` has fewer entries than the film.
+    #[must_use]
+    pub fn decodable(&self, is_whole: &[bool]) -> Vec<bool> {
+        let mut is_shown = is_whole.to_vec();
+        loop {
+            let mut is_settled = true;
+            for (index, picture) in self.pictures.iter().enumerate() {
+                let is_there = |needed: &usize| is_shown.get(*needed).is_some_and(|shown| *shown);
+                if is_shown[index] && !picture.needs.iter().all(is_there) {
+                    is_shown[index] = false;
+                    is_settled = false;
+                }
+            }
+            if is_settled {
+                return is_shown;
+            }
+        }
+    }
+}
+
+fn read(line: &str, place: usize, layers: u8) -> Option<Picture> {
+    let mut fields = line.split(',');
+    let layer = fields
+        .next()?
+        .trim()
+        .parse()
+        .ok()
+        .filter(|layer| *layer < layers)?;
+    let bytes = fields.next()?.trim().parse().ok()?;
+    let needs = fields.next().unwrap_or_default().split_whitespace();
+    let needs: Vec<usize> = needs.map(|needed| needed.parse().ok()).collect::<Option<_>>()?;
+    let is_right = (1..=MOST_BYTES).contains(&bytes)
+        && needs.len() <= MOST_NEEDED
+        && needs.iter().all(|needed| *needed < place)
+        && fields.next().is_none();
+    is_right.then_some(Picture { layer, bytes, needs })
+}
+
+/// Sends the pictures of a film, each as datagrams of 1,200 bytes at most, all at once.
+#[derive(Clone, Debug)]
+pub struct Video {
+    film: Film,
+    layers: u8,
+    due: Instant,
+    end: Instant,
+    pictures: Vec<Sent>,
+    /// Payload of the present picture that is not sent yet, bytes.
+    left: u32,
+    sent: u64,
+}
+
+/// A picture that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Instant,
+    /// Its datagrams: the first, and how many.
+    first: u64,
+    count: u64,
+}
+
+/// A datagram that is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its number, from 0.
+    pub number: u64,
+    /// UDP payload, bytes.
+    pub bytes: u32,
+    /// The layer of its picture.
+    pub layer: u8,
+}
+
+/// What became of a video.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shown {
+    /// Datagrams sent and in time, by layer.
+    pub layers: Vec<(u64, u64)>,
+    /// For each picture sent, whether it was there in time with all that it builds on.
+    pub pictures: Vec<bool>,
+}
+
+impl Video {
+    /// Sends a film of so many layers from `start` on, until its last picture or `end`.
+    #[must_use]
+    pub fn new(film: Film, layers: u8, (start, end): (Instant, Instant)) -> Self {
+        Self {
+            film,
+            layers,
+            due: start,
+            end,
+            pictures: Vec::new(),
+            left: 0,
+            sent: 0,
+        }
+    }
+
+    /// What was received in time, given number and time of each arrival.
+    ///
+    /// Pictures sent less than [`TIMEOUT`] before `now` do not count.
+    #[must_use]
+    pub fn shown(&self, arrivals: &[(u64, Instant)], now: Instant) -> Shown {
+        let mut arrived = vec![Instant::FAR_FUTURE; self.sent as usize];
+        for (number, at) in arrivals {
+            if let Some(first) = arrived.get_mut(*number as usize) {
+                *first = (*first).min(*at);
+            }
+        }
+        let counted = self
+            .pictures
+            .iter()
+            .filter(|sent| sent.at + TIMEOUT <= now)
+            .count();
+        let mut layers = vec![(0, 0); usize::from(self.layers)];
+        let mut is_whole = vec![false; self.film.pictures.len()];
+        for ((sent, picture), is_whole) in self.pictures.iter().zip(&self.film.pictures).zip(&mut is_whole) {
+            if sent.at + TIMEOUT > now {
+                continue;
+            }
+            let datagrams = &arrived[sent.first as usize..(sent.first + sent.count) as usize];
+            let in_time = datagrams.iter().filter(|at| **at <= sent.at + TIMEOUT).count() as u64;
+            if let Some(layer) = layers.get_mut(usize::from(picture.layer)) {
+                *layer = (layer.0 + sent.count, layer.1 + in_time);
+            }
+            *is_whole = in_time == sent.count;
+        }
+        let mut pictures = self.film.decodable(&is_whole);
+        pictures.truncate(counted);
+        Shown { layers, pictures }
+    }
+
+    /// The next datagram that is due.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Part> {
+        if self.left == 0 {
+            if now < self.poll_timeout()? {
+                return None;
+            }
+            self.left = self.film.pictures[self.pictures.len()].bytes;
+            self.pictures.push(Sent {
+                at: self.due,
+                first: self.sent,
+                count: 0,
+            });
+            self.due += self.film.interval;
+        }
+        let bytes = self.left.min(MOST_PAYLOAD);
+        self.left -= bytes;
+        let layer = self.film.pictures[self.pictures.len() - 1].layer;
+        self.pictures.last_mut()?.count += 1;
+        self.sent += 1;
+        Some(Part {
+            number: self.sent - 1,
+            bytes,
+            layer,
+        })
+    }
+
+    /// When the next picture is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        (self.due < self.end && self.pictures.len() < self.film.pictures.len()).then_some(self.due)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Intra,
+    Predicted,
+    Bidirectional,
+}
+
+/// The kind of a modelled picture, and its layer.
+fn modelled(coding: Coding, index: usize) -> (Kind, u8) {
+    match coding {
+        Coding::Frames => match index % GROUP {
+            0 => (Kind::Intra, 0),
+            place if place.is_multiple_of(ANCHOR) => (Kind::Predicted, 1),
+            _ => (Kind::Bidirectional, 2),
+        },
+        Coding::Descriptions(count) => {
+            let count = usize::from(count.max(1));
+            let kind = if (index / count).is_multiple_of(GROUP) {
+                Kind::Intra
+            } else {
+                Kind::Predicted
+            };
+            (kind, (index % count) as u8)
+        }
+    }
+}
+
+fn weight(kind: Kind) -> f64 {
+    match kind {
+        Kind::Intra => 160.0,
+        Kind::Predicted => 60.0,
+        Kind::Bidirectional => 42.0,
+    }
+}
+
+const INTERVAL: Duration = Duration::from_millis(40);
+/// Pictures from one intra picture to the next.
+const GROUP: usize = 12;
+/// From one anchor to the next.
+const ANCHOR: usize = 3;
+/// Units: bytes.
+const MOST_PAYLOAD: u32 = 1200;
+/// How long a player waits for a picture: what a conversation bears. Source: ITU-T G.114.
+pub const TIMEOUT: Duration = Duration::from_millis(400);
+/// More than an intra picture of 8K has. Units: bytes.
+const MOST_BYTES: u32 = 50_000_000;
+/// More than five hours of 50 a second.
+const MOST_PICTURES: usize = 1_000_000;
+/// As many as codecs keep for reference.
+const MOST_NEEDED: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Sends for some seconds; how many are sent and shown when the datagrams of which `is_lost`
+    /// says so never come, and the datagrams by layer.
+    fn play(coding: Coding, is_lost: impl Fn(Part) -> bool) -> (usize, usize, Vec<(u64, u64)>) {
+        let end = Instant::ZERO + SECOND * 24;
+        let film = Film::modelled(coding, Rate::from_mbps(1), SECOND * 24);
+        let mut video = Video::new(film, coding.layers(), (Instant::ZERO, end));
+        let mut arrivals = Vec::new();
+        while let Some(due) = video.poll_timeout() {
+            while let Some(part) = video.poll_transmit(due) {
+                if !is_lost(part) {
+                    arrivals.push((part.number, due + TIMEOUT));
+                }
+            }
+        }
+        let shown = video.shown(&arrivals, end + SECOND);
+        let count = shown.pictures.iter().filter(|is_shown| **is_shown).count();
+        (shown.pictures.len(), count, shown.layers)
+    }
+
+    #[test]
+    fn has_its_rate_and_its_kinds() {
+        let (pictures, shown, layers) = play(Coding::Frames, |_| false);
+        assert_eq!(pictures, 600);
+        // The last two have no second anchor.
+        assert_eq!(shown, 598);
+        let bytes: u64 = layers.iter().map(|(sent, _)| sent * 1200).sum();
+        assert!((3_000_000..4_500_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn what_is_lost_costs_what_builds_on_it() {
+        let without = |lost: u8| play(Coding::Frames, |part| part.layer == lost).1;
+        assert_eq!(without(2), 200, "a third of all pictures are anchors");
+        // Each group: its I, and the two B before it need an anchor of the last group, which is
+        // lost.
+        assert_eq!(without(1), 50);
+        assert_eq!(without(0), 0);
+    }
+
+    #[test]
+    fn a_description_is_of_use_without_the_others() {
+        let (pictures, shown, layers) = play(Coding::Descriptions(3), |part| part.layer == 1);
+        assert_eq!((pictures, shown), (600, 400));
+        assert_eq!(layers[1].1, 0);
+        let (_, shown, _) = play(Coding::Descriptions(2), |part| {
+            part.number == 0 && part.layer == 0
+        });
+        // One datagram of an intra picture: its description is gone until the next one.
+        assert_eq!(shown, 600 - GROUP);
+    }
+
+    #[test]
+    fn a_film_is_read_as_it_was_written_and_shown_as_it_builds() {
+        let text = "# what an encoder made\n0,4000,\n2,100,0\n1,200,0\n2,100,0 2\n";
+        let film = Film::parse(text, SECOND, 3).expect("a film");
+        assert_eq!(Film::parse(&film.to_text(), SECOND, 3), Ok(film.clone()));
+        assert_eq!(film.decodable(&[true; 4]), [true; 4]);
+        assert_eq!(
+            film.decodable(&[true, true, false, true]),
+            [true, true, false, false]
+        );
+        assert_eq!(film.decodable(&[false, true, true, true]), [false; 4]);
+        // It ends with its last picture, however long there would be time.
+        let mut video = Video::new(film, 3, (Instant::ZERO, Instant::ZERO + SECOND * 99));
+        let mut parts = Vec::new();
+        while let Some(due) = video.poll_timeout() {
+            parts.extend(std::iter::from_fn(|| video.poll_transmit(due)));
+        }
+        let bytes: Vec<u32> = parts.iter().map(|part| part.bytes).collect();
+        assert_eq!(bytes, [1200, 1200, 1200, 400, 100, 200, 100]);
+    }
+
+    #[test]
+    fn what_is_no_film_is_refused_with_its_line() {
+        for (wrong, line) in [
+            ("", "no pictures"),
+            ("0,10,\n3,10,0", "line 2"),
+            ("0,0,", "line 1"),
+            ("0,10,0", "line 1"),
+            ("0,10,,", "line 1"),
+            ("zero,10,", "line 1"),
+            ("0,10,\n1,10,-1", "line 2"),
+        ] {
+            let said = Film::parse(wrong, SECOND, 3).expect_err("no film");
+            assert!(said.starts_with(line), "{wrong:?}: {said}");
+        }
+    }
+}
