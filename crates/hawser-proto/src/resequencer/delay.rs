@@ -206,4 +206,33 @@ mod tests {
         assert_eq!(left, 1_000 + 4 * u128::from(INITIAL_DEVIATION_US));
         assert!(path.has_passed(2_999_999_999));
     }
+
+    #[test]
+    fn a_larger_error_moves_the_deviation_halfway_to_it() {
+        let mut path = PathDelay::new(PathId(1), 0, at(5_000));
+        assert_eq!(path.silent_at(), at(5_000 + 20_000 + 4 * 2_000));
+        // 10 ms later than the mean.
+        path.on_arrival(10_000, at(25_000));
+        assert_eq!(path.silent_at(), at(25_000 + 20_000 + 4 * 6_000));
+        // A smaller one changes nothing until it decays.
+        path.on_arrival(20_000, at(26_250));
+        assert_eq!(path.silent_at(), at(26_250 + 20_000 + 4 * 6_000));
+    }
+
+    #[test]
+    fn a_path_is_live_for_less_than_three_seconds_after_its_last_packet() {
+        let path = PathDelay::new(PathId(1), 0, at(5_000));
+        assert!(path.is_live(at(3_004_999)));
+        assert!(!path.is_live(at(3_005_000)));
+    }
+
+    #[test]
+    fn one_packet_that_was_sent_earlier_than_the_last_ends_the_order() {
+        let mut path = PathDelay::new(PathId(1), 1_000, at(6_000));
+        path.on_arrival(2_000, at(7_000));
+        path.on_arrival(2_000, at(7_000));
+        assert!(path.is_in_order(), "those of one burst have one time");
+        path.on_arrival(1_500, at(7_100));
+        assert!(!path.is_in_order());
+    }
 }

@@ -85,6 +85,12 @@ impl<T> Flow<T> {
         self.history.tidy(to);
     }
 
+    /// Whether any gap is noted.
+    #[cfg(test)]
+    pub(super) fn notes_gaps(&self) -> bool {
+        self.history.bits.is_some()
+    }
+
     /// Judges a sequence below the expected one; a missing one counts as delivered from now on.
     pub(super) fn take_late(&mut self, sequence: Sequence) -> Late {
         if self.expected.distance_from(sequence).unsigned_abs() > HISTORY {

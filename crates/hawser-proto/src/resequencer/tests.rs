@@ -751,3 +751,142 @@ fn a_flow_that_begins_beyond_its_first_flight_begins_there() {
     rig.arrive(2, 63, 1, 1_030_000, 1_035_000);
     assert_eq!(rig.drained(), [], "those before it may still come");
 }
+
+#[test]
+fn a_gap_stays_open_for_what_is_sent_again_and_for_that_once_more() {
+    let waits = |retransmissions| {
+        let mut rig = Rig::new();
+        rig.machine.expect_retransmissions(retransmissions);
+        rig.arrive(1, 0, 1, 1_000_000, 1_005_000);
+        rig.arrive(1, 2, 1, 1_000_100, 1_005_100);
+        let is_open = |rig: &mut Rig, now: u64| {
+            rig.run_to(now);
+            rig.out.len() == 1
+        };
+        let mut until = 1_005_100;
+        while is_open(&mut rig, until) {
+            until += 1_000;
+        }
+        until - 1_005_100
+    };
+    let takes = Duration::from_millis(50);
+    assert_eq!(waits(None), 0, "a path in order alone has lost it");
+    let long = waits(Some((at(2_000_000), takes)));
+    assert!((149_000..=152_000).contains(&long), "{long}");
+    let short = waits(Some((at(1_065_100), takes)));
+    assert!((59_000..=62_000).contains(&short), "{short}");
+}
+
+#[test]
+fn the_end_of_a_session_delivers_what_is_held() {
+    let mut rig = crowded(3);
+    assert_eq!(rig.machine.len(), 3);
+    rig.machine.drain(at(1_036_000), &mut rig.out);
+    let mut out = rig.out.clone();
+    out.sort_unstable();
+    assert_eq!(out, [(0, 2), (1, 2), (2, 2)]);
+    assert_eq!((rig.machine.len(), rig.machine.flows()), (0, 0));
+}
+
+#[test]
+fn a_jump_that_ends_right_before_a_packet_lets_it_through() {
+    let mut rig = Rig::on_two_paths();
+    rig.machine.config.flow_capacity = 1;
+    rig.arrive(1, 0, 1, 1_030_000, 1_035_000);
+    rig.arrive(1, 5, 1, 1_030_100, 1_035_100);
+    assert_eq!(rig.drained(), [0, 5]);
+    let counters = rig.machine.counters();
+    assert_eq!(
+        (counters.in_order, counters.held, counters.gaps_given_up),
+        (2, 0, 1)
+    );
+}
+
+#[test]
+fn no_more_flows_wait_than_may() {
+    for (flows, waiting) in [(1_023, 1_023), (1_024, 1_024), (1_025, 1_024), (1_026, 1_024)] {
+        let rig = crowded(flows);
+        assert_eq!(
+            (rig.machine.len(), rig.out.len()),
+            (waiting, 0),
+            "what makes room is delivered before"
+        );
+    }
+}
+
+#[test]
+fn each_look_begins_where_the_last_one_ended_and_takes_the_oldest() {
+    let mut rig = Rig::on_two_paths();
+    for flow in 0..100u16 {
+        let now = 1_035_000 + u64::from(flow);
+        rig.arrive(flow, 0, 1, 1_030_000, now);
+        rig.arrive(flow, 2, 1, 1_030_000, now);
+    }
+    rig.out.clear();
+    rig.machine.rotation = 0;
+    let before = rig.machine.steps();
+    assert!(rig.machine.relieve(at(1_036_000), &mut rig.out));
+    assert_eq!(rig.machine.steps(), before + 64);
+    assert!(rig.machine.relieve(at(1_036_000), &mut rig.out));
+    assert_eq!(rig.out, [(0, 2), (64, 2)]);
+}
+
+#[test]
+fn the_memory_of_a_flow_in_order_serves_the_next_and_no_more_than_a_few_are_kept() {
+    for (flows, spare) in [(1, 1), (8, 8), (12, 8)] {
+        let mut rig = crowded(flows);
+        for flow in 0..flows {
+            rig.arrive(flow, 1, 1, 1_030_000, 1_036_000);
+        }
+        assert!(rig.machine.is_empty());
+        assert_eq!(rig.machine.spare.len(), spare);
+    }
+}
+
+#[test]
+fn a_packet_just_within_the_history_is_a_duplicate_and_one_beyond_it_stale() {
+    let mut rig = Rig::new();
+    for sequence in 0..=flow::HISTORY {
+        rig.arrive(1, sequence, 1, 0, 0);
+    }
+    assert!(!rig.arrive(1, 1, 1, 0, 0));
+    assert_eq!(
+        (rig.machine.counters().duplicates, rig.machine.counters().stale),
+        (1, 0)
+    );
+    assert!(!rig.arrive(1, 0, 1, 0, 0));
+    assert_eq!(
+        (rig.machine.counters().duplicates, rig.machine.counters().stale),
+        (1, 1)
+    );
+}
+
+#[test]
+fn a_gap_that_has_left_the_history_is_forgotten() {
+    let mut rig = Rig::new();
+    // A single path in order: the gap at 5 is given up at once.
+    for sequence in (0..5).chain(6..2 * flow::HISTORY) {
+        let sent = u64::from(sequence);
+        rig.arrive(1, sequence, 1, sent, sent + 5_000);
+    }
+    assert_eq!(rig.machine.counters().gaps_given_up, 1);
+    // Where the gap was noted, another packet has its place now, which has come.
+    let now = u64::from(2 * flow::HISTORY) + 6_000;
+    assert!(!rig.arrive(1, flow::HISTORY + 5, 1, now, now + 5_000));
+    assert_eq!(rig.machine.counters().late, 0);
+    let slot = rig.machine.flows.oldest().expect("the flow");
+    assert!(!rig.machine.flows[slot].notes_gaps());
+}
+
+#[test]
+fn packets_held_at_every_distance_come_out_in_order() {
+    for ahead in 1..200u32 {
+        let mut rig = Rig::on_two_paths();
+        rig.arrive(1, 0, 1, 1_030_000, 1_035_000);
+        rig.arrive(1, 1 + ahead, 1, 1_030_000, 1_035_000);
+        for sequence in 1..=ahead {
+            assert!(rig.arrive(1, sequence, 1, 1_030_000, 1_035_000), "{ahead}");
+        }
+        assert_eq!(rig.drained(), (0..=1 + ahead).collect::<Vec<_>>());
+    }
+}
