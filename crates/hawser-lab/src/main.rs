@@ -69,7 +69,7 @@ enum Command {
     Oracle(cli_oracle::OracleArgs),
     /// Runs a recording in virtual time as it was, and with changes.
     Replay(cli_replay::ReplayArgs),
-    /// Sends a real video over several networks, shows it at the other end and measures the picture.
+    /// Sends a real video over several networks and measures what is seen at the other end.
     Video(video::VideoArgs),
     /// Tests a scenario file, and touches nothing.
     Check(cli_check::CheckArgs),

@@ -2,12 +2,39 @@
 //! the other end.
 //!
 //! A [`Film`] is the pictures of a video in the order in which they are sent: what an encoder made,
-//! read from a file, or a model of that. [`Video`] sends a film, in a simulator or through a socket,
-//! and says in the end which pictures were there in time with all that they build on.
+//! read from a file, or a model of that. [`Video`] sends a film, in a simulator or by a socket, and
+//! says in the end which pictures were there in time with all that they build on.
 
 use hawser_units::{Duration, Instant, Rate};
 
-use crate::scenario::Coding;
+/// What the parts of a video are to each other, and so how a tunnel stripes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// I, P and B pictures: P builds on I, B on both. Striped by `layer-priority`.
+    Frames,
+    /// So many descriptions, each of use without the others. Striped by `independent-path`.
+    Descriptions(u8),
+}
+
+impl Coding {
+    /// How many kinds of packets are told apart.
+    #[must_use]
+    pub const fn layers(self) -> u8 {
+        match self {
+            Self::Frames => 3,
+            Self::Descriptions(count) => count,
+        }
+    }
+
+    /// What stripes it unless the scenario says otherwise.
+    #[must_use]
+    pub const fn scheduler(self) -> &'static str {
+        match self {
+            Self::Frames => "layer-priority",
+            Self::Descriptions(_) => "independent-path",
+        }
+    }
+}
 
 /// One picture of a film.
 #[derive(Clone, Debug, PartialEq, Eq)]

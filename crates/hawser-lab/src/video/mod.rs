@@ -29,7 +29,7 @@ use coded::{Coded, Way};
 use ffmpeg::Source;
 use score::Score;
 
-/// Sends a real video over several networks, shows it at the other end and measures the picture.
+/// Sends a real video over several networks and measures what is seen at the other end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct VideoArgs {

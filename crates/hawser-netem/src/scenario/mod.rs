@@ -20,6 +20,7 @@ use std::sync::Arc;
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::Class;
 
+pub use crate::video::Coding;
 use crate::video::{Film, Video};
 use crate::{Capacity, Change, LinkConfig};
 
@@ -190,15 +191,6 @@ pub enum Workload {
     },
 }
 
-/// What the parts of a video are to each other, and so how a tunnel stripes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coding {
-    /// I, P and B pictures: P builds on I, B on both. Striped by `layer-priority`.
-    Frames,
-    /// So many descriptions, each of use without the others. Striped by `independent-path`.
-    Descriptions(u8),
-}
-
 impl Workload {
     /// What sends the video of this workload from `start` until `end`; `None` where it is none.
     #[must_use]
@@ -212,26 +204,6 @@ impl Workload {
         let film = film.as_deref().cloned();
         let film = film.unwrap_or_else(|| Film::modelled(*coding, *rate, end.since(start)));
         Some(Video::new(film, coding.layers(), (start, end)))
-    }
-}
-
-impl Coding {
-    /// How many kinds of packets are told apart.
-    #[must_use]
-    pub const fn layers(self) -> u8 {
-        match self {
-            Self::Frames => 3,
-            Self::Descriptions(count) => count,
-        }
-    }
-
-    /// What stripes it unless the scenario says otherwise.
-    #[must_use]
-    pub const fn scheduler(self) -> &'static str {
-        match self {
-            Self::Frames => "layer-priority",
-            Self::Descriptions(_) => "independent-path",
-        }
     }
 }
 
