@@ -373,12 +373,17 @@ impl Keeper {
         if is_joining || state.scanning.is_some() || Clock::now() < state.scan_at {
             return;
         }
-        let is_worth_it = self.config.radio.scan.0 > 0.0 || is_out;
-        let frequencies = if room.held.len() >= room.channels {
+        let share = if is_out {
+            SHARE_WHILE_OUT
+        } else {
+            self.config.radio.scan.0
+        };
+        let is_held = room.held.len() >= room.channels;
+        let frequencies = if is_held {
             room.held.clone()
         } else if state.is_all_due {
             state.card.frequencies.clone()
-        } else if is_worth_it {
+        } else if share > 0.0 {
             state.tour.next(&state.card.frequencies).into_iter().collect()
         } else {
             return;
@@ -390,18 +395,19 @@ impl Keeper {
             let result = wireless.scan_whole(listener, &frequencies, &hidden).await;
             let result = result.inspect_err(|error| tracing::debug!(error = %error, "no scan"));
             scanned.notify_one();
-            let (channels, end) = (frequencies.len().max(1) as u32, Clock::now());
-            result.ok().map(|()| ((end - begun) / channels, end))
+            let end = Clock::now();
+            let channel = (end - begun) / frequencies.len().max(1) as u32;
+            let pause = if is_held {
+                LONGEST_PAUSE
+            } else {
+                channel.div_f64(share.max(LEAST_SHARE)).min(LONGEST_PAUSE)
+            };
+            result.ok().map(|()| end + pause)
         }));
     }
 
     /// Whether a scan is under way.
     pub(super) async fn is_scanning(&mut self, card: u32) -> bool {
-        let share = if self.is_out(card) {
-            SHARE_WHILE_OUT
-        } else {
-            self.config.radio.scan.0.max(LEAST_SHARE)
-        };
         let Some(state) = self.cards.get_mut(&card) else {
             return false;
         };
@@ -410,9 +416,8 @@ impl Keeper {
         };
         state.hear_at = Clock::now();
         match task.await.ok().flatten() {
-            Some((channel, end)) if !state.is_all_due => {
-                state.scan_at = end + channel.div_f64(share).min(LONGEST_PAUSE);
-            }
+            // Another may have been asked for meanwhile.
+            Some(next) if !state.is_all_due => state.scan_at = next,
             Some(_) => {}
             None => {
                 state.is_all_due = true;
@@ -469,7 +474,7 @@ const OTHERS_HEARD: Duration = Duration::from_millis(250);
 const FIRST_OF_6_GHZ: u32 = 5945;
 /// How often signals are looked at while nothing is scanned: a list of hundreds, in a busy place.
 const HEAR_EVERY: Duration = Duration::from_secs(2);
-/// The longest pause between scans, where a channel takes long.
+/// The longest pause between scans, and the one of a card whose only channel it hears anyway.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How much of the time a card scans that has joined nothing: what Juggler's did (section 5.3).
 const SHARE_WHILE_OUT: f64 = 0.1;

@@ -226,8 +226,8 @@ struct CardState {
     scan_at: Clock,
     /// When to look next at what was heard.
     hear_at: Clock,
-    /// Says what it has taken for a channel and when it has ended, where it has gone well.
-    scanning: Option<JoinHandle<Option<(Duration, Clock)>>>,
+    /// Says when the next one is due, where it has gone well.
+    scanning: Option<JoinHandle<Option<Clock>>>,
     /// The next scan is one of all channels.
     is_all_due: bool,
     /// In which order other channels are listened on, one by one.
