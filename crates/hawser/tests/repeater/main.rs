@@ -184,23 +184,19 @@ fn a_download_takes_both_links_and_lives_through_the_death_of_one() {
     let until = |seconds| Instant::now() + Duration::from_secs(seconds);
     // Slow start, in which a queue may overflow.
     let start = send_until(&mut from, until(2));
-    // What comes out of order shows all the time; a queue that overflows once, in one window.
-    let (mut sent, mut windows) = (0, Vec::new());
-    for _ in 0..4 {
-        let before = segments(&world);
-        sent += send_until(&mut from, until(2));
-        let after = segments(&world);
-        windows.push((after.1 - before.1, after.0 - before.0));
-    }
+    let before = segments(&world);
+    let sent = send_until(&mut from, until(8));
     let mbits = sent as f64 * 8.0 / 8e6;
     assert!(mbits > 23.0, "{mbits} Mbit/s of links with 20 and 10");
-    let in_order = windows
-        .iter()
-        .filter(|(again, segments)| again * 1000 <= *segments);
-    assert!(
-        in_order.count() >= 3,
-        "sent again, of all segments of two seconds: {windows:?}"
-    );
+    let after = segments(&world);
+    let all = after.sent - before.sent;
+    let (again, unneeded) = (after.again - before.again, after.unneeded - before.unneeded);
+    let said = format!("of {all} segments {again} were sent again, {unneeded} without need");
+    println!("{said}");
+    // What order costs is what is sent again without need. A queue that a busy machine lets overflow
+    // costs what it drops: a packet of up to 45 segments at once.
+    assert!(unneeded * 1000 <= all, "{said}");
+    assert!(again * 100 <= all, "{said}");
     world.cut("eth1");
     let alone = send_until(&mut from, until(5));
     assert!(
@@ -371,8 +367,16 @@ fn drain(mut stream: TcpStream) -> (u64, Duration) {
     }
 }
 
-/// Segments that the sender has sent, and sent again, as its kernel counts them.
-fn segments(world: &World) -> (u64, u64) {
+/// Segments of the sender, as its kernel counts them.
+struct Segments {
+    sent: u64,
+    /// Sent again.
+    again: u64,
+    /// Sent again though the first had come, as the receiver says (RFC 2883).
+    unneeded: u64,
+}
+
+fn segments(world: &World) -> Segments {
     let mut ss = world.inside("ha", "ss");
     ss.args(["-tinH", "dport", "=", ":7000"]);
     let said = String::from_utf8(good(ss).stdout).unwrap();
@@ -381,8 +385,11 @@ fn segments(world: &World) -> (u64, u64) {
         let value = value.split([' ', '\n']).next()?;
         value.rsplit('/').next()?.parse().ok()
     };
-    let sent = number("data_segs_out:").unwrap_or_else(|| panic!("{said}"));
-    (sent, number(" retrans:").unwrap_or(0))
+    Segments {
+        sent: number("data_segs_out:").unwrap_or_else(|| panic!("{said}")),
+        again: number(" retrans:").unwrap_or(0),
+        unneeded: number(" dsack_dups:").unwrap_or(0),
+    }
 }
 
 #[test]
